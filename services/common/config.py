@@ -1,0 +1,91 @@
+"""Settings every service has. Each adds its own class in its ``config.py``; nothing else reads the environment."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, Literal, Self, TypeVar
+
+from pydantic import Field, ValidationError, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+S = TypeVar("S", bound=BaseSettings)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of ``host:port`` or ``tcp://host:port``; IPv6 hosts in brackets."""
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine can reach the address."""
+    if address.startswith(("unix:", "ipc:", "inproc:")):
+        return True
+    host = split_address(address)[0]
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class ServiceSettings(BaseSettings):
+    """What every gRPC service can be told. Variables are ``DEXORDER_<PART>_<NAME>`` unless an alias is given."""
+
+    model_config = SettingsConfigDict(frozen=True, extra="ignore", populate_by_name=True)
+
+    listen: str = "127.0.0.1:0"
+    """host:port of the gRPC server; port 0 takes a free one."""
+    metrics_listen: str = ""
+    """host:port of the Prometheus endpoint; empty serves none."""
+    drain_seconds: float = Field(default=10.0, ge=0)
+    """Longest time, in seconds, that running calls get after SIGTERM."""
+    max_message_bytes: int = Field(default=4 * 1024 * 1024, ge=1024)
+    """Largest gRPC message accepted, in bytes."""
+    tls_certificate: Path | None = None
+    """PEM file of the server's certificate chain; with tls_key it turns TLS on."""
+    tls_key: Path | None = None
+    """PEM file of the server's key."""
+    tls_client_ca: Path | None = None
+    """PEM file of the authority that client certificates must come from; turns mutual TLS on."""
+    allow_insecure: bool = Field(default=False, validation_alias="DEXORDER_ALLOW_INSECURE")
+    """Permit listening beyond loopback without TLS; for a mesh whose sidecar encrypts."""
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", validation_alias="DEXORDER_LOG_LEVEL"
+    )
+    """Least severe record that is logged."""
+    log_format: Literal["console", "json"] = Field(default="console", validation_alias="DEXORDER_LOG_FORMAT")
+    """Text for people or JSON for machines."""
+
+    @model_validator(mode="after")
+    def _safe_by_default(self) -> Self:
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise ValueError("tls_certificate and tls_key go together")
+        exposed = [a for a in self.exposed_addresses() if not is_loopback(a)]
+        if exposed and not self.allow_insecure:
+            raise ValueError(
+                f"{', '.join(exposed)} is reachable from outside without TLS; set TLS or DEXORDER_ALLOW_INSECURE=1"
+            )
+        return self
+
+    def exposed_addresses(self) -> list[str]:
+        """Addresses this service listens on without encryption; a service with further sockets adds them."""
+        return [] if self.tls_certificate else [self.listen]
+
+
+def load_settings(settings: type[S], **overrides: Any) -> S:
+    """Read the environment; a bad value ends the process with one line that names its variable."""
+    try:
+        return settings(**overrides)
+    except ValidationError as error:
+        prefix = settings.model_config.get("env_prefix", "")
+        lines = []
+        for problem in error.errors():
+            name = ".".join(str(part) for part in problem["loc"])
+            variable = name if name.startswith("DEXORDER_") else f"{prefix}{name}".upper()
+            lines.append(
+                f"{variable or prefix}: {problem['msg']} (got {problem.get('input')!r})"
+                if name
+                else f"{prefix}*: {problem['msg']}"
+            )
+        raise SystemExit("bad settings\n  " + "\n  ".join(lines)) from None

@@ -1,0 +1,88 @@
+"""The exchanges file: which venues there are and how ccxt reaches them. Read by the relay and the ingestor."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+
+def _ccxt_has(exchange: str) -> bool:
+    # ccxt has a module a venue; importing all of it to see its list costs seconds that only the ingestor should pay
+    package = find_spec("ccxt")
+    folders = package.submodule_search_locations if package else None
+    named = exchange.isidentifier() and not exchange.startswith("_")
+    return named and any((Path(folder) / "async_support" / f"{exchange}.py").is_file() for folder in folders or ())
+
+
+class Slots(BaseModel):
+    """How many jobs of each type one ingestor takes on for a venue."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    historical: int = Field(default=4, ge=0)
+    realtime: int = Field(default=16, ge=0)
+
+
+class Exchange(BaseModel):
+    """One venue."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    ccxt: str
+    """ccxt's id of the exchange."""
+    rest_url: str | None = None
+    """Replaces scheme, host and port of every http(s) URL in ccxt's ``urls['api']``; paths are kept."""
+    ws_url: str | None = None
+    """The same for ws(s) URLs."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Merged into ccxt's ``options``."""
+    slots: Slots = Slots()
+
+    @field_validator("ccxt")
+    @classmethod
+    def _known_to_ccxt(cls, value: str) -> str:
+        if not _ccxt_has(value):
+            raise ValueError(f"{value!r} is not an exchange of ccxt {version('ccxt')}")
+        return value
+
+
+class Exchanges(BaseModel):
+    """The whole file, by venue."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    exchanges: dict[str, Exchange] = Field(min_length=1)
+
+
+def load_exchanges(path: Path) -> dict[str, Exchange]:
+    """Read and check the file.
+
+    Raises:
+        ValueError: Not YAML, an unknown key, or an exchange ccxt does not have; names the place in the file.
+    """
+    try:
+        return Exchanges.model_validate(yaml.safe_load(path.read_text())).exchanges
+    except ValidationError as error:
+        problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise ValueError(f"{path.name}: {problems}") from None
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path.name} is not YAML: {error}") from error
+
+
+def override_urls(urls: Any, exchange: Exchange) -> Any:
+    """ccxt's ``urls['api']`` (nested dicts of text) with hosts replaced as the exchange says."""
+    if isinstance(urls, dict):
+        return {key: override_urls(value, exchange) for key, value in urls.items()}
+    if not isinstance(urls, str):
+        return urls
+    target = {"http": exchange.rest_url, "ws": exchange.ws_url}.get(urlsplit(urls).scheme.removesuffix("s"))
+    if target is None:
+        return urls
+    there, here = urlsplit(target), urlsplit(urls)
+    return urlunsplit((there.scheme, there.netloc, here.path, here.query, here.fragment))

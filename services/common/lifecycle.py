@@ -1,0 +1,150 @@
+"""Start and stop of every service: one gRPC server with its usual companions, and SIGTERM as an event.
+
+Order at the end: health says NOT_SERVING, no new calls, running calls get ``drain_seconds``, sockets close.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import structlog
+import uvloop
+from grpc_channelz.v1 import channelz
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+from prometheus_client import CollectorRegistry
+
+from services.common import logs
+from services.common.boundary import Boundary
+from services.common.config import ServiceSettings, split_address
+from services.common.metrics import CallMetrics, metrics_endpoint
+
+log = structlog.get_logger(__name__)
+
+# A default aio server ends connections that ping every 10 s with GOAWAY too_many_pings; these two let them stay.
+KEEPALIVE = (("grpc.http2.min_ping_interval_without_data_ms", 5_000), ("grpc.keepalive_permit_without_calls", 1))
+CLIENT_KEEPALIVE = (
+    ("grpc.keepalive_time_ms", 10_000), ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.initial_reconnect_backoff_ms", 200), ("grpc.max_reconnect_backoff_ms", 2_000),
+)  # fmt: skip
+"""Options for every channel of ours: notice a dead server, and come back soon after a restart."""
+
+
+@dataclass(frozen=True)
+class RunningServer:
+    """A server that listens.
+
+    Attributes:
+        address: host:port it is bound to; the real port where 0 was asked for.
+    """
+
+    address: str
+    server: grpc.aio.Server
+    _health: health.aio.HealthServicer
+    _services: tuple[str, ...]
+
+    async def set_serving(self, serving: bool) -> None:
+        """Set the health of "" and of each service."""
+        status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
+        for name in ("", *self._services):
+            await self._health.set(name, status)
+
+
+@asynccontextmanager
+async def grpc_server(
+    settings: ServiceSettings,
+    register: Callable[[grpc.aio.Server], Sequence[str]],
+    *,
+    registry: CollectorRegistry | None = None,
+    extra_addresses: Sequence[str] = (),
+) -> AsyncIterator[RunningServer]:
+    """Serve until the block ends, then drain.
+
+    Args:
+        register: Adds the servicers; returns their full service names, which reflection and health then know.
+        registry: Metrics of this process; the calls' are added to it and it is served at ``metrics_listen``.
+        extra_addresses: Further plaintext addresses, for example ``unix:/path``.
+    Yields:
+        The server, bound, with health NOT_SERVING until ``set_serving``.
+    Raises:
+        OSError: An address can't be bound.
+    """
+    registry = registry or CollectorRegistry()
+    size = settings.max_message_bytes
+    server = grpc.aio.server(
+        interceptors=[Boundary(CallMetrics(registry))],
+        options=[
+            *KEEPALIVE,
+            ("grpc.max_receive_message_length", size),
+            ("grpc.max_send_message_length", size),
+            ("grpc.so_reuseport", 0),
+        ],
+    )
+    names = tuple(register(server))
+    health_servicer = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+    channelz.add_channelz_servicer(server)
+    reflection.enable_server_reflection(
+        [*names, health.SERVICE_NAME, reflection.SERVICE_NAME, "grpc.channelz.v1.Channelz"], server
+    )
+    port = bind(server, settings.listen, settings)
+    for address in extra_addresses:
+        bind(server, address, None)
+    running = RunningServer(f"{split_address(settings.listen)[0]}:{port}", server, health_servicer, names)
+    await running.set_serving(False)
+    with metrics_endpoint(settings.metrics_listen, registry) as metrics_address:
+        await server.start()
+        log.info("listening", address=running.address, metrics=metrics_address or None)
+        try:
+            yield running
+        finally:
+            await health_servicer.enter_graceful_shutdown()
+            await server.stop(settings.drain_seconds)
+
+
+def bind(server: grpc.aio.Server, address: str, settings: ServiceSettings | None) -> int:
+    """Bind one address, with TLS where the settings have it; the port that was bound."""
+    try:
+        if settings and settings.tls_certificate and settings.tls_key:
+            ca = settings.tls_client_ca
+            credentials = grpc.ssl_server_credentials(
+                [(settings.tls_key.read_bytes(), settings.tls_certificate.read_bytes())],
+                root_certificates=ca.read_bytes() if ca else None,
+                require_client_auth=ca is not None,
+            )
+            port = server.add_secure_port(address, credentials)
+        else:
+            port = server.add_insecure_port(address)
+    except RuntimeError as error:  # what grpcio raises for a taken port
+        raise OSError(f"can't listen on {address}: {error}") from error
+    if port == 0:
+        raise OSError(f"can't listen on {address}")
+    return port
+
+
+@asynccontextmanager
+async def stop_signal() -> AsyncIterator[asyncio.Event]:
+    """An event that SIGTERM or SIGINT sets."""
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        yield stop
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+def run(service: str, settings: ServiceSettings, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Configure logs, warn of insecure listening, run ``main`` on uvloop until it returns."""
+    logs.configure(service, level=settings.log_level, style=settings.log_format)
+    if settings.allow_insecure:
+        log.warning("DEXORDER_ALLOW_INSECURE is set: plaintext is accepted beyond loopback")
+    uvloop.run(main())

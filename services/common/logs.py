@@ -1,0 +1,46 @@
+"""Structured logs on standard error: text for people, JSON for machines; never a secret's value."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Literal
+
+import structlog
+
+_SECRET_WORDS = ("password", "secret", "token", "authorization", "api_key", "apikey", "private_key")
+
+
+def _hide_secrets(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    for key in event:
+        if any(word in key.lower() for word in _SECRET_WORDS):
+            event[key] = "***"
+    return event
+
+
+def configure(service: str, *, level: str = "info", style: Literal["console", "json"] = "console") -> None:
+    """Send structlog's and the standard library's records to standard error, once a process."""
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _hide_secrets,
+    ]
+    last: list[structlog.typing.Processor] = (
+        [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+        if style == "json"
+        else [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=shared,
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
+    ))  # fmt: skip
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+    structlog.contextvars.bind_contextvars(service=service)
