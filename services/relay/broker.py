@@ -1,0 +1,152 @@
+"""The broker's socket: frames in, checked and handed to the engine; dispatches out. Port 5567's table is in
+``services/common/broker_frames.py``; whatever is not in it is dropped and counted, the peer stays connected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+import structlog
+import zmq
+import zmq.asyncio
+
+from services.common.broker_frames import FROM_INGESTOR, BadFrame, Frame, decode, encode
+from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
+from services.relay.config import RelaySettings
+from services.relay.dispatch import Slot, SlotKind
+from services.relay.metrics import RelayMetrics
+from services.relay.model import Dispatch
+
+log = structlog.get_logger(__name__)
+FRAMES_BEFORE_A_BREAK = 100
+
+
+class Handler(Protocol):
+    """What the engine does with frames; each answers False when it had no use for it."""
+
+    venues: frozenset[str]
+
+    def ready(self, slot: Slot) -> bool:
+        """One more slot."""
+
+    def heartbeat(self, job_id: str, identity: bytes) -> bool:
+        """A running job is alive."""
+
+    def complete(self, job_id: str) -> bool:
+        """Kafka has the final record."""
+
+    def give_back(self, job_id: str, reason: str, *, kind: str, rejected_by: bytes | None = None) -> bool:
+        """The ingestor can't take the job, or can't go on with it."""
+
+
+class Broker:
+    """A bound ROUTER. ``open_broker`` makes one."""
+
+    def __init__(self, socket: zmq.asyncio.Socket, metrics: RelayMetrics) -> None:
+        self._socket, self._metrics = socket, metrics
+        self.address = socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\x00")
+
+    async def run(self, handler: Handler) -> None:
+        """Take frames until cancelled."""
+        taken = 0
+        while True:
+            identity, *frames = await self._socket.recv_multipart()
+            reason = self._take(identity, frames, handler)
+            if reason:
+                self._metrics.dropped.labels(reason).inc()
+                log.debug("frame dropped", reason=reason)
+            taken += 1
+            if taken % FRAMES_BEFORE_A_BREAK == 0:  # a receive that has data at hand never yields to the loop
+                await asyncio.sleep(0)
+
+    def _take(self, identity: bytes, frames: list[bytes], handler: Handler) -> str | None:
+        try:
+            message = decode(frames)
+        except BadFrame as error:
+            return error.reason
+        if not isinstance(message, FROM_INGESTOR):
+            return "direction"
+        if isinstance(message, pb.WorkerReady):
+            return _ready(identity, message, handler)
+        if not message.job_id:
+            return "no_job_id"
+        return None if _of_job(identity, message, handler) else "not_current"
+
+    async def send(self, identity: bytes, dispatch: Dispatch) -> bool:
+        """Send a dispatch; False when the peer is gone (EHOSTUNREACH) or takes nothing more (EAGAIN)."""
+        request = pb.DataRequest(
+            request_id=dispatch.request_id,
+            type=pb.DataRequest.HISTORICAL_OHLC,
+            ticker=dispatch.market.ticker,
+            historical=pb.HistoricalParams(
+                start_time=dispatch.span.start_ns,
+                end_time=dispatch.span.end_ns,
+                period_seconds=dispatch.market.period_seconds,
+            ),
+            client_id=dispatch.client_id,
+            job_id=dispatch.job_id,
+        )
+        try:
+            await self._socket.send_multipart([identity, *encode(request)], flags=zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            if error.errno in (zmq.EHOSTUNREACH, zmq.EAGAIN):
+                return False
+            raise
+        return True
+
+
+def _ready(identity: bytes, message: pb.WorkerReady, handler: Handler) -> str | None:
+    if len(message.exchanges) != 1 or message.exchanges[0] not in handler.venues:
+        return "exchange"
+    if int(message.job_type) not in set(SlotKind):
+        return "job_type"
+    slot = Slot(identity, message.exchanges[0], SlotKind(message.job_type))
+    return None if handler.ready(slot) else "too_many_slots"
+
+
+def _of_job(identity: bytes, message: Frame, handler: Handler) -> bool:
+    if isinstance(message, pb.WorkHeartbeat):
+        return handler.heartbeat(message.job_id, identity)
+    if isinstance(message, pb.WorkReject):
+        reason = f"the ingestor rejected it: {message.reason or 'no reason given'}"
+        return handler.give_back(message.job_id, reason, kind="rejected", rejected_by=identity)
+    assert isinstance(message, pb.WorkComplete)
+    if message.success:
+        return handler.complete(message.job_id)
+    reason = f"the ingestor can't go on: {message.error_message or 'no reason given'}"
+    return handler.give_back(message.job_id, reason, kind="failed")
+
+
+@contextmanager
+def open_broker(settings: RelaySettings, metrics: RelayMetrics) -> Iterator[Broker]:
+    """Bind the ROUTER; frames still unsent at the end are dropped.
+
+    Raises:
+        OSError: The address can't be bound.
+    """
+    context = zmq.asyncio.Context()
+    socket = context.socket(zmq.ROUTER)
+    try:
+        heartbeat_ms = int(settings.broker_heartbeat_seconds * 1_000)
+        for option, value in (
+            (zmq.LINGER, 0),
+            (zmq.ROUTER_MANDATORY, 1),  # without it a send to a dead peer is dropped and looks like success
+            (zmq.ROUTER_HANDOVER, 1),  # a peer that reconnects under its identity gets it, not the dead connection
+            (zmq.MAXMSGSIZE, settings.broker_max_frame_bytes),
+            (zmq.HEARTBEAT_IVL, heartbeat_ms),
+            (zmq.HEARTBEAT_TIMEOUT, 2 * heartbeat_ms),
+            (zmq.HEARTBEAT_TTL, 3 * heartbeat_ms),
+            (zmq.IPV6, int("[" in settings.broker_listen)),
+        ):
+            socket.setsockopt(option, value)
+        try:
+            socket.bind(settings.broker_listen)
+        except zmq.ZMQError as error:
+            raise OSError(f"can't listen on {settings.broker_listen}: {error}") from error
+        yield Broker(socket, metrics)
+    finally:
+        socket.close()
+        context.term()

@@ -1,0 +1,55 @@
+"""Settings of the relay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from services.common.config import ServiceSettings
+
+
+class RelaySettings(ServiceSettings):
+    """Everything the relay can be told. ``DEXORDER_RELAY_<NAME>`` unless an alias is given."""
+
+    model_config = SettingsConfigDict(frozen=True, extra="ignore", populate_by_name=True, env_prefix="DEXORDER_RELAY_")
+
+    listen: str = "127.0.0.1:50051"
+    """host:port of the gRPC server; port 0 takes a free one."""
+    metrics_listen: str = "127.0.0.1:9464"
+    """host:port of the Prometheus endpoint; empty serves none."""
+    broker_listen: str = "tcp://127.0.0.1:5567"
+    """ZMQ endpoint for ingestors; port 0 takes a free one."""
+    broker_max_frame_bytes: int = Field(default=65_536, ge=1024)
+    """Largest frame an ingestor may send, in bytes; a peer that sends a larger one is disconnected."""
+    broker_heartbeat_seconds: float = Field(default=5.0, gt=0)
+    """Time between ZMTP pings, in seconds; a peer silent for three of them is dropped."""
+    most_slots_per_ingestor: int = Field(default=1_000, ge=1)
+    """Offers kept for one socket identity; further ones are dropped and counted."""
+    db: Path = Path("relay.db")
+    """SQLite file with requests, jobs, told coverage and notifications."""
+    exchanges: Path = Field(default=Path("exchanges/sim.yaml"), validation_alias="DEXORDER_EXCHANGES")
+    """The exchanges file; its venues are those a ticker may name."""
+    lease_seconds: float = Field(default=15.0, gt=0)
+    """Longest silence of a running job, in seconds, before it is given to another ingestor."""
+    max_attempts: int = Field(default=5, ge=1)
+    """Dispatches of one job that may end without a settled page."""
+    retry_backoff_seconds: float = Field(default=1.0, ge=0)
+    """Wait, in seconds, after a job's first fruitless dispatch; doubles with each, up to 30 s."""
+    request_timeout_seconds: float = Field(default=900.0, gt=0)
+    """A request ends as TIMEOUT after this long without progress, in seconds."""
+    job_periods: int = Field(default=50_000, ge=1)
+    """Most candle periods in one job."""
+    page_periods: int = Field(default=1_000, ge=1)
+    """Candle periods in a page, for the page counts of the progress."""
+    max_request_periods: int = Field(default=200_000_000, ge=1)
+    """Most candle periods one request may ask for."""
+    retention_days: float = Field(default=30.0, gt=0)
+    """How long ended requests and their notifications are kept, in days."""
+    count_attempts: int = Field(default=6, ge=1)
+    """Tries to count a request's rows before it waits for the next round; 0.2 s, 0.4 s, ... apart."""
+
+    def exposed_addresses(self) -> list[str]:
+        """The broker's frames are never encrypted, so it counts whatever the gRPC side has."""
+        return [*super().exposed_addresses(), self.broker_listen]

@@ -1,0 +1,115 @@
+"""Protobuf to plain values and back. Pure."""
+
+from __future__ import annotations
+
+from services.common.catalog import NAMESPACE, OHLC_TABLE
+from services.common.errors import InvalidRequest
+from services.common.market import Ticker, TimeRange, check_span
+from services.gen.dexorder.ingest.v1 import ingest_pb2
+from services.gen.dexorder.relay.v1 import ingestor_service_pb2, pipeline_service_pb2, relay_service_pb2
+from services.relay.model import (
+    FinalResult,
+    FinalStatus,
+    Market,
+    Notification,
+    PageResult,
+    Progress,
+    Record,
+    Submission,
+)
+
+MOST_UINT32 = 2**32 - 1
+
+
+def submission(message: ingest_pb2.SubmitHistoricalRequest) -> Submission:
+    """A request, unchecked; an empty client_id is none."""
+    return Submission(
+        message.request_id, message.ticker, message.start_time, message.end_time, message.period_seconds,
+        message.limit if message.HasField("limit") else None, message.client_id or None,
+    )  # fmt: skip
+
+
+def page_result(message: pipeline_service_pb2.PageResult) -> PageResult:
+    """One page of a report.
+
+    Raises:
+        InvalidRequest: No ticker, period or range; such a page can't be coverage.
+    """
+    Ticker.parse(message.ticker)
+    span = check_span(message.start_time, message.end_time, message.period_seconds)
+    return PageResult(
+        message.job_id, Market(message.ticker, message.period_seconds), span,
+        tuple(time_range(part) for part in message.empty),
+        (message.refused or "no reason given") if message.HasField("refused") else None,
+    )  # fmt: skip
+
+
+def final_result(message: pipeline_service_pb2.FinalResult) -> FinalResult:
+    """One final record of a report.
+
+    Raises:
+        InvalidRequest: No job_id, or a status this version does not know.
+    """
+    if not message.job_id or int(message.status) not in set(FinalStatus):
+        raise InvalidRequest(f"final of job_id {message.job_id!r} has status {message.status}")
+    return FinalResult(message.job_id, FinalStatus(message.status), message.error_message)
+
+
+def time_range(message: relay_service_pb2.TimeRange | ingestor_service_pb2.ReportPageRequest) -> TimeRange:
+    """A half-open range, nanoseconds."""
+    return TimeRange(message.start_time, message.end_time)
+
+
+def progress(value: Progress) -> relay_service_pb2.Progress:
+    """How far a request is."""
+    return relay_service_pb2.Progress(
+        expected_periods=value.expected_periods, settled_periods=value.settled_periods, candles=value.candles,
+        expected_pages=value.expected_pages, settled_pages=value.settled_pages, jobs=value.jobs,
+        finished_jobs=value.finished_jobs, running_jobs=value.running_jobs,
+    )  # fmt: skip
+
+
+def record(value: Record) -> relay_service_pb2.RequestRecord:
+    """One request's record."""
+    request = value.submission
+    message = relay_service_pb2.RequestRecord(
+        request=ingest_pb2.SubmitHistoricalRequest(
+            request_id=request.request_id, ticker=request.ticker, start_time=request.start_ns,
+            end_time=request.end_ns, period_seconds=request.period_seconds, limit=request.limit,
+            client_id=request.client_id,
+        ),
+        state=value.state.value,  # type: ignore[arg-type]
+        notification_topic=request.topics[-1],
+        submitted_at=value.submitted_ns,
+        progress=progress(value.progress),
+    )  # fmt: skip
+    if (end := value.outcome) is not None:
+        message.status = end.status.value  # type: ignore[assignment]
+        message.error_message = end.error
+        message.row_count, message.empty_periods, message.completed_at = (
+            end.row_count, end.empty_periods, end.completed_ns,
+        )  # fmt: skip
+        message.missing.extend(
+            relay_service_pb2.TimeRange(start_time=part.start_ns, end_time=part.end_ns) for part in end.missing
+        )
+        if not end.error:
+            message.ClearField("error_message")
+        if end.snapshot_id is not None:
+            message.snapshot_id = end.snapshot_id
+    return message
+
+
+def notification(value: Notification) -> relay_service_pb2.SubscribeNotificationsResponse:
+    """One entry of a topic; its end_time is where the answered range ends."""
+    request, end = value.submission, value.outcome
+    return relay_service_pb2.SubscribeNotificationsResponse(
+        cursor=value.cursor,
+        notification=ingest_pb2.HistoryReadyNotification(
+            request_id=request.request_id, ticker=request.ticker, period_seconds=request.period_seconds,
+            start_time=request.start_ns, end_time=end.end_ns,
+            status=end.status.value,  # type: ignore[arg-type]
+            error_message=end.error or None, iceberg_namespace=NAMESPACE,
+            iceberg_table=OHLC_TABLE.removeprefix(f"{NAMESPACE}."), row_count=min(end.row_count, MOST_UINT32),
+            completed_at=end.completed_ns,
+        ),
+    )  # fmt: skip

@@ -1,0 +1,127 @@
+"""What the Iceberg tables say: coverage at start, and rows of a range at a snapshot. Blocking; run in a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, LessThan
+from pyiceberg.table import Table
+
+from services.common.catalog import COVERAGE_TABLE, OHLC_TABLE
+from services.common.market import TimeRange
+from services.relay.model import Market
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Rows of a range.
+
+    Attributes:
+        rows: How many; at most the limit asked for.
+        last_open_ns: Open time of the limit-th row; None when there are fewer, or no limit was given.
+        snapshot_id: Where they were counted; None while the table has no snapshot, or is not there.
+    """
+
+    rows: int
+    last_open_ns: int | None
+    snapshot_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CoveredRange:
+    """One row of the coverage table."""
+
+    market: Market
+    span: TimeRange
+    empty: tuple[TimeRange, ...]
+
+
+class IcebergReader:
+    """Reads ``trading.ohlc`` and ``trading.coverage``; a table that is not there is an empty one."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def coverage(self) -> Iterator[CoveredRange]:
+        """Every range the pipeline has recorded as complete."""
+        table = self._table(COVERAGE_TABLE)
+        if table is None:
+            return
+        fields = ("ticker", "period_seconds", "start_time", "end_time", "empty")
+        for batch in table.scan(selected_fields=fields).to_arrow_batch_reader():
+            for row in batch.to_pylist():
+                empty = tuple(_span(part["start_time"], part["end_time"]) for part in row["empty"] or ())
+                market = Market(row["ticker"], row["period_seconds"])
+                yield CoveredRange(market, _span(row["start_time"], row["end_time"]), empty)
+
+    def count(self, market: Market, span: TimeRange, snapshot_id: int | None, limit: int | None) -> Count:
+        """Count the rows that open in ``span``, or the first ``limit`` of them.
+
+        Args:
+            snapshot_id: The snapshot to count at; the current one when None or no longer kept.
+        """
+        table = self._table(OHLC_TABLE)
+        snapshot_id = _kept(table, snapshot_id)
+        if limit is None:
+            rows = sum(len(part) for part in self._opens(table, market, span, snapshot_id))
+            return Count(rows, None, snapshot_id)
+        opens = sorted(self.opens(market, span, snapshot_id))[:limit]
+        return Count(len(opens), opens[-1] if len(opens) == limit else None, snapshot_id)
+
+    def opens(self, market: Market, span: TimeRange, snapshot_id: int | None) -> list[int]:
+        """Open times of the rows in ``span``, nanoseconds, unordered."""
+        parts = self._opens(self._table(OHLC_TABLE), market, span, snapshot_id)
+        return [int(micros) * 1_000 for part in parts for micros in pc.cast(part, pa.int64()).to_numpy()]
+
+    def _opens(self, table: Table | None, market: Market, span: TimeRange, snapshot_id: int | None) -> Iterator[Any]:
+        if table is None or snapshot_id is None:
+            return
+        wanted = _all(
+            (EqualTo, "ticker", market.ticker),
+            (EqualTo, "period_seconds", market.period_seconds),
+            (GreaterThanOrEqual, "open_time", _text(span.start_ns)),
+            (LessThan, "open_time", _text(span.end_ns)),
+        )
+        scan = table.scan(row_filter=wanted, selected_fields=("open_time",), snapshot_id=snapshot_id)
+        for batch in scan.to_arrow_batch_reader():
+            yield pc.cast(batch.column("open_time"), pa.timestamp("us", tz="UTC"))
+
+    def _table(self, name: str) -> Table | None:
+        try:
+            return self._catalog.load_table(name)
+        except (NoSuchTableError, NoSuchNamespaceError):
+            return None
+
+
+def _all(*comparisons: tuple[Callable[..., Any], str, Any]) -> Any:
+    return And(*(compare(column, value) for compare, column, value in comparisons))
+
+
+def _kept(table: Table | None, snapshot_id: int | None) -> int | None:
+    if table is None:
+        return None
+    if snapshot_id is not None and table.snapshot_by_id(snapshot_id) is not None:
+        return snapshot_id
+    current = table.current_snapshot()
+    return current.snapshot_id if current else None
+
+
+def _text(time_ns: int) -> str:
+    return (_EPOCH + timedelta(microseconds=time_ns // 1_000)).isoformat()
+
+
+def _span(start: Any, end: Any) -> TimeRange:
+    return TimeRange(_ns(start), _ns(end))
+
+
+def _ns(moment: datetime) -> int:
+    return (moment - _EPOCH) // timedelta(microseconds=1) * 1_000

@@ -1,0 +1,123 @@
+"""How a request whose jobs are all over ends: look at coverage, count the rows, compare, decide.
+
+Coverage promises a row or a verified hole for every period. The count checks the promise: where the table has fewer
+rows than coverage says, and still has after some tries, the request ends as ERROR with the exact lost periods, and
+their coverage is taken back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import structlog
+from tenacity import (
+    AsyncRetrying,
+    retry_if_exception_type,
+    retry_if_result,
+    stop_after_attempt,
+    wait_exponential,
+)
+
+from services.common.clock import Clock
+from services.common.errors import Unavailable
+from services.common.market import TimeRange, count_periods, intersect, merge, next_open, subtract, total_periods
+from services.relay import requests
+from services.relay.board import Board
+from services.relay.counting import Count, IcebergReader
+from services.relay.jobs import LiveRequest
+from services.relay.model import Outcome
+from services.relay.schema import Batch
+
+log = structlog.get_logger(__name__)
+LOST = "the table lacks rows that were reported as committed"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Coverage and table, looked at together; everything inside ``span``, which ends where the limit was reached."""
+
+    span: TimeRange
+    missing: list[TimeRange]
+    empty: list[TimeRange]
+    count: Count
+    lacking_rows: int
+
+
+class Decider:
+    """Works out ends; the only one who reads the table."""
+
+    def __init__(self, board: Board, reader: IcebergReader, clock: Clock, *, attempts: int) -> None:
+        self._board, self._reader, self._clock, self._attempts = board, reader, clock, attempts
+
+    async def decide(self, request: LiveRequest, batch: Batch) -> Outcome | None:
+        """The request's end, or None when a further wave was planned or the request was ended meanwhile.
+
+        Raises:
+            Unavailable: The table can't be read now.
+        """
+        finding = await self._look(request)
+        lost = await self._lost(request, finding) if finding.lacking_rows > 0 else []
+        if request.ending:
+            return None
+        self._board.uncover(request.submission.market, lost, batch)
+        limit, count = request.submission.limit, finding.count
+        lacking = 0 if limit is None or count.last_open_ns is not None else limit - count.rows
+        missing = merge([*finding.missing, *lost])
+        if not missing and lacking and request.planned_end_ns < request.submission.end_ns:
+            self._board.widen(request, lacking, batch, now_ns=self._clock.monotonic_ns())
+            return None
+        return requests.decide(
+            end_ns=finding.span.end_ns,
+            missing=missing,
+            job_errors=[LOST] * bool(lost) + self._board.errors(request),
+            row_count=count.rows,
+            empty_periods=total_periods(finding.empty, request.submission.period_seconds),
+            snapshot_id=count.snapshot_id,
+            completed_ns=self._clock.wall_ns(),
+        )
+
+    async def _look(self, request: LiveRequest) -> Finding:
+        """Look until the table bears out what coverage says, or the tries are used up."""
+        tries = AsyncRetrying(
+            stop=stop_after_attempt(self._attempts),
+            wait=wait_exponential(multiplier=0.2, max=5),
+            retry=retry_if_result(lambda finding: finding.lacking_rows > 0) | retry_if_exception_type(Exception),
+            retry_error_callback=lambda state: state.outcome.result() if state.outcome else None,
+        )
+        try:
+            found: Finding = await tries(self._look_once, request)
+        except Exception as error:  # catalog, object store, file system: each has errors of its own
+            raise Unavailable(f"trading.ohlc can't be read: {error}") from error
+        return found
+
+    async def _look_once(self, request: LiveRequest) -> Finding:
+        # coverage and snapshot before the count: what is committed later may add rows, never take some away
+        submission, board, span = request.submission, self._board, request.planned
+        missing, empty = board.missing(request, span.end_ns), board.empty(request, span.end_ns)
+        count = await asyncio.to_thread(
+            self._reader.count, submission.market, span, board.snapshot_id, submission.limit
+        )
+        if count.last_open_ns is not None:
+            span = TimeRange(span.start_ns, next_open(count.last_open_ns, submission.period_seconds))
+        return make_finding(span, submission.period_seconds, missing, empty, count)
+
+    async def _lost(self, request: LiveRequest, finding: Finding) -> list[TimeRange]:
+        market = request.submission.market
+        try:
+            opens = await asyncio.to_thread(self._reader.opens, market, finding.span, finding.count.snapshot_id)
+        except Exception as error:
+            raise Unavailable(f"trading.ohlc can't be read: {error}") from error
+        there = [TimeRange(open_ns, next_open(open_ns, market.period_seconds)) for open_ns in opens]
+        lost = subtract([finding.span], [*finding.missing, *finding.empty, *there])
+        log.error(LOST, request_id=request.submission.request_id, rows=finding.lacking_rows, ranges=len(lost))
+        return lost
+
+
+def make_finding(
+    span: TimeRange, period_seconds: int, missing: list[TimeRange], empty: list[TimeRange], count: Count
+) -> Finding:
+    """Cut what coverage says to ``span`` and work out how many rows the table lacks of what it should have. Pure."""
+    missing, empty = intersect(missing, span), intersect(empty, span)
+    should = count_periods(span, period_seconds) - total_periods([*missing, *empty], period_seconds)
+    return Finding(span, missing, empty, count, should - count.rows)

@@ -1,0 +1,262 @@
+"""Slots, queues and leases: which ingestor gets which job, and when a job is taken back. Pure; time is passed in.
+
+A job is queued, then held under the job_id of its current dispatch. Held, it runs under a lease until the ingestor says
+that Kafka has the final record; from then on it waits for the pipeline without a lease. Taking a job back forgets its
+job_id, which fences whatever still comes under it. One WorkerReady is one slot, used by one dispatch.
+
+    queued --assign--> running --complete--> produced --remove--> gone
+      ^                   |
+      `-fail, expire------'  (or gone, when its attempts are used up)
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+MOST_BACKOFF_NS = 30_000_000_000
+
+
+class SlotKind(IntEnum):
+    """What a slot takes; numbers of the proto's SlotType."""
+
+    ANY = 0
+    HISTORICAL = 1
+    REALTIME = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One offer of one ingestor socket to take one job of one exchange."""
+
+    identity: bytes
+    exchange: str
+    kind: SlotKind
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """Send ``job`` to the slot's ingestor under ``job_id``."""
+
+    job: int
+    job_id: str
+    slot: Slot
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A dispatch that ended without a result. ``dead``: its attempts are used up, it is not queued again."""
+
+    job: int
+    job_id: str
+    reason: str
+    dead: bool
+
+
+@dataclass(slots=True)
+class _Work:
+    exchange: str
+    fruitless: int = 0
+    not_before_ns: int = 0
+    rejected_by: set[bytes] = field(default_factory=set)
+    job_id: str | None = None
+    identity: bytes | None = None
+    deadline_ns: int | None = None
+    fruitful: bool = False
+
+    def running(self) -> bool:
+        return self.deadline_ns is not None
+
+
+class Dispatcher:
+    """The one owner of queues, slots and leases."""
+
+    def __init__(
+        self,
+        *,
+        lease_ns: int,
+        most_attempts: int,
+        backoff_ns: int,
+        new_id: Callable[[], str],
+        most_slots: int = 1_000,
+    ) -> None:
+        self._lease_ns, self._most_attempts, self._backoff_ns = lease_ns, most_attempts, backoff_ns
+        self._new_id, self._most_slots = new_id, most_slots
+        self._work: dict[int, _Work] = {}
+        self._held: dict[str, int] = {}
+        self._queues: defaultdict[str, OrderedDict[int, None]] = defaultdict(OrderedDict)
+        self._slots: defaultdict[str, list[Slot]] = defaultdict(list)
+        self._slots_of: Counter[bytes] = Counter()
+
+    # ---- jobs ------------------------------------------------------------------------------------------------------
+
+    def queue(self, job: int, exchange: str, *, fruitless: int = 0) -> None:
+        """Add a job at the back of its exchange's queue."""
+        self._work[job] = _Work(exchange, fruitless)
+        self._queues[exchange][job] = None
+
+    def resume(
+        self, job: int, exchange: str, job_id: str, *, produced: bool, fruitful: bool, fruitless: int, now_ns: int
+    ) -> None:
+        """Take over a dispatch that was held before a restart, with a full lease."""
+        deadline_ns = None if produced else now_ns + self._lease_ns
+        self._work[job] = _Work(exchange, fruitless, job_id=job_id, deadline_ns=deadline_ns, fruitful=fruitful)
+        self._held[job_id] = job
+
+    def requeue(self, job: int) -> None:
+        """Put a held job back at the front, without counting an attempt (it never left, or has a further range)."""
+        work = self._work[job]
+        self._release(job, work)
+        self._to_front(job, work)
+
+    def remove(self, job: int) -> None:
+        """Forget a job wherever it is; its job_id is fenced."""
+        work = self._work.pop(job, None)
+        if work is not None:
+            self._release(job, work)
+            self._queues[work.exchange].pop(job, None)
+
+    # ---- slots -----------------------------------------------------------------------------------------------------
+
+    def offer(self, slot: Slot) -> bool:
+        """Keep a slot; False when this identity has offered too many."""
+        if self._slots_of[slot.identity] >= self._most_slots:
+            return False
+        self._slots_of[slot.identity] += 1
+        self._slots[slot.exchange].append(slot)
+        return True
+
+    def drop(self, identity: bytes) -> int:
+        """Forget the slots of a peer that can't be reached; how many there were."""
+        for exchange, slots in self._slots.items():
+            self._slots[exchange] = [slot for slot in slots if slot.identity != identity]
+        return self._slots_of.pop(identity, 0)
+
+    def assign(self, *, now_ns: int) -> list[Assign]:
+        """Give queued jobs, oldest first, to free slots, oldest first; a job shuns ingestors that rejected it."""
+        made = []
+        for exchange, queue in self._queues.items():
+            slots = [slot for slot in self._slots[exchange] if slot.kind is not SlotKind.REALTIME]
+            for job in queue:
+                if not slots:
+                    break
+                work = self._work[job]
+                if work.not_before_ns > now_ns:
+                    continue
+                slot = next((s for s in slots if s.identity not in work.rejected_by), slots[0])
+                slots.remove(slot)
+                made.append(self._hold(job, work, slot, now_ns))
+            for assign in made:
+                queue.pop(assign.job, None)
+        return made
+
+    # ---- dispatches ------------------------------------------------------------------------------------------------
+
+    def job_of(self, job_id: str) -> int | None:
+        """The job whose current dispatch this is; None for fenced, ended and unknown ids."""
+        return self._held.get(job_id)
+
+    def renew(self, job_id: str, *, now_ns: int, identity: bytes | None = None, fruitful: bool = False) -> bool:
+        """A sign of life: a full lease again; whether the dispatch is current.
+
+        Args:
+            identity: The socket it came from; a worker that reconnected has a new one.
+            fruitful: A page was settled, so losing this dispatch costs no attempt.
+        """
+        job = self._held.get(job_id)
+        if job is None:
+            return False
+        work = self._work[job]
+        work.identity = identity or work.identity
+        work.fruitful |= fruitful
+        if work.running():
+            work.deadline_ns = now_ns + self._lease_ns
+        return True
+
+    def renew_all(self, *, now_ns: int) -> None:
+        """Full leases for all: this process itself was asleep, so silence says nothing."""
+        for job_id in self._held:
+            self.renew(job_id, now_ns=now_ns)
+
+    def complete(self, job_id: str) -> int | None:
+        """The ingestor is done and Kafka has the final record: no lease from here; the job, if current."""
+        job = self._held.get(job_id)
+        if job is not None:
+            self._work[job].deadline_ns = None
+        return job
+
+    def fail(self, job_id: str, reason: str, *, now_ns: int, rejected_by: bytes | None = None) -> Lost | None:
+        """Take a dispatch back and queue its job at the front; None when it is not current."""
+        job = self._held.get(job_id)
+        if job is None:
+            return None
+        work = self._work[job]
+        if rejected_by is not None:
+            work.rejected_by.add(rejected_by)
+        if not work.fruitful:
+            work.fruitless += 1
+            wait_ns = min(self._backoff_ns << min(work.fruitless - 1, 10), MOST_BACKOFF_NS)
+            work.not_before_ns = now_ns + wait_ns
+        self._release(job, work)
+        dead = work.fruitless >= self._most_attempts
+        if dead:
+            del self._work[job]
+        else:
+            self._to_front(job, work)
+        return Lost(job, job_id, reason, dead)
+
+    def expire(self, *, now_ns: int) -> list[Lost]:
+        """Take back every dispatch whose lease has run out."""
+        late = [
+            job_id
+            for job_id, job in self._held.items()
+            if (deadline_ns := self._work[job].deadline_ns) is not None and deadline_ns <= now_ns
+        ]
+        # the oldest dispatch last, so that it ends up first in the queue
+        lost = [self.fail(job_id, "its lease ran out", now_ns=now_ns) for job_id in reversed(late)]
+        return [each for each in lost if each is not None]
+
+    # ---- what others ask -------------------------------------------------------------------------------------------
+
+    def is_queued(self, job: int) -> bool:
+        """Whether the job waits for a slot."""
+        return job in self._work and self._work[job].job_id is None
+
+    def is_running(self, job: int) -> bool:
+        """Whether an ingestor holds the job now."""
+        return job in self._work and self._work[job].running()
+
+    def fruitless(self, job: int) -> int:
+        """Attempts of a job that settled no page."""
+        return self._work[job].fruitless if job in self._work else self._most_attempts
+
+    def running_on(self, exchange: str) -> int:
+        """Jobs of an exchange that ingestors hold."""
+        return sum(work.exchange == exchange and work.running() for work in self._work.values())
+
+    def counts(self) -> tuple[int, int, int]:
+        """Queued jobs, running jobs, free slots."""
+        queued = sum(map(len, self._queues.values()))
+        return queued, sum(w.running() for w in list(self._work.values())), sum(self._slots_of.values())
+
+    def _hold(self, job: int, work: _Work, slot: Slot, now_ns: int) -> Assign:
+        self._slots[slot.exchange].remove(slot)
+        self._slots_of[slot.identity] -= 1
+        if not self._slots_of[slot.identity]:
+            del self._slots_of[slot.identity]  # identities come and go for ever
+        work.job_id, work.identity, work.fruitful = self._new_id(), slot.identity, False
+        work.deadline_ns = now_ns + self._lease_ns
+        self._held[work.job_id] = job
+        return Assign(job, work.job_id, slot)
+
+    def _release(self, job: int, work: _Work) -> None:
+        if work.job_id is not None:
+            self._held.pop(work.job_id, None)
+        work.job_id = work.identity = work.deadline_ns = None
+
+    def _to_front(self, job: int, work: _Work) -> None:
+        queue = self._queues[work.exchange]
+        queue[job] = None
+        queue.move_to_end(job, last=False)

@@ -1,0 +1,376 @@
+"""The relay at work: joins the board's rules with the store, the broker and the table. Runs in one event loop.
+
+Order of every change, so that a kill at any point loses nothing:
+1. the board changes in memory, without an await in between;
+2. the same change is given to the store, which keeps the order;
+3. only when it is on disk is a caller answered, a dispatch sent, or an end announced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from services.common.clock import Clock
+from services.common.errors import InvalidRequest, NotFound, Unavailable
+from services.common.market import SECOND_NS, TimeRange
+from services.relay import requests
+from services.relay.board import Board
+from services.relay.config import RelaySettings
+from services.relay.deciding import Decider
+from services.relay.dispatch import Assign, Lost, Slot
+from services.relay.jobs import LiveRequest
+from services.relay.metrics import RelayMetrics
+from services.relay.model import (
+    Dispatch,
+    FinalResult,
+    Notification,
+    Outcome,
+    PageResult,
+    Progress,
+    Record,
+    State,
+    Status,
+    Submission,
+)
+from services.relay.notifications import Signals, check_topic
+from services.relay.schema import Batch
+from services.relay.store import Store
+
+log = structlog.get_logger(__name__)
+TICK_SECONDS = 0.25
+WATCH_SECONDS = 0.1
+RETRY_NS = 5 * SECOND_NS
+PRUNE_NS = 3_600 * SECOND_NS
+NOTIFICATIONS_IN_A_READ = 500
+
+
+class Sender(Protocol):
+    """How a dispatch reaches an ingestor."""
+
+    async def send(self, identity: bytes, dispatch: Dispatch) -> bool:
+        """False when the ingestor can't be reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A request that is on disk; ``duplicate`` when it had been there before."""
+
+    topic: str
+    duplicate: bool
+
+
+class Engine:
+    """What the RPCs and the broker's frames do."""
+
+    def __init__(
+        self,
+        settings: RelaySettings,
+        *,
+        board: Board,
+        store: Store,
+        decider: Decider,
+        venues: Iterable[str],
+        clock: Clock,
+        metrics: RelayMetrics,
+    ) -> None:
+        self._settings, self._board, self._store, self._clock = settings, board, store, clock
+        self._decider, self._metrics = decider, metrics
+        self.venues = frozenset(venues)
+        self._dispatcher = board.dispatcher
+        self._signals = Signals()
+        self._wake = asyncio.Event()
+        self._tasks: asyncio.TaskGroup | None = None
+        self._ending: dict[str, LiveRequest] = {}
+
+    async def run(self, sender: Sender) -> None:
+        """Dispatch, watch leases and timeouts, decide; until cancelled, or until the store fails."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            tasks.create_task(self._dispatch(sender))
+            tasks.create_task(self._tick())
+            tasks.create_task(self._fail_stop())
+            self._consider()
+            self._wake.set()
+
+    def close_streams(self) -> None:
+        """End progress and notification streams; they have no end of their own."""
+        self._signals.close()
+
+    # ---- clients ---------------------------------------------------------------------------------------------------
+
+    async def submit(self, submission: Submission) -> Accepted:
+        """Accept a request; it is on disk when this returns.
+
+        Raises:
+            InvalidRequest: A field can't be answered, or the id belongs to another request.
+        """
+        requests.check(submission, self.venues, self._settings.max_request_periods)
+        known = await self._known(submission.request_id)
+        if known is not None:
+            if known != submission:
+                raise InvalidRequest(f"request_id {submission.request_id!r} was used for another request")
+            return Accepted(submission.topics[-1], duplicate=True)
+        batch = Batch()
+        self._board.accept(submission, batch, wall_ns=self._clock.wall_ns(), now_ns=self._clock.monotonic_ns())
+        await self._store.commit(batch)
+        self._wake.set()
+        self._consider()
+        return Accepted(submission.topics[-1], duplicate=False)
+
+    async def _known(self, request_id: str) -> Submission | None:
+        """A request with this id, durable; none may come into being between this answer and the caller's next step."""
+        ended = await self._store.record(request_id)
+        live = self._board.requests.get(request_id) or self._ending.get(request_id)
+        if live is not None:
+            await self._store.commit(Batch())  # another caller's submission may still be on its way to disk
+            return live.submission
+        return ended.submission if ended else None
+
+    async def record(self, request_id: str) -> Record:
+        """One request.
+
+        Raises:
+            NotFound: Never accepted, or forgotten.
+        """
+        live = self._board.requests.get(request_id)
+        record = self._live_record(live) if live else await self._store.record(request_id)
+        if record is None:
+            raise NotFound(f"request_id {request_id[:64]!r} is not known")
+        return record
+
+    async def records(self, client_id: str, state: State | None, before: int | None, size: int) -> list[Record]:
+        """Requests newest first; ``before`` is the sequence of the last one of the page before."""
+        found = []
+        for sequence, request_id, ended in await self._store.page(client_id, state, before, size):
+            live = self._board.requests.get(request_id)
+            if ended is None and live is None:
+                ended = await self._store.record(request_id)  # it ended since the query
+            record = ended or (self._live_record(live, sequence) if live else None)
+            if record is not None:
+                found.append(record)
+        return found
+
+    def _live_record(self, live: LiveRequest, sequence: int = 0) -> Record:
+        progress = self._board.progress(live)
+        return Record(live.submission, live.submitted_ns, live.state, progress, sequence=sequence)
+
+    async def cancel(self, request_id: str) -> Record:
+        """End a request; one that has ended keeps its status.
+
+        Raises:
+            NotFound: Never accepted, or forgotten.
+        """
+        live = self._board.requests.get(request_id)
+        if live is not None:
+            await self._cut_short(live, Status.ERROR, requests.CANCELLED)
+        return await self.record(request_id)
+
+    async def watch(self, request_id: str) -> AsyncGenerator[tuple[State, Progress], None]:
+        """State and progress now and at every change, at most ten a second; ends with FINISHED."""
+        last = None
+        with self._signals.listen(f"request:{request_id}") as event:
+            while True:
+                record = await self.record(request_id)
+                now = (record.state, record.progress)
+                if now != last:
+                    last = now
+                    yield now
+                if record.state is State.FINISHED:
+                    return
+                await asyncio.sleep(WATCH_SECONDS)
+                await self._signals.wait(event)
+
+    async def notifications(self, topic: str, after: int) -> AsyncGenerator[Notification, None]:
+        """A topic's notifications after a cursor, in order, without an end."""
+        check_topic(topic)
+        with self._signals.listen(f"topic:{topic}") as event:
+            while True:
+                found = await self._store.notifications(topic, after, NOTIFICATIONS_IN_A_READ)
+                for notification in found:
+                    after = notification.cursor
+                    yield notification
+                if len(found) < NOTIFICATIONS_IN_A_READ:
+                    await self._signals.wait(event)
+
+    # ---- ingestors and the pipeline --------------------------------------------------------------------------------
+
+    async def report_page(self, job_id: str, span: TimeRange, empty: Sequence[TimeRange]) -> bool:
+        """A page that Kafka has acknowledged; whether the dispatch is current."""
+        batch = Batch()
+        job = self._board.page(job_id, span, empty, batch, now_ns=self._clock.monotonic_ns())
+        if job is None:
+            return False
+        self._changed(job.requests)
+        await self._store.commit(batch)
+        return True
+
+    async def report_jobs(
+        self, snapshot_id: int | None, pages: Sequence[PageResult], finals: Sequence[FinalResult]
+    ) -> None:
+        """What the pipeline committed; on disk when this returns. Ends that follow from it come a moment later."""
+        batch = Batch()
+        self._board.report(snapshot_id, pages, finals, batch, now_ns=self._clock.monotonic_ns())
+        markets = {page.market for page in pages}
+        self._changed(r for r, live in self._board.requests.items() if finals or live.submission.market in markets)
+        await self._store.commit(batch)
+        self._wake.set()  # a final may have left a further range of its job to fetch
+        self._consider()
+
+    # ---- the broker's frames ---------------------------------------------------------------------------------------
+
+    def ready(self, slot: Slot) -> bool:
+        """One more slot; False when this ingestor has offered too many."""
+        kept = self._dispatcher.offer(slot)
+        self._wake.set()
+        return kept
+
+    def heartbeat(self, job_id: str, identity: bytes) -> bool:
+        """A sign of life of a running job; whether it is current."""
+        return self._dispatcher.renew(job_id, now_ns=self._clock.monotonic_ns(), identity=identity)
+
+    def complete(self, job_id: str) -> bool:
+        """Kafka has the job's final record; whether the dispatch is current."""
+        batch = Batch()
+        current = self._board.produced(job_id, batch)
+        self._store.commit(batch)
+        return current
+
+    def give_back(self, job_id: str, reason: str, *, kind: str, rejected_by: bytes | None = None) -> bool:
+        """An ingestor can't take a job (``rejected_by``) or can't go on with it; whether the dispatch is current."""
+        lost = self._dispatcher.fail(
+            job_id, reason, now_ns=self._clock.monotonic_ns(), rejected_by=rejected_by
+        )  # fmt: skip
+        if lost is None:
+            return False
+        self._lose(lost, kind)
+        return True
+
+    # ---- inside ----------------------------------------------------------------------------------------------------
+
+    def _lose(self, lost: Lost, kind: str) -> None:
+        log.warning("dispatch lost", job_id=lost.job_id, reason=lost.reason, given_up=lost.dead)
+        self._metrics.requeues.labels(kind).inc()
+        batch = Batch()
+        self._board.lost(lost, batch)
+        self._changed(self._board.jobs[lost.job].requests)
+        self._store.commit(batch)
+        self._wake.set()
+        self._consider()
+
+    async def _dispatch(self, sender: Sender) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            batch = Batch()
+            made = self._board.assign(batch, now_ns=self._clock.monotonic_ns())
+            if made:
+                await self._store.commit(batch)
+                for assign, dispatch in made:
+                    await self._send(sender, assign, dispatch)
+
+    async def _send(self, sender: Sender, assign: Assign, dispatch: Dispatch) -> None:
+        if self._dispatcher.job_of(assign.job_id) is None:  # cancelled while it went to disk: the slot is still free
+            self._dispatcher.offer(assign.slot)
+            self._wake.set()
+        elif await sender.send(assign.slot.identity, dispatch):
+            self._metrics.dispatches.inc()
+            self._dispatcher.renew(assign.job_id, now_ns=self._clock.monotonic_ns())
+            self._changed(self._board.jobs[assign.job].requests if assign.job in self._board.jobs else ())
+        else:
+            log.warning("ingestor is gone", slots=self._dispatcher.drop(assign.slot.identity))
+            self._metrics.requeues.labels("unreachable").inc()
+            batch = Batch()
+            self._board.unsent(assign, batch)
+            self._store.commit(batch)
+            self._wake.set()
+
+    async def _tick(self) -> None:
+        last_ns = self._clock.monotonic_ns()
+        pruned_ns = last_ns - PRUNE_NS
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            now_ns = self._clock.monotonic_ns()
+            if now_ns - last_ns > self._settings.lease_seconds * SECOND_NS / 2:
+                self._dispatcher.renew_all(now_ns=now_ns)  # this process slept; heartbeats wait in the socket
+            last_ns = now_ns
+            for lost in self._dispatcher.expire(now_ns=now_ns):
+                self._lose(lost, "lease")
+            timeout_ns = int(self._settings.request_timeout_seconds * SECOND_NS)
+            for request in list(self._board.timed_out(timeout_ns, now_ns=now_ns)):
+                seconds = self._settings.request_timeout_seconds
+                await self._cut_short(request, Status.TIMEOUT, f"no progress for {seconds:g} s")
+            self._consider()
+            self._wake.set()  # a job's wait after a failure may be over
+            if now_ns - pruned_ns >= PRUNE_NS:
+                pruned_ns = now_ns
+                batch = Batch()
+                batch.prune(self._clock.wall_ns() - int(self._settings.retention_days * 86_400 * SECOND_NS))
+                self._store.commit(batch)
+
+    async def _fail_stop(self) -> None:
+        await asyncio.shield(self._store.failed)
+
+    def _consider(self) -> None:
+        """Start to decide every request whose jobs are all over."""
+        now_ns = self._clock.monotonic_ns()
+        for request in list(self._board.requests.values()):
+            idle = not request.deciding and not request.ending and now_ns >= request.retry_ns
+            if self._tasks is not None and idle and self._board.ready(request):
+                request.deciding = True
+                self._tasks.create_task(self._decide(request))
+
+    async def _decide(self, request: LiveRequest) -> None:
+        """Count, then end the request or plan its next wave."""
+        try:
+            batch = Batch()
+            outcome = await self._decider.decide(request, batch)
+            if request.ending:
+                return
+            if outcome is None:
+                await self._store.commit(batch)
+                self._wake.set()
+            else:
+                await self._finish(request, outcome, batch)
+        except Unavailable as error:  # counting goes on at the next round, until the request times out
+            log.warning("rows can't be counted", request_id=request.submission.request_id, error=str(error))
+            request.retry_ns = self._clock.monotonic_ns() + RETRY_NS
+        finally:
+            request.deciding = False
+        self._consider()  # a further wave may be covered already
+
+    async def _cut_short(self, request: LiveRequest, status: Status, error: str) -> None:
+        if request.ending:
+            await self._store.commit(Batch())  # its end is on its way to disk
+            return
+        end_ns = request.submission.end_ns if request.submission.limit is None else request.planned_end_ns
+        missing = self._board.missing(request, end_ns)
+        if status is Status.TIMEOUT and missing:
+            error = "; ".join([error, requests.describe_missing(missing)])
+        now_ns = self._clock.wall_ns()
+        outcome = requests.cut_short(status, error, end_ns=end_ns, missing=missing, completed_ns=now_ns)
+        await self._finish(request, outcome, Batch())
+
+    async def _finish(self, request: LiveRequest, outcome: Outcome, batch: Batch) -> None:
+        request.ending = True
+        submission = request.submission
+        batch.finish(submission, outcome, self._board.progress(request, outcome.end_ns))
+        self._board.leave(request, batch)
+        self._ending[submission.request_id] = request  # off the board and not on disk yet
+        await self._store.commit(batch)
+        del self._ending[submission.request_id]
+        self._metrics.finished.labels(outcome.status.name).inc()
+        log.info(
+            "request ended", request_id=submission.request_id, status=outcome.status.name, rows=outcome.row_count
+        )  # fmt: skip
+        self._changed([submission.request_id])
+        for topic in submission.topics:
+            self._signals.notify(f"topic:{topic}")
+
+    def _changed(self, request_ids: Iterable[str]) -> None:
+        for request_id in request_ids:
+            self._signals.notify(f"request:{request_id}")

@@ -1,0 +1,97 @@
+"""A job and a request while they live in memory, with what can be said of one alone. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from services.common.market import TimeRange, subtract
+from services.relay.model import Market, State, Submission
+from services.relay.ranges import RangeSet
+
+
+class Phase(IntEnum):
+    """OPEN: something to fetch or a dispatch out. SETTLED: neither. ENDED: has its final, or no more tries."""
+
+    OPEN = 1
+    SETTLED = 2
+    ENDED = 3
+
+
+@dataclass(slots=True)
+class Job:
+    """A part of a market's history that somebody waits for.
+
+    Attributes:
+        request_id: The request that made it; it goes with every dispatch, whoever else waits.
+        acked: Settled by pages that Kafka has acknowledged, of any of its dispatches.
+        acked_empty: The verified-empty part of that.
+        refused: Pages the pipeline could not use.
+        handled: Ranges of dispatches that had their final record reported.
+        sent: The range of the current dispatch.
+        job_ids: Every dispatch so far; late pages come under old ones.
+    """
+
+    number: int
+    request_id: str
+    client_id: str | None
+    market: Market
+    span: TimeRange
+    phase: Phase = Phase.OPEN
+    error: str = ""
+    fruitless: int = 0
+    job_id: str | None = None
+    produced: bool = False
+    sent: TimeRange | None = None
+    acked: RangeSet = field(default_factory=RangeSet)
+    acked_empty: RangeSet = field(default_factory=RangeSet)
+    refused: RangeSet = field(default_factory=RangeSet)
+    handled: RangeSet = field(default_factory=RangeSet)
+    requests: set[str] = field(default_factory=set)
+    job_ids: list[str] = field(default_factory=list)
+
+    def to_fetch(self, covered: RangeSet) -> list[TimeRange]:
+        """What the next dispatch must bring: nobody has settled it, and no final was given for it."""
+        return subtract(covered.holes(self.span), [*self.acked, *self.handled])
+
+    def under_way(self, covered: RangeSet) -> list[TimeRange]:
+        """Pages that Kafka has and the pipeline has not reported yet, good or refused."""
+        return subtract(self.acked, [*covered.within(self.span), *self.refused])
+
+    def will_bring(self, covered: RangeSet) -> list[TimeRange]:
+        """The part of its range that it may still cover."""
+        under_way = self.under_way(covered)
+        if self.phase is not Phase.OPEN:
+            return under_way
+        return subtract([self.span], subtract([*self.refused, *self.handled], under_way))
+
+    def is_over(self, covered: RangeSet) -> bool:
+        """Whether nothing more will come of it, late pages of fenced dispatches included."""
+        return self.phase is not Phase.OPEN and not self.under_way(covered)
+
+
+@dataclass(slots=True)
+class LiveRequest:
+    """A request without its final status.
+
+    Attributes:
+        planned_end_ns: How far it is planned; before its end only where ``limit`` makes it go in waves.
+        progress_ns: Monotonic time of its last progress, for the timeout.
+        deciding: Its end is being worked out or written; nothing else may end it meanwhile, except as ``ending`` says.
+        ending: Its end is chosen and on its way to disk.
+    """
+
+    submission: Submission
+    submitted_ns: int
+    planned_end_ns: int
+    progress_ns: int
+    state: State = State.QUEUED
+    jobs: set[int] = field(default_factory=set)
+    deciding: bool = False
+    ending: bool = False
+    retry_ns: int = 0
+
+    @property
+    def planned(self) -> TimeRange:
+        """The part of its range that is planned."""
+        return TimeRange(self.submission.start_ns, self.planned_end_ns)

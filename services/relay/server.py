@@ -1,0 +1,115 @@
+"""What starts and in which order it stops.
+
+Start: store, coverage, broker socket, engine, gRPC; then health says SERVING. Stop: health NOT_SERVING, streams end,
+running calls drain, engine and socket stop, the store writes what it was given and closes. Jobs go on without us.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import structlog
+from prometheus_client import CollectorRegistry
+from tenacity import AsyncRetrying, stop_after_attempt, wait_exponential
+
+from services.common.catalog import CatalogSettings
+from services.common.clock import Clock, SystemClock
+from services.common.exchanges import load_exchanges
+from services.common.lifecycle import grpc_server, stop_signal
+from services.common.market import SECOND_NS
+from services.relay.board import Board
+from services.relay.broker import open_broker
+from services.relay.config import RelaySettings
+from services.relay.counting import CoveredRange, IcebergReader
+from services.relay.deciding import Decider
+from services.relay.dispatch import Dispatcher
+from services.relay.engine import Engine
+from services.relay.metrics import RelayMetrics
+from services.relay.schema import Batch
+from services.relay.service import register
+from services.relay.store import Store
+
+log = structlog.get_logger(__name__)
+LOAD_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class RunningRelay:
+    """Where a relay listens."""
+
+    address: str
+    broker_address: str
+
+
+async def serve(settings: RelaySettings, catalog: CatalogSettings) -> None:
+    """Serve until SIGTERM or SIGINT, or until the store fails."""
+    async with stop_signal() as stop, relay(settings, catalog, SystemClock()) as running:
+        log.info("ready", address=running.address, broker=running.broker_address)
+        await stop.wait()
+
+
+@asynccontextmanager
+async def relay(settings: RelaySettings, catalog: CatalogSettings, clock: Clock) -> AsyncIterator[RunningRelay]:
+    """A relay that serves until the block ends; a failure of a part ends the block with it.
+
+    Raises:
+        OSError: An address can't be bound.
+        ValueError: The exchanges file or the database is not one of ours.
+    """
+    venues = load_exchanges(settings.exchanges)
+    reader = IcebergReader(await asyncio.to_thread(catalog.load))
+    board = Board(_dispatcher(settings), job_periods=settings.job_periods, page_periods=settings.page_periods)
+    registry = CollectorRegistry()
+    metrics = RelayMetrics(registry, board.dispatcher)
+    store = Store(settings.db)
+    try:
+        await _fill(board, store, reader, clock)
+        decider = Decider(board, reader, clock, attempts=settings.count_attempts)
+        engine = Engine(
+            settings, board=board, store=store, decider=decider, venues=venues, clock=clock, metrics=metrics
+        )
+        with open_broker(settings, metrics) as broker:
+            async with asyncio.TaskGroup() as tasks:
+                work = [tasks.create_task(engine.run(broker)), tasks.create_task(broker.run(engine))]
+                add = partial(register, engine=engine, metrics=metrics, catalog=catalog)
+                async with grpc_server(settings, add, registry=registry) as server:
+                    await server.set_serving(True)
+                    try:
+                        yield RunningRelay(server.address, broker.address)
+                    finally:
+                        engine.close_streams()
+                for task in work:
+                    task.cancel()
+    finally:
+        await store.close()
+
+
+def _dispatcher(settings: RelaySettings) -> Dispatcher:
+    return Dispatcher(
+        lease_ns=int(settings.lease_seconds * SECOND_NS),
+        most_attempts=settings.max_attempts,
+        backoff_ns=int(settings.retry_backoff_seconds * SECOND_NS),
+        new_id=lambda: uuid.uuid4().hex,
+        most_slots=settings.most_slots_per_ingestor,
+    )
+
+
+async def _fill(board: Board, store: Store, reader: IcebergReader, clock: Clock) -> None:
+    """What the database has, then what the coverage table has beyond it."""
+    await store.load(board, now_ns=clock.monotonic_ns())
+    tries = AsyncRetrying(stop=stop_after_attempt(LOAD_ATTEMPTS), wait=wait_exponential(0.2, max=5), reraise=True)
+    ranges: list[CoveredRange] = await tries(asyncio.to_thread, lambda: list(reader.coverage()))
+    for row in ranges:
+        coverage = board.coverage[row.market]
+        coverage.covered.add(row.span)
+        for part in row.empty:
+            coverage.empty.add(part)
+    batch = Batch()
+    board.trim(batch)
+    await store.commit(batch)
+    log.info("loaded", requests=len(board.requests), jobs=len(board.jobs), covered_ranges=len(ranges))

@@ -1,0 +1,173 @@
+"""The relay's RPCs: convert, call the engine, convert back. Errors are mapped by the boundary."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import aclosing
+from typing import Any, TypeAlias, TypeVar
+
+import grpc
+import structlog
+
+from services.common.catalog import CatalogSettings
+from services.common.errors import InvalidRequest
+from services.common.market import MAX_TIME_NS
+from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
+from services.gen.dexorder.relay.v1 import (
+    ingestor_service_pb2,
+    ingestor_service_pb2_grpc,
+    pipeline_service_pb2,
+    pipeline_service_pb2_grpc,
+    relay_service_pb2,
+    relay_service_pb2_grpc,
+)
+from services.relay import convert
+from services.relay.engine import Engine
+from services.relay.metrics import RelayMetrics
+from services.relay.model import State
+
+log = structlog.get_logger(__name__)
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+M = TypeVar("M")
+V = TypeVar("V")
+PAGE_SIZE, LARGEST_PAGE_SIZE = 100, 1_000
+
+
+class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
+    """What clients call."""
+
+    def __init__(self, engine: Engine, metrics: RelayMetrics, catalog: CatalogSettings) -> None:
+        self._engine, self._metrics, self._catalog = engine, metrics, catalog
+
+    async def SubmitHistorical(  # noqa: N802
+        self, request: ingest.SubmitHistoricalRequest, context: Context
+    ) -> ingest.SubmitResponse:
+        """Accept a request; a bad field is status INVALID in the answer, not a gRPC error."""
+        answer = ingest.SubmitResponse(request_id=request.request_id)
+        try:
+            accepted = await self._engine.submit(convert.submission(request))
+        except InvalidRequest as error:
+            answer.status, answer.error_message = ingest.SubmitResponse.INVALID, str(error)
+        else:
+            duplicate = accepted.duplicate
+            answer.status = ingest.SubmitResponse.DUPLICATE if duplicate else ingest.SubmitResponse.QUEUED
+            answer.notification_topic = accepted.topic
+        self._metrics.submitted.labels(ingest.SubmitResponse.SubmitStatus.Name(answer.status)).inc()
+        return answer
+
+    async def GetRequest(  # noqa: N802
+        self, request: relay_service_pb2.GetRequestRequest, context: Context
+    ) -> relay_service_pb2.GetRequestResponse:
+        """One record."""
+        record = await self._engine.record(request.request_id)
+        return relay_service_pb2.GetRequestResponse(record=convert.record(record))
+
+    async def ListRequests(  # noqa: N802
+        self, request: relay_service_pb2.ListRequestsRequest, context: Context
+    ) -> relay_service_pb2.ListRequestsResponse:
+        """A page of records; the token is the sequence number of its last one."""
+        size = request.page_size or PAGE_SIZE
+        if size > LARGEST_PAGE_SIZE:
+            raise InvalidRequest(f"page_size {size} is over {LARGEST_PAGE_SIZE}")
+        if request.state not in (0, *State):
+            raise InvalidRequest(f"state {request.state} is none of 0 to 3")
+        state = State(request.state) if request.state else None
+        records = await self._engine.records(request.client_id, state, _token(request.page_token), size)
+        token = str(records[-1].sequence) if len(records) == size else ""
+        return relay_service_pb2.ListRequestsResponse(
+            records=[convert.record(record) for record in records], next_page_token=token
+        )
+
+    async def CancelRequest(  # noqa: N802
+        self, request: relay_service_pb2.CancelRequestRequest, context: Context
+    ) -> relay_service_pb2.CancelRequestResponse:
+        """End a request."""
+        record = await self._engine.cancel(request.request_id)
+        return relay_service_pb2.CancelRequestResponse(record=convert.record(record))
+
+    async def WatchProgress(  # noqa: N802
+        self, request: relay_service_pb2.WatchProgressRequest, context: Context
+    ) -> AsyncIterator[relay_service_pb2.WatchProgressResponse]:
+        """State and progress until FINISHED."""
+        async with aclosing(self._engine.watch(request.request_id)) as changes:
+            async for state, progress in changes:
+                yield relay_service_pb2.WatchProgressResponse(
+                    state=state.value,  # type: ignore[arg-type]
+                    progress=convert.progress(progress),
+                )
+
+    async def SubscribeNotifications(  # noqa: N802
+        self, request: relay_service_pb2.SubscribeNotificationsRequest, context: Context
+    ) -> AsyncIterator[relay_service_pb2.SubscribeNotificationsResponse]:
+        """A topic's log from a cursor on, without an end."""
+        after = min(request.after_cursor, MAX_TIME_NS)  # SQLite's integers end there, cursors long before
+        async with aclosing(self._engine.notifications(request.topic, after)) as found:
+            async for notification in found:
+                yield convert.notification(notification)
+
+    async def GetCatalog(  # noqa: N802
+        self, request: relay_service_pb2.GetCatalogRequest, context: Context
+    ) -> relay_service_pb2.GetCatalogResponse:
+        """Where the tables are."""
+        return relay_service_pb2.GetCatalogResponse(name=self._catalog.name, properties=self._catalog.properties())
+
+
+class IngestorService(ingestor_service_pb2_grpc.IngestorServiceServicer):
+    """What ingestors call."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def ReportPage(  # noqa: N802
+        self, request: ingestor_service_pb2.ReportPageRequest, context: Context
+    ) -> ingestor_service_pb2.ReportPageResponse:
+        """A page that Kafka has."""
+        if not request.job_id:
+            raise InvalidRequest("job_id is missing")
+        span = convert.time_range(request)
+        empty = [convert.time_range(part) for part in request.empty]
+        current = await self._engine.report_page(request.job_id, span, empty)
+        return ingestor_service_pb2.ReportPageResponse(current=current)
+
+
+class PipelineService(pipeline_service_pb2_grpc.PipelineServiceServicer):
+    """What Spark calls."""
+
+    def __init__(self, engine: Engine, metrics: RelayMetrics) -> None:
+        self._engine, self._metrics = engine, metrics
+
+    async def ReportJobs(  # noqa: N802
+        self, request: pipeline_service_pb2.ReportJobsRequest, context: Context
+    ) -> pipeline_service_pb2.ReportJobsResponse:
+        """One micro-batch. The pipeline repeats it until it is answered, so nonsense in it is left out, not refused."""
+        pages = self._sane("page", convert.page_result, request.pages)
+        finals = self._sane("final", convert.final_result, request.finals)
+        snapshot_id = request.snapshot_id if request.HasField("snapshot_id") else None
+        await self._engine.report_jobs(snapshot_id, pages, finals)
+        return pipeline_service_pb2.ReportJobsResponse()
+
+    def _sane(self, kind: str, parse: Callable[[M], V], messages: Iterable[M]) -> list[V]:
+        parsed = []
+        for message in messages:
+            try:
+                parsed.append(parse(message))
+            except InvalidRequest as error:
+                self._metrics.ignored.labels(kind).inc()
+                log.error("part of a pipeline report ignored", part=kind, error=str(error))
+        return parsed
+
+
+def _token(text: str) -> int | None:
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise InvalidRequest(f"page_token {text[:32]!r} is none of ours")
+    return int(text)
+
+
+def register(server: grpc.aio.Server, engine: Engine, metrics: RelayMetrics, catalog: CatalogSettings) -> Sequence[str]:
+    """Add the three services; returns their names."""
+    relay_service_pb2_grpc.add_RelayServiceServicer_to_server(RelayService(engine, metrics, catalog), server)
+    ingestor_service_pb2_grpc.add_IngestorServiceServicer_to_server(IngestorService(engine), server)
+    pipeline_service_pb2_grpc.add_PipelineServiceServicer_to_server(PipelineService(engine, metrics), server)
+    return [f"dexorder.relay.v1.{name}" for name in ("RelayService", "IngestorService", "PipelineService")]

@@ -1,0 +1,229 @@
+"""The relay's SQLite file: one writer thread, every batch on disk before its future is done.
+
+WAL with ``synchronous=FULL``: a commit is an fsync, so batches that arrive during one share the next (group commit).
+Batches are applied in the order they were given. Reads go through the same thread and see all batches given before.
+A write that fails leaves memory ahead of the disk, so it is fatal: ``failed`` is set and nothing is written any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from services.common.errors import Unavailable
+from services.common.market import TimeRange
+from services.relay import schema
+from services.relay.board import Board
+from services.relay.jobs import Job, LiveRequest, Phase
+from services.relay.model import Market, Notification, Record, State
+from services.relay.schema import REQUEST_COLUMNS, Batch, job_owner, read_outcome, read_record, read_submission
+
+T = TypeVar("T")
+MOST_IN_A_GROUP = 256
+
+
+@dataclass(frozen=True)
+class _Work:
+    run: Callable[[sqlite3.Connection], Any]
+    done: asyncio.Future[Any]
+
+
+class Store:
+    """Opened in the event loop's thread; ``close`` writes what was given and ends the thread."""
+
+    def __init__(self, path: Path) -> None:
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self._queue: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
+        self._connection = _open(path)
+        self._broken: Exception | None = None
+        self._thread = threading.Thread(target=self._write, name="relay-store", daemon=True)
+        self._thread.start()
+        self._closed = False
+
+    def commit(self, batch: Batch) -> asyncio.Future[None]:
+        """Write a batch; the future is done when it is on disk. The order of calls is the order on disk."""
+        statements = batch.statements
+
+        def run(connection: sqlite3.Connection) -> None:
+            for sql, values in statements:
+                connection.execute(sql, values)
+
+        return self._give(run)
+
+    def read(self, query: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
+        """Run a query that changes nothing."""
+        return self._give(query)
+
+    def _give(self, run: Callable[[sqlite3.Connection], Any]) -> asyncio.Future[Any]:
+        done = self._loop.create_future()
+        done.add_done_callback(_retrieved)
+        if self.failed.done() or self._closed:
+            done.set_exception(Unavailable("the relay's store is closed"))
+        else:
+            self._queue.put(_Work(run, done))
+        return done
+
+    async def close(self) -> None:
+        """Write what was given, then close the file."""
+        if not self._closed:
+            self._closed = True
+            self._queue.put(None)
+            await asyncio.to_thread(self._thread.join)
+
+    # ---- the writer thread -----------------------------------------------------------------------------------------
+
+    def _write(self) -> None:
+        open_for_more = True
+        while open_for_more:
+            group = [self._queue.get()]
+            while len(group) < MOST_IN_A_GROUP:
+                try:
+                    group.append(self._queue.get_nowait())
+                except queue.Empty:
+                    break
+            open_for_more = None not in group
+            self._run([work for work in group if work is not None])
+        self._connection.close()
+
+    def _run(self, group: list[_Work]) -> None:
+        try:
+            if self._broken is not None:
+                raise self._broken
+            self._connection.execute("BEGIN IMMEDIATE")
+            results = [work.run(self._connection) for work in group]
+            self._connection.execute("COMMIT")
+        except Exception as error:  # whatever it is, memory is ahead of the disk now
+            self._broken = error
+            self._connection.rollback()
+            self._tell(self._fail, error, group)
+        else:
+            self._tell(_resolve, group, results)
+
+    def _tell(self, callback: Callable[..., None], *values: Any) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(callback, *values)
+
+    def _fail(self, error: Exception, group: list[_Work]) -> None:
+        if not self.failed.done():
+            self.failed.set_exception(error)
+            self.failed.add_done_callback(_retrieved)
+        for work in group:
+            if not work.done.done():
+                work.done.set_exception(Unavailable("the relay's store can't be written"))
+
+    # ---- queries ---------------------------------------------------------------------------------------------------
+
+    async def record(self, request_id: str) -> Record | None:
+        """An ended request's record."""
+        rows = await self._records("request_id = ? AND state = ?", (request_id, State.FINISHED), 1)
+        return read_record(rows[0]) if rows else None
+
+    async def page(
+        self, client_id: str, state: State | None, before: int | None, size: int
+    ) -> list[tuple[int, str, Record | None]]:
+        """Requests newest first: sequence, request_id, and the record of those that ended."""
+        where, values = ["sequence < ?"], [before if before is not None else 2**63 - 1]
+        if client_id:
+            where, values = [*where, "client_id = ?"], [*values, client_id]  # type: ignore[list-item]
+        if state is not None:
+            where, values = [*where, "state = ?"], [*values, int(state)]
+        rows = await self._records(" AND ".join(where), tuple(values), size)
+        return [(row[0], row[1], read_record(row) if row[10] == State.FINISHED else None) for row in rows]
+
+    def _records(self, where: str, values: tuple[Any, ...], size: int) -> asyncio.Future[list[tuple[Any, ...]]]:
+        sql = f"SELECT {REQUEST_COLUMNS} FROM requests WHERE {where} ORDER BY sequence DESC LIMIT ?"  # noqa: S608
+        return self.read(lambda connection: connection.execute(sql, (*values, size)).fetchall())
+
+    async def notifications(self, topic: str, after: int, most: int) -> list[Notification]:
+        """A topic's log after a cursor, in order."""
+        columns = ", ".join(f"r.{name}" for name in REQUEST_COLUMNS.split(", "))
+        sql = (
+            f"SELECT {columns}, n.cursor FROM notifications n JOIN requests r USING (request_id)"  # noqa: S608
+            " WHERE n.topic = ? AND n.cursor > ? ORDER BY n.cursor LIMIT ?"
+        )
+        rows = await self.read(lambda connection: connection.execute(sql, (topic, after, most)).fetchall())
+        return [Notification(row[-1], read_submission(row), read_outcome(row)) for row in rows]
+
+    async def load(self, board: Board, *, now_ns: int) -> None:
+        """Fill an empty board with what the file has; running jobs keep their job_id and get a full lease."""
+        await self.read(lambda connection: fill_board(connection, board, now_ns))
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version == 0:
+        connection.executescript(f"BEGIN; {schema.TABLES} PRAGMA user_version = {schema.VERSION}; COMMIT;")
+    elif version != schema.VERSION:
+        connection.close()
+        raise ValueError(f"{path.name} has schema version {version}; this relay reads version {schema.VERSION}")
+    return connection
+
+
+def fill_board(connection: sqlite3.Connection, board: Board, now_ns: int) -> None:
+    """Fill an empty board from the tables."""
+    ranges: dict[str, list[tuple[str, TimeRange]]] = {}
+    for owner, kind, start_ns, end_ns in connection.execute("SELECT owner, kind, start_ns, end_ns FROM ranges"):
+        ranges.setdefault(owner, []).append((kind, TimeRange(start_ns, end_ns)))
+    for owner, parts in ranges.items():
+        if owner.startswith("market:"):
+            _fill(board.coverage[schema.parse_market_owner(owner)], parts)
+    live = f"SELECT {REQUEST_COLUMNS} FROM requests WHERE state != ? ORDER BY sequence"  # noqa: S608
+    for row in connection.execute(live, (State.FINISHED,)):
+        submission = read_submission(row)
+        board.requests[submission.request_id] = LiveRequest(submission, row[8], row[9], now_ns, State(row[10]))
+    for row in connection.execute("SELECT * FROM jobs ORDER BY job"):
+        job = _read_job(connection, row)
+        _fill(job, ranges.get(job_owner(job.number), ()))
+        for request_id in job.requests:
+            board.requests[request_id].jobs.add(job.number)
+        board.add_job(job)
+        board.next_job = job.number + 1
+        if job.phase is Phase.OPEN and job.job_id is None:
+            board.dispatcher.queue(job.number, job.market.exchange, fruitless=job.fruitless)
+        elif job.phase is Phase.OPEN and job.job_id is not None:
+            fruitful = bool(job.sent and job.acked.within(job.sent))
+            board.dispatcher.resume(
+                job.number, job.market.exchange, job.job_id,
+                produced=job.produced, fruitful=fruitful, fruitless=job.fruitless, now_ns=now_ns,
+            )  # fmt: skip
+    row = connection.execute("SELECT value FROM meta WHERE name = 'snapshot_id'").fetchone()
+    board.snapshot_id = row[0] if row else None
+
+
+def _fill(target: object, parts: Iterable[tuple[str, TimeRange]]) -> None:
+    for kind, part in parts:
+        getattr(target, kind).add(part)
+
+
+def _read_job(connection: sqlite3.Connection, row: tuple[Any, ...]) -> Job:
+    number, request_id, client_id, ticker, period, start_ns, end_ns, phase, error, fruitless, job_id = row[:11]
+    produced, sent_start_ns, sent_end_ns = row[11:]
+    job = Job(number, request_id, client_id, Market(ticker, period), TimeRange(start_ns, end_ns), Phase(phase), error)
+    job.fruitless, job.job_id, job.produced = fruitless, job_id, bool(produced)
+    job.sent = None if sent_start_ns is None else TimeRange(sent_start_ns, sent_end_ns)
+    job.requests = {r for (r,) in connection.execute("SELECT request_id FROM attachments WHERE job = ?", (number,))}
+    job.job_ids = [i for (i,) in connection.execute("SELECT job_id FROM dispatches WHERE job = ?", (number,))]
+    return job
+
+
+def _resolve(group: list[_Work], results: list[Any]) -> None:
+    for work, result in zip(group, results, strict=True):
+        if not work.done.done():
+            work.done.set_result(result)
+
+
+def _retrieved(future: asyncio.Future[Any]) -> None:
+    """Mark a failure as seen; ``failed`` ends the process, whoever waited or not."""
+    if not future.cancelled():
+        future.exception()
