@@ -1,0 +1,10 @@
+"""``python -m services.ingestor``."""
+
+from services.common.config import load_settings
+from services.common.lifecycle import run
+from services.ingestor.config import IngestorSettings
+from services.ingestor.server import serve
+
+if __name__ == "__main__":
+    settings = load_settings(IngestorSettings)
+    run("ingestor", settings, lambda: serve(settings))

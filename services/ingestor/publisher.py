@@ -1,0 +1,106 @@
+"""Records to Kafka through the gateway, page reports to the relay; both retried while there is hope."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import grpc
+import structlog
+import tenacity
+
+from services.common.errors import Unavailable
+from services.common.page import OHLC_TOPIC, Control
+from services.gen.dexorder.relay.v1 import ingestor_service_pb2 as relay_pb
+from services.gen.dexorder.relay.v1 import ingestor_service_pb2_grpc as relay_rpc
+from services.gen.dexorder.relay.v1 import relay_service_pb2
+from services.gen.kafkapixy import kafkapixy_pb2 as pixy_pb
+from services.gen.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
+from services.ingestor.config import IngestorSettings
+from services.ingestor.metrics import IngestorMetrics
+
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+HOPELESS = frozenset({
+    grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNIMPLEMENTED,
+    grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.OUT_OF_RANGE,
+})  # fmt: skip
+"""Codes that a second try does not change. INTERNAL is not one: a Kafka that moves its leaders looks like that."""
+
+
+class Publisher:
+    """Writes one record at a time; its caller waits for each before the next, which keeps them in order."""
+
+    def __init__(
+        self,
+        gateway: grpc.aio.Channel,
+        relay: grpc.aio.Channel,
+        settings: IngestorSettings,
+        metrics: IngestorMetrics,
+    ) -> None:
+        self._pixy = pixy_rpc.KafkaPixyStub(gateway)
+        self._relay = relay_rpc.IngestorServiceStub(relay)
+        self._settings = settings
+        self._metrics = metrics
+
+    async def produce(self, control: Control, value: bytes) -> None:
+        """Return when Kafka has acknowledged the record, which may then be there more than once.
+
+        Raises:
+            Unavailable: The gateway refuses it, or stays away for ``patience_seconds``.
+        """
+        request = pixy_pb.ProdRq(
+            cluster=self._settings.cluster,
+            topic=OHLC_TOPIC,
+            key_value=control.job_id.encode(),
+            message=value,
+            headers=[pixy_pb.RecordHeader(key=k, value=v.encode()) for k, v in control.headers().items()],
+        )
+        await self._call("Produce", lambda: self._pixy.Produce(request, timeout=self._settings.rpc_timeout_seconds))
+
+    async def report(self, control: Control, candles: int) -> bool:
+        """Tell the relay of an acknowledged page; whether the job is still wanted.
+
+        Raises:
+            Unavailable: The relay refuses the report, or stays away for ``patience_seconds``.
+        """
+        request = relay_pb.ReportPageRequest(
+            job_id=control.job_id,
+            start_time=control.span.start_ns,
+            end_time=control.span.end_ns,
+            candles=candles,
+            empty=[relay_service_pb2.TimeRange(start_time=r.start_ns, end_time=r.end_ns) for r in control.empty],
+        )
+        answer = await self._call(
+            "ReportPage", lambda: self._relay.ReportPage(request, timeout=self._settings.rpc_timeout_seconds)
+        )
+        return answer.current
+
+    async def _call(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
+        def note(state: tenacity.RetryCallState) -> None:
+            error = state.outcome.exception() if state.outcome else None
+            code = error.code().name if isinstance(error, grpc.aio.AioRpcError) else "UNKNOWN"
+            self._metrics.publish_retries.labels(name, code).inc()
+            log.info("trying again", call=name, code=code)
+
+        async def once() -> T:
+            with self._metrics.publish_seconds.labels(name).time():
+                return await call()
+
+        retrying = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception(
+                lambda e: isinstance(e, grpc.aio.AioRpcError) and e.code() not in HOPELESS
+            ),
+            stop=tenacity.stop_after_delay(self._settings.patience_seconds),
+            wait=tenacity.wait_random_exponential(0.1, 2),
+            before_sleep=note,
+            sleep=asyncio.sleep,
+            reraise=True,
+        )
+        try:
+            return await retrying(once)
+        except grpc.aio.AioRpcError as error:
+            raise Unavailable(f"{name} failed: {error.code().name}: {error.details()}") from error

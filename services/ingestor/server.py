@@ -1,0 +1,110 @@
+"""Start and stop: the gRPC server (health and reflection only), the channels, the worker.
+
+At the end: health says NOT_SERVING, no slot is offered, running jobs get ``drain_seconds``, the rest goes back to the
+relay, sockets and ccxt clients close.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import grpc
+from prometheus_client import CollectorRegistry
+
+from services.common.clock import Clock, SystemClock
+from services.common.exchanges import load_exchanges
+from services.common.lifecycle import CLIENT_KEEPALIVE, RunningServer, grpc_server, stop_signal
+from services.ingestor.config import IngestorSettings
+from services.ingestor.exchange import Venue
+from services.ingestor.job import JobRunner
+from services.ingestor.metrics import IngestorMetrics
+from services.ingestor.publisher import Publisher
+from services.ingestor.slots import Slots
+from services.ingestor.worker import Worker
+
+Sleep = Callable[[float], Awaitable[None]]
+
+
+async def serve(settings: IngestorSettings) -> None:
+    """Work until SIGTERM."""
+    async with stop_signal() as stop:
+        await work(settings, stop)
+
+
+async def work(
+    settings: IngestorSettings, stop: asyncio.Event, *, clock: Clock | None = None, sleep: Sleep = asyncio.sleep
+) -> None:
+    """Work until ``stop`` is set.
+
+    Raises:
+        SystemExit: The exchanges file can't be read.
+        OSError: An address can't be bound.
+    """
+    try:
+        exchanges = load_exchanges(settings.exchanges)
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"DEXORDER_EXCHANGES: {error}") from None
+    clock = clock or SystemClock()
+    registry = CollectorRegistry()
+    metrics = IngestorMetrics(registry)
+    venues = {
+        name: Venue(name, exchange, settings, metrics, clock, sleep=sleep) for name, exchange in exchanges.items()
+    }
+    slots = Slots(
+        {name: exchange.slots.historical for name, exchange in exchanges.items()},
+        repeat_ns=int(settings.complete_repeat_seconds * 1_000_000_000),
+    )
+    options = (*CLIENT_KEEPALIVE, ("grpc.max_send_message_length", settings.max_message_bytes))
+    async with (
+        grpc_server(settings, lambda server: [], registry=registry) as server,
+        grpc.aio.insecure_channel(settings.gateway, options=options) as gateway,
+        grpc.aio.insecure_channel(settings.relay, options=options) as relay,
+    ):
+        health = _Health(server)
+        runner = JobRunner(venues, Publisher(gateway, relay, settings, metrics), settings, metrics, clock)
+        worker = Worker(settings, slots, runner.run, metrics, clock, on_connected=health.set_broker)
+        try:
+            async with asyncio.TaskGroup() as group:
+                watching = group.create_task(_watch_channel(gateway, health.set_gateway))
+                stopping = group.create_task(_close_health(stop, health))
+                await worker.run(stop)
+                watching.cancel()
+                stopping.cancel()
+        finally:
+            for venue in venues.values():
+                await venue.close()
+
+
+class _Health:
+    """SERVING while the broker and the gateway are both there and we are not stopping."""
+
+    def __init__(self, server: RunningServer) -> None:
+        self._server = server
+        self._parts = {"broker": False, "gateway": False, "running": True}
+
+    async def set_broker(self, there: bool) -> None:
+        await self._set("broker", there)
+
+    async def set_gateway(self, there: bool) -> None:
+        await self._set("gateway", there)
+
+    async def stop(self) -> None:
+        await self._set("running", False)
+
+    async def _set(self, part: str, good: bool) -> None:
+        self._parts[part] = good
+        await self._server.set_serving(all(self._parts.values()))
+
+
+async def _close_health(stop: asyncio.Event, health: _Health) -> None:
+    await stop.wait()
+    await health.stop()
+
+
+async def _watch_channel(channel: grpc.aio.Channel, note: Callable[[bool], Awaitable[None]]) -> None:
+    """Follow a channel's state, and keep it from staying idle."""
+    while True:
+        state = channel.get_state(try_to_connect=True)
+        await note(state == grpc.ChannelConnectivity.READY)
+        await channel.wait_for_state_change(state)
