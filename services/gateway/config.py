@@ -1,0 +1,194 @@
+"""What can be set: ``DEXORDER_GATEWAY_<NAME>``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+from pydantic_settings import SettingsConfigDict
+
+from services.common.config import ServiceSettings
+
+TOPIC_NAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}\Z")
+"""What Kafka takes for a topic's name."""
+
+
+@dataclass(frozen=True)
+class WantedTopic:
+    """A topic that is created at start when it is missing."""
+
+    name: str
+    partitions: int
+
+
+@dataclass(frozen=True)
+class ProduceConfig:
+    """How one cluster's producer behaves; fields as in GatewaySettings."""
+
+    timeout_seconds: float = 30.0
+    linger_ms: float = 1.0
+    queue_messages: int = 50_000
+    queue_kbytes: int = 65_536
+    max_bytes: int = 1_000_000
+    compression: str = "lz4"
+
+
+@dataclass(frozen=True)
+class ConsumeConfig:
+    """How one cluster's consumers behave; fields as in GatewaySettings."""
+
+    long_polling_timeout_ms: int = 3_000
+    ack_timeout_seconds: float = 300.0
+    max_retries: int = -1
+    max_pending_messages: int = 300
+    subscription_timeout_seconds: float = 15.0
+    channel_buffer_size: int = 64
+    offsets_commit_interval_ms: int = 500
+    new_group_start: Literal["latest", "earliest"] = "latest"
+    isolation_level: Literal["read_uncommitted", "read_committed"] = "read_uncommitted"
+    session_timeout_ms: int = 15_000
+    max_subscriptions: int = 256
+    max_record_bytes: int = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class ClusterConfig:
+    """One Kafka cluster behind the gateway.
+
+    Attributes:
+        kafka: ``bootstrap.servers``.
+        options: Further librdkafka properties; they win over ours.
+        poll_seconds: How often the cluster is asked whether it is there.
+    """
+
+    name: str
+    kafka: str
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    topics: tuple[WantedTopic, ...] = ()
+    topic_replication: int = -1
+    poll_seconds: float = 1.0
+    produce: ProduceConfig = ProduceConfig()
+    consume: ConsumeConfig = ConsumeConfig()
+
+
+class GatewaySettings(ServiceSettings):
+    """Settings of the gateway."""
+
+    model_config = SettingsConfigDict(
+        frozen=True, env_prefix="DEXORDER_GATEWAY_", extra="ignore", populate_by_name=True
+    )
+
+    listen: str = "127.0.0.1:50053"
+    """host:port of the gRPC server; port 0 takes a free one."""
+    metrics_listen: str = "127.0.0.1:9466"
+    """host:port of the Prometheus endpoint; empty serves none."""
+    kafka: str = "127.0.0.1:9092"
+    """bootstrap.servers of the Kafka cluster."""
+    kafka_options: dict[str, str] = Field(default_factory=dict, repr=False)
+    """Further librdkafka properties as a JSON object, for example SASL and TLS. Default none."""
+    cluster: str = Field(default="default", min_length=1)
+    """Name of that cluster in requests; an empty name always means it."""
+    topics: str = "dexorder.ohlc:4,dexorder.ticks:4,dexorder.tickers:1"
+    """Topics created at start, ``name:partitions`` with commas between; those that exist are left alone."""
+    topic_replication: int = Field(default=-1, ge=-1)
+    """Copies of each partition of a topic created at start; -1 takes the broker's default."""
+    poll_seconds: float = Field(default=1.0, gt=0)
+    """How often Kafka is asked whether it is there, in seconds."""
+
+    produce_timeout_seconds: float = Field(default=30.0, gt=0)
+    """Longest time, in seconds, from a Produce to the broker's acknowledgement; then it fails."""
+    produce_linger_ms: float = Field(default=1.0, ge=0)
+    """How long, in milliseconds, a record waits for others to share its batch."""
+    produce_queue_messages: int = Field(default=50_000, ge=1)
+    """Most records waiting for the broker; one more is RESOURCE_EXHAUSTED."""
+    produce_queue_kbytes: int = Field(default=65_536, ge=1)
+    """Most KiB of records waiting for the broker; more is RESOURCE_EXHAUSTED."""
+    produce_max_bytes: int = Field(default=1_000_000, ge=1_000)
+    """Largest record, key and value, in bytes; keep it within the topics' own limit (1,048,588 by default)."""
+    produce_compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "lz4"
+    """How batches are compressed."""
+
+    long_polling_timeout_ms: int = Field(default=3_000, ge=0)
+    """How long, in milliseconds, a ConsumeNAck waits for a record before it is NOT_FOUND."""
+    ack_timeout_seconds: float = Field(default=300.0, gt=0)
+    """After this many seconds without an ack a record is offered again."""
+    max_retries: int = Field(default=-1, ge=-1)
+    """Offers of a record after the first; then it is acked by the gateway, logged and dropped. -1 is endless."""
+    max_pending_messages: int = Field(default=300, ge=1)
+    """Most unacked records of a partition; then it offers no new ones."""
+    subscription_timeout_seconds: float = Field(default=15.0, gt=0)
+    """After this many seconds without a ConsumeNAck the gateway leaves the group."""
+    channel_buffer_size: int = Field(default=64, ge=1)
+    """Most ConsumeNAck calls waiting for one group and topic; one more is RESOURCE_EXHAUSTED."""
+    offsets_commit_interval_ms: int = Field(default=500, ge=10)
+    """How often, in milliseconds, acks are committed to Kafka."""
+    new_group_start: Literal["latest", "earliest"] = "latest"
+    """Where a group without commits starts; ``latest`` as Kafka-Pixy."""
+    isolation_level: Literal["read_uncommitted", "read_committed"] = "read_uncommitted"
+    """Whether records of open and aborted transactions are delivered; they are by Kafka-Pixy."""
+    session_timeout_ms: int = Field(default=15_000, ge=1_000)
+    """After this many milliseconds of silence the group gives a killed gateway's partitions to others."""
+    max_subscriptions: int = Field(default=256, ge=1)
+    """Most pairs of group and topic that are read at the same time."""
+
+    @model_validator(mode="after")
+    def _topics_parse(self) -> Self:
+        parse_topics(self.topics)
+        return self
+
+    def clusters(self) -> tuple[ClusterConfig, ...]:
+        """The clusters; the first is the default one."""
+        produce = ProduceConfig(
+            timeout_seconds=self.produce_timeout_seconds,
+            linger_ms=self.produce_linger_ms,
+            queue_messages=self.produce_queue_messages,
+            queue_kbytes=self.produce_queue_kbytes,
+            max_bytes=self.produce_max_bytes,
+            compression=self.produce_compression,
+        )
+        consume = ConsumeConfig(
+            long_polling_timeout_ms=self.long_polling_timeout_ms,
+            ack_timeout_seconds=self.ack_timeout_seconds,
+            max_retries=self.max_retries,
+            max_pending_messages=self.max_pending_messages,
+            subscription_timeout_seconds=self.subscription_timeout_seconds,
+            channel_buffer_size=self.channel_buffer_size,
+            offsets_commit_interval_ms=self.offsets_commit_interval_ms,
+            new_group_start=self.new_group_start,
+            isolation_level=self.isolation_level,
+            session_timeout_ms=self.session_timeout_ms,
+            max_subscriptions=self.max_subscriptions,
+            max_record_bytes=max(self.max_message_bytes, 16 * 1024 * 1024),
+        )
+        return (
+            ClusterConfig(
+                name=self.cluster,
+                kafka=self.kafka,
+                options=self.kafka_options,
+                topics=parse_topics(self.topics),
+                topic_replication=self.topic_replication,
+                poll_seconds=self.poll_seconds,
+                produce=produce,
+                consume=consume,
+            ),
+        )
+
+
+def parse_topics(text: str) -> tuple[WantedTopic, ...]:
+    """The topics of ``name:partitions,...``; none for an empty text.
+
+    Raises:
+        ValueError: An entry is not of that form, or a name comes twice.
+    """
+    topics = []
+    for entry in filter(None, (e.strip() for e in text.split(","))):
+        name, _, count = entry.partition(":")
+        if not TOPIC_NAME.match(name) or not (count.isascii() and count.isdigit()) or int(count) == 0:
+            raise ValueError(f"topic {entry!r} is not name:partitions")
+        topics.append(WantedTopic(name, int(count)))
+    if len({t.name for t in topics}) < len(topics):
+        raise ValueError(f"a topic comes twice in {text!r}")
+    return tuple(topics)

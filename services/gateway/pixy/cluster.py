@@ -1,0 +1,113 @@
+"""One Kafka cluster behind the gateway: whether it is there, which topics it has, its producer and its consumers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import structlog
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+
+from services.common.errors import Unavailable
+from services.gateway.config import ClusterConfig
+from services.gateway.pixy.consumers import Consumers
+from services.gateway.pixy.metrics import PixyMetrics
+from services.gateway.pixy.options import client_options
+from services.gateway.pixy.producer import RecordProducer
+from services.gateway.pixy.topics import create_topics, missing_topics
+
+log = structlog.get_logger(__name__)
+_ASK_SECONDS = 3.0
+_CLOSE_SECONDS = 5.0
+
+
+class Cluster:
+    """Start with ``start``, keep ``watch`` running, end with ``drain`` and ``close``.
+
+    Attributes:
+        failure: Why the cluster can't be used; None while it answers and has the configured topics.
+    """
+
+    def __init__(self, config: ClusterConfig, metrics: PixyMetrics) -> None:
+        self.config = config
+        self.failure: str | None = "Kafka has not answered yet"
+        self._metrics = metrics
+        self._admin = AdminClient({**client_options(config), **config.options})
+        self._partitions: dict[str, int] = {}
+        self._asking = asyncio.Lock()
+        self.producer = RecordProducer(config, metrics)
+        self.consumers = Consumers(config, metrics)
+
+    def start(self) -> None:
+        """Take requests; the cluster need not be there yet."""
+        self.producer.start()
+
+    async def watch(self) -> None:
+        """Ask the cluster for its topics now and then, creating the configured ones that are missing. Never returns."""
+        while True:
+            before = self.failure
+            try:
+                await self._look()
+                self.failure = None
+            except (KafkaException, Unavailable) as error:
+                self.failure = f"Kafka at {self.config.kafka}: {_reason(error)}"
+            if self.failure != before:
+                self._metrics.kafka_up.labels(self.config.name).set(self.failure is None)
+                if self.failure:
+                    log.warning("cluster is away", cluster=self.config.name, reason=self.failure)
+                else:
+                    log.info("cluster is there", cluster=self.config.name, topics=len(self._partitions))
+            self.consumers.kafka_is_up(self.failure is None)
+            await asyncio.sleep(self.config.poll_seconds)
+
+    async def _look(self) -> None:
+        self._partitions = await self._list_topics()
+        missing = missing_topics(self.config.topics, self._partitions)
+        if missing:
+            await create_topics(self._admin, missing, replication=self.config.topic_replication)
+            self._partitions = await self._list_topics()
+            if still := missing_topics(missing, self._partitions):
+                raise Unavailable(f"topic {still[0].name} is not there yet")
+
+    async def _list_topics(self) -> dict[str, int]:
+        metadata = await asyncio.to_thread(self._admin.list_topics, timeout=_ASK_SECONDS)
+        self._admin.poll(0)  # hands librdkafka's log lines over
+        if not metadata.brokers:
+            raise Unavailable("no broker answers")
+        return {name: len(topic.partitions) for name, topic in metadata.topics.items() if topic.error is None}
+
+    async def has_topic(self, topic: str) -> bool:
+        """Whether the topic exists; asks the cluster only about topics not seen before.
+
+        Raises:
+            Unavailable: The cluster does not answer.
+        """
+        if topic in self._partitions:
+            return True
+        if self.failure:
+            # Its topics were never listed, or it went away: an answer could only be late.
+            raise Unavailable(self.failure)
+        async with self._asking:  # one question at a time: typing errors must not take all the threads
+            return topic in self._partitions or await self._ask(topic)
+
+    async def _ask(self, topic: str) -> bool:
+        try:
+            metadata: Any = await asyncio.to_thread(self._admin.list_topics, topic, timeout=_ASK_SECONDS)
+        except KafkaException as error:
+            raise Unavailable(f"Kafka at {self.config.kafka}: {_reason(error)}") from error
+        found = metadata.topics[topic]
+        if found.error is None:
+            self._partitions[topic] = len(found.partitions)
+        # A topic the broker is just creating has no leader yet; it is there.
+        return found.error is None or found.error.code() == KafkaError.LEADER_NOT_AVAILABLE
+
+    async def drain(self, timeout_seconds: float) -> None:
+        """Wait for acks of what was handed out, write what was accepted, commit and leave the groups."""
+        await asyncio.gather(self.consumers.drain(timeout_seconds), self.producer.close(timeout_seconds))
+        await self.consumers.close(_CLOSE_SECONDS)
+
+
+def _reason(error: Exception) -> str:
+    cause = error.args[0] if error.args else error
+    return cause.str() if isinstance(cause, KafkaError) else str(cause)

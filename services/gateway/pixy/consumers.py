@@ -1,0 +1,91 @@
+"""The subscriptions of one cluster: made by the first request of a group and topic, gone when nobody asks any more."""
+
+from __future__ import annotations
+
+import asyncio
+
+from services.common.errors import Exhausted, Unavailable
+from services.gateway.config import ClusterConfig
+from services.gateway.pixy.metrics import PixyMetrics
+from services.gateway.pixy.offers import NotAssigned
+from services.gateway.pixy.subscription import Subscription
+
+Name = tuple[str, str]
+"""Group and topic."""
+
+
+class Consumers:
+    """At most one subscription a group and topic. For one event loop."""
+
+    def __init__(self, config: ClusterConfig, metrics: PixyMetrics) -> None:
+        self._config, self._metrics = config, metrics
+        self._open: dict[Name, Subscription] = {}
+        self._leaving: set[Subscription] = set()
+        self._stopping = False
+        self._kafka_up = False
+
+    def subscription(self, group: str, topic: str) -> Subscription:
+        """The subscription, joined now if there is none.
+
+        Raises:
+            Unavailable: The gateway stops.
+            Exhausted: Too many subscriptions.
+        """
+        if self._stopping:
+            raise Unavailable("the gateway is stopping")
+        found = self._open.get((group, topic))
+        if found is None:
+            if len(self._open) >= self._config.consume.max_subscriptions:
+                raise Exhausted(f"{len(self._open)} pairs of group and topic are read already")
+            found = Subscription(self._config, group, topic, self._metrics, self._left)
+            found.kafka_up = self._kafka_up
+            self._open[group, topic] = found
+            found.start()
+            self._count()
+        return found
+
+    def subscribed(self, group: str, topic: str) -> Subscription:
+        """The subscription if there is one.
+
+        Raises:
+            NotAssigned: There is none.
+        """
+        found = self._open.get((group, topic))
+        if found is None:
+            raise NotAssigned(f"group {group!r} reads nothing of topic {topic!r} here")
+        return found
+
+    def kafka_is_up(self, up: bool) -> None:
+        """Tell the subscriptions why nothing comes."""
+        self._kafka_up = up
+        for each in self._open.values():
+            each.kafka_up = up
+        self._metrics.pending.labels(self._config.name).set(sum(s.pending for s in self._open.values()))
+
+    def _left(self, subscription: Subscription, *, ended: bool) -> None:
+        """A subscription takes no more requests; called once more when its thread has ended."""
+        name = (subscription.group, subscription.topic)
+        if self._open.get(name) is subscription:
+            del self._open[name]
+            self._count()
+        (self._leaving.discard if ended else self._leaving.add)(subscription)
+
+    def _count(self) -> None:
+        self._metrics.subscriptions.labels(self._config.name).set(len(self._open))
+
+    def stop_taking(self) -> None:
+        """Refuse requests and end those that wait; acks are still taken."""
+        self._stopping = True
+        for each in self._open.values():
+            each.stop_taking()
+
+    async def drain(self, timeout_seconds: float) -> None:
+        """Wait until everything handed out is acked, at most so long."""
+        self.stop_taking()
+        await asyncio.gather(*(each.drained(timeout_seconds) for each in list(self._open.values())))
+
+    async def close(self, timeout_seconds: float) -> None:
+        """Commit and leave every group."""
+        for each in list(self._open.values()):
+            each.leave()
+        await asyncio.gather(*(each.ended(timeout_seconds) for each in list(self._leaving)))

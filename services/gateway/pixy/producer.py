@@ -1,0 +1,185 @@
+"""One cluster's producer: requests from the event loop in, delivery reports from librdkafka's thread back."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import structlog
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from services.common.errors import Exhausted, InvalidRequest, NotAllowed, SuiteError, Unavailable
+from services.gateway.config import ClusterConfig
+from services.gateway.pixy.metrics import PixyMetrics
+from services.gateway.pixy.options import client_options
+
+log = structlog.get_logger(__name__)
+Headers = Sequence[tuple[str, bytes]]
+Placed = tuple[int, int]
+"""Partition and offset."""
+Report = tuple[asyncio.Future[Placed] | None, KafkaError | None, str, int, Placed]
+"""Who waits for it (None: async), what went wrong, topic, bytes, where it was written."""
+
+_POLL_SECONDS = 0.1
+_BAD_TOPIC = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION,
+    KafkaError.TOPIC_EXCEPTION,
+}  # fmt: skip
+_FORBIDDEN = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED}
+_TRY_AGAIN = {
+    KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._FATAL, KafkaError.NOT_ENOUGH_REPLICAS,
+    KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.REQUEST_TIMED_OUT,
+}  # fmt: skip
+
+
+def produce_error(error: KafkaError, topic: str, size: int) -> SuiteError:
+    """What a failed Produce means to its caller."""
+    code, text = error.code(), error.str()
+    if code == KafkaError.MSG_SIZE_TOO_LARGE:
+        return InvalidRequest(f"message of {size} bytes is larger than topic {topic!r} takes")
+    if code in _BAD_TOPIC:
+        return InvalidRequest(f"topic {topic!r}: {text}")
+    if code in (KafkaError.INVALID_RECORD, KafkaError.INVALID_MSG):
+        return InvalidRequest(f"topic {topic!r} refuses the record: {text}")
+    if code == KafkaError._QUEUE_FULL:
+        return Exhausted("too many records wait for Kafka")
+    if code in _FORBIDDEN:
+        return NotAllowed(f"the gateway may not write topic {topic!r}: {text}")
+    if code in _TRY_AGAIN or error.retriable():
+        return Unavailable(f"no acknowledgement for topic {topic!r}, the record may have been written or not: {text}")
+    return SuiteError(f"topic {topic!r}: {text}")
+
+
+class RecordProducer:
+    """Idempotent, acks=all; records of one key keep the order of the calls.
+
+    All methods but the constructor are for the event loop that called ``start``.
+    """
+
+    def __init__(self, config: ClusterConfig, metrics: PixyMetrics) -> None:
+        self._config, rules = config, config.produce
+        self._options: dict[str, Any] = {
+            **client_options(config),
+            "enable.idempotence": True,
+            "acks": "all",
+            # The partition Kafka-Pixy would take (sarama's hash): an empty key has a constant one, no key a random one,
+            # for each record and not for each batch.
+            "partitioner": "fnv1a_random",
+            "sticky.partitioning.linger.ms": 0,
+            "linger.ms": rules.linger_ms,
+            "compression.codec": rules.compression,
+            "delivery.timeout.ms": max(1, int(rules.timeout_seconds * 1_000)),
+            "message.max.bytes": rules.max_bytes,
+            "queue.buffering.max.messages": rules.queue_messages,
+            "queue.buffering.max.kbytes": rules.queue_kbytes,
+            "retry.backoff.max.ms": 1_000,
+            **config.options,
+        }
+        if self._options["linger.ms"] >= self._options["delivery.timeout.ms"]:
+            raise ValueError("produce_timeout_seconds is not longer than produce_linger_ms")
+        self._producer = Producer(self._options)
+        self._produced = {mode: metrics.produced.labels(config.name, mode) for mode in ("sync", "async")}
+        self._failed = {mode: metrics.produce_failed.labels(config.name, mode) for mode in ("sync", "async")}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping = threading.Event()
+        self._reports: list[Report] = []
+        self._unreported = 0
+        self._thread = threading.Thread(target=self._poll, name=f"produce-{config.name}", daemon=True)
+
+    def start(self) -> None:
+        """Begin to report deliveries to the running loop."""
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    async def send(self, topic: str, key: bytes | None, value: bytes, headers: Headers) -> Placed:
+        """Write one record; returns once all in-sync replicas have it.
+
+        Raises:
+            SuiteError: As `produce_error` has it; within the produce timeout.
+        """
+        future: asyncio.Future[Placed] = asyncio.get_running_loop().create_future()
+        self._queue(topic, key, value, headers, future)
+        return await future
+
+    def post(self, topic: str, key: bytes | None, value: bytes, headers: Headers) -> None:
+        """Queue one record and return; if Kafka does not get it, that is logged and counted.
+
+        Raises:
+            SuiteError: It was not queued.
+        """
+        self._queue(topic, key, value, headers, None)
+
+    def _queue(
+        self, topic: str, key: bytes | None, value: bytes, headers: Headers, future: asyncio.Future[Placed] | None
+    ) -> None:
+        try:
+            report = partial(self._report, future, len(value))
+            self._producer.produce(topic, value, key, on_delivery=report, headers=list(headers))
+        except BufferError as error:
+            raise Exhausted(f"{self.queued} records wait for Kafka, the queue is full") from error
+        except KafkaException as error:
+            raise produce_error(error.args[0], topic, len(value)) from error
+        self._unreported += 1
+
+    def _report(self, future: asyncio.Future[Placed] | None, size: int, error: KafkaError | None, message: Any) -> None:
+        self._reports.append((future, error, message.topic(), size, (message.partition(), message.offset())))
+
+    def _poll(self) -> None:
+        while not self._stopping.is_set():
+            self._producer.poll(_POLL_SECONDS)
+            reports = self._hand_over()
+            if any(error is not None and error.fatal() for _, error, *_ in reports):
+                self._renew()
+
+    def _hand_over(self) -> list[Report]:
+        """One hop to the event loop for all the reports of a poll."""
+        reports, self._reports = self._reports, []
+        if reports and self._loop is not None:
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                self._loop.call_soon_threadsafe(self._settle, reports)
+        return reports
+
+    def _renew(self) -> None:
+        """After a fatal error (its sequence is broken) a producer takes no more records: go on with a new one."""
+        old, self._producer = self._producer, Producer(self._options)
+        log.error("producer failed, a new one goes on", cluster=self._config.name)
+        old.purge()
+        old.flush(1.0)
+        self._hand_over()
+
+    def _settle(self, reports: list[Report]) -> None:
+        self._unreported -= len(reports)
+        for future, error, topic, size, placed in reports:
+            mode = "sync" if future is not None else "async"
+            if error is None:
+                self._produced[mode].inc()
+                if future is not None and not future.done():
+                    future.set_result(placed)
+                continue
+            self._failed[mode].inc()
+            if future is None:
+                log.error("async record lost", cluster=self._config.name, topic=topic, bytes=size, reason=error.str())
+            elif not future.done():
+                future.set_exception(produce_error(error, topic, size))
+
+    @property
+    def queued(self) -> int:
+        """Records whose delivery is not reported yet; librdkafka's own count has its error events in it."""
+        return self._unreported
+
+    async def close(self, timeout_seconds: float) -> None:
+        """Write what is queued and stop; what Kafka has not got by then is reported as failed."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            await asyncio.to_thread(self._thread.join)  # reports come from one thread at a time
+        await asyncio.to_thread(self._producer.flush, timeout_seconds)
+        if self._producer:
+            self._producer.purge()
+            await asyncio.to_thread(self._producer.flush, 1.0)
+        reports, self._reports = self._reports, []
+        self._settle(reports)

@@ -1,0 +1,149 @@
+"""The KafkaPixy service: its requests into our own terms, and back. Knows nothing of the transport but the context."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+
+from services.common.errors import InvalidRequest, NotFound, Unavailable
+from services.gateway.config import TOPIC_NAME
+from services.gateway.pixy.cluster import Cluster
+from services.gateway.pixy.offers import Delivery, NotAssigned
+from services.gateway.pixy.subscription import Subscription
+from services.gateway.pixy.topic_reader import Record
+from services.gen.kafkapixy import kafkapixy_pb2 as pb
+from services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
+
+Context = grpc.aio.ServicerContext[Any, Any]
+NAME = pb.DESCRIPTOR.services_by_name["KafkaPixy"].full_name
+
+
+class KafkaPixy(rpc.KafkaPixyServicer):
+    """Serves one or more clusters.
+
+    Args:
+        clusters: The first one is meant by an empty name.
+    """
+
+    def __init__(self, clusters: Sequence[Cluster]) -> None:
+        self._clusters = {cluster.config.name: cluster for cluster in clusters}
+        self._default = clusters[0]
+        self._stopping = False
+
+    def stop_taking(self) -> None:
+        """From now on only Ack is served; calls that wait for a record end."""
+        self._stopping = True
+        for cluster in self._clusters.values():
+            cluster.consumers.stop_taking()
+
+    async def Produce(self, request: pb.ProdRq, context: Context) -> pb.ProdRs:  # noqa: N802
+        """Write one record; sync answers when Kafka has it, async when it is queued."""
+        cluster = self._cluster(request.cluster)
+        self._refuse_if_stopping()
+        topic = _topic(request.topic)
+        if not await cluster.has_topic(topic):
+            raise InvalidRequest(f"topic {topic!r} does not exist")
+        key = None if request.key_undefined else request.key_value
+        headers = [(header.key, header.value) for header in request.headers]
+        if request.async_mode:
+            if cluster.failure:
+                raise Unavailable(cluster.failure)  # or we might promise what we can't keep
+            cluster.producer.post(topic, key, request.message, headers)
+            return pb.ProdRs(partition=-1, offset=-1)
+        partition, offset = await cluster.producer.send(topic, key, request.message, headers)
+        return pb.ProdRs(partition=partition, offset=offset)
+
+    async def ConsumeNAck(self, request: pb.ConsNAckRq, context: Context) -> pb.ConsRs:  # noqa: N802
+        """Ack an earlier record if asked to, then wait for the next one; NOT_FOUND when the long poll is over."""
+        cluster = self._cluster(request.cluster)
+        self._refuse_if_stopping()
+        group, topic = _group(request.group), _topic(request.topic)
+        acks_earlier = not (request.no_ack or request.auto_ack)
+        if acks_earlier:
+            _check_place("ack_partition", request.ack_partition, "ack_offset", request.ack_offset)
+        if not await cluster.has_topic(topic):
+            raise NotFound(f"topic {topic!r} does not exist")
+        subscription = cluster.consumers.subscription(group, topic)
+        if acks_earlier:
+            _ack_earlier(subscription, request)
+        delivery = await subscription.consume()
+        auto_ack = request.auto_ack and not request.no_ack
+
+        def answered(done: Context) -> None:
+            _after_answer(subscription, delivery, done, auto_ack=auto_ack)
+
+        context.add_done_callback(answered)  # type: ignore[arg-type]  # the stub wants a class of its own
+        return _answer(delivery)
+
+    async def Ack(self, request: pb.AckRq, context: Context) -> pb.AckRs:  # noqa: N802
+        """Ack one record that this gateway handed out."""
+        cluster = self._cluster(request.cluster)
+        group, topic = _group(request.group), _topic(request.topic)
+        _check_place("partition", request.partition, "offset", request.offset)
+        cluster.consumers.subscribed(group, topic).ack(request.partition, request.offset)
+        return pb.AckRs()
+
+    def _cluster(self, name: str) -> Cluster:
+        if not name:
+            return self._default
+        try:
+            return self._clusters[name]
+        except KeyError:
+            raise InvalidRequest(f"cluster {name!r} is not configured") from None
+
+    def _refuse_if_stopping(self) -> None:
+        if self._stopping:
+            raise Unavailable("the gateway is stopping")
+
+
+def _topic(name: str) -> str:
+    if not TOPIC_NAME.match(name):
+        raise InvalidRequest(f"topic {name[:300]!r} is not a topic's name")
+    return name
+
+
+def _group(name: str) -> str:
+    if not name:
+        raise InvalidRequest("group '' is empty")
+    return name
+
+
+def _check_place(partition_name: str, partition: int, offset_name: str, offset: int) -> None:
+    for name, value in ((partition_name, partition), (offset_name, offset)):
+        if value < 0:
+            raise InvalidRequest(f"{name} {value} is negative")
+
+
+def _ack_earlier(subscription: Subscription, request: pb.ConsNAckRq) -> None:
+    # A first call has nothing to ack and leaves the fields at 0, so nothing but what was offered may be acked here,
+    # and there is no one to tell about an ack that came too late.
+    try:
+        subscription.ack(request.ack_partition, request.ack_offset, offered_only=True)
+    except NotAssigned:
+        return
+
+
+def _after_answer(subscription: Subscription, delivery: Delivery[Record], done: Context, *, auto_ack: bool) -> None:
+    """Once the call is over: a caller that went away meanwhile did not get the record."""
+    # grpc.aio's cancelled() stays false here. What tells is that no status went out, or went out too late.
+    if not done.done() or done.time_remaining() == 0:
+        subscription.give_back(delivery)
+    elif auto_ack:
+        try:
+            subscription.ack(delivery.partition, delivery.offset)
+        except NotAssigned:
+            return  # the partition went to another member, which delivers the record again
+
+
+def _answer(delivery: Delivery[Record]) -> pb.ConsRs:
+    record = delivery.record
+    return pb.ConsRs(
+        partition=delivery.partition,
+        offset=delivery.offset,
+        key_value=record.key or b"",
+        key_undefined=record.key is None,
+        message=record.value,
+        headers=[pb.RecordHeader(key=name, value=value) for name, value in record.headers],
+    )

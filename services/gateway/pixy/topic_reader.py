@@ -1,0 +1,255 @@
+"""The thread that reads one topic as a member of a Kafka group, and commits its acks."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from services.common.errors import NotAllowed, NotFound, SuiteError, Unavailable
+from services.gateway.config import ClusterConfig
+from services.gateway.pixy.offers import Commit, Offers, start_of
+from services.gateway.pixy.options import client_options
+
+log = structlog.get_logger(__name__)
+_POLL_SECONDS = 0.1
+_BATCH = 64
+_ASK_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a Kafka record says; a null key is None, a null value empty."""
+
+    key: bytes | None
+    value: bytes
+    headers: tuple[tuple[str, bytes], ...]
+
+
+class TopicReader:
+    """Fetches into ``offers`` under ``lock`` and calls ``wake`` with the lock held when something came.
+
+    Args:
+        ended: Called from the thread as its last act, with what went wrong or None.
+    """
+
+    def __init__(
+        self,
+        config: ClusterConfig,
+        group: str,
+        topic: str,
+        offers: Offers[Record],
+        lock: threading.Lock,
+        wake: Callable[[], None],
+        ended: Callable[[SuiteError | None], None],
+    ) -> None:
+        rules = config.consume
+        self._topic, self._earliest = topic, rules.new_group_start == "earliest"
+        self._commit_seconds = rules.offsets_commit_interval_ms / 1_000
+        self._options: dict[str, Any] = {
+            **client_options(config),
+            "group.id": group,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            # Every partition is assigned with an offset; this is for when retention overtakes us: take what is left.
+            "auto.offset.reset": "earliest",
+            # A member that comes or goes, also for another topic of the group, leaves the other partitions in peace.
+            "partition.assignment.strategy": "cooperative-sticky",
+            "session.timeout.ms": rules.session_timeout_ms,
+            # A member learns with a heartbeat that another one came; until all have, nobody new gets a partition.
+            "heartbeat.interval.ms": min(1_000, rules.session_timeout_ms // 3),
+            "isolation.level": rules.isolation_level,
+            # What is fetched ahead is fetched again after each pause.
+            "queued.min.messages": 1_000,
+            "queued.max.messages.kbytes": 16_384,
+            "fetch.message.max.bytes": 1_048_576,
+            "fetch.max.bytes": max(rules.max_record_bytes, 1_048_576),
+            "receive.message.max.bytes": max(rules.max_record_bytes, 1_048_576) + 1_048_576,
+            "on_commit": self._committed,
+            **config.options,
+        }
+        self._log = log.bind(cluster=config.name, group=group, topic=topic)
+        self._offers, self._lock, self._wake, self._ended = offers, lock, wake, ended
+        self._stopping, self._room = threading.Event(), threading.Event()
+        self._paused: set[int] = set()
+        self._committing: dict[int, Commit] | None = None
+        self._next_commit_s = 0.0
+        self._thread = threading.Thread(target=self._run, name=f"consume-{group}-{topic}", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread; it joins the group."""
+        self._thread.start()
+
+    @property
+    def paused(self) -> set[int]:
+        """Partitions that are not fetched, because nobody takes what was fetched of them."""
+        return set(self._paused)
+
+    def go_on(self) -> None:
+        """A record was taken from the buffer; any thread."""
+        self._room.set()
+
+    def stop(self) -> None:
+        """Commit, leave the group and end; any thread."""
+        self._stopping.set()
+        self._room.set()
+
+    def _run(self) -> None:
+        failure: SuiteError | None = None
+        try:
+            consumer = Consumer(self._options)
+            try:
+                consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
+                while not self._stopping.is_set():
+                    self._step(consumer)
+            finally:
+                self._leave(consumer)
+        except SuiteError as error:
+            failure = error
+        except KafkaException as error:
+            failure = Unavailable(f"topic {self._topic!r}: {error.args[0].str()}")
+        except Exception as error:
+            self._log.exception("reader crashed")
+            failure = Unavailable(f"topic {self._topic!r}: {type(error).__name__}")
+        finally:
+            self._ended(failure)
+
+    def _step(self, consumer: Consumer) -> None:
+        self._commit_now_and_then(consumer)
+        self._resume(consumer)
+        with self._lock:
+            full = [p for p in self._offers.overfull() if p not in self._paused]
+            if full:
+                self._room.clear()
+        if full and not self._room.wait(_POLL_SECONDS):
+            # Nobody takes them. Kafka wants to be polled all the same, so these partitions must not fetch.
+            consumer.pause([TopicPartition(self._topic, p) for p in full])
+            self._paused.update(full)
+        elif full:
+            return
+        first: Any = consumer.poll(_POLL_SECONDS)
+        if first is None:
+            return
+        messages: list[Any] = [m for m in (first, *consumer.consume(_BATCH - 1, 0)) if self._is_record(m)]
+        records = [(m.partition(), m.offset(), _record(m)) for m in messages]
+        with self._lock:
+            for partition, offset, record in records:
+                self._offers.fetched(partition, offset, record)
+            self._wake()
+
+    def _resume(self, consumer: Consumer) -> None:
+        if not self._paused:
+            return
+        with self._lock:
+            ready = [p for p in self._paused if self._offers.has_room(p)]
+        if ready:
+            self._paused.difference_update(ready)
+            consumer.resume([TopicPartition(self._topic, p) for p in ready])
+
+    def _is_record(self, message: Any) -> bool:
+        error: KafkaError | None = message.error()
+        if error is None:
+            return True
+        if error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
+            raise NotFound(f"topic {self._topic!r} does not exist")
+        if error.code() in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED):
+            raise NotAllowed(f"topic {self._topic!r}: {error.str()}")
+        if error.fatal():
+            raise Unavailable(f"topic {self._topic!r}: {error.str()}")
+        self._log.warning("Kafka reports", reason=error.str())  # librdkafka goes on by itself
+        return False
+
+    # ---- commits
+
+    def _commit_now_and_then(self, consumer: Consumer) -> None:
+        now_s = time.monotonic()
+        if self._committing is not None or now_s < self._next_commit_s:
+            return
+        self._next_commit_s = now_s + self._commit_seconds
+        with self._lock:
+            commits = self._offers.commits()
+        if commits:
+            self._committing = commits
+            consumer.commit(offsets=self._positions(commits), asynchronous=True)
+
+    def _committed(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+        """Kafka's answer to an asynchronous commit; what failed stays to be committed."""
+        commits, self._committing = self._committing or {}, None
+        failed = {p.partition for p in partitions if p.error is not None}
+        if error is not None or failed:
+            self._log.warning("commit failed, will be repeated", reason=error.str() if error else str(sorted(failed)))
+        if error is None:
+            with self._lock:
+                self._offers.committed({p: c for p, c in commits.items() if p not in failed})
+
+    def _commit_last(self, consumer: Consumer, commits: dict[int, Commit]) -> None:
+        """Before partitions go to somebody else; a failure only means that they deliver records again."""
+        if not commits:
+            return
+        try:
+            consumer.commit(offsets=self._positions(commits), asynchronous=False)
+        except KafkaException as error:
+            self._log.warning("last commit failed, records will come again", reason=error.args[0].str())
+
+    def _positions(self, commits: dict[int, Commit]) -> list[TopicPartition]:
+        return [TopicPartition(self._topic, p, offset, metadata) for p, (offset, metadata) in commits.items()]
+
+    # ---- rebalances; Kafka calls these from within poll()
+
+    def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        if not partitions:
+            return
+        starts = []
+        for part in consumer.committed(partitions, timeout=_ASK_SECONDS):
+            if part.error is not None:
+                raise KafkaException(part.error)
+            low, high = consumer.get_watermark_offsets(part, timeout=_ASK_SECONDS)
+            start = start_of(part.offset, _metadata(part), low=low, high=high, earliest=self._earliest)
+            if start.remark:
+                self._log.warning("commit not used as it is", partition=part.partition, reason=start.remark)
+            starts.append((part.partition, start))
+        with self._lock:
+            for partition, start in starts:
+                self._offers.assign(partition, start)
+        consumer.incremental_assign([TopicPartition(self._topic, p, start.offset) for p, start in starts])
+        self._next_commit_s = 0.0  # a new group's first position is committed at once
+        self._log.info("assigned", partitions={p: s.offset for p, s in starts})
+
+    def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._commit_last(consumer, self._forget(partitions))
+        self._log.info("revoked", partitions=[p.partition for p in partitions])
+
+    def _lost(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        # Somebody else has them already: a commit would be refused.
+        self._forget(partitions)
+        self._log.warning("lost", partitions=[p.partition for p in partitions])
+
+    def _forget(self, partitions: list[TopicPartition]) -> dict[int, Commit]:
+        self._paused.difference_update(p.partition for p in partitions)
+        with self._lock:
+            commits = {p.partition: self._offers.revoke(p.partition) for p in partitions}
+        return {p: commit for p, commit in commits.items() if commit is not None}
+
+    def _leave(self, consumer: Consumer) -> None:
+        with self._lock:
+            owned = [TopicPartition(self._topic, p) for p in self._offers.partitions]
+        self._commit_last(consumer, self._forget(owned))
+        consumer.close()
+
+
+def _metadata(part: TopicPartition) -> str:
+    """A commit's metadata; bytes that are no text can only be somebody else's."""
+    try:
+        return part.metadata or ""
+    except UnicodeDecodeError as error:
+        return error.object.decode(errors="replace")
+
+
+def _record(message: Any) -> Record:
+    headers = tuple((name, value or b"") for name, value in message.headers() or ())
+    return Record(message.key(), message.value() or b"", headers)
