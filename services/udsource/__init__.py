@@ -1,0 +1,1 @@
+"""A Kafka topic behind Numaflow's source contract (source.v1): plain for Numaflow, replayable for Spark."""

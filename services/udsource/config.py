@@ -1,0 +1,65 @@
+"""What can be set: ``DEXORDER_UDSOURCE_<NAME>``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field, field_validator
+from pydantic_settings import SettingsConfigDict
+
+from services.common.config import ServiceSettings
+
+NUMAFLOW_FOLDER = Path("/var/run/numaflow")
+"""The volume a Numaflow pod mounts into its source container."""
+
+
+def _numaflow_socket() -> Path | None:
+    return NUMAFLOW_FOLDER / "source.sock" if NUMAFLOW_FOLDER.is_dir() else None
+
+
+class UdsourceSettings(ServiceSettings):
+    """Settings of udsource."""
+
+    model_config = SettingsConfigDict(
+        frozen=True, env_prefix="DEXORDER_UDSOURCE_", extra="ignore", populate_by_name=True
+    )
+
+    listen: str = "127.0.0.1:50052"
+    """host:port of the gRPC server; port 0 takes a free one."""
+    metrics_listen: str = "127.0.0.1:9467"
+    """host:port of the Prometheus endpoint; empty serves none."""
+    max_message_bytes: int = Field(default=64 * 1024 * 1024, ge=1024)
+    """Largest gRPC message, both ways, in bytes; the default is what Numaflow's own servers and clients use."""
+    socket: Path | None = Field(default_factory=_numaflow_socket)
+    """Unix socket to serve as well; default Numaflow's where its folder exists, else none. Empty means none."""
+    server_info: Path | None = None
+    """Numaflow's server-info file, written once we listen; default ``sourcer-server-info`` beside the socket."""
+    kafka: str = "127.0.0.1:9092"
+    """bootstrap.servers of the Kafka cluster."""
+    kafka_options: dict[str, str] = Field(default_factory=dict, repr=False)
+    """Further librdkafka properties as a JSON object, for example SASL and TLS. Default none."""
+    topic: str = Field(default="dexorder.ohlc", min_length=1)
+    """The topic that is served."""
+    group: str = Field(default="dexorder-spark", min_length=1)
+    """Consumer group of plain reads; replays commit to ``<group>-replay``."""
+    replay_consumers: int = Field(default=16, ge=1, le=256)
+    """Most ranges that are replayed at the same time; further ones wait."""
+    poll_seconds: float = Field(default=1.0, gt=0)
+    """How often Kafka is asked whether it is there, in seconds."""
+
+    @field_validator("socket", "server_info", mode="before")
+    @classmethod
+    def _empty_is_none(cls, value: object) -> object:
+        return None if value == "" else value
+
+    @property
+    def replay_group(self) -> str:
+        """Group without members to which replays commit."""
+        return f"{self.group}-replay"
+
+    @property
+    def server_info_file(self) -> Path | None:
+        """Where the server-info file goes; none without a unix socket."""
+        if self.socket is None:
+            return None
+        return self.server_info or self.socket.with_name("sourcer-server-info")
