@@ -1,0 +1,54 @@
+"""What can be set: ``DEXORDER_SIM_<NAME>``."""
+
+from __future__ import annotations
+
+from pydantic import Field, ValidationInfo, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from services.common.config import is_loopback
+from services.exchange_sim.faults import FaultRule
+
+
+class SimSettings(BaseSettings):
+    """Settings of the simulated exchange, from the environment (lists and rules as JSON)."""
+
+    model_config = SettingsConfigDict(env_prefix="DEXORDER_SIM_", frozen=True, use_attribute_docstrings=True)
+
+    allow_insecure: bool = Field(default=False, validation_alias="DEXORDER_ALLOW_INSECURE")
+    """Permit listening beyond the loopback interface, where anyone may switch faults. Default false."""
+    listen: str = "127.0.0.1:9000"
+    """Address ``host:port``; port 0 takes a free one. Default 127.0.0.1:9000."""
+    seed: int = 9
+    """Which synthetic market and fault sequence. Default 9: under it BTC, ETH and SOL cost about what they do."""
+    now_ns: int | None = Field(default=None, ge=0, lt=2**63)
+    """A clock that stands still, nanoseconds since the epoch; without it the machine's clock. Default none."""
+    recorded: tuple[str, ...] = ()
+    """``FILE=SYMBOL`` or ``FILE=SYMBOL@PERIOD`` entries, see `recorded.load`. Default none."""
+    faults: tuple[FaultRule, ...] = ()
+    """Fault rules in force from the start, see `faults.FaultRule`. Default none."""
+    latency_ms: float = Field(default=0, ge=0)
+    """Delay before every answer, milliseconds. Default 0."""
+    weight_limit: int = Field(default=0, ge=0)
+    """Request weight a minute beyond which answers are 429; 0 only counts. Default 0."""
+
+    @field_validator("listen")
+    @classmethod
+    def _local(cls, listen: str, info: ValidationInfo) -> str:
+        _, colon, port = listen.rpartition(":")
+        if not colon or not port.isdecimal() or int(port) > 65535:
+            raise ValueError(f"DEXORDER_SIM_LISTEN {listen!r} is not host:port")
+        if not info.data.get("allow_insecure") and not is_loopback(listen):
+            raise ValueError(
+                f"DEXORDER_SIM_LISTEN {listen!r} is not loopback; set DEXORDER_ALLOW_INSECURE=1 to permit it"
+            )
+        return listen
+
+    @property
+    def host(self) -> str:
+        """Host part of ``listen``."""
+        return self.listen.rpartition(":")[0].strip("[]")
+
+    @property
+    def port(self) -> int:
+        """Port part of ``listen``."""
+        return int(self.listen.rpartition(":")[2])

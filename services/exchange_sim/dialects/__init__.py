@@ -1,0 +1,1 @@
+"""One module per exchange dialect: request parameters in, answer bodies out."""

@@ -1,0 +1,273 @@
+"""Binance's spot REST dialect: query parameters in, answer out. Pure.
+
+Candles and trades are exact. A kline's quote volume and taker columns are estimates from its own prices and do not add
+up between periods; its trade count is the market's constant rate, and 0 for recorded candles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from services.exchange_sim.candles import CandleQuery, Candles, Column, Source
+from services.exchange_sim.instruments import Instrument
+from services.exchange_sim.market import TRADES_A_SECOND, SyntheticMarket
+from services.exchange_sim.periods import DAY, PERIODS, Period
+from services.exchange_sim.venue import Venue
+
+Query = Mapping[str, str]
+
+MAX_LIMIT = 1000
+DEFAULT_LIMIT = 500
+WEIGHT_LIMIT = 6000
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer with its request weight; ``period`` is set on kline answers."""
+
+    body: Any
+    weight: int = 1
+    period: Period | None = None
+
+
+class BinanceError(Exception):
+    """An error as Binance words it: a code, a message, HTTP 400."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.body = {"code": code, "msg": message}
+
+
+def answer(path: str, query: Query, venue: Venue, *, now_ns: int) -> Answer | None:
+    """Answer one request; None for a path this exchange does not have.
+
+    Raises:
+        BinanceError: The exchange refuses the request.
+    """
+    handler = _ROUTES.get(path)
+    return None if handler is None else handler(query, venue, now_ns)
+
+
+def _ping(query: Query, venue: Venue, now_ns: int) -> Answer:
+    return Answer({})
+
+
+def _time(query: Query, venue: Venue, now_ns: int) -> Answer:
+    return Answer({"serverTime": now_ns // 1_000_000})
+
+
+def _spot_info(query: Query, venue: Venue, now_ns: int) -> Answer:
+    wanted: Iterable[Source] = venue.sources.values()
+    if "symbol" in query:
+        wanted = [_source(query, venue)]
+    return Answer(_info([_market(source.instrument) for source in wanted], now_ns), weight=20)
+
+
+def _no_derivatives(query: Query, venue: Venue, now_ns: int) -> Answer:
+    return Answer(_info([], now_ns))
+
+
+def _info(symbols: list[dict[str, Any]], now_ns: int) -> dict[str, Any]:
+    limit = {"rateLimitType": "REQUEST_WEIGHT", "interval": "MINUTE", "intervalNum": 1, "limit": WEIGHT_LIMIT}
+    return {
+        "timezone": "UTC",
+        "serverTime": now_ns // 1_000_000,
+        "rateLimits": [limit],
+        "exchangeFilters": [],
+        "symbols": symbols,
+    }
+
+
+def _market(instrument: Instrument) -> dict[str, Any]:
+    tick, lot = (
+        f"{10.0 ** -(8 if decimals is None else decimals):.8f}"
+        for decimals in (instrument.price_decimals, instrument.lot_decimals)
+    )
+    return {
+        "symbol": instrument.id,
+        "status": "TRADING" if instrument.active else "BREAK",
+        "baseAsset": instrument.base,
+        "baseAssetPrecision": 8,
+        "quoteAsset": instrument.quote,
+        "quotePrecision": 8,
+        "quoteAssetPrecision": 8,
+        "baseCommissionPrecision": 8,
+        "quoteCommissionPrecision": 8,
+        "orderTypes": ["LIMIT", "MARKET"],
+        "icebergAllowed": False,
+        "ocoAllowed": False,
+        "isSpotTradingAllowed": True,
+        "isMarginTradingAllowed": False,
+        "filters": [
+            {"filterType": "PRICE_FILTER", "minPrice": tick, "maxPrice": "922327.00000000", "tickSize": tick},
+            {"filterType": "LOT_SIZE", "minQty": lot, "maxQty": "92233720368.00000000", "stepSize": lot},
+            {"filterType": "NOTIONAL", "minNotional": "0.00010000", "maxNotional": "9000000.00000000"},
+        ],
+        "permissions": ["SPOT"],
+    }
+
+
+def _klines(query: Query, venue: Venue, now_ns: int) -> Answer:
+    source = _source(query, venue)
+    period = PERIODS.get(_needed(query, "interval"))
+    if period is None:
+        raise BinanceError(-1120, "Invalid interval.")
+    wanted = CandleQuery(_integer(query, "startTime"), _integer(query, "endTime"), _limit(query))
+    candles = source.candles(period, wanted, now_ns=now_ns)
+    return Answer(kline_rows(candles, period, source.instrument), weight=2, period=period)
+
+
+def kline_rows(candles: Candles, period: Period, instrument: Instrument) -> list[list[Any]]:
+    """Candles as the twelve columns of a kline; values as text that reads back to the same float64."""
+    indexes = period.indexes(candles.open_s)
+    ends_s = period.opens_s(indexes + 1)
+    price, lot = _printer(instrument.price_decimals), _printer(instrument.lot_decimals)
+    typical = (candles.open + candles.high + candles.low + candles.close) / 4
+    traded = np.clip(typical, candles.low, candles.high) * candles.volume
+    synthetic = instrument.price_decimals is not None
+    counts = (ends_s - candles.open_s) * TRADES_A_SECOND if synthetic else np.zeros(len(candles), np.int64)
+    rough = _printer(8)
+    columns = (
+        (candles.open_s * 1000).tolist(),
+        *(price(column) for column in (candles.open, candles.high, candles.low, candles.close)),
+        lot(candles.volume),
+        (ends_s * 1000 - 1).tolist(),
+        rough(traded),
+        counts.tolist(),
+        rough(candles.volume / 2),
+        rough(traded / 2),
+    )
+    return [[*row, "0"] for row in zip(*columns, strict=True)]
+
+
+def _printer(decimals: int | None) -> Callable[[Column], list[str]]:
+    if decimals is None:
+        return lambda column: [_shortest(value) for value in column.tolist()]
+    form = f"%.{decimals}f"
+    return lambda column: [form % value for value in column.tolist()]
+
+
+def _shortest(value: float) -> str:
+    """The shortest text that reads back to the same float, without an exponent, which no exchange sends."""
+    text = repr(value)
+    return text if "e" not in text else np.format_float_positional(value, trim="0")
+
+
+def _agg_trades(query: Query, venue: Venue, now_ns: int) -> Answer:
+    source = _source(query, venue)
+    limit = _limit(query)
+    start_ms, end_ms, first_id = (_integer(query, name) for name in ("startTime", "endTime", "fromId"))
+    if first_id is not None and (start_ms is not None or end_ms is not None):
+        raise BinanceError(-1128, "Combination of optional parameters invalid.")
+    if not isinstance(source, SyntheticMarket):
+        return Answer([], weight=4)  # Recordings hold candles only.
+    stop_id = source.first_trade_at((now_ns // 1_000_000 if end_ms is None else end_ms) + 1, now_ns=now_ns)
+    if first_id is None:
+        first_id = stop_id - limit if start_ms is None else source.first_trade_at(start_ms, now_ns=now_ns)
+    first_id = max(first_id, 0)
+    trades = source.trades(first_id, max(0, min(limit, stop_id - first_id)), now_ns=now_ns)
+    price, lot = _printer(source.instrument.price_decimals), _printer(source.instrument.lot_decimals)
+    columns = (trades.id.tolist(), price(trades.price), lot(trades.amount), trades.time_ms.tolist())
+    rows = zip(*columns, trades.buyer_is_maker.tolist(), strict=True)
+    return Answer(
+        [{"a": i, "p": p, "q": q, "f": i, "l": i, "T": t, "m": maker, "M": True} for i, p, q, t, maker in rows],
+        weight=4,
+    )
+
+
+def _ticker(query: Query, venue: Venue, now_ns: int) -> Answer:
+    if "symbol" in query:
+        return Answer(_day(_source(query, venue), now_ns), weight=2)
+    return Answer([_day(source, now_ns) for source in venue.sources.values()], weight=80)
+
+
+def _day(source: Source, now_ns: int) -> dict[str, Any]:
+    """The last 24 hours, to the minute."""
+    end_s = source.newest_s(now_ns=now_ns)
+    start_s = end_s - DAY
+    minutes = source.candles(PERIODS["1m"], CandleQuery(start_s * 1000, end_s * 1000, DAY // 60 + 1), now_ns=now_ns)
+    instrument = source.instrument
+    price, lot, rough = (_printer(d) for d in (instrument.price_decimals, instrument.lot_decimals, 8))
+    opened, high, low, close, volume = (
+        (minutes.open[0], minutes.high.max(), minutes.low.min(), minutes.close[-1], minutes.volume.sum())
+        if len(minutes)
+        else (0.0, 0.0, 0.0, 0.0, 0.0)
+    )
+    mean = float(np.average(minutes.close, weights=minutes.volume)) if volume else float(close)
+    prices = price(np.array([opened, high, low, close]))
+    change, percent, average, turnover = rough(
+        np.array([close - opened, (close / opened - 1) * 100 if opened else 0.0, mean, mean * volume])
+    )
+    return {
+        "symbol": instrument.id,
+        "priceChange": change,
+        "priceChangePercent": percent,
+        "weightedAvgPrice": average,
+        "prevClosePrice": prices[0],
+        "lastPrice": prices[3],
+        "lastQty": lot(np.array([0.0]))[0],
+        "bidPrice": prices[3],
+        "bidQty": lot(np.array([0.0]))[0],
+        "askPrice": prices[3],
+        "askQty": lot(np.array([0.0]))[0],
+        "openPrice": prices[0],
+        "highPrice": prices[1],
+        "lowPrice": prices[2],
+        "volume": lot(np.array([volume]))[0],
+        "quoteVolume": turnover,
+        "openTime": start_s * 1000,
+        "closeTime": end_s * 1000,
+        "firstId": -1,
+        "lastId": -1,
+        "count": 0,
+    }
+
+
+def _source(query: Query, venue: Venue) -> Source:
+    source = venue.sources.get(_needed(query, "symbol"))
+    if source is None:
+        raise BinanceError(-1121, "Invalid symbol.")
+    return source
+
+
+def _needed(query: Query, name: str) -> str:
+    value = query.get(name, "")
+    if not value:
+        raise BinanceError(-1102, f"Mandatory parameter '{name}' was not sent, was empty/null, or malformed.")
+    return value
+
+
+def _integer(query: Query, name: str) -> int | None:
+    text = query.get(name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) <= 20):
+        raise BinanceError(-1100, f"Illegal characters found in parameter '{name}'; legal range is '^[0-9]{{1,20}}$'.")
+    return min(int(text), 2**62)
+
+
+def _limit(query: Query) -> int:
+    limit = _integer(query, "limit")
+    if limit == 0:
+        raise BinanceError(-1130, "Data sent for parameter 'limit' is not valid.")
+    return DEFAULT_LIMIT if limit is None else min(limit, MAX_LIMIT)
+
+
+_ROUTES: dict[str, Callable[[Query, Venue, int], Answer]] = {
+    "/api/v3/ping": _ping,
+    "/api/v3/time": _time,
+    "/api/v3/exchangeInfo": _spot_info,
+    "/api/v3/klines": _klines,
+    "/api/v3/aggTrades": _agg_trades,
+    "/api/v3/ticker/24hr": _ticker,
+    "/fapi/v1/ping": _ping,
+    "/fapi/v1/time": _time,
+    "/fapi/v1/exchangeInfo": _no_derivatives,
+    "/dapi/v1/ping": _ping,
+    "/dapi/v1/time": _time,
+    "/dapi/v1/exchangeInfo": _no_derivatives,
+}

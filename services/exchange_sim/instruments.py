@@ -1,0 +1,85 @@
+"""The markets the simulated exchange lists. Pure data."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Instrument:
+    """One spot market.
+
+    Attributes:
+        base: Base asset, ``BTC``.
+        quote: Quote asset, ``USDT``.
+        price_decimals: Decimals of the tick size; None for recorded data, whose values are printed as they are.
+        lot_decimals: Decimals of the lot size; None for recorded data.
+        active: False lists the market as halted (``BREAK``); its history stays readable.
+        listed_s: First second with data, midnight UTC.
+        price: Price on the reference day (see `market`).
+        daily_volatility: Standard deviation of a day's logarithmic return.
+        daily_turnover: Typical quote units traded a day.
+    """
+
+    base: str
+    quote: str
+    price_decimals: int | None = None
+    lot_decimals: int | None = None
+    active: bool = True
+    listed_s: int = 0
+    price: float = 1.0
+    daily_volatility: float = 0.03
+    daily_turnover: float = 1e8
+
+    @property
+    def id(self) -> str:
+        """The exchange's name for the market, ``BTCUSDT``."""
+        return self.base + self.quote
+
+    @property
+    def symbol(self) -> str:
+        """The unified name, ``BTC/USDT``."""
+        return f"{self.base}/{self.quote}"
+
+
+def _day(text: str) -> int:
+    return int(dt.datetime.fromisoformat(f"{text}T00:00:00+00:00").timestamp())
+
+
+_COLUMNS = (
+    # base, quote, price decimals, lot decimals, listed, price, daily volatility, daily turnover
+    ("BTC", "USDT", 2, 5, "2017-08-17", 44_000, 0.030, 1.5e9),
+    ("ETH", "USDT", 2, 4, "2017-08-17", 2_300, 0.038, 9e8),
+    ("BNB", "USDT", 2, 4, "2017-11-06", 310, 0.038, 2e8),
+    ("SOL", "USDT", 2, 4, "2020-08-11", 105, 0.050, 5e8),
+    ("XRP", "USDT", 4, 1, "2018-05-04", 0.62, 0.042, 3e8),
+    ("ADA", "USDT", 4, 1, "2018-04-17", 0.59, 0.045, 1e8),
+    ("DOGE", "USDT", 5, 0, "2019-07-05", 0.09, 0.050, 2e8),
+    ("LTC", "USDT", 2, 4, "2017-12-13", 73, 0.038, 1e8),
+    ("LINK", "USDT", 3, 3, "2019-01-16", 15, 0.045, 1e8),
+    ("DOT", "USDT", 3, 3, "2020-08-18", 8.3, 0.045, 8e7),
+    ("AVAX", "USDT", 3, 3, "2020-09-22", 39, 0.050, 1e8),
+    ("SHIB", "USDT", 8, 0, "2021-05-10", 1.03e-5, 0.055, 1e8),
+    ("TRX", "USDT", 5, 1, "2018-06-11", 0.107, 0.035, 6e7),
+    ("BTC", "USD", 2, 5, "2017-08-17", 44_000, 0.030, 1e8),
+    ("ETH", "USD", 2, 4, "2017-08-17", 2_300, 0.038, 6e7),
+    ("BTC", "EUR", 2, 5, "2020-01-03", 40_000, 0.030, 8e7),
+    ("ETH", "BTC", 6, 4, "2017-07-14", 0.052, 0.025, 1e3),
+    ("SOL", "BTC", 7, 3, "2020-08-11", 0.0024, 0.035, 2e2),
+    ("BTC", "USDC", 2, 5, "2018-12-15", 44_000, 0.030, 3e8),
+    ("USDC", "USDT", 4, 2, "2018-12-15", 1.0, 0.0006, 3e8),
+    ("EUR", "USDT", 4, 2, "2020-01-03", 1.1, 0.005, 2e7),
+)
+_HALTED = (("LUNA", "USDT", 4, 2, "2020-08-21", 20.0, 0.050, 1e8),)
+
+
+def _read(rows: tuple[tuple[str, str, int, int, str, float, float, float], ...], *, active: bool) -> list[Instrument]:
+    return [
+        Instrument(base, quote, ticks, lots, active, _day(listed), price, volatility, turnover)
+        for base, quote, ticks, lots, listed, price, volatility, turnover in rows
+    ]
+
+
+INSTRUMENTS = (*_read(_COLUMNS, active=True), *_read(_HALTED, active=False))
+"""The synthetic markets; recorded files replace or extend them (see `venue`)."""

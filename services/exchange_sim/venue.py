@@ -1,0 +1,33 @@
+"""The exchange behind the dialects: its clock and its markets."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from services.exchange_sim.candles import Source
+from services.exchange_sim.instruments import INSTRUMENTS
+from services.exchange_sim.market import SyntheticMarket
+
+
+class Clock:
+    """The exchange's time: the machine's, or one that stands still until it is moved."""
+
+    def __init__(self, now_ns: int | None = None) -> None:
+        self._now_ns = now_ns
+
+    def now_ns(self) -> int:
+        """Nanoseconds since the epoch."""
+        return time.time_ns() if self._now_ns is None else self._now_ns
+
+    def set(self, now_ns: int | None) -> None:
+        """Stand still at a time; None returns to the machine's clock."""
+        self._now_ns = now_ns
+
+
+class Venue:
+    """All markets by the exchange's id; recorded ones replace synthetic ones of the same symbol."""
+
+    def __init__(self, recorded: Iterable[Source], *, seed: int) -> None:
+        synthetic: list[Source] = [SyntheticMarket(instrument, seed=seed) for instrument in INSTRUMENTS]
+        self.sources = {source.instrument.id: source for source in (*synthetic, *recorded)}
