@@ -1,0 +1,167 @@
+"""One micro-batch, from raw records to rows, report and coverage, in crash-safe order.
+
+1. Decode once and keep the result; take the control rows to the driver.
+2. Commit the candles of good pages, and the dead letters.
+3. Report every page and final with the table's snapshot, until the relay has answered OK.
+4. Commit the coverage of the good pages.
+Then Spark writes its commit log, and only what is in there is acked at the source. A crash anywhere replays the batch:
+the upsert and the ledger find their own rows, the relay knows the report.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from pyspark.storagelevel import StorageLevel
+
+from services.common.catalog import OHLC_TABLE, CatalogSettings
+from services.common.clock import Clock, SystemClock
+from services.common.market import TimeRange
+from spark import ledger, upsert
+from spark.decode import decode_batches
+from spark.notify import FinalReport, PageReport, Reporter
+from spark.schema import CANDLE, CANDLE_KIND, DECODED_DDL, FINAL_KIND, PAGE_KIND, REFUSED_KIND
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row
+
+log = structlog.get_logger(__name__)
+_SMALL_BATCH = 50_000
+"""Candles up to which one task writes them: one file a partition instead of one a task."""
+
+
+@dataclass(frozen=True)
+class BatchResult:
+    """What a batch came to; for logs and metrics."""
+
+    candles: int = 0
+    pages: int = 0
+    finals: int = 0
+    refused: int = 0
+    path: str = "none"
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """By step: decode, write, report, coverage."""
+
+
+class _Times:
+    """Seconds each step of a batch took."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self.laps[name], self._last = round(now - self._last, 3), now
+
+
+class Pipeline:
+    """Holds what a batch needs; ``process`` is called by Spark, one batch at a time."""
+
+    def __init__(
+        self, catalog: CatalogSettings, source: str, reporter: Reporter, *, clock: Clock | None = None
+    ) -> None:
+        """Take the parts.
+
+        Args:
+            catalog: Spark must know it under the same name.
+            source: Name of the source in the dead letters.
+            reporter: Gets every batch's pages and finals.
+        """
+        self._catalog = catalog.load()
+        self._table_name = f"`{catalog.name}`.{OHLC_TABLE}"
+        self._source = source
+        self._reporter = reporter
+        self._clock = clock or SystemClock()
+
+    def process(self, raw: DataFrame) -> BatchResult:
+        """Run the four steps on one batch of ``spark.schema.RAW``; safe to repeat."""
+        times = _Times()
+        decoded = raw.mapInArrow(decode_batches, DECODED_DDL).persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            control = decoded.where(f"kind <> '{CANDLE_KIND}'").select("kind", "control", "raw.partition", "raw.offset")
+            rows = control.collect()
+            times.lap("decode")
+            result = self._commit(decoded, rows, times)
+        finally:
+            decoded.unpersist()
+        log.info("batch", **vars(result))
+        return result
+
+    def _commit(self, decoded: DataFrame, rows: Sequence[Row], times: _Times) -> BatchResult:
+        reports = page_reports(rows)
+        finals = final_reports(rows)
+        good = good_pages(rows)
+        refused = sum(row.kind == REFUSED_KIND for row in rows)
+        candles = sum(page.rows for page in good)
+        path = self._write(decoded, good, candles) if candles else "none"
+        if refused:
+            self._bury(decoded)
+        times.lap("write")
+        if reports or finals:
+            self._reporter.report(self._snapshot_id(), reports, finals)
+        times.lap("report")
+        ledger.append_coverage(self._catalog, good, now_ns=self._clock.wall_ns())
+        times.lap("coverage")
+        return BatchResult(candles, len(good), len(finals), refused, path, times.laps)
+
+    def _write(self, decoded: DataFrame, good: Sequence[ledger.GoodPage], candles: int) -> str:
+        batch = decoded.where(f"kind = '{CANDLE_KIND}'").select(*CANDLE.names)
+        if candles <= _SMALL_BATCH:
+            batch = batch.coalesce(1)
+        ranges = [upsert.KeyRange(p.ticker, p.period_seconds, p.span) for p in good if p.rows]
+        return upsert.write(batch, self._table_name, self._catalog.load_table(OHLC_TABLE), ranges)
+
+    def _bury(self, decoded: DataFrame) -> None:
+        letters = [
+            ledger.DeadLetter(
+                partition=row.raw.partition, offset=row.raw.offset, reason=row.reason, key=row.raw.key,
+                headers=row.raw.headers or {}, payload=bytes(row.raw.payload or b""),
+            )
+            for row in decoded.where(f"kind = '{REFUSED_KIND}'").selectExpr("raw", "control.reason").collect()
+        ]  # fmt: skip
+        for letter in letters:
+            log.warning("record refused", partition=letter.partition, offset=letter.offset, reason=letter.reason)
+        ledger.append_dead_letters(self._catalog, self._source, letters, now_ns=self._clock.wall_ns())
+
+    def _snapshot_id(self) -> int | None:
+        snapshot = self._catalog.load_table(OHLC_TABLE).current_snapshot()
+        return snapshot.snapshot_id if snapshot else None
+
+
+def good_pages(rows: Iterable[Row]) -> list[ledger.GoodPage]:
+    """The pages whose candles are to be written."""
+    return [
+        ledger.GoodPage(c.ticker, c.period_seconds, _span(c), c.fetched_ns, c.rows, _empty(c))
+        for c in (row.control for row in rows if row.kind == PAGE_KIND)
+    ]
+
+
+def page_reports(rows: Iterable[Row]) -> list[PageReport]:
+    """Every page, good or refused, that says whose it is; a record without readable headers has no job to report to."""
+    return [
+        PageReport(c.job_id, c.ticker, c.period_seconds, _span(c), c.rows or 0, _empty(c), c.reason)
+        for c in (row.control for row in rows if row.kind in (PAGE_KIND, REFUSED_KIND))
+        if c.job_id is not None
+    ]
+
+
+def final_reports(rows: Iterable[Row]) -> list[FinalReport]:
+    """Every final record."""
+    return [
+        FinalReport(c.job_id, c.status, c.error_message, c.total_records)
+        for c in (row.control for row in rows if row.kind == FINAL_KIND)
+    ]
+
+
+def _span(control: Any) -> TimeRange:
+    return TimeRange(control.start_ns, control.end_ns)
+
+
+def _empty(control: Any) -> tuple[TimeRange, ...]:
+    times = control.empty or []
+    return tuple(TimeRange(start, end) for start, end in zip(times[::2], times[1::2], strict=True))

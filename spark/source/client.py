@@ -1,0 +1,196 @@
+"""A blocking client of source.v1, in its replay form: any range of a partition, read as often as need be.
+
+Used in Spark's planner and worker processes, which are plain synchronous Python.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Iterator
+from typing import TypeAlias
+
+import grpc
+from google.protobuf.empty_pb2 import Empty
+
+from services.common.errors import SuiteError, Unavailable
+from services.gen.source.v1 import source_pb2 as pb
+from services.gen.source.v1 import source_pb2_grpc as rpc
+from spark.source.offsets import OffsetRange, Offsets, SourceState, parse_pairs
+
+Result: TypeAlias = pb.ReadResponse.Result
+
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+READ_TIMEOUT_MS = 1_000
+"""How long the server may wait for records before it ends one read; all of a planned range are there already."""
+_STREAM_TIMEOUT_S = 60.0
+_CALL_TIMEOUT_S = 10.0
+_CHANNEL_OPTIONS = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+)
+_channels: dict[str, grpc.Channel] = {}
+
+
+class SourceBroken(SuiteError):
+    """The server's answers contradict source.v1; asking again would not help."""
+
+
+def channel(address: str) -> grpc.Channel:
+    """This process's channel to the address; Spark's workers live through many batches and keep it."""
+    if address not in _channels:
+        _channels[address] = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
+    return _channels[address]
+
+
+class SourceClient:
+    """Calls of one server. Holds a channel, so it is made where it is used and never pickled."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._stub = rpc.SourceStub(channel(address))
+
+    def state(self) -> SourceState:
+        """Where each partition starts, ends and is committed.
+
+        Raises:
+            Unavailable: The server can't be reached or answers with an error.
+            NotImplementedError: The server cannot replay.
+        """
+        try:
+            _, call = self._stub.PendingFn.with_call(Empty(), timeout=_CALL_TIMEOUT_S)
+        except grpc.RpcError as error:
+            raise Unavailable(f"source {self._address}: {error_text(error)}") from error
+        metadata = {name: str(value) for name, value in call.initial_metadata() or ()}
+        if "x-ends" not in metadata:
+            raise NotImplementedError(
+                f"the source at {self._address} gives no x-ends metadata on PendingFn, so it cannot replay a range; "
+                "reading such a source at least once is not built yet"
+            )
+        return SourceState(*(parse_pairs(metadata.get(name, "")) for name in ("x-starts", "x-ends", "x-committed")))
+
+    def read(self, part: OffsetRange, *, most: int = 500, retry_seconds: float = 60.0) -> Iterator[list[Result]]:
+        """Every record of the range that is still in the log, ascending, in lists of at most ``most``.
+
+        A lost stream is opened again behind the last complete list. Only a stream that completes a read without a
+        single record says that the rest of the range is gone (compaction).
+
+        Raises:
+            Unavailable: For ``retry_seconds`` no stream brought anything; names the partition and the next offset.
+            SourceBroken: The server sends what it was not asked for.
+        """
+        position, patience = part.start, _Patience(retry_seconds)
+        while position < part.end:
+            before = position
+            try:
+                for results in self._stream(OffsetRange(part.partition, position, part.end), most):
+                    yield results
+                    position = int(results[-1].offset.offset) + 1
+                    patience.restart()
+            except (grpc.RpcError, Unavailable) as error:
+                patience.use(f"partition {part.partition} at offset {position} of [{part.start}, {part.end})", error)
+                continue
+            if position == before:
+                return
+
+    def _stream(self, part: OffsetRange, most: int) -> Iterator[list[Result]]:
+        """One ReadFn call until the server ends it; one list for each read that brought records.
+
+        Raises:
+            Unavailable: It ended in the middle of a read, or a read failed.
+        """
+        requests: queue.SimpleQueue[pb.ReadRequest | None] = queue.SimpleQueue()
+        requests.put(pb.ReadRequest(handshake=pb.Handshake(sot=True)))
+        metadata = (("x-partition", str(part.partition)), ("x-start", str(part.start)), ("x-end", str(part.end)))
+        call = self._stub.ReadFn(iter(requests.get, None), metadata=metadata, timeout=_STREAM_TIMEOUT_S)
+        position, reads = part.start, 0
+        results: list[Result] = []
+        try:
+            for response in call:
+                if response.HasField("handshake"):
+                    requests.put(_request(part.end - position, most))
+                elif response.status.eot:
+                    if response.status.code != pb.ReadResponse.Status.SUCCESS:
+                        raise Unavailable(f"the source failed: {response.status.msg}")
+                    if results:
+                        yield results
+                    reads, results = reads + 1, []
+                    requests.put(_request(part.end - position, most) if position < part.end else None)
+                else:
+                    results.append(response.result)
+                    position = _next_position(response.result, OffsetRange(part.partition, position, part.end))
+            if results or not reads:
+                raise Unavailable("the stream ended early, before the end of a read")
+        finally:
+            requests.put(None)
+            call.cancel()
+
+    def ack(self, offsets: Offsets) -> None:
+        """Settle everything up to and with these offsets, one a partition.
+
+        Raises:
+            Unavailable: The server did not confirm; a later ack includes this one.
+        """
+        if not offsets:
+            return
+        acks = [pb.Offset(offset=str(offset).encode(), partition_id=p) for p, offset in offsets.items()]
+        requests = [
+            pb.AckRequest(handshake=pb.Handshake(sot=True)),
+            pb.AckRequest(request=pb.AckRequest.Request(offsets=acks)),
+        ]
+        try:
+            answers = list(self._stub.AckFn(iter(requests), metadata=(("x-replay", "1"),), timeout=_CALL_TIMEOUT_S))
+        except grpc.RpcError as error:
+            raise Unavailable(f"source {self._address}: {error_text(error)}") from error
+        if not any(answer.HasField("result") for answer in answers):
+            raise Unavailable(f"source {self._address}: the ack of {dict(offsets)} was not confirmed")
+
+
+class _Patience:
+    """Waits between attempts, longer each time, until ``seconds`` have passed without progress."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.restart()
+
+    def restart(self) -> None:
+        self._since, self._wait_s = time.monotonic(), 0.05
+
+    def use(self, where: str, error: Exception) -> None:
+        """Sleep before the next attempt.
+
+        Raises:
+            Unavailable: No patience left.
+        """
+        if time.monotonic() - self._since >= self._seconds:
+            raise Unavailable(f"{where}: {error_text(error)}") from error
+        time.sleep(self._wait_s)
+        self._wait_s = min(self._wait_s * 2, 2.0)
+
+
+def error_text(error: Exception) -> str:
+    """One line for a log: a call's code and details, or the error's own text."""
+    if isinstance(error, grpc.Call):
+        return f"{error.code().name}: {error.details()}"
+    return str(error)
+
+
+def _request(left: int, most: int) -> pb.ReadRequest:
+    return pb.ReadRequest(request=pb.ReadRequest.Request(num_records=min(left, most), timeout_in_ms=READ_TIMEOUT_MS))
+
+
+def _next_position(result: Result, part: OffsetRange) -> int:
+    """The offset after a record, which must lie in the range that is still wanted."""
+    text, partition = result.offset.offset, result.offset.partition_id
+    offset = int(text) if text.isdigit() else -1
+    if partition != part.partition or not part.start <= offset < part.end:
+        raise SourceBroken(
+            f"partition {part.partition}: asked for [{part.start}, {part.end}), "
+            f"got offset {text!r} of partition {partition}"
+        )
+    return offset + 1

@@ -1,0 +1,161 @@
+"""Candles into ``trading.ohlc``: by key (ticker, period_seconds, open_time), the later ``fetched_at`` stays.
+
+Most batches bring something new, so a probe on their key ranges decides: nothing there means a plain append, else a
+MERGE, merge-on-read, with the ranges as literals in ON (without them Iceberg reads the whole table). Both are
+idempotent: what is there with the same or a later ``fetched_at`` is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal
+
+from pyiceberg import expressions
+from pyiceberg.expressions import BooleanExpression
+from pyiceberg.table import Table
+
+from services.common.market import TimeRange, merge
+from spark.schema import CANDLE, KEY, time_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+MOST_BOXES = 32
+"""Boxes a filter or an ON may hold; more are covered by fewer, wider ones."""
+_MOST_PROBED_BYTES = 64 * 1024 * 1024
+_ex: Any = expressions  # its constructors take a column's name and a value, which their annotations do not say
+
+
+@dataclass(frozen=True, order=True)
+class KeyRange:
+    """Open times of one ticker and period."""
+
+    ticker: str
+    period_seconds: int
+    span: TimeRange
+
+
+@dataclass(frozen=True, order=True)
+class Box:
+    """Open times of some tickers in one period; what a filter or an ON is made of."""
+
+    tickers: tuple[str, ...]
+    period_seconds: int
+    span: TimeRange
+
+
+def boxes(pages: Iterable[KeyRange], most: int = MOST_BOXES) -> list[Box]:
+    """Boxes that hold every key of the pages: exact ones if these are few, else one a ticker, else one a period."""
+    spans: dict[tuple[tuple[str, ...], int], list[TimeRange]] = {}
+    for page in pages:
+        spans.setdefault(((page.ticker,), page.period_seconds), []).append(page.span)
+    merged = {key: merge(parts) for key, parts in spans.items()}
+    if sum(map(len, merged.values())) > most:
+        merged = {key: [_hull(parts)] for key, parts in merged.items()}
+    if len(merged) > most:
+        by_period = {period: [key for key in merged if key[1] == period] for _, period in merged}
+        merged = {
+            (tuple(sorted(key[0][0] for key in keys)), period): [_hull(merged[key][0] for key in keys)]
+            for period, keys in by_period.items()
+        }
+    return sorted(Box(*key, span) for key, parts in merged.items() for span in parts)
+
+
+def _hull(spans: Iterable[TimeRange]) -> TimeRange:
+    parts = list(spans)
+    return TimeRange(min(p.start_ns for p in parts), max(p.end_ns for p in parts))
+
+
+def overlap(pages: Sequence[KeyRange]) -> bool:
+    """Whether two pages may hold the same key; if not, the batch needs no de-duplication."""
+    ordered = sorted(pages)
+    return any(
+        (a.ticker, a.period_seconds) == (b.ticker, b.period_seconds) and b.span.start_ns < a.span.end_ns
+        for a, b in pairwise(ordered)
+    )
+
+
+def row_filter(parts: Sequence[Box]) -> BooleanExpression:
+    """The boxes (at least one) as a pyiceberg expression."""
+    either: BooleanExpression = reduce(_ex.Or, [
+        _ex.And(
+            _ex.And(_ex.In("ticker", set(box.tickers)), _ex.EqualTo("period_seconds", box.period_seconds)),
+            _ex.And(
+                _ex.GreaterThanOrEqual("open_time", time_text(box.span.start_ns)),
+                _ex.LessThan("open_time", time_text(box.span.end_ns)),
+            ),
+        )
+        for box in parts
+    ])  # fmt: skip
+    return either
+
+
+def merge_condition(parts: Sequence[Box]) -> str:
+    """ON of the MERGE: target ``t`` and source ``s`` have the same key, and the target's lies in the boxes."""
+    same = " AND ".join(f"t.{column} = s.{column}" for column in KEY)
+    inside = " OR ".join(
+        f"(t.ticker IN ({', '.join(map(_quoted, box.tickers))}) AND t.period_seconds = {box.period_seconds}"
+        f" AND t.open_time >= TIMESTAMP '{time_text(box.span.start_ns, ' ')}'"
+        f" AND t.open_time < TIMESTAMP '{time_text(box.span.end_ns, ' ')}')"
+        for box in parts
+    )
+    return f"{same} AND ({inside})"
+
+
+def holds_any(table: Table, parts: Sequence[Box]) -> bool:
+    """Whether the table may have a row in the boxes.
+
+    Files whose bounds rule it out are not opened. Bounds of a file that several jobs share reach over what it does not
+    hold, so a few small candidates are looked into: that is cheaper than a MERGE that finds nothing.
+    """
+    scan = table.scan(row_filter=row_filter(parts), selected_fields=("open_time",))
+    tasks = list(scan.plan_files())
+    if not tasks:
+        return False
+    if sum(task.file.file_size_in_bytes for task in tasks) > _MOST_PROBED_BYTES:
+        return True
+    return bool(scan.count())
+
+
+def write(candles: DataFrame, table_name: str, target: Table, pages: Sequence[KeyRange]) -> Literal["append", "merge"]:
+    """Commit a batch's candles; returns how.
+
+    Args:
+        candles: Columns of ``trading.ohlc``; cached, since MERGE reads it twice.
+        table_name: With the catalog, as Spark knows it.
+        target: The same table, freshly loaded by pyiceberg.
+        pages: What bounds the keys, at least one.
+    """
+    parts = boxes(pages)
+    if overlap(pages):
+        candles = _latest(candles)
+    if not holds_any(target, parts):
+        candles.writeTo(table_name).append()
+        return "append"
+    # Columns by name: SET * and INSERT * would do the same but for a table that has grown a column.
+    names = CANDLE.names
+    updates = ", ".join(f"t.{name} = s.{name}" for name in names if name not in KEY)
+    candles.createOrReplaceTempView("dexorder_batch")
+    candles.sparkSession.sql(
+        f"MERGE INTO {table_name} t USING dexorder_batch s ON {merge_condition(parts)} "  # noqa: S608 - quoted above
+        f"WHEN MATCHED AND s.fetched_at > t.fetched_at THEN UPDATE SET {updates} "
+        f"WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) VALUES ({', '.join(f's.{name}' for name in names)})"
+    )
+    return "merge"
+
+
+def _latest(candles: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    others = [name for name in CANDLE.names if name not in KEY]
+    # The values break a tie, so that a replay of the batch picks the same row.
+    best = f.max(f.struct("fetched_at", *(name for name in others if name != "fetched_at"))).alias("best")
+    grouped = candles.groupBy(*KEY).agg(best)
+    return grouped.select(*KEY, *(f.col(f"best.{name}").alias(name) for name in others))
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -1,0 +1,57 @@
+"""Two tiny batches through throw-away tables, so that the first real one does not pay for cold code."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from services.common.catalog import CatalogSettings
+from services.common.market import TimeRange
+from services.common.page import Candle, Control, Kind, page_value
+from spark.notify import FinalReport, PageReport
+from spark.pipeline import Pipeline
+from spark.schema import RAW, RAW_DDL
+from spark.session import catalog_conf
+from spark.tables import ensure_tables
+
+_MINUTE_NS = 60_000_000_000
+
+
+class _Nobody:
+    def report(self, snapshot_id: int | None, pages: Sequence[PageReport], finals: Sequence[FinalReport]) -> None:
+        """Drop it."""
+
+
+def warm_up(session: SparkSession) -> None:
+    """Append a page, then merge it again, in a catalog of its own that is deleted afterwards. Local masters only."""
+    folder = Path(tempfile.mkdtemp(prefix="dexorder-warm-up-"))
+    catalog = CatalogSettings(
+        name=f"dexorder_warm_up_{secrets.token_hex(4)}",
+        uri=f"sqlite:///{folder / 'catalog.db'}",
+        warehouse=f"{(folder / 'warehouse').as_uri()}",
+    )
+    try:
+        ensure_tables(catalog.load())
+        for key, value in catalog_conf(catalog).items():
+            session.conf.set(key, value)
+        pipeline = Pipeline(catalog, "warm-up", _Nobody())
+        for fetched_ns in (_MINUTE_NS, 2 * _MINUTE_NS):
+            arrow = pa.Table.from_batches([_page(fetched_ns)])
+            pipeline.process(session.createDataFrame(arrow, RAW_DDL))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _page(fetched_ns: int, candles: int = 100) -> pa.RecordBatch:
+    span = TimeRange(0, candles * _MINUTE_NS)
+    control = Control(Kind.PAGE, "WARM/UP.NONE", 60, "warm-up", 0, span, fetched_ns)
+    value = page_value("warm-up", [Candle(i * _MINUTE_NS, 1.0, 2.0, 0.5, 1.5, 1.0) for i in range(candles)])
+    record = {"payload": value, "key": "warm-up", "headers": list(control.headers().items()), "event_time": 0,
+              "partition": 0, "offset": 0}  # fmt: skip
+    return pa.RecordBatch.from_pylist([record], schema=RAW)
