@@ -1,0 +1,26 @@
+"""What users import and type: client, command line, local suite.
+
+from dexorder import Client
+rows = Client().history("BTC/USDT.SIM", "1h", "2024-01-01", "2024-02-01")
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dexorder.aio import AsyncClient
+    from dexorder.client import Client
+    from dexorder.errors import DexorderError, HistoryError
+
+__all__ = ["AsyncClient", "Client", "DexorderError", "HistoryError"]
+_HOMES = {"AsyncClient": "aio", "Client": "client", "DexorderError": "errors", "HistoryError": "errors"}
+
+
+def __getattr__(name: str) -> Any:
+    # Loaded when asked for: the set-up imports this package before Arrow and gRPC need to be there.
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(f"dexorder.{_HOMES[name]}"), name)

@@ -1,0 +1,6 @@
+"""``python -m dexorder`` is the ``dexorder`` command."""
+
+from dexorder.cli import main
+
+if __name__ == "__main__":
+    main()

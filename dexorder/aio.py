@@ -1,0 +1,325 @@
+"""The client, async. One request goes submit -> wait -> read; ``history`` does all three.
+
+Every call retries while the relay can't be reached, up to ``patience_seconds``; a submit may be repeated because its
+``request_id`` makes it idempotent. Streams are resumed after a relay's restart, so a request once QUEUED is followed
+to its end whatever restarts meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar
+
+import grpc
+import pyarrow as pa
+import tenacity
+
+from dexorder import errors, iceberg, records
+from dexorder.request import HistoryRequest, Moment, make_request
+from services.common.catalog import OHLC_TABLE
+from services.common.lifecycle import CLIENT_KEEPALIVE
+from services.gen.dexorder.ingest.v1 import ingest_pb2
+from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
+from services.gen.dexorder.relay.v1.relay_service_pb2_grpc import RelayServiceStub
+
+DEFAULT_RELAY = "127.0.0.1:50051"
+GRACE_SECONDS = 10.0
+"""How long a notification may stay behind the record's end before the record alone is believed."""
+CALL_SECONDS = 10.0
+"""How long one attempt of a call may take."""
+REOPEN_SECONDS = 0.2
+"""Pause before a stream that broke is opened again."""
+OnProgress = Callable[[records.Progress], None]
+T = TypeVar("T")
+_RAISES = {
+    records.Status.NOT_FOUND: errors.HistoryNotFound,
+    records.Status.ERROR: errors.HistoryFailed,
+    records.Status.TIMEOUT: errors.HistoryTimedOut,
+}
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A request that has its final status, whatever it is."""
+
+    record: records.RequestRecord
+    notification: records.Notification
+
+
+class AsyncClient:
+    """A connection to one relay; use it as an async context manager, in the event loop that made it."""
+
+    def __init__(
+        self, relay: str | None = None, catalog: tuple[str, Mapping[str, str]] | None = None, *,
+        patience_seconds: float = 30.0, on_retry: Callable[[str], None] | None = None,
+    ) -> None:  # fmt: skip
+        """Connects at the first call.
+
+        Args:
+            relay: host:port; else ``DEXORDER_RELAY``, else 127.0.0.1:50051.
+            catalog: Name and pyiceberg properties; else what the relay announces, with ``DEXORDER_CATALOG_<NAME>``
+                from the environment instead where set.
+            patience_seconds: Longest time without any answer of the relay before RelayUnreachable.
+            on_retry: Told in a sentence each time the relay can't be reached.
+        """
+        self.relay = relay or os.environ.get("DEXORDER_RELAY") or DEFAULT_RELAY
+        self._catalog = catalog
+        self._patience_seconds = patience_seconds
+        self._on_retry = on_retry or (lambda _: None)
+        self._channel = grpc.aio.insecure_channel(self.relay, options=list(CLIENT_KEEPALIVE))
+        self._stub: Any = RelayServiceStub(self._channel)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connection; requests go on."""
+        await self._channel.close()
+
+    # ---- the whole way -------------------------------------------------------------------------------------------
+
+    async def history(
+        self, ticker: str, period: str | int, since: Moment, until: Moment, *,
+        limit: int | None = None, request_id: str | None = None, client_id: str = "",
+        on_progress: OnProgress | None = None, timeout: float | None = None,
+    ) -> pa.Table:  # fmt: skip
+        """Candles of ``[since, until)``, fetched if they are not in the table yet.
+
+        Args:
+            ticker: ``BTC/USDT.BINANCE``.
+            period: ``1h`` or seconds.
+            since: ISO text, date, datetime or nanoseconds; UTC without a zone; floored to the period's grid.
+            until: The same; exclusive.
+            limit: Only the first so many candles.
+            request_id: Makes a repeat the same request; else a new one.
+            client_id: The caller, for ``list_requests``.
+            on_progress: Called at each change.
+            timeout: Seconds to wait for the end; None waits as long as the relay does.
+
+        Returns:
+            Rows of ``trading.ohlc``, ascending by ``open_time``, complete: as many as the relay counted.
+
+        Raises:
+            RequestRefused: The relay names the field and value it can't answer.
+            HistoryError: The request ended without all rows; ``record.missing`` has the ranges.
+            WaitEnded: ``timeout`` passed; the request goes on under its id.
+            RelayUnreachable: No answer for ``patience_seconds``.
+        """
+        request = make_request(
+            request_id or new_request_id(), ticker, period, since, until, limit=limit, client_id=client_id
+        )
+        await self.submit(request)
+        ended = await self.wait(request.request_id, on_progress=on_progress, timeout=timeout)
+        return await self.read(ended)
+
+    async def submit(self, request: HistoryRequest) -> str:
+        """Hand it to the relay; returns the topic on which its end is announced.
+
+        Once this returns, the request is on the relay's disk. The same request again is the same request.
+
+        Raises:
+            RequestRefused: INVALID or ERROR, with the relay's sentence.
+        """
+        answer = await self._call(self._stub.SubmitHistorical, request.message())
+        if answer.status in (ingest_pb2.SubmitResponse.QUEUED, ingest_pb2.SubmitResponse.DUPLICATE):
+            return str(answer.notification_topic)
+        status = ingest_pb2.SubmitResponse.SubmitStatus.Name(answer.status)
+        raise errors.RequestRefused(f"the relay answered {status}: {answer.error_message}")
+
+    async def wait(
+        self, request_id: str, *, on_progress: OnProgress | None = None, timeout: float | None = None
+    ) -> Ended:
+        """Follow a request until its notification; the last progress told is that of the record.
+
+        Raises:
+            WaitEnded: ``timeout`` seconds passed.
+            RequestUnknown: No request has this id.
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                notification = await self._notified(request_id, told := _Told(on_progress))
+        except TimeoutError:
+            raise errors.WaitEnded(
+                f"request {request_id} has not ended within {timeout:g} s; it goes on under this id"
+            ) from None
+        record = await self.get_request(request_id)
+        told(record.progress)  # the stream may have been slower than the notification
+        return Ended(record, notification or _notification_of(record))
+
+    async def read(self, ended: Ended) -> pa.Table:
+        """The rows of a request that ended OK; see ``history`` for what is raised."""
+        record = ended.record
+        if record.status is not records.Status.OK:
+            raise history_error(record)
+        name, properties = self._catalog or await self.catalog()
+        return await asyncio.to_thread(iceberg.read_rows, name, properties, record)
+
+    # ---- single calls --------------------------------------------------------------------------------------------
+
+    async def get_request(self, request_id: str) -> records.RequestRecord:
+        """One request's record; RequestUnknown if there is none."""
+        answer = await self._call(self._stub.GetRequest, pb.GetRequestRequest(request_id=request_id))
+        return records.record_from(answer.record)
+
+    async def list_requests(self, client_id: str = "", *, most: int = 100) -> list[records.RequestRecord]:
+        """The newest ``most`` records, newest first; only this client's if one is given."""
+        found: list[records.RequestRecord] = []
+        token = ""
+        while len(found) < most:
+            request = pb.ListRequestsRequest(
+                client_id=client_id, page_size=min(1_000, most - len(found)), page_token=token
+            )
+            answer = await self._call(self._stub.ListRequests, request)
+            found += map(records.record_from, answer.records)
+            token = answer.next_page_token
+            if not token:
+                break
+        return found
+
+    async def cancel(self, request_id: str) -> records.RequestRecord:
+        """End a request as ERROR "cancelled"; one that had ended keeps its status. The record after it."""
+        answer = await self._call(self._stub.CancelRequest, pb.CancelRequestRequest(request_id=request_id))
+        return records.record_from(answer.record)
+
+    async def catalog(self) -> tuple[str, dict[str, str]]:
+        """Name and pyiceberg properties of the catalog, with what the environment sets instead."""
+        answer = await self._call(self._stub.GetCatalog, pb.GetCatalogRequest())
+        return iceberg.catalog_properties(answer.name, dict(answer.properties))
+
+    # ---- following -----------------------------------------------------------------------------------------------
+
+    async def _notified(self, request_id: str, on_progress: OnProgress) -> records.Notification | None:
+        """The notification; None if it stays behind the record's end for longer than the grace."""
+        topic = f"HISTORY_READY:{request_id}"
+        listening = asyncio.create_task(self._first_notification(topic, request_id))
+        watching = asyncio.create_task(self._watch(request_id, on_progress))
+        try:
+            await asyncio.wait((listening, watching), return_when=asyncio.FIRST_COMPLETED)
+            if not listening.done():
+                await watching
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(GRACE_SECONDS):
+                        await asyncio.wait((listening,))
+            return await listening if listening.done() else None
+        finally:
+            for task in (listening, watching):
+                task.cancel()
+            await asyncio.gather(listening, watching, return_exceptions=True)
+
+    async def _watch(self, request_id: str, on_progress: OnProgress) -> None:
+        request = pb.WatchProgressRequest(request_id=request_id)
+        async for message in self._stream(request_id, lambda: self._stub.WatchProgress(request)):
+            progress = records.progress_from(message.state, message.progress)
+            on_progress(progress)
+            if progress.state is records.State.FINISHED:
+                return
+
+    async def _first_notification(self, topic: str, request_id: str) -> records.Notification:
+        # Cursor 0 at every connect: the topic holds one request's end, and a repeat of it is as good as the first.
+        request = pb.SubscribeNotificationsRequest(topic=topic)
+        async for message in self._stream(request_id, lambda: self._stub.SubscribeNotifications(request)):
+            notification = records.notification_from(topic, message)
+            if notification.request_id == request_id:
+                return notification
+        raise AssertionError("the stream of notifications has no end")
+
+    async def _stream(self, request_id: str, start: Callable[[], Any]) -> AsyncIterator[Any]:
+        """Messages of a stream without an end, opened again whenever it breaks and the relay answers again."""
+        while True:
+            call = start()
+            try:
+                async for message in call:
+                    yield message
+            except grpc.aio.AioRpcError as error:
+                if not _passing(error):
+                    raise _translated(error) from None
+            except asyncio.CancelledError:
+                # grpcio raises this too when the server, on its way down, cancels the call.
+                if (task := asyncio.current_task()) is None or task.cancelling():
+                    raise
+            finally:
+                call.cancel()
+            await asyncio.sleep(REOPEN_SECONDS)
+            await self.get_request(request_id)
+
+    async def _call(self, method: Callable[..., Awaitable[T]], request: Any) -> T:
+        retrying = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception(_passing),
+            wait=tenacity.wait_random_exponential(multiplier=0.2, max=2),
+            stop=tenacity.stop_after_delay(self._patience_seconds),
+            before_sleep=lambda _: self._on_retry(f"the relay at {self.relay} does not answer, trying again"),
+            reraise=True,
+        )
+        try:
+            return await retrying(_once, method, request, min(self._patience_seconds, CALL_SECONDS))
+        except grpc.aio.AioRpcError as error:
+            if _passing(error):
+                raise errors.RelayUnreachable(
+                    f"the relay at {self.relay} does not answer; is the suite running (`dexorder up`), "
+                    "or elsewhere (--relay or DEXORDER_RELAY)?"
+                ) from None
+            raise _translated(error) from None
+
+
+class _Told:
+    """Passes progress on, changes only."""
+
+    def __init__(self, on_progress: OnProgress | None) -> None:
+        self._on_progress = on_progress or (lambda _: None)
+        self._last: records.Progress | None = None
+
+    def __call__(self, now: records.Progress) -> None:
+        if now != self._last:
+            self._last = now
+            self._on_progress(now)
+
+
+async def _once(method: Callable[..., Awaitable[T]], request: Any, timeout: float) -> T:
+    return await method(request, timeout=timeout)
+
+
+def new_request_id() -> str:
+    """An id nobody else has."""
+    return uuid.uuid4().hex
+
+
+def history_error(record: records.RequestRecord) -> errors.HistoryError:
+    """The error for a record whose status is not OK."""
+    assert record.status is not None and record.status is not records.Status.OK
+    text = record.error_message
+    if record.status is records.Status.NOT_FOUND:
+        text = text or f"no candle of {record.ticker} exists in {record.span}"
+    if record.missing and "missing" not in text:
+        text = f"{text}{'; ' if text else ''}missing {record.missing_text()}"
+    return _RAISES[record.status](f"request {record.request_id} ended {record.status}: {text}", record)
+
+
+def _notification_of(record: records.RequestRecord) -> records.Notification:
+    if record.status is None:
+        raise errors.DexorderError(f"request {record.request_id} was announced but has no status")
+    return records.Notification(
+        f"HISTORY_READY:{record.request_id}", 0, record.request_id, record.status, record.error_message,
+        record.row_count, OHLC_TABLE, record.completed_ns or 0,
+    )  # fmt: skip
+
+
+def _passing(error: BaseException) -> bool:
+    codes = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+    return isinstance(error, grpc.aio.AioRpcError) and error.code() in codes
+
+
+def _translated(error: grpc.aio.AioRpcError) -> errors.DexorderError:
+    details = error.details() or "no details"
+    if error.code() is grpc.StatusCode.NOT_FOUND:
+        return errors.RequestUnknown(details)
+    if error.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED):
+        return errors.RequestRefused(details)
+    return errors.DexorderError(f"the relay answered {error.code().name}: {details}")

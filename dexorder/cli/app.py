@@ -1,0 +1,139 @@
+"""Which commands there are. What they do lies beside this file; each is imported when it is called."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dexorder.errors import DexorderError
+from dexorder.setup.errors import SetupError
+
+app = typer.Typer(
+    name="dexorder", no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False, rich_markup_mode=None,
+    help="Ask for a market's history once; get complete, verified rows in Iceberg and one notification.",
+)  # fmt: skip
+requests_app = typer.Typer(no_args_is_help=True, help="Look up and end requests.")
+app.add_typer(requests_app, name="requests")
+
+Relay = Annotated[str | None, typer.Option(help="host:port of the relay; default DEXORDER_RELAY, else 127.0.0.1:50051")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON value on stdout")]
+Dir = Annotated[
+    Path | None, typer.Option("--dir", help="The suite's folder; default DEXORDER_DIR, else ./dexorder-data")
+]
+BasePort = Annotated[int | None, typer.Option(help="The suite's ports lie from here on instead of at the usual ones")]
+
+
+@contextmanager
+def reported() -> Iterator[None]:
+    """One line on stderr and exit 1 for what is raised on purpose; a closed pipe is nobody's error."""
+    try:
+        yield
+    except (DexorderError, SetupError) as error:
+        typer.echo(f"dexorder: {error}", err=True)
+        raise typer.Exit(1) from None
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(1) from None
+
+
+@app.command()
+def up(
+    directory: Dir = None,
+    base_port: BasePort = None,
+    only: Annotated[str, typer.Option(help="Start only these parts, a comma list")] = "",
+    exchanges: Annotated[Path | None, typer.Option(help="Exchanges file; default: the simulated one as SIM")] = None,
+    recorded: Annotated[list[str] | None, typer.Option(help="FILE=SYMBOL served by the simulated exchange")] = None,
+    kafka: Annotated[str, typer.Option(help="host:port of a Kafka of yours, instead of the embedded one")] = "",
+    quiet: Annotated[bool, typer.Option(help="Print only errors")] = False,
+) -> None:
+    """Run the whole suite on this machine until Ctrl-C."""
+    from dexorder.cli import up as command
+
+    with reported():
+        command.run(directory, base_port, only, exchanges, recorded or [], kafka, quiet)
+
+
+@app.command()
+def history(
+    ticker: Annotated[str, typer.Argument(help="SYMBOL.VENUE, for example BTC/USDT.BINANCE")],
+    period: Annotated[str, typer.Argument(help="1m, 1h, 1d ... or seconds")],
+    since: Annotated[str, typer.Option(help="ISO 8601, UTC without a zone; floored to the period")],
+    until: Annotated[str, typer.Option(help="The same, exclusive")],
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N candles")] = None,
+    as_json: Json = False,
+    out: Annotated[Path | None, typer.Option(help="Write the rows to FILE.parquet or FILE.csv")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Write an interactive chart to FILE.html")] = None,
+    chart: Annotated[bool, typer.Option(help="Draw the candles in the terminal")] = False,
+    rows: Annotated[int, typer.Option(min=0, help="How many rows to print")] = 20,
+    quiet: Annotated[bool, typer.Option(help="No progress")] = False,
+    timeout: Annotated[float | None, typer.Option(min=0, help="Stop waiting after so many seconds")] = None,
+    request_id: Annotated[str | None, typer.Option(help="Repeat or rejoin the request with this id")] = None,
+    client_id: Annotated[str, typer.Option(help="Who asks; for `requests list`")] = "",
+    relay: Relay = None,
+) -> None:
+    """Fetch candles into Iceberg, wait for the notification, read them back."""
+    from dexorder.cli import history as command
+
+    try:
+        shown = command.Shown(as_json=as_json, out=out, plot=plot, chart=chart, rows=rows, quiet=quiet)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    with reported():
+        asked = command.ask(ticker, period, since, until, limit, request_id, client_id)
+        raise typer.Exit(command.run(asked, shown, relay, timeout))
+
+
+@app.command()
+def status(directory: Dir = None, relay: Relay = None, as_json: Json = False) -> None:
+    """Show every part of the local suite; exit code 0 only when all are ready."""
+    from dexorder.cli import status as command
+
+    with reported():
+        raise typer.Exit(command.run(directory, relay, as_json))
+
+
+@app.command()
+def doctor(directory: Dir = None, base_port: BasePort = None, as_json: Json = False) -> None:
+    """Check that this machine can run the suite; each failing line says what to do."""
+    from dexorder.cli import doctor as command
+
+    with reported():
+        raise typer.Exit(command.run(directory, base_port, as_json))
+
+
+@requests_app.command("list")
+def list_requests(
+    client_id: Annotated[str, typer.Option(help="Only this client's")] = "",
+    most: Annotated[int, typer.Option(min=1, help="At most so many")] = 20,
+    as_json: Json = False,
+    relay: Relay = None,
+) -> None:
+    """The newest requests."""
+    from dexorder.cli import requests as command
+
+    with reported():
+        command.list_requests(client_id, most, as_json, relay)
+
+
+@requests_app.command("show")
+def show_request(request_id: str, as_json: Json = False, relay: Relay = None) -> None:
+    """One request's record."""
+    from dexorder.cli import requests as command
+
+    with reported():
+        command.show_request(request_id, as_json, relay)
+
+
+@requests_app.command("cancel")
+def cancel_request(request_id: str, as_json: Json = False, relay: Relay = None) -> None:
+    """End a request; one that had ended keeps its status."""
+    from dexorder.cli import requests as command
+
+    with reported():
+        command.cancel_request(request_id, as_json, relay)

@@ -1,0 +1,123 @@
+"""``dexorder doctor``: can this machine run the suite? Each failing line says what to do."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import typer
+
+from dexorder.cli import output
+from dexorder.setup import jars, java
+from dexorder.setup.errors import SetupError
+from dexorder.setup.manifest import check_folder, parse_lock
+from dexorder.supervisor.plan import Ports, SuiteOptions
+from dexorder.supervisor.prepare import taken_ports
+from dexorder.supervisor.state import default_directory, process_alive, read_state
+
+LEAST_FREE_GIB = 2.0
+_PACKAGES = ("pyspark", "pyiceberg", "pyarrow", "ccxt", "grpcio", "protobuf", "confluent-kafka", "pyzmq")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line: what was looked at, whether it is well, what was seen and what to do."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+def run(directory: Path | None, base_port: int | None, as_json: bool) -> int:
+    """Print every finding; exit code 1 if any is not well."""
+    try:
+        ports = Ports() if base_port is None else Ports.from_base(base_port)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    options = SuiteOptions((directory or default_directory()).absolute(), ports)
+    findings = [finding for look in _LOOKS for finding in look(options)]
+    if as_json:
+        output.print_json([asdict(finding) for finding in findings])
+    else:
+        console = output.stdout()
+        for finding in findings:
+            mark = "[green]ok  [/green]" if finding.ok else "[red]FAIL[/red]"
+            console.print(f"{mark} {finding.name}: ", end="")
+            console.print(finding.detail, markup=False)
+    return 0 if all(finding.ok for finding in findings) else 1
+
+
+def _java(_: SuiteOptions) -> Iterator[Finding]:
+    try:
+        found = java.find_java()
+        yield Finding("java", True, f"{found.version} from {found.source}, {found.home}")
+    except SetupError as error:
+        yield Finding("java", False, str(error))
+
+
+def _jars(_: SuiteOptions) -> Iterator[Finding]:
+    try:
+        locked = parse_lock(jars.LOCK_FILE.read_text())
+    except (OSError, SetupError) as error:
+        yield Finding("jars", False, f"jars.lock can't be read ({error}): run from a checkout of the project")
+        return
+    for name in jars.set_names():
+        try:
+            folder = jars.jar_folder(name)
+        except SetupError as error:
+            yield Finding(f"jars {name}", False, f"{error}; or `make setup`")
+            continue
+        if problems := check_folder(folder, locked[name]):
+            yield Finding(f"jars {name}", False, f"{problems[0]}: delete {folder} and run `make setup`")
+        else:
+            yield Finding(f"jars {name}", True, f"{len(locked[name])} with the pinned sums in {folder}")
+
+
+def _ports(options: SuiteOptions) -> Iterator[Finding]:
+    suite = read_state(options.directory)
+    if suite is not None and process_alive(suite.pid):
+        yield Finding("ports", True, f"in use by the suite that runs in {options.directory} (process {suite.pid})")
+        return
+    if taken := taken_ports(options):
+        listed = ", ".join(f"{port} ({part})" for part, _, port in taken)
+        yield Finding("ports", False, f"taken: {listed}; stop what uses them or choose others: `up --base-port N`")
+    else:
+        yield Finding("ports", True, f"free, relay {options.ports.relay} to the rest")
+
+
+def _disk(options: SuiteOptions) -> Iterator[Finding]:
+    folder = next(path for path in (options.directory, *options.directory.parents) if path.exists())
+    free = shutil.disk_usage(folder).free / 2**30
+    detail = f"{free:.1f} GiB free at {folder}"
+    if free < LEAST_FREE_GIB:
+        detail += f"; the suite wants {LEAST_FREE_GIB:g}: make room or choose another --dir"
+    yield Finding("disk", free >= LEAST_FREE_GIB, detail)
+
+
+def _packages(_: SuiteOptions) -> Iterator[Finding]:
+    missing, found = [], []
+    for name in _PACKAGES:
+        try:
+            found.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            missing.append(name)
+    if missing:
+        yield Finding("packages", False, f"{', '.join(missing)} not installed: run `make setup`")
+    else:
+        yield Finding("packages", True, ", ".join(found))
+    iceberg = [p.name for p in _spark_jars() if "iceberg-spark-runtime" in p.name]
+    if iceberg:
+        yield Finding("iceberg", True, iceberg[0].removesuffix(".jar"))
+
+
+def _spark_jars() -> tuple[Path, ...]:
+    try:
+        return jars.jar_paths("spark")
+    except SetupError:
+        return ()
+
+
+_LOOKS: tuple[Callable[[SuiteOptions], Iterator[Finding]], ...] = (_java, _jars, _ports, _disk, _packages)

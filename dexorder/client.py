@@ -1,0 +1,112 @@
+"""The client for code that is not async: the async one on an event loop of its own, in a thread.
+
+So it also works inside a running loop (a notebook), and there is one implementation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Self, TypeVar
+
+import pyarrow as pa
+
+from dexorder.aio import AsyncClient, Ended, OnProgress
+from dexorder.records import RequestRecord
+from dexorder.request import HistoryRequest, Moment
+
+T = TypeVar("T")
+
+
+class Client:
+    """A connection to one relay; every method does what AsyncClient's does, and waits. Threads may share it."""
+
+    def __init__(
+        self, relay: str | None = None, catalog: tuple[str, Mapping[str, str]] | None = None, *,
+        patience_seconds: float = 30.0, on_retry: Callable[[str], None] | None = None,
+    ) -> None:  # fmt: skip
+        """See AsyncClient."""
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="dexorder-client", daemon=True)
+        self._thread.start()
+        self._client = self._run(_made(relay, catalog, patience_seconds, on_retry))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection; requests go on."""
+        if self._loop.is_closed():
+            return
+        self._run(self._client.close())
+        self._run(self._loop.shutdown_default_executor())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    @property
+    def relay(self) -> str:
+        """host:port of the relay."""
+        return self._client.relay
+
+    def history(
+        self, ticker: str, period: str | int, since: Moment, until: Moment, *,
+        limit: int | None = None, request_id: str | None = None, client_id: str = "",
+        on_progress: OnProgress | None = None, timeout: float | None = None,
+    ) -> pa.Table:  # fmt: skip
+        """Candles of ``[since, until)`` as an Arrow table; see AsyncClient.history. A thread calls ``on_progress``."""
+        return self._run(
+            self._client.history(
+                ticker, period, since, until, limit=limit, request_id=request_id, client_id=client_id,
+                on_progress=on_progress, timeout=timeout,
+            )
+        )  # fmt: skip
+
+    def submit(self, request: HistoryRequest) -> str:
+        """See AsyncClient.submit."""
+        return self._run(self._client.submit(request))
+
+    def wait(self, request_id: str, *, on_progress: OnProgress | None = None, timeout: float | None = None) -> Ended:
+        """See AsyncClient.wait."""
+        return self._run(self._client.wait(request_id, on_progress=on_progress, timeout=timeout))
+
+    def read(self, ended: Ended) -> pa.Table:
+        """See AsyncClient.read."""
+        return self._run(self._client.read(ended))
+
+    def get_request(self, request_id: str) -> RequestRecord:
+        """See AsyncClient.get_request."""
+        return self._run(self._client.get_request(request_id))
+
+    def list_requests(self, client_id: str = "", *, most: int = 100) -> list[RequestRecord]:
+        """See AsyncClient.list_requests."""
+        return self._run(self._client.list_requests(client_id, most=most))
+
+    def cancel(self, request_id: str) -> RequestRecord:
+        """See AsyncClient.cancel."""
+        return self._run(self._client.cancel(request_id))
+
+    def catalog(self) -> tuple[str, dict[str, str]]:
+        """See AsyncClient.catalog."""
+        return self._run(self._client.catalog())
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:  # Ctrl-C while waiting: what waits in the loop must end too
+            future.cancel()
+            raise
+
+
+async def _made(
+    relay: str | None,
+    catalog: tuple[str, Mapping[str, str]] | None,
+    patience_seconds: float,
+    on_retry: Callable[[str], None] | None,
+) -> AsyncClient:
+    return AsyncClient(relay, catalog, patience_seconds=patience_seconds, on_retry=on_retry)

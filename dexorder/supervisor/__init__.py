@@ -1,0 +1,1 @@
+"""Runs the whole suite as local processes."""

@@ -1,0 +1,96 @@
+"""Asks a part whether it is ready. The address says how: ``grpc://``, ``http://`` or ``kafka://`` and host:port."""
+
+from __future__ import annotations
+
+import asyncio
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from services.common.config import split_address
+
+
+@dataclass(frozen=True)
+class Health:
+    """Whether a part is ready, and if not, why."""
+
+    ready: bool
+    detail: str = ""
+
+
+async def check(address: str, *, timeout_s: float = 2.0) -> Health:
+    """Ask once; never raises for a part that is down, and takes little longer than ``timeout_s`` seconds."""
+    scheme, _, target = address.partition("://")
+    ask = {"grpc": _ask_grpc, "http": _ask_http, "kafka": _ask_kafka}[scheme]
+    try:
+        async with asyncio.timeout(timeout_s + 1.0):
+            return await ask(target, timeout_s)
+    except TimeoutError:
+        return Health(False, f"no answer within {timeout_s:g} s")
+
+
+async def _ask_grpc(target: str, timeout_s: float) -> Health:
+    # A channel for each question: one that is kept would wait out its backoff after the part is back.
+    async with grpc.aio.insecure_channel(target) as channel:
+        try:
+            stub: Any = health_pb2_grpc.HealthStub(channel)  # its stubs leave the methods out
+            answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNAVAILABLE:
+                return Health(False, "does not accept connections")
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                return Health(False, f"no answer within {timeout_s:g} s")
+            return Health(False, f"health check failed: {error.code().name}")
+    if answer.status == health_pb2.HealthCheckResponse.SERVING:
+        return Health(True)
+    return Health(False, "runs, but is not serving yet")
+
+
+async def _ask_http(target: str, timeout_s: float) -> Health:
+    return await asyncio.to_thread(_get_healthz, target, timeout_s)
+
+
+def _get_healthz(target: str, timeout_s: float) -> Health:
+    # No proxy: the environment's is not meant for loopback.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"http://{target}/healthz", timeout=timeout_s):
+            return Health(True)
+    except urllib.error.HTTPError as error:
+        with error:
+            return Health(False, f"/healthz answers {error.code}")
+    except urllib.error.URLError as error:
+        reason = error.reason
+        return Health(
+            False, "does not accept connections" if isinstance(reason, ConnectionRefusedError) else str(reason)
+        )
+    except OSError as error:
+        return Health(False, str(error) or type(error).__name__)
+
+
+async def _ask_kafka(target: str, timeout_s: float) -> Health:
+    host, port = split_address(target)
+    try:  # librdkafka would wait out its timeout on a closed port
+        async with asyncio.timeout(timeout_s):
+            _, writer = await asyncio.open_connection(host, port)
+            writer.close()
+            await writer.wait_closed()
+    except OSError as error:
+        text = "does not accept connections" if isinstance(error, ConnectionRefusedError) else str(error)
+        return Health(False, text or f"no answer within {timeout_s:g} s")
+    return await asyncio.to_thread(_list_topics, target, timeout_s)
+
+
+def _list_topics(target: str, timeout_s: float) -> Health:
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    try:
+        brokers = AdminClient({"bootstrap.servers": target, "log_level": 0}).list_topics(timeout=timeout_s).brokers
+    except KafkaException as error:
+        return Health(False, str(error.args[0]))
+    return Health(True) if brokers else Health(False, "no broker in the cluster")

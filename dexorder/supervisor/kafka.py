@@ -1,0 +1,258 @@
+"""The embedded Kafka: one real broker that is its own controller (KRaft), on loopback, for the local suite.
+
+``python -m dexorder.supervisor.kafka --dir DIR --port P --controller-port Q`` prepares DIR/kafka and then *becomes* the
+Java process, so whoever started it watches, signals and reaps exactly one process. It logs warnings to its stdout.
+SIGTERM stops it cleanly; after a kill it recovers its log at the next start. Ports may differ from start to start.
+
+DIR/kafka holds ``server.properties`` (written at every start), ``data`` (the log; its ``meta.properties`` keeps the
+cluster's id) and ``lock``, which the process holds as long as it lives.
+"""
+
+import argparse
+import base64
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from dexorder.setup.errors import SetupError
+from dexorder.setup.jars import jar_folder
+from dexorder.setup.java import Java, find_java
+
+HOST = "127.0.0.1"
+HEAP_MB = 384
+MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+_FORMAT_TIMEOUT_SECONDS = 120
+
+
+@dataclass(frozen=True)
+class KafkaPaths:
+    """Where a broker keeps its things under the suite's folder (absolute)."""
+
+    root: Path
+
+    @classmethod
+    def under(cls, suite_dir: Path) -> "KafkaPaths":
+        """Return the paths for a suite's folder."""
+        return cls(suite_dir.absolute() / "kafka")
+
+    @property
+    def properties(self) -> Path:
+        """The broker's settings file."""
+        return self.root / "server.properties"
+
+    @property
+    def lock(self) -> Path:
+        """The file whose lock the running broker holds; its text is the holder's process id."""
+        return self.root / "lock"
+
+    @property
+    def data(self) -> Path:
+        """The broker's only log folder."""
+        return self.root / "data"
+
+
+def kafka_properties(data: Path, *, port: int, controller_port: int) -> str:
+    """Return the broker's settings file.
+
+    Args:
+        data: Absolute folder for ``log.dirs``.
+        port: Where clients connect.
+        controller_port: Where the broker talks to itself as the controller.
+    """
+    settings: dict[str, object] = {
+        "process.roles": "broker,controller",
+        "node.id": 1,
+        "controller.quorum.voters": f"1@{HOST}:{controller_port}",
+        "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller_port}",
+        "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "controller.listener.names": "CONTROLLER",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "log.dirs": data,
+        # Topics are made with the partitions they are meant to have, by whoever owns them; never by a typing error.
+        "auto.create.topics.enable": "false",
+        "num.partitions": 4,
+        "message.max.bytes": MAX_MESSAGE_BYTES,
+        "replica.fetch.max.bytes": MAX_MESSAGE_BYTES,
+        # One node: internal topics cannot have more copies; 50 partitions of each would only slow the start.
+        "default.replication.factor": 1,
+        "min.insync.replicas": 1,
+        "offsets.topic.replication.factor": 1,
+        "offsets.topic.num.partitions": 4,
+        "transaction.state.log.replication.factor": 1,
+        "transaction.state.log.min.isr": 1,
+        "transaction.state.log.num.partitions": 4,
+        # Nobody else is about to join: the default waits 3 s before the first assignment.
+        "group.initial.rebalance.delay.ms": 0,
+        # After a kill the controller refuses the new broker until the old one's session is over: 9 s by default.
+        "broker.session.timeout.ms": 3000,
+        "broker.heartbeat.interval.ms": 500,
+        # A suite may rest for weeks; a group that forgot its offsets would read everything again.
+        "offsets.retention.minutes": 60 * 24 * 365,
+        "log.retention.hours": 24 * 7,
+        # The defaults are for big machines: threads by the dozen and 128 MB of heap for the log cleaner.
+        "num.network.threads": 2,
+        "num.io.threads": 4,
+        "num.recovery.threads.per.data.dir": 2,
+        "background.threads": 4,
+        "log.cleaner.dedupe.buffer.size": 16 * 1024 * 1024,
+    }
+    return "".join(f"{name}={_escaped(str(value))}\n" for name, value in settings.items())
+
+
+def java_command(java: Java, jars: Path, main: str, arguments: Sequence[str], *, heap_mb: int) -> list[str]:
+    """Return the command that runs one of Kafka's classes, logging warnings to its stdout."""
+    return [
+        str(java.executable),
+        "-Xms64m",
+        f"-Xmx{heap_mb}m",
+        # Out of memory, a broker limps on for long; dead, it is restarted.
+        "-XX:+ExitOnOutOfMemoryError",
+        "-Djava.awt.headless=true",
+        f"-Djava.io.tmpdir={tempfile.gettempdir()}",  # Java does not read TMPDIR
+        "-Dorg.slf4j.simpleLogger.logFile=System.out",
+        "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+        "-Dorg.slf4j.simpleLogger.showDateTime=true",
+        "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSSZ",
+        "-cp",
+        f"{jars}/*",
+        main,
+        *arguments,
+    ]
+
+
+def kafka_command(java: Java, jars: Path, properties: Path) -> list[str]:
+    """Return the command that runs the broker in the foreground."""
+    return java_command(java, jars, "kafka.Kafka", [str(properties)], heap_mb=HEAP_MB)
+
+
+def format_storage(java: Java, jars: Path, paths: KafkaPaths, *, port: int, controller_port: int) -> None:
+    """Give the broker an empty, formatted log folder with a new cluster id; does nothing if there is one.
+
+    Formatting writes several files. It is done beside the place and the folder renamed, so a kill in between leaves
+    nothing half made.
+
+    Raises:
+        SetupError: Kafka's tool failed; the message carries its last line.
+    """
+    if (paths.data / "meta.properties").is_file():
+        return
+    fresh = paths.root / "data.new"
+    shutil.rmtree(fresh, ignore_errors=True)
+    properties = paths.root / "format.properties"
+    properties.write_text(kafka_properties(fresh, port=port, controller_port=controller_port))
+    arguments = ["format", "--cluster-id", new_cluster_id(), "--config", str(properties)]
+    command = java_command(java, jars, "kafka.tools.StorageTool", arguments, heap_mb=128)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_FORMAT_TIMEOUT_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise SetupError(f"Formatting Kafka's log folder took longer than {_FORMAT_TIMEOUT_SECONDS} s") from None
+    if done.returncode:
+        lines = (done.stdout + done.stderr).strip().splitlines() or ["no output"]
+        raise SetupError(f"Formatting Kafka's log folder {fresh} failed: {lines[-1]}")
+    fresh.rename(paths.data)
+    properties.unlink()
+
+
+def new_cluster_id() -> str:
+    """Return a random cluster id: 16 bytes as 22 URL-safe base64 characters, not starting with a dash."""
+    while True:
+        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        # A leading dash would be taken for an option.
+        if not text.startswith("-"):
+            return text
+
+
+def hold_lock(paths: KafkaPaths) -> int:
+    """Lock the folder for this process and for what it becomes by ``exec``; the end of the process unlocks it.
+
+    Kafka's own lock comes too late: a second broker on the same folder has by then opened the first one's metadata log
+    for writing and damaged it (seen with 3.9.1). The usual second one is that of a suite whose supervisor was killed.
+
+    Returns:
+        The open file that holds the lock; closing it unlocks.
+
+    Raises:
+        SetupError: Another process holds it; the message gives its id.
+    """
+    handle = os.open(paths.lock, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(handle, 32, 0).decode(errors="replace").strip()
+        os.close(handle)
+        raise SetupError(f"Another Kafka, process {holder}, runs on {paths.root}: stop it first") from None
+    os.truncate(handle, 0)
+    os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+    os.set_inheritable(handle, True)
+    return handle
+
+
+def prepare(suite_dir: Path, *, port: int, controller_port: int) -> list[str]:
+    """Lock the folder, write the settings, format the log if needed, and return the command of the broker.
+
+    Raises:
+        SetupError: Java or the jars are missing, the folder is in use, or formatting failed.
+    """
+    java = find_java()
+    jars = jar_folder("kafka")
+    paths = KafkaPaths.under(suite_dir)
+    paths.root.mkdir(parents=True, exist_ok=True)
+    hold_lock(paths)
+    format_storage(java, jars, paths, port=port, controller_port=controller_port)
+    paths.properties.write_text(kafka_properties(paths.data, port=port, controller_port=controller_port))
+    return kafka_command(java, jars, paths.properties)
+
+
+def wait_ready(bootstrap: str, timeout_s: float) -> None:
+    """Wait until a broker answers with its metadata.
+
+    Raises:
+        TimeoutError: None did within ``timeout_s`` seconds; the message carries the last reason.
+    """
+    # Refused connections while the broker starts are expected: librdkafka would print each of them.
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0, "reconnect.backoff.max.ms": 500})
+    deadline = time.monotonic() + timeout_s
+    reason = "no answer"
+    while (left := deadline - time.monotonic()) > 0:
+        try:
+            if admin.list_topics(timeout=min(left, 1.0)).brokers:
+                return
+        except KafkaException as error:
+            reason = str(error.args[0])
+    raise TimeoutError(f"Kafka at {bootstrap} did not answer within {timeout_s:g} s: {reason}")
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Prepare and become the broker; exits with status 1 and one sentence on stderr if it cannot."""
+    parser = argparse.ArgumentParser(prog="python -m dexorder.supervisor.kafka", description=__doc__.split("\n")[0])
+    parser.add_argument("--dir", type=Path, required=True, help="the suite's folder; Kafka uses DIR/kafka")
+    parser.add_argument("--port", type=int, required=True, help="where clients connect, on 127.0.0.1")
+    parser.add_argument("--controller-port", type=int, required=True, help="where the broker talks to itself")
+    options = parser.parse_args(arguments)
+    try:
+        command = prepare(options.dir, port=options.port, controller_port=options.controller_port)
+    except SetupError as error:
+        sys.exit(f"dexorder.supervisor.kafka: {error}")
+    os.execv(command[0], command)  # noqa: S606 - no shell is wanted
+
+
+def _escaped(value: str) -> str:
+    # In a Java properties file a backslash starts an escape.
+    return value.replace("\\", "\\\\")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,253 @@
+"""What the local suite consists of: ports, parts, their commands and environments. Pure.
+
+    kafka ──▶ gateway ──▶ ingestor      an arrow: the right one starts when the left one is ready
+      └─────▶ udsource      ▲
+    relay ──────────────────┤
+    sim ────────────────────┘
+    spark                               its JVM starts at once; it is ready when it reads from udsource
+
+Stopped in this order: spark, ingestor, udsource, gateway, relay, sim, kafka, so that nobody loses the one it needs.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+HOST = "127.0.0.1"
+STOP_ORDER = ("spark", "ingestor", "udsource", "gateway", "relay", "sim", "kafka")
+PARTS = ("kafka", "sim", "relay", "gateway", "udsource", "ingestor", "spark")
+STARTS_AFTER: Mapping[str, tuple[str, ...]] = {
+    "gateway": ("kafka",),
+    "udsource": ("kafka",),
+    "ingestor": ("relay", "gateway", "sim"),
+}
+NEEDS_JAVA = ("kafka", "spark")
+STOP_SECONDS: Mapping[str, float] = {"spark": 30.0, "kafka": 20.0}
+"""How long a part may take to end after SIGTERM before it is killed; 15 s for the others."""
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Every port the suite uses on loopback; the defaults are those of a suite without ``--base-port``."""
+
+    relay: int = 50051
+    udsource: int = 50052
+    gateway: int = 50053
+    kafka: int = 9092
+    kafka_controller: int = 9093
+    broker: int = 5567
+    events_sub: int = 5570
+    events_router: int = 5571
+    sim: int = 9000
+    web: int = 8080
+    relay_metrics: int = 9464
+    ingestor_metrics: int = 9465
+    gateway_metrics: int = 9466
+    udsource_metrics: int = 9467
+    spark_metrics: int = 9468
+    ingestor: int = 50054
+    spark: int = 50055
+
+    @staticmethod
+    def from_base(base: int) -> Ports:
+        """The block of ports from ``base`` on, in the order of the fields.
+
+        Raises:
+            ValueError: The block does not lie within 1024-65535.
+        """
+        names = [field.name for field in fields(Ports)]
+        if not 1024 <= base <= 65_536 - len(names):
+            raise ValueError(f"base port {base} is not within 1024-{65_536 - len(names)}")
+        return Ports(**{name: base + offset for offset, name in enumerate(names)})
+
+
+OWNED: Mapping[str, tuple[str, ...]] = {
+    "kafka": ("kafka", "kafka_controller"),
+    "sim": ("sim",),
+    "relay": ("relay", "broker", "relay_metrics"),
+    "gateway": ("gateway", "gateway_metrics"),
+    "udsource": ("udsource", "udsource_metrics"),
+    "ingestor": ("ingestor", "ingestor_metrics"),
+    "spark": ("spark", "spark_metrics"),
+}
+"""Which part listens on which ports."""
+
+
+@dataclass(frozen=True)
+class SuiteOptions:
+    """What ``dexorder up`` was asked for.
+
+    Attributes:
+        directory: Absolute; all state lies below it.
+        only: The parts to start; empty for all.
+        kafka: host:port of a Kafka that is not ours; empty for the embedded one.
+        recorded: ``FILE=SYMBOL`` entries for the simulated exchange, the files absolute.
+    """
+
+    directory: Path
+    ports: Ports = Ports()
+    only: tuple[str, ...] = ()
+    kafka: str = ""
+    recorded: tuple[str, ...] = ()
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Names of the parts to start, in start order."""
+        wanted = self.only or PARTS
+        return tuple(part for part in PARTS if part in wanted and not (part == "kafka" and self.kafka))
+
+    @property
+    def bootstrap(self) -> str:
+        """Kafka's ``bootstrap.servers``."""
+        return self.kafka or f"{HOST}:{self.ports.kafka}"
+
+    def address(self, port_name: str) -> str:
+        """host:port of one of the ports."""
+        return f"{HOST}:{getattr(self.ports, port_name)}"
+
+    @property
+    def scratch(self) -> Path:
+        """Temporary files of every part; emptied at start, since a killed part can't tidy up."""
+        return self.directory / "tmp"
+
+    def catalog_properties(self) -> dict[str, str]:
+        """What pyiceberg's ``load_catalog("dexorder", ...)`` needs to read the tables."""
+        return {
+            "type": "sql",
+            "uri": f"sqlite:///{self.directory / 'catalog.db'}",
+            "warehouse": (self.directory / "warehouse").as_uri(),
+        }
+
+
+@dataclass(frozen=True)
+class Part:
+    """One child process.
+
+    Attributes:
+        address: What users connect to.
+        health: How its readiness is asked for: ``grpc://``, ``http://`` or ``kafka://`` and host:port.
+        after: Parts of this suite that must be ready before it starts.
+        env: Variables set in addition to the supervisor's own.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    env: Mapping[str, str]
+    address: str
+    health: str
+    after: tuple[str, ...]
+    stop_seconds: float
+
+
+def parse_only(text: str) -> tuple[str, ...]:
+    """The parts of a comma list.
+
+    Raises:
+        ValueError: An unknown name; lists the known ones.
+    """
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    for name in names:
+        if name not in PARTS:
+            raise ValueError(f"{name!r} is no part of the suite; the parts are {', '.join(PARTS)}")
+    return names
+
+
+def plan(options: SuiteOptions, *, java: Mapping[str, str], spark_jars: Path | None) -> list[Part]:
+    """The parts to start, in start order.
+
+    Args:
+        java: ``JAVA_HOME`` and ``PATH`` for the parts that start Java.
+        spark_jars: Folder of Spark's jars; None only when spark is not started.
+    """
+    catalog = options.catalog_properties()
+    shared = {
+        "DEXORDER_CATALOG_NAME": "dexorder",
+        "DEXORDER_CATALOG_URI": catalog["uri"],
+        "DEXORDER_CATALOG_WAREHOUSE": catalog["warehouse"],
+        "DEXORDER_EXCHANGES": str(options.directory / "exchanges.yaml"),
+        "TMPDIR": str(options.scratch),
+    }
+    return [_part(name, options, shared, java, spark_jars) for name in options.parts]
+
+
+def _part(
+    name: str, options: SuiteOptions, shared: Mapping[str, str], java: Mapping[str, str], spark_jars: Path | None
+) -> Part:
+    own = _own_env(name, options, spark_jars)
+    prefix = f"DEXORDER_{name.upper()}_"
+    env = {**shared, **(java if name in NEEDS_JAVA else {}), **{prefix + key: value for key, value in own.items()}}
+    if name == "spark":
+        env["SPARK_LOCAL_DIRS"] = str(options.scratch)
+    address = options.address(name)
+    scheme = {"kafka": "kafka", "sim": "http"}.get(name, "grpc")
+    return Part(
+        name=name,
+        command=_command(name, options),
+        env=env,
+        address=address,
+        health=f"{scheme}://{address}",
+        after=tuple(other for other in STARTS_AFTER.get(name, ()) if other in options.parts),
+        stop_seconds=STOP_SECONDS.get(name, 15.0),
+    )
+
+
+def _own_env(name: str, options: SuiteOptions, spark_jars: Path | None) -> dict[str, str]:
+    at, directory = options.address, options.directory
+    broker = f"tcp://{at('broker')}"
+    match name:
+        case "relay":
+            own = {"LISTEN": at("relay"), "BROKER_LISTEN": broker, "DB": str(directory / "relay.db")}
+        case "ingestor":
+            own = {"LISTEN": at("ingestor"), "BROKER": broker, "RELAY": at("relay"), "GATEWAY": at("gateway")}
+        case "gateway":
+            own = {"LISTEN": at("gateway"), "KAFKA": options.bootstrap}
+        case "udsource":
+            own = {"LISTEN": at("udsource"), "KAFKA": options.bootstrap}
+        case "spark":
+            own = {"LISTEN": at("spark"), "SOURCE": at("udsource"), "RELAY": at("relay")}
+            own |= {"CHECKPOINT": str(directory / "checkpoint"), "JARS": str(spark_jars)}
+        case "sim":
+            return {"LISTEN": at("sim"), "RECORDED": json.dumps(list(options.recorded))}
+        case _:
+            return {}
+    return own | {"METRICS_LISTEN": at(f"{name}_metrics")}
+
+
+def _command(name: str, options: SuiteOptions) -> tuple[str, ...]:
+    # -P: a child runs inside the suite's folder, whose subfolders must not pass for packages.
+    python = (sys.executable, "-P", "-m")
+    match name:
+        case "kafka":
+            ports = ("--port", str(options.ports.kafka), "--controller-port", str(options.ports.kafka_controller))
+            return (*python, "dexorder.supervisor.kafka", "--dir", str(options.directory), *ports)
+        case "sim":
+            return (*python, "services.exchange_sim")
+        case "spark":
+            return (*python, "spark")
+        case _:
+            return (*python, f"services.{name}")
+
+
+def summary_rows(options: SuiteOptions) -> list[tuple[str, str, str]]:
+    """Rows of the table shown when all is ready: what, address, how it is used."""
+    uses: Sequence[tuple[str, str, str]] = (
+        ("relay", "relay", "gRPC: requests, progress, notifications"),
+        ("relay", "broker", "ZeroMQ: ingestors"),
+        ("udsource", "udsource", "gRPC source.v1"),
+        ("gateway", "gateway", "gRPC KafkaPixy"),
+        ("kafka", "kafka", "Kafka bootstrap.servers"),
+        ("sim", "sim", "simulated exchange, Binance's dialect"),
+        ("ingestor", "ingestor", "gRPC health"),
+        ("spark", "spark", "gRPC health"),
+    )
+    return [(port, options.address(port), use) for part, port, use in uses if part in options.parts]
+
+
+def metrics_addresses(options: SuiteOptions) -> dict[str, str]:
+    """Where each part serves its Prometheus metrics."""
+    names = {part: f"{part}_metrics" for part in options.parts}
+    return {part: f"http://{options.address(name)}/metrics" for part, name in names.items() if name in OWNED[part]}

@@ -1,0 +1,151 @@
+"""What must hold before the first part starts: a folder of our own, free ports, Java and jars, an exchanges file."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import shutil
+import socket
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dexorder.errors import SuiteFailed
+from dexorder.setup.errors import SetupError
+from dexorder.setup.jars import jar_folder
+from dexorder.setup.java import java_env
+from dexorder.supervisor.plan import HOST, NEEDS_JAVA, OWNED, SuiteOptions
+from services.common.exchanges import load_exchanges
+
+SIM_VENUE = "SIM"
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Make the folder and hold it for this process.
+
+    Raises:
+        SuiteFailed: Another process holds it.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        handle = os.open(directory / "suite.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise SuiteFailed(f"can't use the folder {directory}: {error.strerror}") from None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.truncate(handle, 0)
+        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+        yield
+    except BlockingIOError:
+        holder = os.pread(handle, 32, 0).decode(errors="replace").strip()
+        raise SuiteFailed(
+            f"{directory} is in use by another `dexorder up`, process {holder}: stop it or choose another --dir"
+        ) from None
+    finally:
+        os.close(handle)
+
+
+def empty_scratch(folder: Path) -> None:
+    """Leave an empty folder for temporary files."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+
+
+def java_and_jars(parts: Iterable[str]) -> tuple[dict[str, str], Path | None]:
+    """Environment for the parts that start Java, and the folder of Spark's jars.
+
+    Raises:
+        SuiteFailed: Something of it is missing; says to run the set-up.
+    """
+    wanted = [part for part in parts if part in NEEDS_JAVA]
+    if not wanted:
+        return {}, None
+    try:
+        folders = {part: jar_folder(part) for part in wanted}
+        return java_env(), folders.get("spark")
+    except SetupError as error:
+        raise SuiteFailed(f"{error}; or `make setup` in a checkout") from None
+
+
+def taken_ports(options: SuiteOptions) -> list[tuple[str, str, int]]:
+    """Part, port name and number of each port that somebody listens on already."""
+    taken = []
+    for part in options.parts:
+        for name in OWNED[part]:
+            port = getattr(options.ports, name)
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the servers do
+                try:
+                    probe.bind((HOST, port))
+                except OSError:
+                    taken.append((part, name, port))
+    return taken
+
+
+async def ports_free(options: SuiteOptions, *, patience_s: float = 3.0) -> None:
+    """Wait until every port is free; those of a suite that was just killed are after a moment.
+
+    Raises:
+        SuiteFailed: One is still taken after ``patience_s`` seconds; names port and part.
+    """
+    deadline = time.monotonic() + patience_s
+    while taken := taken_ports(options):
+        if time.monotonic() > deadline:
+            part, name, port = taken[0]
+            what = part if name == part else f"{part}, {name.removeprefix(part + '_')}"
+            more = f" ({len(taken) - 1} more are taken too)" if len(taken) > 1 else ""
+            raise SuiteFailed(
+                f"port {port} ({what}) is taken{more}: stop what uses it, or choose other ports with --base-port"
+            )
+        await asyncio.sleep(0.1)
+
+
+def write_exchanges(source: Path | None, options: SuiteOptions) -> None:
+    """Write DIR/exchanges.yaml: the user's file or the shipped one, venue SIM pointed at our simulated exchange.
+
+    Raises:
+        SuiteFailed: The user's file is not there or not right; names the place in it.
+    """
+    if source is None:
+        text = (resources.files("dexorder") / "data" / "sim.yaml").read_text()
+    else:
+        try:
+            load_exchanges(source)
+            text = source.read_text()
+        except (OSError, ValueError) as error:
+            raise SuiteFailed(f"exchanges file: {error}") from None
+    target = options.directory / "exchanges.yaml"
+    target.write_text(yaml.safe_dump(point_sim(yaml.safe_load(text), options.address("sim")), sort_keys=False))
+
+
+def point_sim(content: dict[str, Any], address: str) -> dict[str, Any]:
+    """The file's content with venue SIM, if there is one, reached at ``address`` (host:port)."""
+    venues = dict(content["exchanges"])
+    if SIM_VENUE in venues:
+        venues[SIM_VENUE] = {**venues[SIM_VENUE], "rest_url": f"http://{address}", "ws_url": f"ws://{address}"}
+    return {**content, "exchanges": venues}
+
+
+def recorded_entries(entries: Iterable[str]) -> tuple[str, ...]:
+    """``FILE=SYMBOL`` entries with absolute files.
+
+    Raises:
+        ValueError: An entry is not of that form, or the file is not there.
+    """
+    found = []
+    for entry in entries:
+        file, equals, symbol = entry.rpartition("=")
+        if not equals or not file or not symbol:
+            raise ValueError(f"{entry!r} is not FILE=SYMBOL, for example candles.parquet=BTC/USDT")
+        path = Path(file).expanduser().absolute()
+        if not path.is_file():
+            raise ValueError(f"the file {file} is not there")
+        found.append(f"{path}={symbol}")
+    return tuple(found)

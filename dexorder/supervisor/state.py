@@ -1,0 +1,130 @@
+"""What a running suite leaves on disk for others: DIR/suite.json, and a registry entry by the relay's port."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dexorder.errors import SuiteFailed
+
+SUITE_FILE = "suite.json"
+
+
+@dataclass(frozen=True)
+class PartState:
+    """One part of a running suite.
+
+    Attributes:
+        pid: Of the running process; None between two lives of it.
+        state: waiting, starting, ready, restarting, failing (died five times in quick succession) or stopped.
+        restarts: How often it was started again.
+        detail: Why it died last; empty if it never did.
+    """
+
+    address: str
+    health: str
+    pid: int | None = None
+    state: str = "waiting"
+    restarts: int = 0
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class SuiteState:
+    """A suite as its supervisor describes it."""
+
+    pid: int
+    started_at: str
+    relay: str
+    parts: Mapping[str, PartState] = field(default_factory=dict)
+
+
+def write_state(directory: Path, state: SuiteState) -> None:
+    """Replace DIR/suite.json at once, so that a reader never sees half of it."""
+    _write(directory / SUITE_FILE, asdict(state))
+
+
+def read_state(directory: Path) -> SuiteState | None:
+    """What DIR/suite.json says; None without one."""
+    try:
+        raw = json.loads((directory / SUITE_FILE).read_text())
+        parts = {name: PartState(**part) for name, part in raw.pop("parts").items()}
+        return SuiteState(**raw, parts=parts)
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, KeyError) as error:
+        raise SuiteFailed(f"{directory / SUITE_FILE} is not readable as a suite's state: {error}") from None
+
+
+def remove_state(directory: Path) -> None:
+    """After the suite has stopped."""
+    (directory / SUITE_FILE).unlink(missing_ok=True)
+
+
+def register(relay_port: int, directory: Path) -> None:
+    """Let others find the suite's folder by the relay's port."""
+    entry = _registry() / f"{relay_port}.json"
+    entry.parent.mkdir(parents=True, exist_ok=True)
+    _write(entry, {"dir": str(directory)})
+
+
+def unregister(relay_port: int, directory: Path) -> None:
+    """Take the entry back if it is this suite's."""
+    if registered(relay_port) == directory:
+        (_registry() / f"{relay_port}.json").unlink(missing_ok=True)
+
+
+def registered(relay_port: int) -> Path | None:
+    """Folder of the suite whose relay has that port."""
+    try:
+        return Path(json.loads((_registry() / f"{relay_port}.json").read_text())["dir"])
+    except (FileNotFoundError, ValueError, KeyError):
+        return None
+
+
+def find_directory(directory: Path | None, relay: str | None) -> Path | None:
+    """The suite meant by ``--dir``, ``DEXORDER_DIR``, or the relay's port; else the default folder if it is one."""
+    given = directory or (Path(os.environ["DEXORDER_DIR"]) if os.environ.get("DEXORDER_DIR") else None)
+    if given is not None:
+        return given.absolute()
+    port = (relay or os.environ.get("DEXORDER_RELAY") or "127.0.0.1:50051").rpartition(":")[2]
+    found = registered(int(port)) if port.isdigit() else None
+    if found is None and not relay and (default_directory() / SUITE_FILE).is_file():
+        return default_directory()
+    return found
+
+
+def default_directory() -> Path:
+    """``DEXORDER_DIR``, else ``dexorder-data`` in the working folder; absolute."""
+    return Path(os.environ.get("DEXORDER_DIR") or "dexorder-data").absolute()
+
+
+def process_alive(pid: int | None) -> bool:
+    """Whether a process with that id runs (a zombie does not)."""
+    if pid is None:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return not Path("/proc/self").exists()  # a system without /proc: the signal's answer is all there is
+
+
+def _registry() -> Path:
+    home = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(home) / "dexorder" / "suites"
+
+
+def _write(path: Path, content: Mapping[str, Any]) -> None:
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.write_text(json.dumps(content, indent=2) + "\n")
+    fresh.replace(path)
