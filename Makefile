@@ -1,0 +1,59 @@
+# Everything runs from .venv, which `make setup` fills. See CONTRIBUTING.md.
+SHELL := /bin/bash
+PY := .venv/bin/python
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+export PYTHONPATH := $(CURDIR)
+STAMP := .venv/.setup-done
+LOCKS := requirements/bootstrap.txt requirements/dev.txt
+
+.PHONY: help setup demo check test smoke soak bench proto proto-baseline lock clean
+
+help:  ## This list.
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+setup: $(STAMP)  ## .venv with the locked packages, a Java runtime where there is none, Spark's and Kafka's jars.
+	@$(PY) -m dexorder.setup
+	@$(PY) -m compileall -q dexorder services spark  # also where PYTHONDONTWRITEBYTECODE is set
+
+$(STAMP): $(LOCKS) pyproject.toml
+	@test -x $(PY) || python3 -m venv .venv
+	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bootstrap.txt
+	@.venv/bin/uv pip sync --quiet --compile-bytecode --require-hashes --strict --python $(PY) requirements/bootstrap.txt requirements/dev.txt
+	@.venv/bin/uv pip install --quiet --no-deps --no-build-isolation --python $(PY) -e .
+	@touch $@
+
+demo: setup  ## The whole suite on loopback: one request, its rows, a chart, the notification.
+	@$(PY) -m dexorder.demo
+
+check: setup  ## Lint, types, protos.
+	ruff format --check .
+	ruff check .
+	mypy
+	buf lint
+	buf breaking --against tests/wire/baseline
+	$(PY) protos/generate.py --check
+
+test: setup  ## All tests but the whole-suite ones; real Kafka and Spark, one of each.
+	$(PY) -m pytest -m "not smoke and not soak"
+
+smoke: setup  ## The whole suite as processes; every part killed once.
+	$(PY) -m pytest -m smoke tests/smoke
+
+soak: setup  ## Long campaigns; results under bench/results.
+	$(PY) -m pytest -s -m soak tests/soak
+
+bench: setup  ## Measure; see bench/README.md for the single scripts.
+	@ls bench/*.py
+
+proto: setup  ## Write services/gen from the protos.
+	$(PY) protos/generate.py
+
+proto-baseline:  ## After a landing: our own protos become what must stay readable.
+	cp -r protos/dexorder/{relay,market} tests/wire/baseline/protos/dexorder/
+
+lock:  ## Newest versions that fit, with hashes; then look at the diff.
+	for name in bootstrap runtime dev java; do .venv/bin/uv pip compile --quiet --upgrade --generate-hashes \
+	  --no-emit-index-url --python-version 3.11 requirements/$$name.in -o requirements/$$name.txt; done
+
+clean:  ## What the project made here; the jar cache stays.
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dexorder-data demo-out *.egg-info

@@ -1,0 +1,154 @@
+"""A file of recorded one-minute candles through the whole suite, and whether every row came out as it went in.
+
+    .venv/bin/python -m bench.real_input FILE.parquet [--symbol BTC/USDT] [--keep DIR]
+
+The file (columns timestamp [ms], open, high, low, close, volume) is served by the simulated exchange, requested for the
+range from its first day to the end of its last, and compared with the Iceberg table. Prints Markdown; exit code 0 only
+when table, notification and record are all as the file says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from dexorder import Client
+from dexorder.aio import Ended
+from dexorder.request import make_request
+from services.common.market import SECOND_NS, TimeRange, count_periods, floor_to_grid
+from tests.smoke.harness import VALUES, Suite, running_suite
+
+DAY_SECONDS = 86_400
+STAGES = (
+    ("exchange: calls", "ingestor", "dexorder_ingestor_calls_total"),
+    ("exchange: s in calls, throttle included, all slots", "ingestor", "dexorder_ingestor_call_seconds_sum"),
+    ("gateway and relay: s in Produce and ReportPage, all slots", "ingestor", "dexorder_ingestor_publish_seconds_sum"),
+    ("pages acknowledged by Kafka", "ingestor", "dexorder_ingestor_pages_total"),
+    ("Spark: batches", "spark", "dexorder_spark_batches_total"),
+    ("Spark: s in all steps of the batches", "spark", "dexorder_spark_step_seconds_sum"),
+    ("Spark: s until decoded", "spark", 'dexorder_spark_step_seconds_sum{step="decode"}'),
+    ("Spark: s writing rows", "spark", 'dexorder_spark_step_seconds_sum{step="write"}'),
+    ("Spark: s reporting to the relay", "spark", 'dexorder_spark_step_seconds_sum{step="report"}'),
+    ("Spark: s writing coverage", "spark", 'dexorder_spark_step_seconds_sum{step="coverage"}'),
+)
+PARTS = ("sim", "ingestor", "gateway", "kafka", "udsource", "spark", "relay")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one request came to, and how long its two halves took."""
+
+    ended: Ended
+    rows: pa.Table
+    wait_seconds: float
+    read_seconds: float
+
+
+def request(suite: Suite, symbol: str, span: TimeRange) -> Answer:
+    """Submit, wait for the notification, read the rows at its snapshot."""
+    with Client(suite.relay) as client:
+        wanted = make_request(uuid.uuid4().hex, f"{symbol}.SIM", 60, span.start_ns, span.end_ns)
+        started = time.monotonic()
+        client.submit(wanted)
+        ended = client.wait(wanted.request_id, timeout=900)
+        waited = time.monotonic()
+        rows = client.read(ended)
+        return Answer(ended, rows, waited - started, time.monotonic() - waited)
+
+
+def cpu_seconds(suite: Suite, part: str) -> float:
+    """CPU time of a part and of everything it started, so far."""
+    session, ticks = suite.pid(part), 0
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == session:
+            ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def whole_days(times_ms: Any) -> TimeRange:
+    """From the day of the first candle to the end of the day of the last."""
+    first, last = pc.min(times_ms).as_py() * 1_000_000, pc.max(times_ms).as_py() * 1_000_000
+    return TimeRange(floor_to_grid(first, DAY_SECONDS), floor_to_grid(last, DAY_SECONDS) + DAY_SECONDS * SECOND_NS)
+
+
+def differences(rows: pa.Table, expected: pa.Table) -> list[str]:
+    """What of the table is not as the file has it; empty when all is."""
+    times = pc.cast(rows["open_time"], pa.int64())
+    if len(rows) != len(expected):
+        return [f"{len(rows)} rows where the file has {len(expected)}"]
+    if times.combine_chunks() != pc.multiply(expected["timestamp"].combine_chunks(), 1_000):
+        return ["open times differ"]
+    return [f"{n} differs" for n in VALUES if rows[n].combine_chunks() != expected[n].combine_chunks()]
+
+
+def run(suite: Suite, symbol: str, expected: pa.Table) -> tuple[list[tuple[str, str]], list[str]]:
+    """Request the file's range twice; the figures and what was wrong."""
+    span = whole_days(expected["timestamp"])
+    periods = count_periods(span, 60)
+    before = {part: cpu_seconds(suite, part) for part in PARTS}
+    first = request(suite, symbol, span)
+    cpu = {part: cpu_seconds(suite, part) - before[part] for part in PARTS}
+    stages = [(title, suite.metric(part, name)) for title, part, name in STAGES]
+    again = request(suite, symbol, span)
+    record, notification = first.ended.record, first.ended.notification
+    problems = differences(first.rows, expected) + differences(suite.rows(f"{symbol}.SIM", 60, span), expected)
+    for what, value, wanted in (
+        ("status", notification.status, "OK"), ("row_count", notification.row_count, len(expected)),
+        ("verified empty", record.empty_periods, periods - len(expected)),
+        ("row_count again", again.ended.notification.row_count, len(expected)),
+    ):  # fmt: skip
+        problems += [] if value == wanted else [f"{what} is {value}, not {wanted}"]
+    figures = [
+        ("range", str(span)), ("periods", f"{periods:,}"), ("rows in the file", f"{len(expected):,}"),
+        ("rows read at the notified snapshot", f"{len(first.rows):,}"),
+        ("notification", f"{notification.status}, row_count {notification.row_count:,}"),
+        ("periods verified empty, in the request's record", f"{record.empty_periods:,}"),
+        ("submit to notification, s", f"{first.wait_seconds:.1f}"),
+        ("candles a second, submit to notification", f"{len(expected) / first.wait_seconds:,.0f}"),
+        ("reading the rows from Iceberg, s", f"{first.read_seconds:.1f}"),
+        ("the same request again, submit to notification, s", f"{again.wait_seconds:.2f}"),
+        ("slots", "4 (exchanges/sim.yaml)"), ("throttle", "ccxt's own for binance, 20 ms a klines call"),
+        *((title, f"{value:,.1f}") for title, value in stages),
+        *((f"CPU of {part} during the request, s", f"{value:.1f}") for part, value in cpu.items()),
+    ]  # fmt: skip
+    return figures, problems
+
+
+def main() -> int:
+    """Run once; prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--symbol", default="BTC/USDT")
+    parser.add_argument("--keep", type=Path, help="folder for the suite's state; a temporary one by default")
+    options = parser.parse_args()
+    expected = pq.read_table(options.file).sort_by("timestamp")
+    with tempfile.TemporaryDirectory() as scratch:
+        directory = (options.keep or Path(scratch) / "state").resolve()
+        with running_suite(directory, "--recorded", f"{options.file.resolve()}={options.symbol}") as suite:
+            figures, problems = run(suite, options.symbol, expected)
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False).stdout
+    print(f"# Real candles through the whole suite\n\nCommit {commit.strip()}, file `{options.file.name}`.\n")
+    print("| what | figure |\n| --- | --- |")
+    for title, value in (*figures, ("problems", "; ".join(problems) or "none: row for row, value for value")):
+        print(f"| {title} | {value} |")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

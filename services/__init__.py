@@ -1,0 +1,1 @@
+"""The services of the suite; each subpackage is one process."""

@@ -1,0 +1,3 @@
+"""Fixtures every test can use."""
+
+pytest_plugins = ["tests.fixtures_kafka", "tests.fixtures_spark"]

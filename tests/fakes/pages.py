@@ -1,0 +1,47 @@
+"""Pages and finals as the ingestor writes them, for the tests of the pipeline."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from services.common.market import SECOND_NS, TimeRange, parse_time
+from services.common.page import Candle, Control, Kind, final_value, page_value
+from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
+
+MINUTE_NS = 60 * SECOND_NS
+DAY = parse_time("2024-01-31T23:30:00Z")  # pages of an hour from here span two months
+TICKER = "BTC/USDT.BINANCE"
+Record = tuple[bytes, dict[str, str]]
+
+
+def span(first: int, count: int) -> TimeRange:
+    return TimeRange(DAY + first * MINUTE_NS, DAY + (first + count) * MINUTE_NS)
+
+
+def candle(minute: int, price: float = 100.0) -> Candle:
+    return Candle(DAY + minute * MINUTE_NS, price, price + 2, price - 1, price + 1, 3.5, 350.0, 7)
+
+
+def control(
+    first: int,
+    count: int,
+    *,
+    kind: Kind = Kind.PAGE,
+    job: str = "job-1",
+    page: int = 0,
+    ticker: str = TICKER,
+    fetched_s: int = 1_700_000_000,
+    empty: tuple[TimeRange, ...] = (),
+) -> Control:
+    return Control(kind, ticker, 60, job, page, span(first, count), fetched_s * SECOND_NS, empty, "trace")
+
+
+def page(head: Control, price: float = 100.0) -> Record:
+    """A good page of the control's span: a candle for each minute that is not verified empty."""
+    minutes = range((head.span.start_ns - DAY) // MINUTE_NS, (head.span.end_ns - DAY) // MINUTE_NS)
+    rows = [candle(m, price) for m in minutes if not any(r.contains(span(m, 1)) for r in head.empty)]
+    return page_value("request-1", rows), head.headers()
+
+
+def final(head: Control, total: int, status: pb.DataResponse.ResponseStatus.ValueType = pb.DataResponse.OK) -> Record:
+    return final_value("request-1", status, total), replace(head, kind=Kind.FINAL).headers()

@@ -1,0 +1,170 @@
+"""A relay that answers as a test says."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+
+from services.gen.dexorder.ingest.v1 import ingest_pb2
+from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
+from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
+from tests.fakes.candle_table import HOURS
+
+Notify = ingest_pb2.HistoryReadyNotification
+
+
+@dataclass
+class FakeRelay:
+    """What the relay knows and how it answers; a test changes the fields.
+
+    Attributes:
+        ends: The record every submitted request gets at its end.
+        refuse: error_message of an INVALID answer; empty accepts.
+        unavailable: So many calls are refused as UNAVAILABLE first.
+        break_streams: So many streams break before their first message.
+        silent: The notification never comes, though the record ends.
+        stuck: Nothing ends.
+    """
+
+    properties: dict[str, str]
+    ends: pb.RequestRecord
+    refuse: str = ""
+    unavailable: int = 0
+    break_streams: int = 0
+    silent: bool = False
+    stuck: bool = False
+    submitted: list[ingest_pb2.SubmitHistoricalRequest] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
+    address: str = ""
+
+    def record(self, request_id: str) -> pb.RequestRecord | None:
+        for request in self.submitted:
+            if request.request_id == request_id:
+                record = pb.RequestRecord()
+                record.CopyFrom(self.ends)
+                record.request.CopyFrom(request)
+                if self.stuck:
+                    record.state = pb.REQUEST_STATE_RUNNING
+                    record.ClearField("status")
+                return record
+        return None
+
+
+class _Servicer(rpc.RelayServiceServicer):
+    def __init__(self, fake: FakeRelay) -> None:
+        self.fake = fake
+
+    async def _gate(self, context: Any) -> None:
+        if self.fake.unavailable:
+            self.fake.unavailable -= 1
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "restarting")
+
+    async def _record(self, request_id: str, context: Any) -> pb.RequestRecord:
+        record = self.fake.record(request_id)
+        if record is None:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"request_id {request_id!r} is unknown")
+        assert record is not None
+        return record
+
+    async def SubmitHistorical(self, request: Any, context: Any) -> Any:
+        await self._gate(context)
+        answer = ingest_pb2.SubmitResponse
+        if self.fake.refuse:
+            return answer(request_id=request.request_id, status=answer.INVALID, error_message=self.fake.refuse)
+        known = request in self.fake.submitted
+        if not known:
+            self.fake.submitted.append(request)
+        return answer(
+            request_id=request.request_id,
+            status=answer.DUPLICATE if known else answer.QUEUED,
+            notification_topic=f"HISTORY_READY:{request.request_id}",
+        )
+
+    async def GetRequest(self, request: Any, context: Any) -> Any:
+        await self._gate(context)
+        return pb.GetRequestResponse(record=await self._record(request.request_id, context))
+
+    async def ListRequests(self, request: Any, context: Any) -> Any:
+        names = [r.request_id for r in reversed(self.fake.submitted)]
+        first = int(request.page_token or 0)
+        chosen = names[first : first + request.page_size]
+        more = first + len(chosen) < len(names)
+        return pb.ListRequestsResponse(
+            records=[await self._record(name, context) for name in chosen],
+            next_page_token=str(first + len(chosen)) if more else "",
+        )
+
+    async def CancelRequest(self, request: Any, context: Any) -> Any:
+        self.fake.cancelled.append(request.request_id)
+        return pb.CancelRequestResponse(record=await self._record(request.request_id, context))
+
+    async def GetCatalog(self, request: Any, context: Any) -> Any:
+        return pb.GetCatalogResponse(name="dexorder", properties=self.fake.properties)
+
+    async def WatchProgress(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        await self._break(context)
+        expected = self.fake.ends.progress.expected_periods
+        for settled in (0, expected // 2):
+            progress = pb.Progress(expected_periods=expected, settled_periods=settled, expected_pages=2, jobs=1)
+            yield pb.WatchProgressResponse(state=pb.REQUEST_STATE_RUNNING, progress=progress)
+        if self.fake.stuck:
+            await asyncio.Event().wait()
+        yield pb.WatchProgressResponse(state=pb.REQUEST_STATE_FINISHED, progress=self.fake.ends.progress)
+
+    async def SubscribeNotifications(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        await self._break(context)
+        kind, _, request_id = request.topic.partition(":")
+        record = self.fake.record(request_id)
+        assert kind == "HISTORY_READY"
+        if self.fake.silent or self.fake.stuck or record is None:
+            await asyncio.Event().wait()
+        assert record is not None
+        note = Notify(
+            request_id=request_id, status=record.status, error_message=record.error_message,
+            iceberg_namespace="trading", iceberg_table="ohlc", row_count=record.row_count,
+        )  # fmt: skip
+        yield pb.SubscribeNotificationsResponse(cursor=7, notification=note)
+        await asyncio.Event().wait()
+
+    async def _break(self, context: Any) -> None:
+        if self.fake.break_streams:
+            self.fake.break_streams -= 1
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "restarting")
+
+
+def ended(status: Any, *, rows: int = 0, snapshot: int | None = None, **more: Any) -> pb.RequestRecord:
+    """A finished record; the fake puts the request in."""
+    progress = pb.Progress(expected_periods=HOURS, settled_periods=HOURS, candles=rows, jobs=1, finished_jobs=1)
+    return pb.RequestRecord(
+        state=pb.REQUEST_STATE_FINISHED, status=status, row_count=rows, snapshot_id=snapshot, progress=progress, **more
+    )
+
+
+@contextmanager
+def serving(relay: FakeRelay) -> Iterator[None]:
+    """Serve it on a free port, in a thread of its own; sets its ``address``."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+
+    async def start() -> grpc.aio.Server:
+        server = grpc.aio.server()
+        rpc.add_RelayServiceServicer_to_server(_Servicer(relay), server)
+        relay.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        await server.start()
+        return server
+
+    server = asyncio.run_coroutine_threadsafe(start(), loop).result(10)
+    try:
+        yield
+    finally:
+        asyncio.run_coroutine_threadsafe(server.stop(0), loop).result(10)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()

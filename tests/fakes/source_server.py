@@ -1,0 +1,173 @@
+"""A source.v1 server in memory, plain and replay, for tests that need no Kafka."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+from google.protobuf.empty_pb2 import Empty
+
+from services.gen.source.v1 import source_pb2 as pb
+from services.gen.source.v1 import source_pb2_grpc as rpc
+
+
+@dataclass(frozen=True)
+class FakeRecord:
+    offset: int
+    payload: bytes
+    key: str = ""
+    headers: dict[str, str] = field(default_factory=dict)
+    event_time_ms: int = 1_700_000_000_000
+
+
+class FakeSource(rpc.SourceServicer):
+    """Partitions of records. ``drop`` forgets offsets as compaction does; ``cut_after`` breaks each stream's reads.
+
+    Attributes:
+        can_replay: False behaves as a server that knows nothing of our metadata.
+        cut_after: End the next streams in the middle of a read, after so many records; one entry a stream.
+        on_ack: Called with each AckFn request before it takes effect.
+        ack_calls: Every AckFn request seen, as (partition, offset) lists.
+    """
+
+    def __init__(self, partitions: int = 2) -> None:
+        self.logs: dict[int, list[FakeRecord]] = {p: [] for p in range(partitions)}
+        self.ends = dict.fromkeys(range(partitions), 0)
+        self.committed: dict[int, int] = {}
+        self.can_replay = True
+        self.cut_after: list[int] = []
+        self.ack_calls: list[list[tuple[int, int]]] = []
+        self.on_ack: Callable[[list[tuple[int, int]]], None] = lambda acks: None
+        self.reads: list[tuple[int, int, int]] = []
+        self._lock = threading.Lock()
+        self._plain_position = dict.fromkeys(range(partitions), 0)
+
+    def add(self, partition: int, payload: bytes, key: str = "", headers: dict[str, str] | None = None) -> int:
+        with self._lock:
+            offset = self.ends[partition]
+            self.logs[partition].append(FakeRecord(offset, payload, key, headers or {}))
+            self.ends[partition] = offset + 1
+            return offset
+
+    def drop(self, partition: int, offset: int) -> None:
+        with self._lock:
+            self.logs[partition] = [r for r in self.logs[partition] if r.offset != offset]
+
+    # ---- RPCs ------------------------------------------------------------------------------------------------------
+
+    def IsReady(self, request: Empty, context: grpc.ServicerContext) -> pb.ReadyResponse:
+        return pb.ReadyResponse(ready=True)
+
+    def PendingFn(self, request: Empty, context: grpc.ServicerContext) -> pb.PendingResponse:
+        with self._lock:
+            if self.can_replay:
+                context.send_initial_metadata((
+                    ("x-starts", _pairs(dict.fromkeys(self.logs, 0))),
+                    ("x-ends", _pairs(self.ends)),
+                    ("x-committed", _pairs(self.committed)),
+                ))  # fmt: skip
+            lag = sum(end - self.committed.get(p, 0) for p, end in self.ends.items())
+        return pb.PendingResponse(result=pb.PendingResponse.Result(count=lag))
+
+    def PartitionsFn(self, request: Empty, context: grpc.ServicerContext) -> pb.PartitionsResponse:
+        return pb.PartitionsResponse(result=pb.PartitionsResponse.Result(partitions=sorted(self.logs)))
+
+    def ReadFn(self, requests: Iterator[pb.ReadRequest], context: grpc.ServicerContext) -> Iterator[pb.ReadResponse]:
+        assert next(requests).handshake.sot
+        yield pb.ReadResponse(handshake=pb.Handshake(sot=True))
+        metadata: dict[str, Any] = dict(context.invocation_metadata())
+        if self.can_replay and "x-partition" in metadata:
+            part = tuple(int(metadata[name]) for name in ("x-partition", "x-start", "x-end"))
+            yield from self._replay(requests, part[0], part[1], part[2])
+        else:
+            yield from self._plain(requests)
+
+    def NackFn(self, request: pb.NackRequest, context: grpc.ServicerContext) -> pb.NackResponse:
+        raise NotImplementedError
+
+    def _replay(
+        self, requests: Iterator[pb.ReadRequest], partition: int, start: int, end: int
+    ) -> Iterator[pb.ReadResponse]:
+        with self._lock:
+            self.reads.append((partition, start, end))
+            cut = self.cut_after.pop(0) if self.cut_after else None
+            records = [r for r in self.logs[partition] if start <= r.offset < end]
+        sent = 0
+        for request in requests:
+            batch = records[sent : sent + request.request.num_records]
+            for record in batch:
+                if sent == cut:
+                    return
+                yield _response(record, partition)
+                sent += 1
+            yield pb.ReadResponse(status=pb.ReadResponse.Status(eot=True))
+            if sent == len(records):
+                return
+
+    def _plain(self, requests: Iterator[pb.ReadRequest]) -> Iterator[pb.ReadResponse]:
+        for request in requests:
+            left = request.request.num_records
+            for partition, log in self.logs.items():
+                position = self._plain_position[partition]
+                batch = [r for r in log if r.offset >= position][:left]
+                for record in batch:
+                    yield _response(record, partition)
+                    self._plain_position[partition] = record.offset + 1
+                left -= len(batch)
+            yield pb.ReadResponse(status=pb.ReadResponse.Status(eot=True))
+
+    def AckFn(self, requests: Iterator[pb.AckRequest], context: grpc.ServicerContext) -> Iterator[pb.AckResponse]:
+        assert next(requests).handshake.sot
+        yield pb.AckResponse(handshake=pb.Handshake(sot=True))
+        assert not self.can_replay or ("x-replay", "1") in context.invocation_metadata()
+        for request in requests:
+            acks = [(o.partition_id, int(o.offset)) for o in request.request.offsets]
+            self.on_ack(acks)
+            with self._lock:
+                self.ack_calls.append(acks)
+                for partition, offset in acks:
+                    if offset >= self.ends[partition]:
+                        context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"offset {offset} was never issued")
+                    self.committed[partition] = max(self.committed.get(partition, 0), offset + 1)
+            yield pb.AckResponse(result=pb.AckResponse.Result(success=Empty()))
+
+
+class RunningSource:
+    """The fake behind a real server on a free port of loopback; ``stop`` and ``start`` keep the port."""
+
+    def __init__(self, fake: FakeSource, address: str = "127.0.0.1:0") -> None:
+        self.fake = fake
+        self.address = address
+        self.start()
+
+    def start(self) -> None:
+        self._server = grpc.server(
+            futures.ThreadPoolExecutor(max_workers=16),
+            options=[("grpc.so_reuseport", 0), ("grpc.max_send_message_length", 64 << 20)],
+        )
+        rpc.add_SourceServicer_to_server(self.fake, self._server)
+        port = self._server.add_insecure_port(self.address)
+        self.address = f"127.0.0.1:{port}"
+        self._server.start()
+
+    def stop(self) -> None:
+        self._server.stop(grace=None).wait()
+
+
+def _pairs(offsets: dict[int, int]) -> str:
+    return ",".join(f"{p}:{o}" for p, o in sorted(offsets.items()))
+
+
+def _response(record: FakeRecord, partition: int) -> pb.ReadResponse:
+    result = pb.ReadResponse.Result(
+        payload=record.payload,
+        offset=pb.Offset(offset=str(record.offset).encode(), partition_id=partition),
+        keys=[record.key] if record.key else [],
+        headers=record.headers,
+    )
+    result.event_time.FromMilliseconds(record.event_time_ms)
+    return pb.ReadResponse(result=result)

@@ -1,0 +1,100 @@
+"""A real Kafka broker for tests: one for the whole run by the fixture ``kafka``, or one's own by ``RunningKafka``."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from dexorder.setup.errors import SetupError
+from dexorder.setup.jars import jar_folder
+from dexorder.supervisor import child
+from dexorder.supervisor.kafka import HOST, wait_ready
+
+READY_TIMEOUT_S = 90
+STOP_TIMEOUT_S = 60
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports that were free on loopback a moment ago."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind((HOST, 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+class RunningKafka:
+    """One broker process in ``suite_dir``, started the way the supervisor does; its output goes to ``kafka.log``."""
+
+    def __init__(self, suite_dir: Path) -> None:
+        self.port, controller_port = free_ports(2)
+        self.bootstrap = f"{HOST}:{self.port}"
+        suite_dir.mkdir(parents=True, exist_ok=True)
+        self.log_file = suite_dir / "kafka.log"
+        # as under the supervisor, the broker dies with us, also when a run is killed
+        command = [sys.executable, "-I", "-S", child.__file__, str(os.getpid())]
+        command += [sys.executable, "-m", "dexorder.supervisor.kafka", "--dir", str(suite_dir)]
+        command += ["--port", str(self.port), "--controller-port", str(controller_port)]
+        root = Path(__file__).resolve().parents[1]
+        self._log: IO[bytes] = self.log_file.open("ab")
+        self.process = subprocess.Popen(command, cwd=root, stdout=self._log, stderr=subprocess.STDOUT)
+        try:
+            wait_ready(self.bootstrap, READY_TIMEOUT_S)
+        except TimeoutError as error:
+            self.stop(signal.SIGKILL)
+            pytest.fail(f"{error}; its log: {self.log_file.read_text()[-2000:]}", pytrace=False)
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
+        """Signal the broker and wait for its end; returns its exit status."""
+        self.process.send_signal(how)
+        try:
+            return self.process.wait(STOP_TIMEOUT_S)
+        finally:
+            self._log.close()
+
+
+@pytest.fixture(scope="session")
+def kafka_jars() -> Path:
+    """Return the folder of Kafka's jars; a run that lacks them fails rather than pass with its best tests left out."""
+    try:
+        return jar_folder("kafka")
+    except SetupError as error:
+        pytest.fail(f"This test needs the embedded Kafka. {error}", pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def kafka(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Run one broker for the whole session; gives its ``bootstrap.servers``."""
+    broker = RunningKafka(tmp_path_factory.mktemp("kafka"))
+    yield broker.bootstrap
+    broker.stop()
+
+
+@pytest.fixture
+def kafka_topic(kafka: str) -> Callable[[int], str]:
+    """Give a function that makes a fresh topic with that many partitions and returns its name."""
+
+    def make(partitions: int) -> str:
+        return create_topic(kafka, partitions)
+
+    return make
+
+
+def create_topic(bootstrap: str, partitions: int) -> str:
+    """Make a topic nobody else uses; returns its name."""
+    name = f"test-{uuid.uuid4().hex[:12]}"
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(name, num_partitions=partitions, replication_factor=1)])[name].result(timeout=30)
+    return name

@@ -1,0 +1,64 @@
+"""One warm Spark session for the whole run by the fixture ``spark``; fresh tables for each test by ``trading``."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from dexorder.setup.errors import SetupError
+from dexorder.setup.jars import jar_folder
+from dexorder.setup.java import java_env
+from services.common.catalog import CatalogSettings
+from spark.config import SparkSettings
+from spark.session import build_session, catalog_conf
+from spark.tables import ensure_tables
+
+_numbers = itertools.count()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """In tests marked ``spark``, pass over the sockets that pyspark leaves to the garbage collector after a collect."""
+    for item in items:
+        if item.get_closest_marker("spark"):
+            item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session as the driver builds it, with an unused catalog."""
+    try:
+        jar_folder("spark")
+        os.environ.update(java_env())
+    except SetupError as error:
+        pytest.fail(f"This test needs Spark. {error}", pytrace=False)
+    folder = tmp_path_factory.mktemp("spark")
+    catalog = CatalogSettings(uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/warehouse")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # pyspark's own
+        session = build_session(SparkSettings(listen="127.0.0.1:0", metrics_listen="", poll_ms=20), catalog)
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> CatalogSettings:
+    """Settings of a catalog of this test's own, with the pipeline's tables in it."""
+    settings = CatalogSettings(
+        name=f"test{next(_numbers)}", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse"
+    )
+    ensure_tables(settings.load())
+    return settings
+
+
+@pytest.fixture
+def trading(spark: SparkSession, catalog: CatalogSettings) -> CatalogSettings:
+    """The same catalog, known to Spark too."""
+    for key, value in catalog_conf(catalog).items():
+        spark.conf.set(key, value)
+    return catalog

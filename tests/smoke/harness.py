@@ -1,0 +1,205 @@
+"""A running suite to kill parts of, and an oracle that knows every candle it must end up with."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.catalog import load_catalog
+
+from dexorder.demo import MARKER, processes_marked
+from services.common.market import PERIOD_SECONDS, SECOND_NS, TimeRange
+from services.exchange_sim.candles import CandleQuery
+from services.exchange_sim.config import SimSettings
+from services.exchange_sim.instruments import INSTRUMENTS
+from services.exchange_sim.market import SyntheticMarket
+from services.exchange_sim.periods import PERIODS
+
+ROOT = Path(__file__).resolve().parents[2]
+VALUES = ["open", "high", "low", "close", "volume"]
+READY_SECONDS = 180
+METRICS_PORT = {"relay": 10, "ingestor": 11, "gateway": 12, "udsource": 13, "spark": 14}
+
+
+@dataclass
+class Suite:
+    """`dexorder up` as a child process."""
+
+    directory: Path
+    base_port: int
+    process: subprocess.Popen[bytes]
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def relay(self) -> str:
+        return f"127.0.0.1:{self.base_port}"
+
+    def dexorder(self, *arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+        """Run one command against this suite."""
+        environment = (
+            os.environ | self.environment | {"DEXORDER_RELAY": self.relay, "DEXORDER_DIR": str(self.directory)}
+        )
+        return subprocess.run(
+            [sys.executable, "-m", "dexorder", *arguments], cwd=ROOT, env=environment, text=True, capture_output=True,
+            timeout=timeout, check=False,
+        )  # fmt: skip
+
+    def status(self) -> dict[str, Any]:
+        """What `dexorder status --json` says."""
+        answer: dict[str, Any] = json.loads(
+            self.dexorder("status", "--json", "--dir", str(self.directory)).stdout or "{}"
+        )
+        return answer
+
+    def pid(self, part: str) -> int:
+        """The part's process now."""
+        state = json.loads((self.directory / "suite.json").read_text())
+        return int(state["parts"][part]["pid"])
+
+    def kill(self, part: str) -> None:
+        """`kill -9`; the supervisor starts it again."""
+        os.kill(self.pid(part), signal.SIGKILL)
+
+    def wait_ready(self, seconds: float = READY_SECONDS) -> None:
+        """Until every part is ready."""
+        wait_for(lambda: self.dexorder("status", "--dir", str(self.directory)).returncode == 0, seconds, self.logs)
+
+    def logs(self) -> str:
+        """The end of every part's log, for the message of a failure."""
+        tails = [
+            f"== {p.name}\n{p.read_text(errors='replace')[-1500:]}" for p in sorted(self.directory.glob("logs/*.log"))
+        ]
+        return "\n".join(tails)
+
+    def metric(self, part: str, name: str) -> float:
+        """A metric from the part's Prometheus endpoint: with labels in ``name`` that one, else the sum; 0 if absent."""
+        port = self.base_port + METRICS_PORT[part]
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+            text = answer.read().decode()
+        labels = "" if name.endswith("}") else r"(?:\{[^}]*\})?"
+        return sum(float(v) for v in re.findall(rf"^{re.escape(name)}{labels} (\S+)$", text, re.M))
+
+    def rows(self, ticker: str, period_seconds: int, span: TimeRange) -> pa.Table:
+        """The rows of a range as pyiceberg reads them now, in time order."""
+        catalog = load_catalog(
+            "dexorder",
+            type="sql",
+            uri=f"sqlite:///{self.directory}/catalog.db",
+            warehouse=f"file://{self.directory}/warehouse",
+        )
+        table = catalog.load_table("trading.ohlc")
+        since, until = (datetime.fromtimestamp(ns / SECOND_NS, UTC).isoformat() for ns in (span.start_ns, span.end_ns))
+        found = table.scan(
+            f"ticker = '{ticker}' and period_seconds = {period_seconds}"
+            f" and open_time >= '{since}' and open_time < '{until}'"
+        ).to_arrow()
+        rows: pa.Table = found.sort_by("open_time")
+        return rows
+
+
+def wait_for(done: Callable[[], bool], seconds: float, explain: Callable[[], str]) -> None:
+    """Poll until ``done``; fails with the explanation at the deadline."""
+    deadline = time.monotonic() + seconds
+    while not done():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds} s\n{explain()}")
+        time.sleep(0.2)
+
+
+@contextmanager
+def running_suite(directory: Path, *options: str, **environment: str) -> Iterator[Suite]:
+    """A ready suite below ``directory``; stopped at the end, and no process of it is left."""
+    base_port, marker = free_block(20), uuid.uuid4().hex
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / "up.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "dexorder", "up", "--dir", str(directory), "--base-port", str(base_port), *options],
+            cwd=ROOT, env=os.environ | environment | {MARKER: marker}, stdout=log, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        suite = Suite(directory, base_port, process, environment)
+        try:
+            wait_for(lambda: (directory / "suite.json").exists() or process.poll() is not None, 60, suite.logs)
+            assert process.poll() is None, (directory / "up.log").read_text()
+            suite.wait_ready()
+            yield suite
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(90) == 0, (directory / "up.log").read_text()[-3000:]
+            assert left_over(marker) == []
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+
+def left_over(marker: str) -> list[str]:
+    """Command lines of live processes whose environment carries the marker; every descendant inherits it."""
+    return [
+        Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ") for pid in processes_marked(marker)
+    ]
+
+
+def free_block(size: int) -> int:
+    """The first of ``size`` neighbouring ports that are free now, below the range the kernel gives out."""
+    for base in range(20_000 + os.getpid() % 5_000, 32_000, size):
+        sockets = []
+        try:
+            for port in range(base, base + size):
+                sockets.append(socket.socket())
+                sockets[-1].bind(("127.0.0.1", port))
+            return base
+        except OSError:
+            continue
+        finally:
+            for each in sockets:
+                each.close()
+    raise AssertionError("no block of free ports")
+
+
+def oracle(symbol: str, period: str, span: TimeRange) -> pa.Table:
+    """What the simulated exchange's pure market says the rows of a range are; in time order."""
+    instrument = next(i for i in INSTRUMENTS if i.symbol == symbol)
+    market = SyntheticMarket(instrument, seed=SimSettings().seed)
+    step_ms = PERIOD_SECONDS[period] * 1_000
+    start_ms, end_ms = span.start_ns // 1_000_000, span.end_ns // 1_000_000
+    count = (end_ms - start_ms) // step_ms
+    candles = market.candles(
+        PERIODS[period], CandleQuery(start_ms=start_ms, end_ms=end_ms - 1, limit=count), now_ns=time.time_ns()
+    )
+    return pa.table(
+        {
+            "open_time": pa.array(candles.open_s * 1_000_000, pa.int64()),
+            **{name: pa.array(getattr(candles, name), pa.float64()) for name in VALUES},
+        }
+    )
+
+
+def assert_equal(rows: pa.Table, expected: pa.Table) -> None:
+    """Same keys in the same number, same values bit for bit."""
+    times = pc.cast(rows["open_time"], pa.int64())
+    assert len(rows) == len(expected)
+    assert len(pc.unique(times)) == len(rows), "doubled rows"
+    assert times.to_pylist() == expected["open_time"].to_pylist()
+    for name in VALUES:
+        assert rows[name].to_pylist() == expected[name].to_pylist(), name
+
+
+def minutes(start_minute: int, count: int) -> TimeRange:
+    """A range of one-minute candles from 2024-01-01 on."""
+    start_ns = (1_704_067_200 + start_minute * 60) * SECOND_NS
+    return TimeRange(start_ns, start_ns + count * 60 * SECOND_NS)

@@ -1,0 +1,29 @@
+"""A client that pings every ten seconds keeps its idle stream. A default aio server ends it after about thirty."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from services.common.config import ServiceSettings
+from services.common.lifecycle import CLIENT_KEEPALIVE, grpc_server
+
+pytestmark = [pytest.mark.smoke, pytest.mark.timeout(120)]
+IDLE_SECONDS = 45
+
+
+async def test_an_idle_stream_outlives_the_pings() -> None:
+    async with (
+        grpc_server(ServiceSettings(listen="127.0.0.1:0", drain_seconds=1), lambda server: ()) as running,
+        grpc.aio.insecure_channel(running.address, options=CLIENT_KEEPALIVE) as channel,
+    ):
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+        watch = stub.Watch(health_pb2.HealthCheckRequest())
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        await asyncio.sleep(IDLE_SECONDS)
+        await running.set_serving(True)
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING

@@ -1,0 +1,175 @@
+"""The whole chain, with `kill -9` of each part once at a random moment of a request's life.
+
+Each part gets a request of its own, slow enough for the kill to land inside it; the exchange answers some calls badly
+meanwhile. The oracle is the simulated exchange's market, computed here, not served.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from services.common.market import TimeRange, iso
+from tests.smoke.harness import Suite, assert_equal, minutes, oracle, running_suite
+
+pytestmark = [pytest.mark.smoke, pytest.mark.timeout(900)]
+
+CANDLES = 12_000
+FAULTS = [
+    {"kind": kind, "every": every, "path": "/api/v3/klines"}
+    for kind, every in (("empty", 17), ("html", 19), ("http_502", 23), ("hole", 29), ("drop_last", 31))
+]
+SYMBOLS = {
+    "relay": "BTC/USDT", "ingestor": "ETH/USDT", "gateway": "SOL/USDT", "udsource": "XRP/USDT", "spark": "ADA/USDT"
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suite]:
+    folder = tmp_path_factory.mktemp("suite")
+    pq.write_table(recorded(), folder / "recorded.parquet")
+    with running_suite(
+        folder / "state",
+        "--recorded",
+        f"{folder / 'recorded.parquet'}=HOLE/USDT",
+        DEXORDER_SIM_FAULTS=json.dumps(FAULTS),
+        DEXORDER_SIM_LATENCY_MS="400",
+        DEXORDER_RELAY_LEASE_SECONDS="6",
+    ) as running:
+        yield running
+
+
+def recorded() -> pa.Table:
+    """A day and a half of minutes of which about 8 % are truly missing, some of them in a row."""
+    dice = random.Random(7)
+    times = [1_704_067_200_000 + 60_000 * i for i in range(2_160) if dice.random() > 0.05 and not 700 <= i < 760]
+    prices = [100 + dice.random() for _ in times]
+    return pa.table(
+        {
+            "timestamp": times, "open": prices, "high": [p + 1 for p in prices], "low": [p - 1 for p in prices],
+            "close": prices, "volume": [dice.random() for _ in times],
+        }
+    )  # fmt: skip
+
+
+def start_history(suite: Suite, symbol: str, span: TimeRange) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "dexorder", "history", f"{symbol}.SIM", "1m", "--since", iso(span.start_ns),
+         "--until", iso(span.end_ns), "--json", "--relay", suite.relay],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("part", SYMBOLS)
+def test_a_killed_part_loses_and_doubles_nothing(suite: Suite, part: str) -> None:
+    span = minutes(0, CANDLES)
+    symbol = SYMBOLS[part]
+    moment = random.uniform(0.0, 3.0)
+    command = start_history(suite, symbol, span)
+    assert command.stderr is not None
+    command.stderr.readline()  # the first line of progress: the request is accepted
+    time.sleep(moment)
+    assert command.poll() is None, "the request was over before the kill"
+    suite.kill(part)
+    stdout, stderr = command.communicate(timeout=240)
+    assert command.returncode == 0, f"killed {part} after {moment:.2f} s\n{stderr}\n{suite.logs()}"
+    answer = json.loads(stdout)
+    assert (answer["status"], answer["row_count"]) == ("OK", CANDLES)
+    suite.wait_ready()
+    assert_equal(suite.rows(f"{symbol}.SIM", 60, span), oracle(symbol, "1m", span))
+    record = json.loads(suite.dexorder("requests", "show", answer["request_id"], "--json").stdout)
+    assert record["status"] == "OK"
+    assert notifications(suite, answer["request_id"]) == ["OK"], "one final status, announced"
+
+
+def notifications(suite: Suite, request_id: str) -> list[str]:
+    """Distinct statuses announced for the request so far; every repeat must say the same."""
+    import grpc
+
+    from services.gen.dexorder.ingest.v1 import ingest_pb2
+    from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
+    from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
+
+    seen: list[str] = []
+    with grpc.insecure_channel(suite.relay) as channel:
+        stream = rpc.RelayServiceStub(channel).SubscribeNotifications(
+            pb.SubscribeNotificationsRequest(topic=f"HISTORY_READY:{request_id}"), timeout=3
+        )
+        try:
+            for item in stream:
+                seen.append(ingest_pb2.HistoryReadyNotification.NotificationStatus.Name(item.notification.status))
+        except grpc.RpcError as error:
+            assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    return sorted(set(seen))
+
+
+def test_the_same_range_again_is_answered_from_the_table(suite: Suite) -> None:
+    span = minutes(0, CANDLES)
+    before = suite.rows("BTC/USDT.SIM", 60, span)
+    command = start_history(suite, "BTC/USDT", span)
+    stdout, stderr = command.communicate(timeout=60)
+    assert command.returncode == 0, stderr
+    assert json.loads(stdout)["row_count"] == CANDLES
+    assert suite.rows("BTC/USDT.SIM", 60, span).equals(before)
+
+
+def test_true_holes_are_verified_empty(suite: Suite) -> None:
+    table = recorded()
+    span = minutes(0, 2_160)
+    stdout, stderr = start_history(suite, "HOLE/USDT", span).communicate(timeout=120)
+    answer = json.loads(stdout or "{}")
+    assert answer.get("status") == "OK", stderr
+    assert (answer["row_count"], answer["empty_periods"]) == (len(table), 2_160 - len(table))
+    expected = table.rename_columns(["open_time", *table.column_names[1:]])
+    times = pc.multiply(expected["open_time"], 1_000)
+    assert_equal(suite.rows("HOLE/USDT.SIM", 60, span), expected.set_column(0, "open_time", times))
+
+
+def test_the_first_candles_only(suite: Suite) -> None:
+    span = minutes(0, 2_160)
+    run = suite.dexorder(
+        "history", "TRX/USDT.SIM", "1m", "--since", iso(span.start_ns), "--until", iso(span.end_ns),
+        "--limit", "10", "--json",
+    )  # fmt: skip
+    assert json.loads(run.stdout)["row_count"] == 10, run.stderr
+    assert len(suite.rows("TRX/USDT.SIM", 60, span)) == 10
+
+
+def test_an_unknown_symbol_ends_in_an_error_that_names_it(suite: Suite) -> None:
+    command = start_history(suite, "NOSUCH/USDT", minutes(0, 60))
+    _, stderr = command.communicate(timeout=120)
+    assert command.returncode == 1
+    assert "NOSUCH/USDT" in stderr
+
+
+def test_garbage_on_the_broker_port_changes_nothing(suite: Suite, tmp_path: Path) -> None:
+    import zmq
+
+    counter = "dexorder_relay_frames_dropped_total"
+    before = suite.metric("relay", counter)  # a part killed earlier may have left a late frame or two
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.setsockopt(zmq.LINGER, 1_000)
+        socket.connect(f"tcp://127.0.0.1:{suite.base_port + 5}")
+        for frames in (
+            [b""],
+            [b"\x02", b"\x20"],
+            [b"\x01", b"\xff" * 5_000],
+            [b"\x01", b"\x21\xff"],
+            [b"a", b"b", b"c"],
+        ):
+            socket.send_multipart(frames)
+    command = start_history(suite, "LTC/USDT", minutes(0, 500))
+    stdout, stderr = command.communicate(timeout=120)
+    assert command.returncode == 0, stderr
+    assert json.loads(stdout)["row_count"] == 500
+    assert suite.metric("relay", counter) - before == 5, "each is dropped and counted"

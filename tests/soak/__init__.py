@@ -1,0 +1,1 @@
+"""Long campaigns; each prints a Markdown table that is kept under bench/results."""

@@ -1,0 +1,128 @@
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner, Result
+
+from dexorder.cli.app import app
+from tests.fakes.candle_table import HOURS, START, TICKER
+from tests.fakes.relay_server import FakeRelay, Notify, ended
+
+ASKED = ["history", TICKER, "1h", "--since", "2024-01-01", "--until", "2024-01-02T06:00"]
+
+
+def run(*more: str) -> Result:
+    return CliRunner().invoke(app, [*ASKED, *more])
+
+
+def test_rows_and_the_notification_are_printed(fake: FakeRelay) -> None:
+    result = run()
+    assert result.exit_code == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert any(line.split() == ["2024-01-01", "00:00:00", "100", "102", "99", "101", "1"] for line in lines)
+    assert any("10 more" in line for line in lines)
+    name = fake.submitted[0].request_id
+    assert lines[-1].startswith(f"HISTORY_READY:{name} OK: 30 rows in trading.ohlc, 0 periods verified empty, snapshot")
+    assert "30 of 30 candles" in result.stderr and "candles" not in result.stdout
+
+
+def test_json_is_one_object_with_the_rows(fake: FakeRelay) -> None:
+    fake.ends.empty_periods = 3
+    result = run("--json", "--quiet")
+    assert result.exit_code == 0 and result.stderr == ""
+    found = json.loads(result.stdout)
+    assert (found["status"], found["row_count"], found["empty_periods"], found["missing"]) == ("OK", HOURS, 3, [])
+    assert found["table"] == "trading.ohlc" and isinstance(found["snapshot_id"], int)
+    assert len(found["rows"]) == HOURS
+    assert found["rows"][0] == {
+        "ticker": TICKER, "period_seconds": 3600, "open_time": "2024-01-01T00:00:00Z",
+        "open": 100.0, "high": 102.0, "low": 99.0, "close": 101.0, "volume": 1.0,
+    }  # fmt: skip
+
+
+def test_an_error_names_the_missing_ranges(fake: FakeRelay) -> None:
+    missing = [{"start_time": START, "end_time": START + 7_200_000_000_000}]
+    fake.ends = ended(Notify.ERROR, missing=missing, error_message="gave up")
+    result = run("--quiet", "--json")
+    assert result.exit_code == 1
+    assert "missing [2024-01-01T00:00:00Z, 2024-01-01T02:00:00Z)" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    found = json.loads(result.stdout)
+    assert found["rows"] is None and found["missing"][0]["start_ns"] == START
+
+
+def test_files_are_written_by_their_ending(fake: FakeRelay, tmp_dir: Path) -> None:
+    assert run("--out", "rows.parquet", "--rows", "0").exit_code == 0
+    assert run("--out", "rows.csv", "--plot", "chart.html").exit_code == 0
+    assert pq.read_table(tmp_dir / "rows.parquet")["close"].to_pylist()[:2] == [101.0, 102.0]
+    with (tmp_dir / "rows.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == HOURS and rows[0]["ticker"] == TICKER
+    page = (tmp_dir / "chart.html").read_text()
+    assert "candlestick" in page and 'src="http' not in page
+    assert sorted(p.name for p in tmp_dir.iterdir()) == ["chart.html", "rows.csv", "rows.parquet"]
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "message"),
+    [
+        (["--out", "rows.xlsx"], 2, "ends in neither .parquet nor .csv"),
+        (["--out", "no/such/rows.csv"], 2, "is not there"),
+        (["--plot", "chart.png"], 2, "does not end in .html"),
+        (["--limit", "0"], 2, "limit"),
+        (["--until", "2023-01-01"], 1, "until 2023-01-01 is not after since 2024-01-01"),
+        (["--since", "soon"], 1, "'soon' is not ISO 8601"),
+    ],
+)
+def test_bad_arguments_submit_nothing(fake: FakeRelay, tmp_dir: Path, more: list[str], code: int, message: str) -> None:
+    result = run(*more)
+    assert result.exit_code == code
+    assert message in result.stderr
+    assert not fake.submitted
+
+
+def test_a_refusal_is_one_line(fake: FakeRelay) -> None:
+    fake.refuse = "ticker 'BTC/USDT.SIM': unknown venue"
+    result = run()
+    assert result.exit_code == 1
+    assert result.stderr == "dexorder: the relay answered INVALID: ticker 'BTC/USDT.SIM': unknown venue\n"
+
+
+def test_the_chart_is_drawn(fake: FakeRelay) -> None:
+    assert "┃" in run("--chart", "--rows", "0").stdout
+
+
+def test_ctrl_c_leaves_the_request_and_says_its_name(fake: FakeRelay) -> None:
+    fake.stuck = True
+    command = [sys.executable, "-m", "dexorder", *ASKED, "--request-id", "mine"]
+    child = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a run in the background ignores it
+    )  # fmt: skip
+    assert child.stderr is not None
+    said = child.stderr.readline()  # progress: it is being followed
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate(timeout=20)
+    assert "candles" in said
+    assert child.returncode == 130 and out == ""
+    assert "request mine goes on; look it up: dexorder requests show mine" in err
+    assert not fake.cancelled
+
+
+def test_requests_are_listed_shown_and_cancelled(fake: FakeRelay) -> None:
+    run("--request-id", "one", "--quiet")
+    runner = CliRunner()
+    listed = runner.invoke(app, ["requests", "list", "--json"])
+    assert [r["request_id"] for r in json.loads(listed.stdout)] == ["one"]
+    assert "BTC/USDT.SIM" in runner.invoke(app, ["requests", "list"]).stdout
+    assert json.loads(runner.invoke(app, ["requests", "show", "one", "--json"]).stdout)["status"] == "OK"
+    assert runner.invoke(app, ["requests", "cancel", "one"]).exit_code == 0
+    assert fake.cancelled == ["one"]
+    unknown = runner.invoke(app, ["requests", "show", "other"])
+    assert unknown.exit_code == 1 and "'other' is unknown" in unknown.stderr

@@ -1,0 +1,35 @@
+"""A relay that answers as a test says, with a real small Iceberg table behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.candle_table import HOURS, Warehouse, make_warehouse
+from tests.fakes.relay_server import FakeRelay, Notify, ended, serving
+
+
+@pytest.fixture(scope="session")
+def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
+    """Thirty candles in two snapshots."""
+    return make_warehouse(tmp_path_factory.mktemp("iceberg"))
+
+
+@pytest.fixture
+def fake(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRelay]:
+    """A relay whose requests end OK with all thirty candles; DEXORDER_RELAY leads to it."""
+    for name in ("DEXORDER_CATALOG_NAME", "DEXORDER_CATALOG_URI", "DEXORDER_CATALOG_WAREHOUSE", "DEXORDER_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    relay = FakeRelay(warehouse.properties, ended(Notify.OK, rows=HOURS, snapshot=warehouse.last_snapshot))
+    with serving(relay):
+        monkeypatch.setenv("DEXORDER_RELAY", relay.address)
+        yield relay
+
+
+@pytest.fixture
+def tmp_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder of the test's own."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

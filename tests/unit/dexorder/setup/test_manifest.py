@@ -1,0 +1,86 @@
+"""jars.toml, jars.lock and the check of a folder against it."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from dexorder.setup import jars
+from dexorder.setup.errors import SetupError
+from dexorder.setup.manifest import LockedJar, check_folder, parse_lock, parse_wanted, render_lock
+
+
+def jar(coordinate: str, content: bytes) -> LockedJar:
+    return LockedJar(coordinate, hashlib.sha256(content).hexdigest())
+
+
+ONE, TWO = jar("g:one:1.0", b"1"), jar("g.h:two_2.13:2.0.Final", b"2")
+
+
+def fill(folder: Path, **content: bytes) -> None:
+    for name, data in {"one-1.0.jar": b"1", "two_2.13-2.0.Final.jar": b"2", **content}.items():
+        (folder / name).write_bytes(data)
+
+
+def test_complete_folder_has_no_problem(tmp_path: Path) -> None:
+    fill(tmp_path)
+    assert check_folder(tmp_path, (ONE, TWO)) == []
+
+
+def test_wrong_sum_names_the_coordinate(tmp_path: Path) -> None:
+    fill(tmp_path, **{"one-1.0.jar": b"tampered"})
+    assert check_folder(tmp_path, (ONE, TWO)) == ["g:one:1.0 has another SHA-256 than the one pinned"]
+
+
+def test_missing_jar_names_the_coordinate(tmp_path: Path) -> None:
+    fill(tmp_path)
+    (tmp_path / "two_2.13-2.0.Final.jar").unlink()
+    assert check_folder(tmp_path, (ONE, TWO)) == ["g.h:two_2.13:2.0.Final is missing"]
+
+
+def test_jar_that_nobody_pinned_is_refused(tmp_path: Path) -> None:
+    fill(tmp_path, **{"evil-1.jar": b"x"})
+    assert check_folder(tmp_path, (ONE, TWO)) == ["evil-1.jar is not in jars.lock"]
+
+
+def test_lock_round_trip_is_sorted() -> None:
+    text = render_lock({"b": (ONE, TWO), "a": (TWO,)})
+    assert parse_lock(text) == {"a": (TWO,), "b": (TWO, ONE)}
+    assert render_lock(parse_lock(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ('[s]\n"g:a:1" = "abc"\n', "g:a:1"),
+        (f'[s]\n"g:a" = "{ONE.sha256}"\n', "g:a"),
+        (f'[s]\n"g:../a:1" = "{ONE.sha256}"\n', "g:../a:1"),
+        (f'[s]\n"g:a:1" = "{ONE.sha256}"\n"h:a:1" = "{TWO.sha256}"\n', "file name"),
+    ],
+)
+def test_broken_lock_is_refused(text: str, names: str) -> None:
+    with pytest.raises(SetupError, match=names):
+        parse_lock(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("[s]\ntransitive = true\n", "coordinates"),
+        ('[s]\ncoordinates = ["g:a:1"]\n', "transitive"),
+        ('[s]\ncoordinates = ["g:a"]\ntransitive = true\n', "'g:a'"),
+    ],
+)
+def test_broken_list_is_refused(text: str, names: str) -> None:
+    with pytest.raises(SetupError, match=names):
+        parse_wanted(text)
+
+
+def test_the_projects_lock_answers_the_projects_list() -> None:
+    wanted, locked = parse_wanted(jars.WANTED_FILE.read_text()), parse_lock(jars.LOCK_FILE.read_text())
+    assert set(wanted) == set(locked) == {"spark", "kafka"}
+    for name, each in wanted.items():
+        assert set(each.coordinates) <= {found.coordinate for found in locked[name]}
+    # The broker with what it needs (55 jars), and a logging backend.
+    assert len(locked["kafka"]) == 56
+    assert "http" not in jars.WANTED_FILE.read_text()

@@ -1,0 +1,60 @@
+import http.server
+import socket
+import threading
+
+import grpc
+import pytest
+from grpc_health.v1 import health as grpc_health
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from dexorder.supervisor.health import check
+from tests.fixtures_kafka import free_ports
+
+
+@pytest.mark.parametrize("scheme", ["grpc", "http", "kafka"])
+async def test_nobody_there_is_an_answer(scheme: str) -> None:
+    answer = await check(f"{scheme}://127.0.0.1:{free_ports(1)[0]}")
+    assert (answer.ready, answer.detail) == (False, "does not accept connections")
+
+
+@pytest.mark.parametrize("scheme", ["grpc", "kafka"])
+async def test_somebody_who_says_nothing_is_not_ready(scheme: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:  # connections wait in its backlog
+        port = mute.getsockname()[1]
+        assert not (await check(f"{scheme}://127.0.0.1:{port}", timeout_s=0.2)).ready
+
+
+async def test_grpc_health_is_believed() -> None:
+    server, servicer = grpc.aio.server(), grpc_health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    await servicer.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
+    answer = await check(f"grpc://127.0.0.1:{port}")
+    assert (answer.ready, answer.detail) == (False, "runs, but is not serving yet")
+    await servicer.set("", health_pb2.HealthCheckResponse.SERVING)
+    assert (await check(f"grpc://127.0.0.1:{port}")).ready
+    await server.stop(0)
+
+
+@pytest.mark.parametrize(("code", "ready"), [(200, True), (503, False)])
+async def test_healthz_is_believed(code: int, ready: bool) -> None:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(code)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        assert (await check(f"http://127.0.0.1:{server.server_port}")).ready is ready
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.kafka
+async def test_a_real_kafka_is_ready(kafka: str) -> None:
+    assert (await check(f"kafka://{kafka}")).ready

@@ -1,0 +1,95 @@
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from dexorder.supervisor.plan import OWNED, PARTS, STOP_ORDER, Part, Ports, SuiteOptions, parse_only, plan
+
+DIR = Path("/srv/suite")
+
+
+def parts(**options: object) -> dict[str, Part]:
+    asked = SuiteOptions(DIR, **options)  # type: ignore[arg-type]
+    return {p.name: p for p in plan(asked, java={"JAVA_HOME": "/j", "PATH": "/j/bin"}, spark_jars=Path("/jars"))}
+
+
+IN_ORDER = (
+    "relay", "udsource", "gateway", "kafka", "kafka_controller", "broker", "events_sub", "events_router", "sim", "web",
+    "relay_metrics", "ingestor_metrics", "gateway_metrics", "udsource_metrics", "spark_metrics", "ingestor", "spark",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("offset", "name"), list(enumerate(IN_ORDER)))
+def test_base_port_lays_out_one_block(offset: int, name: str) -> None:
+    assert getattr(Ports.from_base(20_000), name) == 20_000 + offset
+
+
+def test_every_default_port_is_another_and_every_block_too() -> None:
+    for ports in (Ports(), Ports.from_base(1024)):
+        numbers = [getattr(ports, field.name) for field in fields(ports)]
+        assert len(set(numbers)) == len(numbers)
+
+
+@pytest.mark.parametrize("base", [-1, 0, 1023, 65_520, 70_000])
+def test_a_block_that_does_not_fit_is_refused(base: int) -> None:
+    with pytest.raises(ValueError, match=f"base port {base} is not within"):
+        Ports.from_base(base)
+
+
+def test_every_part_listens_on_ports_and_is_stopped() -> None:
+    assert set(OWNED) == set(PARTS) == set(STOP_ORDER)
+
+
+@pytest.mark.parametrize(
+    ("part", "variable", "value"),
+    [
+        ("relay", "DEXORDER_RELAY_LISTEN", "127.0.0.1:20000"),
+        ("relay", "DEXORDER_RELAY_BROKER_LISTEN", "tcp://127.0.0.1:20005"),
+        ("relay", "DEXORDER_RELAY_DB", "/srv/suite/relay.db"),
+        ("relay", "DEXORDER_RELAY_METRICS_LISTEN", "127.0.0.1:20010"),
+        ("relay", "DEXORDER_CATALOG_URI", "sqlite:////srv/suite/catalog.db"),
+        ("relay", "DEXORDER_CATALOG_WAREHOUSE", "file:///srv/suite/warehouse"),
+        ("ingestor", "DEXORDER_INGESTOR_BROKER", "tcp://127.0.0.1:20005"),
+        ("ingestor", "DEXORDER_INGESTOR_GATEWAY", "127.0.0.1:20002"),
+        ("ingestor", "DEXORDER_INGESTOR_LISTEN", "127.0.0.1:20015"),
+        ("ingestor", "DEXORDER_EXCHANGES", "/srv/suite/exchanges.yaml"),
+        ("gateway", "DEXORDER_GATEWAY_KAFKA", "127.0.0.1:20003"),
+        ("udsource", "DEXORDER_UDSOURCE_LISTEN", "127.0.0.1:20001"),
+        ("udsource", "DEXORDER_UDSOURCE_METRICS_LISTEN", "127.0.0.1:20013"),
+        ("spark", "DEXORDER_SPARK_SOURCE", "127.0.0.1:20001"),
+        ("spark", "DEXORDER_SPARK_CHECKPOINT", "/srv/suite/checkpoint"),
+        ("spark", "DEXORDER_SPARK_JARS", "/jars"),
+        ("spark", "JAVA_HOME", "/j"),
+        ("sim", "DEXORDER_SIM_LISTEN", "127.0.0.1:20008"),
+        ("sim", "DEXORDER_SIM_RECORDED", '["/a.parquet=BTC/USDT"]'),
+    ],
+)
+def test_parts_are_told_where_the_others_are(part: str, variable: str, value: str) -> None:
+    made = parts(ports=Ports.from_base(20_000), recorded=("/a.parquet=BTC/USDT",))
+    assert made[part].env[variable] == value
+
+
+def test_a_part_waits_only_for_parts_of_its_own_suite() -> None:
+    assert parts()["ingestor"].after == ("relay", "gateway", "sim")
+    assert parts()["spark"].after == parts()["kafka"].after == ()
+    assert parts(only=("ingestor", "relay"))["ingestor"].after == ("relay",)
+
+
+def test_an_external_kafka_replaces_the_embedded_one() -> None:
+    made = parts(kafka="broker.example:9092")
+    assert "kafka" not in made and made["gateway"].after == ()
+    assert made["udsource"].env["DEXORDER_UDSOURCE_KAFKA"] == "broker.example:9092"
+
+
+def test_health_is_asked_in_the_parts_own_way() -> None:
+    made = parts(ports=Ports.from_base(20_000))
+    assert made["kafka"].health == "kafka://127.0.0.1:20003"
+    assert made["sim"].health == "http://127.0.0.1:20008"
+    assert made["spark"].health == "grpc://127.0.0.1:20016"
+
+
+def test_only_takes_known_names() -> None:
+    assert parse_only("spark, relay") == ("spark", "relay")
+    assert list(parts(only=("spark", "relay"))) == ["relay", "spark"]
+    with pytest.raises(ValueError, match=r"'web' is no part .* kafka, sim"):
+        parse_only("relay,web")

@@ -1,0 +1,89 @@
+import socket
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dexorder.errors import SuiteFailed
+from dexorder.supervisor import prepare
+from dexorder.supervisor.plan import Ports, SuiteOptions
+from services.common.exchanges import load_exchanges
+
+ROOT = Path(__file__).resolve().parents[4]
+
+
+def test_the_shipped_exchanges_file_is_the_repositorys() -> None:
+    packaged = resources.files("dexorder") / "data" / "sim.yaml"
+    assert packaged.read_text() == (ROOT / "exchanges" / "sim.yaml").read_text()
+
+
+def test_sim_is_pointed_at_the_running_exchange(tmp_path: Path) -> None:
+    options = SuiteOptions(tmp_path, Ports.from_base(20_000))
+    prepare.write_exchanges(None, options)
+    venue = load_exchanges(tmp_path / "exchanges.yaml")["SIM"]
+    assert (venue.rest_url, venue.ws_url) == ("http://127.0.0.1:20008", "ws://127.0.0.1:20008")
+
+
+def test_other_venues_stay_as_they_are(tmp_path: Path) -> None:
+    prepare.write_exchanges(ROOT / "exchanges" / "binance.yaml", SuiteOptions(tmp_path))
+    written: Any = yaml.safe_load((tmp_path / "exchanges.yaml").read_text())
+    assert written == yaml.safe_load((ROOT / "exchanges" / "binance.yaml").read_text())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("exchanges: {X: {ccxt: nowhere}}", "nowhere"), ("exchanges: {}", "exchanges"), ("a: [", "not YAML")],
+)
+def test_a_wrong_exchanges_file_stops_the_start(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(text)
+    with pytest.raises(SuiteFailed, match=message):
+        prepare.write_exchanges(file, SuiteOptions(tmp_path))
+    with pytest.raises(SuiteFailed, match="No such file"):
+        prepare.write_exchanges(tmp_path / "none.yaml", SuiteOptions(tmp_path))
+
+
+async def test_a_taken_port_is_named_with_its_part() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        options = SuiteOptions(Path("/nowhere"), Ports(broker=port), only=("relay",))
+        assert ("relay", "broker", port) in prepare.taken_ports(options)
+        options = SuiteOptions(Path("/nowhere"), Ports(sim=port), only=("sim",))
+        with pytest.raises(SuiteFailed, match=rf"port {port} \(sim\) is taken: .*--base-port"):
+            await prepare.ports_free(options, patience_s=0)
+    await prepare.ports_free(options, patience_s=0)
+
+
+def test_a_folder_has_one_suite(tmp_path: Path) -> None:
+    with (
+        prepare.locked(tmp_path / "new"),
+        pytest.raises(SuiteFailed, match=r"in use by another `dexorder up`, process \d+"),
+        prepare.locked(tmp_path / "new"),
+    ):
+        pass
+    with prepare.locked(tmp_path / "new"):
+        pass
+
+
+def test_recorded_files_are_absolute_and_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a=b.csv").touch()
+    monkeypatch.chdir(tmp_path)
+    assert prepare.recorded_entries(["a=b.csv=BTC/USDT"]) == (f"{tmp_path}/a=b.csv=BTC/USDT",)
+    for wrong, message in (
+        ("a=b.csv", "is not there"),
+        ("BTC", "is not FILE=SYMBOL"),
+        ("x.csv=A/B", "x.csv is not there"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            prepare.recorded_entries([wrong])
+
+
+def test_missing_java_or_jars_says_what_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEXORDER_CACHE", str(tmp_path))
+    assert prepare.java_and_jars(["relay", "sim"]) == ({}, None)
+    with pytest.raises(SuiteFailed, match="make setup"):
+        prepare.java_and_jars(["spark"])

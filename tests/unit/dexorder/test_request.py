@@ -1,0 +1,61 @@
+import datetime as dt
+
+import pytest
+
+from dexorder.errors import RequestRefused
+from dexorder.request import Moment, make_request, moment_ns, parse_period
+from services.common.errors import InvalidRequest
+from services.common.market import iso
+
+
+@pytest.mark.parametrize(
+    ("period", "since", "until", "expected"),
+    [
+        ("1h", "2024-01-01T00:59:59Z", "2024-01-01T03:30", ("2024-01-01T00:00:00Z", "2024-01-01T03:00:00Z", 3)),
+        (3600, dt.date(2024, 1, 1), dt.datetime(2024, 1, 2), ("2024-01-01T00:00:00Z", "2024-01-02T00:00:00Z", 24)),
+        ("1w", "2024-01-03", "2024-01-18", ("2024-01-01T00:00:00Z", "2024-01-15T00:00:00Z", 2)),
+        ("1M", "2024-01-31", "2024-03-01", ("2024-01-01T00:00:00Z", "2024-03-01T00:00:00Z", 2)),
+        ("60", "2024-01-01T02:00+02:00", "2024-01-01T00:05", ("2024-01-01T00:00:00Z", "2024-01-01T00:05:00Z", 5)),
+    ],
+)
+def test_ends_are_floored_to_the_grid(
+    period: str | int, since: Moment, until: Moment, expected: tuple[str, str, int]
+) -> None:
+    request = make_request("id", "BTC/USDT.SIM", period, since, until)
+    assert (iso(request.span.start_ns), iso(request.span.end_ns), request.expected_candles) == expected
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"ticker": "BTCUSDT"}, "'BTCUSDT' is not SYMBOL.VENUE"),
+        ({"period": "7m"}, "'7m' is none of 1s, 1m"),
+        ({"period": 61}, "61 is none of"),
+        ({"since": "yesterday"}, "'yesterday' is not ISO 8601"),
+        ({"until": "2023-12-31"}, "until 2023-12-31 is not after since 2024-01-01"),
+        ({"until": "2024-01-01T00:30"}, "lie in the same 1h candle"),
+        ({"until": 2**64}, "outside"),
+        ({"limit": 0}, "limit 0"),
+    ],
+)
+def test_a_value_that_means_nothing_is_named(changed: dict[str, object], message: str) -> None:
+    good = {"ticker": "BTC/USDT.SIM", "period": "1h", "since": "2024-01-01", "until": "2024-01-02", "limit": None}
+    with pytest.raises(RequestRefused, match=message):
+        make_request("id", **{**good, **changed})  # type: ignore[arg-type]
+
+
+def test_limit_bounds_what_is_expected() -> None:
+    assert make_request("id", "A/B.SIM", "1h", "2024-01-01", "2024-01-02", limit=5).expected_candles == 5
+    message = make_request("id", "A/B.SIM", "1h", "2024-01-01", "2024-01-02").message()
+    assert not message.HasField("limit") and not message.HasField("client_id")
+
+
+def test_nanoseconds_pass_as_they_are() -> None:
+    assert moment_ns(1_700_000_000_000_000_001) == 1_700_000_000_000_000_001
+
+
+def test_periods_by_name_and_number() -> None:
+    assert parse_period("1m") == parse_period("60") == parse_period(60) == 60
+    assert parse_period("1M") == 2_592_000
+    with pytest.raises(InvalidRequest):
+        parse_period("-60")

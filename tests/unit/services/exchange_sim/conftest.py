@@ -1,0 +1,82 @@
+"""A simulated exchange on a free port and an unmodified ccxt client that talks to it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import cached_property
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import ccxt.async_support as ccxt
+import pytest
+
+from services.exchange_sim.config import SimSettings
+from services.exchange_sim.server import serve
+
+NOW_NS = 1_700_000_123 * 1_000_000_000
+"""2023-11-14 22:15:23, in the middle of a minute."""
+
+
+class Exchange:
+    def __init__(self, url: str, http: aiohttp.ClientSession, options: dict[str, Any]) -> None:
+        self.url = url
+        self.http = http
+        self._options = options
+
+    @cached_property
+    def client(self) -> Any:
+        """Made when a test first wants it: building one takes longer than most tests."""
+        client = ccxt.binance({"options": self._options, "enableRateLimit": False})
+        point_at(client, self.url)
+        return client
+
+    async def close(self) -> None:
+        if "client" in vars(self):
+            await self.client.close()
+
+    async def klines(self, **query: str | int) -> list[list[Any]]:
+        async with self.http.get(f"{self.url}/api/v3/klines", params=query) as answer:
+            assert answer.status == 200, await answer.text()
+            rows: list[list[Any]] = await answer.json()
+            return rows
+
+    async def faults(self, *rules: dict[str, Any]) -> None:
+        async with self.http.post(f"{self.url}/sim/faults", json=list(rules)) as answer:
+            assert answer.status == 200, await answer.text()
+
+    async def stats(self) -> dict[str, Any]:
+        async with self.http.get(f"{self.url}/sim/stats") as answer:
+            stats: dict[str, Any] = await answer.json()
+            return stats
+
+
+def point_at(client: Any, url: str) -> None:
+    """Rewrite scheme, host and port of every API URL; the paths stay."""
+    client.urls["api"] = {name: url + urlsplit(address).path for name, address in client.urls["api"].items()}
+
+
+@asynccontextmanager
+async def running(options: dict[str, Any] | None = None, **settings: Any) -> AsyncIterator[Exchange]:
+    async with AsyncExitStack() as stack:
+        config = SimSettings(listen="127.0.0.1:0", **{"now_ns": NOW_NS, **settings})
+        url = await stack.enter_async_context(serve(config))
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        exchange = Exchange(url, http, options or {})
+        stack.push_async_callback(exchange.close)
+        yield exchange
+
+
+Start = Callable[..., AbstractAsyncContextManager[Exchange]]
+
+
+@pytest.fixture
+def start() -> Start:
+    return running
+
+
+@pytest.fixture
+async def exchange() -> AsyncIterator[Exchange]:
+    async with running() as started:
+        yield started

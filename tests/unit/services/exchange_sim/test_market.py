@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.exchange_sim.candles import CandleQuery, Candles
+from services.exchange_sim.instruments import INSTRUMENTS
+from services.exchange_sim.market import TRADES_A_SECOND, SyntheticMarket
+from services.exchange_sim.periods import DAY, PERIODS, Period
+
+NOW_S = 1_700_000_123
+NOW_NS = NOW_S * 1_000_000_000
+MARKETS = {instrument.id: SyntheticMarket(instrument, seed=7) for instrument in INSTRUMENTS}
+BTC = MARKETS["BTCUSDT"]
+LISTED_S = BTC.instrument.listed_s
+
+markets = st.sampled_from(list(MARKETS.values()))
+periods = st.sampled_from(list(PERIODS.values()))
+moments = st.integers(min_value=LISTED_S, max_value=NOW_S - 1)
+
+
+def fetch(
+    market: SyntheticMarket,
+    period: Period,
+    start_s: int | None = None,
+    end_s: int | None = None,
+    limit: int = 1000,
+    now_ns: int = NOW_NS,
+) -> Candles:
+    start_ms, end_ms = (None if time_s is None else time_s * 1000 for time_s in (start_s, end_s))
+    return market.candles(period, CandleQuery(start_ms, end_ms, limit), now_ns=now_ns)
+
+
+def same(a: Candles, b: Candles) -> bool:
+    return all(np.array_equal(x, y) for x, y in zip(a.columns(), b.columns(), strict=True))
+
+
+@given(markets, periods, moments)
+def test_candles_are_well_formed_and_joined(market: SyntheticMarket, period: Period, start_s: int) -> None:
+    rows = fetch(market, period, start_s, limit=300)
+    assert np.array_equal(np.diff(period.indexes(rows.open_s)), np.ones(max(len(rows) - 1, 0)))
+    assert (rows.low <= np.minimum(rows.open, rows.close)).all()
+    assert (rows.high >= np.maximum(rows.open, rows.close)).all()
+    assert (rows.low > 0).all() and (rows.volume > 0).all()
+    assert np.array_equal(rows.open[1:], rows.close[:-1])
+
+
+@given(markets, periods, moments, st.integers(1, 400), st.integers(1, 50))
+@settings(deadline=None)
+def test_slicing_changes_nothing(market: SyntheticMarket, period: Period, start_s: int, count: int, page: int) -> None:
+    fresh = SyntheticMarket(market.instrument, seed=7)
+    whole = fetch(market, period, start_s, limit=count)
+
+    def pages() -> Iterator[Candles]:
+        since = start_s
+        while len(rows := fetch(fresh, period, since, limit=page)):
+            yield rows
+            since = period.open_s(period.index(int(rows.open_s[-1])) + 1)
+
+    seen = 0
+    for rows in pages():
+        rows = rows[: count - seen]
+        assert same(rows, whole[seen : seen + len(rows)])
+        seen += len(rows)
+        if seen >= count:
+            break
+    assert seen == len(whole)
+
+
+@given(markets, moments, st.sampled_from([(c, f) for c in PERIODS.values() for f in PERIODS.values() if c.nests(f)]))
+@settings(deadline=None, max_examples=200)
+def test_coarse_candle_is_the_sum_of_its_fine_ones(
+    market: SyntheticMarket, start_s: int, pair: tuple[Period, Period]
+) -> None:
+    coarse, fine = pair
+    index = coarse.index(max(start_s, market.instrument.listed_s))
+    start_s, end_s = coarse.open_s(index), coarse.open_s(index + 1)
+    if (end_s - start_s) // fine.step_s > 200_000:
+        return  # a month of seconds; the hours between them are compared elsewhere in this test
+    [row] = zip(*fetch(market, coarse, start_s, limit=1).columns(), strict=True)
+    parts = fetch(market, fine, start_s, end_s - 1, limit=10**9)
+    lot = 10 ** (market.instrument.lot_decimals or 0)
+    assert row[:5] == (start_s, parts.open[0], parts.high.max(), parts.low.min(), parts.close[-1])
+    assert round(row[5] * lot) == np.rint(parts.volume * lot).astype(np.int64).sum()
+
+
+@given(moments, st.sampled_from(["1m", "5m", "1h", "1d", "1w", "1M"]))
+@settings(deadline=None, max_examples=50)
+def test_running_candle_holds_the_seconds_so_far(now_s: int, name: str) -> None:
+    period = PERIODS[name]
+    if period.index(now_s) == period.index(LISTED_S):
+        return
+    [last] = zip(*fetch(BTC, period, limit=1, now_ns=now_s * 10**9).columns(), strict=True)
+    whole = fetch(BTC, period, last[0], limit=1)
+    hour = PERIODS["1h"]
+    split_s = max(last[0], hour.open_s(hour.index(now_s)))
+    seconds = fetch(BTC, PERIODS["1s"], split_s, now_s, limit=10**9)
+    before = fetch(BTC, hour, last[0], split_s - 1, limit=10**9) if split_s > last[0] else seconds[:0]
+    assert last[0] <= now_s < period.open_s(period.index(now_s) + 1)
+    assert last[1] == whole.open[0]
+    assert last[2] == max([*before.high, *seconds.high])
+    assert last[3] == min([*before.low, *seconds.low])
+    assert last[4] == seconds.close[-1]
+    assert last[5] == pytest.approx(before.volume.sum() + seconds.volume.sum(), rel=1e-12)
+
+
+def test_nothing_before_the_listing_or_after_now() -> None:
+    day = PERIODS["1d"]
+    everything = fetch(BTC, day, 0, limit=10**6)
+    assert everything.open_s[0] == LISTED_S
+    assert everything.open_s[-1] == NOW_S // DAY * DAY
+    assert not len(fetch(BTC, day, NOW_S + 1))
+    assert not len(fetch(BTC, day, 0, LISTED_S - 1))
+    assert not len(fetch(BTC, day, now_ns=(LISTED_S - 1) * 10**9))
+    assert fetch(BTC, PERIODS["1w"], 0, limit=1).open_s[0] == LISTED_S - 3 * DAY
+    first_week = fetch(BTC, PERIODS["1w"], 0, limit=1)
+    assert first_week.open[0] == everything.open[0]
+
+
+def test_query_edges_are_inclusive() -> None:
+    minute, start_s = PERIODS["1m"], LISTED_S + DAY
+    assert fetch(BTC, minute, start_s, start_s + 3600).open_s.tolist() == list(range(start_s, start_s + 3601, 60))
+    assert fetch(BTC, minute, start_s + 1, limit=1).open_s[0] == start_s + 60
+    assert fetch(BTC, minute, end_s=start_s, limit=3).open_s.tolist() == [start_s - 120, start_s - 60, start_s]
+    assert fetch(BTC, minute, start_s, limit=2).open_s.tolist() == [start_s, start_s + 60]
+    assert fetch(BTC, minute, limit=2).open_s.tolist() == [NOW_S // 60 * 60 - 60, NOW_S // 60 * 60]
+    assert not len(fetch(BTC, minute, start_s, start_s - 1))
+
+
+def test_values_for_ever() -> None:
+    """The market must not change between releases: recorded expectations elsewhere depend on it."""
+    [row] = zip(*fetch(BTC, PERIODS["1m"], 1_577_836_800, limit=1).columns(), strict=True)
+    assert row == (1577836800, 17615.94, 17626.57, 17615.9, 17624.42, 6.99264)
+
+
+@given(markets, moments, st.integers(1, 30))
+@settings(deadline=None, max_examples=50)
+def test_trades_add_up_to_the_seconds(market: SyntheticMarket, start_s: int, count: int) -> None:
+    start_s = max(start_s, market.instrument.listed_s)
+    seconds = fetch(market, PERIODS["1s"], start_s, limit=count)
+    first_id = market.first_trade_at(start_s * 1000, now_ns=NOW_NS)
+    trades = market.trades(first_id, TRADES_A_SECOND * len(seconds), now_ns=NOW_NS + 10**9)
+    assert first_id == (start_s - market.instrument.listed_s) * TRADES_A_SECOND
+    assert np.array_equal(np.diff(trades.id), np.ones(len(trades) - 1))
+    assert (np.diff(trades.time_ms) > 0).all() and (trades.amount > 0).all()
+    price = trades.price.reshape(-1, TRADES_A_SECOND)
+    lot = 10 ** (market.instrument.lot_decimals or 0)
+    lots = np.rint(trades.amount * lot).astype(np.int64).reshape(-1, TRADES_A_SECOND)
+    assert np.array_equal(trades.time_ms[::TRADES_A_SECOND] // 1000, seconds.open_s)
+    assert np.array_equal(price[:, 0], seconds.open) and np.array_equal(price[:, -1], seconds.close)
+    assert np.array_equal(price.max(axis=1), seconds.high) and np.array_equal(price.min(axis=1), seconds.low)
+    assert np.array_equal(lots.sum(axis=1), np.rint(seconds.volume * lot).astype(np.int64))
+
+
+@given(st.integers(LISTED_S * 1000 + 10_000, NOW_S * 1000))
+def test_first_trade_at_a_time(time_ms: int) -> None:
+    first_id = BTC.first_trade_at(time_ms, now_ns=NOW_NS)
+    around = BTC.trades(first_id - 1, 2, now_ns=NOW_NS + 10**9)
+    assert around.time_ms[0] < time_ms <= around.time_ms[1]
+
+
+def test_seeds_and_symbols_differ() -> None:
+    other = SyntheticMarket(BTC.instrument, seed=8)
+    assert not np.array_equal(fetch(BTC, PERIODS["1h"]).close, fetch(other, PERIODS["1h"]).close)
+    assert len({float(fetch(market, PERIODS["1h"]).close[-1]) for market in MARKETS.values()}) == len(MARKETS)

@@ -1,0 +1,139 @@
+"""Partitions in turn, buffers, and where a partition starts."""
+
+from __future__ import annotations
+
+import pytest
+
+from services.gateway.pixy.acks import AckRules
+from services.gateway.pixy.offers import Delivery, NotAssigned, Offers, Start, start_of
+
+TIMEOUT = 100
+
+
+def offers(*partitions: int, buffer: int = 4, **rules: int) -> Offers[str]:
+    made: Offers[str] = Offers(AckRules(**{"ack_timeout_ns": TIMEOUT, **rules}), buffer=buffer)
+    for partition in partitions:
+        made.assign(partition, Start(0, committed=True))
+    return made
+
+
+def fetch(into: Offers[str], partition: int, *offsets: int) -> None:
+    for offset in offsets:
+        into.fetched(partition, offset, f"{partition}:{offset}")
+
+
+def take(of: Offers[str], count: int, now_ns: int = 0) -> list[str]:
+    found = [of.next(now_ns=now_ns) for _ in range(count)]
+    return [delivery.record for delivery in found if delivery]
+
+
+@pytest.mark.parametrize(
+    ("offset", "metadata", "low", "high", "earliest", "start"),
+    [
+        (-1001, "", 3, 9, False, Start(9)),
+        (-1001, "", 3, 9, True, Start(3)),
+        (5, "", 3, 9, False, Start(5, committed=True)),
+        (9, "", 3, 9, False, Start(9, committed=True)),
+        (5, "BB.", 3, 9, False, Start(5, ((6, 7),), committed=True)),
+        (1, "BEBB.", 3, 9, False, Start(3, ((3, 6), (7, 8)))),
+        (1, "BB.", 3, 9, False, Start(3)),
+        (5, "BBX\ufffd", 3, 9, False, Start(5)),
+        (1, "BBX\ufffd", 3, 9, False, Start(3)),
+        # The topic was made anew: everything in it is news to the group.
+        (10, "BB.", 3, 9, False, Start(3)),
+    ],
+)
+def test_start_of_a_partition(offset: int, metadata: str, low: int, high: int, earliest: bool, start: Start) -> None:
+    found = start_of(offset, metadata, low=low, high=high, earliest=earliest)
+    assert (found.offset, found.acked, found.committed) == (start.offset, start.acked, start.committed)
+    assert bool(found.remark) == (offset >= 0 and not start.committed)
+
+
+def test_partitions_take_turns_and_keep_their_order() -> None:
+    of = offers(0, 1, 2)
+    fetch(of, 0, 0, 1, 2)
+    fetch(of, 1, 0)
+    fetch(of, 2, 0, 1)
+    assert take(of, 9) == ["0:0", "1:0", "2:0", "0:1", "2:1", "0:2"]
+
+
+def test_due_record_comes_before_new_ones() -> None:
+    of = offers(0)
+    fetch(of, 0, 0, 1, 2)
+    assert take(of, 2) == ["0:0", "0:1"]
+    assert of.next(now_ns=TIMEOUT) == Delivery(0, 0, "0:0", "timeout")
+    of.give_back(0, 0, now_ns=TIMEOUT)
+    assert of.next(now_ns=TIMEOUT) == Delivery(0, 0, "0:0", "given_back")
+    assert of.next(now_ns=TIMEOUT) == Delivery(0, 1, "0:1", "timeout")
+    assert of.next(now_ns=TIMEOUT) == Delivery(0, 2, "0:2")
+
+
+def test_full_partition_does_not_stop_the_others() -> None:
+    of = offers(0, 1, max_pending=1)
+    fetch(of, 0, 0, 1)
+    fetch(of, 1, 0)
+    assert take(of, 4) == ["0:0", "1:0"]
+    assert of.ack(0, 0)
+    assert take(of, 4) == ["0:1"]
+
+
+def test_buffer_has_room_again_at_half() -> None:
+    of = offers(0)
+    fetch(of, 0, 0, 1, 2)
+    assert of.overfull() == []
+    fetch(of, 0, 3)
+    assert of.overfull() == [0]
+    take(of, 1)
+    assert not of.has_room(0)
+    take(of, 1)
+    assert of.has_room(0)
+
+
+def test_commits_are_what_changed() -> None:
+    of = offers(0, 1)
+    assert of.commits() == {}
+    fetch(of, 1, 0, 1)
+    take(of, 2)
+    of.ack(1, 1)
+    assert of.commits() == {1: (0, "BB.")}
+    of.committed({1: (0, "BB."), 7: (1, "")})
+    assert of.commits() == {}
+    of.ack(1, 0)
+    assert of.revoke(1) == (2, "")
+    assert of.revoke(1) is None
+    assert of.revoke(0) is None
+
+
+def test_new_group_commits_its_first_position() -> None:
+    of = offers()
+    of.assign(3, Start(9))
+    assert of.commits() == {3: (9, "")}
+
+
+def test_revoked_partition_is_forgotten() -> None:
+    of = offers(0, 1)
+    fetch(of, 0, 0)
+    take(of, 1)
+    of.revoke(0)
+    fetch(of, 0, 1)
+    of.give_back(0, 0, now_ns=0)
+    assert (take(of, 2), of.pending, of.partitions) == ([], 0, [1])
+    with pytest.raises(NotAssigned, match="partition 0"):
+        of.ack(0, 0)
+
+
+def test_ack_on_the_way_leaves_alone_what_was_not_offered() -> None:
+    of = offers(0)
+    fetch(of, 0, 0, 1)
+    assert not of.ack(0, 0, offered_only=True)
+    assert take(of, 1) == ["0:0"]
+    assert of.ack(0, 0, offered_only=True)
+
+
+def test_records_given_up_are_named() -> None:
+    of = offers(0, 1, max_retries=0)
+    fetch(of, 1, 0)
+    take(of, 1)
+    assert of.waits_for_ack == TIMEOUT
+    assert [(p, o.offset) for p, o in of.give_up(now_ns=TIMEOUT)] == [(1, 0)]
+    assert of.waits_for_ack == 0

@@ -1,0 +1,88 @@
+"""The producer while no broker is there: bounded, and silent about nothing."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from confluent_kafka import KafkaError
+from prometheus_client import CollectorRegistry
+
+from services.common.errors import Exhausted, InvalidRequest, NotAllowed, SuiteError, Unavailable
+from services.gateway.config import ClusterConfig, ProduceConfig
+from services.gateway.pixy.metrics import PixyMetrics
+from services.gateway.pixy.producer import RecordProducer, produce_error
+from tests.fixtures_kafka import free_ports
+
+
+def producer(registry: CollectorRegistry, rules: ProduceConfig) -> RecordProducer:
+    made = RecordProducer(ClusterConfig("c", f"127.0.0.1:{free_ports(1)[0]}", produce=rules), PixyMetrics(registry))
+    made.start()
+    return made
+
+
+def failed(registry: CollectorRegistry, mode: str) -> float | None:
+    return registry.get_sample_value("dexorder_gateway_records_produce_failed_total", {"cluster": "c", "mode": mode})
+
+
+async def test_send_fails_within_the_produce_timeout() -> None:
+    registry = CollectorRegistry()
+    of = producer(registry, ProduceConfig(timeout_seconds=0.3))
+    with pytest.raises(Unavailable, match="topic 't'"):
+        await of.send("t", b"", b"v", [])
+    await of.close(0.1)
+    assert failed(registry, "sync") == 1
+
+
+async def test_full_queue_refuses_and_what_was_queued_is_counted_as_lost() -> None:
+    registry = CollectorRegistry()
+    of = producer(registry, ProduceConfig(queue_messages=3))
+    for _ in range(3):
+        of.post("t", b"", b"v", [])
+    with pytest.raises(Exhausted, match="3 records"):
+        of.post("t", b"", b"v", [])
+    with pytest.raises(Exhausted, match="3 records"):
+        await of.send("t", b"", b"v", [])
+    await of.close(0.1)
+    assert (failed(registry, "async"), of.queued) == (3, 0)
+
+
+async def test_caller_that_went_away_disturbs_nobody() -> None:
+    registry = CollectorRegistry()
+    of = producer(registry, ProduceConfig())
+    gone = asyncio.create_task(of.send("t", b"", b"v", []))
+    await asyncio.sleep(0)
+    gone.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    await of.close(0.1)
+    assert failed(registry, "sync") == 1
+
+
+def test_linger_must_be_shorter_than_the_timeout() -> None:
+    with pytest.raises(ValueError, match="produce_linger_ms"):
+        RecordProducer(
+            ClusterConfig("c", "127.0.0.1:1", produce=ProduceConfig(timeout_seconds=0.001)),
+            PixyMetrics(CollectorRegistry()),
+        )
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (KafkaError.MSG_SIZE_TOO_LARGE, InvalidRequest),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, InvalidRequest),
+        (KafkaError._UNKNOWN_TOPIC, InvalidRequest),
+        (KafkaError.TOPIC_EXCEPTION, InvalidRequest),
+        (KafkaError.INVALID_RECORD, InvalidRequest),
+        (KafkaError._QUEUE_FULL, Exhausted),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, NotAllowed),
+        (KafkaError._MSG_TIMED_OUT, Unavailable),
+        (KafkaError._PURGE_INFLIGHT, Unavailable),
+        (KafkaError._FATAL, Unavailable),
+        (KafkaError.NOT_ENOUGH_REPLICAS, Unavailable),
+        (KafkaError.UNKNOWN, SuiteError),
+    ],
+)
+def test_failed_produce_has_a_status(code: int, error: type[SuiteError]) -> None:
+    assert type(produce_error(KafkaError(code), "t", 7)) is error

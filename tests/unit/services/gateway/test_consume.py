@@ -1,0 +1,371 @@
+"""ConsumeNAck and Ack against a real broker."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from services.common.config import split_address
+from services.gen.kafkapixy import kafkapixy_pb2 as pb
+from services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
+from tests.unit.services.gateway.conftest import WAIT_SECONDS, GatewayThread, StartGateway, refusal
+
+pytestmark = pytest.mark.kafka
+MakeTopic = Callable[[int], str]
+Write = Callable[..., None]
+
+
+def numbers(count: int, start: int = 0) -> list[bytes]:
+    return [b"%d" % n for n in range(start, start + count)]
+
+
+def committed(kafka: str, topic: str) -> tuple[int, str]:
+    consumer = Consumer({"bootstrap.servers": kafka, "group.id": topic, "log_level": 2})
+    try:
+        (found,) = consumer.committed([TopicPartition(topic, 0)], timeout=WAIT_SECONDS)
+        return found.offset, found.metadata or ""
+    finally:
+        consumer.close()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Poll; for what happens in the background without telling anyone."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_record_comes_as_it_was_produced(
+    grpc_stub: rpc.KafkaPixyStub, shared_gateway: GatewayThread, kafka_topic: MakeTopic
+) -> None:
+    topic = kafka_topic(1)
+    headers = [pb.RecordHeader(key="a", value=b"1"), pb.RecordHeader(key="a", value=b"\xff")]
+    grpc_stub.Produce(pb.ProdRq(topic=topic, key_value=b"k", message=b"v", headers=headers))
+    grpc_stub.Produce(pb.ProdRq(topic=topic))
+    grpc_stub.Produce(pb.ProdRq(topic=topic, key_undefined=True))
+    assert [shared_gateway.consume(topic, auto_ack=True) for _ in range(3)] == [
+        pb.ConsRs(partition=0, offset=0, key_value=b"k", message=b"v", headers=headers),
+        pb.ConsRs(partition=0, offset=1),
+        pb.ConsRs(partition=0, offset=2, key_undefined=True),
+    ]
+
+
+def test_each_call_acks_the_record_before(
+    start_gateway: StartGateway, kafka: str, kafka_topic: MakeTopic, write: Write
+) -> None:
+    topic = kafka_topic(1)
+    write(topic, *numbers(4))
+    gateway = start_gateway(long_polling_timeout_ms=200)
+    offsets = [gateway.consume(topic).offset]  # nothing to ack yet: the fields are 0
+    for _ in range(3):
+        offsets.append(gateway.consume(topic, ack_partition=0, ack_offset=offsets[-1]).offset)
+    assert offsets == [0, 1, 2, 3]
+    last = pb.ConsNAckRq(topic=topic, group=topic, ack_offset=3)
+    assert refusal(lambda: gateway.stub.ConsumeNAck(last))[0] == grpc.StatusCode.NOT_FOUND
+    gateway.stop()
+    assert committed(kafka, topic) == (4, "")
+
+
+def test_first_call_acks_nothing(start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write) -> None:
+    topic = kafka_topic(1)
+    write(topic, *numbers(2))
+    gateway = start_gateway(long_polling_timeout_ms=200)
+    assert gateway.consume(topic).offset == 0
+    gateway.stop()
+    assert start_gateway().offsets(topic, 2) == [0, 1]
+
+
+def test_acked_records_do_not_come_again_after_a_restart(
+    start_gateway: StartGateway, kafka: str, kafka_topic: MakeTopic, write: Write
+) -> None:
+    topic = kafka_topic(1)
+    write(topic, *numbers(6))
+    first = start_gateway()
+    assert first.offsets(topic, 5) == [0, 1, 2, 3, 4]
+    first.ack(topic, 1, 3, 4, 4)
+    first.stop()
+    assert committed(kafka, topic) == (0, "BBBC.")
+    second = start_gateway(long_polling_timeout_ms=300)
+    assert second.offsets(topic, 3) == [0, 2, 5]
+    second.ack(topic, 0, 2, 5)
+    second.stop()
+    assert committed(kafka, topic) == (6, "")
+
+
+def test_no_ack_wins_over_auto_ack(start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write) -> None:
+    topic = kafka_topic(1)
+    write(topic, *numbers(3))
+    first = start_gateway()
+    first.consume(topic, auto_ack=True)
+    first.consume(topic, auto_ack=True, no_ack=True)
+    first.stop()
+    assert start_gateway().offsets(topic, 2) == [1, 2]
+
+
+def test_acks_are_committed_while_running(
+    start_gateway: StartGateway, kafka: str, kafka_topic: MakeTopic, write: Write
+) -> None:
+    topic = kafka_topic(1)
+    write(topic, *numbers(3))
+    gateway = start_gateway(offsets_commit_interval_ms=50)
+    gateway.offsets(topic, 3)
+    gateway.ack(topic, 0, 2)
+    until(lambda: committed(kafka, topic) == (1, "BB."))
+
+
+def test_unacked_records_come_again_lowest_first(
+    start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write
+) -> None:
+    topic = kafka_topic(1)
+    write(topic, *numbers(3))
+    gateway = start_gateway(ack_timeout_seconds=1.0)
+    assert gateway.offsets(topic, 3) == [0, 1, 2]
+    gateway.ack(topic, 1)
+    assert gateway.offsets(topic, 2) == [0, 2]
+
+
+def test_record_is_dropped_after_its_retries(start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write) -> None:
+    topic = kafka_topic(1)
+    write(topic, *numbers(1))
+    gateway = start_gateway(ack_timeout_seconds=0.3, max_retries=1, long_polling_timeout_ms=700)
+    assert gateway.offsets(topic, 2) == [0, 0]
+    request = pb.ConsNAckRq(topic=topic, group=topic, no_ack=True)
+    assert refusal(lambda: gateway.stub.ConsumeNAck(request))[0] == grpc.StatusCode.NOT_FOUND
+
+
+def test_too_many_pending_stop_the_partition(start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write) -> None:
+    topic = kafka_topic(1)
+    write(topic, *numbers(4))
+    gateway = start_gateway(max_pending_messages=2, long_polling_timeout_ms=300)
+    assert gateway.offsets(topic, 2) == [0, 1]
+    request = pb.ConsNAckRq(topic=topic, group=topic, no_ack=True)
+    assert refusal(lambda: gateway.stub.ConsumeNAck(request))[0] == grpc.StatusCode.NOT_FOUND
+    gateway.ack(topic, 1)
+    assert gateway.offsets(topic, 1) == [2]
+
+
+def test_new_group_starts_at_the_end_and_says_so_at_once(
+    start_gateway: StartGateway, kafka: str, kafka_topic: MakeTopic, write: Write
+) -> None:
+    topic = kafka_topic(1)
+    write(topic, *numbers(3))
+    gateway = start_gateway(new_group_start="latest", long_polling_timeout_ms=100)
+    request = pb.ConsNAckRq(topic=topic, group=topic, no_ack=True)
+
+    def start_is_committed() -> bool:
+        assert refusal(lambda: gateway.stub.ConsumeNAck(request))[0] == grpc.StatusCode.NOT_FOUND
+        return committed(kafka, topic) == (3, "")
+
+    until(start_is_committed)
+    gateway.stop()
+    write(topic, *numbers(1))
+    assert start_gateway(new_group_start="latest").offsets(topic, 1) == [3]
+
+
+def test_waiting_callers_are_bounded(start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write) -> None:
+    topic = kafka_topic(1)
+    gateway = start_gateway(channel_buffer_size=2, long_polling_timeout_ms=20_000)
+    request = pb.ConsNAckRq(topic=topic, group=topic, auto_ack=True)
+    calls = [gateway.stub.ConsumeNAck.future(request) for _ in range(3)]
+    until(lambda: any(call.done() for call in calls))
+    (refused,) = (call for call in calls if call.done())
+    assert refused.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    write(topic, *numbers(2))
+    assert sorted(call.result(WAIT_SECONDS).offset for call in calls if call is not refused) == [0, 1]
+
+
+def test_caller_that_went_away_takes_nothing(start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write) -> None:
+    topic = kafka_topic(1)
+    gateway = start_gateway(long_polling_timeout_ms=20_000)
+    request = pb.ConsNAckRq(topic=topic, group=topic, auto_ack=True)
+    impatient = refusal(lambda: gateway.stub.ConsumeNAck(request, timeout=0.2))
+    assert impatient[0] == grpc.StatusCode.DEADLINE_EXCEEDED
+    cancelled = gateway.stub.ConsumeNAck.future(request)
+    cancelled.cancel()
+    write(topic, *numbers(2))
+    assert [gateway.consume(topic, auto_ack=True).offset for _ in range(2)] == [0, 1]
+
+
+BAD = [
+    ("ConsumeNAck", pb.ConsNAckRq(cluster="other", topic="t", group="g"), "cluster 'other'"),
+    ("ConsumeNAck", pb.ConsNAckRq(topic="", group="g"), "topic ''"),
+    ("ConsumeNAck", pb.ConsNAckRq(topic="a b", group="g"), "topic 'a b'"),
+    ("ConsumeNAck", pb.ConsNAckRq(topic="t", group=""), "group ''"),
+    ("ConsumeNAck", pb.ConsNAckRq(topic="t", group="g", ack_partition=-1), "ack_partition -1"),
+    ("ConsumeNAck", pb.ConsNAckRq(topic="t", group="g", ack_offset=-2), "ack_offset -2"),
+    ("Ack", pb.AckRq(cluster="other", topic="t", group="g"), "cluster 'other'"),
+    ("Ack", pb.AckRq(topic="", group="g"), "topic ''"),
+    ("Ack", pb.AckRq(topic="t", group=""), "group ''"),
+    ("Ack", pb.AckRq(topic="t", group="g", partition=-1), "partition -1"),
+    ("Ack", pb.AckRq(topic="t", group="g", offset=-1), "offset -1"),
+]
+
+
+@pytest.mark.parametrize(("method", "request_", "text"), BAD)
+def test_bad_request_is_refused_by_name(grpc_stub: rpc.KafkaPixyStub, method: str, request_: Any, text: str) -> None:
+    code, details = refusal(lambda: getattr(grpc_stub, method)(request_))
+    assert code == grpc.StatusCode.INVALID_ARGUMENT
+    assert text in details
+
+
+def test_ack_of_what_nobody_reads_is_refused(grpc_stub: rpc.KafkaPixyStub) -> None:
+    assert refusal(lambda: grpc_stub.Ack(pb.AckRq(topic="t", group="g")))[0] == grpc.StatusCode.INTERNAL
+
+
+def test_missing_topic_disturbs_nobody(shared_gateway: GatewayThread, kafka_topic: MakeTopic, write: Write) -> None:
+    topic = kafka_topic(1)
+    write(topic, *numbers(2))
+    assert shared_gateway.consume(topic, auto_ack=True).offset == 0
+    missing = pb.ConsNAckRq(topic="no-such-topic", group=topic, auto_ack=True)
+    code, details = refusal(lambda: shared_gateway.stub.ConsumeNAck(missing))
+    assert (code, "no-such-topic" in details) == (grpc.StatusCode.NOT_FOUND, True)
+    assert shared_gateway.consume(topic, auto_ack=True).offset == 1
+
+
+def test_groups_and_topics_are_independent(shared_gateway: GatewayThread, kafka_topic: MakeTopic, write: Write) -> None:
+    one, two = kafka_topic(1), kafka_topic(1)
+    write(one, *numbers(2))
+    write(two, *numbers(2))
+    places = [(topic, group) for topic in (one, two) for group in (f"{one}-a", f"{one}-b")] * 2
+    found = [shared_gateway.consume(topic, group, auto_ack=True).offset for topic, group in places]
+    assert found == [0] * 4 + [1] * 4
+
+
+def test_two_gateways_share_the_partitions_and_lose_nothing(
+    start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write
+) -> None:
+    topic = kafka_topic(4)
+    first = start_gateway(long_polling_timeout_ms=300)
+    request = pb.ConsNAckRq(topic=topic, group=topic, auto_ack=True)
+    found: dict[GatewayThread, list[tuple[int, int]]] = {}
+    stopping: set[GatewayThread] = set()
+
+    def read(gateway: GatewayThread) -> None:
+        while gateway not in stopping:
+            try:
+                answer = gateway.stub.ConsumeNAck(request)
+                found.setdefault(gateway, []).append((answer.partition, answer.offset))
+            except grpc.RpcError as error:
+                assert error.code() == grpc.StatusCode.NOT_FOUND
+
+    def records() -> list[tuple[int, int]]:
+        return sorted(place for places in list(found.values()) for place in list(places))
+
+    second = start_gateway(long_polling_timeout_ms=300)
+    threads = {gateway: threading.Thread(target=read, args=(gateway,)) for gateway in (first, second)}
+    for thread in threads.values():
+        thread.start()
+    count = 0
+
+    def write_round() -> None:
+        nonlocal count
+        for partition in range(4):
+            write(topic, b"", partition=partition)
+        count += 1
+        until(lambda: len(records()) >= 4 * count)
+
+    try:
+        while len(found) < 2:  # until each of them owns something
+            assert count < 500
+            write_round()
+        stopping.add(second)
+        threads[second].join()
+        second.stop()
+        write_round()
+    finally:
+        stopping.update(threads)
+        for thread in threads.values():
+            thread.join()
+    assert records() == [(partition, offset) for partition in range(4) for offset in range(count)]
+
+
+def test_group_is_left_when_nobody_asks_and_resumed_later(
+    start_gateway: StartGateway, kafka: str, kafka_topic: MakeTopic, write: Write
+) -> None:
+    topic = kafka_topic(1)
+    write(topic, *numbers(3))
+    gateway = start_gateway(subscription_timeout_seconds=0.3)
+    gateway.consume(topic, auto_ack=True)
+
+    def left() -> bool:
+        # An ack finds no subscription; acking what is acked changes nothing.
+        try:
+            gateway.ack(topic, 0)
+        except grpc.RpcError:
+            return True
+        return False
+
+    until(left)
+    assert gateway.offsets(topic, 2) == [1, 2]
+
+
+def test_pending_records_keep_the_group(start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write) -> None:
+    topic = kafka_topic(1)
+    write(topic, *numbers(1))
+    gateway = start_gateway(subscription_timeout_seconds=0.05, ack_timeout_seconds=20)
+    gateway.offsets(topic, 1)
+    time.sleep(0.6)  # more than a tick: there would be time enough to leave
+    gateway.ack(topic, 0)
+
+
+def test_stop_refuses_at_once_but_takes_acks(
+    start_gateway: StartGateway, kafka: str, kafka_topic: MakeTopic, write: Write
+) -> None:
+    topic = kafka_topic(1)
+    write(topic, *numbers(1))
+    gateway = start_gateway(drain_seconds=20, long_polling_timeout_ms=20_000)
+    gateway.offsets(topic, 1)
+    request = pb.ConsNAckRq(topic=topic, group=topic, no_ack=True)
+    waiting = gateway.stub.ConsumeNAck.future(request)
+    gateway.begin_stop()
+    assert refusal(lambda: waiting.result(WAIT_SECONDS))[0] == grpc.StatusCode.UNAVAILABLE
+    assert refusal(lambda: gateway.stub.ConsumeNAck(request))[0] == grpc.StatusCode.UNAVAILABLE
+    produce = pb.ProdRq(topic=topic, async_mode=True)
+    assert refusal(lambda: gateway.stub.Produce(produce))[0] == grpc.StatusCode.UNAVAILABLE
+    gateway.ack(topic, 0)
+    gateway.stop()
+    assert committed(kafka, topic) == (1, "")
+
+
+def commit_as_others_do(kafka: str, group: str, topic: str, offset: int, metadata: bytes) -> None:
+    """OffsetCommit v2 by hand: confluent-kafka ends metadata with a NUL, nobody else does."""
+
+    def text(value: bytes) -> bytes:
+        return struct.pack(">h", len(value)) + value
+
+    body = text(group.encode()) + struct.pack(">i", -1) + text(b"") + struct.pack(">qi", -1, 1) + text(topic.encode())
+    body += struct.pack(">iiq", 1, 0, offset) + text(metadata)
+    request = struct.pack(">hhi", 8, 2, 1) + text(b"other") + body
+    with socket.create_connection(split_address(kafka), WAIT_SECONDS) as connection:
+        connection.sendall(struct.pack(">i", len(request)) + request)
+        assert connection.recv(1_000)[-2:] == b"\0\0"
+
+
+@pytest.mark.parametrize("metadata", [b"BBBC", b"BB", b"any text"])
+def test_metadata_of_others_skips_nothing(
+    start_gateway: StartGateway, kafka: str, kafka_topic: MakeTopic, write: Write, metadata: bytes
+) -> None:
+    topic = kafka_topic(1)
+    write(topic, *numbers(8))
+    commit_as_others_do(kafka, topic, topic, 2, metadata)
+    gateway = start_gateway()
+    assert gateway.offsets(topic, 6) == [2, 3, 4, 5, 6, 7]
+
+
+def test_commit_beyond_the_end_starts_at_the_beginning(
+    start_gateway: StartGateway, kafka: str, kafka_topic: MakeTopic, write: Write
+) -> None:
+    topic = kafka_topic(1)
+    write(topic, *numbers(2))
+    commit_as_others_do(kafka, topic, topic, 100, b"")
+    gateway = start_gateway()
+    assert gateway.offsets(topic, 2) == [0, 1]

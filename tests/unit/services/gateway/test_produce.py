@@ -1,0 +1,160 @@
+"""Produce against a real broker, read back past the gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported without saying so
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
+
+from services.gen.kafkapixy import kafkapixy_pb2 as pb
+from services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
+from tests.unit.services.gateway.conftest import WAIT_SECONDS, StartGateway, refusal
+
+pytestmark = pytest.mark.kafka
+KEYS = [b"", b"a", b"abc", b"\x00", b"\xff" * 9, "ключ".encode(), *(f"key-{n}".encode() for n in range(60))]
+
+
+def fnv1a_partition(key: bytes, partitions: int) -> int:
+    """The definition: 32-bit FNV-1a, taken as a signed number, remainder truncated towards zero, sign dropped."""
+    value = 0x811C9DC5
+    for byte in key:
+        value = ((value ^ byte) * 0x01000193) & 0xFFFFFFFF
+    return abs(value - (1 << 32) if value >> 31 else value) % partitions
+
+
+def read_all(bootstrap: str, topic: str, partition: int, count: int) -> list[Any]:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", "log_level": 2})
+    try:
+        consumer.assign([TopicPartition(topic, partition, 0)])
+        found = consumer.consume(count, WAIT_SECONDS)
+        assert [m.error() for m in found] == [None] * count
+        return list(found)
+    finally:
+        consumer.close()
+
+
+@pytest.mark.parametrize(("partitions", "of_empty"), [(4, 3), (7, 2)])
+def test_key_decides_the_partition_as_kafka_pixy_has_it(
+    grpc_stub: rpc.KafkaPixyStub, kafka_topic: Callable[[int], str], partitions: int, of_empty: int
+) -> None:
+    topic = kafka_topic(partitions)
+    calls = [grpc_stub.Produce.future(pb.ProdRq(topic=topic, key_value=key, message=b"v")) for key in KEYS]
+    placed = [call.result(WAIT_SECONDS).partition for call in calls]
+    assert placed == [fnv1a_partition(key, partitions) for key in KEYS]
+    assert placed[0] == of_empty
+
+
+def test_without_a_key_any_partition(
+    kafka: str, grpc_stub: rpc.KafkaPixyStub, kafka_topic: Callable[[int], str]
+) -> None:
+    topic = kafka_topic(4)
+    request = pb.ProdRq(topic=topic, key_value=b"dropped", key_undefined=True, message=b"v")
+    placed = [grpc_stub.Produce(request).partition for _ in range(40)]
+    assert len(set(placed)) > 1
+    assert read_all(kafka, topic, placed[0], 1)[0].key() is None
+
+
+def test_sync_record_is_in_kafka_as_it_was_given(
+    kafka: str, grpc_stub: rpc.KafkaPixyStub, kafka_topic: Callable[[int], str]
+) -> None:
+    topic = kafka_topic(1)
+    headers = [("a", b"1"), ("b", b"\xff\x00"), ("a", b"2"), ("é", b"")]
+    request = pb.ProdRq(
+        topic=topic, key_value=b"k", message=b"v", headers=[pb.RecordHeader(key=k, value=v) for k, v in headers]
+    )
+    answers = [grpc_stub.Produce(request), grpc_stub.Produce(pb.ProdRq(cluster="default", topic=topic))]
+    assert [(a.partition, a.offset) for a in answers] == [(0, 0), (0, 1)]
+    full, empty = read_all(kafka, topic, 0, 2)
+    assert (full.key(), full.value(), full.headers()) == (b"k", b"v", headers)
+    assert (empty.key(), empty.value(), empty.headers()) == (b"", b"", None)
+
+
+def test_async_records_arrive_in_order(
+    kafka: str, grpc_stub: rpc.KafkaPixyStub, kafka_topic: Callable[[int], str]
+) -> None:
+    topic = kafka_topic(1)
+    values = [b"%d" % n for n in range(50)]
+    for value in values:
+        answer = grpc_stub.Produce(pb.ProdRq(topic=topic, key_value=b"k", message=value, async_mode=True))
+        assert (answer.partition, answer.offset) == (-1, -1)
+    assert [m.value() for m in read_all(kafka, topic, 0, 50)] == values
+
+
+def test_stop_writes_what_was_accepted(
+    kafka: str, start_gateway: StartGateway, kafka_topic: Callable[[int], str]
+) -> None:
+    topic = kafka_topic(1)
+    gateway = start_gateway(produce_linger_ms=5_000, drain_seconds=20)
+    for _ in range(20):
+        gateway.stub.Produce(pb.ProdRq(topic=topic, message=b"v", async_mode=True))
+    gateway.stop()
+    assert len(read_all(kafka, topic, 0, 20)) == 20
+
+
+BAD = [
+    (pb.ProdRq(cluster="other", topic="t"), "cluster 'other'"),
+    (pb.ProdRq(topic=""), "topic ''"),
+    (pb.ProdRq(topic="a/b"), "topic 'a/b'"),
+    (pb.ProdRq(topic=".."), "topic '..'"),
+    (pb.ProdRq(topic="x" * 250), "topic 'xxx"),
+    (pb.ProdRq(topic="no-such-topic"), "topic 'no-such-topic' does not exist"),
+]
+
+
+@pytest.mark.parametrize("async_mode", [False, True])
+@pytest.mark.parametrize(("request_", "text"), BAD)
+def test_bad_request_is_refused_by_name(
+    grpc_stub: rpc.KafkaPixyStub, request_: pb.ProdRq, text: str, async_mode: bool
+) -> None:
+    request_.async_mode = async_mode
+    code, details = refusal(lambda: grpc_stub.Produce(request_))
+    assert code == grpc.StatusCode.INVALID_ARGUMENT
+    assert text in details
+
+
+@pytest.mark.parametrize("async_mode", [False, True])
+def test_message_over_our_limit_is_refused(
+    start_gateway: StartGateway, kafka_topic: Callable[[int], str], async_mode: bool
+) -> None:
+    gateway = start_gateway(max_message_bytes=50_000, produce_max_bytes=10_000)
+    request = pb.ProdRq(topic=kafka_topic(1), message=bytes(11_000), async_mode=async_mode)
+    code, details = refusal(lambda: gateway.stub.Produce(request))
+    assert code == grpc.StatusCode.INVALID_ARGUMENT
+    assert "11000 bytes" in details
+    request.message = bytes(60_000)  # gRPC's own limit
+    assert refusal(lambda: gateway.stub.Produce(request))[0] == grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_message_over_the_topics_limit_is_refused(
+    start_gateway: StartGateway, kafka: str, kafka_topic: Callable[[int], str]
+) -> None:
+    topic = kafka_topic(1)
+    entry = ConfigEntry("max.message.bytes", "1000", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": kafka})
+    admin.incremental_alter_configs([resource])[resource].result(WAIT_SECONDS)
+    gateway = start_gateway(produce_compression="none")
+    code, details = refusal(lambda: gateway.stub.Produce(pb.ProdRq(topic=topic, message=bytes(5_000))))
+    assert code == grpc.StatusCode.INVALID_ARGUMENT
+    assert "5000 bytes" in details
+
+
+def test_configured_topics_are_made_and_others_left_alone(
+    start_gateway: StartGateway, kafka: str, kafka_topic: Callable[[int], str]
+) -> None:
+    existing = kafka_topic(2)
+    start_gateway(topics=f"{existing}-new:3, {existing}:5")
+    topics = AdminClient({"bootstrap.servers": kafka}).list_topics(timeout=WAIT_SECONDS).topics
+    assert {name: len(topics[name].partitions) for name in (existing, f"{existing}-new")} == {
+        existing: 2, f"{existing}-new": 3,
+    }  # fmt: skip

@@ -1,0 +1,60 @@
+"""A broker that is not there, or stops answering."""
+
+from __future__ import annotations
+
+import signal
+from functools import partial
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1.health_pb2 import HealthCheckResponse
+
+from services.gen.kafkapixy import kafkapixy_pb2 as pb
+from tests.fixtures_kafka import RunningKafka, create_topic, free_ports
+from tests.unit.services.gateway.conftest import GatewayThread, refusal
+
+
+def test_without_a_broker_everything_is_unavailable_and_health_says_so() -> None:
+    gateway = GatewayThread(kafka=f"127.0.0.1:{free_ports(1)[0]}", drain_seconds=0.0)
+    try:
+        gateway.wait_for_health(HealthCheckResponse.NOT_SERVING)
+        for call in (
+            lambda: gateway.stub.Produce(pb.ProdRq(topic="t")),
+            lambda: gateway.stub.Produce(pb.ProdRq(topic="t", async_mode=True)),
+            lambda: gateway.stub.ConsumeNAck(pb.ConsNAckRq(topic="t", group="g", auto_ack=True)),
+        ):
+            assert refusal(call)[0] == grpc.StatusCode.UNAVAILABLE
+        # What is wrong with the request is said all the same.
+        assert refusal(lambda: gateway.stub.Produce(pb.ProdRq()))[0] == grpc.StatusCode.INVALID_ARGUMENT
+    finally:
+        gateway.stop()
+
+
+@pytest.mark.kafka
+def test_broker_that_stops_answering_and_comes_back(kafka_jars: Path, tmp_path: Path) -> None:
+    broker = RunningKafka(tmp_path)
+    gateway = GatewayThread(
+        kafka=broker.bootstrap, drain_seconds=0.0, produce_timeout_seconds=2.0, long_polling_timeout_ms=300
+    )
+    try:
+        gateway.wait_ready()
+        topic = create_topic(broker.bootstrap, 1)
+        for value in (b"1", b"2"):
+            gateway.stub.Produce(pb.ProdRq(topic=topic, message=value))
+        assert gateway.consume(topic, auto_ack=True).message == b"1"
+        broker.process.send_signal(signal.SIGSTOP)
+        gateway.wait_for_health(HealthCheckResponse.NOT_SERVING)
+        for request in (pb.ProdRq(topic=topic), pb.ProdRq(topic=topic, async_mode=True)):
+            assert refusal(partial(gateway.stub.Produce, request))[0] == grpc.StatusCode.UNAVAILABLE
+        # What was fetched before is still handed out; after that the poll says why nothing comes.
+        assert gateway.consume(topic, auto_ack=True).message == b"2"
+        consume = pb.ConsNAckRq(topic=topic, group=topic, auto_ack=True)
+        assert refusal(lambda: gateway.stub.ConsumeNAck(consume))[0] == grpc.StatusCode.UNAVAILABLE
+        broker.process.send_signal(signal.SIGCONT)
+        gateway.wait_ready()
+        assert gateway.stub.Produce(pb.ProdRq(topic=topic, message=b"3")).offset >= 2
+    finally:
+        broker.process.send_signal(signal.SIGCONT)
+        gateway.stop()
+        broker.stop(signal.SIGKILL)

@@ -1,0 +1,152 @@
+"""A whole ingestor between a simulated exchange and fake neighbours."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import zmq.asyncio
+
+from services.common.market import TimeRange
+from services.exchange_sim.config import SimSettings
+from services.exchange_sim.server import serve as serve_exchange
+from services.gen.dexorder.relay.v1 import ingestor_service_pb2_grpc as relay_rpc
+from services.gen.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
+from services.ingestor.config import IngestorSettings
+from services.ingestor.server import work
+from tests.unit.services.ingestor.fakes import FakeBroker, FakeGateway, FakeRelay, grpc_peer
+
+MINUTE_NS = 60_000_000_000
+NOW_NS = 1_700_000_123 * 1_000_000_000
+"""The exchange's clock: 2023-11-14 22:15:23."""
+
+
+def minutes(first: int, count: int) -> TimeRange:
+    """A range of minutes, counted from 2023-11-01."""
+    start_ns = 1_698_796_800 * 1_000_000_000 + first * MINUTE_NS
+    return TimeRange(start_ns, start_ns + count * MINUTE_NS)
+
+
+@dataclass
+class Sim:
+    """A running simulated exchange."""
+
+    url: str
+    http: aiohttp.ClientSession
+
+    async def faults(self, *rules: dict[str, Any]) -> None:
+        async with self.http.post(f"{self.url}/sim/faults", json=list(rules)) as answer:
+            assert answer.status == 200, await answer.text()
+
+    async def clock(self, **body: int) -> None:
+        async with self.http.post(f"{self.url}/sim/clock", json=body) as answer:
+            assert answer.status == 200, await answer.text()
+
+    async def truth(self, span: TimeRange, symbol: str = "BTCUSDT", interval: str = "1m") -> dict[int, list[float]]:
+        """The exchange's candles, open time in ns -> open, high, low, close, volume; faults must be off."""
+        found: dict[int, list[float]] = {}
+        start_ms = span.start_ns // 1_000_000
+        while start_ms < span.end_ns // 1_000_000:
+            query: dict[str, str | int] = {
+                "symbol": symbol, "interval": interval, "limit": 1000, "startTime": start_ms,
+                "endTime": span.end_ns // 1_000_000 - 1,
+            }  # fmt: skip
+            async with self.http.get(f"{self.url}/api/v3/klines", params=query) as answer:
+                rows = await answer.json()
+            if not rows:
+                break
+            found.update((row[0] * 1_000_000, [float(v) for v in row[1:6]]) for row in rows)
+            start_ms = rows[-1][0] + 1
+        return found
+
+
+@asynccontextmanager
+async def running_sim(**settings: Any) -> AsyncIterator[Sim]:
+    config = SimSettings(listen="127.0.0.1:0", **{"now_ns": NOW_NS, **settings})
+    async with serve_exchange(config) as url, aiohttp.ClientSession() as http:
+        yield Sim(url, http)
+
+
+@pytest.fixture
+async def sim() -> AsyncIterator[Sim]:
+    async with running_sim() as started:
+        yield started
+
+
+def exchanges_file(folder: Path, url: str, *, slots: int = 2) -> Path:
+    path = folder / "exchanges.yaml"
+    venue = {
+        "ccxt": "binance", "rest_url": url, "options": {"fetchMarkets": {"types": ["spot"]}},
+        "slots": {"historical": slots},
+    }  # fmt: skip
+    path.write_text(json.dumps({"exchanges": {"SIM": venue}}))
+    return path
+
+
+@dataclass
+class World:
+    """An ingestor at work and everybody it talks to."""
+
+    broker: FakeBroker
+    gateway: FakeGateway
+    relay: FakeRelay
+    context: zmq.asyncio.Context
+    stop: asyncio.Event
+    ingestor: asyncio.Task[None]
+    settings: IngestorSettings
+
+
+FAST: dict[str, Any] = {
+    "listen": "127.0.0.1:0", "metrics_listen": "", "backoff_seconds": 0.001, "longest_backoff_seconds": 0.01,
+    "hole_spacing_seconds": 0.0, "close_wait_seconds": 0.0, "heartbeat_seconds": 0.05,
+}  # fmt: skip
+
+
+@asynccontextmanager
+async def running_world(folder: Path, url: str, *, slots: int = 2, **settings: Any) -> AsyncIterator[World]:
+    async with AsyncExitStack() as stack:
+        context = stack.enter_context(zmq.asyncio.Context())
+        broker = FakeBroker(context)
+        gateway = FakeGateway()
+        relay = FakeRelay(gateway)
+        gateway_at = await stack.enter_async_context(
+            grpc_peer(lambda s: pixy_rpc.add_KafkaPixyServicer_to_server(gateway, s))
+        )
+        relay_at = await stack.enter_async_context(
+            grpc_peer(lambda s: relay_rpc.add_IngestorServiceServicer_to_server(relay, s))
+        )
+        values = {
+            **FAST, "broker": broker.address, "gateway": gateway_at, "relay": relay_at,
+            "exchanges": exchanges_file(folder, url, slots=slots), **settings,
+        }  # fmt: skip
+        config = IngestorSettings(**values)
+        stop = asyncio.Event()
+        ingestor = asyncio.create_task(work(config, stop))
+        world = World(broker, gateway, relay, context, stop, ingestor, config)
+        try:
+            yield world
+        finally:
+            stop.set()
+            gateway.gate.set()
+            await ingestor
+            world.broker.close()
+
+
+StartWorld = Callable[..., AbstractAsyncContextManager[World]]
+
+
+@pytest.fixture
+def world_of(tmp_path: Path, sim: Sim) -> StartWorld:
+    """Starts an ingestor that asks the ``sim`` fixture; keywords are settings."""
+
+    def start(**settings: Any) -> AbstractAsyncContextManager[World]:
+        return running_world(tmp_path, sim.url, **settings)
+
+    return start

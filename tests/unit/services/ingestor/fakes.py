@@ -1,0 +1,184 @@
+"""The ingestor's neighbours on free ports: a broker on a real ROUTER, a gateway and a relay on real gRPC servers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import grpc
+import zmq
+import zmq.asyncio
+
+from services.common import broker_frames
+from services.common.market import TimeRange
+from services.common.page import Control, Kind
+from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
+from services.gen.dexorder.market.v1 import ohlcv_pb2
+from services.gen.dexorder.relay.v1 import ingestor_service_pb2 as relay_pb
+from services.gen.dexorder.relay.v1 import ingestor_service_pb2_grpc as relay_rpc
+from services.gen.kafkapixy import kafkapixy_pb2 as pixy_pb
+from services.gen.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
+
+M = TypeVar("M", bound=broker_frames.Frame)
+
+
+@dataclass
+class Record:
+    """A record as the gateway got it."""
+
+    key: bytes
+    control: Control
+    value: pb.DataResponse
+
+    @property
+    def candles(self) -> list[ohlcv_pb2.OHLCV]:
+        return [ohlcv_pb2.OHLCV.FromString(data) for data in self.value.ohlc_data]
+
+
+@dataclass
+class FakeGateway(pixy_rpc.KafkaPixyServicer):
+    """Keeps what is produced; ``trouble`` is raised instead, one a call, and ``lost_acks`` after keeping."""
+
+    records: list[Record] = field(default_factory=list)
+    trouble: list[grpc.StatusCode] = field(default_factory=list)
+    lost_acks: int = 0
+    running: int = 0
+    most_at_once: dict[bytes, int] = field(default_factory=dict)
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+    waiting: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.gate.set()
+
+    async def Produce(self, request: pixy_pb.ProdRq, context: Any) -> pixy_pb.ProdRs:
+        assert (request.cluster, request.topic, request.async_mode, request.key_undefined) == (
+            "", "dexorder.ohlc", False, False,
+        )  # fmt: skip
+        self.waiting.set()
+        await self.gate.wait()
+        if self.trouble:
+            await context.abort(self.trouble.pop(0), "as the test wants it")
+        headers = {h.key: h.value.decode() for h in request.headers}
+        self.records.append(
+            Record(request.key_value, Control.parse(headers), pb.DataResponse.FromString(request.message))
+        )
+        if self.lost_acks:
+            self.lost_acks -= 1
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the acknowledgement is lost")
+        return pixy_pb.ProdRs(partition=0, offset=len(self.records) - 1)
+
+    async def ConsumeNAck(self, request: pixy_pb.ConsNAckRq, context: Any) -> pixy_pb.ConsRs:
+        raise NotImplementedError
+
+    async def Ack(self, request: pixy_pb.AckRq, context: Any) -> pixy_pb.AckRs:
+        raise NotImplementedError
+
+    def of(self, job_id: str) -> list[Record]:
+        return [r for r in self.records if r.control.job_id == job_id]
+
+    def pages(self, job_id: str) -> list[Record]:
+        return [r for r in self.of(job_id) if r.control.kind is Kind.PAGE]
+
+    def final(self, job_id: str) -> Record:
+        (final,) = [r for r in self.of(job_id) if r.control.kind is Kind.FINAL]
+        return final
+
+
+@dataclass
+class FakeRelay(relay_rpc.IngestorServiceServicer):
+    """Keeps page reports; jobs in ``fenced`` are no longer current."""
+
+    gateway: FakeGateway
+    reports: list[relay_pb.ReportPageRequest] = field(default_factory=list)
+    fenced: set[str] = field(default_factory=set)
+    trouble: list[grpc.StatusCode] = field(default_factory=list)
+
+    async def ReportPage(self, request: relay_pb.ReportPageRequest, context: Any) -> relay_pb.ReportPageResponse:
+        if self.trouble:
+            await context.abort(self.trouble.pop(0), "as the test wants it")
+        spans = {(r.control.span.start_ns, r.control.span.end_ns) for r in self.gateway.pages(request.job_id)}
+        assert (request.start_time, request.end_time) in spans, "a page is reported only after Kafka has it"
+        self.reports.append(request)
+        return relay_pb.ReportPageResponse(current=request.job_id not in self.fenced)
+
+
+@asynccontextmanager
+async def grpc_peer(register: Callable[[grpc.aio.Server], None], address: str = "127.0.0.1:0") -> AsyncIterator[str]:
+    server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+    register(server)
+    port = server.add_insecure_port(address)
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await server.stop(None)
+
+
+class FakeBroker:
+    """A ROUTER that keeps what it hears, by identity."""
+
+    def __init__(self, context: zmq.asyncio.Context, address: str = "tcp://127.0.0.1:0") -> None:
+        self._socket = context.socket(zmq.ROUTER)
+        self._socket.set(zmq.ROUTER_MANDATORY, 1)
+        self._socket.set(zmq.LINGER, 0)
+        try:
+            self._socket.bind(address)
+        except zmq.ZMQError:
+            self._socket.close()
+            raise
+        self.address: str = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.heard: list[tuple[bytes, broker_frames.Frame]] = []
+
+    @staticmethod
+    async def at(context: zmq.asyncio.Context, address: str) -> FakeBroker:
+        """A broker where one was closed: ZMQ lets go of a port a moment after close() returns."""
+        for _ in range(1000):
+            try:
+                return FakeBroker(context, address)
+            except zmq.ZMQError as error:
+                if error.errno != zmq.EADDRINUSE:
+                    raise
+                await asyncio.sleep(0.01)
+        raise TimeoutError(f"{address} stays taken")
+
+    async def hear(self) -> tuple[bytes, broker_frames.Frame]:
+        identity, *frames = await self._socket.recv_multipart()
+        heard = (identity, broker_frames.decode(frames))
+        self.heard.append(heard)
+        return heard
+
+    async def wait_for(self, kind: type[M], job_id: str | None = None) -> tuple[bytes, M]:
+        """The next message of a kind, whatever comes before it."""
+        while True:
+            identity, message = await self.hear()
+            if isinstance(message, kind) and (job_id is None or getattr(message, "job_id", None) == job_id):
+                return identity, message
+
+    async def offers(self, count: int) -> list[tuple[bytes, pb.WorkerReady]]:
+        return [await self.wait_for(pb.WorkerReady) for _ in range(count)]
+
+    async def send(self, identity: bytes, message: broker_frames.Frame) -> None:
+        await self._socket.send_multipart([identity, *broker_frames.encode(message)])
+
+    async def send_raw(self, identity: bytes, *frames: bytes) -> None:
+        await self._socket.send_multipart([identity, *frames])
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def dispatch(
+    job_id: str, span: TimeRange, *, ticker: str = "BTC/USDT.SIM", period_seconds: int = 60, limit: int | None = None
+) -> pb.DataRequest:
+    return pb.DataRequest(
+        request_id=f"request of {job_id}",
+        type=pb.DataRequest.HISTORICAL_OHLC,
+        ticker=ticker,
+        job_id=job_id,
+        historical=pb.HistoricalParams(
+            start_time=span.start_ns, end_time=span.end_ns, period_seconds=period_seconds, limit=limit
+        ),
+    )

@@ -1,0 +1,217 @@
+"""Retries, bans and reading of answers: unmodified ccxt against the simulated exchange, time by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import ccxt.async_support as ccxt
+import pytest
+from prometheus_client import CollectorRegistry
+
+from services.common.clock import ManualClock
+from services.common.exchanges import Exchange
+from services.common.market import SECOND_NS
+from services.ingestor.config import IngestorSettings
+from services.ingestor.exchange import ExchangeFailure, ImpossibleCandle, Session, Venue, retry_after, status_of
+from services.ingestor.metrics import IngestorMetrics
+from tests.unit.services.ingestor.conftest import FAST, NOW_NS, Sim, minutes
+
+SPAN = minutes(0, 10)
+
+
+@dataclass
+class Bench:
+    """A venue whose sleeps pass at once and are kept."""
+
+    url: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    ccxt_id: str = "binance"
+    slept: list[float] = field(default_factory=list)
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+
+    def __post_init__(self) -> None:
+        self.clock = ManualClock(NOW_NS + 5 * SECOND_NS)
+        settings = IngestorSettings(**{**FAST, "backoff_seconds": 0, **self.settings})
+        exchange = Exchange(ccxt=self.ccxt_id, rest_url=self.url, options={"fetchMarkets": {"types": ["spot"]}})
+        self.venue = Venue("SIM", exchange, settings, IngestorMetrics(self.registry), self.clock, sleep=self.sleep)
+
+    async def sleep(self, seconds: float) -> None:
+        if seconds:
+            self.slept.append(seconds)
+        self.clock.advance(int(seconds * SECOND_NS) + 1)
+
+    def count(self, name: str, **labels: str) -> float:
+        return self.registry.get_sample_value(f"dexorder_ingestor_{name}_total", {"venue": "SIM", **labels}) or 0
+
+    async def candles(self, session: Session) -> int:
+        timeframe = await self.venue.check(session, "BTC/USDT", 60)
+        found, fetched_ns = await session.candles("BTC/USDT", timeframe, 60, SPAN)
+        assert fetched_ns == self.clock.wall_ns()
+        return len(found)
+
+
+@asynccontextmanager
+async def bench(url: str, **settings: Any) -> AsyncIterator[tuple[Bench, Session]]:
+    made = Bench(url, settings)
+    try:
+        async with made.venue.session() as session:
+            yield made, session
+    finally:
+        await made.venue.close()
+
+
+async def test_clients_share_markets_and_throttle(sim: Sim) -> None:
+    async with bench(sim.url) as (b, one), b.venue.session() as two:
+        assert await b.candles(one) == await b.candles(two) == 10
+        assert one.client is not two.client
+        assert one.client.throttler is two.client.throttler
+        assert b.count("calls") == 3, "markets are loaded once"
+
+
+async def test_retry_after_keeps_everybody_away_until_it_is_over(sim: Sim) -> None:
+    async with bench(sim.url) as (b, one), b.venue.session() as two:
+        await b.candles(one)
+        await sim.faults({"kind": "http_429", "count": 1, "retry_after_s": 7})
+        assert await b.candles(one) == 10
+        assert b.slept == [pytest.approx(7, abs=0.1)]
+        assert b.count("retries", reason="DDoSProtection") == 1
+        b.venue.ban(3)
+        assert await b.candles(two) == 10
+        assert b.slept[1:] == [pytest.approx(3, abs=0.1)]
+
+
+async def test_ban_that_lasts_too_long_ends_at_once_for_everybody(sim: Sim) -> None:
+    async with bench(sim.url, longest_ban_seconds=60) as (b, one), b.venue.session() as two:
+        await b.candles(one)
+        await sim.faults({"kind": "http_418", "count": 1, "retry_after_s": 3600})
+        for session in (one, two):
+            with pytest.raises(ExchangeFailure, match=r"bans this address for another 3\d\d\d s"):
+                await session.candles("BTC/USDT", "1m", 60, SPAN)
+        assert b.slept == []
+
+
+@pytest.mark.parametrize(("kind", "tries"), [("http_403", 2), ("http_503", 5), ("html", 5), ("null", 5)])
+async def test_tries_are_bounded(sim: Sim, kind: str, tries: int) -> None:
+    async with bench(sim.url, attempts=5, refused_attempts=2) as (b, session):
+        await b.candles(session)
+        before = b.count("calls")
+        await sim.faults({"kind": kind})
+        with pytest.raises(ExchangeFailure, match=rf"no sound answer to BTC/USDT 1m .* in {tries} tries"):
+            await session.candles("BTC/USDT", "1m", 60, SPAN)
+        assert b.count("calls") - before == tries
+
+
+async def test_silent_exchange_times_out_and_is_asked_again(sim: Sim) -> None:
+    async with bench(sim.url, call_timeout_seconds=0.3) as (b, session):
+        await b.venue.check(session, "BTC/USDT", 60)
+        await sim.faults({"kind": "hang", "count": 1})
+        assert await b.candles(session) == 10
+        assert b.count("retries", reason="RequestTimeout") == 1
+
+
+async def test_impossible_candle_is_named_with_its_row_after_three_equal_answers(sim: Sim) -> None:
+    async with bench(sim.url) as (b, session):
+        await b.candles(session)
+        before = b.count("calls")
+        await sim.faults({"kind": "low_above_high"})
+        with pytest.raises(ImpossibleCandle, match=r"keeps answering candle \[16987971\d+, .*breaks low <= open") as e:
+            await session.candles("BTC/USDT", "1m", 60, SPAN)
+        assert e.value.open_ns == minutes(5, 0).start_ns
+        assert b.count("calls") - before == 3
+
+
+@pytest.mark.parametrize("kind", ["html", "empty", "cut_json", "http_500"])
+async def test_list_of_markets_is_retried_too(sim: Sim, kind: str) -> None:
+    await sim.faults({"kind": kind, "path": "/api/v3/exchangeInfo", "count": 2})
+    async with bench(sim.url) as (b, session):
+        assert await b.candles(session) == 10
+
+
+async def test_unknown_symbol_is_looked_for_again_only_when_the_list_is_old(sim: Sim) -> None:
+    async with bench(sim.url) as (b, session):
+        await b.venue.check(session, "BTC/USDT", 60)
+        for calls in (1, 1):
+            with pytest.raises(ExchangeFailure, match="symbol 'btc/usdt' is unknown to SIM"):
+                await b.venue.check(session, "btc/usdt", 60)
+            assert b.count("calls") == calls
+        b.clock.advance(61 * SECOND_NS)
+        with pytest.raises(ExchangeFailure, match="unknown"):
+            await b.venue.check(session, "btc/usdt", 60)
+        assert b.count("calls") == 2
+
+
+async def test_period_the_exchange_does_not_have_is_refused(sim: Sim) -> None:
+    async with bench(sim.url) as (b, session):
+        session.client.timeframes = {"1m": "1m", "1h": "1h"}
+        with pytest.raises(ExchangeFailure, match=r"period_seconds 180 \(3m\) is not offered by SIM; it has 1m, 1h"):
+            await b.venue.check(session, "BTC/USDT", 180)
+
+
+async def test_exchange_without_candle_history_is_refused_before_any_call() -> None:
+    b = Bench("http://127.0.0.1:9", ccxt_id="kraken")
+    async with b.venue.session() as session:
+        with pytest.raises(ExchangeFailure, match="newest 720"):
+            await b.venue.check(session, "BTC/USD", 60)
+    await b.venue.close()
+
+
+async def test_refusal_is_not_repeated(sim: Sim) -> None:
+    async with bench(sim.url) as (b, session):
+        await b.candles(session)
+        before = b.count("calls")
+        session.client.markets["BTC/USDT"]["id"] = "NOPE"
+        with pytest.raises(ExchangeFailure, match=r"SIM refuses BTC/USDT 1m .*BadSymbol"):
+            await session.candles("BTC/USDT", "1m", 60, SPAN)
+        assert b.count("calls") - before == 1
+
+
+async def test_body_that_breaks_off_is_asked_for_again() -> None:
+    async def broken(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{")
+        writer.close()
+
+    server = await asyncio.start_server(broken, "127.0.0.1", 0)
+    async with server, bench(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", attempts=3) as (b, session):
+        with pytest.raises(ExchangeFailure, match="no sound answer to its markets in 3 tries"):
+            await b.venue.check(session, "BTC/USDT", 60)
+
+
+async def test_time_is_the_earlier_of_the_exchanges_and_ours(sim: Sim) -> None:
+    async with bench(sim.url) as (b, session):
+        assert await session.now_ns() == NOW_NS
+        await sim.clock(now_ns=NOW_NS + 60 * SECOND_NS)
+        assert await session.now_ns() == b.clock.wall_ns()
+
+
+@pytest.mark.parametrize(
+    ("error", "headers", "seconds"),
+    [
+        (ccxt.DDoSProtection("binance 429 Too Many"), {"Retry-After": "12"}, 12),
+        (ccxt.ExchangeNotAvailable("binance GET u 503 x"), {"retry-after": "3"}, 3),
+        (ccxt.DDoSProtection("binance 418 IP banned until 1700000010500."), {}, 10.5),
+        (ccxt.DDoSProtection("IP banned until 1600000000000"), {"Retry-After": "9"}, 0),
+        (ccxt.DDoSProtection("x"), {"Retry-After": "Fri, 31 Dec 1999 23:59:59 GMT"}, None),
+        (ccxt.DDoSProtection("x"), None, None),
+        (ccxt.BadSymbol("x"), {"Retry-After": "9"}, None),
+    ],
+)
+def test_retry_after(error: Exception, headers: Any, seconds: float | None) -> None:
+    assert retry_after(error, headers, wall_ns=1_700_000_000 * SECOND_NS) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        ("binance GET https://x/y?a=1 451 Unavailable", 451),
+        ("binance 418 I'm a teapot", 418),
+        ("binance GET https://x/y", None),
+        ("nothing", None),
+    ],
+)
+def test_status_in_an_error(text: str, status: int | None) -> None:
+    assert status_of(ccxt.ExchangeError(text)) == status

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import grpc
+import pytest
+from prometheus_client import CollectorRegistry
+
+from services.common.errors import Unavailable
+from services.common.page import Control, Kind, page_value
+from services.gen.dexorder.relay.v1 import ingestor_service_pb2_grpc as relay_rpc
+from services.gen.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
+from services.ingestor.config import IngestorSettings
+from services.ingestor.metrics import IngestorMetrics
+from services.ingestor.publisher import HOPELESS, Publisher
+from tests.unit.services.ingestor.conftest import FAST, minutes
+from tests.unit.services.ingestor.fakes import FakeGateway, FakeRelay, grpc_peer
+
+PAGE = Control(Kind.PAGE, "BTC/USDT.SIM", 60, "j1", 0, minutes(0, 10), 7, empty=(minutes(2, 3),), trace="t")
+
+
+@dataclass
+class Stage:
+    gateway: FakeGateway
+    relay: FakeRelay
+    publisher: Publisher
+
+
+@pytest.fixture
+async def stage() -> AsyncIterator[Stage]:
+    gateway = FakeGateway()
+    relay = FakeRelay(gateway)
+    async with (
+        grpc_peer(lambda s: pixy_rpc.add_KafkaPixyServicer_to_server(gateway, s)) as gateway_at,
+        grpc_peer(lambda s: relay_rpc.add_IngestorServiceServicer_to_server(relay, s)) as relay_at,
+        grpc.aio.insecure_channel(gateway_at) as one,
+        grpc.aio.insecure_channel(relay_at) as two,
+    ):
+        yield Stage(
+            gateway,
+            relay,
+            Publisher(one, two, IngestorSettings(**FAST), IngestorMetrics(CollectorRegistry())),
+        )
+
+
+async def test_record_and_report_carry_the_page(stage: Stage) -> None:
+    await stage.publisher.produce(PAGE, page_value("r1", []))
+    (record,) = stage.gateway.records
+    assert (record.key, record.control, record.value.request_id) == (b"j1", PAGE, "r1")
+    assert await stage.publisher.report(PAGE, 4)
+    (report,) = stage.relay.reports
+    assert (report.job_id, report.start_time, report.end_time, report.candles) == (
+        "j1", PAGE.span.start_ns, PAGE.span.end_ns, 4,
+    )  # fmt: skip
+    assert [(r.start_time, r.end_time) for r in report.empty] == [(minutes(2, 3).start_ns, minutes(2, 3).end_ns)]
+    stage.relay.fenced.add("j1")
+    assert not await stage.publisher.report(PAGE, 4)
+
+
+@pytest.mark.parametrize(
+    "code", [c for c in grpc.StatusCode if c is not grpc.StatusCode.OK], ids=lambda code: code.name
+)
+async def test_only_codes_with_hope_are_tried_again(stage: Stage, code: grpc.StatusCode) -> None:
+    stage.gateway.trouble = [code]
+    if code in HOPELESS:
+        with pytest.raises(Unavailable, match=f"Produce failed: {code.name}: as the test wants it"):
+            await stage.publisher.produce(PAGE, b"")
+    else:
+        await stage.publisher.produce(PAGE, b"")
+    assert len(stage.gateway.records) == (code not in HOPELESS)

@@ -1,0 +1,76 @@
+"""Health follows the broker and the gateway; a bad exchanges file ends the start with its reason."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from services.ingestor.config import IngestorSettings
+from services.ingestor.server import work
+from tests.fixtures_kafka import free_ports
+from tests.unit.services.ingestor.conftest import FAST, StartWorld
+from tests.unit.services.ingestor.fakes import FakeBroker
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+def health(channel: grpc.aio.Channel) -> Any:
+    return health_pb2_grpc.HealthStub(channel)
+
+
+async def until(states: AsyncIterator[health_pb2.HealthCheckResponse], wanted: int) -> None:
+    async for state in states:
+        if state.status == wanted:
+            return
+    raise AssertionError("the stream ended")
+
+
+async def test_serving_only_while_the_broker_is_there_and_not_when_stopping(world_of: StartWorld) -> None:
+    (port,) = free_ports(1)
+    async with (
+        world_of(listen=f"127.0.0.1:{port}") as world,
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+    ):
+        request = health_pb2.HealthCheckRequest(service="")
+        states = aiter(health(channel).Watch(request, wait_for_ready=True))
+        await until(states, SERVING)
+        world.broker.close()
+        await until(states, NOT_SERVING)
+        world.broker = await FakeBroker.at(world.context, world.broker.address)
+        await until(states, SERVING)
+        world.stop.set()
+        await until(states, NOT_SERVING)
+
+
+async def test_not_serving_without_a_gateway(world_of: StartWorld) -> None:
+    port, nobody = free_ports(2)
+    async with (
+        world_of(listen=f"127.0.0.1:{port}", gateway=f"127.0.0.1:{nobody}") as world,
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+    ):
+        await world.broker.offers(2)
+        answer = await health(channel).Check(health_pb2.HealthCheckRequest(), wait_for_ready=True)
+        assert answer.status == NOT_SERVING
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (None, "No such file"),
+        ("exchanges: {SIM: {ccxt: nonesuch}}", "nonesuch"),
+        ("exchanges: [", "is not YAML"),
+    ],
+)
+async def test_bad_exchanges_file_ends_the_start(tmp_path: Path, text: str | None, reason: str) -> None:
+    path = tmp_path / "exchanges.yaml"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(SystemExit, match=reason):
+        await work(IngestorSettings(**{**FAST, "exchanges": path}), asyncio.Event())

@@ -1,0 +1,268 @@
+"""A relay on free ports with a real table, a scripted ingestor on a real DEALER, and the pipeline's part by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pyarrow as pa
+import zmq
+import zmq.asyncio
+from pyiceberg.catalog import Catalog
+from pyiceberg.schema import Schema
+from pyiceberg.types import (
+    DoubleType,
+    IntegerType,
+    ListType,
+    LongType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestamptzType,
+)
+
+from services.common.broker_frames import decode, encode
+from services.common.catalog import COVERAGE_TABLE, NAMESPACE, OHLC_TABLE, CatalogSettings
+from services.common.clock import SystemClock
+from services.common.market import SECOND_NS
+from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
+from services.gen.dexorder.relay.v1 import ingestor_service_pb2 as ipb
+from services.gen.dexorder.relay.v1 import ingestor_service_pb2_grpc as irpc
+from services.gen.dexorder.relay.v1 import pipeline_service_pb2 as ppb
+from services.gen.dexorder.relay.v1 import pipeline_service_pb2_grpc as prpc
+from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
+from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
+from services.relay.config import RelaySettings
+from services.relay.server import RunningRelay, relay
+
+TICKER = "BTC/USDT.SIM"
+MINUTE_NS = 60 * SECOND_NS
+START_NS = 1_704_067_200 * SECOND_NS  # 2024-01-01, a Monday
+ROOT = Path(__file__).resolve().parents[4]
+
+
+def at(minutes: int) -> int:
+    """Nanoseconds of a minute of the test's history."""
+    return START_NS + minutes * MINUTE_NS
+
+
+def moment(minutes: int) -> datetime:
+    return datetime(2024, 1, 1, tzinfo=UTC) + timedelta(minutes=minutes)
+
+
+def settings(folder: Path, **overrides: Any) -> RelaySettings:
+    values: dict[str, Any] = {
+        "listen": "127.0.0.1:0", "metrics_listen": "", "broker_listen": "tcp://127.0.0.1:0", "drain_seconds": 1,
+        "db": folder / "relay.db", "exchanges": ROOT / "exchanges" / "sim.yaml", "count_attempts": 2,
+        "retry_backoff_seconds": 0,
+    }  # fmt: skip
+    return RelaySettings(**{**values, **overrides})
+
+
+def catalog_settings(folder: Path) -> CatalogSettings:
+    return CatalogSettings(uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/warehouse")
+
+
+def make_tables(catalog: Catalog) -> None:
+    """The two tables the relay reads, with the columns it reads and a few more."""
+    span = StructType(
+        NestedField(10, "start_time", TimestamptzType(), required=False),
+        NestedField(11, "end_time", TimestamptzType(), required=False),
+    )
+    catalog.create_namespace_if_not_exists(NAMESPACE)
+    catalog.create_table_if_not_exists(OHLC_TABLE, Schema(
+        NestedField(1, "ticker", StringType(), required=False),
+        NestedField(2, "period_seconds", IntegerType(), required=False),
+        NestedField(3, "open_time", TimestamptzType(), required=False),
+        NestedField(4, "close", DoubleType(), required=False),
+    ))  # fmt: skip
+    catalog.create_table_if_not_exists(COVERAGE_TABLE, Schema(
+        NestedField(1, "ticker", StringType(), required=False),
+        NestedField(2, "period_seconds", IntegerType(), required=False),
+        NestedField(3, "start_time", TimestamptzType(), required=False),
+        NestedField(4, "end_time", TimestamptzType(), required=False),
+        NestedField(5, "rows", LongType(), required=False),
+        NestedField(6, "empty", ListType(7, span, element_required=False), required=False),
+    ))  # fmt: skip
+
+
+@dataclass
+class Pipeline:
+    """Spark's part: rows into the table, then the report."""
+
+    catalog: Catalog
+    stub: Any
+
+    def write(self, minutes: Sequence[int], ticker: str = TICKER) -> int:
+        """Append one row a minute; the snapshot."""
+        table = self.catalog.load_table(OHLC_TABLE)
+        rows = [{"ticker": ticker, "period_seconds": 60, "open_time": moment(m), "close": float(m)} for m in minutes]
+        table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
+        snapshot = self.catalog.load_table(OHLC_TABLE).current_snapshot()
+        assert snapshot is not None
+        return snapshot.snapshot_id
+
+    async def report(
+        self, *, snapshot_id: int | None = None, pages: Sequence[Any] = (), finals: Sequence[Any] = ()
+    ) -> None:
+        await self.stub.ReportJobs(ppb.ReportJobsRequest(snapshot_id=snapshot_id, pages=pages, finals=finals))
+
+    async def land(self, dispatch: Any, *, holes: Sequence[int] = (), final: bool = True) -> None:
+        """Commit a whole dispatch as one page: every minute but the holes, which are verified empty."""
+        first, last = minute(dispatch.historical.start_time), minute(dispatch.historical.end_time)
+        there = [m for m in range(first, last) if m not in holes]
+        snapshot_id = self.write(there) if there else None
+        await self.report(
+            snapshot_id=snapshot_id,
+            pages=[page(dispatch.job_id, first, last, empty=[(m, m + 1) for m in holes if first <= m < last])],
+            finals=[final_of(dispatch.job_id)] if final else [],
+        )
+
+
+def minute(time_ns: int) -> int:
+    return int((time_ns - START_NS) // MINUTE_NS)
+
+
+def ranges(pairs: Sequence[tuple[int, int]]) -> list[rpb.TimeRange]:
+    return [rpb.TimeRange(start_time=at(start), end_time=at(end)) for start, end in pairs]
+
+
+def page(
+    job_id: str, start: int, end: int, *, empty: Sequence[tuple[int, int]] = (), refused: str | None = None
+) -> ppb.PageResult:
+    return ppb.PageResult(
+        job_id=job_id, ticker=TICKER, period_seconds=60, start_time=at(start), end_time=at(end),
+        empty=ranges(empty), refused=refused,
+    )  # fmt: skip
+
+
+def final_of(job_id: str, status: Any = ingest.DataResponse.OK, error: str | None = None) -> ppb.FinalResult:
+    return ppb.FinalResult(job_id=job_id, status=status, error_message=error)
+
+
+def request(request_id: str, start: int, end: int, **fields: Any) -> ingest.SubmitHistoricalRequest:
+    """A request for minutes [start, end)."""
+    values = {"ticker": TICKER, "start_time": at(start), "end_time": at(end), "period_seconds": 60, **fields}
+    return ingest.SubmitHistoricalRequest(request_id=request_id, **values)
+
+
+class Ingestor:
+    """One DEALER that offers slots, takes dispatches and answers as the test says."""
+
+    def __init__(self, context: zmq.asyncio.Context, address: str, stub: Any) -> None:
+        self.socket = context.socket(zmq.DEALER)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.connect(address)
+        self.stub = stub
+
+    async def send(self, message: Any) -> None:
+        await self.socket.send_multipart(encode(message))
+
+    async def offer(self, slots: int = 1, venue: str = "SIM", job_type: Any = ingest.HISTORICAL) -> None:
+        for _ in range(slots):
+            await self.send(ingest.WorkerReady(exchanges=[venue], job_type=job_type))
+
+    async def take(self) -> ingest.DataRequest:
+        """The next dispatch."""
+        message = decode(await asyncio.wait_for(self.socket.recv_multipart(), 20))
+        assert isinstance(message, ingest.DataRequest)
+        return message
+
+    async def page(self, job_id: str, start: int, end: int, empty: Sequence[tuple[int, int]] = ()) -> bool:
+        """Report a page that Kafka has; whether to go on."""
+        answer = await self.stub.ReportPage(ipb.ReportPageRequest(
+            job_id=job_id, start_time=at(start), end_time=at(end), candles=end - start, empty=ranges(empty),
+        ))  # fmt: skip
+        return bool(answer.current)
+
+    async def work(self, pipeline: Pipeline, *, dispatches: int, holes: Sequence[int] = ()) -> list[Any]:
+        """Take so many dispatches and carry each through the whole chain."""
+        done = []
+        for _ in range(dispatches):
+            dispatch = await self.take()
+            done.append(dispatch)
+            first, last = minute(dispatch.historical.start_time), minute(dispatch.historical.end_time)
+            assert await self.page(dispatch.job_id, first, last)
+            await self.send(ingest.WorkComplete(job_id=dispatch.job_id, success=True))
+            await pipeline.land(dispatch, holes=holes)
+            await self.offer()
+        return done
+
+
+@dataclass
+class Suite:
+    """A running relay and everything around it."""
+
+    folder: Path
+    running: RunningRelay
+    channel: grpc.aio.Channel
+    relay: Any
+    pipeline: Pipeline
+    ingestors: Any
+    context: zmq.asyncio.Context
+    made: list[Ingestor] = field(default_factory=list)
+    ids: Any = field(default_factory=itertools.count)
+
+    def ingestor(self) -> Ingestor:
+        self.made.append(Ingestor(self.context, self.running.broker_address, self.ingestors))
+        return self.made[-1]
+
+    async def submit(self, request_id: str, start: int, end: int, **fields: Any) -> ingest.SubmitResponse:
+        answer: ingest.SubmitResponse = await self.relay.SubmitHistorical(request(request_id, start, end, **fields))
+        return answer
+
+    async def queued(self, request_id: str, start: int, end: int, **fields: Any) -> str:
+        answer = await self.submit(request_id, start, end, **fields)
+        assert answer.status == ingest.SubmitResponse.QUEUED, answer
+        return str(answer.notification_topic)
+
+    async def record(self, request_id: str) -> Any:
+        return (await self.relay.GetRequest(rpb.GetRequestRequest(request_id=request_id))).record
+
+    async def finished(self, request_id: str) -> Any:
+        """The record, once the request has ended."""
+        async for _ in self.relay.WatchProgress(rpb.WatchProgressRequest(request_id=request_id), timeout=30):
+            pass
+        record = await self.record(request_id)
+        assert record.state == rpb.REQUEST_STATE_FINISHED
+        return record
+
+    async def notification(self, topic: str, after: int = 0) -> Any:
+        """The first notification after a cursor."""
+        call = self.relay.SubscribeNotifications(
+            rpb.SubscribeNotificationsRequest(topic=topic, after_cursor=after), timeout=30
+        )
+        answer = await call.read()
+        call.cancel()
+        return answer
+
+
+@asynccontextmanager
+async def suite(folder: Path, **overrides: Any) -> AsyncIterator[Suite]:
+    catalog_of = catalog_settings(folder)
+    catalog = catalog_of.load()
+    make_tables(catalog)
+    async with (
+        relay(settings(folder, **overrides), catalog_of, SystemClock()) as running,
+        grpc.aio.insecure_channel(running.address) as channel,
+    ):
+        context = zmq.asyncio.Context()
+        pipeline = Pipeline(catalog, prpc.PipelineServiceStub(channel))
+        made = Suite(
+            folder, running, channel, rrpc.RelayServiceStub(channel), pipeline,
+            irpc.IngestorServiceStub(channel), context,
+        )  # fmt: skip
+        try:
+            yield made
+        finally:
+            for ingestor in made.made:
+                ingestor.socket.close()
+            context.term()
+    catalog.close()

@@ -1,0 +1,434 @@
+"""The relay as a whole: real gRPC, real ZMQ, a real table; ingestor and pipeline are scripted."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pyarrow as pa
+import pytest
+
+from services.common.catalog import COVERAGE_TABLE
+from services.common.clock import SystemClock
+from services.common.market import MAX_TIME_NS
+from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
+from services.gen.dexorder.relay.v1 import ingestor_service_pb2 as ipb
+from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
+from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
+from services.relay.server import relay
+from tests.unit.services.relay.harness import (
+    TICKER,
+    at,
+    catalog_settings,
+    final_of,
+    make_tables,
+    minute,
+    moment,
+    page,
+    ranges,
+    request,
+    settings,
+    suite,
+)
+
+OK, NOT_FOUND, ERROR, TIMEOUT = (
+    ingest.HistoryReadyNotification.NotificationStatus.Value(name) for name in ("OK", "NOT_FOUND", "ERROR", "TIMEOUT")
+)
+
+
+async def test_request_ends_ok_with_counted_rows_and_one_notification_a_topic(tmp_path: Path) -> None:
+    async with suite(tmp_path, job_periods=10) as s:
+        ingestor = s.ingestor()
+        await ingestor.offer(2)
+        topic = await s.queued("r1", 0, 25, client_id="me")
+        assert topic == "RESPONSE:me"
+        done = await ingestor.work(s.pipeline, dispatches=3, holes=[7, 21])
+        assert [minute(d.historical.start_time) for d in done] == [0, 10, 20]
+        assert {(d.request_id, d.ticker, d.client_id, d.type) for d in done} == {("r1", TICKER, "me", 0)}
+        assert len({d.job_id for d in done}) == 3
+        record = await s.finished("r1")
+        assert (record.status, record.row_count, record.empty_periods, list(record.missing)) == (OK, 23, 2, [])
+        assert record.HasField("snapshot_id") and not record.HasField("error_message")
+        assert (record.progress.expected_periods, record.progress.settled_periods) == (25, 25)
+        assert (record.progress.candles, record.progress.jobs, record.progress.finished_jobs) == (23, 3, 3)
+        for name in (topic, "HISTORY_READY:r1"):
+            told = (await s.notification(name)).notification
+            assert (told.request_id, told.status, told.row_count, told.end_time) == ("r1", OK, 23, at(25))
+            assert (told.iceberg_namespace, told.iceberg_table) == ("trading", "ohlc")
+
+
+async def test_covered_request_ends_without_a_dispatch(tmp_path: Path) -> None:
+    async with suite(tmp_path) as s:
+        await s.pipeline.report(snapshot_id=s.pipeline.write(range(10)), pages=[page("old", 0, 20, empty=[(10, 20)])])
+        await s.queued("full", 0, 15)
+        await s.queued("void", 12, 18)
+        full, void = await s.finished("full"), await s.finished("void")
+        assert (full.status, full.row_count, full.empty_periods, full.progress.jobs) == (OK, 10, 5, 0)
+        assert (void.status, void.row_count, void.empty_periods) == (NOT_FOUND, 0, 6)
+
+
+async def test_overlapping_requests_share_jobs_and_cancel_fences_only_what_nobody_needs(tmp_path: Path) -> None:
+    async with suite(tmp_path, job_periods=10) as s:
+        ingestor = s.ingestor()
+        await s.queued("a", 0, 20)
+        await s.queued("b", 10, 30)
+        await ingestor.offer(3)
+        jobs = {minute(d.historical.start_time): d for d in [await ingestor.take() for _ in range(3)]}
+        assert {start: d.request_id for start, d in jobs.items()} == {0: "a", 10: "a", 20: "b"}
+        answer = await s.relay.CancelRequest(rpb.CancelRequestRequest(request_id="a"))
+        assert (answer.record.status, answer.record.error_message) == (ERROR, "cancelled")
+        assert list(answer.record.missing) == ranges([(0, 20)])
+        assert [await ingestor.page(jobs[start].job_id, start, start + 10) for start in (0, 10, 20)] == [
+            False, True, True,
+        ]  # fmt: skip
+        await s.pipeline.land(jobs[10])
+        await s.pipeline.land(jobs[20])
+        record = await s.finished("b")
+        assert (record.status, record.row_count) == (OK, 20)
+        again = await s.relay.CancelRequest(rpb.CancelRequestRequest(request_id="b"))
+        assert again.record == record
+        assert (await s.record("a")).error_message == "cancelled"
+
+
+async def test_ingestors_error_and_refused_page_name_what_is_missing(tmp_path: Path) -> None:
+    async with suite(tmp_path, job_periods=10) as s:
+        ingestor = s.ingestor()
+        await ingestor.offer(2)
+        await s.queued("r", 0, 20)
+        first, second = await ingestor.take(), await ingestor.take()
+        await s.pipeline.report(
+            snapshot_id=s.pipeline.write(range(4)),
+            pages=[page(first.job_id, 0, 4)],
+            finals=[final_of(first.job_id, ingest.DataResponse.ERROR, "SIM has no symbol BTC/USDT")],
+        )
+        refused = [page(second.job_id, 10, 15, refused="bad header"), page(second.job_id, 15, 20, empty=[(15, 20)])]
+        await s.pipeline.report(pages=refused, finals=[final_of(second.job_id)])
+        record = await s.finished("r")
+        assert (record.status, record.row_count, list(record.missing)) == (ERROR, 4, ranges([(4, 15)]))
+        assert record.error_message == (
+            "SIM has no symbol BTC/USDT; a page was refused: bad header; "
+            "missing [2024-01-01T00:04:00Z, 2024-01-01T00:15:00Z)"
+        )
+
+
+async def test_expired_job_goes_to_another_ingestor_and_late_pages_of_the_first_are_waited_for(tmp_path: Path) -> None:
+    async with suite(tmp_path, lease_seconds=1) as s:
+        one, two = s.ingestor(), s.ingestor()
+        await s.queued("r", 0, 30)
+        await one.offer()
+        first = await one.take()
+        assert await one.page(first.job_id, 0, 10)
+        await two.offer()
+        second = await two.take()  # comes when the first lease has run out
+        assert (minute(second.historical.start_time), minute(second.historical.end_time)) == (10, 30)
+        assert second.job_id != first.job_id
+        assert not await one.page(first.job_id, 10, 20)
+        await one.send(ingest.WorkComplete(job_id=first.job_id, success=True))
+        assert await two.page(second.job_id, 10, 30)
+        await two.send(ingest.WorkComplete(job_id=second.job_id, success=True))
+        await s.pipeline.land(second)
+        record = await s.record("r")
+        assert record.state == rpb.REQUEST_STATE_RUNNING  # the first dispatch's page is in Kafka, not in the table
+        assert record.progress.settled_periods == 30
+        await s.pipeline.report(
+            snapshot_id=s.pipeline.write(range(10)), pages=[page(first.job_id, 0, 10)], finals=[final_of(first.job_id)]
+        )
+        record = await s.finished("r")
+        assert (record.status, record.row_count) == (OK, 30)
+
+
+async def test_job_whose_pages_are_all_in_kafka_is_not_dispatched_again(tmp_path: Path) -> None:
+    async with suite(tmp_path) as s:
+        ingestor = s.ingestor()
+        await s.queued("r", 0, 10)
+        await ingestor.offer(2)
+        first = await ingestor.take()
+        assert await ingestor.page(first.job_id, 0, 10)
+        await ingestor.send(ingest.WorkComplete(job_id=first.job_id, success=False, error_message="final not acked"))
+        await s.queued("other", 100, 110)
+        assert minute((await ingestor.take()).historical.start_time) == 100
+        await s.pipeline.report(snapshot_id=s.pipeline.write(range(10)), pages=[page(first.job_id, 0, 10)])
+        record = await s.finished("r")
+        assert (record.status, record.row_count) == (OK, 10)
+
+
+async def test_attempts_used_up_end_the_request_and_reject_prefers_another_ingestor(tmp_path: Path) -> None:
+    async with suite(tmp_path, max_attempts=3) as s:
+        one, two = s.ingestor(), s.ingestor()
+        await one.offer(4)
+        await s.queued("r", 0, 10)
+        first = await one.take()
+        await two.offer()
+        await s.queued("probe", 100, 110)  # taken by a slot of `one`; by then both ingestors' offers are known
+        probe = await one.take()
+        assert minute(probe.historical.start_time) == 100
+        await one.send(ingest.WorkReject(job_id=first.job_id, reason="banned"))
+        second = await two.take()
+        await two.send(ingest.WorkReject(job_id=second.job_id, reason="banned too"))
+        third = await one.take()
+        await one.send(ingest.WorkReject(job_id=third.job_id, reason="still banned"))
+        record = await s.finished("r")
+        assert (record.status, list(record.missing)) == (ERROR, ranges([(0, 10)]))
+        assert record.error_message.startswith(
+            "given up after 3 attempts, the last because the ingestor rejected it: still banned; missing ["
+        )
+
+
+async def test_job_for_a_dead_ingestor_goes_to_a_living_one(tmp_path: Path) -> None:
+    # the lease is short because the send may still succeed in the instant before ZMQ notices the death
+    async with suite(tmp_path, lease_seconds=1) as s:
+        dead, alive = s.ingestor(), s.ingestor()
+        await dead.offer()
+        await s.queued("a", 0, 10)
+        first = await dead.take()
+        await dead.offer(3)
+        await dead.send(ingest.WorkComplete(job_id=first.job_id, success=True))
+        dead.socket.close()
+        await s.queued("b", 100, 110)
+        await alive.offer(1)
+        assert minute((await alive.take()).historical.start_time) == 100
+
+
+async def test_limit_ends_at_the_nth_candle(tmp_path: Path) -> None:
+    async with suite(tmp_path) as s:
+        ingestor = s.ingestor()
+        await ingestor.offer()
+        await s.queued("r", 0, 10_000, limit=10)
+        holes = [*range(4, 9), 12]
+        done = await ingestor.work(s.pipeline, dispatches=2, holes=holes)
+        spans = [(minute(d.historical.start_time), minute(d.historical.end_time)) for d in done]
+        assert spans == [(0, 10), (10, 20)]
+        record = await s.finished("r")
+        assert (record.status, record.row_count, record.empty_periods) == (OK, 10, 6)
+        told = (await s.notification("HISTORY_READY:r")).notification
+        assert (told.row_count, told.end_time) == (10, at(16))
+        await s.queued("more", 0, 12, limit=4_000_000_000)
+        more = await s.finished("more")
+        assert (more.status, more.row_count) == (OK, 7)
+
+
+async def test_rows_lost_from_the_table_are_an_error_and_fetched_again(tmp_path: Path) -> None:
+    async with suite(tmp_path) as s:
+        ingestor = s.ingestor()
+        await ingestor.offer()
+        snapshot_id = s.pipeline.write([0, 1, 2, 7, 8, 9])
+        await s.pipeline.report(snapshot_id=snapshot_id, pages=[page("old", 0, 10, empty=[(3, 4)])])
+        await s.queued("r", 0, 10)
+        record = await s.finished("r")
+        assert (record.status, record.row_count, list(record.missing)) == (ERROR, 6, ranges([(4, 7)]))
+        assert "lacks rows" in record.error_message
+        await s.queued("again", 0, 10)
+        done = await ingestor.work(s.pipeline, dispatches=1)
+        assert minute(done[0].historical.start_time) == 4
+        assert (await s.finished("again")).row_count == 9
+
+
+async def test_timeout_without_any_slot_names_what_is_missing(tmp_path: Path) -> None:
+    async with suite(tmp_path, request_timeout_seconds=0.3) as s:
+        await s.queued("r", 0, 10)
+        record = await s.finished("r")
+        assert (record.status, list(record.missing)) == (TIMEOUT, ranges([(0, 10)]))
+        assert record.error_message.startswith("no progress for 0.3 s; missing [2024-01-01T00:00:00Z")
+
+
+async def test_restart_goes_on_with_the_same_job_and_keeps_cursors(tmp_path: Path) -> None:
+    async with suite(tmp_path, job_periods=10) as s:
+        ingestor = s.ingestor()
+        await ingestor.offer()
+        await s.queued("done", 100, 105)
+        await ingestor.work(s.pipeline, dispatches=1)
+        await s.finished("done")
+        await s.queued("r", 0, 20, client_id="me")
+        running = await ingestor.take()
+        assert await ingestor.page(running.job_id, 0, 5)
+    async with suite(tmp_path, job_periods=10) as s:
+        record = await s.record("r")
+        assert (record.state, record.progress.settled_periods) == (rpb.REQUEST_STATE_RUNNING, 5)
+        ingestor = s.ingestor()
+        assert await ingestor.page(running.job_id, 5, 10)
+        await ingestor.send(ingest.WorkComplete(job_id=running.job_id, success=True))
+        await s.pipeline.land(running)
+        await ingestor.offer()
+        done = await ingestor.work(s.pipeline, dispatches=1)
+        assert minute(done[0].historical.start_time) == 10
+        assert (await s.finished("r")).row_count == 20
+        assert (await s.submit("r", 0, 20, client_id="me")).status == ingest.SubmitResponse.DUPLICATE
+        first = await s.notification("HISTORY_READY:done")
+        assert first.cursor < (await s.notification("RESPONSE:me")).cursor
+
+
+async def test_coverage_table_is_read_at_start(tmp_path: Path) -> None:
+    catalog = catalog_settings(tmp_path).load()
+    make_tables(catalog)
+    table = catalog.load_table(COVERAGE_TABLE)
+    row = {
+        "ticker": TICKER, "period_seconds": 60, "start_time": moment(0), "end_time": moment(10), "rows": 0,
+        "empty": [{"start_time": moment(0), "end_time": moment(10)}],
+    }  # fmt: skip
+    table.append(pa.Table.from_pylist([row], schema=table.schema().as_arrow()))
+    catalog.close()
+    async with suite(tmp_path) as s:
+        await s.queued("r", 2, 8)
+        record = await s.finished("r")
+        assert (record.status, record.empty_periods) == (NOT_FOUND, 6)
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"request_id": ""}, "request_id '' has 0 characters"),
+    ({"request_id": "x" * 257}, "has 257 characters"),
+    ({"client_id": "x" * 257}, "client_id"),
+    ({"ticker": "BTCUSDT"}, "ticker 'BTCUSDT' is not SYMBOL.VENUE"),
+    ({"ticker": "BTC/USDT.MOON"}, "ticker 'BTC/USDT.MOON' names the unknown exchange 'MOON'"),
+    ({"ticker": ""}, "ticker ''"),
+    ({"start_time": at(10), "end_time": at(0)}, f"end_time {at(0)} is not after start_time {at(10)}"),
+    ({"end_time": at(0)}, "is not after"),
+    ({"start_time": at(0) + 1}, f"start_time {at(0) + 1} is not on the 1m grid"),
+    ({"end_time": at(10) + 7}, f"end_time {at(10) + 7} is not on the 1m grid"),
+    ({"end_time": 2**64 - 1}, f"end_time {2**64 - 1} is outside [0, {MAX_TIME_NS}]"),
+    ({"period_seconds": 61}, "period_seconds 61"),
+    ({"period_seconds": 0}, "period_seconds 0"),
+    ({"period_seconds": 604_800, "end_time": at(0) + 8 * 86_400 * 10**9}, "is not on the 1w grid"),
+    ({"limit": 0}, "limit 0"),
+    ({"start_time": 0, "end_time": at(0), "period_seconds": 1}, "periods; 200000000 are allowed"),
+]
+
+
+async def test_bad_submissions_name_field_and_value_and_store_nothing(tmp_path: Path) -> None:
+    async with suite(tmp_path) as s:
+        for fields, text in BAD:
+            message = request("bad", 0, 10)
+            message.MergeFrom(ingest.SubmitHistoricalRequest(**fields))
+            for name, value in fields.items():
+                setattr(message, name, value)
+            answer = await s.relay.SubmitHistorical(message)
+            assert (answer.status, answer.notification_topic) == (ingest.SubmitResponse.INVALID, ""), fields
+            assert text in answer.error_message, fields
+        listed = await s.relay.ListRequests(rpb.ListRequestsRequest())
+        assert not listed.records
+
+
+async def test_same_id_is_duplicate_or_invalid(tmp_path: Path) -> None:
+    async with suite(tmp_path) as s:
+        topic = await s.queued("r", 0, 10)
+        again = await s.submit("r", 0, 10)
+        assert (again.status, again.notification_topic) == (ingest.SubmitResponse.DUPLICATE, topic)
+        for fields in ({"limit": 5}, {"client_id": "me"}, {"end_time": at(11)}):
+            other = await s.relay.SubmitHistorical(request_with("r", fields))
+            assert other.status == ingest.SubmitResponse.INVALID
+            assert "request_id 'r' was used for another request" in other.error_message
+        assert len((await s.relay.ListRequests(rpb.ListRequestsRequest())).records) == 1
+
+
+def request_with(request_id: str, fields: dict[str, Any]) -> ingest.SubmitHistoricalRequest:
+    message = request(request_id, 0, 10)
+    for name, value in fields.items():
+        setattr(message, name, value)
+    return message
+
+
+async def test_junk_is_refused_and_the_relay_goes_on(tmp_path: Path) -> None:
+    async with suite(tmp_path) as s:
+        for size in (64, 4 * 1024 * 1024 - 100, 5 * 1024 * 1024):
+            call: Any = s.channel.unary_unary("/dexorder.relay.v1.RelayService/SubmitHistorical")
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call(b"\xff" * size)
+            assert caught.value.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED)
+        big = await s.submit("r" * 4_000_000, 0, 10)
+        assert big.status == ingest.SubmitResponse.INVALID
+        await s.queued("r", 0, 10)
+
+
+async def test_list_pages_and_filters_and_unknown_ids(tmp_path: Path) -> None:
+    async with suite(tmp_path) as s:
+        for number in range(5):
+            await s.queued(f"r{number}", number * 10, number * 10 + 10, client_id="even" if number % 2 == 0 else None)
+        await s.relay.CancelRequest(rpb.CancelRequestRequest(request_id="r2"))
+
+        async def listed(**fields: Any) -> tuple[list[str], str]:
+            answer = await s.relay.ListRequests(rpb.ListRequestsRequest(**fields))
+            return [record.request.request_id for record in answer.records], answer.next_page_token
+
+        first, token = await listed(page_size=2)
+        second, token = await listed(page_size=2, page_token=token)
+        third, end = await listed(page_size=2, page_token=token)
+        assert [*first, *second, *third] == ["r4", "r3", "r2", "r1", "r0"] and end == ""
+        assert (await listed(client_id="even"))[0] == ["r4", "r2", "r0"]
+        assert (await listed(state=rpb.REQUEST_STATE_FINISHED))[0] == ["r2"]
+        assert (await listed(state=rpb.REQUEST_STATE_QUEUED))[0] == ["r4", "r3", "r1", "r0"]
+        cases: list[tuple[Any, grpc.StatusCode]] = [
+            (s.relay.GetRequest(rpb.GetRequestRequest(request_id="x")), grpc.StatusCode.NOT_FOUND),
+            (s.relay.CancelRequest(rpb.CancelRequestRequest()), grpc.StatusCode.NOT_FOUND),
+            (s.relay.WatchProgress(rpb.WatchProgressRequest(request_id="x")).read(), grpc.StatusCode.NOT_FOUND),
+            (s.relay.ListRequests(rpb.ListRequestsRequest(page_size=1001)), grpc.StatusCode.INVALID_ARGUMENT),
+            (s.relay.ListRequests(rpb.ListRequestsRequest(page_token="-1")), grpc.StatusCode.INVALID_ARGUMENT),
+            (s.relay.SubscribeNotifications(rpb.SubscribeNotificationsRequest(topic="x")).read(),
+             grpc.StatusCode.INVALID_ARGUMENT),
+        ]  # fmt: skip
+        for call, code in cases:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call
+            assert caught.value.code() is code
+
+
+async def test_page_report_outside_its_dispatch_or_without_job_is_refused(tmp_path: Path) -> None:
+    async with suite(tmp_path) as s:
+        ingestor = s.ingestor()
+        await ingestor.offer()
+        await s.queued("r", 0, 10)
+        dispatch = await ingestor.take()
+        assert not await ingestor.page("unknown", 0, 10)
+        for job_id, start, end in ((dispatch.job_id, 5, 11), ("", 0, 1), (dispatch.job_id, 5, 4)):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await ingestor.stub.ReportPage(_page_report(job_id, start, end))
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def _page_report(job_id: str, start: int, end: int) -> Any:
+    return ipb.ReportPageRequest(job_id=job_id, start_time=at(start), end_time=at(end))
+
+
+async def test_reports_repeat_without_effect_and_nonsense_in_them_is_left_out(tmp_path: Path) -> None:
+    async with suite(tmp_path) as s:
+        ingestor = s.ingestor()
+        await ingestor.offer()
+        await s.queued("r", 0, 10)
+        dispatch = await ingestor.take()
+        snapshot_id = s.pipeline.write(range(10))
+        bad = page(dispatch.job_id, 5, 4)
+        for _ in range(2):
+            await s.pipeline.report(
+                snapshot_id=snapshot_id,
+                pages=[bad, page(dispatch.job_id, 0, 10)],
+                finals=[final_of("unknown"), final_of(""), final_of(dispatch.job_id)],
+            )
+        record = await s.finished("r")
+        assert (record.status, record.row_count) == (OK, 10)
+        await s.pipeline.report(finals=[final_of(dispatch.job_id, ingest.DataResponse.ERROR, "late")])
+        assert await s.record("r") == record
+
+
+async def test_streams_end_when_the_relay_stops(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        relays = await stack.enter_async_context(AsyncExitStack())
+        running = await relays.enter_async_context(
+            relay(settings(tmp_path, drain_seconds=60), catalog_settings(tmp_path), SystemClock())
+        )
+        stub: Any = rrpc.RelayServiceStub(await stack.enter_async_context(grpc.aio.insecure_channel(running.address)))
+        await stub.SubmitHistorical(request("r", 0, 10))
+        progress = stub.WatchProgress(rpb.WatchProgressRequest(request_id="r"))
+        assert (await progress.read()).state == rpb.REQUEST_STATE_QUEUED
+        await stub.CancelRequest(rpb.CancelRequestRequest(request_id="r"))
+        events = stub.SubscribeNotifications(rpb.SubscribeNotificationsRequest(topic="HISTORY_READY:r"))
+        assert (await events.read()).notification.request_id == "r"
+        await relays.aclose()  # would take a minute if the streams stayed
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await events.read()
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_catalog_is_told_to_readers(tmp_path: Path) -> None:
+    async with suite(tmp_path) as s:
+        answer = await s.relay.GetCatalog(rpb.GetCatalogRequest())
+        assert (answer.name, dict(answer.properties)) == ("dexorder", catalog_settings(tmp_path).properties())

@@ -1,0 +1,248 @@
+"""The store: what was answered survives, whatever happens to the process."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import grpc
+import pytest
+
+from services.common.errors import Unavailable
+from services.common.market import TimeRange
+from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
+from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
+from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
+from services.relay.board import Board
+from services.relay.dispatch import Dispatcher, Slot, SlotKind
+from services.relay.jobs import Phase
+from services.relay.model import FinalResult, FinalStatus, Market, PageResult, State, Submission
+from services.relay.schema import Batch
+from services.relay.store import Store
+from tests.unit.services.relay.harness import ROOT, TICKER, at, minute, request, suite
+
+MARKET = Market(TICKER, 60)
+
+
+def span(start: int, end: int) -> TimeRange:
+    return TimeRange(at(start), at(end))
+
+
+def new_board(prefix: str = "id") -> Board:
+    ids = itertools.count()
+    dispatcher = Dispatcher(
+        lease_ns=15, most_attempts=3, backoff_ns=0, new_id=lambda: f"{prefix}{next(ids)}"
+    )  # fmt: skip
+    return Board(dispatcher, job_periods=10, page_periods=10)
+
+
+def submission(request_id: str, start: int, end: int, client_id: str | None = None) -> Submission:
+    return Submission(request_id, TICKER, at(start), at(end), 60, None, client_id)
+
+
+async def test_everything_on_the_board_is_read_back(tmp_path: Path) -> None:
+    """The first store is abandoned, not closed: what its futures said is on disk."""
+    first, board = Store(tmp_path / "relay.db"), new_board()
+    batch = Batch()
+    board.accept(submission("a", 0, 30, "me"), batch, wall_ns=5, now_ns=0)
+    board.accept(submission("b", 20, 40), batch, wall_ns=6, now_ns=0)
+    board.dispatcher.offer(Slot(b"i", "SIM", SlotKind.ANY))
+    board.dispatcher.offer(Slot(b"i", "SIM", SlotKind.ANY))
+    (one, _), (two, _) = board.assign(batch, now_ns=0)
+    board.page(one.job_id, span(0, 4), [span(1, 2)], batch, now_ns=0)
+    board.produced(two.job_id, batch)
+    pages = [
+        PageResult(two.job_id, MARKET, span(10, 13), (span(10, 11),)),
+        PageResult(two.job_id, MARKET, span(13, 15), (), "bad"),
+    ]
+    board.report(77, pages, [FinalResult("x", FinalStatus.OK)], batch, now_ns=0)
+    await first.commit(batch)
+
+    second, again = Store(tmp_path / "relay.db"), new_board("new")
+    await second.load(again, now_ns=1_000)
+    assert again.requests.keys() == board.requests.keys() and again.snapshot_id == 77
+    for request_id, live in board.requests.items():
+        copy = again.requests[request_id]
+        assert (copy.submission, copy.state, copy.jobs) == (live.submission, live.state, live.jobs)
+        assert again.progress(copy) == board.progress(live)
+    for number, job in board.jobs.items():
+        copied = again.jobs[number]
+        for name in ("request_id", "client_id", "market", "span", "phase", "job_id", "produced", "sent", "requests"):
+            assert getattr(copied, name) == getattr(job, name), name
+        for name in ("acked", "acked_empty", "refused", "handled"):
+            assert list(getattr(copied, name)) == list(getattr(job, name)), name
+    assert again.dispatcher.counts() == (2, 1, 0)
+    assert [lost.job_id for lost in again.dispatcher.expire(now_ns=1_015)] == [one.job_id]
+    again.dispatcher.offer(Slot(b"i", "SIM", SlotKind.ANY))
+    again.dispatcher.offer(Slot(b"i", "SIM", SlotKind.ANY))
+    batch = Batch()
+    made = again.assign(batch, now_ns=1_016)
+    assert [minute(d.span.start_ns) for _, d in made] == [4, 20]
+    for store in (first, second):
+        await store.close()
+
+
+async def test_further_ranges_of_a_job_go_out_after_the_first_ones_final(tmp_path: Path) -> None:
+    board, batch = new_board(), Batch()
+    request_ = board.accept(submission("a", 0, 10), batch, wall_ns=0, now_ns=0)
+    board.report(1, [PageResult("late", MARKET, span(3, 6))], [], batch, now_ns=0)
+    spans = []
+    for _ in range(2):
+        board.dispatcher.offer(Slot(b"i", "SIM", SlotKind.ANY))
+        ((assign, dispatch),) = board.assign(batch, now_ns=0)
+        spans.append((minute(dispatch.span.start_ns), minute(dispatch.span.end_ns)))
+        assert not board.ready(request_)
+        pages = [PageResult(assign.job_id, MARKET, dispatch.span)]
+        board.report(1, pages, [FinalResult(assign.job_id, FinalStatus.OK)], batch, now_ns=0)
+    assert spans == [(0, 3), (6, 10)] and board.ready(request_)
+    assert board.missing(request_, at(10)) == []
+
+
+async def test_queued_job_that_others_covered_is_never_sent() -> None:
+    board, batch = new_board(), Batch()
+    request_ = board.accept(submission("a", 0, 10), batch, wall_ns=0, now_ns=0)
+    board.report(1, [PageResult("late", MARKET, span(0, 10))], [], batch, now_ns=0)
+    board.dispatcher.offer(Slot(b"i", "SIM", SlotKind.ANY))
+    assert board.assign(batch, now_ns=0) == []
+    assert board.ready(request_) and [job.phase for job in board.jobs.values()] == [Phase.SETTLED]
+
+
+async def test_range_of_a_refused_page_is_fetched_anew_for_the_next_request() -> None:
+    board, batch = new_board(), Batch()
+    board.accept(submission("a", 0, 10), batch, wall_ns=0, now_ns=0)
+    board.dispatcher.offer(Slot(b"i", "SIM", SlotKind.ANY))
+    ((assign, _),) = board.assign(batch, now_ns=0)
+    board.report(1, [PageResult(assign.job_id, MARKET, span(2, 5), (), "bad")], [], batch, now_ns=0)
+    request_ = board.accept(submission("b", 0, 10), batch, wall_ns=0, now_ns=0)
+    assert [board.jobs[number].span for number in sorted(request_.jobs)] == [span(0, 10), span(2, 5)]
+
+
+async def test_unsent_dispatch_is_first_again_and_costs_no_attempt() -> None:
+    board, batch = new_board(), Batch()
+    board.accept(submission("a", 0, 20), batch, wall_ns=0, now_ns=0)
+    for _ in range(5):  # more often than a job may be attempted
+        board.dispatcher.offer(Slot(b"i", "SIM", SlotKind.ANY))
+        ((assign, dispatch),) = board.assign(batch, now_ns=0)
+        assert minute(dispatch.span.start_ns) == 0
+        board.unsent(assign, batch)
+        board.unsent(assign, batch)  # an old copy changes nothing
+    assert board.dispatcher.counts() == (2, 0, 0)
+
+
+async def test_time_queued_behind_other_jobs_of_the_exchange_does_not_count() -> None:
+    board, batch = new_board(), Batch()
+    board.accept(submission("first", 0, 10), batch, wall_ns=0, now_ns=0)
+    board.dispatcher.offer(Slot(b"i", "SIM", SlotKind.ANY))
+    ((assign, _),) = board.assign(batch, now_ns=0)
+    board.accept(submission("behind", 50, 60), batch, wall_ns=0, now_ns=0)
+    board.page(assign.job_id, span(0, 1), [], batch, now_ns=90)
+    assert [r.submission.request_id for r in board.timed_out(100, now_ns=150)] == []
+    assert [r.submission.request_id for r in board.timed_out(100, now_ns=190)] == ["first"]
+    board.dispatcher.fail(assign.job_id, "gone", now_ns=190)
+    assert [r.submission.request_id for r in board.timed_out(100, now_ns=290)] == ["first", "behind"]
+
+
+async def test_request_whose_jobs_were_all_reported_ends_at_start(tmp_path: Path) -> None:
+    store, board, batch = Store(tmp_path / "relay.db"), new_board(), Batch()
+    board.accept(submission("r", 0, 10), batch, wall_ns=0, now_ns=0)
+    board.dispatcher.offer(Slot(b"i", "SIM", SlotKind.ANY))
+    ((assign, _),) = board.assign(batch, now_ns=0)
+    page = PageResult(assign.job_id, MARKET, span(0, 10), (span(0, 10),))
+    board.report(None, [page], [FinalResult(assign.job_id, FinalStatus.NOT_FOUND)], batch, now_ns=0)
+    await store.commit(batch)
+    await store.close()
+    async with suite(tmp_path) as s:
+        record = await s.finished("r")
+        assert record.status == ingest.HistoryReadyNotification.NOT_FOUND
+        assert (record.empty_periods, record.progress.finished_jobs) == (10, 1)
+        assert (await s.notification("HISTORY_READY:r")).notification.request_id == "r"
+
+
+async def test_commits_keep_their_order_and_a_failed_one_stops_the_store(tmp_path: Path) -> None:
+    store = Store(tmp_path / "relay.db")
+    done: list[int] = []
+    futures = []
+    for value in range(50):
+        batch = Batch()
+        batch.snapshot(value)
+        futures.append(store.commit(batch))
+        futures[-1].add_done_callback(partial(lambda value, _: done.append(value), value))
+    await asyncio.gather(*futures)
+    board = new_board()
+    await store.load(board, now_ns=0)
+    assert done == list(range(50)) and board.snapshot_id == 49
+    broken = Batch()
+    broken.statements.append(("INSERT INTO nowhere VALUES (1)", ()))
+    with pytest.raises(Unavailable):
+        await store.commit(broken)
+    batch.snapshot(1)
+    with pytest.raises(Unavailable):
+        await store.commit(batch)
+    with pytest.raises(sqlite3.OperationalError):
+        await asyncio.shield(store.failed)
+    await store.close()
+
+
+async def test_ended_requests_are_forgotten_after_their_retention(tmp_path: Path) -> None:
+    async with suite(tmp_path) as s:
+        await s.queued("old", 0, 10)
+        await s.queued("live", 20, 30)
+        await s.relay.CancelRequest(rpb.CancelRequestRequest(request_id="old"))
+    async with suite(tmp_path, retention_days=1e-12) as s:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            while True:  # pruning starts with the first tick
+                await s.record("old")
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+        assert (await s.record("live")).state == State.QUEUED
+
+
+def test_a_newer_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "relay.db"
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version = 99")
+    connection.close()
+
+    async def opened() -> None:
+        Store(path)
+
+    with pytest.raises(ValueError, match="schema version 99"):
+        asyncio.run(opened())
+
+
+def test_queued_request_survives_kill_9(tmp_path: Path) -> None:
+    """The process dies right after it answered; the next one knows the request."""
+    port = _free_port()
+    env = {
+        **os.environ, "DEXORDER_RELAY_LISTEN": f"127.0.0.1:{port}", "DEXORDER_RELAY_METRICS_LISTEN": "",
+        "DEXORDER_RELAY_BROKER_LISTEN": "tcp://127.0.0.1:0", "DEXORDER_RELAY_DB": str(tmp_path / "relay.db"),
+        "DEXORDER_EXCHANGES": str(ROOT / "exchanges" / "sim.yaml"),
+        "DEXORDER_CATALOG_URI": f"sqlite:///{tmp_path}/catalog.db",
+        "DEXORDER_CATALOG_WAREHOUSE": f"file://{tmp_path}/warehouse",
+    }  # fmt: skip
+    for attempt in range(2):
+        process = subprocess.Popen([sys.executable, "-m", "services.relay"], cwd=ROOT, env=env)
+        try:
+            with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+                stub = rrpc.RelayServiceStub(channel)
+                answer = stub.SubmitHistorical(request("r", 0, 10), timeout=60, wait_for_ready=True)
+                expected = ingest.SubmitResponse.DUPLICATE if attempt else ingest.SubmitResponse.QUEUED
+                assert answer.status == expected
+                process.send_signal(signal.SIGTERM if attempt else signal.SIGKILL)
+                assert process.wait(timeout=60) == (0 if attempt else -signal.SIGKILL)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])

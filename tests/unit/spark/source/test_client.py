@@ -1,0 +1,100 @@
+from collections.abc import Iterator
+
+import pytest
+
+from services.common.errors import Unavailable
+from services.gen.source.v1 import source_pb2 as pb
+from spark.source.client import SourceBroken, SourceClient
+from spark.source.offsets import OffsetRange, SourceState
+from spark.source.udsource import ack_before, to_batch
+from tests.fakes.source_server import FakeRecord, FakeSource, RunningSource
+
+
+@pytest.fixture
+def source() -> Iterator[RunningSource]:
+    fake = FakeSource(partitions=2)
+    for n in range(10):
+        fake.add(0, b"p%d" % n, key=f"k{n}", headers={"h": str(n)})
+    running = RunningSource(fake)
+    yield running
+    running.stop()
+
+
+def read(source: RunningSource, start: int, end: int, most: int = 4, retry_seconds: float = 5.0) -> list[int]:
+    client = SourceClient(source.address)
+    parts = client.read(OffsetRange(0, start, end), most=most, retry_seconds=retry_seconds)
+    return [int(r.offset.offset) for results in parts for r in results]
+
+
+def test_state_is_what_the_metadata_say(source: RunningSource) -> None:
+    source.fake.committed[0] = 3
+    assert SourceClient(source.address).state() == SourceState({0: 0, 1: 0}, {0: 10, 1: 0}, {0: 3})
+
+
+def test_a_range_comes_whole_and_again_the_same(source: RunningSource) -> None:
+    assert read(source, 2, 9) == read(source, 2, 9) == list(range(2, 9))
+
+
+def test_holes_of_compaction_are_no_error_even_at_the_end(source: RunningSource) -> None:
+    for offset in (3, 4, 8, 9):
+        source.fake.drop(0, offset)
+    assert read(source, 2, 10) == [2, 5, 6, 7]
+    assert read(source, 8, 10) == []
+
+
+def test_a_stream_cut_in_a_read_goes_on_behind_the_last_record(source: RunningSource) -> None:
+    source.fake.cut_after = [6, 1, 0]
+    assert read(source, 0, 10) == list(range(10))
+    assert source.fake.reads == [(0, 0, 10), (0, 4, 10), (0, 4, 10), (0, 4, 10)]
+
+
+def test_a_source_that_ends_early_for_good_is_an_error_that_names_the_offset(source: RunningSource) -> None:
+    source.fake.cut_after = [5] + [0] * 50
+    with pytest.raises(Unavailable, match=r"partition 0 at offset 4 of \[0, 10\).*ended early"):
+        read(source, 0, 10, retry_seconds=0.2)
+
+
+def test_an_offset_that_was_not_asked_for_is_refused(source: RunningSource) -> None:
+    source.fake.logs[0] = [FakeRecord(3, b"")] * 2
+    with pytest.raises(SourceBroken, match="partition 0"):
+        read(source, 3, 5)
+
+
+def test_a_source_without_replay_is_not_supported_yet(source: RunningSource) -> None:
+    source.fake.can_replay = False
+    with pytest.raises(NotImplementedError, match="x-ends"):
+        SourceClient(source.address).state()
+
+
+def test_a_source_that_is_away_is_unavailable_and_comes_back(source: RunningSource) -> None:
+    source.stop()
+    client = SourceClient(source.address)
+    with pytest.raises(Unavailable):
+        client.state()
+    with pytest.raises(Unavailable, match="partition 0 at offset 0"):
+        read(source, 0, 5, retry_seconds=0.2)
+    source.start()
+    assert read(source, 0, 5) == [0, 1, 2, 3, 4]
+
+
+def test_acks_settle_what_lies_before_the_end(source: RunningSource) -> None:
+    client = SourceClient(source.address)
+    ack_before(client, {0: 7, 1: 0})
+    assert source.fake.committed == {0: 7}
+    ack_before(client, {0: 7, 1: 0})
+    assert source.fake.ack_calls == [[(0, 6)]], "nothing new, no call"
+
+
+def test_an_ack_the_source_refuses_is_an_error(source: RunningSource) -> None:
+    with pytest.raises(Unavailable, match="INVALID_ARGUMENT"):
+        SourceClient(source.address).ack({0: 99})
+
+
+def test_records_become_columns(source: RunningSource) -> None:
+    result = pb.ReadResponse.Result(payload=b"x", offset=pb.Offset(offset=b"17", partition_id=1), headers={"a": "1"})
+    result.event_time.FromMilliseconds(1_500)
+    row = to_batch([result]).to_pylist()[0]
+    assert row["event_time"].timestamp() == 1.5
+    assert {k: row[k] for k in ("payload", "key", "headers", "partition", "offset")} == {
+        "payload": b"x", "key": None, "headers": [("a", "1")], "partition": 1, "offset": 17,
+    }  # fmt: skip

@@ -1,0 +1,81 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.common.errors import InvalidRequest
+from spark.source.offsets import (
+    OffsetRange,
+    SourceState,
+    cap,
+    from_json,
+    initial,
+    parse_pairs,
+    plan,
+    to_ack,
+    to_json,
+)
+
+offsets = st.dictionaries(st.integers(0, 5), st.integers(0, 1_000), max_size=6)
+STATE = SourceState(starts={0: 5, 1: 0, 2: 9}, ends={0: 20, 1: 7, 2: 9}, committed={0: 12, 1: 0, 2: 4})
+
+
+def test_pairs_are_read_and_nonsense_is_refused() -> None:
+    assert parse_pairs("0:17,1:20") == {0: 17, 1: 20}
+    assert parse_pairs("") == {}
+    for text in ("0", "0:1:2", "a:1", "0=1"):
+        with pytest.raises(InvalidRequest):
+            parse_pairs(text)
+
+
+@given(offsets)
+def test_json_round_trip(some: dict[int, int]) -> None:
+    assert from_json(to_json(some)) == some
+
+
+@given(offsets, offsets, st.integers(1, 500))
+def test_a_capped_batch_is_never_too_big_never_backwards_and_goes_on(
+    start: dict[int, int], ends: dict[int, int], most: int
+) -> None:
+    planned = cap(start, ends, most)
+    taken = {p: planned[p] - start.get(p, 0) for p in planned}
+    lag = {p: max(0, ends.get(p, 0) - start.get(p, 0)) for p in planned}
+    assert all(0 <= taken[p] <= lag[p] for p in planned)
+    assert sum(taken.values()) == min(most, sum(lag.values()))
+
+
+def test_a_drained_batch_takes_all() -> None:
+    assert cap({0: 1}, {0: 5_000, 1: 3}, None) == {0: 5_000, 1: 3}
+
+
+@given(offsets, offsets, st.integers(1, 50))
+def test_batches_after_each_other_cover_everything_once(start: dict[int, int], ends: dict[int, int], most: int) -> None:
+    seen: list[tuple[int, int]] = []
+    position = start
+    while (planned := cap(position, ends, most)) != {**dict.fromkeys(planned, 0), **position}:
+        seen += [(r.partition, o) for r in plan(position, planned) for o in range(r.start, r.end)]
+        position = planned
+    wanted = [(p, o) for p, end in ends.items() for o in range(start.get(p, 0), end)]
+    assert sorted(seen) == sorted(wanted)
+
+
+def test_equal_ends_plan_nothing_and_reversed_ones_are_refused() -> None:
+    assert plan({0: 3}, {0: 3}) == []
+    assert plan({0: 3}, {0: 5, 1: 2}) == [OffsetRange(0, 3, 5), OffsetRange(1, 0, 2)]
+    with pytest.raises(InvalidRequest, match="partition 0"):
+        plan({0: 3}, {0: 2})
+
+
+def test_a_new_query_begins_at_the_commit_or_where_the_log_begins() -> None:
+    assert initial(STATE, "committed") == {0: 12, 1: 0, 2: 9}
+    assert initial(STATE, "earliest") == STATE.starts
+    assert initial(STATE, "latest") == STATE.ends
+    assert initial(STATE, {0: 1, 1: 3, 2: 9}) == {0: 5, 1: 3, 2: 9}
+    for given_offsets in ({0: 5}, {0: 21, 1: 0, 2: 9}):
+        with pytest.raises(InvalidRequest, match="startingOffsets"):
+            initial(STATE, given_offsets)
+
+
+def test_only_progress_beyond_the_commit_is_acked() -> None:
+    assert to_ack({0: 15, 1: 0, 2: 9}, STATE) == {0: 14}
+    assert to_ack({0: 12, 1: 7}, STATE) == {1: 6}
+    assert to_ack({0: 21}, STATE) == {}, "never issued"

@@ -1,0 +1,36 @@
+import pytest
+
+from services.common.errors import InvalidRequest
+from spark.source.options import SourceOptions
+
+
+def test_defaults_need_only_the_address() -> None:
+    assert SourceOptions.parse({"address": "h:1"}) == SourceOptions("h:1", 600, "committed", "latest", False, 60)
+
+
+def test_names_are_read_in_any_case() -> None:
+    options = SourceOptions.parse(
+        {"ADDRESS": "h:1", "MaxRecordsPerBatch": "5", "drain": "True", "startingoffsets": '{"0": 7}'}
+    )
+    assert (options.max_records, options.drain, options.starting) == (5, True, {0: 7})
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("address", ""),
+        ("maxRecordsPerBatch", "0"),
+        ("maxRecordsPerBatch", "many"),
+        ("maxRecordsPerBatch", "-5"),
+        ("drain", "yes"),
+        ("startingOffsets", "newest"),
+        ("startingOffsets", "[1]"),
+        ("startingOffsets", '{"0": -1}'),
+        ("startingOffsets", '{"a": 1}'),
+        ("endingOffsets", "committed"),
+        ("retrySeconds", "soon"),
+    ],
+)
+def test_a_bad_value_is_refused_by_name(option: str, value: str) -> None:
+    with pytest.raises(InvalidRequest, match=option):
+        SourceOptions.parse({"address": "h:1"} | {option: value})

@@ -1,0 +1,299 @@
+"""The whole way from a source.v1 server to Iceberg, in one warm Spark session."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from prometheus_client import CollectorRegistry
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from services.common.catalog import COVERAGE_TABLE, DEAD_LETTER_TABLE, OHLC_TABLE, CatalogSettings
+from services.common.market import SECOND_NS
+from services.common.page import Control
+from services.gen.dexorder.ingest.v1 import ingest_pb2
+from spark.config import SparkSettings
+from spark.driver import Driver, QueryFailed, start_query
+from spark.notify import FinalReport, PageReport
+from spark.pipeline import Pipeline
+from spark.schema import RAW, RAW_DDL
+from tests.fakes.pages import DAY, MINUTE_NS, control, final, page, span
+from tests.fakes.source_server import FakeSource, RunningSource
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]  # a cold first batch on a busy machine
+OTHER = "ETH/USDT.BINANCE"
+Key = tuple[str, int]
+
+
+@dataclass
+class Recorder:
+    """Takes reports; the n-th call can be made to fail, as a crash behind the commit of the rows."""
+
+    fail_calls: set[int] = field(default_factory=set)
+    calls: int = 0
+    snapshots: list[int | None] = field(default_factory=list)
+    pages: list[PageReport] = field(default_factory=list)
+    finals: list[FinalReport] = field(default_factory=list)
+
+    def report(self, snapshot_id: int | None, pages: Sequence[PageReport], finals: Sequence[FinalReport]) -> None:
+        self.calls += 1
+        if self.calls in self.fail_calls:
+            raise ConnectionError("crash before the report")
+        self.snapshots.append(snapshot_id)
+        self.pages += pages
+        self.finals += finals
+
+
+class Oracle:
+    """What the tables must hold after everything that was sent, whatever happened on the way."""
+
+    def __init__(self, source: FakeSource) -> None:
+        self.source = source
+        self.rows: dict[Key, tuple[int, float]] = {}
+        self.coverage: list[tuple[str, int, int, int]] = []
+        self.sent = 0
+
+    def send(self, head: Control, price: float = 100.0) -> None:
+        payload, headers = page(head, price)
+        self.source.add(self.sent % 2, payload, head.job_id, headers)
+        self.sent += 1
+        fetched_s = head.fetched_ns // SECOND_NS
+        for open_ns in range(head.span.start_ns, head.span.end_ns, MINUTE_NS):
+            if not any(r.start_ns <= open_ns < r.end_ns for r in head.empty):
+                key = (head.ticker, open_ns)
+                self.rows[key] = max(self.rows.get(key, (0, 0.0)), (fetched_s, price))
+        self.coverage.append((head.ticker, head.span.start_ns, head.span.end_ns, fetched_s))
+
+    def send_history(self) -> None:
+        """New ranges, a range again, newer and older copies, holes, an empty page, two months, two tickers."""
+        for n in range(4):
+            self.send(control(n * 20, 20, page=n))
+        self.send(control(0, 40, job="job-2", ticker=OTHER, empty=(span(5, 10),)))
+        self.send(control(40, 10, job="job-2", page=1, ticker=OTHER, empty=(span(40, 10),)))
+        self.send(control(10, 20, job="job-3", fetched_s=1_700_000_500), price=200.0)
+        self.send(control(15, 5, job="job-4", fetched_s=1_600_000_000), price=300.0)
+        self.send(control(25, 5, job="job-3", page=1, fetched_s=1_700_000_900), price=400.0)
+
+    def check(self, catalog: CatalogSettings) -> None:
+        tables = catalog.load()
+        found = tables.load_table(OHLC_TABLE).scan().to_arrow().to_pylist()
+        rows = {(r["ticker"], ns(r["open_time"])): (ns(r["fetched_at"]) // SECOND_NS, r["open"]) for r in found}
+        assert len(rows) == len(found), "a key is there twice"
+        assert rows == self.rows
+        covered = [
+            (r["ticker"], ns(r["start_time"]), ns(r["end_time"]), ns(r["fetched_at"]) // SECOND_NS)
+            for r in tables.load_table(COVERAGE_TABLE).scan().to_arrow().to_pylist()
+        ]
+        assert sorted(covered) == sorted(self.coverage)
+
+
+def ns(moment: Any) -> int:
+    micros: int = round(moment.timestamp() * 1_000_000)
+    return micros * 1_000
+
+
+@pytest.fixture
+def source() -> Iterator[RunningSource]:
+    running = RunningSource(FakeSource(partitions=2))
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def settings(source: RunningSource, tmp_path: Path) -> Callable[..., SparkSettings]:
+    def make(checkpoint: str = "checkpoint", **changes: Any) -> SparkSettings:
+        folder = str(tmp_path / checkpoint)
+        return SparkSettings(listen="127.0.0.1:0", source=source.address, checkpoint=folder, warm_up=False, **changes)
+
+    return make
+
+
+def frame(spark: SparkSession, records: list[tuple[bytes, dict[str, str]]]) -> Any:
+    rows = [
+        {"payload": p, "key": "k", "headers": list(h.items()), "event_time": 0, "partition": 0, "offset": n}
+        for n, (p, h) in enumerate(records)
+    ]
+    return spark.createDataFrame(pa.Table.from_pylist(rows, schema=RAW), RAW_DDL)
+
+
+def test_a_stream_of_pages_becomes_exactly_the_rows_of_the_oracle(
+    spark: SparkSession, trading: CatalogSettings, source: RunningSource, settings: Callable[..., SparkSettings]
+) -> None:
+    oracle, recorder = Oracle(source.fake), Recorder()
+    oracle.send_history()
+    pipeline = Pipeline(trading, source.address, recorder)
+    query = start_query(spark, settings(max_records_per_batch=3), lambda raw: void(pipeline.process(raw)))
+    query.processAllAvailable()
+    oracle.send(control(80, 10, page=4))
+    query.processAllAvailable()
+    query.stop()
+    oracle.check(trading)
+    assert recorder.calls == 4, "three capped batches and the late page"
+    assert sorted(p.rows for p in recorder.pages) == sorted([20] * 5 + [30, 0, 5, 5, 10])
+    newest = trading.load().load_table(OHLC_TABLE).current_snapshot()
+    assert newest and recorder.snapshots[-1] == newest.snapshot_id
+    through_spark = spark.sql(f"SELECT count(*), sum(open) FROM {trading.name}.{OHLC_TABLE}").collect()[0]
+    assert tuple(through_spark) == (len(oracle.rows), sum(price for _, price in oracle.rows.values()))
+
+
+def test_a_batch_again_changes_nothing_but_is_reported_again(spark: SparkSession, trading: CatalogSettings) -> None:
+    oracle, recorder = Oracle(FakeSource()), Recorder()
+    oracle.send_history()
+    records = [(r.payload, r.headers) for log in oracle.source.logs.values() for r in log]
+    records.append(final(control(0, 80), 80))
+    pipeline = Pipeline(trading, "test", recorder)
+    first = pipeline.process(frame(spark, records))
+    oracle.check(trading)
+    second = pipeline.process(frame(spark, records))
+    oracle.check(trading)
+    assert (first.path, second.path) == ("append", "merge")
+    assert recorder.pages[: len(recorder.pages) // 2] == recorder.pages[len(recorder.pages) // 2 :]
+    assert recorder.finals == [FinalReport("job-1", ingest_pb2.DataResponse.OK, None, 80)] * 2
+
+
+def test_a_refused_record_is_kept_and_reported_and_stops_nothing(spark: SparkSession, trading: CatalogSettings) -> None:
+    recorder = Recorder()
+    good, bad = control(0, 3), control(3, 3, page=1)
+    records = [page(good), (b"<html>", bad.headers()), (b"?", {}), final(good, 6)]
+    pipeline = Pipeline(trading, "test", recorder)
+    for _ in range(2):
+        assert pipeline.process(frame(spark, records)).refused == 2
+    tables = trading.load()
+    letters = tables.load_table(DEAD_LETTER_TABLE).scan().to_arrow().to_pylist()
+    assert sorted((r["offset"], r["payload"]) for r in letters) == [(1, b"<html>"), (2, b"?")]
+    assert tables.load_table(OHLC_TABLE).scan().count() == 3
+    assert tables.load_table(COVERAGE_TABLE).scan().count() == 1, "a refused page covers nothing"
+    refused = [p for p in recorder.pages if p.refused]
+    assert {(p.span.start_ns, p.rows) for p in refused} == {(DAY + 3 * MINUTE_NS, 0)}
+    assert recorder.snapshots[0] is not None
+
+
+def test_a_batch_without_candles_reports_no_snapshot_of_an_empty_table(
+    spark: SparkSession, trading: CatalogSettings
+) -> None:
+    recorder = Recorder()
+    pipeline = Pipeline(trading, "test", recorder)
+    assert pipeline.process(frame(spark, [page(control(0, 3, empty=(span(0, 3),)))])).path == "none"
+    assert recorder.snapshots == [None]
+
+
+def test_a_crash_behind_the_rows_and_a_lost_checkpoint_double_nothing(
+    spark: SparkSession, trading: CatalogSettings, source: RunningSource, settings: Callable[..., SparkSettings]
+) -> None:
+    oracle, recorder = Oracle(source.fake), Recorder(fail_calls={2})
+    oracle.send_history()
+    pipeline = Pipeline(trading, source.address, recorder)
+    query = start_query(spark, settings(max_records_per_batch=4), lambda raw: void(pipeline.process(raw)))
+    with pytest.raises(StreamingQueryException):
+        query.awaitTermination(240)
+    before = trading.load().load_table(OHLC_TABLE).scan().count()
+    query = start_query(spark, settings(max_records_per_batch=4), lambda raw: void(pipeline.process(raw)))
+    query.processAllAvailable()
+    query.stop()
+    oracle.check(trading)
+    assert before <= len(oracle.rows)
+    source.fake.committed.clear()
+    query = start_query(spark, settings("fresh"), lambda raw: void(pipeline.process(raw)), drain=True)
+    assert query.awaitTermination(240)
+    oracle.check(trading)
+
+
+def test_a_fresh_checkpoint_begins_at_the_acked_offset(
+    spark: SparkSession, trading: CatalogSettings, source: RunningSource, settings: Callable[..., SparkSettings]
+) -> None:
+    oracle, recorder = Oracle(source.fake), Recorder()
+    for n in range(4):
+        oracle.send(control(n * 10, 10, page=n))
+    source.fake.committed = {0: 2, 1: 1}
+    pipeline = Pipeline(trading, source.address, recorder)
+    query = start_query(spark, settings(), lambda raw: void(pipeline.process(raw)), drain=True)
+    assert query.awaitTermination(240)
+    assert [p.span for p in recorder.pages] == [span(30, 10)]
+
+
+def test_a_drained_query_ignores_the_cap_and_ends(
+    spark: SparkSession, trading: CatalogSettings, source: RunningSource, settings: Callable[..., SparkSettings]
+) -> None:
+    oracle, recorder = Oracle(source.fake), Recorder()
+    oracle.send_history()
+    pipeline = Pipeline(trading, source.address, recorder)
+    query = start_query(spark, settings(max_records_per_batch=1), lambda raw: void(pipeline.process(raw)), drain=True)
+    assert query.awaitTermination(240)
+    oracle.check(trading)
+    assert recorder.calls == 1
+
+
+def test_the_source_can_be_read_as_a_batch(spark: SparkSession, source: RunningSource) -> None:
+    for n in range(5):
+        source.fake.add(n % 2, b"%d" % n, headers={"n": str(n)})
+    reader = spark.read.format("udsource").option("address", source.address).option("endingOffsets", '{"0": 2, "1": 2}')
+    rows = reader.load().collect()
+    assert sorted((r.partition, r.offset, bytes(r.payload), r.headers["n"], r.key) for r in rows) == [
+        (0, 0, b"0", "0", None), (0, 1, b"2", "2", None), (1, 0, b"1", "1", None), (1, 1, b"3", "3", None),
+    ]  # fmt: skip
+
+
+def test_the_driver_waits_for_the_source_outlives_failures_and_acks_the_last_batch(
+    spark: SparkSession, trading: CatalogSettings, source: RunningSource, settings: Callable[..., SparkSettings]
+) -> None:
+    oracle, recorder, stop = Oracle(source.fake), Recorder(fail_calls={1}), threading.Event()
+    source.stop()
+    oracle.send_history()
+    early: list[tuple[int, int]] = []
+    source.fake.on_ack = lambda acks: early.extend(a for a in acks if a not in settled(settings().checkpoint))
+    ready = threading.Event()
+    driver = Driver(
+        settings(max_records_per_batch=4), trading,
+        stop=stop, on_ready=lambda now: ready.set() if now else ready.clear(), registry=CollectorRegistry(),
+    )  # fmt: skip
+    thread = threading.Thread(target=driver.drive, args=(spark, recorder))
+    thread.start()
+    source.start()
+    assert ready.wait(240)
+    wait_until(lambda: source.fake.committed == source.fake.ends)
+    stop.set()
+    thread.join(240)
+    assert not ready.is_set()
+    assert not early, "acked before Spark's commit log had the batch"
+    oracle.check(trading)
+
+
+def test_the_driver_gives_up_after_too_many_failures(
+    spark: SparkSession, trading: CatalogSettings, source: RunningSource, settings: Callable[..., SparkSettings]
+) -> None:
+    Oracle(source.fake).send_history()
+    recorder = Recorder(fail_calls=set(range(1, 100)))
+    driver = Driver(
+        settings(restarts=1), trading, stop=threading.Event(), on_ready=lambda now: None, registry=CollectorRegistry()
+    )
+    with pytest.raises(QueryFailed, match="2 times in a row"):
+        driver.drive(spark, recorder)
+
+
+def settled(checkpoint: str) -> set[tuple[int, int]]:
+    """Partition and last offset of every batch in Spark's commit log."""
+    found = set()
+    for commit in (Path(checkpoint) / "commits").glob("[0-9]*"):
+        ends = json.loads((Path(checkpoint) / "offsets" / commit.name).read_text().splitlines()[-1])
+        found |= {(int(partition), end - 1) for partition, end in ends.items()}
+    return found
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 240.0) -> None:
+    pause = threading.Event()
+    for _ in range(int(timeout_s / 0.05)):
+        if condition():
+            return
+        pause.wait(0.05)
+    raise AssertionError("the condition did not come true")
+
+
+def void(_: object) -> None:
+    """foreachBatch wants nothing back."""

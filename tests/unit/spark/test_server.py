@@ -1,0 +1,61 @@
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from services.common.catalog import CatalogSettings
+from spark import server
+from spark.config import SparkSettings
+from spark.driver import QueryFailed
+from tests.fixtures_kafka import free_ports
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+
+
+class StubDriver:
+    """Ready at once; ends when told, or with an error."""
+
+    error: Exception | None = None
+
+    def __init__(self, *_: Any, stop: threading.Event, on_ready: Callable[[bool], None], **__: Any) -> None:
+        self.stop, self.on_ready = stop, on_ready
+
+    def run(self) -> None:
+        if self.error:
+            raise self.error
+        self.on_ready(True)
+        self.stop.wait()
+        self.on_ready(False)
+
+
+@pytest.fixture
+def settings(monkeypatch: pytest.MonkeyPatch) -> SparkSettings:
+    monkeypatch.setattr(server, "Driver", StubDriver)
+    return SparkSettings(listen=f"127.0.0.1:{free_ports(1)[0]}", metrics_listen="")
+
+
+async def test_health_follows_the_query_and_sigterm_ends_the_process(settings: SparkSettings) -> None:
+    serving = asyncio.create_task(server.serve(settings, CatalogSettings()))
+    async with grpc.aio.insecure_channel(settings.listen) as channel:
+        stub: Any = health_pb2_grpc.HealthStub(channel)  # the stubs lack Watch
+        watch = stub.Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True)
+        async for answer in watch:
+            if answer.status == SERVING:
+                break
+        watch.cancel()
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.wait_for(serving, 30)
+
+
+async def test_a_driver_that_gives_up_ends_the_process_with_its_error(
+    settings: SparkSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(StubDriver, "error", QueryFailed("6 times in a row"))
+    with pytest.raises(QueryFailed):
+        await asyncio.wait_for(server.serve(settings, CatalogSettings()), 30)

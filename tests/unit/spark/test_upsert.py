@@ -1,0 +1,85 @@
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.common.catalog import OHLC_TABLE, CatalogSettings
+from services.common.market import TimeRange
+from services.common.page import Candle
+from spark.schema import CANDLE, MICROS
+from spark.upsert import Box, KeyRange, boxes, holds_any, merge_condition, overlap
+from tests.fakes.pages import DAY, MINUTE_NS, TICKER, candle, span
+
+spans = st.builds(lambda a, n: TimeRange(a, a + n), st.integers(0, 50), st.integers(1, 20))
+pages = st.lists(
+    st.builds(KeyRange, st.sampled_from(["A.X", "B.X", "C.Y"]), st.sampled_from([60, 300]), spans), max_size=12
+)
+
+
+@given(pages, st.integers(1, 8))
+def test_boxes_hold_every_key_and_are_few(some: list[KeyRange], most: int) -> None:
+    found = boxes(some, most)
+    for one in some:
+        assert any(
+            one.ticker in box.tickers and box.period_seconds == one.period_seconds and box.span.contains(one.span)
+            for box in found
+        )
+    assert len(found) <= max(most, len({one.period_seconds for one in some}))
+
+
+def test_pages_of_one_run_are_one_exact_box() -> None:
+    run = [KeyRange(TICKER, 60, span(n * 10, 10)) for n in (2, 0, 1)]
+    assert boxes(run) == [Box((TICKER,), 60, span(0, 30))]
+
+
+@given(pages)
+def test_overlap_is_two_pages_with_a_common_key(some: list[KeyRange]) -> None:
+    pairs = [
+        (a, b)
+        for i, a in enumerate(some)
+        for b in some[:i]
+        if (a.ticker, a.period_seconds) == (b.ticker, b.period_seconds)
+    ]
+    assert overlap(some) == any(a.span.intersect(b.span) for a, b in pairs)
+
+
+def test_text_of_a_ticker_cannot_leave_its_quotes() -> None:
+    condition = merge_condition([Box(("A'\\ OR 1=1.X",), 60, span(0, 1))])
+    assert r"t.ticker IN ('A\'\\ OR 1=1.X')" in condition
+    assert "TIMESTAMP '2024-01-31 23:30:00+00:00'" in condition
+
+
+def arrow(candles: list[Candle], ticker: str = TICKER) -> pa.Table:
+    times = pa.array([c.open_ns // 1_000 for c in candles], pa.int64()).cast(MICROS)
+    size = len(candles)
+    columns: dict[str, Any] = {
+        "ticker": [ticker] * size, "period_seconds": [60] * size, "open_time": times, "fetched_at": times,
+        "quote_volume": [None] * size, "trades": [None] * size,
+    } | {name: [getattr(c, name) for c in candles] for name in ("open", "high", "low", "close", "volume")}  # fmt: skip
+    schema = pa.schema([f.with_nullable(f.name in ("quote_volume", "trades")) for f in CANDLE])
+    return pa.table([pa.array(columns[f.name], f.type) for f in schema], schema=schema)
+
+
+@pytest.mark.parametrize(
+    ("ticker", "first", "count", "there"),
+    [
+        (TICKER, 0, 1, True),
+        (TICKER, 2, 1, False),  # inside the file's bounds, but not in it
+        (TICKER, 4, 5, True),
+        (TICKER, 10, 5, False),
+        ("ETH/USDT.BINANCE", 0, 10, False),
+    ],
+)
+def test_the_probe_knows_what_the_table_holds(
+    catalog: CatalogSettings, ticker: str, first: int, count: int, there: bool
+) -> None:
+    table = catalog.load().load_table(OHLC_TABLE)
+    table.append(arrow([candle(n) for n in (0, 1, 5, 6)]))
+    assert DAY % MINUTE_NS == 0
+    assert holds_any(table, [Box((ticker,), 60, span(first, count))]) is there
+
+
+def test_the_probe_of_an_empty_table_finds_nothing(catalog: CatalogSettings) -> None:
+    assert not holds_any(catalog.load().load_table(OHLC_TABLE), [Box((TICKER,), 60, span(0, 10))])
