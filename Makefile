@@ -49,7 +49,7 @@ proto: setup  ## Write services/gen from the protos.
 	$(PY) protos/generate.py
 
 proto-baseline:  ## After a landing: our own protos become what must stay readable.
-	cp -r protos/dexorder/{relay,market} tests/wire/baseline/protos/dexorder/
+	cp -r protos/dexorder/{relay,market,pipeline} tests/wire/baseline/protos/dexorder/
 
 lock:  ## Newest versions that fit, with hashes; then look at the diff.
 	for name in bootstrap runtime dev java; do .venv/bin/uv pip compile --quiet --upgrade --generate-hashes \

@@ -80,3 +80,52 @@ class ReportPageResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReportPageResponse: _TypeAlias = ReportPageResponse  # noqa: Y015
+
+@_typing.final
+class ReportMarketsRequest(_message.Message):
+    """The markets of one exchange."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXCHANGE_FIELD_NUMBER: _builtins.int
+    MARKETS_FIELD_NUMBER: _builtins.int
+    FETCHED_AT_FIELD_NUMBER: _builtins.int
+    exchange: _builtins.str
+    """The part of a ticker after its last dot."""
+    fetched_at: _builtins.int
+    """When the exchange said so, nanoseconds since the epoch; an older report than the one kept changes nothing."""
+    @_builtins.property
+    def markets(self) -> _containers.RepeatedCompositeFieldContainer[_relay_service_pb2.Market]:
+        """All of its markets."""
+
+    def __init__(
+        self,
+        *,
+        exchange: _builtins.str = ...,
+        markets: _abc.Iterable[_relay_service_pb2.Market] | None = ...,
+        fetched_at: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exchange", b"exchange", "fetched_at", b"fetched_at", "markets", b"markets"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportMarketsRequest: _TypeAlias = ReportMarketsRequest  # noqa: Y015
+
+@_typing.final
+class ReportMarketsResponse(_message.Message):
+    """The report is kept."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportMarketsResponse: _TypeAlias = ReportMarketsResponse  # noqa: Y015

@@ -40,6 +40,11 @@ class IngestorServiceStub:
                 request_serializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportPageRequest.SerializeToString,
                 response_deserializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportPageResponse.FromString,
                 _registered_method=True)
+        self.ReportMarkets = channel.unary_unary(
+                '/dexorder.relay.v1.IngestorService/ReportMarkets',
+                request_serializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportMarketsRequest.SerializeToString,
+                response_deserializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportMarketsResponse.FromString,
+                _registered_method=True)
 
 
 class IngestorServiceServicer:
@@ -54,6 +59,13 @@ class IngestorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReportMarkets(self, request, context):
+        """Say which markets an exchange has. Replaces what was known of the exchange.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_IngestorServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -61,6 +73,11 @@ def add_IngestorServiceServicer_to_server(servicer, server):
                     servicer.ReportPage,
                     request_deserializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportPageRequest.FromString,
                     response_serializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportPageResponse.SerializeToString,
+            ),
+            'ReportMarkets': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportMarkets,
+                    request_deserializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportMarketsRequest.FromString,
+                    response_serializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportMarketsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -91,6 +108,33 @@ class IngestorService:
             '/dexorder.relay.v1.IngestorService/ReportPage',
             dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportPageRequest.SerializeToString,
             dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportPageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportMarkets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dexorder.relay.v1.IngestorService/ReportMarkets',
+            dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportMarketsRequest.SerializeToString,
+            dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportMarketsResponse.FromString,
             options,
             channel_credentials,
             insecure,

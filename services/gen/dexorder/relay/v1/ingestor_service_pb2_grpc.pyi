@@ -37,6 +37,8 @@ class IngestorServiceStub:
     """Say that Kafka has acknowledged a page. Renews the job's lease. The answer says whether the job_id is still current;
     when it is not, the ingestor drops the job without a final record and offers the slot again.
     """
+    ReportMarkets: _grpc.UnaryUnaryMultiCallable[_ingestor_service_pb2.ReportMarketsRequest, _ingestor_service_pb2.ReportMarketsResponse]
+    """Say which markets an exchange has. Replaces what was known of the exchange."""
 
 @_typing.type_check_only
 class IngestorServiceAsyncStub(IngestorServiceStub):
@@ -47,6 +49,8 @@ class IngestorServiceAsyncStub(IngestorServiceStub):
     """Say that Kafka has acknowledged a page. Renews the job's lease. The answer says whether the job_id is still current;
     when it is not, the ingestor drops the job without a final record and offers the slot again.
     """
+    ReportMarkets: _aio.UnaryUnaryMultiCallable[_ingestor_service_pb2.ReportMarketsRequest, _ingestor_service_pb2.ReportMarketsResponse]  # type: ignore[assignment]
+    """Say which markets an exchange has. Replaces what was known of the exchange."""
 
 class IngestorServiceServicer(metaclass=_abc_1.ABCMeta):
     """Page reports. The frames on 5567 can't carry a range, so progress and leases come this way."""
@@ -60,5 +64,13 @@ class IngestorServiceServicer(metaclass=_abc_1.ABCMeta):
         """Say that Kafka has acknowledged a page. Renews the job's lease. The answer says whether the job_id is still current;
         when it is not, the ingestor drops the job without a final record and offers the slot again.
         """
+
+    @_abc_1.abstractmethod
+    def ReportMarkets(
+        self,
+        request: _ingestor_service_pb2.ReportMarketsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_ingestor_service_pb2.ReportMarketsResponse, _abc.Awaitable[_ingestor_service_pb2.ReportMarketsResponse]]:
+        """Say which markets an exchange has. Replaces what was known of the exchange."""
 
 def add_IngestorServiceServicer_to_server(servicer: IngestorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -142,6 +142,7 @@ class RequestRecord(_message.Message):
     SUBMITTED_AT_FIELD_NUMBER: _builtins.int
     COMPLETED_AT_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
+    ANSWERED_END_TIME_FIELD_NUMBER: _builtins.int
     state: Global___RequestState.ValueType
     """Where it is in its life."""
     status: _ingest_pb2.HistoryReadyNotification.NotificationStatus.ValueType
@@ -160,6 +161,10 @@ class RequestRecord(_message.Message):
     """When it was accepted, nanoseconds since the epoch."""
     completed_at: _builtins.int
     """When it got its final status, nanoseconds since the epoch."""
+    answered_end_time: _builtins.int
+    """Where the answer ends, nanoseconds since the epoch, exclusive: the request's end_time, or with a limit the end of
+    the last candle it counts. Only with state FINISHED.
+    """
     @_builtins.property
     def request(self) -> _ingest_pb2.SubmitHistoricalRequest:
         """The request as it was accepted."""
@@ -187,11 +192,14 @@ class RequestRecord(_message.Message):
         submitted_at: _builtins.int = ...,
         completed_at: _builtins.int | None = ...,
         progress: Global___Progress | None = ...,
+        answered_end_time: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_completed_at", b"_completed_at", "_error_message", b"_error_message", "_snapshot_id", b"_snapshot_id", "_status", b"_status", "completed_at", b"completed_at", "error_message", b"error_message", "progress", b"progress", "request", b"request", "snapshot_id", b"snapshot_id", "status", b"status"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_answered_end_time", b"_answered_end_time", "_completed_at", b"_completed_at", "_error_message", b"_error_message", "_snapshot_id", b"_snapshot_id", "_status", b"_status", "answered_end_time", b"answered_end_time", "completed_at", b"completed_at", "error_message", b"error_message", "progress", b"progress", "request", b"request", "snapshot_id", b"snapshot_id", "status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_completed_at", b"_completed_at", "_error_message", b"_error_message", "_snapshot_id", b"_snapshot_id", "_status", b"_status", "completed_at", b"completed_at", "empty_periods", b"empty_periods", "error_message", b"error_message", "missing", b"missing", "notification_topic", b"notification_topic", "progress", b"progress", "request", b"request", "row_count", b"row_count", "snapshot_id", b"snapshot_id", "state", b"state", "status", b"status", "submitted_at", b"submitted_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_answered_end_time", b"_answered_end_time", "_completed_at", b"_completed_at", "_error_message", b"_error_message", "_snapshot_id", b"_snapshot_id", "_status", b"_status", "answered_end_time", b"answered_end_time", "completed_at", b"completed_at", "empty_periods", b"empty_periods", "error_message", b"error_message", "missing", b"missing", "notification_topic", b"notification_topic", "progress", b"progress", "request", b"request", "row_count", b"row_count", "snapshot_id", b"snapshot_id", "state", b"state", "status", b"status", "submitted_at", b"submitted_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__answered_end_time: _TypeAlias = _typing.Literal["answered_end_time"]  # noqa: Y015
+    _WhichOneofArgType__answered_end_time: _TypeAlias = _typing.Literal["_answered_end_time", b"_answered_end_time"]  # noqa: Y015
     _WhichOneofReturnType__completed_at: _TypeAlias = _typing.Literal["completed_at"]  # noqa: Y015
     _WhichOneofArgType__completed_at: _TypeAlias = _typing.Literal["_completed_at", b"_completed_at"]  # noqa: Y015
     _WhichOneofReturnType__error_message: _TypeAlias = _typing.Literal["error_message"]  # noqa: Y015
@@ -200,6 +208,8 @@ class RequestRecord(_message.Message):
     _WhichOneofArgType__snapshot_id: _TypeAlias = _typing.Literal["_snapshot_id", b"_snapshot_id"]  # noqa: Y015
     _WhichOneofReturnType__status: _TypeAlias = _typing.Literal["status"]  # noqa: Y015
     _WhichOneofArgType__status: _TypeAlias = _typing.Literal["_status", b"_status"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__answered_end_time) -> _WhichOneofReturnType__answered_end_time | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__completed_at) -> _WhichOneofReturnType__completed_at | None: ...
     @_typing.overload
@@ -533,3 +543,91 @@ class GetCatalogResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetCatalogResponse: _TypeAlias = GetCatalogResponse  # noqa: Y015
+
+@_typing.final
+class ListMarketsRequest(_message.Message):
+    """Which exchange."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXCHANGE_FIELD_NUMBER: _builtins.int
+    exchange: _builtins.str
+    """The part of a ticker after its last dot."""
+    def __init__(
+        self,
+        *,
+        exchange: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exchange", b"exchange"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListMarketsRequest: _TypeAlias = ListMarketsRequest  # noqa: Y015
+
+@_typing.final
+class ListMarketsResponse(_message.Message):
+    """The exchange's markets."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MARKETS_FIELD_NUMBER: _builtins.int
+    FETCHED_AT_FIELD_NUMBER: _builtins.int
+    fetched_at: _builtins.int
+    """When an ingestor had them from the exchange, nanoseconds since the epoch."""
+    @_builtins.property
+    def markets(self) -> _containers.RepeatedCompositeFieldContainer[Global___Market]:
+        """The markets, by ticker."""
+
+    def __init__(
+        self,
+        *,
+        markets: _abc.Iterable[Global___Market] | None = ...,
+        fetched_at: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fetched_at", b"fetched_at", "markets", b"markets"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListMarketsResponse: _TypeAlias = ListMarketsResponse  # noqa: Y015
+
+@_typing.final
+class Market(_message.Message):
+    """One market of an exchange."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TICKER_FIELD_NUMBER: _builtins.int
+    ACTIVE_FIELD_NUMBER: _builtins.int
+    TYPE_FIELD_NUMBER: _builtins.int
+    BASE_FIELD_NUMBER: _builtins.int
+    QUOTE_FIELD_NUMBER: _builtins.int
+    ticker: _builtins.str
+    """Market identifier, as requests take it."""
+    active: _builtins.bool
+    """Whether the exchange trades it now; history may be there either way."""
+    type: _builtins.str
+    """Kind of market: spot, swap, future, option."""
+    base: _builtins.str
+    """Currency that is traded."""
+    quote: _builtins.str
+    """Currency it is priced in."""
+    def __init__(
+        self,
+        *,
+        ticker: _builtins.str = ...,
+        active: _builtins.bool = ...,
+        type: _builtins.str = ...,
+        base: _builtins.str = ...,
+        quote: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active", b"active", "base", b"base", "quote", b"quote", "ticker", b"ticker", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Market: _TypeAlias = Market  # noqa: Y015

@@ -71,6 +71,16 @@ class RelayServiceStub:
                 request_serializer=dexorder_dot_relay_dot_v1_dot_relay__service__pb2.GetCatalogRequest.SerializeToString,
                 response_deserializer=dexorder_dot_relay_dot_v1_dot_relay__service__pb2.GetCatalogResponse.FromString,
                 _registered_method=True)
+        self.ListMarkets = channel.unary_unary(
+                '/dexorder.relay.v1.RelayService/ListMarkets',
+                request_serializer=dexorder_dot_relay_dot_v1_dot_relay__service__pb2.ListMarketsRequest.SerializeToString,
+                response_deserializer=dexorder_dot_relay_dot_v1_dot_relay__service__pb2.ListMarketsResponse.FromString,
+                _registered_method=True)
+        self.FetchOhlc = channel.unary_stream(
+                '/dexorder.relay.v1.RelayService/FetchOhlc',
+                request_serializer=dexorder_dot_ingest_dot_v1_dot_ingest__pb2.OHLCRequest.SerializeToString,
+                response_deserializer=dexorder_dot_ingest_dot_v1_dot_ingest__pb2.Response.FromString,
+                _registered_method=True)
 
 
 class RelayServiceServicer:
@@ -131,6 +141,25 @@ class RelayServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListMarkets(self, request, context):
+        """The markets of an exchange, as its ingestors last reported them. NOT_FOUND for an unknown exchange or while none has.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FetchOhlc(self, request, context):
+        """The older form of a request: what is missing is fetched first, then the rows come as pages read from the table.
+
+        A request like any other underneath, under the same request_id. A field that can't be answered, or a request that
+        ends without all its rows, is one page with status ERROR; a range without a candle is one page with NOT_FOUND.
+        buf:lint:ignore RPC_REQUEST_STANDARD_NAME
+        buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RelayServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -168,6 +197,16 @@ def add_RelayServiceServicer_to_server(servicer, server):
                     servicer.GetCatalog,
                     request_deserializer=dexorder_dot_relay_dot_v1_dot_relay__service__pb2.GetCatalogRequest.FromString,
                     response_serializer=dexorder_dot_relay_dot_v1_dot_relay__service__pb2.GetCatalogResponse.SerializeToString,
+            ),
+            'ListMarkets': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListMarkets,
+                    request_deserializer=dexorder_dot_relay_dot_v1_dot_relay__service__pb2.ListMarketsRequest.FromString,
+                    response_serializer=dexorder_dot_relay_dot_v1_dot_relay__service__pb2.ListMarketsResponse.SerializeToString,
+            ),
+            'FetchOhlc': grpc.unary_stream_rpc_method_handler(
+                    servicer.FetchOhlc,
+                    request_deserializer=dexorder_dot_ingest_dot_v1_dot_ingest__pb2.OHLCRequest.FromString,
+                    response_serializer=dexorder_dot_ingest_dot_v1_dot_ingest__pb2.Response.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -360,6 +399,60 @@ class RelayService:
             '/dexorder.relay.v1.RelayService/GetCatalog',
             dexorder_dot_relay_dot_v1_dot_relay__service__pb2.GetCatalogRequest.SerializeToString,
             dexorder_dot_relay_dot_v1_dot_relay__service__pb2.GetCatalogResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListMarkets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dexorder.relay.v1.RelayService/ListMarkets',
+            dexorder_dot_relay_dot_v1_dot_relay__service__pb2.ListMarketsRequest.SerializeToString,
+            dexorder_dot_relay_dot_v1_dot_relay__service__pb2.ListMarketsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FetchOhlc(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/dexorder.relay.v1.RelayService/FetchOhlc',
+            dexorder_dot_ingest_dot_v1_dot_ingest__pb2.OHLCRequest.SerializeToString,
+            dexorder_dot_ingest_dot_v1_dot_ingest__pb2.Response.FromString,
             options,
             channel_credentials,
             insecure,

@@ -54,6 +54,16 @@ class RelayServiceStub:
     """Notifications of one topic from a cursor on, in order, without an end."""
     GetCatalog: _grpc.UnaryUnaryMultiCallable[_relay_service_pb2.GetCatalogRequest, _relay_service_pb2.GetCatalogResponse]
     """How to read the results: the Iceberg catalog's properties as pyiceberg takes them, without secrets."""
+    ListMarkets: _grpc.UnaryUnaryMultiCallable[_relay_service_pb2.ListMarketsRequest, _relay_service_pb2.ListMarketsResponse]
+    """The markets of an exchange, as its ingestors last reported them. NOT_FOUND for an unknown exchange or while none has."""
+    FetchOhlc: _grpc.UnaryStreamMultiCallable[_ingest_pb2.OHLCRequest, _ingest_pb2.Response]
+    """The older form of a request: what is missing is fetched first, then the rows come as pages read from the table.
+
+    A request like any other underneath, under the same request_id. A field that can't be answered, or a request that
+    ends without all its rows, is one page with status ERROR; a range without a candle is one page with NOT_FOUND.
+    buf:lint:ignore RPC_REQUEST_STANDARD_NAME
+    buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
+    """
 
 @_typing.type_check_only
 class RelayServiceAsyncStub(RelayServiceStub):
@@ -80,6 +90,16 @@ class RelayServiceAsyncStub(RelayServiceStub):
     """Notifications of one topic from a cursor on, in order, without an end."""
     GetCatalog: _aio.UnaryUnaryMultiCallable[_relay_service_pb2.GetCatalogRequest, _relay_service_pb2.GetCatalogResponse]  # type: ignore[assignment]
     """How to read the results: the Iceberg catalog's properties as pyiceberg takes them, without secrets."""
+    ListMarkets: _aio.UnaryUnaryMultiCallable[_relay_service_pb2.ListMarketsRequest, _relay_service_pb2.ListMarketsResponse]  # type: ignore[assignment]
+    """The markets of an exchange, as its ingestors last reported them. NOT_FOUND for an unknown exchange or while none has."""
+    FetchOhlc: _aio.UnaryStreamMultiCallable[_ingest_pb2.OHLCRequest, _ingest_pb2.Response]  # type: ignore[assignment]
+    """The older form of a request: what is missing is fetched first, then the rows come as pages read from the table.
+
+    A request like any other underneath, under the same request_id. A field that can't be answered, or a request that
+    ends without all its rows, is one page with status ERROR; a range without a candle is one page with NOT_FOUND.
+    buf:lint:ignore RPC_REQUEST_STANDARD_NAME
+    buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
+    """
 
 class RelayServiceServicer(metaclass=_abc_1.ABCMeta):
     """Requests for market data: submit, follow, cancel, be told."""
@@ -145,5 +165,27 @@ class RelayServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_relay_service_pb2.GetCatalogResponse, _abc.Awaitable[_relay_service_pb2.GetCatalogResponse]]:
         """How to read the results: the Iceberg catalog's properties as pyiceberg takes them, without secrets."""
+
+    @_abc_1.abstractmethod
+    def ListMarkets(
+        self,
+        request: _relay_service_pb2.ListMarketsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_relay_service_pb2.ListMarketsResponse, _abc.Awaitable[_relay_service_pb2.ListMarketsResponse]]:
+        """The markets of an exchange, as its ingestors last reported them. NOT_FOUND for an unknown exchange or while none has."""
+
+    @_abc_1.abstractmethod
+    def FetchOhlc(
+        self,
+        request: _ingest_pb2.OHLCRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_ingest_pb2.Response], _abc.AsyncIterator[_ingest_pb2.Response]]:
+        """The older form of a request: what is missing is fetched first, then the rows come as pages read from the table.
+
+        A request like any other underneath, under the same request_id. A field that can't be answered, or a request that
+        ends without all its rows, is one page with status ERROR; a range without a candle is one page with NOT_FOUND.
+        buf:lint:ignore RPC_REQUEST_STANDARD_NAME
+        buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
+        """
 
 def add_RelayServiceServicer_to_server(servicer: RelayServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
