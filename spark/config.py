@@ -8,6 +8,7 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from services.common.config import ServiceSettings
+from spark.fault import FAULT_PATTERN
 
 
 class SparkSettings(ServiceSettings):
@@ -42,6 +43,8 @@ class SparkSettings(ServiceSettings):
     """Run two tiny batches through throw-away tables before the first real one."""
     restarts: int = Field(default=5, ge=0)
     """Times in a row that a failed query is restarted before the process gives up with a non-zero status."""
+    fault: str = Field(default="", pattern=FAULT_PATTERN)
+    """For crash tests only: where the driver kills itself (spark/fault.py)."""
 
     @property
     def is_local(self) -> bool:

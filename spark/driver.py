@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -13,6 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from services.common.catalog import CatalogSettings
 from services.common.errors import SuiteError, Unavailable
 from spark.config import SparkSettings
+from spark.fault import Fault, kill_driver
 from spark.guard import CheckpointGuard
 from spark.notify import RelayReporter, Reporter
 from spark.pipeline import BatchResult, Pipeline
@@ -137,7 +139,8 @@ class Driver:
 
     def drive(self, session: SparkSession, reporter: Reporter) -> None:
         """Keep the query running in a session whose tables are there; the end of ``run``, apart for tests."""
-        pipeline = Pipeline(self._catalog, self._settings.source, reporter)
+        fault = Fault.parse(self._settings.fault, partial(kill_driver, jvm_pid(session)))
+        pipeline = Pipeline(self._catalog, self._settings.source, reporter, fault=fault)
         try:
             self._wait_for_source()
             self._keep_running(session, pipeline)

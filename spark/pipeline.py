@@ -23,6 +23,7 @@ from services.common.clock import Clock, SystemClock
 from services.common.market import TimeRange
 from spark import ledger, upsert
 from spark.decode import decode_batches
+from spark.fault import Fault, Moment
 from spark.notify import FinalReport, PageReport, Reporter
 from spark.schema import CANDLE, CANDLE_KIND, DECODED_DDL, FINAL_KIND, PAGE_KIND, REFUSED_KIND
 
@@ -63,7 +64,13 @@ class Pipeline:
     """Holds what a batch needs; ``process`` is called by Spark, one batch at a time."""
 
     def __init__(
-        self, catalog: CatalogSettings, source: str, reporter: Reporter, *, clock: Clock | None = None
+        self,
+        catalog: CatalogSettings,
+        source: str,
+        reporter: Reporter,
+        *,
+        clock: Clock | None = None,
+        fault: Fault | None = None,
     ) -> None:
         """Take the parts.
 
@@ -71,12 +78,14 @@ class Pipeline:
             catalog: Spark must know it under the same name.
             source: Name of the source in the dead letters.
             reporter: Gets every batch's pages and finals.
+            fault: Kills the process at a moment of a batch; for crash tests.
         """
         self._catalog = catalog.load()
         self._table_name = f"`{catalog.name}`.{OHLC_TABLE}"
         self._source = source
         self._reporter = reporter
         self._clock = clock or SystemClock()
+        self._fault = fault
 
     def process(self, raw: DataFrame) -> BatchResult:
         """Run the four steps on one batch of ``spark.schema.RAW``; safe to repeat."""
@@ -102,11 +111,13 @@ class Pipeline:
         if refused:
             self._bury(decoded)
         times.lap("write")
+        self._pass(Moment.ROWS_COMMITTED, candles)
         if reports or finals:
             self._reporter.report(self._snapshot_id(), reports, finals)
         times.lap("report")
         ledger.append_coverage(self._catalog, good, now_ns=self._clock.wall_ns())
         times.lap("coverage")
+        self._pass(Moment.REPORTED, candles)
         return BatchResult(candles, len(good), len(finals), refused, path, times.laps)
 
     def _write(self, decoded: DataFrame, good: Sequence[ledger.GoodPage], candles: int) -> str:
@@ -127,6 +138,10 @@ class Pipeline:
         for letter in letters:
             log.warning("record refused", partition=letter.partition, offset=letter.offset, reason=letter.reason)
         ledger.append_dead_letters(self._catalog, self._source, letters, now_ns=self._clock.wall_ns())
+
+    def _pass(self, moment: Moment, candles: int) -> None:
+        if self._fault and candles:
+            self._fault.passed(moment)
 
     def _snapshot_id(self) -> int | None:
         snapshot = self._catalog.load_table(OHLC_TABLE).current_snapshot()
