@@ -12,7 +12,7 @@ job_id, which fences whatever still comes under it. One WorkerReady is one slot,
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -53,6 +53,15 @@ class Lost:
     job_id: str
     reason: str
     dead: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one exchange has to do and who is free to do it."""
+
+    queued: int
+    running: int
+    free: Mapping[SlotKind, int]
 
 
 @dataclass(slots=True)
@@ -240,6 +249,18 @@ class Dispatcher:
         """Queued jobs, running jobs, free slots."""
         queued = sum(map(len, self._queues.values()))
         return queued, sum(w.running() for w in list(self._work.values())), sum(self._slots_of.values())
+
+    def load(self) -> dict[str, Load]:
+        """The same by exchange."""
+        running = Counter(work.exchange for work in self._work.values() if work.running())
+        return {
+            exchange: Load(
+                len(self._queues.get(exchange, ())),
+                running[exchange],
+                Counter(slot.kind for slot in self._slots.get(exchange, ())),
+            )
+            for exchange in {*self._queues, *running, *self._slots}
+        }
 
     def _hold(self, job: int, work: _Work, slot: Slot, now_ns: int) -> Assign:
         self._slots[slot.exchange].remove(slot)
