@@ -74,6 +74,8 @@ class RequestRecord:
         empty_periods: Periods of the range verified to have no candle.
         missing: Ranges neither committed nor verified empty at the end.
         snapshot_id: The table's snapshot at which ``row_count`` was counted; None when it has none.
+        answered_end_ns: Where the answer ends, exclusive: ``span``'s end, or with a limit the end of the last candle it
+            counts; None until the request has ended.
     """
 
     request_id: str
@@ -93,6 +95,7 @@ class RequestRecord:
     submitted_ns: int
     completed_ns: int | None
     progress: Progress
+    answered_end_ns: int | None = None
 
     def missing_text(self, most: int = 5) -> str:
         """The missing ranges for a message; the first ``most`` of them, then how many more."""
@@ -110,6 +113,7 @@ class RequestRecord:
             "empty_periods": self.empty_periods, "missing": [ranges_json(r) for r in self.missing],
             "snapshot_id": self.snapshot_id, "topic": self.topic, "submitted_at": iso(self.submitted_ns),
             "completed_at": iso(self.completed_ns) if self.completed_ns else None,
+            "answered_until": iso(self.answered_end_ns) if self.answered_end_ns else None,
             "settled_periods": self.progress.settled_periods, "expected_periods": self.progress.expected_periods,
         }  # fmt: skip
 
@@ -148,6 +152,7 @@ def record_from(message: pb.RequestRecord) -> RequestRecord:
         submitted_ns=message.submitted_at,
         completed_ns=message.completed_at if message.HasField("completed_at") else None,
         progress=progress_from(message.state, message.progress),
+        answered_end_ns=message.answered_end_time if message.HasField("answered_end_time") else None,
     )
 
 

@@ -86,9 +86,8 @@ def record(value: Record) -> relay_service_pb2.RequestRecord:
     if (end := value.outcome) is not None:
         message.status = end.status.value  # type: ignore[assignment]
         message.error_message = end.error
-        message.row_count, message.empty_periods, message.completed_at = (
-            end.row_count, end.empty_periods, end.completed_ns,
-        )  # fmt: skip
+        message.row_count, message.empty_periods = end.row_count, end.empty_periods
+        message.completed_at, message.answered_end_time = end.completed_ns, end.end_ns
         message.missing.extend(
             relay_service_pb2.TimeRange(start_time=part.start_ns, end_time=part.end_ns) for part in end.missing
         )

@@ -130,6 +130,7 @@ async def test_expired_job_goes_to_another_ingestor_and_late_pages_of_the_first_
         await two.send(ingest.WorkComplete(job_id=second.job_id, success=True))
         await s.pipeline.land(second)
         record = await s.record("r")
+        assert not record.HasField("answered_end_time")
         assert record.state == rpb.REQUEST_STATE_RUNNING  # the first dispatch's page is in Kafka, not in the table
         assert record.progress.settled_periods == 30
         await s.pipeline.report(
@@ -202,11 +203,12 @@ async def test_limit_ends_at_the_nth_candle(tmp_path: Path) -> None:
         assert spans == [(0, 10), (10, 20)]
         record = await s.finished("r")
         assert (record.status, record.row_count, record.empty_periods) == (OK, 10, 6)
+        assert record.answered_end_time == at(16)
         told = (await s.notification("HISTORY_READY:r")).notification
         assert (told.row_count, told.end_time) == (10, at(16))
         await s.queued("more", 0, 12, limit=4_000_000_000)
         more = await s.finished("more")
-        assert (more.status, more.row_count) == (OK, 7)
+        assert (more.status, more.row_count, more.answered_end_time) == (OK, 7, at(12))
 
 
 async def test_rows_lost_from_the_table_are_an_error_and_fetched_again(tmp_path: Path) -> None:
