@@ -10,6 +10,8 @@ from services.gen.dexorder.relay.v1 import ingestor_service_pb2, pipeline_servic
 from services.relay.model import (
     FinalResult,
     FinalStatus,
+    Listed,
+    ListedMarket,
     Market,
     Notification,
     PageResult,
@@ -58,6 +60,19 @@ def final_result(message: pipeline_service_pb2.FinalResult) -> FinalResult:
 def time_range(message: relay_service_pb2.TimeRange | ingestor_service_pb2.ReportPageRequest) -> TimeRange:
     """A half-open range, nanoseconds."""
     return TimeRange(message.start_time, message.end_time)
+
+
+def listed(message: ingestor_service_pb2.ReportMarketsRequest) -> Listed:
+    """An exchange's markets, unchecked."""
+    markets = tuple(ListedMarket(m.ticker, m.active, m.type, m.base, m.quote) for m in message.markets)
+    return Listed(markets, message.fetched_at)
+
+
+def markets(value: Listed) -> relay_service_pb2.ListMarketsResponse:
+    """An exchange's markets."""
+    return relay_service_pb2.ListMarketsResponse(
+        markets=[relay_service_pb2.Market(**each._asdict()) for each in value.markets], fetched_at=value.fetched_ns
+    )
 
 
 def progress(value: Progress) -> relay_service_pb2.Progress:

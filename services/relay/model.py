@@ -21,6 +21,23 @@ class Market(NamedTuple):
         return Ticker.parse(self.ticker).venue
 
 
+class ListedMarket(NamedTuple):
+    """A market as its exchange lists it; fields of the proto's Market."""
+
+    ticker: str
+    active: bool
+    type: str
+    base: str
+    quote: str
+
+
+class Listed(NamedTuple):
+    """All markets of an exchange, by ticker, and when an ingestor had them from it."""
+
+    markets: tuple[ListedMarket, ...]
+    fetched_ns: int
+
+
 class State(IntEnum):
     """Where a request is in its life; numbers of the proto's RequestState."""
 

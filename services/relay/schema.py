@@ -9,11 +9,12 @@ from typing import Any
 
 from services.common.market import TimeRange
 from services.relay.jobs import Job, LiveRequest
-from services.relay.model import Market, Outcome, Progress, Record, State, Status, Submission
+from services.relay.model import Listed, ListedMarket, Market, Outcome, Progress, Record, State, Status, Submission
 from services.relay.ranges import Diff
 
-VERSION = 1
-TABLES = """
+STEPS = (
+    # 1
+    """
 CREATE TABLE requests (
     sequence INTEGER PRIMARY KEY AUTOINCREMENT, request_id TEXT NOT NULL UNIQUE, ticker TEXT NOT NULL,
     start_ns INTEGER NOT NULL, end_ns INTEGER NOT NULL, period_seconds INTEGER NOT NULL, most INTEGER, client_id TEXT,
@@ -37,7 +38,16 @@ CREATE TABLE ranges (
 CREATE TABLE notifications (cursor INTEGER PRIMARY KEY AUTOINCREMENT, topic TEXT NOT NULL, request_id TEXT NOT NULL);
 CREATE INDEX notifications_by_topic ON notifications (topic, cursor);
 CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
-"""
+""",
+    # 2: markets; and indices for forgetting, which walked through everything kept
+    """
+CREATE TABLE markets (exchange TEXT PRIMARY KEY, fetched_ns INTEGER NOT NULL, markets TEXT NOT NULL);
+CREATE INDEX requests_by_end ON requests (completed_ns) WHERE completed_ns IS NOT NULL;
+CREATE INDEX notifications_by_request ON notifications (request_id);
+""",
+)
+"""How a file comes from each version to the next; a new one takes them all. What was released is never edited."""
+VERSION = len(STEPS)
 REQUEST_COLUMNS = (
     "sequence, request_id, ticker, start_ns, end_ns, period_seconds, most, client_id, submitted_ns, planned_end_ns, "
     "state, progress, status, error, answered_end_ns, completed_ns, row_count, empty_periods, missing, snapshot_id"
@@ -142,6 +152,15 @@ class Batch:
         """The newest snapshot the pipeline reported."""
         self._add("INSERT OR REPLACE INTO meta (name, value) VALUES ('snapshot_id', ?)", snapshot_id)
 
+    def markets(self, exchange: str, listed: Listed) -> None:
+        """An exchange's markets, unless newer ones are kept."""
+        self._add(
+            "INSERT INTO markets (exchange, fetched_ns, markets) VALUES (?, ?, ?) ON CONFLICT (exchange) DO UPDATE"
+            " SET fetched_ns = excluded.fetched_ns, markets = excluded.markets"
+            " WHERE excluded.fetched_ns >= fetched_ns",
+            exchange, listed.fetched_ns, json.dumps(listed.markets, separators=(",", ":")),
+        )  # fmt: skip
+
     def prune(self, completed_before_ns: int) -> None:
         """Forget requests that ended before a time, and their notifications."""
         self._add(
@@ -154,6 +173,11 @@ class Batch:
 
 def _dump(ranges: Iterable[TimeRange]) -> str:
     return json.dumps([[part.start_ns, part.end_ns] for part in ranges], separators=(",", ":"))
+
+
+def read_listed(fetched_ns: int, markets: str) -> Listed:
+    """What ``Batch.markets`` wrote."""
+    return Listed(tuple(ListedMarket(*each) for each in json.loads(markets)), fetched_ns)
 
 
 def read_submission(row: tuple[Any, ...]) -> Submission:

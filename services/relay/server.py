@@ -29,6 +29,7 @@ from services.relay.counting import CoveredRange, IcebergReader
 from services.relay.deciding import Decider
 from services.relay.dispatch import Dispatcher
 from services.relay.engine import Engine
+from services.relay.markets import Markets
 from services.relay.metrics import RelayMetrics
 from services.relay.schema import Batch
 from services.relay.service import register
@@ -76,7 +77,10 @@ async def relay(settings: RelaySettings, catalog: CatalogSettings, clock: Clock)
         with open_broker(settings, metrics) as broker:
             async with asyncio.TaskGroup() as tasks:
                 work = [tasks.create_task(engine.run(broker)), tasks.create_task(broker.run(engine))]
-                add = partial(register, engine=engine, metrics=metrics, catalog=catalog)
+                add = partial(
+                    register, engine=engine, markets=Markets(store, engine.venues, clock), metrics=metrics,
+                    catalog=catalog,
+                )  # fmt: skip
                 async with grpc_server(settings, add, registry=registry) as server:
                     await server.set_serving(True)
                     try:

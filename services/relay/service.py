@@ -23,6 +23,7 @@ from services.gen.dexorder.relay.v1 import (
 )
 from services.relay import convert
 from services.relay.engine import Engine
+from services.relay.markets import Markets
 from services.relay.metrics import RelayMetrics
 from services.relay.model import State
 
@@ -36,8 +37,8 @@ PAGE_SIZE, LARGEST_PAGE_SIZE = 100, 1_000
 class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
     """What clients call."""
 
-    def __init__(self, engine: Engine, metrics: RelayMetrics, catalog: CatalogSettings) -> None:
-        self._engine, self._metrics, self._catalog = engine, metrics, catalog
+    def __init__(self, engine: Engine, markets: Markets, metrics: RelayMetrics, catalog: CatalogSettings) -> None:
+        self._engine, self._markets, self._metrics, self._catalog = engine, markets, metrics, catalog
 
     async def SubmitHistorical(  # noqa: N802
         self, request: ingest.SubmitHistoricalRequest, context: Context
@@ -111,12 +112,18 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
         """Where the tables are."""
         return relay_service_pb2.GetCatalogResponse(name=self._catalog.name, properties=self._catalog.properties())
 
+    async def ListMarkets(  # noqa: N802
+        self, request: relay_service_pb2.ListMarketsRequest, context: Context
+    ) -> relay_service_pb2.ListMarketsResponse:
+        """An exchange's markets."""
+        return convert.markets(await self._markets.listed(request.exchange))
+
 
 class IngestorService(ingestor_service_pb2_grpc.IngestorServiceServicer):
     """What ingestors call."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, markets: Markets) -> None:
+        self._engine, self._markets = engine, markets
 
     async def ReportPage(  # noqa: N802
         self, request: ingestor_service_pb2.ReportPageRequest, context: Context
@@ -128,6 +135,13 @@ class IngestorService(ingestor_service_pb2_grpc.IngestorServiceServicer):
         empty = [convert.time_range(part) for part in request.empty]
         current = await self._engine.report_page(request.job_id, span, empty)
         return ingestor_service_pb2.ReportPageResponse(current=current)
+
+    async def ReportMarkets(  # noqa: N802
+        self, request: ingestor_service_pb2.ReportMarketsRequest, context: Context
+    ) -> ingestor_service_pb2.ReportMarketsResponse:
+        """An exchange's markets."""
+        await self._markets.report(request.exchange, convert.listed(request))
+        return ingestor_service_pb2.ReportMarketsResponse()
 
 
 class PipelineService(pipeline_service_pb2_grpc.PipelineServiceServicer):
@@ -165,9 +179,11 @@ def _token(text: str) -> int | None:
     return int(text)
 
 
-def register(server: grpc.aio.Server, engine: Engine, metrics: RelayMetrics, catalog: CatalogSettings) -> Sequence[str]:
+def register(
+    server: grpc.aio.Server, engine: Engine, markets: Markets, metrics: RelayMetrics, catalog: CatalogSettings
+) -> Sequence[str]:
     """Add the three services; returns their names."""
-    relay_service_pb2_grpc.add_RelayServiceServicer_to_server(RelayService(engine, metrics, catalog), server)
-    ingestor_service_pb2_grpc.add_IngestorServiceServicer_to_server(IngestorService(engine), server)
+    relay_service_pb2_grpc.add_RelayServiceServicer_to_server(RelayService(engine, markets, metrics, catalog), server)
+    ingestor_service_pb2_grpc.add_IngestorServiceServicer_to_server(IngestorService(engine, markets), server)
     pipeline_service_pb2_grpc.add_PipelineServiceServicer_to_server(PipelineService(engine, metrics), server)
     return [f"dexorder.relay.v1.{name}" for name in ("RelayService", "IngestorService", "PipelineService")]

@@ -21,8 +21,16 @@ from services.common.market import TimeRange
 from services.relay import schema
 from services.relay.board import Board
 from services.relay.jobs import Job, LiveRequest, Phase
-from services.relay.model import Market, Notification, Record, State
-from services.relay.schema import REQUEST_COLUMNS, Batch, job_owner, read_outcome, read_record, read_submission
+from services.relay.model import Listed, Market, Notification, Record, State
+from services.relay.schema import (
+    REQUEST_COLUMNS,
+    Batch,
+    job_owner,
+    read_listed,
+    read_outcome,
+    read_record,
+    read_submission,
+)
 
 T = TypeVar("T")
 MOST_IN_A_GROUP = 256
@@ -151,6 +159,12 @@ class Store:
         rows = await self.read(lambda connection: connection.execute(sql, (topic, after, most)).fetchall())
         return [Notification(row[-1], read_submission(row), read_outcome(row)) for row in rows]
 
+    async def markets(self, exchange: str) -> Listed | None:
+        """An exchange's markets; None while none were reported."""
+        sql = "SELECT fetched_ns, markets FROM markets WHERE exchange = ?"
+        row = await self.read(lambda connection: connection.execute(sql, (exchange,)).fetchone())
+        return read_listed(*row) if row else None
+
     async def load(self, board: Board, *, now_ns: int) -> None:
         """Fill an empty board with what the file has; running jobs keep their job_id and get a full lease."""
         await self.read(lambda connection: fill_board(connection, board, now_ns))
@@ -162,11 +176,11 @@ def _open(path: Path) -> sqlite3.Connection:
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version == 0:
-        connection.executescript(f"BEGIN; {schema.TABLES} PRAGMA user_version = {schema.VERSION}; COMMIT;")
-    elif version != schema.VERSION:
+    if not 0 <= version <= schema.VERSION:
         connection.close()
-        raise ValueError(f"{path.name} has schema version {version}; this relay reads version {schema.VERSION}")
+        raise ValueError(f"{path.name} has schema version {version}; this relay reads up to version {schema.VERSION}")
+    for number, step in enumerate(schema.STEPS[version:], start=version + 1):
+        connection.executescript(f"BEGIN; {step} PRAGMA user_version = {number}; COMMIT;")
     return connection
 
 

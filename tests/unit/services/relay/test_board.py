@@ -48,7 +48,7 @@ class Life(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.connection = sqlite3.connect(":memory:", isolation_level=None)
-        self.connection.executescript(schema.TABLES)
+        self.connection.executescript("".join(schema.STEPS))
         self.board, self.now_ns, self.next_request = new_board(), 0, 0
         self.workers: list[Worker] = []
         self.submitted: set[str] = set()

@@ -10,6 +10,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -21,10 +22,11 @@ from services.common.market import TimeRange
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
 from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
+from services.relay import schema
 from services.relay.board import Board
 from services.relay.dispatch import Dispatcher, Slot, SlotKind
 from services.relay.jobs import Phase
-from services.relay.model import FinalResult, FinalStatus, Market, PageResult, State, Submission
+from services.relay.model import FinalResult, FinalStatus, Market, Outcome, PageResult, State, Status, Submission
 from services.relay.schema import Batch
 from services.relay.store import Store
 from tests.unit.services.relay.harness import ROOT, TICKER, at, minute, request, suite
@@ -202,6 +204,38 @@ async def test_ended_requests_are_forgotten_after_their_retention(tmp_path: Path
                 await s.record("old")
         assert caught.value.code() is grpc.StatusCode.NOT_FOUND
         assert (await s.record("live")).state == State.QUEUED
+
+
+async def test_a_file_of_the_first_version_opens_and_keeps_its_data(tmp_path: Path) -> None:
+    """Made with the first version's own statements: an ended request, a live one, coverage."""
+    path = tmp_path / "relay.db"
+    board, batch = new_board(), Batch()
+    board.accept(submission("live", 0, 10), batch, wall_ns=1, now_ns=0)
+    ended = board.accept(submission("ended", 20, 30, "me"), batch, wall_ns=2, now_ns=0)
+    batch.finish(ended.submission, Outcome(Status.OK, "", at(30), 9, 10), board.progress(ended))
+    board.leave(ended, batch)
+    board.report(7, [PageResult("x", MARKET, span(50, 60))], [], batch, now_ns=0)
+    with closing(sqlite3.connect(path)) as old:
+        old.executescript(f"{schema.STEPS[0]} PRAGMA user_version = 1;")
+        for sql, values in batch.statements:
+            old.execute(sql, values)
+        old.commit()
+
+    for _ in range(2):
+        store, again = Store(path), new_board()
+        await store.load(again, now_ns=0)
+        assert again.requests.keys() == {"live"} and again.snapshot_id == 7
+        assert list(again.coverage[MARKET].covered) == [span(50, 60)]
+        record = await store.record("ended")
+        assert record is not None and record.outcome is not None and record.outcome.row_count == 10
+        assert [n.submission.request_id for n in await store.notifications("RESPONSE:me", 0, 9)] == ["ended"]
+        assert await store.markets("SIM") is None
+        await store.close()
+    with closing(sqlite3.connect(path)) as new, closing(sqlite3.connect(":memory:")) as fresh:
+        fresh.executescript("".join(schema.STEPS))
+        tables = "SELECT type, name, sql FROM sqlite_master WHERE sql NOT NULL ORDER BY name"
+        assert new.execute(tables).fetchall() == fresh.execute(tables).fetchall()
+        assert new.execute("PRAGMA user_version").fetchone() == (schema.VERSION,) == (len(schema.STEPS),)
 
 
 def test_a_newer_file_is_refused(tmp_path: Path) -> None:
