@@ -19,7 +19,7 @@ import grpc
 import pyarrow as pa
 import tenacity
 
-from dexorder import errors, iceberg, records
+from dexorder import errors, iceberg, reading, records
 from dexorder.request import HistoryRequest, Moment, make_request
 from services.common.catalog import OHLC_TABLE
 from services.common.lifecycle import CLIENT_KEEPALIVE
@@ -56,7 +56,7 @@ class AsyncClient:
 
     def __init__(
         self, relay: str | None = None, catalog: tuple[str, Mapping[str, str]] | None = None, *,
-        patience_seconds: float = 30.0, on_retry: Callable[[str], None] | None = None,
+        patience_seconds: float = 30.0, on_note: Callable[[str], None] | None = None,
     ) -> None:  # fmt: skip
         """Connects at the first call.
 
@@ -65,12 +65,13 @@ class AsyncClient:
             catalog: Name and pyiceberg properties; else what the relay announces, with ``DEXORDER_CATALOG_<NAME>``
                 from the environment instead where set.
             patience_seconds: Longest time without any answer of the relay before RelayUnreachable.
-            on_retry: Told in a sentence each time the relay can't be reached.
+            on_note: Told in a sentence what is worth knowing and no error: the relay can't be reached and is tried
+                again, or a snapshot had expired and the rows were read from a later one.
         """
         self.relay = relay or os.environ.get("DEXORDER_RELAY") or DEFAULT_RELAY
         self._catalog = catalog
         self._patience_seconds = patience_seconds
-        self._on_retry = on_retry or (lambda _: None)
+        self._on_note = on_note or (lambda _: None)
         self._channel = grpc.aio.insecure_channel(self.relay, options=list(CLIENT_KEEPALIVE))
         self._stub: Any = RelayServiceStub(self._channel)
 
@@ -155,12 +156,27 @@ class AsyncClient:
         return Ended(record, notification or _notification_of(record))
 
     async def read(self, ended: Ended) -> pa.Table:
-        """The rows of a request that ended OK; see ``history`` for what is raised."""
-        record = ended.record
-        if record.status is not records.Status.OK:
-            raise history_error(record)
-        name, properties = self._catalog or await self.catalog()
-        return await asyncio.to_thread(iceberg.read_rows, name, properties, record)
+        """The rows of a request that ended OK, at the snapshot it announced; see ``history`` for what is raised.
+
+        When that snapshot has expired, the rows are those of the current one, if they are as many; ``on_note`` is told.
+        """
+        name, properties = await self._where(ended)
+        return await asyncio.to_thread(reading.read_rows, name, properties, ended.record, self._on_note)
+
+    async def read_batches(self, ended: Ended) -> AsyncIterator[pa.RecordBatch]:
+        """The same rows in the same order, batch by batch, in bounded memory however many they are.
+
+        Their number is verified before the first batch; there is at least one batch, which may be empty.
+        """
+        name, properties = await self._where(ended)
+        batches = reading.read_batches(name, properties, ended.record, self._on_note)
+        while (batch := await asyncio.to_thread(next, batches, None)) is not None:
+            yield batch
+
+    async def _where(self, ended: Ended) -> tuple[str, Mapping[str, str]]:
+        if ended.record.status is not records.Status.OK:
+            raise history_error(ended.record)
+        return self._catalog or await self.catalog()
 
     # ---- single calls --------------------------------------------------------------------------------------------
 
@@ -169,13 +185,16 @@ class AsyncClient:
         answer = await self._call(self._stub.GetRequest, pb.GetRequestRequest(request_id=request_id))
         return records.record_from(answer.record)
 
-    async def list_requests(self, client_id: str = "", *, most: int = 100) -> list[records.RequestRecord]:
-        """The newest ``most`` records, newest first; only this client's if one is given."""
+    async def list_requests(
+        self, client_id: str = "", *, state: records.State | None = None, most: int = 100
+    ) -> list[records.RequestRecord]:
+        """The newest ``most`` records, newest first; only this client's, or only in this state, if one is given."""
+        wanted = pb.RequestState.Value(f"REQUEST_STATE_{state or records.State.UNSPECIFIED}")
         found: list[records.RequestRecord] = []
         token = ""
         while len(found) < most:
             request = pb.ListRequestsRequest(
-                client_id=client_id, page_size=min(1_000, most - len(found)), page_token=token
+                client_id=client_id, state=wanted, page_size=min(1_000, most - len(found)), page_token=token
             )
             answer = await self._call(self._stub.ListRequests, request)
             found += map(records.record_from, answer.records)
@@ -188,6 +207,22 @@ class AsyncClient:
         """End a request as ERROR "cancelled"; one that had ended keeps its status. The record after it."""
         answer = await self._call(self._stub.CancelRequest, pb.CancelRequestRequest(request_id=request_id))
         return records.record_from(answer.record)
+
+    async def markets(self, venue: str) -> records.MarketList:
+        """The markets of a venue, as its ingestors last reported them.
+
+        Raises:
+            VenueUnknown: No ingestor has reported any (yet).
+        """
+        request = pb.ListMarketsRequest(exchange=venue)
+        try:
+            answer = await self._call(self._stub.ListMarkets, request)
+        except errors.RequestUnknown as error:
+            raise errors.VenueUnknown(
+                f"the relay knows no markets of {venue!r} ({error}); an ingestor for it reports them a little after "
+                "its start"
+            ) from None
+        return records.markets_from(venue, answer)
 
     async def catalog(self) -> tuple[str, dict[str, str]]:
         """Name and pyiceberg properties of the catalog, with what the environment sets instead."""
@@ -255,7 +290,7 @@ class AsyncClient:
             retry=tenacity.retry_if_exception(_passing),
             wait=tenacity.wait_random_exponential(multiplier=0.2, max=2),
             stop=tenacity.stop_after_delay(self._patience_seconds),
-            before_sleep=lambda _: self._on_retry(f"the relay at {self.relay} does not answer, trying again"),
+            before_sleep=lambda _: self._on_note(f"the relay at {self.relay} does not answer, trying again"),
             reraise=True,
         )
         try:
@@ -322,4 +357,8 @@ def _translated(error: grpc.aio.AioRpcError) -> errors.DexorderError:
         return errors.RequestUnknown(details)
     if error.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED):
         return errors.RequestRefused(details)
+    if error.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
+        return errors.NotAllowed(
+            f"{details}; who you are is said by DEXORDER_TOKEN or DEXORDER_CHANNEL_TLS_CERTIFICATE"
+        )
     return errors.DexorderError(f"the relay answered {error.code().name}: {details}")

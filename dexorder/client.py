@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
 from dexorder.aio import AsyncClient, Ended, OnProgress
-from dexorder.records import RequestRecord
+from dexorder.records import MarketList, RequestRecord, State
 from dexorder.request import HistoryRequest, Moment
 
 T = TypeVar("T")
@@ -24,13 +24,13 @@ class Client:
 
     def __init__(
         self, relay: str | None = None, catalog: tuple[str, Mapping[str, str]] | None = None, *,
-        patience_seconds: float = 30.0, on_retry: Callable[[str], None] | None = None,
+        patience_seconds: float = 30.0, on_note: Callable[[str], None] | None = None,
     ) -> None:  # fmt: skip
         """See AsyncClient."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="dexorder-client", daemon=True)
         self._thread.start()
-        self._client = self._run(_made(relay, catalog, patience_seconds, on_retry))
+        self._client = self._run(_made(relay, catalog, patience_seconds, on_note))
 
     def __enter__(self) -> Self:
         return self
@@ -78,17 +78,27 @@ class Client:
         """See AsyncClient.read."""
         return self._run(self._client.read(ended))
 
+    def read_batches(self, ended: Ended) -> Iterator[pa.RecordBatch]:
+        """See AsyncClient.read_batches."""
+        batches = self._client.read_batches(ended)
+        while (batch := self._run(_next(batches))) is not None:
+            yield batch
+
     def get_request(self, request_id: str) -> RequestRecord:
         """See AsyncClient.get_request."""
         return self._run(self._client.get_request(request_id))
 
-    def list_requests(self, client_id: str = "", *, most: int = 100) -> list[RequestRecord]:
+    def list_requests(self, client_id: str = "", *, state: State | None = None, most: int = 100) -> list[RequestRecord]:
         """See AsyncClient.list_requests."""
-        return self._run(self._client.list_requests(client_id, most=most))
+        return self._run(self._client.list_requests(client_id, state=state, most=most))
 
     def cancel(self, request_id: str) -> RequestRecord:
         """See AsyncClient.cancel."""
         return self._run(self._client.cancel(request_id))
+
+    def markets(self, venue: str) -> MarketList:
+        """See AsyncClient.markets."""
+        return self._run(self._client.markets(venue))
 
     def catalog(self) -> tuple[str, dict[str, str]]:
         """See AsyncClient.catalog."""
@@ -103,10 +113,14 @@ class Client:
             raise
 
 
+async def _next(batches: AsyncIterator[pa.RecordBatch]) -> pa.RecordBatch | None:
+    return await anext(batches, None)
+
+
 async def _made(
     relay: str | None,
     catalog: tuple[str, Mapping[str, str]] | None,
     patience_seconds: float,
-    on_retry: Callable[[str], None] | None,
+    on_note: Callable[[str], None] | None,
 ) -> AsyncClient:
-    return AsyncClient(relay, catalog, patience_seconds=patience_seconds, on_retry=on_retry)
+    return AsyncClient(relay, catalog, patience_seconds=patience_seconds, on_note=on_note)

@@ -4,6 +4,8 @@ DexorderError
 ├── RelayUnreachable      the relay did not answer in time; nothing is known about the request
 ├── RequestRefused        the relay will not do it, and says which field is why
 ├── RequestUnknown        no request has that id
+├── VenueUnknown          no ingestor has reported markets of that venue
+├── NotAllowed            the relay does not know the caller, or the request is another's
 ├── WaitEnded             the caller's own timeout passed; the request goes on
 ├── CatalogError          the catalog or the table can't be read from here
 ├── SuiteFailed           the local suite can't start or run
@@ -36,6 +38,14 @@ class RequestRefused(DexorderError):
 
 class RequestUnknown(DexorderError):
     """No request has that id."""
+
+
+class VenueUnknown(DexorderError):
+    """No ingestor has reported markets of that venue."""
+
+
+class NotAllowed(DexorderError):
+    """The relay does not know the caller, or what is asked for is another's."""
 
 
 class WaitEnded(DexorderError):

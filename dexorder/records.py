@@ -118,6 +118,32 @@ class RequestRecord:
         }  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Market:
+    """One market of a venue.
+
+    Attributes:
+        ticker: As requests take it.
+        active: Whether it is traded now; history may be there either way.
+        type: spot, swap, future or option.
+    """
+
+    ticker: str
+    active: bool
+    type: str
+    base: str
+    quote: str
+
+
+@dataclass(frozen=True, slots=True)
+class MarketList:
+    """A venue's markets by ticker, and when an ingestor had them from the exchange (nanoseconds)."""
+
+    venue: str
+    markets: tuple[Market, ...]
+    fetched_ns: int
+
+
 def ranges_json(span: TimeRange) -> dict[str, Any]:
     """A range with both forms of its ends."""
     return {"start_ns": span.start_ns, "end_ns": span.end_ns, "since": iso(span.start_ns), "until": iso(span.end_ns)}
@@ -163,6 +189,12 @@ def notification_from(topic: str, message: pb.SubscribeNotificationsResponse) ->
         topic, message.cursor, note.request_id, _status(note.status), note.error_message, note.row_count,
         f"{note.iceberg_namespace}.{note.iceberg_table}", note.completed_at,
     )  # fmt: skip
+
+
+def markets_from(venue: str, message: pb.ListMarketsResponse) -> MarketList:
+    """The markets in an answer."""
+    markets = (Market(m.ticker, m.active, m.type, m.base, m.quote) for m in message.markets)
+    return MarketList(venue, tuple(markets), message.fetched_at)
 
 
 def _state(value: pb.RequestState.ValueType) -> State:

@@ -77,7 +77,7 @@ class _Follower:
     async def follow(self, timeout: float | None) -> tuple[Ended, pa.Table | None, HistoryError | None]:
         """To the end; rows only for OK, else the error that the record means."""
         with _progress(self._request, self._shown) as (on_progress, say):
-            async with AsyncClient(self._relay, on_retry=say) as client:
+            async with AsyncClient(self._relay, on_note=say) as client:
                 await client.submit(self._request)
                 self._accepted = True
                 ended = await client.wait(self._request.request_id, on_progress=on_progress, timeout=timeout)

@@ -30,6 +30,10 @@ class FakeRelay:
         break_streams: So many streams break before their first message.
         silent: The notification never comes, though the record ends.
         stuck: Nothing ends.
+        stuck_tickers: Requests of these do not end.
+        ends_of: The record at the end for requests of these tickers, instead of ``ends``.
+        refuse_tickers: Tickers that are answered INVALID, with the sentence.
+        markets: What ListMarkets answers by exchange.
     """
 
     properties: dict[str, str]
@@ -39,6 +43,10 @@ class FakeRelay:
     break_streams: int = 0
     silent: bool = False
     stuck: bool = False
+    stuck_tickers: set[str] = field(default_factory=set)
+    ends_of: dict[str, pb.RequestRecord] = field(default_factory=dict)
+    refuse_tickers: dict[str, str] = field(default_factory=dict)
+    markets: dict[str, pb.ListMarketsResponse] = field(default_factory=dict)
     submitted: list[ingest_pb2.SubmitHistoricalRequest] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
     address: str = ""
@@ -47,13 +55,17 @@ class FakeRelay:
         for request in self.submitted:
             if request.request_id == request_id:
                 record = pb.RequestRecord()
-                record.CopyFrom(self.ends)
+                record.CopyFrom(self.ends_of.get(request.ticker, self.ends))
                 record.request.CopyFrom(request)
-                if self.stuck:
+                record.notification_topic = f"HISTORY_READY:{request_id}"
+                if self.held(request.ticker):
                     record.state = pb.REQUEST_STATE_RUNNING
                     record.ClearField("status")
                 return record
         return None
+
+    def held(self, ticker: str) -> bool:
+        return self.stuck or ticker in self.stuck_tickers
 
 
 class _Servicer(rpc.RelayServiceServicer):
@@ -75,8 +87,8 @@ class _Servicer(rpc.RelayServiceServicer):
     async def SubmitHistorical(self, request: Any, context: Any) -> Any:
         await self._gate(context)
         answer = ingest_pb2.SubmitResponse
-        if self.fake.refuse:
-            return answer(request_id=request.request_id, status=answer.INVALID, error_message=self.fake.refuse)
+        if refusal := self.fake.refuse_tickers.get(request.ticker, self.fake.refuse):
+            return answer(request_id=request.request_id, status=answer.INVALID, error_message=refusal)
         known = request in self.fake.submitted
         if not known:
             self.fake.submitted.append(request)
@@ -91,14 +103,15 @@ class _Servicer(rpc.RelayServiceServicer):
         return pb.GetRequestResponse(record=await self._record(request.request_id, context))
 
     async def ListRequests(self, request: Any, context: Any) -> Any:
-        names = [r.request_id for r in reversed(self.fake.submitted)]
+        found = [await self._record(r.request_id, context) for r in reversed(self.fake.submitted)]
+        found = [
+            record for record in found
+            if request.client_id in ("", record.request.client_id) and request.state in (0, record.state)
+        ]  # fmt: skip
         first = int(request.page_token or 0)
-        chosen = names[first : first + request.page_size]
-        more = first + len(chosen) < len(names)
-        return pb.ListRequestsResponse(
-            records=[await self._record(name, context) for name in chosen],
-            next_page_token=str(first + len(chosen)) if more else "",
-        )
+        chosen = found[first : first + request.page_size]
+        more = first + len(chosen) < len(found)
+        return pb.ListRequestsResponse(records=chosen, next_page_token=str(first + len(chosen)) if more else "")
 
     async def CancelRequest(self, request: Any, context: Any) -> Any:
         self.fake.cancelled.append(request.request_id)
@@ -107,22 +120,31 @@ class _Servicer(rpc.RelayServiceServicer):
     async def GetCatalog(self, request: Any, context: Any) -> Any:
         return pb.GetCatalogResponse(name="dexorder", properties=self.fake.properties)
 
+    async def ListMarkets(self, request: Any, context: Any) -> Any:
+        if request.exchange not in self.fake.markets:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"no ingestor has reported markets of {request.exchange!r}")
+        return self.fake.markets[request.exchange]
+
+    def FetchOhlc(self, request: Any, context: Any) -> Any:
+        raise NotImplementedError("our clients read from Iceberg")
+
     async def WatchProgress(self, request: Any, context: Any) -> AsyncIterator[Any]:
         await self._break(context)
-        expected = self.fake.ends.progress.expected_periods
+        record = await self._record(request.request_id, context)
+        expected = record.progress.expected_periods
         for settled in (0, expected // 2):
             progress = pb.Progress(expected_periods=expected, settled_periods=settled, expected_pages=2, jobs=1)
             yield pb.WatchProgressResponse(state=pb.REQUEST_STATE_RUNNING, progress=progress)
-        if self.fake.stuck:
+        if self.fake.held(record.request.ticker):
             await asyncio.Event().wait()
-        yield pb.WatchProgressResponse(state=pb.REQUEST_STATE_FINISHED, progress=self.fake.ends.progress)
+        yield pb.WatchProgressResponse(state=pb.REQUEST_STATE_FINISHED, progress=record.progress)
 
     async def SubscribeNotifications(self, request: Any, context: Any) -> AsyncIterator[Any]:
         await self._break(context)
         kind, _, request_id = request.topic.partition(":")
         record = self.fake.record(request_id)
         assert kind == "HISTORY_READY"
-        if self.fake.silent or self.fake.stuck or record is None:
+        if self.fake.silent or record is None or self.fake.held(record.request.ticker):
             await asyncio.Event().wait()
         assert record is not None
         note = Notify(

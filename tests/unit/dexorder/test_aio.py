@@ -1,9 +1,13 @@
+import inspect
 from datetime import UTC, datetime
 
+import pyarrow as pa
 import pytest
 
-from dexorder import AsyncClient, Client, aio, errors
-from dexorder.records import Progress, State
+from dexorder import AsyncClient, Client, aio, errors, reading
+from dexorder.records import Market, MarketList, Progress, State
+from dexorder.request import make_request
+from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
 from tests.fakes.candle_table import HOURS, SPAN, START, TICKER, Warehouse
 from tests.fakes.relay_server import FakeRelay, Notify, ended
 
@@ -22,7 +26,7 @@ async def test_history_returns_the_rows_in_time_order(fake: FakeRelay) -> None:
     assert (sent.request_id, sent.client_id, sent.start_time, sent.end_time, sent.period_seconds) == (
         "one", "me", SPAN.start_ns, SPAN.end_ns, 3600,
     )  # fmt: skip
-    assert seen and seen[0].state is State.RUNNING
+    assert seen[-1].state is State.FINISHED
 
 
 def test_the_sync_client_does_the_same_and_closes_twice(fake: FakeRelay) -> None:
@@ -76,7 +80,7 @@ async def test_other_ends_raise_with_the_record(fake: FakeRelay, status: int, er
 async def test_a_relay_that_comes_back_is_waited_for(fake: FakeRelay) -> None:
     fake.unavailable, fake.break_streams = 3, 2
     said: list[str] = []
-    async with AsyncClient(fake.address, on_retry=said.append) as client:
+    async with AsyncClient(fake.address, on_note=said.append) as client:
         assert (await client.history(*ASKED)).num_rows == HOURS
     assert said and fake.unavailable == fake.break_streams == 0
     assert len(fake.submitted) == 1
@@ -130,3 +134,84 @@ async def test_listing_follows_the_pages(fake: FakeRelay) -> None:
             await client.history(*ASKED, request_id=f"r{i}")
         assert [r.request_id for r in await client.list_requests(most=3)] == ["r4", "r3", "r2"]
         assert len(await client.list_requests()) == 5
+
+
+async def test_an_expired_snapshot_is_replaced_by_the_current_one_if_it_holds_as_many(fake: FakeRelay) -> None:
+    fake.ends = ended(Notify.OK, rows=HOURS, snapshot=4711)
+    said: list[str] = []
+    async with AsyncClient(fake.address, on_note=said.append) as client:
+        assert (await client.history(*ASKED)).num_rows == HOURS
+        assert len(said) == 1 and "snapshot 4711 of trading.ohlc has expired; read at" in said[0]
+        fake.ends = ended(Notify.OK, rows=HOURS + 1, snapshot=4711)
+        with pytest.raises(errors.HistoryMismatch, match=r"announced were 31; the announced one has expired"):
+            await client.history(*ASKED, request_id="more")
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize("limit", [None, 17])
+async def test_batches_are_the_rows_in_pieces(
+    fake: FakeRelay, warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch, limit: int | None
+) -> None:
+    monkeypatch.setattr(reading, "PIECE_PERIODS", 4)
+    fake.ends = ended(Notify.OK, rows=limit or HOURS, snapshot=warehouse.last_snapshot)
+    async with AsyncClient(fake.address) as client:
+        request = make_request("one", *ASKED, limit=limit)
+        await client.submit(request)
+        done = await client.wait("one")
+        batches = [batch async for batch in client.read_batches(done)]
+        whole = await client.read(done)
+    with Client(fake.address) as client_:
+        again = list(client_.read_batches(done))
+    assert pa.Table.from_batches(batches) == whole == pa.Table.from_batches(again)
+    assert max(batch.num_rows for batch in batches) == 4
+
+
+async def test_batches_are_counted_before_the_first(fake: FakeRelay, warehouse: Warehouse) -> None:
+    fake.ends = ended(Notify.OK, rows=HOURS, snapshot=warehouse.first_snapshot)
+    async with AsyncClient(fake.address) as client:
+        await client.submit(make_request("one", *ASKED))
+        done = await client.wait("one")
+        with pytest.raises(errors.HistoryMismatch, match=r"holds 29 rows"):
+            await anext(client.read_batches(done))
+
+
+async def test_no_rows_are_one_empty_batch(fake: FakeRelay, warehouse: Warehouse) -> None:
+    fake.ends = ended(Notify.OK, snapshot=warehouse.last_snapshot)
+    async with AsyncClient(fake.address) as client:
+        await client.submit(make_request("one", TICKER, "1h", "2020-01-01", "2020-01-02"))
+        (batch,) = [batch async for batch in client.read_batches(await client.wait("one"))]
+    assert batch.num_rows == 0 and "open_time" in batch.schema.names
+
+
+async def test_markets_are_listed_and_an_unknown_venue_is_a_sentence(fake: FakeRelay) -> None:
+    one = pb.Market(ticker=TICKER, active=True, type="spot", base="BTC", quote="USDT")
+    fake.markets["SIM"] = pb.ListMarketsResponse(markets=[one], fetched_at=START)
+    async with AsyncClient(fake.address) as client:
+        found = await client.markets("SIM")
+        assert found == MarketList("SIM", (Market(TICKER, True, "spot", "BTC", "USDT"),), START)
+        with pytest.raises(errors.VenueUnknown, match=r"no markets of 'MOON' \(no ingestor has reported"):
+            await client.markets("MOON")
+
+
+async def test_listing_can_be_narrowed(fake: FakeRelay) -> None:
+    async with AsyncClient(fake.address) as client:
+        for name, who in (("one", "a"), ("two", "b"), ("three", "a")):
+            await client.submit(make_request(name, *ASKED, client_id=who))
+        assert [r.request_id for r in await client.list_requests("a")] == ["three", "one"]
+        assert await client.list_requests(state=State.RUNNING) == []
+        assert len(await client.list_requests(state=State.FINISHED)) == 3
+
+
+def test_both_clients_have_the_same_methods() -> None:
+    def public(kind: type) -> dict[str, list[inspect.Parameter]]:
+        found = {name: member for name, member in vars(kind).items() if not name.startswith("_") and callable(member)}
+        return {
+            name: list(inspect.signature(member, eval_str=True).parameters.values()) for name, member in found.items()
+        }
+
+    def made(kind: type) -> list[inspect.Parameter]:
+        return list(inspect.signature(kind, eval_str=True).parameters.values())
+
+    assert public(AsyncClient) == public(Client)
+    assert made(AsyncClient) == made(Client)
+    assert {"history", "read_batches", "markets"} <= set(public(Client))
