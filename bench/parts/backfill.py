@@ -1,0 +1,89 @@
+"""(b) A long backfill through the whole chain, beside ccxt alone pulling the same pages from the same exchange."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import ccxt.async_support as ccxt
+
+from bench.parts.report import Row, table
+from dexorder import Client
+from dexorder.records import Status
+from dexorder.request import make_request
+from services.common.exchanges import Exchange, override_urls
+from services.common.market import SECOND_NS, TimeRange
+from tests.smoke.harness import Suite, minutes
+
+SLOTS = 4
+"""As exchanges/sim.yaml has it."""
+PAGE = 1_000
+ROUNDS = (("BTC/USDT", "LTC/USDT"), ("BNB/USDT", "XRP/USDT"))
+"""For each round the symbol of the chain and that of ccxt alone: nothing is served from what the other fetched."""
+FIRST_MINUTE = -1_400_000
+
+
+def measure(suite: Suite, candles: int) -> str:
+    """Two rounds in turns; the ratio is that of the better of each."""
+    span = minutes(FIRST_MINUTE, candles)
+    ours, alone = [], []
+    for chain_symbol, ccxt_symbol in ROUNDS:
+        alone.append(asyncio.run(ccxt_alone(suite, ccxt_symbol, span)))
+        ours.append(chain(suite, chain_symbol, span, candles))
+    rate, limit = candles / min(ours), candles / min(alone)
+    row = Row(
+        f"{candles:,} one-minute candles, {SLOTS} slots, ccxt's throttle of 20 ms a call",
+        f"{', '.join(f'{s:.1f}' for s in ours)} s: {rate:,.0f} candles/s",
+        f"{', '.join(f'{s:.1f}' for s in alone)} s: {limit:,.0f} candles/s", f"{rate / limit:.2f}", "at least 0.8",
+    )  # fmt: skip
+    return table("(b) Backfill; limit: ccxt alone, the same pages, slots and throttle", [row])
+
+
+def chain(suite: Suite, symbol: str, span: TimeRange, candles: int) -> float:
+    """Seconds from submission to notification; every row is in the table then."""
+    with Client(suite.relay) as client:
+        started = time.perf_counter()
+        request = make_request(f"backfill-{symbol}", f"{symbol}.SIM", 60, span.start_ns, span.end_ns)
+        client.submit(request)
+        ended = client.wait(request.request_id, timeout=1_800)
+        seconds = time.perf_counter() - started
+    if (ended.record.status, ended.record.row_count) != (Status.OK, candles):
+        raise AssertionError(f"the request ended with {ended.record}")
+    return seconds
+
+
+async def ccxt_alone(suite: Suite, symbol: str, span: TimeRange) -> float:
+    """Seconds to fetch every page with as many clients as slots and one throttle, and to throw them away."""
+    clients = [make_client(suite.base_port + 8) for _ in range(SLOTS)]
+    for client in clients[1:]:
+        client.throttler = clients[0].throttler
+    try:
+        await clients[0].load_markets()
+        for client in clients[1:]:
+            client.set_markets_from_exchange(clients[0])
+        step_ms = PAGE * 60_000
+        pages = iter(range(span.start_ns // 1_000_000, span.end_ns // 1_000_000, step_ms))
+        started = time.perf_counter()
+        counts = await asyncio.gather(*(pull(client, symbol, pages, step_ms) for client in clients))
+        seconds = time.perf_counter() - started
+    finally:
+        await asyncio.gather(*(client.close() for client in clients))
+    if sum(counts) != (span.end_ns - span.start_ns) // (60 * SECOND_NS):
+        raise AssertionError(f"ccxt alone fetched {sum(counts)} candles")
+    return seconds
+
+
+def make_client(port: int) -> Any:
+    url = f"http://127.0.0.1:{port}"
+    client = ccxt.binance({"enableRateLimit": True, "options": {"fetchMarkets": {"types": ["spot"]}}})
+    client.urls["api"] = override_urls(client.urls["api"], Exchange(ccxt="binance", rest_url=url))
+    return client
+
+
+async def pull(client: Any, symbol: str, pages: Any, step_ms: int) -> int:
+    count = 0
+    for since_ms in pages:
+        rows = await client.fetch_ohlcv(symbol, "1m", since_ms, PAGE, {"until": since_ms + step_ms - 1})
+        count += len(rows)
+    return count

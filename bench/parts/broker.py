@@ -1,0 +1,180 @@
+"""(d) The broker: durable submissions and dispatches a second, beside raw SQLite and raw pyzmq on the same disk."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import uvloop
+import zmq
+import zmq.asyncio
+
+from bench.parts.report import Row, table
+from services.common.broker_frames import decode, encode
+from services.common.lifecycle import CLIENT_KEEPALIVE
+from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
+from services.gen.dexorder.relay.v1.relay_service_pb2_grpc import RelayServiceStub
+from tests.fixtures_kafka import free_ports
+from tests.smoke.harness import ROOT, minutes
+
+CALLERS = 64
+SLOTS = 64
+
+
+@dataclass(frozen=True)
+class RelayProcess:
+    """A relay of its own."""
+
+    address: str
+    broker: str
+
+
+def measure(folder: Path, requests: int) -> str:
+    """Submissions first, then the dispatches of what was submitted, then the limits."""
+    submitted, dispatched = uvloop.run(relay_rates(folder, requests))
+    alone, grouped = sqlite_rates(folder, requests)
+    echo = uvloop.run(zmq_rate(requests))
+    return table(
+        "(d) Broker; limits: the same rows into raw SQLite (WAL, synchronous=FULL), the same frames over raw pyzmq",
+        [
+            Row(
+                f"durable submissions a second, {CALLERS} callers, a job each", f"{submitted:,.0f}",
+                f"{alone:,.0f} a commit each; {grouped:,.0f} in groups of {CALLERS}",
+                f"{submitted / alone:.2f}; {submitted / grouped:.2f}",
+            ),
+            Row(
+                f"durable dispatches a second, {SLOTS} slots, completed at once", f"{dispatched:,.0f}",
+                f"{echo:,.0f} round trips of the same frames", f"{dispatched / echo:.2f}",
+            ),
+        ],
+    )  # fmt: skip
+
+
+@asynccontextmanager
+async def relay_process(folder: Path) -> AsyncIterator[RelayProcess]:
+    grpc_port, broker_port = free_ports(2)
+    at = RelayProcess(f"127.0.0.1:{grpc_port}", f"tcp://127.0.0.1:{broker_port}")
+    environment = os.environ | {
+        "DEXORDER_RELAY_LISTEN": at.address, "DEXORDER_RELAY_BROKER_LISTEN": at.broker,
+        "DEXORDER_RELAY_METRICS_LISTEN": "", "DEXORDER_RELAY_DB": str(folder / "relay.db"),
+        "DEXORDER_EXCHANGES": str(ROOT / "exchanges" / "sim.yaml"),
+        "DEXORDER_CATALOG_URI": f"sqlite:///{folder}/catalog.db",
+        "DEXORDER_CATALOG_WAREHOUSE": (folder / "warehouse").as_uri(), "DEXORDER_LOG_LEVEL": "warning",
+    }  # fmt: skip
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "services.relay", cwd=ROOT, env=environment)
+    try:
+        yield at
+    finally:
+        process.send_signal(signal.SIGTERM)
+        await process.wait()
+
+
+async def relay_rates(folder: Path, requests: int) -> tuple[float, float]:
+    async with (
+        relay_process(folder) as at,
+        grpc.aio.insecure_channel(at.address, options=list(CLIENT_KEEPALIVE)) as channel,
+    ):
+        await asyncio.wait_for(channel.channel_ready(), 60)
+        return await submit(RelayServiceStub(channel), requests), await dispatch(at.broker, requests)
+
+
+async def submit(relay: Any, requests: int) -> float:
+    numbers = iter(range(requests))
+
+    async def caller() -> None:
+        for number in numbers:
+            answer = await relay.SubmitHistorical(request(number))
+            if answer.status != pb.SubmitResponse.QUEUED:
+                raise AssertionError(f"answered {answer}")
+
+    started = time.perf_counter()
+    await asyncio.gather(*(caller() for _ in range(CALLERS)))
+    return requests / (time.perf_counter() - started)
+
+
+def request(number: int) -> pb.SubmitHistoricalRequest:
+    span = minutes(-2_000_000 + number * 10, 1)  # apart from each other: no two share a job
+    return pb.SubmitHistoricalRequest(
+        request_id=f"request-{number}", ticker="BTC/USDT.SIM", start_time=span.start_ns, end_time=span.end_ns,
+        period_seconds=60, client_id="bench",
+    )  # fmt: skip
+
+
+async def dispatch(broker: str, jobs: int) -> float:
+    """Take every job, say at once that it is done, and offer the slot again."""
+    context = zmq.asyncio.Context()
+    socket = context.socket(zmq.DEALER)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.connect(broker)
+    ready = encode(pb.WorkerReady(exchanges=["SIM"], job_type=pb.HISTORICAL))
+    started = time.perf_counter()
+    for _ in range(SLOTS):
+        await socket.send_multipart(ready)
+    for _ in range(jobs):
+        job = decode(await asyncio.wait_for(socket.recv_multipart(), 60))
+        await socket.send_multipart(encode(pb.WorkComplete(job_id=job.job_id, success=True)))  # type: ignore[union-attr]
+        await socket.send_multipart(ready)
+    seconds = time.perf_counter() - started
+    socket.close()
+    context.term()
+    return jobs / seconds
+
+
+def sqlite_rates(folder: Path, rows: int) -> tuple[float, float]:
+    """Rows a second: one commit each, and in groups as large as the callers are many."""
+    with sqlite3.connect(folder / "raw.db", isolation_level=None) as raw:
+        raw.execute("PRAGMA journal_mode = WAL")
+        raw.execute("PRAGMA synchronous = FULL")
+        raw.execute("CREATE TABLE requests (id INTEGER PRIMARY KEY, request_id TEXT UNIQUE, body BLOB)")
+        return insert(raw, rows, 1), insert(raw, rows, CALLERS)
+
+
+def insert(raw: sqlite3.Connection, rows: int, group: int) -> float:
+    started = time.perf_counter()
+    for first in range(0, rows, group):
+        raw.execute("BEGIN IMMEDIATE")
+        for number in range(first, min(first + group, rows)):
+            body = request(number).SerializeToString()
+            raw.execute("INSERT INTO requests (request_id, body) VALUES (?, ?)", (f"{group}-{number}", body))
+        raw.execute("COMMIT")
+    return rows / (time.perf_counter() - started)
+
+
+async def zmq_rate(rounds: int) -> float:
+    """Round trips a second between a DEALER and a ROUTER of one loop, as many on the way as there are slots."""
+    context = zmq.asyncio.Context()
+    router, dealer = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
+    port = router.bind_to_random_port("tcp://127.0.0.1")
+    dealer.connect(f"tcp://127.0.0.1:{port}")
+    job = encode(pb.DataRequest(request_id="request-1", ticker="BTC/USDT.SIM", job_id="0" * 32))
+    ready = encode(pb.WorkerReady(exchanges=["SIM"], job_type=pb.HISTORICAL))
+
+    async def answer() -> None:
+        for _ in range(rounds):
+            identity, *_frames = await router.recv_multipart()
+            await router.send_multipart([identity, *job])
+
+    task = asyncio.create_task(answer())
+    started = time.perf_counter()
+    for _ in range(min(SLOTS, rounds)):
+        await dealer.send_multipart(ready)
+    for number in range(rounds):
+        await dealer.recv_multipart()
+        if number < rounds - SLOTS:
+            await dealer.send_multipart(ready)
+    seconds = time.perf_counter() - started
+    await task
+    router.close()
+    dealer.close()
+    context.term()
+    return rounds / seconds

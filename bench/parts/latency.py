@@ -1,0 +1,97 @@
+"""(a) Submit to notification for one page, beside a page that is only produced and waited for in the table."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+import uuid
+from typing import Any
+
+import grpc
+
+from bench.parts.report import Row, spread, table
+from services.common.market import SECOND_NS, TimeRange
+from services.common.page import MOST_CANDLES, OHLC_TOPIC, Candle, Control, Kind, page_value
+from services.gen.dexorder.ingest.v1 import ingest_pb2
+from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
+from services.gen.dexorder.relay.v1.relay_service_pb2_grpc import RelayServiceStub
+from services.gen.kafkapixy import kafkapixy_pb2 as pixy
+from services.gen.kafkapixy.kafkapixy_pb2_grpc import KafkaPixyStub
+from tests.smoke.harness import Suite, minutes
+
+WARM_RUNS = 3
+FIRST_MINUTE = -2_000_000
+_POLL_SECONDS = 0.002
+_LONGEST_SECONDS = 60.0
+
+
+def measure(suite: Suite, runs: int) -> str:
+    """The whole chain and its limit in turns."""
+    chain: list[float] = []
+    limit: list[float] = []
+    with grpc.insecure_channel(suite.relay) as relay, grpc.insecure_channel(gateway(suite)) as pixies:
+        for number in range(WARM_RUNS + runs):
+            span = minutes(FIRST_MINUTE + number * MOST_CANDLES, MOST_CANDLES)
+            chain.append(one_request(RelayServiceStub(relay), span))
+            limit.append(one_page(suite, KafkaPixyStub(pixies), span))
+    chain, limit = chain[WARM_RUNS:], limit[WARM_RUNS:]
+    over = [ours - alone for ours, alone in zip(sorted(chain), sorted(limit), strict=True)]
+    row = Row(
+        f"SubmitHistorical to notification, {MOST_CANDLES:,} candles, {runs} runs", spread(chain), spread(limit),
+        f"p50 + {over[len(over) // 2]:.2f} s", "p50 at most limit + 0.3 s",
+    )  # fmt: skip
+    return table("(a) Warm latency; limit: produce one page, wait for its snapshot", [row])
+
+
+def gateway(suite: Suite) -> str:
+    return f"127.0.0.1:{suite.base_port + 2}"
+
+
+def one_request(relay: Any, span: TimeRange) -> float:
+    """Seconds from the submission to its notification."""
+    request_id = uuid.uuid4().hex
+    request = ingest_pb2.SubmitHistoricalRequest(
+        request_id=request_id, ticker="ETH/USDT.SIM", start_time=span.start_ns, end_time=span.end_ns, period_seconds=60
+    )
+    topic = pb.SubscribeNotificationsRequest(topic=f"HISTORY_READY:{request_id}")
+    stream = relay.SubscribeNotifications(topic, timeout=_LONGEST_SECONDS)
+    started = time.perf_counter()
+    relay.SubmitHistorical(request)
+    told = next(stream).notification
+    seconds = time.perf_counter() - started
+    stream.cancel()
+    if (told.status, told.row_count) != (ingest_pb2.HistoryReadyNotification.OK, MOST_CANDLES):
+        raise AssertionError(f"the request ended with {told}")
+    return seconds
+
+
+def one_page(suite: Suite, pixies: Any, span: TimeRange) -> float:
+    """Seconds from Produce of one page that belongs to no request to a new snapshot of the table."""
+    control = Control(Kind.PAGE, "LIMIT/USDT.SIM", 60, uuid.uuid4().hex, 0, span, time.time_ns())
+    request = pixy.ProdRq(
+        topic=OHLC_TOPIC, key_value=control.job_id.encode(), message=page_value("limit", candles(span)),
+        headers=[pixy.RecordHeader(key=k, value=v.encode()) for k, v in control.headers().items()],
+    )  # fmt: skip
+    with sqlite3.connect(suite.directory / "catalog.db") as catalog:
+        before = metadata(catalog)
+        started = time.perf_counter()
+        pixies.Produce(request)
+        while metadata(catalog) == before:
+            if time.perf_counter() - started > _LONGEST_SECONDS:
+                raise AssertionError("the page did not land")
+            time.sleep(_POLL_SECONDS)
+        seconds = time.perf_counter() - started
+    time.sleep(0.5)  # the batch's report and coverage are no part of the next run
+    return seconds
+
+
+def candles(span: TimeRange) -> list[Candle]:
+    step = 60 * SECOND_NS
+    return [Candle(ns, 1.0, 2.0, 0.5, 1.5, 3.0) for ns in range(span.start_ns, span.end_ns, step)]
+
+
+def metadata(catalog: sqlite3.Connection) -> str:
+    """Where the table's metadata is now; it moves with every commit."""
+    query = "SELECT metadata_location FROM iceberg_tables WHERE table_name = 'ohlc'"
+    (location,) = catalog.execute(query).fetchone()
+    return str(location)

@@ -1,0 +1,105 @@
+"""(c) A preloaded topic into Iceberg, beside the same read and decode into a sink that drops everything."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import Producer
+
+from bench.parts.latency import candles
+from bench.parts.report import Row, table
+from services.common.catalog import CatalogSettings
+from services.common.page import MOST_CANDLES, OHLC_TOPIC, Control, Kind, page_value
+from spark.config import SparkSettings
+from spark.decode import decode_batches
+from spark.notify import FinalReport, PageReport
+from spark.pipeline import Pipeline
+from spark.schema import DECODED_DDL
+from spark.session import build_session, catalog_conf
+from spark.tables import ensure_tables
+from tests.smoke.harness import Suite, minutes
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ROUNDS = 3
+FIRST_MINUTE = -1_000_000
+
+
+class Nobody:
+    """A relay that believes everything."""
+
+    def report(self, snapshot_id: int | None, pages: Sequence[PageReport], finals: Sequence[FinalReport]) -> None:
+        """Drop it."""
+
+
+def measure(suite: Suite, pages: int) -> str:
+    """One round to warm up, then rounds in turns; the ratio is that of the best of each."""
+    preload(f"127.0.0.1:{suite.base_port + 3}", pages)
+    source = f"127.0.0.1:{suite.base_port + 1}"
+    iceberg, nothing = [], []
+    with tempfile.TemporaryDirectory() as scratch:
+        session = build_session(SparkSettings(listen="127.0.0.1:0", metrics_listen=""), settings(Path(scratch)))
+        try:
+            for number in range(1 + ROUNDS):
+                folder = Path(scratch) / str(number)
+                folder.mkdir()
+                nothing.append(drain(session, source, folder / "nothing", drop))
+                iceberg.append(drain(session, source, folder / "iceberg", into_iceberg(session, source, folder)))
+        finally:
+            session.stop()
+    total = pages * MOST_CANDLES
+    ours, limit = (total / min(times[1:]) for times in (iceberg, nothing))
+    row = Row(
+        f"{total:,} candles in {pages} pages, one batch, fresh table each round", f"{ours:,.0f} rows/s",
+        f"{limit:,.0f} rows/s", f"{ours / limit:.2f}", "at least 0.5",
+    )  # fmt: skip
+    return table("(c) Preloaded topic to Iceberg; limit: the same read and decode to a no-op sink", [row])
+
+
+def settings(folder: Path, name: str = "dexorder") -> CatalogSettings:
+    return CatalogSettings(name=name, uri=f"sqlite:///{folder}/catalog.db", warehouse=(folder / "warehouse").as_uri())
+
+
+def preload(bootstrap: str, pages: int) -> None:
+    """Pages of one job each, so that they spread over the partitions."""
+    producer = Producer({"bootstrap.servers": bootstrap, "partitioner": "fnv1a_random", "compression.codec": "lz4"})
+    for number in range(pages):
+        span = minutes(FIRST_MINUTE + number * MOST_CANDLES, MOST_CANDLES)
+        control = Control(Kind.PAGE, "BTC/USDT.SIM", 60, f"job-{number}", 0, span, time.time_ns())
+        headers: list[Any] = [(name, value.encode()) for name, value in control.headers().items()]
+        producer.produce(OHLC_TOPIC, page_value("preload", candles(span)), control.job_id.encode(), headers=headers)
+        producer.poll(0)
+    if left := producer.flush(60):
+        raise AssertionError(f"{left} pages were not written")
+
+
+def drain(session: SparkSession, source: str, folder: Path, process: Callable[[DataFrame], object]) -> float:
+    """Seconds of the one batch that takes the whole topic, from planning to Spark's commit log."""
+
+    def batch(raw: DataFrame, _: int) -> None:
+        process(raw)
+
+    stream = session.readStream.format("udsource").options(address=source, drain="true", startingOffsets="earliest")
+    writer = stream.load().writeStream.foreachBatch(batch)
+    query = writer.option("checkpointLocation", str(folder)).trigger(availableNow=True).start()
+    query.awaitTermination()
+    progress: Any = max(query.recentProgress, key=lambda each: each.numInputRows)
+    return float(progress.durationMs["triggerExecution"]) / 1_000
+
+
+def drop(raw: DataFrame) -> None:
+    raw.mapInArrow(decode_batches, DECODED_DDL).write.format("noop").mode("append").save()
+
+
+def into_iceberg(session: SparkSession, source: str, folder: Path) -> Callable[[DataFrame], object]:
+    """The pipeline on tables of its own."""
+    catalog = settings(folder, f"bench{folder.name}")
+    ensure_tables(catalog.load())
+    for key, value in catalog_conf(catalog).items():
+        session.conf.set(key, value)
+    return Pipeline(catalog, source, Nobody()).process

@@ -1,0 +1,51 @@
+"""The pipeline's speed, each figure beside its limit measured in the same run.
+
+    .venv/bin/python -m bench.pipeline [latency] [backfill] [sink] [broker] [--small]
+
+Prints Markdown; all four without a name. ``--small`` only shows that the scripts work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.parts import backfill, broker, latency, report, sink
+from tests.smoke.harness import running_suite
+
+PARTS = ("latency", "backfill", "sink", "broker")
+
+
+def tables(wanted: list[str], folder: Path, small: bool) -> Iterator[str]:
+    """One table a measurement, as soon as it is there."""
+    if {"latency", "backfill"} & set(wanted):
+        with running_suite(folder / "suite") as suite:
+            if "latency" in wanted:
+                yield latency.measure(suite, 3 if small else 30)
+            if "backfill" in wanted:
+                yield backfill.measure(suite, 20_000 if small else 1_000_000)
+    if "sink" in wanted:
+        with running_suite(folder / "source", "--only", "kafka,gateway,udsource") as suite:
+            yield sink.measure(suite, 20 if small else 1_000)
+    if "broker" in wanted:
+        yield broker.measure(folder, 200 if small else 5_000)
+
+
+def main() -> int:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="which of them; all by default")
+    parser.add_argument("--small", action="store_true")
+    options = parser.parse_args()
+    print(report.heading(), flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        for text in tables(options.parts or list(PARTS), Path(folder), options.small):
+            print(text, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
