@@ -22,7 +22,7 @@ import tenacity
 from dexorder import errors, iceberg, reading, records
 from dexorder.request import HistoryRequest, Moment, make_request
 from services.common.catalog import OHLC_TABLE
-from services.common.lifecycle import CLIENT_KEEPALIVE
+from services.common.channel import open_channel
 from services.gen.dexorder.ingest.v1 import ingest_pb2
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
 from services.gen.dexorder.relay.v1.relay_service_pb2_grpc import RelayServiceStub
@@ -72,7 +72,10 @@ class AsyncClient:
         self._catalog = catalog
         self._patience_seconds = patience_seconds
         self._on_note = on_note or (lambda _: None)
-        self._channel = grpc.aio.insecure_channel(self.relay, options=list(CLIENT_KEEPALIVE))
+        try:
+            self._channel = open_channel(self.relay)
+        except (ValueError, OSError) as error:
+            raise errors.DexorderError(f"can't connect to {self.relay}: {error}") from None
         self._stub: Any = RelayServiceStub(self._channel)
 
     async def __aenter__(self) -> Self:

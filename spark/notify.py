@@ -11,8 +11,8 @@ import grpc
 import structlog
 import tenacity
 
+from services.common.channel import open_sync_channel
 from services.common.errors import SuiteError
-from services.common.lifecycle import CLIENT_KEEPALIVE
 from services.common.market import TimeRange
 from services.gen.dexorder.relay.v1 import pipeline_service_pb2 as pb
 from services.gen.dexorder.relay.v1 import pipeline_service_pb2_grpc as rpc
@@ -62,7 +62,7 @@ class RelayReporter:
 
     def __init__(self, address: str, stop: threading.Event) -> None:
         self._stop = stop
-        self._channel = grpc.insecure_channel(address, options=CLIENT_KEEPALIVE)
+        self._channel = open_sync_channel(address)
         self._stub = rpc.PipelineServiceStub(self._channel)
 
     def report(self, snapshot_id: int | None, pages: Sequence[PageReport], finals: Sequence[FinalReport]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from services.common.channel import open_channel
 from services.common.config import split_address
 
 
@@ -35,7 +36,7 @@ async def check(address: str, *, timeout_s: float = 2.0) -> Health:
 
 async def _ask_grpc(target: str, timeout_s: float) -> Health:
     # A channel for each question: one that is kept would wait out its backoff after the part is back.
-    async with grpc.aio.insecure_channel(target) as channel:
+    async with open_channel(target) as channel:
         try:
             stub: Any = health_pb2_grpc.HealthStub(channel)  # its stubs leave the methods out
             answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=timeout_s)

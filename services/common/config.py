@@ -73,19 +73,33 @@ class ServiceSettings(BaseSettings):
         return [] if self.tls_certificate else [self.listen]
 
 
-def load_settings(settings: type[S], **overrides: Any) -> S:
-    """Read the environment; a bad value ends the process with one line that names its variable."""
+class BadSettings(ValueError):
+    """Settings that can't be used; one line a problem, which names its variable."""
+
+
+def read_settings(settings: type[S], **overrides: Any) -> S:
+    """Read the environment.
+
+    Raises:
+        BadSettings: Names the variable and its value; not the value where the class hides its input.
+    """
     try:
         return settings(**overrides)
     except ValidationError as error:
         prefix = settings.model_config.get("env_prefix", "")
+        hidden = settings.model_config.get("hide_input_in_errors", False)
         lines = []
         for problem in error.errors():
             name = ".".join(str(part) for part in problem["loc"])
-            variable = name if name.startswith("DEXORDER_") else f"{prefix}{name}".upper()
-            lines.append(
-                f"{variable or prefix}: {problem['msg']} (got {problem.get('input')!r})"
-                if name
-                else f"{prefix}*: {problem['msg']}"
-            )
-        raise SystemExit("bad settings\n  " + "\n  ".join(lines)) from None
+            variable = name if name.startswith("DEXORDER_") else f"{prefix}{name or '*'}".upper()
+            got = f" (got {problem.get('input')!r})" if name and not hidden else ""
+            lines.append(f"{variable}: {problem['msg']}{got}")
+        raise BadSettings("bad settings\n  " + "\n  ".join(lines)) from None
+
+
+def load_settings(settings: type[S], **overrides: Any) -> S:
+    """As ``read_settings``; a bad value ends the process with its line."""
+    try:
+        return read_settings(settings, **overrides)
+    except BadSettings as error:
+        raise SystemExit(str(error)) from None

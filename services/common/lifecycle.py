@@ -29,12 +29,6 @@ log = structlog.get_logger(__name__)
 
 # A default aio server ends connections that ping every 10 s with GOAWAY too_many_pings; these two let them stay.
 KEEPALIVE = (("grpc.http2.min_ping_interval_without_data_ms", 5_000), ("grpc.keepalive_permit_without_calls", 1))
-CLIENT_KEEPALIVE = (
-    ("grpc.keepalive_time_ms", 10_000), ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.initial_reconnect_backoff_ms", 200), ("grpc.max_reconnect_backoff_ms", 2_000),
-)  # fmt: skip
-"""Options for every channel of ours: notice a dead server, and come back soon after a restart."""
 
 
 @dataclass(frozen=True)

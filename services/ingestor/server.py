@@ -12,9 +12,10 @@ from collections.abc import Awaitable, Callable
 import grpc
 from prometheus_client import CollectorRegistry
 
+from services.common.channel import open_channel
 from services.common.clock import Clock, SystemClock
 from services.common.exchanges import load_exchanges
-from services.common.lifecycle import CLIENT_KEEPALIVE, RunningServer, grpc_server, stop_signal
+from services.common.lifecycle import RunningServer, grpc_server, stop_signal
 from services.ingestor.config import IngestorSettings
 from services.ingestor.exchange import Venue
 from services.ingestor.job import JobRunner
@@ -55,11 +56,11 @@ async def work(
         {name: exchange.slots.historical for name, exchange in exchanges.items()},
         repeat_ns=int(settings.complete_repeat_seconds * 1_000_000_000),
     )
-    options = (*CLIENT_KEEPALIVE, ("grpc.max_send_message_length", settings.max_message_bytes))
+    options = [("grpc.max_send_message_length", settings.max_message_bytes)]
     async with (
         grpc_server(settings, lambda server: [], registry=registry) as server,
-        grpc.aio.insecure_channel(settings.gateway, options=options) as gateway,
-        grpc.aio.insecure_channel(settings.relay, options=options) as relay,
+        open_channel(settings.gateway, options=options) as gateway,
+        open_channel(settings.relay, options=options) as relay,
     ):
         health = _Health(server)
         runner = JobRunner(venues, Publisher(gateway, relay, settings, metrics), settings, metrics, clock)

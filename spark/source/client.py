@@ -13,6 +13,7 @@ from typing import TypeAlias
 import grpc
 from google.protobuf.empty_pb2 import Empty
 
+from services.common.channel import open_sync_channel
 from services.common.errors import SuiteError, Unavailable
 from services.gen.source.v1 import source_pb2 as pb
 from services.gen.source.v1 import source_pb2_grpc as rpc
@@ -31,8 +32,7 @@ _CHANNEL_OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 0),  # a foreign source may hang up on a client that pings while idle
 )
 _channels: dict[str, grpc.Channel] = {}
 
@@ -44,7 +44,7 @@ class SourceBroken(SuiteError):
 def channel(address: str) -> grpc.Channel:
     """This process's channel to the address; Spark's workers live through many batches and keep it."""
     if address not in _channels:
-        _channels[address] = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
+        _channels[address] = open_sync_channel(address, options=_CHANNEL_OPTIONS)
     return _channels[address]
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from services.common.channel import open_channel
 from services.common.config import ServiceSettings
-from services.common.lifecycle import CLIENT_KEEPALIVE, grpc_server
+from services.common.lifecycle import grpc_server
 
 pytestmark = [pytest.mark.smoke, pytest.mark.timeout(120)]
 IDLE_SECONDS = 45
@@ -19,7 +19,7 @@ IDLE_SECONDS = 45
 async def test_an_idle_stream_outlives_the_pings() -> None:
     async with (
         grpc_server(ServiceSettings(listen="127.0.0.1:0", drain_seconds=1), lambda server: ()) as running,
-        grpc.aio.insecure_channel(running.address, options=CLIENT_KEEPALIVE) as channel,
+        open_channel(running.address) as channel,
     ):
         stub: Any = health_pb2_grpc.HealthStub(channel)
         watch = stub.Watch(health_pb2.HealthCheckRequest())
