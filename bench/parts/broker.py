@@ -14,14 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import grpc
 import uvloop
 import zmq
 import zmq.asyncio
 
 from bench.parts.report import Row, table
 from services.common.broker_frames import decode, encode
-from services.common.lifecycle import CLIENT_KEEPALIVE
+from services.common.channel import open_channel
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from services.gen.dexorder.relay.v1.relay_service_pb2_grpc import RelayServiceStub
 from tests.fixtures_kafka import free_ports
@@ -82,7 +81,7 @@ async def relay_process(folder: Path) -> AsyncIterator[RelayProcess]:
 async def relay_rates(folder: Path, requests: int) -> tuple[float, float]:
     async with (
         relay_process(folder) as at,
-        grpc.aio.insecure_channel(at.address, options=list(CLIENT_KEEPALIVE)) as channel,
+        open_channel(at.address) as channel,
     ):
         await asyncio.wait_for(channel.channel_ready(), 60)
         return await submit(RelayServiceStub(channel), requests), await dispatch(at.broker, requests)
