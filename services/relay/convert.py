@@ -7,6 +7,7 @@ from services.common.errors import InvalidRequest
 from services.common.market import Ticker, TimeRange, check_span
 from services.gen.dexorder.ingest.v1 import ingest_pb2
 from services.gen.dexorder.relay.v1 import ingestor_service_pb2, pipeline_service_pb2, relay_service_pb2
+from services.relay.answers import AnswerPage
 from services.relay.model import (
     FinalResult,
     FinalStatus,
@@ -28,6 +29,24 @@ def submission(message: ingest_pb2.SubmitHistoricalRequest) -> Submission:
     return Submission(
         message.request_id, message.ticker, message.start_time, message.end_time, message.period_seconds,
         message.limit if message.HasField("limit") else None, message.client_id or None,
+    )  # fmt: skip
+
+
+def older_submission(message: ingest_pb2.OHLCRequest) -> Submission:
+    """The same of the older form, which names no client."""
+    return Submission(
+        message.request_id, message.ticker, message.start_time, message.end_time, message.period_seconds,
+        message.limit if message.HasField("limit") else None,
+    )  # fmt: skip
+
+
+def answer_page(request_id: str, value: AnswerPage) -> ingest_pb2.Response:
+    """One page of the older form's answer."""
+    return ingest_pb2.Response(
+        request_id=request_id,
+        status=value.status.value,  # type: ignore[arg-type]
+        error_message=value.error or None, data=value.candles,
+        total_records=None if value.total is None else min(value.total, MOST_UINT32), is_final=value.last,
     )  # fmt: skip
 
 

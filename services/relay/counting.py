@@ -18,6 +18,7 @@ from services.common.catalog import COVERAGE_TABLE, OHLC_TABLE
 from services.common.market import TimeRange
 from services.relay.model import Market
 
+CANDLE_COLUMNS = ("open_time", "open", "high", "low", "close", "volume", "quote_volume", "trades")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -69,20 +70,47 @@ class IcebergReader:
         Args:
             snapshot_id: The snapshot to count at; the current one when None or no longer kept.
         """
-        table = self._table(OHLC_TABLE)
-        snapshot_id = _kept(table, snapshot_id)
+        snapshot_id = self.kept(snapshot_id)
         if limit is None:
-            rows = sum(len(part) for part in self._opens(table, market, span, snapshot_id))
+            rows = sum(len(batch) for batch in self._batches(market, span, snapshot_id, ("open_time",)))
             return Count(rows, None, snapshot_id)
         opens = sorted(self.opens(market, span, snapshot_id))[:limit]
         return Count(len(opens), opens[-1] if len(opens) == limit else None, snapshot_id)
 
     def opens(self, market: Market, span: TimeRange, snapshot_id: int | None) -> list[int]:
         """Open times of the rows in ``span``, nanoseconds, unordered."""
-        parts = self._opens(self._table(OHLC_TABLE), market, span, snapshot_id)
-        return [int(micros) * 1_000 for part in parts for micros in pc.cast(part, pa.int64()).to_numpy()]
+        times = pa.timestamp("us", tz="UTC")
+        parts = [
+            pc.cast(pc.cast(batch.column("open_time"), times), pa.int64())
+            for batch in self._batches(market, span, snapshot_id, ("open_time",))
+        ]
+        return [int(micros) * 1_000 for part in parts for micros in part.to_numpy()]
 
-    def _opens(self, table: Table | None, market: Market, span: TimeRange, snapshot_id: int | None) -> Iterator[Any]:
+    def candles(self, market: Market, span: TimeRange, snapshot_id: int | None) -> pa.Table:
+        """The rows that open in ``span``, ascending; columns ``CANDLE_COLUMNS``. Holds all of them in memory.
+
+        Raises:
+            ValueError: The snapshot is no longer kept.
+        """
+        batches = list(self._batches(market, span, snapshot_id, CANDLE_COLUMNS))
+        if not batches:
+            return pa.table({name: pa.array([], pa.int64()) for name in CANDLE_COLUMNS})
+        return pa.Table.from_batches(batches).sort_by("open_time")
+
+    def kept(self, snapshot_id: int | None) -> int | None:
+        """The same snapshot of ``trading.ohlc`` while the table has it, else the current one; None if it has none."""
+        table = self._table(OHLC_TABLE)
+        if table is None:
+            return None
+        if snapshot_id is not None and table.snapshot_by_id(snapshot_id) is not None:
+            return snapshot_id
+        current = table.current_snapshot()
+        return current.snapshot_id if current else None
+
+    def _batches(
+        self, market: Market, span: TimeRange, snapshot_id: int | None, columns: tuple[str, ...]
+    ) -> Iterator[pa.RecordBatch]:
+        table = self._table(OHLC_TABLE)
         if table is None or snapshot_id is None:
             return
         wanted = _all(
@@ -91,9 +119,9 @@ class IcebergReader:
             (GreaterThanOrEqual, "open_time", _text(span.start_ns)),
             (LessThan, "open_time", _text(span.end_ns)),
         )
-        scan = table.scan(row_filter=wanted, selected_fields=("open_time",), snapshot_id=snapshot_id)
-        for batch in scan.to_arrow_batch_reader():
-            yield pc.cast(batch.column("open_time"), pa.timestamp("us", tz="UTC"))
+        yield from table.scan(
+            row_filter=wanted, selected_fields=columns, snapshot_id=snapshot_id
+        ).to_arrow_batch_reader()
 
     def _table(self, name: str) -> Table | None:
         try:
@@ -104,15 +132,6 @@ class IcebergReader:
 
 def _all(*comparisons: tuple[Callable[..., Any], str, Any]) -> Any:
     return And(*(compare(column, value) for compare, column, value in comparisons))
-
-
-def _kept(table: Table | None, snapshot_id: int | None) -> int | None:
-    if table is None:
-        return None
-    if snapshot_id is not None and table.snapshot_by_id(snapshot_id) is not None:
-        return snapshot_id
-    current = table.current_snapshot()
-    return current.snapshot_id if current else None
 
 
 def _text(time_ns: int) -> str:

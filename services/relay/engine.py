@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -142,6 +143,20 @@ class Engine:
         if record is None:
             raise NotFound(f"request_id {request_id[:64]!r} is not known")
         return record
+
+    async def ended(self, request_id: str) -> Outcome:
+        """How a request has ended, once it has.
+
+        Raises:
+            NotFound: Never accepted, or forgotten.
+            Unavailable: The relay stops.
+        """
+        async with aclosing(self.watch(request_id)) as changes:
+            async for _ in changes:
+                pass
+        outcome = (await self.record(request_id)).outcome
+        assert outcome is not None
+        return outcome
 
     async def records(self, client_id: str, state: State | None, before: int | None, size: int) -> list[Record]:
         """Requests newest first; ``before`` is the sequence of the last one of the page before."""

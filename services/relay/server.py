@@ -22,6 +22,7 @@ from services.common.clock import Clock, SystemClock
 from services.common.exchanges import load_exchanges
 from services.common.lifecycle import grpc_server, stop_signal
 from services.common.market import SECOND_NS
+from services.relay.answers import Answers
 from services.relay.board import Board
 from services.relay.broker import open_broker
 from services.relay.config import RelaySettings
@@ -78,8 +79,9 @@ async def relay(settings: RelaySettings, catalog: CatalogSettings, clock: Clock)
             async with asyncio.TaskGroup() as tasks:
                 work = [tasks.create_task(engine.run(broker)), tasks.create_task(broker.run(engine))]
                 add = partial(
-                    register, engine=engine, markets=Markets(store, engine.venues, clock), metrics=metrics,
-                    catalog=catalog,
+                    register, engine=engine, metrics=metrics, catalog=catalog,
+                    answers=Answers(engine, reader, most_bytes=settings.max_message_bytes),
+                    markets=Markets(store, engine.venues, clock),
                 )  # fmt: skip
                 async with grpc_server(settings, add, registry=registry) as server:
                     await server.set_serving(True)

@@ -22,6 +22,7 @@ from services.gen.dexorder.relay.v1 import (
     relay_service_pb2_grpc,
 )
 from services.relay import convert
+from services.relay.answers import Answers
 from services.relay.engine import Engine
 from services.relay.markets import Markets
 from services.relay.metrics import RelayMetrics
@@ -37,8 +38,11 @@ PAGE_SIZE, LARGEST_PAGE_SIZE = 100, 1_000
 class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
     """What clients call."""
 
-    def __init__(self, engine: Engine, markets: Markets, metrics: RelayMetrics, catalog: CatalogSettings) -> None:
-        self._engine, self._markets, self._metrics, self._catalog = engine, markets, metrics, catalog
+    def __init__(
+        self, engine: Engine, answers: Answers, markets: Markets, metrics: RelayMetrics, catalog: CatalogSettings
+    ) -> None:
+        self._engine, self._answers, self._markets = engine, answers, markets
+        self._metrics, self._catalog = metrics, catalog
 
     async def SubmitHistorical(  # noqa: N802
         self, request: ingest.SubmitHistoricalRequest, context: Context
@@ -118,6 +122,14 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
         """An exchange's markets."""
         return convert.markets(await self._markets.listed(request.exchange))
 
+    async def FetchOhlc(  # noqa: N802
+        self, request: ingest.OHLCRequest, context: Context
+    ) -> AsyncIterator[ingest.Response]:
+        """The older form: the rows themselves, once the request has ended."""
+        async with aclosing(self._answers.pages(convert.older_submission(request))) as pages:
+            async for page in pages:
+                yield convert.answer_page(request.request_id, page)
+
 
 class IngestorService(ingestor_service_pb2_grpc.IngestorServiceServicer):
     """What ingestors call."""
@@ -180,10 +192,16 @@ def _token(text: str) -> int | None:
 
 
 def register(
-    server: grpc.aio.Server, engine: Engine, markets: Markets, metrics: RelayMetrics, catalog: CatalogSettings
+    server: grpc.aio.Server,
+    engine: Engine,
+    answers: Answers,
+    markets: Markets,
+    metrics: RelayMetrics,
+    catalog: CatalogSettings,
 ) -> Sequence[str]:
     """Add the three services; returns their names."""
-    relay_service_pb2_grpc.add_RelayServiceServicer_to_server(RelayService(engine, markets, metrics, catalog), server)
+    relay = RelayService(engine, answers, markets, metrics, catalog)
+    relay_service_pb2_grpc.add_RelayServiceServicer_to_server(relay, server)
     ingestor_service_pb2_grpc.add_IngestorServiceServicer_to_server(IngestorService(engine, markets), server)
     pipeline_service_pb2_grpc.add_PipelineServiceServicer_to_server(PipelineService(engine, metrics), server)
     return [f"dexorder.relay.v1.{name}" for name in ("RelayService", "IngestorService", "PipelineService")]

@@ -45,7 +45,15 @@ from services.relay.server import RunningRelay, relay
 TICKER = "BTC/USDT.SIM"
 MINUTE_NS = 60 * SECOND_NS
 START_NS = 1_704_067_200 * SECOND_NS  # 2024-01-01, a Monday
+VALUES = ("open", "high", "low", "close", "volume", "quote_volume")
 ROOT = Path(__file__).resolve().parents[4]
+
+
+def candle(minutes: int) -> dict[str, Any]:
+    """Values of a minute's candle; every other one comes without what some exchanges don't give."""
+    odd = minutes % 2
+    values = [float(minutes), minutes + 1.5, minutes - 0.5, minutes + 1.0, minutes * 10.0, None if odd else 7.5]
+    return {**dict(zip(VALUES, values, strict=True)), "trades": None if odd else minutes}
 
 
 def at(minutes: int) -> int:
@@ -81,7 +89,8 @@ def make_tables(catalog: Catalog) -> None:
         NestedField(1, "ticker", StringType(), required=False),
         NestedField(2, "period_seconds", IntegerType(), required=False),
         NestedField(3, "open_time", TimestamptzType(), required=False),
-        NestedField(4, "close", DoubleType(), required=False),
+        *(NestedField(4 + i, name, DoubleType(), required=False) for i, name in enumerate(VALUES)),
+        NestedField(10, "trades", LongType(), required=False),
     ))  # fmt: skip
     catalog.create_table_if_not_exists(COVERAGE_TABLE, Schema(
         NestedField(1, "ticker", StringType(), required=False),
@@ -103,7 +112,7 @@ class Pipeline:
     def write(self, minutes: Sequence[int], ticker: str = TICKER) -> int:
         """Append one row a minute; the snapshot."""
         table = self.catalog.load_table(OHLC_TABLE)
-        rows = [{"ticker": ticker, "period_seconds": 60, "open_time": moment(m), "close": float(m)} for m in minutes]
+        rows = [{"ticker": ticker, "period_seconds": 60, "open_time": moment(m), **candle(m)} for m in minutes]
         table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
         snapshot = self.catalog.load_table(OHLC_TABLE).current_snapshot()
         assert snapshot is not None
