@@ -79,7 +79,8 @@ class Board:
         """Attach the request to jobs in flight and make jobs for the rest of ``span``."""
         market = request.submission.market
         covered = self.coverage[market].covered
-        in_flight = {number: self.jobs[number].will_bring(covered) for number in sorted(self._by_market[market])}
+        near = (n for n in sorted(self._by_market[market]) if self.jobs[n].span.intersect(span))
+        in_flight = {number: self.jobs[number].will_bring(covered) for number in near}
         made = planning.plan(
             span, market.period_seconds, covered=covered.within(span), in_flight=in_flight,
             most_periods=self._job_periods,
@@ -227,19 +228,19 @@ class Board:
         if snapshot_id is not None and snapshot_id != self.snapshot_id:
             self.snapshot_id = snapshot_id
             batch.snapshot(snapshot_id)
-        markets = set()
+        landed: defaultdict[Market, list[TimeRange]] = defaultdict(list)
         for page in pages:
-            markets.add(page.market)
+            landed[page.market].append(page.span)
             if page.refused is None:
                 self._cover(page, batch)
             else:
                 self._refuse(page, batch)
-            for request in self.requests.values():
-                if request.submission.market == page.market and request.planned.intersect(page.span):
-                    request.progress_ns = now_ns
+        for request in self.requests.values():
+            if any(map(request.planned.intersect, landed.get(request.submission.market, ()))):
+                request.progress_ns = now_ns
         for final in finals:
             self._final(final, batch, now_ns)
-        for market in markets:
+        for market in landed:
             for number in self._by_market[market]:
                 if self._trim(self.jobs[number]):
                     batch.job(self.jobs[number])
@@ -312,19 +313,16 @@ class Board:
 
     def timed_out(self, timeout_ns: int, *, now_ns: int) -> Iterator[LiveRequest]:
         """Requests without progress for too long; time queued behind other jobs of the exchange does not count."""
+        busy = self.dispatcher.busy_exchanges()
         for request in self.requests.values():
-            if self._waits_its_turn(request):
+            if request.submission.market.exchange in busy and self._only_queued(request):
                 request.progress_ns = now_ns
             elif now_ns - request.progress_ns >= timeout_ns and not request.ending:
                 yield request
 
-    def _waits_its_turn(self, request: LiveRequest) -> bool:
+    def _only_queued(self, request: LiveRequest) -> bool:
         waiting = [number for number in request.jobs if not self.is_over(number)]
-        return (
-            bool(waiting)
-            and all(self.dispatcher.is_queued(number) for number in waiting)
-            and self.dispatcher.running_on(request.submission.market.exchange) > 0
-        )
+        return bool(waiting) and all(self.dispatcher.is_queued(number) for number in waiting)
 
     def progress(self, request: LiveRequest, end_ns: int | None = None) -> Progress:
         """How far a request is, up to ``end_ns`` (as far as it is planned)."""

@@ -241,9 +241,9 @@ class Dispatcher:
         """Attempts of a job that settled no page."""
         return self._work[job].fruitless if job in self._work else self._most_attempts
 
-    def running_on(self, exchange: str) -> int:
-        """Jobs of an exchange that ingestors hold."""
-        return sum(work.exchange == exchange and work.running() for work in self._work.values())
+    def busy_exchanges(self) -> set[str]:
+        """Exchanges of which ingestors hold a job."""
+        return {work.exchange for work in map(self._work.__getitem__, self._held.values()) if work.running()}
 
     def counts(self) -> tuple[int, int, int]:
         """Queued jobs, running jobs, free slots."""

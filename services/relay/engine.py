@@ -117,10 +117,11 @@ class Engine:
                 raise InvalidRequest(f"request_id {submission.request_id!r} was used for another request")
             return Accepted(submission.topics[-1], duplicate=True)
         batch = Batch()
-        self._board.accept(submission, batch, wall_ns=self._clock.wall_ns(), now_ns=self._clock.monotonic_ns())
+        now_ns = self._clock.monotonic_ns()
+        live = self._board.accept(submission, batch, wall_ns=self._clock.wall_ns(), now_ns=now_ns)
         await self._store.commit(batch)
         self._wake.set()
-        self._consider()
+        self._consider([live])
         return Accepted(submission.topics[-1], duplicate=False)
 
     async def _known(self, request_id: str) -> Submission | None:
@@ -330,10 +331,10 @@ class Engine:
     async def _fail_stop(self) -> None:
         await asyncio.shield(self._store.failed)
 
-    def _consider(self) -> None:
-        """Start to decide every request whose jobs are all over."""
+    def _consider(self, of: Iterable[LiveRequest] | None = None) -> None:
+        """Start to decide those requests, or all, whose jobs are all over."""
         now_ns = self._clock.monotonic_ns()
-        for request in list(self._board.requests.values()):
+        for request in list(self._board.requests.values() if of is None else of):
             idle = not request.deciding and not request.ending and now_ns >= request.retry_ns
             if self._tasks is not None and idle and self._board.ready(request):
                 request.deciding = True
@@ -356,7 +357,8 @@ class Engine:
             request.retry_ns = self._clock.monotonic_ns() + RETRY_NS
         finally:
             request.deciding = False
-        self._consider()  # a further wave may be covered already
+        if not request.ending:
+            self._consider([request])  # its next wave may be covered already
 
     async def _cut_short(self, request: LiveRequest, status: Status, error: str) -> None:
         if request.ending:
