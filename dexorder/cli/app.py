@@ -107,6 +107,24 @@ def doctor(directory: Dir = None, base_port: BasePort = None, as_json: Json = Fa
         raise typer.Exit(command.run(directory, base_port, as_json))
 
 
+@app.command()
+def backup(archive: Annotated[Path, typer.Argument(help="FILE.tar.gz to write")], directory: Dir = None) -> None:
+    """Copy all state of a stopped local suite into one file."""
+    from dexorder.cli import backup as command
+
+    with reported():
+        command.backup(directory, archive)
+
+
+@app.command()
+def restore(archive: Annotated[Path, typer.Argument(help="FILE.tar.gz that `dexorder backup` wrote")]) -> None:
+    """Bring a backup back to the folder it came from, which must be empty or gone."""
+    from dexorder.cli import backup as command
+
+    with reported():
+        command.restore(archive)
+
+
 @requests_app.command("list")
 def list_requests(
     client_id: Annotated[str, typer.Option(help="Only this client's")] = "",

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import gzip
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dexorder.errors import SuiteFailed
+from dexorder.supervisor.backup import backup, inspect, restore
+from dexorder.supervisor.prepare import locked
+
+FILES = {
+    "relay.db": b"requests", "relay.db-wal": b"", "warehouse/trading/ohlc/data/1.parquet": b"PAR1" * 50_000,
+    "kafka/meta.properties": b"x=1", "checkpoint/offsets/0": b"v1",
+}  # fmt: skip
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    directory = tmp_path / "state"
+    for name, content in {
+        **FILES,
+        "tmp/scratch": b"1",
+        "logs/relay.log": b"2",
+        "suite.lock": b"",
+        "suite.json": b"{}",
+    }.items():
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_bytes(content)
+    return directory
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(directory)): p.read_bytes() for p in directory.rglob("*") if p.is_file()}
+
+
+def test_restored_folder_has_every_file_but_what_a_suite_makes_anew(suite: Path, tmp_path: Path) -> None:
+    told: list[str] = []
+    made = backup(suite, tmp_path / "b.tar.gz", lambda name, _: told.append(name))
+    shutil.rmtree(suite)
+    assert restore(tmp_path / "b.tar.gz").directory == suite
+    assert contents(suite) == {**FILES, "suite.lock": b""}
+    assert (made.files, sorted(told)) == (len(FILES), sorted(FILES))
+
+
+def test_running_suite_is_not_copied(suite: Path, tmp_path: Path) -> None:
+    with locked(suite), pytest.raises(SuiteFailed, match="in use"):
+        backup(suite, tmp_path / "b.tar.gz")
+    assert list(tmp_path.glob("b.tar*")) == []
+
+
+def test_folder_that_holds_something_is_left_alone(suite: Path, tmp_path: Path) -> None:
+    backup(suite, tmp_path / "b.tar.gz")
+    before = contents(suite)
+    with pytest.raises(SuiteFailed, match="not empty"):
+        restore(tmp_path / "b.tar.gz")
+    assert contents(suite) == before
+
+
+@pytest.mark.parametrize("where", ["inside", "there"])
+def test_archive_must_be_a_new_file_outside(suite: Path, tmp_path: Path, where: str) -> None:
+    archive = suite / "b.tar.gz" if where == "inside" else tmp_path / "b.tar.gz"
+    if where == "there":
+        archive.write_bytes(b"precious")
+    with pytest.raises(SuiteFailed, match="choose another file"):
+        backup(suite, archive)
+    assert where == "inside" or archive.read_bytes() == b"precious"
+
+
+def test_no_suite_no_backup(tmp_path: Path) -> None:
+    with pytest.raises(SuiteFailed, match="not the folder of a suite"):
+        backup(tmp_path, tmp_path.parent / "b.tar.gz")
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.3, 0.9])
+def test_cut_archive_restores_nothing(suite: Path, tmp_path: Path, keep: float) -> None:
+    archive = tmp_path / "b.tar.gz"
+    backup(suite, archive)
+    data = archive.read_bytes()
+    archive.write_bytes(data[: int(len(data) * keep)])
+    shutil.rmtree(suite)
+    with pytest.raises(SuiteFailed):
+        restore(archive)
+    assert not suite.exists()
+
+
+def test_changed_byte_is_found_and_named(suite: Path, tmp_path: Path) -> None:
+    archive = tmp_path / "b.tar.gz"
+    backup(suite, archive)
+    plain = bytearray(gzip.decompress(archive.read_bytes()))
+    plain[plain.index(b"requests")] ^= 1
+    archive.write_bytes(gzip.compress(bytes(plain)))
+    with pytest.raises(SuiteFailed, match=r"damaged: relay\.db "):
+        inspect(archive)
+
+
+def test_something_else_is_no_backup(tmp_path: Path) -> None:
+    (tmp_path / "b.tar.gz").write_bytes(b"hello")
+    with pytest.raises(SuiteFailed, match="can't be read as a backup"):
+        restore(tmp_path / "b.tar.gz")
