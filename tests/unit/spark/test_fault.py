@@ -1,6 +1,7 @@
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
@@ -18,6 +19,21 @@ def test_the_nth_batch_with_rows_dies_at_its_moment_and_at_no_other() -> None:
         assert len(kills) == (batch >= 2)
         fault.passed(Moment.REPORTED)
         assert len(kills) == (batch >= 1)
+
+
+def test_with_a_fuse_only_batches_while_it_is_there_count(tmp_path: Path) -> None:
+    kills: list[bool] = []
+    fuse = tmp_path / "fuse:1"
+    fault = Fault.parse(
+        SparkSettings(fault=f"die_before_checkpoint:1:{fuse}").fault, lambda: kills.append(fuse.exists())
+    )
+    assert fault
+    fault.passed(Moment.ROWS_COMMITTED)
+    assert kills == []
+    fuse.touch()
+    fault.passed(Moment.REPORTED)
+    fault.passed(Moment.ROWS_COMMITTED)
+    assert kills == [False], "removed before the kill, so the next driver lives"
 
 
 def test_no_fault_is_the_default() -> None:
