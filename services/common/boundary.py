@@ -1,6 +1,7 @@
-"""The edge of every gRPC server: one interceptor that maps errors, refuses undecodable requests and counts calls.
+"""The edge of every gRPC server: one interceptor that lets callers in, maps errors, refuses undecodable requests and
+counts calls.
 
-SuiteError            its own status, its own text
+SuiteError            its own status, its own text; retry-after-ms in the trailing metadata where it is known
 NotImplementedError   UNIMPLEMENTED
 undecodable request   INVALID_ARGUMENT (grpcio alone answers UNKNOWN with a Python exception's text)
 CancelledError        passes
@@ -11,8 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias
 
@@ -26,6 +29,8 @@ from services.common.metrics import CallMetrics
 log = structlog.get_logger(__name__)
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Behavior = Callable[..., Any]
+Admit = Callable[[str, Any], None]
+"""Given the service's full name and the call's context; raises what keeps the caller out."""
 _TYPES = {
     (False, False): "unary", (False, True): "server_stream", (True, False): "client_stream", (True, True): "bidi_stream"
 }  # fmt: skip
@@ -85,7 +90,9 @@ class _Call:
         else:
             self._code, text = grpc.StatusCode.INTERNAL, "internal error; the server's log has the details"
             log.error("rpc failed", method="/".join(self._labels[1:]), exc_info=error)
-        await self._context.abort(self._code, text)
+        seconds = error.retry_seconds if isinstance(error, SuiteError) else None
+        wait = () if seconds is None else (("retry-after-ms", str(math.ceil(seconds * 1_000))),)
+        await self._context.abort(self._code, text, wait)
 
     def finish(self) -> None:
         self._metrics.handled.labels(*self._labels, self._code.name).inc()
@@ -95,8 +102,9 @@ class _Call:
 class Boundary(grpc.aio.ServerInterceptor):
     """Installed by ``lifecycle.grpc_server`` on every server; see the module's table."""
 
-    def __init__(self, metrics: CallMetrics) -> None:
+    def __init__(self, metrics: CallMetrics, admit: Admit | None = None) -> None:
         self._metrics = metrics
+        self._admit = admit or (lambda service, context: None)
 
     async def intercept_service(
         self,
@@ -128,6 +136,7 @@ class Boundary(grpc.aio.ServerInterceptor):
         async def unary(request: Any, context: Any) -> Any:
             call = _Call(self._metrics, labels, context)
             try:
+                self._admit(labels[1], context)
                 response = behavior(_incoming(call, request, streaming), context)
                 if inspect.isawaitable(response):
                     response = await response
@@ -144,13 +153,15 @@ class Boundary(grpc.aio.ServerInterceptor):
         async def stream(request: Any, context: Any) -> AsyncIterator[Any]:
             call = _Call(self._metrics, labels, context)
             try:
+                self._admit(labels[1], context)
                 answers = behavior(_incoming(call, request, streaming), context)
                 if inspect.isawaitable(answers):  # a handler that writes to the context itself
                     await answers
                     return
-                async for answer in answers:
-                    call.sent.inc()
-                    yield answer
+                async with aclosing(answers):
+                    async for answer in answers:
+                        call.sent.inc()
+                        yield answer
             except BaseException as error:
                 await call.fail(error)
             finally:

@@ -15,6 +15,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from services.common.config import is_loopback, read_settings
+from services.common.identity import AUTHORIZATION
 
 CLIENT_KEEPALIVE = (
     ("grpc.keepalive_time_ms", 10_000), ("grpc.keepalive_timeout_ms", 5_000),
@@ -22,8 +23,6 @@ CLIENT_KEEPALIVE = (
     ("grpc.initial_reconnect_backoff_ms", 200), ("grpc.max_reconnect_backoff_ms", 2_000),
 )  # fmt: skip
 """Options of every channel of ours: notice a dead server, and come back soon after a restart."""
-AUTHORIZATION = "authorization"
-"""Metadata key of the token; its value is ``Bearer <token>``."""
 Option = tuple[str, Any]
 
 

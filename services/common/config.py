@@ -6,8 +6,10 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from services.common.identity import read_callers
 
 S = TypeVar("S", bound=BaseSettings)
 
@@ -48,8 +50,14 @@ class ServiceSettings(BaseSettings):
     """PEM file of the server's key."""
     tls_client_ca: Path | None = None
     """PEM file of the authority that client certificates must come from; turns mutual TLS on."""
+    identity: Literal["none", "token", "certificate"] = "none"
+    """How callers prove who they are: not at all, with a token, or with a client certificate."""
+    tokens: Path | None = None
+    """YAML file of the callers with the hashes of their tokens and their roles; read again when it changes."""
+    introspection: bool = True
+    """Serve reflection and channelz, which anyone may call who reaches the port."""
     allow_insecure: bool = Field(default=False, validation_alias="DEXORDER_ALLOW_INSECURE")
-    """Permit listening beyond loopback without TLS; for a mesh whose sidecar encrypts."""
+    """Permit listening beyond loopback without TLS or identity; for a mesh whose sidecar does both."""
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", validation_alias="DEXORDER_LOG_LEVEL"
     )
@@ -57,14 +65,35 @@ class ServiceSettings(BaseSettings):
     log_format: Literal["console", "json"] = Field(default="console", validation_alias="DEXORDER_LOG_FORMAT")
     """Text for people or JSON for machines."""
 
+    @field_validator("tokens")
+    @classmethod
+    def _readable(cls, tokens: Path | None) -> Path | None:
+        try:
+            if tokens:
+                read_callers(tokens)
+        except OSError as error:
+            raise ValueError(f"can't be read: {error.strerror}") from None
+        return tokens
+
     @model_validator(mode="after")
     def _safe_by_default(self) -> Self:
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise ValueError("tls_certificate and tls_key go together")
+        if (self.identity == "none") != (self.tokens is None):
+            raise ValueError("tokens goes together with identity token or certificate")
+        if self.identity == "certificate" and not (self.tls_certificate and self.tls_client_ca):
+            raise ValueError("identity certificate needs tls_certificate, tls_key and tls_client_ca")
+        if self.tls_client_ca and not self.tls_certificate:
+            raise ValueError("tls_client_ca is of no use without tls_certificate")
         exposed = [a for a in self.exposed_addresses() if not is_loopback(a)]
         if exposed and not self.allow_insecure:
             raise ValueError(
                 f"{', '.join(exposed)} is reachable from outside without TLS; set TLS or DEXORDER_ALLOW_INSECURE=1"
+            )
+        known = self.identity != "none" or self.tls_client_ca
+        if not known and not is_loopback(self.listen) and not self.allow_insecure:
+            raise ValueError(
+                f"{self.listen} takes calls from anyone; set identity or tls_client_ca, or DEXORDER_ALLOW_INSECURE=1"
             )
         return self
 

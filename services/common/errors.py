@@ -6,6 +6,7 @@
     ├── AlreadyExists         ALREADY_EXISTS      an id is taken by something else
     ├── Conflict              FAILED_PRECONDITION the state does not allow it
     ├── Exhausted             RESOURCE_EXHAUSTED  a bounded queue or quota is full
+    ├── Unauthenticated       UNAUTHENTICATED     it is not proven who calls
     ├── NotAllowed            PERMISSION_DENIED   the caller may not do that
     └── Unavailable           UNAVAILABLE         a part we need can't be reached; try again
 
@@ -20,9 +21,14 @@ import grpc
 
 
 class SuiteError(Exception):
-    """Base of every error the suite raises on purpose."""
+    """Base of every error the suite raises on purpose.
+
+    Attributes:
+        retry_seconds: When the same call may succeed, if that is known; goes out as trailing metadata.
+    """
 
     code: ClassVar[grpc.StatusCode] = grpc.StatusCode.INTERNAL
+    retry_seconds: float | None = None
 
 
 class InvalidRequest(SuiteError):
@@ -53,6 +59,16 @@ class Exhausted(SuiteError):
     """A bounded queue or a quota is full."""
 
     code = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+    def __init__(self, message: str, *, retry_seconds: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_seconds = retry_seconds
+
+
+class Unauthenticated(SuiteError):
+    """It is not proven who calls."""
+
+    code = grpc.StatusCode.UNAUTHENTICATED
 
 
 class NotAllowed(SuiteError):

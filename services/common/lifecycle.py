@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -22,13 +22,16 @@ from prometheus_client import CollectorRegistry
 
 from services.common import logs
 from services.common.boundary import Boundary
-from services.common.config import ServiceSettings, split_address
+from services.common.config import BadSettings, ServiceSettings, split_address
+from services.common.identity import CallersFile, Gate, Role
 from services.common.metrics import CallMetrics, metrics_endpoint
 
 log = structlog.get_logger(__name__)
 
 # A default aio server ends connections that ping every 10 s with GOAWAY too_many_pings; these two let them stay.
 KEEPALIVE = (("grpc.http2.min_ping_interval_without_data_ms", 5_000), ("grpc.keepalive_permit_without_calls", 1))
+# gRPC drops calls at random, as CANCELLED, once 1,000 wait to be taken up: a client's list of tickers is more than that.
+BACKLOG = (("grpc.server.max_pending_requests", 20_000), ("grpc.server.max_pending_requests_hard_limit", 40_000))
 
 
 @dataclass(frozen=True)
@@ -58,13 +61,16 @@ async def grpc_server(
     *,
     registry: CollectorRegistry | None = None,
     extra_addresses: Sequence[str] = (),
+    roles: Mapping[str, Collection[Role]] | None = None,
 ) -> AsyncIterator[RunningServer]:
     """Serve until the block ends, then drain.
 
     Args:
         register: Adds the servicers; returns their full service names, which reflection and health then know.
         registry: Metrics of this process; the calls' are added to it and it is served at ``metrics_listen``.
-        extra_addresses: Further plaintext addresses, for example ``unix:/path``.
+        extra_addresses: Further plaintext addresses, for example ``unix:/path``; there the file's permissions are all
+            the identity that is asked for.
+        roles: With identity on, which roles may call which service (full names); any known caller the others.
     Yields:
         The server, bound, with health NOT_SERVING until ``set_serving``.
     Raises:
@@ -72,10 +78,14 @@ async def grpc_server(
     """
     registry = registry or CollectorRegistry()
     size = settings.max_message_bytes
+    gate = None
+    if settings.identity != "none" and settings.tokens:
+        gate = Gate(settings.identity, CallersFile(settings.tokens), roles or {}, trust_unix=bool(extra_addresses))
     server = grpc.aio.server(
-        interceptors=[Boundary(CallMetrics(registry))],
+        interceptors=[Boundary(CallMetrics(registry), gate.admit if gate else None)],
         options=[
             *KEEPALIVE,
+            *BACKLOG,
             ("grpc.max_receive_message_length", size),
             ("grpc.max_send_message_length", size),
             ("grpc.so_reuseport", 0),
@@ -84,10 +94,11 @@ async def grpc_server(
     names = tuple(register(server))
     health_servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
-    channelz.add_channelz_servicer(server)
-    reflection.enable_server_reflection(
-        [*names, health.SERVICE_NAME, reflection.SERVICE_NAME, "grpc.channelz.v1.Channelz"], server
-    )
+    if settings.introspection:
+        channelz.add_channelz_servicer(server)
+        reflection.enable_server_reflection(
+            [*names, health.SERVICE_NAME, reflection.SERVICE_NAME, "grpc.channelz.v1.Channelz"], server
+        )
     port = bind(server, settings.listen, settings)
     for address in extra_addresses:
         bind(server, address, None)
@@ -125,10 +136,15 @@ def bind(server: grpc.aio.Server, address: str, settings: ServiceSettings | None
 
 @asynccontextmanager
 async def stop_signal() -> AsyncIterator[asyncio.Event]:
-    """An event that SIGTERM or SIGINT sets."""
+    """An event that SIGTERM or SIGINT sets; a second SIGTERM ends the process at once."""
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+
+    def terminate() -> None:
+        stop.set()
+        loop.remove_signal_handler(signal.SIGTERM)
+
+    loop.add_signal_handler(signal.SIGTERM, terminate)
+    loop.add_signal_handler(signal.SIGINT, stop.set)
     try:
         yield stop
     finally:
@@ -140,5 +156,8 @@ def run(service: str, settings: ServiceSettings, main: Callable[[], Coroutine[An
     """Configure logs, warn of insecure listening, run ``main`` on uvloop until it returns."""
     logs.configure(service, level=settings.log_level, style=settings.log_format)
     if settings.allow_insecure:
-        log.warning("DEXORDER_ALLOW_INSECURE is set: plaintext is accepted beyond loopback")
-    uvloop.run(main())
+        log.warning("DEXORDER_ALLOW_INSECURE is set: plaintext and unknown callers are accepted beyond loopback")
+    try:
+        uvloop.run(main())
+    except BadSettings as error:  # of the channels that main opens
+        raise SystemExit(str(error)) from None
