@@ -87,6 +87,7 @@ class Engine:
         self._wake = asyncio.Event()
         self._tasks: asyncio.TaskGroup | None = None
         self._ending: dict[str, LiveRequest] = {}
+        self._unsaved: dict[str, asyncio.Future[None]] = {}
 
     async def run(self, sender: Sender) -> None:
         """Dispatch, watch leases and timeouts, decide; until cancelled, or until the store fails."""
@@ -119,19 +120,28 @@ class Engine:
         batch = Batch()
         now_ns = self._clock.monotonic_ns()
         live = self._board.accept(submission, batch, wall_ns=self._clock.wall_ns(), now_ns=now_ns)
-        await self._store.commit(batch)
+        saved = self._store.commit(batch)
+        self._unsaved[submission.request_id] = saved
+        saved.add_done_callback(lambda _: self._unsaved.pop(submission.request_id))
+        await asyncio.shield(saved)  # others wait for it too
         self._wake.set()
         self._consider([live])
         return Accepted(submission.topics[-1], duplicate=False)
 
     async def _known(self, request_id: str) -> Submission | None:
         """A request with this id, durable; none may come into being between this answer and the caller's next step."""
-        ended = await self._store.record(request_id)
-        live = self._board.requests.get(request_id) or self._ending.get(request_id)
-        if live is not None:
-            await self._store.commit(Batch())  # another caller's submission may still be on its way to disk
-            return live.submission
-        return ended.submission if ended else None
+        live = self._live(request_id)
+        if live is None:
+            ended = await self._store.record(request_id)
+            live = self._live(request_id)  # another caller may have submitted it meanwhile
+            if live is None:
+                return ended.submission if ended else None
+        if (saved := self._unsaved.get(request_id)) is not None:
+            await asyncio.shield(saved)
+        return live.submission
+
+    def _live(self, request_id: str) -> LiveRequest | None:
+        return self._board.requests.get(request_id) or self._ending.get(request_id)
 
     async def record(self, request_id: str) -> Record:
         """One request.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -30,7 +30,7 @@ from pyiceberg.types import (
 
 from services.common.broker_frames import decode, encode
 from services.common.catalog import COVERAGE_TABLE, NAMESPACE, OHLC_TABLE, CatalogSettings
-from services.common.clock import SystemClock
+from services.common.clock import Clock, SystemClock
 from services.common.market import SECOND_NS
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from services.gen.dexorder.relay.v1 import ingestor_service_pb2 as ipb
@@ -100,6 +100,13 @@ def make_tables(catalog: Catalog) -> None:
         NestedField(5, "rows", LongType(), required=False),
         NestedField(6, "empty", ListType(7, span, element_required=False), required=False),
     ))  # fmt: skip
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for what another task or thread brings about."""
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110 - it happens in a thread, or far inside the relay
+            await asyncio.sleep(0.01)
 
 
 @dataclass
@@ -254,12 +261,12 @@ class Suite:
 
 
 @asynccontextmanager
-async def suite(folder: Path, **overrides: Any) -> AsyncIterator[Suite]:
+async def suite(folder: Path, clock: Clock | None = None, **overrides: Any) -> AsyncIterator[Suite]:
     catalog_of = catalog_settings(folder)
     catalog = catalog_of.load()
     make_tables(catalog)
     async with (
-        relay(settings(folder, **overrides), catalog_of, SystemClock()) as running,
+        relay(settings(folder, **overrides), catalog_of, clock or SystemClock()) as running,
         grpc.aio.insecure_channel(running.address) as channel,
     ):
         context = zmq.asyncio.Context()
