@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from services.common.catalog import OHLC_TABLE
 from services.common.errors import InvalidRequest, Unavailable
+from services.common.identity import Caller
 from services.common.market import TimeRange, split_by_periods
 from services.common.page import MOST_CANDLES, Candle, encode_candle
 from services.relay.counting import IcebergReader
@@ -51,14 +52,15 @@ class Answers:
         self._page_candles = candles_in_page(most_bytes)
         self._turns = asyncio.Semaphore(WINDOWS_AT_ONCE)
 
-    async def pages(self, submission: Submission) -> AsyncGenerator[AnswerPage, None]:
+    async def pages(self, submission: Submission, caller: Caller | None = None) -> AsyncGenerator[AnswerPage, None]:
         """Submit the request, unless it is known; then its rows. Closing it leaves the request as it is.
 
         Raises:
             Unavailable: The relay stops, or the table can't be read now; ask again under the same id.
+            Exhausted: A quota of the caller; nothing is stored.
         """
         try:
-            await self._engine.submit(submission)
+            await self._engine.submit(submission, caller)
         except InvalidRequest as error:
             yield AnswerPage(FinalStatus.ERROR, error=str(error))
             return

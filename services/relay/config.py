@@ -8,6 +8,7 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from services.common.config import ServiceSettings
+from services.relay.access import Limits
 
 
 class RelaySettings(ServiceSettings):
@@ -49,6 +50,24 @@ class RelaySettings(ServiceSettings):
     """How long ended requests and their notifications are kept, in days."""
     count_attempts: int = Field(default=6, ge=1)
     """Tries to count a request's rows before it waits for the next round; 0.2 s, 0.4 s, ... apart."""
+
+    quota_unfinished_requests: int = Field(default=10_000, ge=0)
+    """Most unfinished requests of one client. Quotas hold with identity on only; a caller's entry may have its own."""
+    quota_submissions_per_minute: int = Field(default=6_000, ge=1)
+    """Most submissions of one client in a minute, repeats included."""
+    quota_unfinished_periods: int = Field(default=1_000_000_000, ge=0)
+    """Most candle periods in the unfinished requests of one client."""
+    quota_open_streams: int = Field(default=1_000, ge=0)
+    """Most streams one client may have open: progress, notifications, FetchOhlc."""
+
+    def limits(self) -> Limits:
+        """What a caller may use whose entry says nothing else."""
+        return Limits(
+            unfinished_requests=self.quota_unfinished_requests,
+            submissions_per_minute=self.quota_submissions_per_minute,
+            unfinished_periods=self.quota_unfinished_periods,
+            open_streams=self.quota_open_streams,
+        )
 
     def exposed_addresses(self) -> list[str]:
         """The broker's frames are never encrypted, so it counts whatever the gRPC side has."""

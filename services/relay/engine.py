@@ -17,9 +17,11 @@ from typing import Protocol
 import structlog
 
 from services.common.clock import Clock
-from services.common.errors import InvalidRequest, NotFound, Unavailable
+from services.common.errors import InvalidRequest, Unavailable
+from services.common.identity import Caller
 from services.common.market import SECOND_NS, TimeRange
 from services.relay import requests
+from services.relay.access import Quotas, unknown_request
 from services.relay.board import Board
 from services.relay.config import RelaySettings
 from services.relay.deciding import Decider
@@ -82,6 +84,9 @@ class Engine:
         self._settings, self._board, self._store, self._clock = settings, board, store, clock
         self._decider, self._metrics = decider, metrics
         self.venues = frozenset(venues)
+        self.quotas = Quotas(settings.limits(), lambda client_id, quota: metrics.refused.labels(client_id, quota).inc())
+        for live in board.requests.values():
+            self.quotas.enter(live.submission)
         self._dispatcher = board.dispatcher
         self._signals = Signals()
         self._wake = asyncio.Event()
@@ -105,18 +110,22 @@ class Engine:
 
     # ---- clients ---------------------------------------------------------------------------------------------------
 
-    async def submit(self, submission: Submission) -> Accepted:
+    async def submit(self, submission: Submission, caller: Caller | None = None) -> Accepted:
         """Accept a request; it is on disk when this returns.
 
         Raises:
             InvalidRequest: A field can't be answered, or the id belongs to another request.
+            Exhausted: A quota of the caller; nothing is stored.
         """
+        self.quotas.submit(caller, now_ns=self._clock.monotonic_ns())
         requests.check(submission, self.venues, self._settings.max_request_periods)
         known = await self._known(submission.request_id)
         if known is not None:
             if known != submission:
                 raise InvalidRequest(f"request_id {submission.request_id!r} was used for another request")
             return Accepted(submission.topics[-1], duplicate=True)
+        self.quotas.admit(caller, submission)
+        self.quotas.enter(submission)
         batch = Batch()
         now_ns = self._clock.monotonic_ns()
         live = self._board.accept(submission, batch, wall_ns=self._clock.wall_ns(), now_ns=now_ns)
@@ -152,7 +161,7 @@ class Engine:
         live = self._board.requests.get(request_id)
         record = self._live_record(live) if live else await self._store.record(request_id)
         if record is None:
-            raise NotFound(f"request_id {request_id[:64]!r} is not known")
+            raise unknown_request(request_id)
         return record
 
     async def ended(self, request_id: str) -> Outcome:
@@ -387,6 +396,7 @@ class Engine:
         submission = request.submission
         batch.finish(submission, outcome, self._board.progress(request, outcome.end_ns))
         self._board.leave(request, batch)
+        self.quotas.leave(submission)
         self._ending[submission.request_id] = request  # off the board and not on disk yet
         await self._store.commit(batch)
         del self._ending[submission.request_id]

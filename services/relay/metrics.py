@@ -23,6 +23,9 @@ class RelayMetrics:
         )
         self.dropped = Counter("dexorder_relay_frames_dropped", "Broker frames ignored.", ["reason"], registry=registry)
         self.submitted = Counter("dexorder_relay_submissions", "Submissions answered.", ["status"], registry=registry)
+        self.refused = Counter(
+            "dexorder_relay_quota_refusals", "Calls refused for a quota.", ["client_id", "quota"], registry=registry
+        )
         self.finished = Counter("dexorder_relay_requests_finished", "Requests ended.", ["status"], registry=registry)
         self.ignored = Counter(
             "dexorder_relay_reports_ignored", "Parts of pipeline reports ignored.", ["reason"], registry=registry

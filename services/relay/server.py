@@ -22,6 +22,7 @@ from services.common.clock import Clock, SystemClock
 from services.common.exchanges import load_exchanges
 from services.common.lifecycle import grpc_server, stop_signal
 from services.common.market import SECOND_NS
+from services.relay.access import ROLES
 from services.relay.answers import Answers
 from services.relay.board import Board
 from services.relay.broker import open_broker
@@ -83,7 +84,7 @@ async def relay(settings: RelaySettings, catalog: CatalogSettings, clock: Clock)
                     answers=Answers(engine, reader, most_bytes=settings.max_message_bytes),
                     markets=Markets(store, engine.venues, clock),
                 )  # fmt: skip
-                async with grpc_server(settings, add, registry=registry) as server:
+                async with grpc_server(settings, add, registry=registry, roles=ROLES) as server:
                     await server.set_serving(True)
                     try:
                         yield RunningRelay(server.address, broker.address)

@@ -11,6 +11,7 @@ import structlog
 
 from services.common.catalog import CatalogSettings
 from services.common.errors import InvalidRequest
+from services.common.identity import current_caller
 from services.common.market import MAX_TIME_NS
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from services.gen.dexorder.relay.v1 import (
@@ -21,7 +22,7 @@ from services.gen.dexorder.relay.v1 import (
     relay_service_pb2,
     relay_service_pb2_grpc,
 )
-from services.relay import convert
+from services.relay import access, convert
 from services.relay.answers import Answers
 from services.relay.engine import Engine
 from services.relay.markets import Markets
@@ -48,9 +49,10 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
         self, request: ingest.SubmitHistoricalRequest, context: Context
     ) -> ingest.SubmitResponse:
         """Accept a request; a bad field is status INVALID in the answer, not a gRPC error."""
+        caller = current_caller()
         answer = ingest.SubmitResponse(request_id=request.request_id)
         try:
-            accepted = await self._engine.submit(convert.submission(request))
+            accepted = await self._engine.submit(access.signed(caller, convert.submission(request)), caller)
         except InvalidRequest as error:
             answer.status, answer.error_message = ingest.SubmitResponse.INVALID, str(error)
         else:
@@ -64,7 +66,7 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
         self, request: relay_service_pb2.GetRequestRequest, context: Context
     ) -> relay_service_pb2.GetRequestResponse:
         """One record."""
-        record = await self._engine.record(request.request_id)
+        record = access.seen(current_caller(), await self._engine.record(request.request_id))
         return relay_service_pb2.GetRequestResponse(record=convert.record(record))
 
     async def ListRequests(  # noqa: N802
@@ -77,7 +79,8 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
         if request.state not in (0, *State):
             raise InvalidRequest(f"state {request.state} is none of 0 to 3")
         state = State(request.state) if request.state else None
-        records = await self._engine.records(request.client_id, state, _token(request.page_token), size)
+        client_id = access.listed(current_caller(), request.client_id)
+        records = await self._engine.records(client_id, state, _token(request.page_token), size)
         token = str(records[-1].sequence) if len(records) == size else ""
         return relay_service_pb2.ListRequestsResponse(
             records=[convert.record(record) for record in records], next_page_token=token
@@ -87,6 +90,7 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
         self, request: relay_service_pb2.CancelRequestRequest, context: Context
     ) -> relay_service_pb2.CancelRequestResponse:
         """End a request."""
+        await self._check_seen(request.request_id)
         record = await self._engine.cancel(request.request_id)
         return relay_service_pb2.CancelRequestResponse(record=convert.record(record))
 
@@ -94,21 +98,31 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
         self, request: relay_service_pb2.WatchProgressRequest, context: Context
     ) -> AsyncIterator[relay_service_pb2.WatchProgressResponse]:
         """State and progress until FINISHED."""
-        async with aclosing(self._engine.watch(request.request_id)) as changes:
-            async for state, progress in changes:
-                yield relay_service_pb2.WatchProgressResponse(
-                    state=state.value,  # type: ignore[arg-type]
-                    progress=convert.progress(progress),
-                )
+        await self._check_seen(request.request_id)
+        with self._engine.quotas.stream(current_caller()):
+            async with aclosing(self._engine.watch(request.request_id)) as changes:
+                async for state, progress in changes:
+                    yield relay_service_pb2.WatchProgressResponse(
+                        state=state.value,  # type: ignore[arg-type]
+                        progress=convert.progress(progress),
+                    )
 
     async def SubscribeNotifications(  # noqa: N802
         self, request: relay_service_pb2.SubscribeNotificationsRequest, context: Context
     ) -> AsyncIterator[relay_service_pb2.SubscribeNotificationsResponse]:
         """A topic's log from a cursor on, without an end."""
         after = min(request.after_cursor, MAX_TIME_NS)  # SQLite's integers end there, cursors long before
-        async with aclosing(self._engine.notifications(request.topic, after)) as found:
-            async for notification in found:
-                yield convert.notification(notification)
+        caller = current_caller()
+        form, _, name = request.topic.partition(":")
+        if form == "RESPONSE":
+            access.listed(caller, name)
+        elif form == "HISTORY_READY":
+            await self._check_seen(name)
+        with self._engine.quotas.stream(caller):
+            async with aclosing(self._engine.notifications(request.topic, after)) as found:
+                async for notification in found:
+                    if access.sees(caller, notification.submission):  # an id may come back once it is forgotten
+                        yield convert.notification(notification)
 
     async def GetCatalog(  # noqa: N802
         self, request: relay_service_pb2.GetCatalogRequest, context: Context
@@ -126,9 +140,17 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
         self, request: ingest.OHLCRequest, context: Context
     ) -> AsyncIterator[ingest.Response]:
         """The older form: the rows themselves, once the request has ended."""
-        async with aclosing(self._answers.pages(convert.older_submission(request))) as pages:
-            async for page in pages:
-                yield convert.answer_page(request.request_id, page)
+        caller = current_caller()
+        submission = access.signed(caller, convert.older_submission(request))
+        with self._engine.quotas.stream(caller):
+            async with aclosing(self._answers.pages(submission, caller)) as pages:
+                async for page in pages:
+                    yield convert.answer_page(request.request_id, page)
+
+    async def _check_seen(self, request_id: str) -> None:
+        """Refuse another's request as one that is not there."""
+        if (caller := current_caller()) is not None:
+            access.seen(caller, await self._engine.record(request_id))
 
 
 class IngestorService(ingestor_service_pb2_grpc.IngestorServiceServicer):
