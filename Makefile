@@ -6,7 +6,7 @@ export PYTHONPATH := $(CURDIR)
 STAMP := .venv/.setup-done
 LOCKS := requirements/bootstrap.txt requirements/dev.txt
 
-.PHONY: help setup demo check test smoke soak bench proto proto-baseline lock clean
+.PHONY: help setup demo check test smoke soak bench proto proto-baseline docs lock clean
 
 help:  ## This list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -32,6 +32,7 @@ check: setup  ## Lint, types, protos.
 	buf lint
 	buf breaking --against tests/wire/baseline
 	$(PY) protos/generate.py --check
+	$(PY) docs/generate.py --check
 
 test: setup  ## All tests but the whole-suite ones; real Kafka and Spark, one of each.
 	$(PY) -m pytest -m "not smoke and not soak"
@@ -47,6 +48,9 @@ bench: setup  ## Measure; see bench/README.md for the single scripts.
 
 proto: setup  ## Write services/gen from the protos.
 	$(PY) protos/generate.py
+
+docs: setup  ## Write docs/settings.md from the settings classes.
+	$(PY) docs/generate.py
 
 proto-baseline:  ## After a landing: our own protos become what must stay readable.
 	cp -r protos/dexorder/{relay,market,pipeline} tests/wire/baseline/protos/dexorder/

@@ -1,0 +1,121 @@
+"""Write docs/settings.md from the settings classes; ``--check`` fails when it is stale."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import PydanticUndefined
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from services.common.catalog import CatalogSettings
+from services.common.channel import ChannelSettings
+from services.common.config import ServiceSettings
+from services.exchange_sim.config import SimSettings
+from services.gateway.config import GatewaySettings
+from services.ingestor.config import IngestorSettings
+from services.relay.config import RelaySettings
+from services.udsource.config import UdsourceSettings
+from spark.config import SparkSettings
+
+PAGE = Path(__file__).with_name("settings.md")
+SERVICES: tuple[tuple[str, type[BaseSettings]], ...] = (
+    ("relay", RelaySettings),
+    ("ingestor", IngestorSettings),
+    ("gateway", GatewaySettings),
+    ("udsource", UdsourceSettings),
+    ("Spark", SparkSettings),
+    ("the simulated exchange", SimSettings),
+)
+INTRODUCTION = """# Every setting
+
+Environment variables, read at start by the part's `config.py`; a bad value ends the process with a line that names the
+variable. Lists and maps are JSON. This page is written by `make docs` from the settings classes.
+"""
+
+
+def documented(settings: type[BaseSettings]) -> dict[str, str]:
+    """The text under each field, base classes first."""
+    found: dict[str, str] = {}
+    for cls in reversed(settings.__mro__):
+        if issubclass(cls, BaseSettings) and cls is not BaseSettings:
+            (tree,) = ast.parse(inspect.cleandoc("\n" + inspect.getsource(cls))).body
+            assert isinstance(tree, ast.ClassDef)
+            for field, text in zip(tree.body, tree.body[1:], strict=False):
+                if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+                    assert isinstance(field.target, ast.Name) and isinstance(text.value, ast.Constant)
+                    found[field.target.id] = " ".join(str(text.value.value).split())
+    return found
+
+
+def rows(settings: type[BaseSettings], leave_out: frozenset[str] = frozenset()) -> Iterator[str]:
+    """One line a field.
+
+    Raises:
+        KeyError: A field has no text under it.
+    """
+    prefix, texts = settings.model_config.get("env_prefix", ""), documented(settings)
+    for name, field in settings.model_fields.items():
+        if name not in leave_out:
+            variable = str(field.validation_alias or prefix + name).upper()
+            text = texts[name].replace("|", "\\|")
+            yield f"| `{variable}` | {default(field)} | {text} |"
+
+
+def default(field: Any) -> str:
+    """The default as it is written in the environment; empty for none."""
+    value = field.default
+    if value is PydanticUndefined or value is None or value in ("", (), {}):
+        return ""
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def section(title: str, settings: type[BaseSettings], leave_out: frozenset[str] = frozenset()) -> str:
+    """A heading and the table below it."""
+    return "\n".join(
+        [f"## {title}\n", "| variable | default | what |", "| --- | --- | --- |", *rows(settings, leave_out)]
+    )
+
+
+def page() -> str:
+    """The whole text."""
+    common = frozenset(ServiceSettings.model_fields)
+    parts = [INTRODUCTION]
+    for title, settings in SERVICES:
+        own = {name for name in common if settings.model_fields.get(name) is not None and _same(settings, name)}
+        parts.append(section(title, settings, frozenset(own)))
+    parts.append(section("every gRPC service (`<PART>`: RELAY, INGESTOR, GATEWAY, UDSOURCE, SPARK)", _Common))
+    parts.append(section("the catalog: relay, Spark, clients", CatalogSettings))
+    parts.append(section("channels: whoever calls one of our services", ChannelSettings))
+    return "\n".join(parts) + "\n"
+
+
+def _same(settings: type[BaseSettings], name: str) -> bool:
+    mine, base = settings.model_fields[name], ServiceSettings.model_fields[name]
+    return (mine.default, mine.validation_alias) == (base.default, base.validation_alias)
+
+
+class _Common(ServiceSettings):
+    model_config = SettingsConfigDict(**ServiceSettings.model_config | {"env_prefix": "DEXORDER_<PART>_"})
+
+
+def main() -> int:
+    """Write or check."""
+    text = page()
+    if "--check" in sys.argv[1:]:
+        fresh = PAGE.is_file() and PAGE.read_text() == text
+        print(f"docs/settings.md is {'fresh' if fresh else 'stale: run make docs'}")
+        return 0 if fresh else 1
+    PAGE.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    for variable in [name for name in os.environ if name.startswith("DEXORDER_")]:
+        del os.environ[variable]
+    sys.exit(main())

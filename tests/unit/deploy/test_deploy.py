@@ -1,0 +1,115 @@
+"""The deployment files say what is there: settings our parts read, modules that start, metrics that are counted."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry
+from pydantic_settings import BaseSettings
+
+from services.common.catalog import CatalogSettings
+from services.common.metrics import CallMetrics
+from services.gateway.config import GatewaySettings
+from services.gateway.pixy.metrics import PixyMetrics
+from services.ingestor.config import IngestorSettings
+from services.ingestor.metrics import IngestorMetrics
+from services.relay.config import RelaySettings
+from services.relay.dispatch import Dispatcher
+from services.relay.metrics import RelayMetrics
+from services.udsource.config import UdsourceSettings
+from services.udsource.metrics import UdsourceMetrics
+from spark.config import SparkSettings
+from spark.driver import Metrics as SparkMetrics
+
+DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
+SETTINGS: dict[str, tuple[type[BaseSettings], ...]] = {
+    "relay": (RelaySettings, CatalogSettings),
+    "gateway": (GatewaySettings,),
+    "udsource": (UdsourceSettings,),
+    "ingestor": (IngestorSettings,),
+    "spark": (SparkSettings, CatalogSettings),
+}
+GIVEN_BY_OTHERS = {"up"} | {f"process_{name}" for name in ("resident_memory_bytes",)}
+"""Metrics of Prometheus itself and of the client library's process collector."""
+
+
+def variables(settings: type[BaseSettings]) -> set[str]:
+    prefix = settings.model_config.get("env_prefix", "")
+    return {str(field.validation_alias or prefix + name).upper() for name, field in settings.model_fields.items()}
+
+
+def compose() -> Iterator[tuple[str, str, dict[str, str]]]:
+    for name, part in yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"].items():
+        if name in SETTINGS:
+            yield name, part["command"][2], part["environment"]
+
+
+def kubernetes() -> Iterator[tuple[str, str, dict[str, str]]]:
+    shared: dict[str, dict[str, str]] = {}
+    for each in yaml.safe_load_all((DEPLOY / "kubernetes" / "settings.yaml").read_text()):
+        shared[each["metadata"]["name"]] = each.get("data") or each["stringData"]
+    for name in SETTINGS:
+        _, workload = yaml.safe_load_all((DEPLOY / "kubernetes" / f"{name}.yaml").read_text())
+        (container,) = workload["spec"]["template"]["spec"]["containers"]
+        own = {entry["name"]: entry["value"] for entry in container["env"]}
+        for source in container["envFrom"]:
+            own |= shared[next(iter(source.values()))["name"]]
+        yield name, container["command"][2], own
+
+
+@pytest.mark.parametrize("files", [compose, kubernetes])
+def test_every_part_is_there_with_settings_it_reads_and_accepts(files: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = set()
+    for name, module, environment in files():
+        seen.add(name)
+        assert find_spec(module + ".__main__"), module
+        known = {v for settings in (*SETTINGS[name], CatalogSettings) for v in variables(settings)}
+        assert set(environment) <= known | {"DEXORDER_EXCHANGES"}, name
+        with monkeypatch.context() as patch:
+            for variable, value in environment.items():
+                patch.setenv(variable, re.sub(r"\$\{\w+:[-?]([^}]*\}?)\}", r"\1", value))
+            for settings in SETTINGS[name]:
+                settings()
+    assert seen == set(SETTINGS)
+
+
+def counted() -> set[str]:
+    """Names as they are scraped."""
+    registry = CollectorRegistry()
+    dispatcher = Dispatcher(lease_ns=1, most_attempts=1, backoff_ns=0, new_id=str)
+    RelayMetrics(registry, dispatcher)
+    for metrics in (CallMetrics, PixyMetrics, IngestorMetrics, UdsourceMetrics, SparkMetrics):
+        metrics(registry)
+    names = set(GIVEN_BY_OTHERS)
+    for family in registry.collect():
+        suffixes = {"counter": ["_total"], "histogram": ["_bucket", "_sum", "_count"]}.get(family.type, [""])
+        names |= {family.name + suffix for suffix in suffixes}
+    return names
+
+
+def asked(expression: str) -> set[str]:
+    """Metric names in a PromQL expression."""
+    bare = re.sub(r"\{[^}]*\}|\[[^]]*\]|by \([^)]*\)", "", expression)
+    return set(re.findall(r"\b(?:dexorder|grpc|process)_\w+|\bup\b", bare))
+
+
+def test_alerts_and_dashboard_ask_for_metrics_that_are_counted() -> None:
+    rules = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yaml").read_text())["groups"][0]["rules"]
+    panels = json.loads((DEPLOY / "grafana" / "dashboard.json").read_text())["panels"]
+    expressions = [rule["expr"] for rule in rules]
+    expressions += [target["expr"] for panel in panels for target in panel["targets"]]
+    assert all(asked(expression) for expression in expressions)
+    assert set().union(*map(asked, expressions)) - counted() == set()
+
+
+def test_every_alert_has_its_lines_in_the_operations_page() -> None:
+    rules = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yaml").read_text())["groups"][0]["rules"]
+    page = (DEPLOY.parent / "docs" / "operations.md").read_text()
+    assert [rule["alert"] for rule in rules if f"`{rule['alert']}`" not in page] == []
