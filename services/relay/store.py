@@ -11,16 +11,19 @@ import asyncio
 import queue
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from services.common.config import BadSettings
 from services.common.errors import Unavailable
 from services.common.market import TimeRange
 from services.relay import schema
 from services.relay.board import Board
 from services.relay.jobs import Job, LiveRequest, Phase
+from services.relay.lock import sole_owner
 from services.relay.model import Listed, Market, Notification, Record, State
 from services.relay.schema import (
     REQUEST_COLUMNS,
@@ -170,6 +173,24 @@ class Store:
         await self.read(lambda connection: fill_board(connection, board, now_ns))
 
 
+@asynccontextmanager
+async def open_store(path: Path) -> AsyncIterator[Store]:
+    """The store of a file, for this process alone, until the block ends.
+
+    Raises:
+        BadSettings: Another relay uses the file, or it is not one of ours.
+    """
+    with sole_owner(path):
+        try:
+            store = Store(path)
+        except (OSError, ValueError, sqlite3.Error) as error:
+            raise BadSettings(f"DEXORDER_RELAY_DB: {path} can't be used: {error}") from error
+        try:
+            yield store
+        finally:
+            await store.close()
+
+
 def _open(path: Path) -> sqlite3.Connection:
     path.parent.mkdir(parents=True, exist_ok=True)
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)
@@ -178,7 +199,7 @@ def _open(path: Path) -> sqlite3.Connection:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if not 0 <= version <= schema.VERSION:
         connection.close()
-        raise ValueError(f"{path.name} has schema version {version}; this relay reads up to version {schema.VERSION}")
+        raise ValueError(f"it has schema version {version}, and this relay reads up to version {schema.VERSION}")
     for number, step in enumerate(schema.STEPS[version:], start=version + 1):
         connection.executescript(f"BEGIN; {step} PRAGMA user_version = {number}; COMMIT;")
     return connection

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
+import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -72,6 +74,23 @@ def settings(folder: Path, **overrides: Any) -> RelaySettings:
         "retry_backoff_seconds": 0,
     }  # fmt: skip
     return RelaySettings(**{**values, **overrides})
+
+
+def environment(folder: Path, port: int = 0) -> dict[str, str]:
+    """For ``python -m services.relay`` on the same files."""
+    return {
+        **os.environ, "DEXORDER_RELAY_LISTEN": f"127.0.0.1:{port}", "DEXORDER_RELAY_METRICS_LISTEN": "",
+        "DEXORDER_RELAY_BROKER_LISTEN": "tcp://127.0.0.1:0", "DEXORDER_RELAY_DB": str(folder / "relay.db"),
+        "DEXORDER_EXCHANGES": str(ROOT / "exchanges" / "sim.yaml"),
+        "DEXORDER_CATALOG_URI": f"sqlite:///{folder}/catalog.db",
+        "DEXORDER_CATALOG_WAREHOUSE": f"file://{folder}/warehouse",
+    }  # fmt: skip
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
 
 
 def catalog_settings(folder: Path) -> CatalogSettings:

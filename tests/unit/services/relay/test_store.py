@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -17,6 +15,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from services.common.config import BadSettings
 from services.common.errors import Unavailable
 from services.common.market import TimeRange
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
@@ -28,8 +27,8 @@ from services.relay.dispatch import Dispatcher, Slot, SlotKind
 from services.relay.jobs import Phase
 from services.relay.model import FinalResult, FinalStatus, Market, Outcome, PageResult, State, Status, Submission
 from services.relay.schema import Batch
-from services.relay.store import Store
-from tests.unit.services.relay.harness import ROOT, TICKER, at, minute, request, suite
+from services.relay.store import Store, open_store
+from tests.unit.services.relay.harness import ROOT, TICKER, at, environment, free_port, minute, request, suite
 
 MARKET = Market(TICKER, 60)
 
@@ -238,29 +237,27 @@ async def test_a_file_of_the_first_version_opens_and_keeps_its_data(tmp_path: Pa
         assert new.execute("PRAGMA user_version").fetchone() == (schema.VERSION,) == (len(schema.STEPS),)
 
 
-def test_a_newer_file_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_newer_or_no_database_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "relay.db"
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA user_version = 99")
     connection.close()
 
     async def opened() -> None:
-        Store(path)
+        async with open_store(path):
+            pass
 
-    with pytest.raises(ValueError, match="schema version 99"):
+    with pytest.raises(BadSettings, match=r"DEXORDER_RELAY_DB: .* schema version 99"):
+        asyncio.run(opened())
+    path.write_bytes(b"no database" * 1_000)
+    with pytest.raises(BadSettings, match=r"DEXORDER_RELAY_DB: .* not a database"):
         asyncio.run(opened())
 
 
 def test_queued_request_survives_kill_9(tmp_path: Path) -> None:
     """The process dies right after it answered; the next one knows the request."""
-    port = _free_port()
-    env = {
-        **os.environ, "DEXORDER_RELAY_LISTEN": f"127.0.0.1:{port}", "DEXORDER_RELAY_METRICS_LISTEN": "",
-        "DEXORDER_RELAY_BROKER_LISTEN": "tcp://127.0.0.1:0", "DEXORDER_RELAY_DB": str(tmp_path / "relay.db"),
-        "DEXORDER_EXCHANGES": str(ROOT / "exchanges" / "sim.yaml"),
-        "DEXORDER_CATALOG_URI": f"sqlite:///{tmp_path}/catalog.db",
-        "DEXORDER_CATALOG_WAREHOUSE": f"file://{tmp_path}/warehouse",
-    }  # fmt: skip
+    port = free_port()
+    env = environment(tmp_path, port)
     for attempt in range(2):
         process = subprocess.Popen([sys.executable, "-m", "services.relay"], cwd=ROOT, env=env)
         try:
@@ -274,9 +271,3 @@ def test_queued_request_survives_kill_9(tmp_path: Path) -> None:
         finally:
             process.kill()
             process.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])

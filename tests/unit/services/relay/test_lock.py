@@ -1,0 +1,43 @@
+"""Two relays on one database file: the second is refused, in words."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from services.common.config import BadSettings
+from services.relay.lock import sole_owner
+from tests.unit.services.relay.harness import ROOT, environment, suite
+
+
+async def test_second_relay_on_the_same_file_is_refused_with_one_sentence(tmp_path: Path) -> None:
+    async with suite(tmp_path) as s:
+        await s.queued("r", 0, 10)
+        second = subprocess.run(  # noqa: ASYNC221 - it ends by itself, and nothing else has to go on meanwhile
+            [sys.executable, "-m", "services.relay"], cwd=ROOT, env=environment(tmp_path), capture_output=True,
+            text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert second.returncode == 1 and second.stdout == ""
+        assert second.stderr == (
+            f"DEXORDER_RELAY_DB: {tmp_path / 'relay.db'} is in use by another relay, process {os.getpid()}; "
+            "two would both dispatch its jobs, so stop that one first\n"
+        )
+        assert (await s.record("r")).progress.jobs == 1
+
+
+def test_lock_is_free_again_after_its_holder_and_stays_after_a_refusal(tmp_path: Path) -> None:
+    db = tmp_path / "new" / "relay.db"
+    for _ in range(2):
+        with sole_owner(db):
+            for _ in range(2):
+                with pytest.raises(BadSettings, match="in use by another relay"), sole_owner(db):
+                    pass
+
+
+def test_failure_inside_is_not_taken_for_a_second_relay(tmp_path: Path) -> None:
+    with pytest.raises(BlockingIOError), sole_owner(tmp_path / "relay.db"):
+        raise BlockingIOError
