@@ -332,12 +332,7 @@ def new_request_id() -> str:
 def history_error(record: records.RequestRecord) -> errors.HistoryError:
     """The error for a record whose status is not OK."""
     assert record.status is not None and record.status is not records.Status.OK
-    text = record.error_message
-    if record.status is records.Status.NOT_FOUND:
-        text = text or f"no candle of {record.ticker} exists in {record.span}"
-    if record.missing and "missing" not in text:
-        text = f"{text}{'; ' if text else ''}missing {record.missing_text()}"
-    return _RAISES[record.status](f"request {record.request_id} ended {record.status}: {text}", record)
+    return _RAISES[record.status](f"request {record.request_id} ended {record.status}: {record.reason()}", record)
 
 
 def _notification_of(record: records.RequestRecord) -> records.Notification:
@@ -358,8 +353,10 @@ def _translated(error: grpc.aio.AioRpcError) -> errors.DexorderError:
     details = error.details() or "no details"
     if error.code() is grpc.StatusCode.NOT_FOUND:
         return errors.RequestUnknown(details)
-    if error.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED):
+    if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
         return errors.RequestRefused(details)
+    if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return errors.QuotaReached(details)
     if error.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
         return errors.NotAllowed(
             f"{details}; who you are is said by DEXORDER_TOKEN or DEXORDER_CHANNEL_TLS_CERTIFICATE"

@@ -21,6 +21,8 @@ from pathlib import Path
 
 from dexorder.cli import history, output
 from dexorder.errors import DexorderError, SuiteFailed
+from dexorder.run_store import RunStore
+from dexorder.runs import Shown
 from dexorder.supervisor.plan import Ports, SuiteOptions
 from dexorder.supervisor.prepare import taken_ports
 from dexorder.supervisor.process import launcher
@@ -62,10 +64,10 @@ def main() -> int:
 def show_history(options: SuiteOptions, chart: Path) -> int:
     """One request through the command's own code; on failure the logs' ends, then the error."""
     say(f"\n$ dexorder history {TICKER} {PERIOD} --since {SINCE} --until {UNTIL} --chart --plot {chart.name}")
-    asked = history.ask(TICKER, PERIOD, SINCE, UNTIL, None, None)
-    shown = history.Shown(plot=chart, chart=True, rows=10)
+    shown = Shown(plot=chart, chart=True, rows=10)
+    asked = history.new_run((TICKER, PERIOD), None, SINCE, UNTIL, shown, relay=options.address("relay"))
     try:
-        return history.run(asked, shown, options.address("relay"), timeout=120)
+        return history.run(asked, RunStore(options.directory / "run.json"), timeout=120)
     except DexorderError:
         show_logs(options, options.parts)
         raise

@@ -3,10 +3,12 @@
 DexorderError
 ├── RelayUnreachable      the relay did not answer in time; nothing is known about the request
 ├── RequestRefused        the relay will not do it, and says which field is why
+│   └── QuotaReached      the caller has too many unfinished requests; later it may do it
 ├── RequestUnknown        no request has that id
 ├── VenueUnknown          no ingestor has reported markets of that venue
 ├── NotAllowed            the relay does not know the caller, or the request is another's
 ├── WaitEnded             the caller's own timeout passed; the request goes on
+├── RunUnknown            no unfinished run of that id is recorded on this machine
 ├── CatalogError          the catalog or the table can't be read from here
 ├── SuiteFailed           the local suite can't start or run
 └── HistoryError          the request has ended without all of its rows; ``record`` says what is missing
@@ -36,6 +38,10 @@ class RequestRefused(DexorderError):
     """The relay will not do it, and says which field is why."""
 
 
+class QuotaReached(RequestRefused):
+    """The caller has too much unfinished; the same submission may be accepted when some of it has ended."""
+
+
 class RequestUnknown(DexorderError):
     """No request has that id."""
 
@@ -50,6 +56,10 @@ class NotAllowed(DexorderError):
 
 class WaitEnded(DexorderError):
     """The caller's own timeout passed; the request goes on."""
+
+
+class RunUnknown(DexorderError):
+    """No unfinished run of that id is recorded on this machine."""
 
 
 class CatalogError(DexorderError):

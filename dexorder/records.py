@@ -103,6 +103,15 @@ class RequestRecord:
         more = len(self.missing) - most
         return f"{shown} and {more} more" if more > 0 else shown
 
+    def reason(self) -> str:
+        """Why it did not end OK, with what is missing."""
+        text = self.error_message
+        if self.status is Status.NOT_FOUND:
+            text = text or f"no candle of {self.ticker} exists in {self.span}"
+        if self.missing and "missing" not in text:
+            text = f"{text}{'; ' if text else ''}missing {self.missing_text()}"
+        return text
+
     def as_json(self) -> dict[str, Any]:
         """Plain JSON values; times as UTC text."""
         return {

@@ -59,8 +59,23 @@ def make_request(
     Raises:
         RequestRefused: A value can't be read, or the floored range is empty; names the value.
     """
+    check_ticker(ticker)
+    seconds, span = read_range(period, since, until)
+    check_limit(limit)
+    return HistoryRequest(request_id, ticker, seconds, span, limit, client_id)
+
+
+def check_ticker(ticker: str) -> None:
+    """RequestRefused unless it is SYMBOL.VENUE."""
     try:
         MarketTicker.parse(ticker)
+    except InvalidRequest as error:
+        raise RequestRefused(str(error)) from None
+
+
+def read_range(period: str | int, since: Moment, until: Moment) -> tuple[int, TimeRange]:
+    """Period in seconds, and the range floored to its grid; RequestRefused names the value that means nothing."""
+    try:
         seconds = parse_period(period)
         since_ns, until_ns = moment_ns(since), moment_ns(until)
         if until_ns <= since_ns:
@@ -68,12 +83,15 @@ def make_request(
         start_ns, end_ns = floor_to_grid(since_ns, seconds), floor_to_grid(until_ns, seconds)
         if end_ns <= start_ns:
             raise InvalidRequest(f"since {since} and until {until} lie in the same {PERIODS[seconds]} candle")
-        span = check_span(start_ns, end_ns, seconds)
+        return seconds, check_span(start_ns, end_ns, seconds)
     except InvalidRequest as error:
         raise RequestRefused(str(error)) from None
+
+
+def check_limit(limit: int | None) -> None:
+    """RequestRefused unless it is None or fits the message."""
     if limit is not None and not 0 < limit < 2**32:
         raise RequestRefused(f"limit {limit} is not between 1 and {2**32 - 1}")
-    return HistoryRequest(request_id, ticker, seconds, span, limit, client_id)
 
 
 def parse_period(period: str | int) -> int:

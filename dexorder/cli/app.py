@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -61,32 +62,58 @@ def up(
 
 @app.command()
 def history(
-    ticker: Annotated[str, typer.Argument(help="SYMBOL.VENUE, for example BTC/USDT.BINANCE")],
-    period: Annotated[str, typer.Argument(help="1m, 1h, 1d ... or seconds")],
-    since: Annotated[str, typer.Option(help="ISO 8601, UTC without a zone; floored to the period")],
-    until: Annotated[str, typer.Option(help="The same, exclusive")],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="TICKER... PERIOD", show_default=False,
+            help="SYMBOL.VENUE, for example BTC/USDT.BINANCE, then 1m, 1h, 1d ... or seconds; with --resume: the run",
+        ),
+    ] = None,
+    since: Annotated[str | None, typer.Option(help="ISO 8601, UTC without a zone; floored to the period")] = None,
+    until: Annotated[str | None, typer.Option(help="The same, exclusive")] = None,
+    file: Annotated[Path | None, typer.Option(help="Tickers, one a line, # for comments; - is stdin")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N candles")] = None,
     as_json: Json = False,
-    out: Annotated[Path | None, typer.Option(help="Write the rows to FILE.parquet or FILE.csv")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the rows to FILE.parquet or FILE.csv; of many tickers also to a folder")
+    ] = None,
     plot: Annotated[Path | None, typer.Option(help="Write an interactive chart to FILE.html")] = None,
     chart: Annotated[bool, typer.Option(help="Draw the candles in the terminal")] = False,
     rows: Annotated[int, typer.Option(min=0, help="How many rows to print")] = 20,
     quiet: Annotated[bool, typer.Option(help="No progress")] = False,
     timeout: Annotated[float | None, typer.Option(min=0, help="Stop waiting after so many seconds")] = None,
+    parallel: Annotated[int, typer.Option(min=1, help="Of many tickers, so many at a time")] = 16,
     request_id: Annotated[str | None, typer.Option(help="Repeat or rejoin the request with this id")] = None,
     client_id: Annotated[str, typer.Option(help="Who asks; for `requests list`")] = "",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the last run that was broken off")] = False,
+    state: Annotated[Path | None, typer.Option(help="Record the run in this file, or resume the one in it")] = None,
     relay: Relay = None,
-) -> None:
+) -> None:  # fmt: skip
     """Fetch candles into Iceberg, wait for the notification, read them back."""
     from dexorder.cli import history as command
+    from dexorder.run_store import RunStore
+    from dexorder.runs import Shown
 
-    try:
-        shown = command.Shown(as_json=as_json, out=out, plot=plot, chart=chart, rows=rows, quiet=quiet)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+    store = RunStore(state.absolute() if state is not None else None)
+    given = words or []
     with reported():
-        asked = command.ask(ticker, period, since, until, limit, request_id, client_id)
-        raise typer.Exit(command.run(asked, shown, relay, timeout))
+        try:
+            if resume:
+                own = (since, until, file, limit, out, plot, request_id)
+                if len(given) > 1 or as_json or chart or client_id or any(value is not None for value in own):
+                    raise ValueError(
+                        "--resume goes on as the run began: only its id and --relay, --state, --timeout, "
+                        "--quiet and --parallel may be given with it"
+                    )
+                asked = store.load(*given)
+                asked = replace(asked, relay=relay or asked.relay)
+            else:
+                shown = Shown(as_json=as_json, out=out, plot=plot, chart=chart, rows=rows)
+                asked = command.new_run(given, file, since, until, shown, limit=limit, request_id=request_id,
+                                        client_id=client_id, relay=relay)  # fmt: skip
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+        raise typer.Exit(command.run(asked, store, timeout=timeout, quiet=quiet, parallel=parallel))
 
 
 @app.command()

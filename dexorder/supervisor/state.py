@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dexorder.errors import SuiteFailed
+from dexorder.places import state_folder
 
 SUITE_FILE = "suite.json"
 
@@ -120,8 +121,7 @@ def process_alive(pid: int | None) -> bool:
 
 
 def _registry() -> Path:
-    home = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Path(home) / "dexorder" / "suites"
+    return state_folder() / "suites"
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:

@@ -26,6 +26,7 @@ class FakeRelay:
     Attributes:
         ends: The record every submitted request gets at its end.
         refuse: error_message of an INVALID answer; empty accepts.
+        no_room: So many submissions are refused because the caller's quota is used up.
         unavailable: So many calls are refused as UNAVAILABLE first.
         break_streams: So many streams break before their first message.
         silent: The notification never comes, though the record ends.
@@ -39,6 +40,7 @@ class FakeRelay:
     properties: dict[str, str]
     ends: pb.RequestRecord
     refuse: str = ""
+    no_room: int = 0
     unavailable: int = 0
     break_streams: int = 0
     silent: bool = False
@@ -86,6 +88,9 @@ class _Servicer(rpc.RelayServiceServicer):
 
     async def SubmitHistorical(self, request: Any, context: Any) -> Any:
         await self._gate(context)
+        if self.fake.no_room:
+            self.fake.no_room -= 1
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "client_id '': too many unfinished requests")
         answer = ingest_pb2.SubmitResponse
         if refusal := self.fake.refuse_tickers.get(request.ticker, self.fake.refuse):
             return answer(request_id=request.request_id, status=answer.INVALID, error_message=refusal)

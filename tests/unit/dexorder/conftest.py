@@ -18,7 +18,15 @@ def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
 
 
 @pytest.fixture
-def fake(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRelay]:
+def state_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the test's user keeps what programs remember."""
+    folder = tmp_path_factory.mktemp("state")
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder))
+    return folder
+
+
+@pytest.fixture
+def fake(warehouse: Warehouse, state_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRelay]:
     """A relay whose requests end OK with all thirty candles; DEXORDER_RELAY leads to it."""
     for name in ("DEXORDER_CATALOG_NAME", "DEXORDER_CATALOG_URI", "DEXORDER_CATALOG_WAREHOUSE", "DEXORDER_DIR"):
         monkeypatch.delenv(name, raising=False)

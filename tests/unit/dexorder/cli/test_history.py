@@ -40,10 +40,22 @@ def test_json_is_one_object_with_the_rows(fake: FakeRelay) -> None:
     assert (found["status"], found["row_count"], found["empty_periods"], found["missing"]) == ("OK", HOURS, 3, [])
     assert found["table"] == "trading.ohlc" and isinstance(found["snapshot_id"], int)
     assert len(found["rows"]) == HOURS
+    assert list(found) == [
+        "request_id", "ticker", "period_seconds", "status", "error_message", "row_count", "empty_periods", "missing",
+        "snapshot_id", "table", "topic", "rows",
+    ]  # fmt: skip
     assert found["rows"][0] == {
         "ticker": TICKER, "period_seconds": 3600, "open_time": "2024-01-01T00:00:00Z",
         "open": 100.0, "high": 102.0, "low": 99.0, "close": 101.0, "volume": 1.0,
     }  # fmt: skip
+
+
+def test_nothing_is_printed_of_rows_that_are_not_all_there(fake: FakeRelay, tmp_dir: Path) -> None:
+    fake.ends.row_count = HOURS + 1
+    result = run("--json", "--out", "rows.parquet")
+    assert result.exit_code == 1 and result.stdout == ""
+    assert "announced were 31" in result.stderr
+    assert not list(tmp_dir.iterdir())
 
 
 def test_an_error_names_the_missing_ranges(fake: FakeRelay) -> None:
@@ -98,21 +110,79 @@ def test_the_chart_is_drawn(fake: FakeRelay) -> None:
     assert "┃" in run("--chart", "--rows", "0").stdout
 
 
-def test_ctrl_c_leaves_the_request_and_says_its_name(fake: FakeRelay) -> None:
-    fake.stuck = True
-    command = [sys.executable, "-m", "dexorder", *ASKED, "--request-id", "mine"]
+def broken_off(*more: str) -> tuple[str, str]:
+    """Start the command as a process, Ctrl-C at its first line of progress; returns stdout and stderr."""
     child = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ),
+        [sys.executable, "-m", "dexorder", "history", *more],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ),
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a run in the background ignores it
     )  # fmt: skip
     assert child.stderr is not None
-    said = child.stderr.readline()  # progress: it is being followed
+    said = child.stderr.readline()  # it is being followed
     child.send_signal(signal.SIGINT)
-    out, err = child.communicate(timeout=20)
-    assert "candles" in said
-    assert child.returncode == 130 and out == ""
-    assert "request mine goes on; look it up: dexorder requests show mine" in err
-    assert not fake.cancelled
+    out, err = child.communicate(timeout=60)
+    assert child.returncode == 130, err
+    return out, said + err
+
+
+def test_ctrl_c_leaves_the_request_and_resume_follows_it(fake: FakeRelay, tmp_dir: Path) -> None:
+    fake.stuck = True
+    out, err = broken_off(*ASKED[1:], "--request-id", "mine", "--out", "rows.csv", "--rows", "3")
+    assert out == "" and "0 of 30 candles" in err
+    assert (
+        "request mine goes on; look it up: dexorder requests show mine; go on with it: dexorder history --resume mine"
+        in err
+    )
+    assert not fake.cancelled and not (tmp_dir / "rows.csv").exists()
+    fake.stuck = False
+    os.chdir("/")  # the file still goes where it was meant to
+    result = CliRunner().invoke(app, ["history", "--resume"])
+    assert result.exit_code == 0, result.stderr
+    assert "HISTORY_READY:mine OK: 30 rows" in result.stdout and "27 more" in result.stdout
+    assert len((tmp_dir / "rows.csv").read_text().splitlines()) == HOURS + 1
+    assert [r.request_id for r in fake.submitted] == ["mine"]
+    again = CliRunner().invoke(app, ["history", "--resume"])
+    assert again.exit_code == 1 and again.stderr == "dexorder: no unfinished run is recorded\n"
+
+
+def test_a_run_is_kept_while_something_is_left_to_do(fake: FakeRelay, tmp_dir: Path) -> None:
+    fake.stuck = True
+    result = run("--timeout", "0.2", "--state", "run.json", "--request-id", "mine")
+    assert result.exit_code == 1
+    assert f"go on with it: dexorder history --resume --state {tmp_dir / 'run.json'}" in result.stderr
+    fake.stuck = False
+    assert CliRunner().invoke(app, ["history", "--resume", "--state", "run.json"]).exit_code == 0
+    assert [r.request_id for r in fake.submitted] == ["mine"] and not (tmp_dir / "run.json").exists()
+    fake.refuse = "no such symbol"
+    assert run("--state", "run.json").exit_code == 1
+    assert not (tmp_dir / "run.json").exists()
+
+
+def test_a_place_that_cannot_be_written_stops_only_who_named_it(fake: FakeRelay, tmp_dir: Path) -> None:
+    (tmp_dir / "file").touch()
+    refused = run("--state", "file/run.json")
+    assert refused.exit_code == 1 and "can't be written" in refused.stderr and not fake.submitted
+    os.environ["XDG_STATE_HOME"] = str(tmp_dir / "file")  # put back by the fixture
+    result = run()
+    assert result.exit_code == 0 and "this run can't be recorded" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([TICKER], "TICKER and PERIOD are needed"),
+        ([TICKER, "1h", "--since", "2024-01-01"], "--since and --until are needed"),
+        (["--resume", "--json"], "--resume goes on as the run began"),
+        (["--resume", "a", "b"], "--resume goes on as the run began"),
+        (["--file", "nothing.txt", "1h"], "--file nothing.txt can't be read"),
+        ([TICKER, "ETH/USDT.SIM", "1h", *ASKED[3:], "--chart"], "are for one ticker"),
+    ],
+)
+def test_arguments_that_mean_nothing(fake: FakeRelay, tmp_dir: Path, arguments: list[str], message: str) -> None:
+    result = CliRunner().invoke(app, ["history", *arguments])
+    assert result.exit_code == 2
+    assert message in " ".join(result.stderr.split())
+    assert not fake.submitted
 
 
 def test_requests_are_listed_shown_and_cancelled(fake: FakeRelay) -> None:

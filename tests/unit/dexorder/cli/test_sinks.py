@@ -1,0 +1,132 @@
+import io
+import json
+import math
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as csv
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dexorder.cli import sinks
+from dexorder.cli.sinks import Ends, JsonRows, check_out, file_rows
+
+_FIELDS: list[Any] = [
+    pa.field("open_time", pa.timestamp("us", "UTC")),
+    pa.field("open", pa.float64()),
+    pa.field("trades", pa.int64()),
+    pa.field("empty", pa.list_(pa.int64())),
+]
+SCHEMA = pa.schema(_FIELDS)
+
+
+def batch(*rows: dict[str, Any]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(list(rows), schema=SCHEMA)
+
+
+def numbered(count: int, first: int = 0) -> pa.RecordBatch:
+    start = datetime(2024, 1, 1, tzinfo=UTC)
+    return batch(*({"open_time": start + timedelta(hours=i), "open": float(i)} for i in range(first, first + count)))
+
+
+def printed(*batches: pa.RecordBatch) -> Any:
+    stream = io.BytesIO()
+    rows = JsonRows(stream, {"status": "OK", "missing": []})
+    for part in batches:
+        rows.write(part)
+    rows.finish()
+    return json.loads(stream.getvalue())
+
+
+def test_json_values_are_exact() -> None:
+    moment = datetime(2024, 1, 1, 2, 3, 4, 5, tzinfo=UTC)
+    found = printed(
+        batch(
+            {"open_time": moment, "open": 0.1 + 0.2, "trades": 2**60 + 1, "empty": [1]},
+            {"open_time": moment.replace(microsecond=0), "open": math.nan},
+            {"open_time": None, "open": math.inf},
+        )
+    )
+    assert found == {
+        "status": "OK",
+        "missing": [],
+        "rows": [
+            {"open_time": "2024-01-01T02:03:04.000005Z", "open": 0.1 + 0.2, "trades": 2**60 + 1, "empty": [1]},
+            {"open_time": "2024-01-01T02:03:04Z", "open": None, "trades": None, "empty": None},
+            {"open_time": None, "open": None, "trades": None, "empty": None},
+        ],
+    }
+
+
+@pytest.mark.parametrize("sizes", [[], [0], [1], [0, 3, 0, 2], [7]])
+def test_json_is_one_object_however_the_rows_come(sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sinks, "CHUNK_ROWS", 3)
+    first = 0
+    batches = []
+    for size in sizes:
+        batches.append(numbered(size, first))
+        first += size
+    assert [row["open"] for row in printed(*batches)["rows"]] == [float(i) for i in range(first)]
+
+
+def test_nothing_is_written_before_the_first_rows() -> None:
+    stream = io.BytesIO()
+    JsonRows(stream, {"status": "OK"})
+    assert stream.getvalue() == b""
+
+
+@given(st.integers(0, 12), st.lists(st.integers(0, 7), min_size=1, max_size=8))
+def test_ends_keep_the_first_and_the_last(most: int, sizes: list[int]) -> None:
+    ends, first = Ends(most), 0
+    for size in sizes:
+        ends.write(numbered(size, first))
+        first += size
+    assert ends.head is not None and ends.tail is not None
+    rows = [float(i) for i in range(first)]
+    head = (most + 1) // 2
+    expected = rows if first <= most else rows[:head] + rows[first - (most - head) :]
+    assert ends.head["open"].to_pylist() + ends.tail["open"].to_pylist() == expected
+    assert ends.count == first
+
+
+@pytest.mark.parametrize("name", ["rows.parquet", "rows.csv"])
+def test_a_file_appears_complete_or_not_at_all(tmp_path: Path, name: str) -> None:
+    file = tmp_path / name
+    with file_rows(file) as rows:
+        rows.write(numbered(2))
+        rows.write(numbered(3, 2))
+        assert not file.exists()
+    read = pq.read_table(file) if name.endswith("parquet") else csv.read_csv(file)
+    assert read["open"].to_pylist() == [0, 1, 2, 3, 4]
+    assert ("empty" in read.schema.names) == name.endswith("parquet")  # CSV has no lists
+    with pytest.raises(OSError, match="no room"), file_rows(file) as rows:
+        rows.write(numbered(1))
+        raise OSError("no room")
+    assert [p.name for p in tmp_path.iterdir()] == [name]
+    assert (pq.read_table(file) if name.endswith("parquet") else csv.read_csv(file)).num_rows == 5
+
+
+@pytest.mark.parametrize(
+    ("out", "many", "message"),
+    [
+        ("rows.xlsx", False, "ends in neither"),
+        ("folder", False, "ends in neither"),
+        ("there", True, "is no folder"),
+        ("no/such/rows.csv", True, "is not there"),
+        ("no/such", True, "is not there"),
+    ],
+)
+def test_out_that_cannot_be_written_is_refused(tmp_path: Path, out: str, many: bool, message: str) -> None:
+    (tmp_path / "there").touch()
+    with pytest.raises(ValueError, match=message):
+        check_out(tmp_path / out, many=many)
+
+
+def test_out_that_can_be_written_passes(tmp_path: Path) -> None:
+    for out, many in (("rows.CSV", False), ("folder", True), ("rows.parquet", True)):
+        check_out(tmp_path / out, many=many)
+    check_out(None)
