@@ -35,7 +35,7 @@ from services.relay.markets import Markets
 from services.relay.metrics import RelayMetrics
 from services.relay.schema import Batch
 from services.relay.service import register
-from services.relay.store import Store
+from services.relay.store import Store, open_store
 
 log = structlog.get_logger(__name__)
 LOAD_ATTEMPTS = 5
@@ -62,15 +62,14 @@ async def relay(settings: RelaySettings, catalog: CatalogSettings, clock: Clock)
 
     Raises:
         OSError: An address can't be bound.
-        ValueError: The exchanges file or the database is not one of ours.
+        ValueError: The exchanges file or the database is not one of ours, or another relay uses the database.
     """
     venues = load_exchanges(settings.exchanges)
-    reader = IcebergReader(await asyncio.to_thread(catalog.load))
-    board = Board(_dispatcher(settings), job_periods=settings.job_periods, page_periods=settings.page_periods)
-    registry = CollectorRegistry()
-    metrics = RelayMetrics(registry, board.dispatcher)
-    store = Store(settings.db)
-    try:
+    async with open_store(settings.db) as store:
+        reader = IcebergReader(await asyncio.to_thread(catalog.load))
+        board = Board(_dispatcher(settings), job_periods=settings.job_periods, page_periods=settings.page_periods)
+        registry = CollectorRegistry()
+        metrics = RelayMetrics(registry, board.dispatcher)
         await _fill(board, store, reader, clock)
         decider = Decider(board, reader, clock, attempts=settings.count_attempts)
         engine = Engine(
@@ -92,8 +91,6 @@ async def relay(settings: RelaySettings, catalog: CatalogSettings, clock: Clock)
                         engine.close_streams()
                 for task in work:
                     task.cancel()
-    finally:
-        await store.close()
 
 
 def _dispatcher(settings: RelaySettings) -> Dispatcher:
