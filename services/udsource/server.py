@@ -98,7 +98,7 @@ async def _watch_kafka(
     serving: bool | None = None
     while True:
         try:
-            state = await watch.fresh(0)
+            state = await watch.look()
             metrics.pending.set(topic.pending(state))
         except Unavailable as error:
             metrics.pending.set(-1)

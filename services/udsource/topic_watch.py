@@ -33,6 +33,8 @@ T = TypeVar("T")
 logging.getLogger("librdkafka").addFilter(lambda record: not record.getMessage().startswith("FAIL "))
 
 REQUEST_TIMEOUT_S = 5.0
+HANGS_S = 3.0
+"""Without an answer for so long, a Kafka that was there counts as away, however long the question may still take."""
 
 
 def client_options(settings: UdsourceSettings) -> dict[str, Any]:
@@ -109,6 +111,20 @@ class TopicWatch:
             # Every asker may be cancelled; the failure is kept in ``failure`` all the same.
             self._fetching.add_done_callback(lambda task: task.cancelled() or task.exception())
         return await asyncio.shield(self._fetching)
+
+    async def look(self) -> TopicState:
+        """The state now, for health: a Kafka that was there and hangs is away after ``HANGS_S``.
+
+        Raises:
+            Unavailable: Kafka does not answer, or the topic is not there.
+        """
+        try:
+            async with asyncio.timeout(HANGS_S if self.ready else None):
+                return await self.fresh(0)
+        except TimeoutError:
+            self.failure = f"Kafka at {self._settings.kafka}: no answer within {HANGS_S:g} s"
+            self._failed_s = time.monotonic()
+            raise Unavailable(self.failure) from None
 
     async def _ask(self) -> TopicState:
         asked_s = time.monotonic()
