@@ -1,0 +1,82 @@
+"""A full disk: clients are told, nothing that was answered is lost, the process ends, and works again with space."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
+from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
+from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
+from tests.unit.services.relay.harness import ROOT, environment, free_port, request
+
+# SQLite's own limit stands for the full file system: it gives SQLITE_FULL, as ENOSPC does.
+FULL = """
+import runpy, sys
+from services.relay import store
+opened = store._open
+def small(path):
+    connection = opened(path)
+    connection.execute("PRAGMA max_page_count = 60")
+    return connection
+store._open = small
+sys.argv = ["relay"]
+runpy.run_module("services.relay", run_name="__main__")
+"""
+
+
+def test_full_disk_ends_the_relay_and_loses_nothing_that_was_answered(tmp_path: Path) -> None:
+    port = free_port()
+    log = tmp_path / "relay.log"
+    acknowledged: list[str] = []
+    command = [sys.executable, "-c", FULL]
+    with (
+        log.open("w") as out,
+        subprocess.Popen(command, cwd=ROOT, env=environment(tmp_path, port), stdout=out, stderr=out) as process,
+    ):
+        try:
+            refusal = _submit_until_refused(port, acknowledged)
+            assert process.wait(timeout=60) == 1
+        finally:
+            process.kill()
+    assert refusal.code() is grpc.StatusCode.UNAVAILABLE
+    assert "database or disk is full" in log.read_text()
+    assert len(acknowledged) > 20
+
+    with subprocess.Popen([sys.executable, "-m", "services.relay"], cwd=ROOT, env=environment(tmp_path, port)) as again:
+        try:
+            with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+                stub: Any = rrpc.RelayServiceStub(channel)
+                statuses = Counter(
+                    stub.SubmitHistorical(
+                        request(request_id, n * 10, n * 10 + 10), timeout=60, wait_for_ready=True
+                    ).status
+                    for n, request_id in enumerate(acknowledged)
+                )
+                assert statuses == {ingest.SubmitResponse.DUPLICATE: len(acknowledged)}
+                new = stub.SubmitHistorical(request("new", 0, 10), timeout=60)
+                assert new.status == ingest.SubmitResponse.QUEUED
+                records = stub.ListRequests(rpb.ListRequestsRequest(page_size=1_000)).records
+                # the one that failed is there or not; it was never answered
+                assert len(records) - len(acknowledged) in (1, 2)
+        finally:
+            again.terminate()
+
+
+def _submit_until_refused(port: int, acknowledged: list[str]) -> Any:
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        stub: Any = rrpc.RelayServiceStub(channel)
+        for n in range(5_000):
+            message = request(f"r{n}", n * 10, n * 10 + 10)
+            try:
+                answer = stub.SubmitHistorical(message, timeout=60, wait_for_ready=not acknowledged)
+            except grpc.RpcError as error:
+                return error
+            assert answer.status == ingest.SubmitResponse.QUEUED
+            acknowledged.append(message.request_id)
+    raise AssertionError("the disk never got full")
