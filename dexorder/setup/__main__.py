@@ -21,7 +21,7 @@ def main(arguments: list[str] | None = None) -> int:
             found = java.ensure_java()
             report(f"java {found.version} ({found.source}): {found.home}")
         if options.command in (None, "fetch"):
-            for name in getattr(options, "only", None) or jars.set_names():
+            for name in getattr(options, "sets", None) or jars.set_names():
                 jars.fetch(name, java.ensure_java, report)
         if options.command == "lock":
             jars.lock(java.ensure_java, report)
@@ -36,7 +36,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", title="commands", description="without one: java, then fetch")
     commands.add_parser("java", help="find Java 17 or newer, or install a runtime into this Python environment")
     fetch = commands.add_parser("fetch", help="fetch the jars that are not in the cache yet, and check their sums")
-    fetch.add_argument("--only", type=lambda text: text.split(","), metavar="SET,SET", help="for example: spark,kafka")
+    fetch.add_argument("sets", nargs="*", metavar="SET", help="of jars.toml; without one: all that are not optional")
     commands.add_parser("lock", help="resolve jars.toml anew and write jars.lock")
     return parser
 

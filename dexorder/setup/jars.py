@@ -42,7 +42,7 @@ def jar_folder(name: str) -> Path:
     if missing:
         raise SetupError(
             f"{len(missing)} jar(s) of {name} are missing in {folder}, the first is {missing[0]}: "
-            "run `python -m dexorder.setup`"
+            f"run `python -m dexorder.setup fetch {name}`"
         )
     return folder
 
@@ -58,8 +58,8 @@ def jar_paths(name: str) -> tuple[Path, ...]:
 
 
 def set_names() -> tuple[str, ...]:
-    """Return the names of the sets in jars.toml, in its order."""
-    return tuple(_wanted())
+    """Return the names of the sets that every suite needs, in the order of jars.toml."""
+    return tuple(name for name, wanted in _wanted().items() if not wanted.optional)
 
 
 def fetch(name: str, java: Callable[[], Java], report: Report) -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dexorder.setup.errors import SetupError
 
-_COORDINATE = re.compile(r"^[\w.-]+:[\w.-]+:[\w.-]+$")
+_COORDINATE = re.compile(r"^[\w.-]+:[\w.-]+:[\w.-]+(:[\w.-]+)?$")
 _SHA256 = re.compile(r"^[0-9a-f]{64}$")
 _LOCK_HEADER = (
     "# Made by `python -m dexorder.setup lock` from jars.toml: every jar of each set and the SHA-256 of its file.\n"
@@ -17,16 +17,20 @@ _LOCK_HEADER = (
 
 @dataclass(frozen=True)
 class WantedSet:
-    """One table of jars.toml; ``transitive`` asks for the run-time dependencies as well."""
+    """One table of jars.toml.
+
+    ``transitive`` asks for the run-time dependencies as well; an ``optional`` set is fetched only by its name.
+    """
 
     name: str
     coordinates: tuple[str, ...]
     transitive: bool
+    optional: bool = False
 
 
 @dataclass(frozen=True)
 class LockedJar:
-    """One jar; ``coordinate`` is ``group:artifact:version``, ``sha256`` is lower-case hex."""
+    """One jar; ``coordinate`` is ``group:artifact:version`` or with ``:classifier``, ``sha256`` is lower-case hex."""
 
     coordinate: str
     sha256: str
@@ -38,9 +42,8 @@ class LockedJar:
 
 
 def jar_file_name(coordinate: str) -> str:
-    """Return ``artifact-version.jar`` for ``group:artifact:version``."""
-    _, artifact, version = coordinate.split(":")
-    return f"{artifact}-{version}.jar"
+    """Return ``artifact-version.jar`` for ``group:artifact:version``, ``artifact-version-classifier.jar`` with one."""
+    return f"{'-'.join(coordinate.split(':')[1:])}.jar"
 
 
 def parse_wanted(text: str) -> dict[str, WantedSet]:
@@ -56,7 +59,7 @@ def parse_wanted(text: str) -> dict[str, WantedSet]:
             raise SetupError(f"jars.toml: [{name}] needs `coordinates` (a list) and `transitive` (true or false)")
         for coordinate in coordinates:
             _check_coordinate("jars.toml", coordinate)
-        wanted[name] = WantedSet(name, tuple(coordinates), transitive)
+        wanted[name] = WantedSet(name, tuple(coordinates), transitive, optional=table.get("optional", False) is True)
     return wanted
 
 
@@ -114,4 +117,4 @@ def file_sha256(path: Path) -> str:
 
 def _check_coordinate(where: str, coordinate: object) -> None:
     if not isinstance(coordinate, str) or not _COORDINATE.match(coordinate):
-        raise SetupError(f"{where}: {coordinate!r} is not of the form group:artifact:version")
+        raise SetupError(f"{where}: {coordinate!r} is not of the form group:artifact:version[:classifier]")

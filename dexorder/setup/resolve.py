@@ -1,7 +1,7 @@
 """The two resolvers of jars: the Ivy that pyspark ships (needs only Java) and Maven.
 
 Both are run as commands, both find the repositories from the user's own settings, and both leave the jars in a tree
-``group.parts/artifact/version/artifact-version.jar`` so that the coordinate of each file is known.
+``group.parts/artifact/version/artifact-version[-classifier].jar`` so that the coordinate of each file is known.
 """
 
 import importlib.util
@@ -28,11 +28,12 @@ Resolver = Callable[[WantedSet, Path, Java], None]
 
 
 def find_jars(tree: Path) -> dict[str, Path]:
-    """Map ``group:artifact:version`` to its file in a resolved tree."""
+    """Map ``group:artifact:version[:classifier]`` to its file in a resolved tree."""
     found = {}
     for path in sorted(tree.rglob("*.jar")):
-        *group, artifact, version, _ = path.relative_to(tree).parts
-        found[f"{'.'.join(group)}:{artifact}:{version}"] = path
+        *group, artifact, version, name = path.relative_to(tree).parts
+        classifier = name.removeprefix(f"{artifact}-{version}").removesuffix(".jar").replace("-", ":", 1)
+        found[f"{'.'.join(group)}:{artifact}:{version}{classifier}"] = path
     return found
 
 
@@ -54,7 +55,10 @@ def ivy(wanted: WantedSet, scratch: Path, java: Java) -> None:
     if settings is not None:
         command += ["-settings", str(settings)]
     command += ["-ivy", str(module), "-types", *_IVY_TYPES]
-    command += ["-retrieve", f"{scratch / 'tree'}/[organisation]/[module]/[revision]/[artifact]-[revision].[ext]"]
+    command += [
+        "-retrieve",
+        f"{scratch / 'tree'}/[organisation]/[module]/[revision]/[artifact]-[revision](-[classifier]).[ext]",
+    ]
     _run("Ivy", command, {})
 
 
@@ -78,13 +82,15 @@ def ivy_module(wanted: WantedSet) -> str:
     conf = "default->default" if wanted.transitive else "default->master"
     lines = []
     for coordinate in wanted.coordinates:
-        group, artifact, version = coordinate.split(":")
+        group, artifact, version, *classifier = coordinate.split(":")
         lines.append(
             f'    <dependency org="{group}" name="{artifact}" rev="{version}" conf="{conf}" '
-            f'transitive="{str(wanted.transitive).lower()}"/>\n'
+            f'transitive="{str(wanted.transitive).lower()}">'
         )
+        lines += [f'<artifact name="{artifact}" type="jar" m:classifier="{each}"/>' for each in classifier]
+        lines.append("</dependency>\n")
     return (
-        '<ivy-module version="2.0">\n'
+        '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">\n'
         f'  <info organisation="dexorder" module="{wanted.name}"/>\n'
         '  <configurations><conf name="default"/></configurations>\n'
         f"  <dependencies>\n{''.join(lines)}  </dependencies>\n"
@@ -101,10 +107,11 @@ def maven_project(wanted: WantedSet) -> str:
     )
     lines = []
     for coordinate in wanted.coordinates:
-        group, artifact, version = coordinate.split(":")
+        group, artifact, version, *classifier = coordinate.split(":")
+        extra = "".join(f"<classifier>{each}</classifier>" for each in classifier)
         lines.append(
             f"    <dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
-            f"<version>{version}</version>{exclusions}</dependency>\n"
+            f"<version>{version}</version>{extra}{exclusions}</dependency>\n"
         )
     return (
         '<project xmlns="http://maven.apache.org/POM/4.0.0">\n'

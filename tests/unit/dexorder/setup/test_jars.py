@@ -121,13 +121,21 @@ def test_hopeless_fetch_is_one_sentence(use: Use, capsys: pytest.CaptureFixture[
 
 def test_absent_jars_say_what_to_run(use: Use) -> None:
     use([])
-    with pytest.raises(SetupError, match=r"g\.one:a:1: run `python -m dexorder\.setup`"):
+    with pytest.raises(SetupError, match=r"g\.one:a:1: run `python -m dexorder\.setup fetch s`"):
         jars.jar_folder("s")
+
+
+def test_an_optional_set_is_fetched_only_by_its_name(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = use([FakeMirror(CONTENT)])
+    jars.WANTED_FILE.write_text('[s]\noptional = true\ntransitive = true\ncoordinates = ["g.one:a:1"]\n')
+    monkeypatch.setattr("dexorder.setup.java.ensure_java", lambda: JAVA)
+    assert main(["fetch"]) == 0 and not folder.exists()
+    assert main(["fetch", "s"]) == 0 and folder.is_dir()
 
 
 def test_unknown_set_is_named(use: Use, capsys: pytest.CaptureFixture[str]) -> None:
     use([])
-    assert main(["fetch", "--only", "nope"]) == 1
+    assert main(["fetch", "nope"]) == 1
     assert "no set named nope" in capsys.readouterr().err
 
 

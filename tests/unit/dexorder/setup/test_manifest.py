@@ -27,6 +27,12 @@ def test_complete_folder_has_no_problem(tmp_path: Path) -> None:
     assert check_folder(tmp_path, (ONE, TWO)) == []
 
 
+def test_a_classifier_is_part_of_the_file_name(tmp_path: Path) -> None:
+    runner = jar("g:one:1.0:runner", b"r")
+    (tmp_path / "one-1.0-runner.jar").write_bytes(b"r")
+    assert check_folder(tmp_path, (runner,)) == []
+
+
 def test_wrong_sum_names_the_coordinate(tmp_path: Path) -> None:
     fill(tmp_path, **{"one-1.0.jar": b"tampered"})
     assert check_folder(tmp_path, (ONE, TWO)) == ["g:one:1.0 has another SHA-256 than the one pinned"]
@@ -78,7 +84,8 @@ def test_broken_list_is_refused(text: str, names: str) -> None:
 
 def test_the_projects_lock_answers_the_projects_list() -> None:
     wanted, locked = parse_wanted(jars.WANTED_FILE.read_text()), parse_lock(jars.LOCK_FILE.read_text())
-    assert set(wanted) == set(locked) == {"spark", "kafka"}
+    assert set(wanted) == set(locked) == {"spark", "production", "nessie", "kafka"}
+    assert jars.set_names() == ("spark", "kafka"), "what every suite needs"
     for name, each in wanted.items():
         assert set(each.coordinates) <= {found.coordinate for found in locked[name]}
     # The broker with what it needs (55 jars), and a logging backend.

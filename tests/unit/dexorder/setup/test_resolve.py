@@ -28,7 +28,16 @@ def test_coordinates_come_from_either_layout_of_the_tree(tmp_path: Path) -> None
         jar = tree / folder / "kafka_2.13" / "3.9.1" / "kafka_2.13-3.9.1.jar"
         jar.parent.mkdir(parents=True)
         jar.touch()
-        assert resolve.find_jars(tree) == {"org.apache.kafka:kafka_2.13:3.9.1": jar}
+        special = jar.with_name("kafka_2.13-3.9.1-all-in-one.jar")
+        special.touch()
+        name = "org.apache.kafka:kafka_2.13:3.9.1"
+        assert resolve.find_jars(tree) == {name: jar, f"{name}:all-in-one": special}
+
+
+def test_a_classifier_is_asked_for() -> None:
+    wanted = WantedSet("nessie", ("g.h:server:1:runner",), transitive=False)
+    assert '<artifact name="server" type="jar" m:classifier="runner"/>' in resolve.ivy_module(wanted)
+    assert "<version>1</version><classifier>runner</classifier>" in resolve.maven_project(wanted)
 
 
 @pytest.mark.parametrize(
