@@ -42,6 +42,10 @@ class Exchange(BaseModel):
     """The same for ws(s) URLs."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Merged into ccxt's ``options``."""
+    rate_per_second: float | None = Field(default=None, gt=0)
+    """Calls a second for all ingestors of a host together, in ccxt's units of cost; without it what ccxt keeps to."""
+    burst: float = Field(default=1.0, ge=0)
+    """Such units that can be saved up while nobody asks."""
     slots: Slots = Slots()
 
     @field_validator("ccxt")

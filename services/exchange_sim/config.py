@@ -30,6 +30,8 @@ class SimSettings(BaseSettings):
     """Delay before every answer, milliseconds. Default 0."""
     weight_limit: int = Field(default=0, ge=0)
     """Request weight a minute beyond which answers are 429; 0 only counts. Default 0."""
+    call_limit: int = Field(default=0, ge=0)
+    """Requests in any second beyond which answers are 429; 0 only counts. Default 0."""
 
     @field_validator("listen")
     @classmethod

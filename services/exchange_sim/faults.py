@@ -13,8 +13,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Kind = Literal[
-    "http_429", "http_418", "http_403", "http_500", "http_502", "http_503",
-    "hang", "cut_json", "html", "text", "null", "empty",
+    "slow_down", "http_429", "http_418", "http_403", "http_500", "http_502", "http_503",
+    "hang", "drip", "stall", "reset", "cut_json", "html", "text", "null", "empty",
     "hole", "drop_first", "drop_last", "duplicate_tail", "reversed", "null_fields", "off_grid", "low_above_high",
     "unfinished",
 ]  # fmt: skip
@@ -30,12 +30,15 @@ STATUSES: dict[str, tuple[int, str, str]] = {
 }
 """Kinds that end a request with a status: status, content type, body."""
 BODIES: dict[str, tuple[str, str]] = {
+    "slow_down": ("application/json", '{"code":-1003,"msg":"Too many requests."}'),
     "html": ("text/html", "<!DOCTYPE html><html><body><h1>Down for maintenance</h1></body></html>"),
     "text": ("text/plain", "temporarily unavailable"),
     "null": ("application/json", "null"),
     "empty": ("application/json", "[]"),
 }
 """Kinds that answer 200 with something else: content type, body."""
+SILENCES = ("hang", "drip", "stall", "reset")
+"""Kinds that never give a whole answer: no byte; the answer byte by byte; half of it; a connection reset at once."""
 BANS = ("http_429", "http_418")
 """Kinds that carry Retry-After and open a ban window."""
 
@@ -62,7 +65,9 @@ class FaultRule(BaseModel):
     retry_after_s: int = Field(default=1, ge=0)
     """Retry-After of http_429 and http_418, seconds."""
     hang_s: float = Field(default=3600, ge=0)
-    """How long ``hang`` keeps silent before it closes the connection, seconds."""
+    """How long ``hang`` and ``stall`` keep silent before they close the connection, seconds."""
+    drip_s: float = Field(default=1, gt=0)
+    """Time between two bytes of ``drip``, seconds."""
     size: int = Field(default=0, ge=0)
     """Candles that ``hole`` (10) and ``duplicate_tail`` (2) touch; 0 means that default."""
 

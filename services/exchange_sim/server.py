@@ -17,7 +17,8 @@ from pydantic import TypeAdapter, ValidationError
 from services.exchange_sim import recorded
 from services.exchange_sim.config import SimSettings
 from services.exchange_sim.dialects import binance
-from services.exchange_sim.faults import BANS, BODIES, STATUSES, FaultPlan, FaultRule, spoil
+from services.exchange_sim.faults import BANS, BODIES, SILENCES, STATUSES, FaultPlan, FaultRule, spoil
+from services.exchange_sim.silence import keep_silent
 from services.exchange_sim.stats import Stats
 from services.exchange_sim.venue import Clock, Venue
 
@@ -86,19 +87,18 @@ class Simulator:
 
     # The exchange
 
-    async def _exchange(self, request: web.Request) -> web.Response:
-        self.stats.request(request.path, now_s=time.monotonic())
+    async def _exchange(self, request: web.Request) -> web.StreamResponse:
+        calls = self.stats.request(request.path, now_s=time.monotonic())
+        if self._settings.call_limit and calls > self._settings.call_limit:
+            return self._over_limit(retry_after_s=1)
         if self._settings.latency_ms:
             await asyncio.sleep(self._settings.latency_ms / 1000)
         rule = self.plan.pick(request.path, request.query.get("symbol"))
         if rule is None:
             return self._answer(request, None)
         self.stats.fault(rule.kind)
-        if rule.kind == "hang":
-            await asyncio.sleep(rule.hang_s)
-            if request.transport is not None:
-                request.transport.abort()
-            return web.Response()  # never arrives
+        if rule.kind in SILENCES:
+            return await keep_silent(request, rule, self._answer(request, None))
         if rule.kind in STATUSES:
             return self._refuse(rule)
         if rule.kind in BODIES:
@@ -113,6 +113,10 @@ class Simulator:
             response.headers["Retry-After"] = str(rule.retry_after_s)
             self.stats.ban(rule.retry_after_s, now_s=time.monotonic())
         return response
+
+    def _over_limit(self, *, retry_after_s: int) -> web.Response:
+        self.stats.fault("over_limit")
+        return self._refuse(FaultRule(kind="http_429", retry_after_s=retry_after_s))
 
     def _answer(self, request: web.Request, rule: FaultRule | None) -> web.Response:
         now_ns = self.clock.now_ns()
@@ -137,7 +141,7 @@ class Simulator:
         used = self.stats.weigh(weight, now_s=now_s)
         limit = self._settings.weight_limit
         if limit and used > limit:
-            response = self._refuse(FaultRule(kind="http_429", retry_after_s=math.ceil(60 - now_s % 60)))
+            response = self._over_limit(retry_after_s=math.ceil(60 - now_s % 60))
         for name in ("X-MBX-USED-WEIGHT", "X-MBX-USED-WEIGHT-1M"):
             response.headers[name] = str(used)
         return response

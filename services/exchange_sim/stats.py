@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from typing import Any
 
 
+class Window:
+    """A sum over the last so many seconds, and the largest it ever was."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._items: deque[tuple[float, int]] = deque()
+        self.total = 0
+        self.most = 0
+
+    def add(self, amount: int, *, now_s: float) -> int:
+        """Add an amount now; the sum with it."""
+        while self._items and self._items[0][0] <= now_s - self._seconds:
+            self.total -= self._items.popleft()[1]
+        self._items.append((now_s, amount))
+        self.total += amount
+        self.most = max(self.most, self.total)
+        return self.total
+
+
 class Stats:
-    """Counters since the start or the last reset. Times are monotonic seconds."""
+    """Counters since the start or the last reset. Times are monotonic seconds unless said otherwise."""
 
     def __init__(self) -> None:
         self._requests: Counter[str] = Counter()
@@ -17,14 +36,17 @@ class Stats:
         self._calls_in_ban = 0
         self._minute = -1
         self._weight = 0
+        self._calls_1s, self._calls_60s, self._weight_60s = Window(1), Window(60), Window(60)
 
-    def request(self, path: str, *, now_s: float) -> None:
-        """Count a request for a path of the exchange."""
+    def request(self, path: str, *, now_s: float) -> int:
+        """Count a request for a path of the exchange; how many came within a second of it."""
         self._requests[path] += 1
+        self._calls_60s.add(1, now_s=now_s)
         if now_s < self._ban_end_s:
             self._calls_in_ban += 1
             if len(self._ban_calls_ms) < 1000:
                 self._ban_calls_ms.append(round((now_s - self._ban_start_s) * 1000, 3))
+        return self._calls_1s.add(1, now_s=now_s)
 
     def fault(self, kind: str) -> None:
         """Count a fault."""
@@ -35,7 +57,8 @@ class Stats:
         self._ban_start_s, self._ban_end_s = now_s, max(self._ban_end_s, now_s + retry_after_s)
 
     def weigh(self, weight: int, *, now_s: float) -> int:
-        """Add a request's weight and give the sum of the current minute."""
+        """Add a request's weight and give the sum of the current minute. The time is the wall's."""
+        self._weight_60s.add(weight, now_s=now_s)
         minute = int(now_s // 60)
         if minute != self._minute:
             self._minute, self._weight = minute, 0
@@ -43,11 +66,18 @@ class Stats:
         return self._weight
 
     def snapshot(self) -> dict[str, Any]:
-        """Counts as JSON types; ``calls_in_ban_ms`` says how long after the ban's answer the first 1000 calls came."""
+        """Counts as JSON types.
+
+        ``calls_in_ban_ms`` says how long after the ban's answer the first 1000 calls came; ``most_…`` are the largest
+        sums in any window of that length, wherever it begins.
+        """
         return {
             "requests": dict(self._requests),
             "faults": dict(self._faults),
             "calls_in_ban": self._calls_in_ban,
             "calls_in_ban_ms": self._ban_calls_ms,
             "weight_this_minute": self._weight,
+            "most_calls_1s": self._calls_1s.most,
+            "most_calls_60s": self._calls_60s.most,
+            "most_weight_60s": self._weight_60s.most,
         }

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from pathlib import Path
+from typing import Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from services.common.config import ServiceSettings
+from services.common.curve import PublicKeyFile, SecretKeyFile
 from services.common.page import MOST_CANDLES
 
 
@@ -26,12 +30,21 @@ class IngestorSettings(ServiceSettings):
     """The exchanges file: venues, how ccxt reaches them, slots."""
     broker: str = "tcp://127.0.0.1:5567"
     """ZMQ address of the relay's broker."""
+    broker_curve_key: SecretKeyFile | None = None
+    """Our own .key_secret file, open to nobody else; with broker_curve_server it turns CURVE on."""
+    broker_curve_server: PublicKeyFile | None = None
+    """The broker's public .key file; who can't prove to have its secret gets no slot offered."""
     relay: str = "127.0.0.1:50051"
     """host:port of the relay's gRPC server, for page reports."""
     gateway: str = "127.0.0.1:50053"
     """host:port of the gateway's KafkaPixy."""
     cluster: str = ""
     """Kafka cluster, by the gateway's name for it; empty is its default."""
+
+    budget_dir: Path = Field(default_factory=lambda: Path(tempfile.gettempdir()) / f"dexorder-budgets-{os.getuid()}")
+    """Folder of the rate budgets; all ingestors of a host share one, of a user by default."""
+    markets_refresh_seconds: float = Field(default=3600.0, gt=0)
+    """Time, in seconds, between two reports of an exchange's markets to the relay."""
 
     heartbeat_seconds: float = Field(default=5.0, gt=0)
     """Time between two heartbeats of a running job, in seconds; the relay's lease is 15."""
@@ -73,3 +86,9 @@ class IngestorSettings(ServiceSettings):
     """Wait at most this long, in seconds, for a range's last candle to close."""
     closing_lag_seconds: float = Field(default=1.0, ge=0)
     """A candle counts as closed this many seconds after its period ended, by the exchange's clock."""
+
+    @model_validator(mode="after")
+    def _whole_curve(self) -> Self:
+        if (self.broker_curve_key is None) != (self.broker_curve_server is None):
+            raise ValueError("broker_curve_key and broker_curve_server go together")
+        return self

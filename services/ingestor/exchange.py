@@ -1,23 +1,17 @@
-"""One venue, asked through unmodified ccxt: every answer read, every failure retried by one rule.
+"""One venue, asked through unmodified ccxt: every answer read, every failure retried by the rule of `failures`.
 
-    ccxt.OperationFailed, a bad answer      ask again, up to ``attempts`` times, with backoff and jitter
-    429, 418, a rate-limit code             the same, and nobody asks the venue before Retry-After (or the ban) is over
-    403, 404, 451                           ``refused_attempts`` tries
-    any other ccxt error                    no second try
-    the same impossible candle three times  no further try
-
-A client's last response is its own, so a job holds one client for itself; all clients of a venue share one throttle.
+A client's last answer is its own, so a job holds one client for itself; all clients of a venue pass one gate, and with
+it the rate budget that all ingestors of the host share.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
-import aiohttp
 import ccxt.async_support as ccxt
 import structlog
 import tenacity
@@ -26,34 +20,26 @@ from services.common.clock import Clock
 from services.common.exchanges import Exchange, override_urls
 from services.common.market import PERIODS, SECOND_NS, TimeRange
 from services.common.page import Candle
+from services.ingestor.budget import Rate, open_budget
 from services.ingestor.config import IngestorSettings
+from services.ingestor.failures import (
+    ExchangeFailure,
+    Failures,
+    announced_pause,
+    is_slow_down,
+    kind_of,
+)
+from services.ingestor.gate import Gate
 from services.ingestor.metrics import IngestorMetrics
 from services.ingestor.paging import NO_HISTORY, call_limits
 from services.ingestor.validation import MS_NS, BadAnswer, read_candles
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
-_EQUAL_FAULTS = 3
 _MARKETS_AGE_NS = 60 * SECOND_NS
-_BAN_UNTIL = re.compile(r"banned until (\d{13})")
-_STATUS = re.compile(r"^\S+ (?:\S+ \S+ )?(\d{3}) ")
+_MARGIN = 0.98
+"""Share of ccxt's rate that is used: a call late on the wire counts in the exchange's next window."""
 _PARSER_ERRORS = (TypeError, KeyError, IndexError, ValueError, AttributeError)
-
-
-class ExchangeFailure(Exception):
-    """The exchange refuses, or stays bad after all tries; the message says which question and how it ended."""
-
-
-class ImpossibleCandle(ExchangeFailure):
-    """The exchange keeps answering a candle that can't be one.
-
-    Attributes:
-        open_ns: Its open time.
-    """
-
-    def __init__(self, message: str, open_ns: int) -> None:
-        super().__init__(message)
-        self.open_ns = open_ns
 
 
 class Venue:
@@ -69,36 +55,51 @@ class Venue:
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
+        """Open the venue's rate budget; no call is made.
+
+        Raises:
+            OSError: ``budget_dir`` can't be used.
+        """
         self.name = name
         self.settings = settings
         self.metrics = metrics
         self.clock = clock
         self.sleep = sleep
         self._exchange = exchange
-        self._clients: list[Any] = []
-        self._idle: list[Any] = []
-        self._throttler: Any = None
+        self._sessions: list[Session] = []
+        self._idle: list[Session] = []
         self._markets_of: Any = None
         self._markets_loaded_ns = 0
         self._markets_lock = asyncio.Lock()
-        self._quiet_until_ns = 0  # monotonic; nobody asks before
-        self.limits = call_limits(exchange.ccxt, getattr(ccxt, exchange.ccxt)().features)
+        client = self.build()
+        self.limits = call_limits(exchange.ccxt, client.features)
+        self._budget = open_budget(
+            settings.budget_dir, exchange.ccxt, _host(client), _rate(exchange, client), now_ns=clock.monotonic_ns()
+        )
+        self.gate = Gate(
+            name, self._budget, metrics, clock, longest_ban_seconds=settings.longest_ban_seconds, sleep=sleep
+        )
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[Session]:
         """A client for one job."""
-        client = self._idle.pop() if self._idle else self._build()
+        if not self._idle:
+            self._idle.append(Session(self))
+            self._sessions.append(self._idle[-1])
+        session = self._idle.pop()
         try:
-            yield Session(self, client)
+            yield session
         finally:
-            self._idle.append(client)
+            self._idle.append(session)
 
     async def close(self) -> None:
-        """Close every connection; call when no session is open."""
-        clients, self._clients, self._idle = self._clients, [], []
-        await asyncio.gather(*(client.close() for client in clients))
+        """Close every connection; call when no session is open, and not twice."""
+        sessions, self._sessions, self._idle = self._sessions, [], []
+        await asyncio.gather(*(session.client.close() for session in sessions))
+        self._budget.close()
 
-    def _build(self) -> Any:
+    def build(self) -> Any:
+        """A ccxt client of this venue."""
         client = getattr(ccxt, self._exchange.ccxt)({
             "enableRateLimit": True,
             "enableLastJsonResponse": True,
@@ -106,9 +107,6 @@ class Venue:
             "options": dict(self._exchange.options),
         })  # fmt: skip
         client.urls["api"] = override_urls(client.urls["api"], self._exchange)
-        self._throttler = self._throttler or _Gate(self, client.throttler)
-        client.throttler = self._throttler
-        self._clients.append(client)
         return client
 
     # ---- markets, shared by the clients
@@ -140,46 +138,38 @@ class Venue:
             raise ExchangeFailure(f"symbol {symbol!r} is unknown to {self.name}")
         return timeframe
 
-    # ---- the ban window, shared by the clients
-
-    async def wait_while_banned(self) -> None:
-        """Return when no ban is in force.
+    async def markets(self) -> tuple[Mapping[str, Any], int]:
+        """Fetch all markets anew, for jobs too: ccxt's market by symbol, and when, in wall nanoseconds.
 
         Raises:
-            ExchangeFailure: It lasts longer than ``longest_ban_seconds`` from now.
+            ExchangeFailure: They can't be had.
         """
-        while (left_ns := self._quiet_until_ns - self.clock.monotonic_ns()) > 0:
-            if left_ns > self.settings.longest_ban_seconds * SECOND_NS:
-                raise ExchangeFailure(f"{self.name} bans this address for another {left_ns / SECOND_NS:.0f} s")
-            await self.sleep(left_ns / SECOND_NS)
-
-    def ban(self, seconds: float) -> None:
-        """Let nobody ask for this long."""
-        self._quiet_until_ns = max(self._quiet_until_ns, self.clock.monotonic_ns() + int(seconds * SECOND_NS))
-
-
-class _Gate:
-    """What a ccxt client waits for before each request: its turn in the venue's one rate budget, then the end of a ban.
-
-    In this order, so that a ban also stops those who were waiting for their turn when it came. A budget shared with
-    other processes would take the place of ``throttle``, the first client's own.
-    """
-
-    def __init__(self, venue: Venue, throttle: Any) -> None:
-        self._venue = venue
-        self._throttle = throttle
-
-    async def __call__(self, cost: Any = None) -> None:
-        await self._throttle(cost)
-        await self._venue.wait_while_banned()
+        async with self.session() as session:
+            await session.load_markets()
+            self._markets_of, self._markets_loaded_ns = session.client, self.clock.monotonic_ns()
+            return session.client.markets, self.clock.wall_ns()
 
 
 class Session:
     """One job's way to a venue: a ccxt client nobody else uses meanwhile."""
 
-    def __init__(self, venue: Venue, client: Any) -> None:
+    def __init__(self, venue: Venue) -> None:
         self._venue = venue
-        self.client = client
+        self._paused = False
+        self.client = venue.build()
+        self.client.throttler = venue.gate
+        self._read = self.client.on_rest_response
+        self.client.on_rest_response = self._hear
+        self.client.open()  # else the first call would do so after its turn came, up to 0.4 s of work
+
+    def _hear(self, status: int, reason: str, url: str, method: str, headers: Any, body: str, *request: Any) -> Any:
+        """See an answer before ccxt does: a ban must be known before anything else is awaited."""
+        settings, wall_ns = self._venue.settings, self._venue.clock.wall_ns()
+        pause = announced_pause(status, headers, body, default=settings.ban_seconds, wall_ns=wall_ns)
+        if pause is not None:
+            self._paused = True
+            self._venue.gate.ban(pause)
+        return self._read(status, reason, url, method, headers, body, *request)
 
     async def load_markets(self) -> None:
         """Fetch the exchange's markets anew.
@@ -190,7 +180,7 @@ class Session:
 
         async def load() -> None:
             if not await self.client.load_markets(True):
-                raise BadAnswer("the list of markets is empty")
+                raise BadAnswer("the list of markets is empty", kind="no_markets")
 
         await self._ask("its markets", load)
 
@@ -207,7 +197,7 @@ class Session:
         async def ask() -> int:
             time_ms = await self.client.fetch_time()
             if not isinstance(time_ms, int) or time_ms <= 0:
-                raise BadAnswer(f"its time is {time_ms!r}")
+                raise BadAnswer(f"its time is {time_ms!r}", kind="time")
             return time_ms * MS_NS
 
         return min(await self._ask("its time", ask), self._venue.clock.wall_ns())
@@ -237,101 +227,69 @@ class Session:
         """Look at the answer itself: ccxt drops rows before ``since`` or over the limit, and all of what is no JSON."""
         raw = self.client.last_json_response
         if not isinstance(raw, (list, dict)):
-            raise BadAnswer("the answer is not JSON")
+            raise BadAnswer("the answer is not JSON", kind="not_json")
         if isinstance(raw, list) and isinstance(rows, list) and len(raw) != len(rows):
-            raise BadAnswer(f"{len(raw) - len(rows)} of {len(raw)} rows are outside the asked window or doubled")
+            raise BadAnswer(
+                f"{len(raw) - len(rows)} of {len(raw)} rows are outside the asked window or doubled", kind="window"
+            )
 
     # ---- retries
 
     async def _ask(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
-        settings = self._venue.settings
-        failures = _Failures(self._venue, what)
+        settings, name = self._venue.settings, self._venue.name
+        failures = Failures(name, what, refused_attempts=settings.refused_attempts)
 
-        async def once() -> T:
-            self.client.last_response_headers = None
-            self._venue.metrics.calls.labels(self._venue.name).inc()
-            try:
-                with self._venue.metrics.call_seconds.labels(self._venue.name).time():
-                    return await call()
-            except _PARSER_ERRORS as error:
-                raise BadAnswer(f"ccxt can't read the answer: {type(error).__name__}: {str(error)[:120]}") from error
+        def note(state: tenacity.RetryCallState) -> None:
+            error = state.outcome.exception() if state.outcome else None
+            assert error is not None, "tenacity sleeps only after a failure"
+            log.info("asking again", exchange=name, what=what, reason=kind_of(error), detail=str(error)[:200])
 
         retrying = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception(failures.worth_another),
             stop=tenacity.stop_after_attempt(settings.attempts),
             wait=tenacity.wait_random_exponential(settings.backoff_seconds, settings.longest_backoff_seconds),
-            before_sleep=lambda state: failures.note(state, self.client.last_response_headers),
+            before_sleep=note,
             sleep=self._venue.sleep,
             reraise=True,
         )
         try:
-            return await retrying(once)
+            return await retrying(self._once, call)
         except (ccxt.BaseError, BadAnswer) as error:
             raise failures.final(error, retrying.statistics.get("attempt_number", 1)) from error
 
-
-class _Failures:
-    """What went wrong with one question so far, and whether to ask again."""
-
-    def __init__(self, venue: Venue, what: str) -> None:
-        self._venue = venue
-        self._what = what
-        self._refused = 0
-        self._faults: dict[str, int] = {}
-
-    def worth_another(self, error: BaseException) -> bool:
-        if isinstance(error, BadAnswer):
-            self._faults[str(error)] = self._faults.get(str(error), 0) + 1
-            return error.open_ns is None or self._faults[str(error)] < _EQUAL_FAULTS
-        if status_of(error) in (403, 404, 451):
-            self._refused += 1
-            return self._refused < self._venue.settings.refused_attempts
-        return may_heal(error)
-
-    def note(self, state: tenacity.RetryCallState, headers: Any) -> None:
-        error = state.outcome.exception() if state.outcome else None
-        assert error is not None, "tenacity sleeps only after a failure"
-        reason = "bad_answer" if isinstance(error, BadAnswer) else type(error).__name__
-        self._venue.metrics.retries.labels(self._venue.name, reason).inc()
-        log.info("asking again", exchange=self._venue.name, what=self._what, reason=reason, detail=str(error)[:200])
-        slow_down = isinstance(error, (ccxt.DDoSProtection, ccxt.RateLimitExceeded))
-        wait = retry_after(error, headers, wall_ns=self._venue.clock.wall_ns())
-        if slow_down or wait is not None:
-            self._venue.ban(self._venue.settings.ban_seconds if wait is None else wait)
-
-    def final(self, error: Exception, tries: int) -> ExchangeFailure:
-        text = f"{self._venue.name} gave no sound answer to {self._what} in {tries} tries: {brief(error)}"
-        if isinstance(error, BadAnswer) and error.open_ns is not None:
-            if self._faults[str(error)] >= _EQUAL_FAULTS:
-                return ImpossibleCandle(f"{self._venue.name} keeps answering {error}", error.open_ns)
-        elif isinstance(error, ccxt.BaseError) and not may_heal(error):
-            text = f"{self._venue.name} refuses {self._what}: {brief(error)}"
-        return ExchangeFailure(text)
+    async def _once(self, call: Callable[[], Awaitable[T]]) -> T:
+        """One try, counted; a ban told by the exchange's own code instead of HTTP's is noted."""
+        metrics, name = self._venue.metrics, self._venue.name
+        self._paused = False
+        metrics.calls.labels(name).inc()
+        try:
+            with metrics.call_seconds.labels(name).time():
+                return await _readable(call)
+        except (ccxt.BaseError, BadAnswer) as error:
+            metrics.bad_answers.labels(name, kind_of(error)).inc()
+            if is_slow_down(error) and not self._paused:
+                self._venue.gate.ban(self._venue.settings.ban_seconds)
+            raise
 
 
-def may_heal(error: BaseException) -> bool:
-    """Whether a ccxt error says that the same question may be answered later."""
-    # ccxt reports a body that broke off as a plain ExchangeError; its cause tells.
-    return isinstance(error, ccxt.OperationFailed) or isinstance(error.__cause__, aiohttp.ClientError)
+async def _readable(call: Callable[[], Awaitable[T]]) -> T:
+    try:
+        return await call()
+    except _PARSER_ERRORS as error:
+        text = f"ccxt can't read the answer: {type(error).__name__}: {str(error)[:120]}"
+        raise BadAnswer(text, kind="unreadable") from error
 
 
-def status_of(error: BaseException) -> int | None:
-    """The HTTP status ccxt wrote into an error's text, if it did."""
-    found = _STATUS.match(str(error))
-    return int(found.group(1)) if found else None
+def _rate(exchange: Exchange, client: Any) -> Rate:
+    """What the exchanges file says, else a little less than ccxt's own."""
+    if exchange.rate_per_second is None and client.rateLimit > 0:
+        return Rate(_MARGIN * 1000 / client.rateLimit, exchange.burst)
+    return Rate(exchange.rate_per_second or float("inf"), exchange.burst)
 
 
-def retry_after(error: BaseException, headers: Any, *, wall_ns: int) -> float | None:
-    """Seconds an exchange asked to be left alone: its Retry-After header, or the end of a ban in its message."""
-    until = _BAN_UNTIL.search(str(error))
-    if until:
-        return max(0.0, (int(until.group(1)) * MS_NS - wall_ns) / SECOND_NS)
-    if not isinstance(error, ccxt.OperationFailed) or not headers:
-        return None
-    value = next((v for k, v in headers.items() if k.lower() == "retry-after"), "")
-    return float(value) if value.isdecimal() else None
-
-
-def brief(error: BaseException) -> str:
-    """One line of an error: its kind and the start of its text."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+def _host(client: Any) -> str:
+    """host:port of the API: where it has several, the one of its public calls."""
+    urls = client.urls["api"]
+    while not isinstance(urls, str):
+        urls = urls.get("public") or urls.get("rest") or next(iter(urls.values()))
+    return str(urlsplit(client.implode_hostname(urls)).netloc)

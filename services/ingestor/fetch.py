@@ -18,7 +18,8 @@ from services.common.market import (
 )
 from services.common.page import Candle
 from services.ingestor.evidence import Ask, Evidence
-from services.ingestor.exchange import ExchangeFailure, ImpossibleCandle, Session, Venue
+from services.ingestor.exchange import Session, Venue
+from services.ingestor.failures import ExchangeFailure, ImpossibleCandle
 from services.ingestor.intake import Job
 from services.ingestor.paging import plan_pages
 

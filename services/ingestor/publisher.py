@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import asdict
 from typing import TypeVar
 
 import grpc
@@ -18,6 +19,7 @@ from services.gen.dexorder.relay.v1 import relay_service_pb2
 from services.gen.kafkapixy import kafkapixy_pb2 as pixy_pb
 from services.gen.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
 from services.ingestor.config import IngestorSettings
+from services.ingestor.listing import Market
 from services.ingestor.metrics import IngestorMetrics
 
 log = structlog.get_logger(__name__)
@@ -29,6 +31,10 @@ HOPELESS = frozenset({
     grpc.StatusCode.OUT_OF_RANGE,
 })  # fmt: skip
 """Codes that a second try does not change. INTERNAL is not one: a Kafka that moves its leaders looks like that."""
+
+
+class Refused(Unavailable):
+    """The other side refuses, and would again."""
 
 
 class Publisher:
@@ -79,6 +85,23 @@ class Publisher:
         )
         return answer.current
 
+    async def report_markets(self, exchange: str, markets: Iterable[Market], fetched_ns: int) -> None:
+        """Tell the relay which markets an exchange has; one try.
+
+        Raises:
+            Refused: The relay does not know this call, or finds fault with the report.
+            Unavailable: The relay is away.
+        """
+        request = relay_pb.ReportMarketsRequest(
+            exchange=exchange,
+            markets=[relay_service_pb2.Market(**asdict(market)) for market in markets],
+            fetched_at=fetched_ns,
+        )
+        try:
+            await self._relay.ReportMarkets(request, timeout=self._settings.rpc_timeout_seconds)
+        except grpc.aio.AioRpcError as error:
+            raise _failure("ReportMarkets", error) from error
+
     async def _call(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
         def note(state: tenacity.RetryCallState) -> None:
             error = state.outcome.exception() if state.outcome else None
@@ -103,4 +126,9 @@ class Publisher:
         try:
             return await retrying(once)
         except grpc.aio.AioRpcError as error:
-            raise Unavailable(f"{name} failed: {error.code().name}: {error.details()}") from error
+            raise _failure(name, error) from error
+
+
+def _failure(name: str, error: grpc.aio.AioRpcError) -> Unavailable:
+    kind = Refused if error.code() in HOPELESS else Unavailable
+    return kind(f"{name} failed: {error.code().name}: {error.details()}")

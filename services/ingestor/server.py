@@ -19,6 +19,7 @@ from services.common.lifecycle import RunningServer, grpc_server, stop_signal
 from services.ingestor.config import IngestorSettings
 from services.ingestor.exchange import Venue
 from services.ingestor.job import JobRunner
+from services.ingestor.markets import MarketsReporter
 from services.ingestor.metrics import IngestorMetrics
 from services.ingestor.publisher import Publisher
 from services.ingestor.slots import Slots
@@ -39,7 +40,7 @@ async def work(
     """Work until ``stop`` is set.
 
     Raises:
-        SystemExit: The exchanges file can't be read.
+        SystemExit: The exchanges file can't be read, or the folder of the rate budgets not used.
         OSError: An address can't be bound.
     """
     try:
@@ -49,29 +50,38 @@ async def work(
     clock = clock or SystemClock()
     registry = CollectorRegistry()
     metrics = IngestorMetrics(registry)
-    venues = {
-        name: Venue(name, exchange, settings, metrics, clock, sleep=sleep) for name, exchange in exchanges.items()
-    }
+    try:
+        venues = {
+            name: Venue(name, exchange, settings, metrics, clock, sleep=sleep) for name, exchange in exchanges.items()
+        }
+    except OSError as error:
+        raise SystemExit(f"DEXORDER_INGESTOR_BUDGET_DIR: the rate budgets can't be kept: {error}") from None
     slots = Slots(
         {name: exchange.slots.historical for name, exchange in exchanges.items()},
         repeat_ns=int(settings.complete_repeat_seconds * 1_000_000_000),
     )
+    without_drain = settings.model_copy(update={"drain_seconds": 0})  # its calls only watch health: jobs have drained
     options = [("grpc.max_send_message_length", settings.max_message_bytes)]
     async with (
-        grpc_server(settings, lambda server: [], registry=registry) as server,
+        grpc_server(without_drain, lambda server: [], registry=registry) as server,
         open_channel(settings.gateway, options=options) as gateway,
         open_channel(settings.relay, options=options) as relay,
     ):
         health = _Health(server)
-        runner = JobRunner(venues, Publisher(gateway, relay, settings, metrics), settings, metrics, clock)
+        publisher = Publisher(gateway, relay, settings, metrics)
+        runner = JobRunner(venues, publisher, settings, metrics, clock)
+        reporter = MarketsReporter(
+            (venues[name] for name in slots.venues if slots.free(name)), publisher, settings, metrics, sleep=sleep
+        )
         worker = Worker(settings, slots, runner.run, metrics, clock, on_connected=health.set_broker)
         try:
             async with asyncio.TaskGroup() as group:
                 watching = group.create_task(_watch_channel(gateway, health.set_gateway))
                 stopping = group.create_task(_close_health(stop, health))
+                reporting = group.create_task(reporter.run())
                 await worker.run(stop)
-                watching.cancel()
-                stopping.cancel()
+                for task in (watching, stopping, reporting):
+                    task.cancel()
         finally:
             for venue in venues.values():
                 await venue.close()

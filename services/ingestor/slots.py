@@ -39,7 +39,11 @@ class Slots:
 
     def free(self, venue: str) -> int:
         """Slots of a venue that no job holds."""
-        return self._capacity.get(venue, 0) - sum(1 for v in self._running.values() if v == venue)
+        return self._capacity.get(venue, 0) - self.held(venue)
+
+    def held(self, venue: str) -> int:
+        """Slots of a venue that jobs hold."""
+        return sum(1 for v in self._running.values() if v == venue)
 
     def due(self) -> list[str]:
         """Venues to send one WorkerReady each for, so that every free slot is offered; notes them as offered."""

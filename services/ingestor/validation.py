@@ -20,11 +20,13 @@ class BadAnswer(Exception):
     """An answer that is no set of candles of the asked window; ask again.
 
     Attributes:
+        kind: What is wrong, in a word, for metrics.
         open_ns: Open time of the candle at fault, when the answer is sound but for this candle's values.
     """
 
-    def __init__(self, reason: str, *, open_ns: int | None = None) -> None:
+    def __init__(self, reason: str, *, kind: str = "shape", open_ns: int | None = None) -> None:
         super().__init__(reason)
+        self.kind = kind
         self.open_ns = open_ns
 
 
@@ -46,19 +48,19 @@ def read_candles(rows: Any, window: TimeRange, period_seconds: int) -> list[Cand
     for row in rows:
         open_ns = _open_time(row)
         if not window.start_ns <= open_ns < window.end_ns:
-            raise BadAnswer(f"candle {row!r} opens outside the asked {window}")
+            raise BadAnswer(f"candle {row!r} opens outside the asked {window}", kind="window")
         on_grid = open_ns % step_ns == 0 if fixed else is_on_grid(open_ns, period_seconds)
         if not on_grid:
-            raise BadAnswer(f"candle {row!r} opens off the grid of {period_seconds} s")
+            raise BadAnswer(f"candle {row!r} opens off the grid of {period_seconds} s", kind="grid")
         if open_ns <= last_ns:
-            raise BadAnswer(f"candle {row!r} comes after one that opens at {iso(last_ns)}")
+            raise BadAnswer(f"candle {row!r} comes after one that opens at {iso(last_ns)}", kind="order")
         last_ns = open_ns
         fault = _fault(row)
         if fault is None:
             _, opened, high, low, close, volume = row
             candles.append(Candle(open_ns, float(opened), float(high), float(low), float(close), float(volume)))
         elif invalid is None:
-            invalid = BadAnswer(f"candle {row!r} at {iso(open_ns)} {fault}", open_ns=open_ns)
+            invalid = BadAnswer(f"candle {row!r} at {iso(open_ns)} {fault}", kind="values", open_ns=open_ns)
     if invalid is not None:  # only now: a fault of the whole answer counts for more than one of a candle
         raise invalid
     return candles

@@ -19,6 +19,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from services.common import broker_frames
 from services.common.clock import Clock
+from services.common.curve import curve_client
 from services.common.errors import InvalidRequest
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from services.ingestor.config import IngestorSettings
@@ -31,11 +32,17 @@ RunJob = Callable[[Job], Awaitable[Completion | None]]
 _MOST_FRAME_BYTES = 1 << 20
 _LINGER_MS = 1_000
 _FLUSH_SECONDS = 2.0
-_EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+_REFUSED_SECONDS = 2.0
+_REFUSED = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+_EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | _REFUSED
 
 
 class _Lost(Exception):
     """The connection is gone."""
+
+
+class _Refused(Exception):
+    """No handshake with the broker; this socket will not try again by itself."""
 
 
 class Worker:
@@ -97,7 +104,8 @@ class Worker:
         while True:
             try:
                 async with self._open(context) as (socket, monitor), asyncio.TaskGroup() as group:
-                    await _wait_for(monitor, zmq.EVENT_HANDSHAKE_SUCCEEDED)
+                    if await _wait_for(monitor, zmq.EVENT_HANDSHAKE_SUCCEEDED | _REFUSED) & _REFUSED:
+                        raise _Refused
                     group.create_task(self._watch(monitor))
                     self._metrics.connections.inc()
                     log.info("connected to the broker", broker=self._settings.broker)
@@ -109,6 +117,11 @@ class Worker:
                     group.create_task(self._receive(socket, jobs))
             except* _Lost:
                 log.warning("lost the broker", broker=self._settings.broker)
+            except* _Refused:
+                log.error(
+                    "the broker and we don't agree on CURVE: keys or settings differ", broker=self._settings.broker
+                )
+                await asyncio.sleep(_REFUSED_SECONDS)
             self._connected.clear()
             await self._on_connected(False)
 
@@ -126,6 +139,8 @@ class Worker:
             socket.set(zmq.HEARTBEAT_TIMEOUT, 6_000)
             socket.set(zmq.HEARTBEAT_TTL, 10_000)
             socket.set(zmq.HANDSHAKE_IVL, 5_000)
+            if self._settings.broker_curve_key and self._settings.broker_curve_server:
+                curve_client(socket, self._settings.broker_curve_key, self._settings.broker_curve_server)
             monitor = socket.get_monitor_socket(_EVENTS)
             socket.connect(self._settings.broker)
             yield socket, monitor
@@ -173,6 +188,7 @@ class Worker:
             self._say(pb.WorkerReady(exchanges=[venue], job_type=pb.HISTORICAL))
         for venue in self._slots.venues:
             self._metrics.free_slots.labels(venue).set(self._slots.free(venue))
+            self._metrics.jobs_held.labels(venue).set(self._slots.held(venue))
 
     def _say(self, message: broker_frames.Frame) -> None:
         self._outbox.put_nowait(message)
@@ -235,7 +251,9 @@ def _work_complete(completion: Completion) -> pb.WorkComplete:
     )
 
 
-async def _wait_for(monitor: zmq.asyncio.Socket, event: int) -> None:
+async def _wait_for(monitor: zmq.asyncio.Socket, events: int) -> int:
+    """The next event that is one of ``events``."""
     while True:
-        if parse_monitor_message(await monitor.recv_multipart())["event"] == event:
-            return
+        event: int = parse_monitor_message(await monitor.recv_multipart())["event"]
+        if event & events:
+            return event

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -23,6 +25,7 @@ from services.ingestor.config import IngestorSettings
 from services.ingestor.server import work
 from tests.unit.services.ingestor.fakes import FakeBroker, FakeGateway, FakeRelay, grpc_peer
 
+ROOT = Path(__file__).resolve().parents[4]
 MINUTE_NS = 60_000_000_000
 NOW_NS = 1_700_000_123 * 1_000_000_000
 """The exchange's clock: 2023-11-14 22:15:23."""
@@ -44,6 +47,11 @@ class Sim:
     async def faults(self, *rules: dict[str, Any]) -> None:
         async with self.http.post(f"{self.url}/sim/faults", json=list(rules)) as answer:
             assert answer.status == 200, await answer.text()
+
+    async def stats(self) -> dict[str, Any]:
+        async with self.http.get(f"{self.url}/sim/stats") as answer:
+            found: dict[str, Any] = await answer.json()
+            return found
 
     async def clock(self, **body: int) -> None:
         async with self.http.post(f"{self.url}/sim/clock", json=body) as answer:
@@ -80,27 +88,33 @@ async def sim() -> AsyncIterator[Sim]:
         yield started
 
 
-def exchanges_file(folder: Path, url: str, *, slots: int = 2) -> Path:
+def exchanges_file(folder: Path, url: str, *, slots: int = 2, **options: Any) -> Path:
     path = folder / "exchanges.yaml"
     venue = {
         "ccxt": "binance", "rest_url": url, "options": {"fetchMarkets": {"types": ["spot"]}},
-        "slots": {"historical": slots},
+        "slots": {"historical": slots}, **options,
     }  # fmt: skip
     path.write_text(json.dumps({"exchanges": {"SIM": venue}}))
     return path
 
 
 @dataclass
-class World:
-    """An ingestor at work and everybody it talks to."""
+class Neighbours:
+    """Everybody an ingestor talks to; ``settings`` tell it where they are."""
 
     broker: FakeBroker
     gateway: FakeGateway
     relay: FakeRelay
     context: zmq.asyncio.Context
+    settings: dict[str, Any]
+
+
+@dataclass
+class World(Neighbours):
+    """An ingestor at work and everybody it talks to."""
+
     stop: asyncio.Event
     ingestor: asyncio.Task[None]
-    settings: IngestorSettings
 
 
 FAST: dict[str, Any] = {
@@ -110,7 +124,7 @@ FAST: dict[str, Any] = {
 
 
 @asynccontextmanager
-async def running_world(folder: Path, url: str, *, slots: int = 2, **settings: Any) -> AsyncIterator[World]:
+async def running_neighbours(folder: Path, exchanges: Path) -> AsyncIterator[Neighbours]:
     async with AsyncExitStack() as stack:
         context = stack.enter_context(zmq.asyncio.Context())
         broker = FakeBroker(context)
@@ -122,21 +136,49 @@ async def running_world(folder: Path, url: str, *, slots: int = 2, **settings: A
         relay_at = await stack.enter_async_context(
             grpc_peer(lambda s: relay_rpc.add_IngestorServiceServicer_to_server(relay, s))
         )
-        values = {
-            **FAST, "broker": broker.address, "gateway": gateway_at, "relay": relay_at,
-            "exchanges": exchanges_file(folder, url, slots=slots), **settings,
+        settings = {
+            **FAST, "broker": broker.address, "gateway": gateway_at, "relay": relay_at, "exchanges": exchanges,
+            "budget_dir": folder / "budgets",
         }  # fmt: skip
-        config = IngestorSettings(**values)
+        neighbours = Neighbours(broker, gateway, relay, context, settings)
+        try:
+            yield neighbours
+        finally:
+            gateway.gate.set()
+            neighbours.broker.close()
+
+
+@asynccontextmanager
+async def running_world(folder: Path, url: str, *, slots: int = 2, **settings: Any) -> AsyncIterator[World]:
+    async with running_neighbours(folder, exchanges_file(folder, url, slots=slots)) as there:
+        values = {**there.settings, **settings}
         stop = asyncio.Event()
-        ingestor = asyncio.create_task(work(config, stop))
-        world = World(broker, gateway, relay, context, stop, ingestor, config)
+        ingestor = asyncio.create_task(work(IngestorSettings(**values), stop))
+        world = World(there.broker, there.gateway, there.relay, there.context, values, stop, ingestor)
         try:
             yield world
         finally:
             stop.set()
-            gateway.gate.set()
+            there.gateway.gate.set()
             await ingestor
             world.broker.close()
+
+
+@asynccontextmanager
+async def ingestor_process(settings: dict[str, Any]) -> AsyncIterator[asyncio.subprocess.Process]:
+    """``python -m services.ingestor``; killed at the end if it still runs."""
+    own = {k.upper(): str(v) for k, v in settings.items()}
+    environment = {f"DEXORDER_INGESTOR_{k}": v for k, v in own.items() if k != "EXCHANGES"}
+    environment["DEXORDER_EXCHANGES"] = own["EXCHANGES"]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "services.ingestor", cwd=ROOT, env=os.environ | environment
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
 
 
 StartWorld = Callable[..., AbstractAsyncContextManager[World]]

@@ -95,6 +95,16 @@ class FakeRelay(relay_rpc.IngestorServiceServicer):
     reports: list[relay_pb.ReportPageRequest] = field(default_factory=list)
     fenced: set[str] = field(default_factory=set)
     trouble: list[grpc.StatusCode] = field(default_factory=list)
+    markets: asyncio.Queue[relay_pb.ReportMarketsRequest] = field(default_factory=asyncio.Queue)
+    markets_trouble: list[grpc.StatusCode] = field(default_factory=list)
+
+    async def ReportMarkets(
+        self, request: relay_pb.ReportMarketsRequest, context: Any
+    ) -> relay_pb.ReportMarketsResponse:
+        self.markets.put_nowait(request)
+        if self.markets_trouble:
+            await context.abort(self.markets_trouble.pop(0), "as the test wants it")
+        return relay_pb.ReportMarketsResponse()
 
     async def ReportPage(self, request: relay_pb.ReportPageRequest, context: Any) -> relay_pb.ReportPageResponse:
         if self.trouble:

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from services.common.market import SECOND_NS, Ticker, TimeRange, open_times
 from services.common.page import Candle
 from services.ingestor.config import IngestorSettings
-from services.ingestor.exchange import ExchangeFailure, ImpossibleCandle
+from services.ingestor.failures import ExchangeFailure, ImpossibleCandle
 from services.ingestor.fetch import Fetcher, Missing, Page
 from services.ingestor.intake import Job
 from services.ingestor.metrics import IngestorMetrics

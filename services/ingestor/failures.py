@@ -1,0 +1,117 @@
+"""What a failed call to an exchange means: whether to ask again, and whether to leave the exchange alone first. Pure.
+
+ccxt.OperationFailed, a bad answer      ask again, up to ``attempts`` times, with backoff and jitter
+429, 418, a rate-limit code             the same, and nobody asks the venue before Retry-After (or the ban) is over
+403, 404, 451                           ``refused_attempts`` tries
+any other ccxt error                    no second try
+the same impossible candle three times  no further try
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+
+import aiohttp
+import ccxt.async_support as ccxt
+
+from services.common.market import SECOND_NS
+from services.ingestor.validation import MS_NS, BadAnswer
+
+_EQUAL_FAULTS = 3
+_BAN_UNTIL = re.compile(r"banned until (\d{13})")
+_STATUS = re.compile(r"^\S+ (?:\S+ \S+ )?(\d{3}) ")
+_TOO_MANY = (429, 418)
+
+
+class ExchangeFailure(Exception):
+    """The exchange refuses, or stays bad after all tries; the message says which question and how it ended."""
+
+
+class ImpossibleCandle(ExchangeFailure):
+    """The exchange keeps answering a candle that can't be one.
+
+    Attributes:
+        open_ns: Its open time.
+    """
+
+    def __init__(self, message: str, open_ns: int) -> None:
+        super().__init__(message)
+        self.open_ns = open_ns
+
+
+class Failures:
+    """What went wrong with one question so far."""
+
+    def __init__(self, venue: str, what: str, *, refused_attempts: int) -> None:
+        self._venue = venue
+        self._what = what
+        self._refused_attempts = refused_attempts
+        self._refused = 0
+        self._faults: Counter[str] = Counter()
+
+    def worth_another(self, error: BaseException) -> bool:
+        """Take in one more failure; whether to ask again if there are tries left."""
+        if isinstance(error, BadAnswer):
+            self._faults[str(error)] += 1
+            return error.open_ns is None or self._faults[str(error)] < _EQUAL_FAULTS
+        if status_of(error) in (403, 404, 451):
+            self._refused += 1
+            return self._refused < self._refused_attempts
+        return may_heal(error)
+
+    def final(self, error: Exception, tries: int) -> ExchangeFailure:
+        """What to raise after the last try."""
+        text = f"{self._venue} gave no sound answer to {self._what} in {tries} tries: {brief(error)}"
+        if isinstance(error, BadAnswer) and error.open_ns is not None:
+            if self._faults[str(error)] >= _EQUAL_FAULTS:
+                return ImpossibleCandle(f"{self._venue} keeps answering {error}", error.open_ns)
+        elif isinstance(error, ccxt.BaseError) and not may_heal(error):
+            text = f"{self._venue} refuses {self._what}: {brief(error)}"
+        return ExchangeFailure(text)
+
+
+def may_heal(error: BaseException) -> bool:
+    """Whether a ccxt error says that the same question may be answered later."""
+    # ccxt reports a body that broke off as a plain ExchangeError; its cause tells.
+    return isinstance(error, ccxt.OperationFailed) or isinstance(error.__cause__, aiohttp.ClientError)
+
+
+def is_slow_down(error: BaseException) -> bool:
+    """Whether the exchange says, in its own code, that it is asked too often."""
+    return isinstance(error, (ccxt.DDoSProtection, ccxt.RateLimitExceeded))
+
+
+def kind_of(error: BaseException) -> str:
+    """A failure in a word, for metrics."""
+    return error.kind if isinstance(error, BadAnswer) else type(error).__name__
+
+
+def status_of(error: BaseException) -> int | None:
+    """The HTTP status ccxt wrote into an error's text, if it did."""
+    found = _STATUS.match(str(error))
+    return int(found.group(1)) if found else None
+
+
+def announced_pause(
+    status: int, headers: Mapping[str, str], body: str, *, default: float, wall_ns: int
+) -> float | None:
+    """Seconds for which an HTTP answer asks to be left alone; None if it does not.
+
+    The end of a ban in its text, else its Retry-After header, else ``default`` if it says "too many requests".
+    """
+    if status not in (403, *_TOO_MANY) and status < 500:
+        return None
+    until = _BAN_UNTIL.search(body)
+    if until:
+        return max(0.0, (int(until.group(1)) * MS_NS - wall_ns) / SECOND_NS)
+    value = next((v for k, v in headers.items() if k.lower() == "retry-after"), "")
+    if value.isdecimal():
+        return float(value)
+    return default if status in _TOO_MANY else None
+
+
+def brief(error: BaseException) -> str:
+    """One line of an error: its kind and the start of its text."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
