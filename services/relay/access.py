@@ -134,6 +134,7 @@ class Quotas:
 
         Raises:
             Exhausted: There is none; says what makes room.
+            InvalidRequest: It is too long to be admitted ever.
         """
         if caller is None:
             return
@@ -142,10 +143,14 @@ class Quotas:
         if requests > limits.unfinished_requests:
             raise self._refused(caller, "unfinished_requests", requests, limits.unfinished_requests, later)
         own = _periods(submission)
+        if own > limits.unfinished_periods:  # no time makes room for it, so a caller must not wait for that
+            raise InvalidRequest(
+                f"the range has {own} periods, {limits.unfinished_periods} are allowed for client_id "
+                f"{caller.client_id!r}; ask for a shorter one"
+            )
         periods = self._periods[caller.client_id] + own
         if periods > limits.unfinished_periods:
-            hint = later if own <= limits.unfinished_periods else "ask for a shorter range"
-            raise self._refused(caller, "unfinished_periods", periods, limits.unfinished_periods, hint)
+            raise self._refused(caller, "unfinished_periods", periods, limits.unfinished_periods, later)
 
     @contextmanager
     def stream(self, caller: Caller | None) -> Iterator[None]:
