@@ -34,6 +34,8 @@ CALL_SECONDS = 10.0
 """How long one attempt of a call may take."""
 REOPEN_SECONDS = 0.2
 """Pause before a stream that broke is opened again."""
+CROWDED_SECONDS = 2.0
+"""The same where the caller has too many streams open already."""
 OnProgress = Callable[[records.Progress], None]
 T = TypeVar("T")
 _RAISES = {
@@ -272,12 +274,14 @@ class AsyncClient:
     async def _stream(self, request_id: str, start: Callable[[], Any]) -> AsyncIterator[Any]:
         """Messages of a stream without an end, opened again whenever it breaks and the relay answers again."""
         while True:
-            call = start()
+            call, pause = start(), REOPEN_SECONDS
             try:
                 async for message in call:
                     yield message
             except grpc.aio.AioRpcError as error:
-                if not _passing(error):
+                if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+                    pause = CROWDED_SECONDS
+                elif not _passing(error):
                     raise _translated(error) from None
             except asyncio.CancelledError:
                 # grpcio raises this too when the server, on its way down, cancels the call.
@@ -285,7 +289,7 @@ class AsyncClient:
                     raise
             finally:
                 call.cancel()
-            await asyncio.sleep(REOPEN_SECONDS)
+            await asyncio.sleep(pause)
             await self.get_request(request_id)
 
     async def _call(self, method: Callable[..., Awaitable[T]], request: Any) -> T:

@@ -28,6 +28,7 @@ class FakeRelay:
         refuse: error_message of an INVALID answer; empty accepts.
         no_room: So many submissions are refused because the caller's quota is used up.
         unavailable: So many calls are refused as UNAVAILABLE first.
+        crowded: So many streams are refused because the caller has too many open.
         break_streams: So many streams break before their first message.
         silent: The notification never comes, though the record ends.
         stuck: Nothing ends.
@@ -42,6 +43,7 @@ class FakeRelay:
     refuse: str = ""
     no_room: int = 0
     unavailable: int = 0
+    crowded: int = 0
     break_streams: int = 0
     silent: bool = False
     stuck: bool = False
@@ -160,6 +162,9 @@ class _Servicer(rpc.RelayServiceServicer):
         await asyncio.Event().wait()
 
     async def _break(self, context: Any) -> None:
+        if self.fake.crowded:
+            self.fake.crowded -= 1
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "open_streams would be 3")
         if self.fake.break_streams:
             self.fake.break_streams -= 1
             await context.abort(grpc.StatusCode.UNAVAILABLE, "restarting")

@@ -86,6 +86,14 @@ async def test_a_relay_that_comes_back_is_waited_for(fake: FakeRelay) -> None:
     assert len(fake.submitted) == 1
 
 
+async def test_a_stream_too_many_is_opened_later(fake: FakeRelay, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aio, "CROWDED_SECONDS", 0.01)
+    fake.crowded = 5
+    async with AsyncClient(fake.address) as client:
+        assert (await client.history(*ASKED)).num_rows == HOURS
+    assert not fake.crowded
+
+
 async def test_no_relay_at_all_is_one_sentence() -> None:
     async with AsyncClient("127.0.0.1:1", patience_seconds=0.5) as client:
         with pytest.raises(errors.RelayUnreachable, match=r"127\.0\.0\.1:1 does not answer"):
