@@ -42,13 +42,13 @@ from services.relay.model import (
 )
 from services.relay.notifications import Signals, check_topic
 from services.relay.schema import Batch
-from services.relay.store import Store
+from services.relay.store import FORGOTTEN_AT_ONCE, Store
 
 log = structlog.get_logger(__name__)
 TICK_SECONDS = 0.25
 WATCH_SECONDS = 0.1
 RETRY_NS = 5 * SECOND_NS
-PRUNE_NS = 3_600 * SECOND_NS
+FORGET_SECONDS = 3_600
 NOTIFICATIONS_IN_A_READ = 500
 
 
@@ -100,6 +100,7 @@ class Engine:
             self._tasks = tasks
             tasks.create_task(self._dispatch(sender))
             tasks.create_task(self._tick())
+            tasks.create_task(self._forget())
             tasks.create_task(self._fail_stop())
             self._consider()
             self._wake.set()
@@ -326,7 +327,6 @@ class Engine:
 
     async def _tick(self) -> None:
         last_ns = self._clock.monotonic_ns()
-        pruned_ns = last_ns - PRUNE_NS
         while True:
             await asyncio.sleep(TICK_SECONDS)
             now_ns = self._clock.monotonic_ns()
@@ -341,11 +341,14 @@ class Engine:
                 await self._cut_short(request, Status.TIMEOUT, f"no progress for {seconds:g} s")
             self._consider()
             self._wake.set()  # a job's wait after a failure may be over
-            if now_ns - pruned_ns >= PRUNE_NS:
-                pruned_ns = now_ns
-                batch = Batch()
-                batch.prune(self._clock.wall_ns() - int(self._settings.retention_days * 86_400 * SECOND_NS))
-                self._store.commit(batch)
+
+    async def _forget(self) -> None:
+        """Forget what has ended long ago; piece by piece, so that nobody waits behind the whole of it."""
+        while True:
+            before_ns = self._clock.wall_ns() - int(self._settings.retention_days * 86_400 * SECOND_NS)
+            while await self._store.forget(before_ns) == FORGOTTEN_AT_ONCE:
+                pass
+            await asyncio.sleep(FORGET_SECONDS)
 
     async def _fail_stop(self) -> None:
         await asyncio.shield(self._store.failed)

@@ -48,6 +48,13 @@ CREATE INDEX notifications_by_request ON notifications (request_id);
 )
 """How a file comes from each version to the next; a new one takes them all. What was released is never edited."""
 VERSION = len(STEPS)
+FORGET = (
+    "DELETE FROM notifications WHERE request_id IN"
+    " (SELECT request_id FROM requests WHERE completed_ns < ? ORDER BY completed_ns, sequence LIMIT ?)",
+    "DELETE FROM requests WHERE sequence IN"
+    " (SELECT sequence FROM requests WHERE completed_ns < ? ORDER BY completed_ns, sequence LIMIT ?)",
+)
+"""Requests that ended before a time, at most so many, oldest first; with their notifications, which go first."""
 REQUEST_COLUMNS = (
     "sequence, request_id, ticker, start_ns, end_ns, period_seconds, most, client_id, submitted_ns, planned_end_ns, "
     "state, progress, status, error, answered_end_ns, completed_ns, row_count, empty_periods, missing, snapshot_id"
@@ -160,15 +167,6 @@ class Batch:
             " WHERE excluded.fetched_ns >= fetched_ns",
             exchange, listed.fetched_ns, json.dumps(listed.markets, separators=(",", ":")),
         )  # fmt: skip
-
-    def prune(self, completed_before_ns: int) -> None:
-        """Forget requests that ended before a time, and their notifications."""
-        self._add(
-            "DELETE FROM notifications WHERE request_id IN"
-            " (SELECT request_id FROM requests WHERE state = ? AND completed_ns < ?)",
-            State.FINISHED, completed_before_ns,
-        )  # fmt: skip
-        self._add("DELETE FROM requests WHERE state = ? AND completed_ns < ?", State.FINISHED, completed_before_ns)
 
 
 def _dump(ranges: Iterable[TimeRange]) -> str:

@@ -26,6 +26,7 @@ from services.relay.jobs import Job, LiveRequest, Phase
 from services.relay.lock import sole_owner
 from services.relay.model import Listed, Market, Notification, Record, State
 from services.relay.schema import (
+    FORGET,
     REQUEST_COLUMNS,
     Batch,
     job_owner,
@@ -37,6 +38,7 @@ from services.relay.schema import (
 
 T = TypeVar("T")
 MOST_IN_A_GROUP = 256
+FORGOTTEN_AT_ONCE = 500
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,15 @@ class Store:
         def run(connection: sqlite3.Connection) -> None:
             for sql, values in statements:
                 connection.execute(sql, values)
+
+        return self._give(run)
+
+    def forget(self, completed_before_ns: int) -> asyncio.Future[int]:
+        """Forget requests that ended before a time, with their notifications; how many, at most FORGOTTEN_AT_ONCE."""
+
+        def run(connection: sqlite3.Connection) -> int:
+            counts = [connection.execute(sql, (completed_before_ns, FORGOTTEN_AT_ONCE)).rowcount for sql in FORGET]
+            return counts[-1]
 
         return self._give(run)
 

@@ -19,13 +19,12 @@ from services.common.config import BadSettings
 from services.common.errors import Unavailable
 from services.common.market import TimeRange
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
 from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
 from services.relay import schema
 from services.relay.board import Board
 from services.relay.dispatch import Dispatcher, Slot, SlotKind
 from services.relay.jobs import Phase
-from services.relay.model import FinalResult, FinalStatus, Market, Outcome, PageResult, State, Status, Submission
+from services.relay.model import FinalResult, FinalStatus, Market, Outcome, PageResult, Status, Submission
 from services.relay.schema import Batch
 from services.relay.store import Store, open_store
 from tests.unit.services.relay.harness import ROOT, TICKER, at, environment, free_port, minute, request, suite
@@ -190,19 +189,6 @@ async def test_commits_keep_their_order_and_a_failed_one_stops_the_store(tmp_pat
     with pytest.raises(sqlite3.OperationalError):
         await asyncio.shield(store.failed)
     await store.close()
-
-
-async def test_ended_requests_are_forgotten_after_their_retention(tmp_path: Path) -> None:
-    async with suite(tmp_path) as s:
-        await s.queued("old", 0, 10)
-        await s.queued("live", 20, 30)
-        await s.relay.CancelRequest(rpb.CancelRequestRequest(request_id="old"))
-    async with suite(tmp_path, retention_days=1e-12) as s:
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            while True:  # pruning starts with the first tick
-                await s.record("old")
-        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
-        assert (await s.record("live")).state == State.QUEUED
 
 
 async def test_a_file_of_the_first_version_opens_and_keeps_its_data(tmp_path: Path) -> None:
