@@ -33,7 +33,7 @@ _MOST_FRAME_BYTES = 1 << 20
 _LINGER_MS = 1_000
 _FLUSH_SECONDS = 2.0
 _REFUSED_SECONDS = 2.0
-_REFUSED = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+_REFUSED = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 _EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | _REFUSED
 
 
@@ -118,9 +118,7 @@ class Worker:
             except* _Lost:
                 log.warning("lost the broker", broker=self._settings.broker)
             except* _Refused:
-                log.error(
-                    "the broker and we don't agree on CURVE: keys or settings differ", broker=self._settings.broker
-                )
+                log.error("no handshake with the broker; is CURVE set alike?", broker=self._settings.broker)
                 await asyncio.sleep(_REFUSED_SECONDS)
             self._connected.clear()
             await self._on_connected(False)

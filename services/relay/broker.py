@@ -1,19 +1,22 @@
 """The broker's socket: frames in, checked and handed to the engine; dispatches out. Port 5567's table is in
-``services/common/broker_frames.py``; whatever is not in it is dropped and counted, the peer stays connected.
+``services/common/broker_frames.py``; whatever is not in it is dropped and counted, the peer stays connected. With CURVE
+on, a peer without an allowed key gets no connection, so that none of its frames comes this far.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Protocol
 
 import structlog
 import zmq
 import zmq.asyncio
+from zmq.utils.monitor import parse_monitor_message
 
 from services.common.broker_frames import FROM_INGESTOR, BadFrame, Frame, decode, encode
+from services.common.curve import curve_server
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from services.relay.config import RelaySettings
 from services.relay.dispatch import Slot, SlotKind
@@ -22,6 +25,12 @@ from services.relay.model import Dispatch
 
 log = structlog.get_logger(__name__)
 FRAMES_BEFORE_A_BREAK = 100
+_MONITOR = "inproc://broker-monitor"
+_REFUSALS = {
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH: "key",
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "protocol",
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "other",
+}
 
 
 class Handler(Protocol):
@@ -45,12 +54,22 @@ class Handler(Protocol):
 class Broker:
     """A bound ROUTER. ``open_broker`` makes one."""
 
-    def __init__(self, socket: zmq.asyncio.Socket, metrics: RelayMetrics) -> None:
-        self._socket, self._metrics = socket, metrics
+    def __init__(self, socket: zmq.asyncio.Socket, monitor: zmq.asyncio.Socket, metrics: RelayMetrics) -> None:
+        self._socket, self._monitor, self._metrics = socket, monitor, metrics
         self.address = socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\x00")
 
     async def run(self, handler: Handler) -> None:
         """Take frames until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._take_frames(handler))
+            tasks.create_task(self._count_refusals())
+
+    async def _count_refusals(self) -> None:
+        while True:
+            event = parse_monitor_message(await self._monitor.recv_multipart())["event"]
+            self._metrics.connections_refused.labels(_REFUSALS[zmq.Event(event)]).inc()
+
+    async def _take_frames(self, handler: Handler) -> None:
         taken = 0
         while True:
             identity, *frames = await self._socket.recv_multipart()
@@ -122,14 +141,18 @@ def _of_job(identity: bytes, message: Frame, handler: Handler) -> bool:
 
 @contextmanager
 def open_broker(settings: RelaySettings, metrics: RelayMetrics) -> Iterator[Broker]:
-    """Bind the ROUTER; frames still unsent at the end are dropped.
+    """Bind the ROUTER; frames still unsent at the end are dropped. Needs a running event loop.
 
     Raises:
         OSError: The address can't be bound.
+        ValueError: A key file can't be used.
     """
     context = zmq.asyncio.Context()
-    socket = context.socket(zmq.ROUTER)
-    try:
+    socket, monitor = context.socket(zmq.ROUTER), context.socket(zmq.PAIR)
+    with ExitStack() as closing:
+        closing.callback(context.term)
+        closing.callback(monitor.close, linger=0)
+        closing.callback(socket.close)
         heartbeat_ms = int(settings.broker_heartbeat_seconds * 1_000)
         for option, value in (
             (zmq.LINGER, 0),
@@ -139,14 +162,20 @@ def open_broker(settings: RelaySettings, metrics: RelayMetrics) -> Iterator[Brok
             (zmq.HEARTBEAT_IVL, heartbeat_ms),
             (zmq.HEARTBEAT_TIMEOUT, 2 * heartbeat_ms),
             (zmq.HEARTBEAT_TTL, 3 * heartbeat_ms),
+            (zmq.HANDSHAKE_IVL, 2 * heartbeat_ms),  # who connects and says nothing does not hold a file descriptor
             (zmq.IPV6, int("[" in settings.broker_listen)),
         ):
             socket.setsockopt(option, value)
+        if settings.broker_curve_key and settings.broker_curve_clients:
+            closing.enter_context(
+                curve_server(context, socket, settings.broker_curve_key, settings.broker_curve_clients)
+            )
+        monitor.setsockopt(zmq.RCVHWM, 0)  # a full monitor would block the thread that serves all connections
+        socket.monitor(_MONITOR, sum(_REFUSALS))
+        closing.callback(socket.disable_monitor)
+        monitor.connect(_MONITOR)
         try:
             socket.bind(settings.broker_listen)
         except zmq.ZMQError as error:
             raise OSError(f"can't listen on {settings.broker_listen}: {error}") from error
-        yield Broker(socket, metrics)
-    finally:
-        socket.close()
-        context.term()
+        yield Broker(socket, monitor, metrics)

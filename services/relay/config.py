@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from services.common.config import ServiceSettings
+from services.common.curve import KeyFolder, SecretKeyFile
 from services.relay.access import Limits
 
 
@@ -26,6 +28,10 @@ class RelaySettings(ServiceSettings):
     """Largest frame an ingestor may send, in bytes; a peer that sends a larger one is disconnected."""
     broker_heartbeat_seconds: float = Field(default=5.0, gt=0)
     """Time between ZMTP pings, in seconds; a peer silent for three of them is dropped."""
+    broker_curve_key: SecretKeyFile | None = None
+    """The broker's own .key_secret file, open to nobody else; with broker_curve_clients it turns CURVE on."""
+    broker_curve_clients: KeyFolder | None = None
+    """Folder of the public .key files of those ingestors that may connect; read again when it changes."""
     most_slots_per_ingestor: int = Field(default=1_000, ge=1)
     """Offers kept for one socket identity; further ones are dropped and counted."""
     db: Path = Path("relay.db")
@@ -69,6 +75,12 @@ class RelaySettings(ServiceSettings):
             open_streams=self.quota_open_streams,
         )
 
+    @model_validator(mode="after")
+    def _whole_curve(self) -> Self:
+        if (self.broker_curve_key is None) != (self.broker_curve_clients is None):
+            raise ValueError("broker_curve_key and broker_curve_clients go together")
+        return self
+
     def exposed_addresses(self) -> list[str]:
-        """The broker's frames are never encrypted, so it counts whatever the gRPC side has."""
-        return [*super().exposed_addresses(), self.broker_listen]
+        """The broker's frames are encrypted by CURVE alone, whatever the gRPC side has."""
+        return [*super().exposed_addresses(), *([] if self.broker_curve_key else [self.broker_listen])]

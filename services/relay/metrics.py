@@ -22,6 +22,12 @@ class RelayMetrics:
             "dexorder_relay_requeues", "Dispatches that ended without a result.", ["reason"], registry=registry
         )
         self.dropped = Counter("dexorder_relay_frames_dropped", "Broker frames ignored.", ["reason"], registry=registry)
+        self.connections_refused = Counter(
+            "dexorder_relay_broker_connections_refused",
+            "Ingestors' handshakes that failed.",
+            ["reason"],
+            registry=registry,
+        )
         self.submitted = Counter("dexorder_relay_submissions", "Submissions answered.", ["status"], registry=registry)
         self.refused = Counter(
             "dexorder_relay_quota_refusals", "Calls refused for a quota.", ["client_id", "quota"], registry=registry
