@@ -19,17 +19,23 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog import load_catalog
 
 from dexorder.demo import MARKER, processes_marked
+from dexorder.records import RequestRecord, record_from
+from services.common.channel import open_sync_channel
 from services.common.market import PERIOD_SECONDS, SECOND_NS, TimeRange
 from services.exchange_sim.candles import CandleQuery
 from services.exchange_sim.config import SimSettings
 from services.exchange_sim.instruments import INSTRUMENTS
 from services.exchange_sim.market import SyntheticMarket
 from services.exchange_sim.periods import PERIODS
+from services.gen.dexorder.ingest.v1 import ingest_pb2
+from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
+from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
 
 ROOT = Path(__file__).resolve().parents[2]
 VALUES = ["open", "high", "low", "close", "volume"]
@@ -49,6 +55,11 @@ class Suite:
     @property
     def relay(self) -> str:
         return f"127.0.0.1:{self.base_port}"
+
+    def address(self, part: str) -> str:
+        """host:port that the part's users connect to."""
+        state = json.loads((self.directory / "suite.json").read_text())
+        return str(state["parts"][part]["address"])
 
     def dexorder(self, *arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
         """Run one command against this suite."""
@@ -75,6 +86,38 @@ class Suite:
     def kill(self, part: str) -> None:
         """`kill -9`; the supervisor starts it again."""
         os.kill(self.pid(part), signal.SIGKILL)
+
+    def is_new(self, part: str, old_pid: int) -> bool:
+        """Whether the part is ready as another process than ``old_pid``."""
+        state = json.loads((self.directory / "suite.json").read_text())["parts"][part]
+        return bool(state["state"] == "ready" and state["pid"] not in (None, old_pid))
+
+    def record(self, request_id: str) -> RequestRecord | None:
+        """A request's record, asked once over a connection of its own; None when the relay does not answer."""
+        try:
+            with open_sync_channel(self.relay) as channel:
+                answer = rpc.RelayServiceStub(channel).GetRequest(
+                    pb.GetRequestRequest(request_id=request_id), timeout=5
+                )
+        except grpc.RpcError as error:
+            if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                return None
+            raise
+        return record_from(answer.record)
+
+    def notifications(self, request_id: str, seconds: float = 3) -> list[str]:
+        """Distinct statuses announced for the request within so many seconds; every repeat must say the same."""
+        seen: set[str] = set()
+        with open_sync_channel(self.relay) as channel:
+            stream = rpc.RelayServiceStub(channel).SubscribeNotifications(
+                pb.SubscribeNotificationsRequest(topic=f"HISTORY_READY:{request_id}"), timeout=seconds
+            )
+            try:
+                for item in stream:
+                    seen.add(ingest_pb2.HistoryReadyNotification.NotificationStatus.Name(item.notification.status))
+            except grpc.RpcError as error:
+                assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        return sorted(seen)
 
     def wait_ready(self, seconds: float = READY_SECONDS) -> None:
         """Until every part is ready."""
@@ -192,11 +235,11 @@ def oracle(symbol: str, period: str, span: TimeRange) -> pa.Table:
 def assert_equal(rows: pa.Table, expected: pa.Table) -> None:
     """Same keys in the same number, same values bit for bit."""
     times = pc.cast(rows["open_time"], pa.int64())
-    assert len(rows) == len(expected)
     assert len(pc.unique(times)) == len(rows), "doubled rows"
-    assert times.to_pylist() == expected["open_time"].to_pylist()
+    assert len(rows) == len(expected)
+    assert times.equals(expected["open_time"]), "other keys"
     for name in VALUES:
-        assert rows[name].to_pylist() == expected[name].to_pylist(), name
+        assert rows[name].equals(expected[name]), name
 
 
 def minutes(start_minute: int, count: int) -> TimeRange:

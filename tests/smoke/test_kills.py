@@ -11,55 +11,21 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
 
 from services.common.market import TimeRange, iso
-from tests.smoke.harness import Suite, assert_equal, minutes, oracle, running_suite
+from tests.smoke.harness import Suite, assert_equal, minutes, oracle
+from tests.smoke.recorded import recorded
 
 pytestmark = [pytest.mark.smoke, pytest.mark.timeout(900)]
 
 CANDLES = 12_000
-FAULTS = [
-    {"kind": kind, "every": every, "path": "/api/v3/klines"}
-    for kind, every in (("empty", 17), ("html", 19), ("http_502", 23), ("hole", 29), ("drop_last", 31))
-]
 SYMBOLS = {
     "relay": "BTC/USDT", "ingestor": "ETH/USDT", "gateway": "SOL/USDT", "udsource": "XRP/USDT", "spark": "ADA/USDT"
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suite]:
-    folder = tmp_path_factory.mktemp("suite")
-    pq.write_table(recorded(), folder / "recorded.parquet")
-    with running_suite(
-        folder / "state",
-        "--recorded",
-        f"{folder / 'recorded.parquet'}=HOLE/USDT",
-        DEXORDER_SIM_FAULTS=json.dumps(FAULTS),
-        DEXORDER_SIM_LATENCY_MS="400",
-        DEXORDER_RELAY_LEASE_SECONDS="6",
-    ) as running:
-        yield running
-
-
-def recorded() -> pa.Table:
-    """A day and a half of minutes of which about 8 % are truly missing, some of them in a row."""
-    dice = random.Random(7)
-    times = [1_704_067_200_000 + 60_000 * i for i in range(2_160) if dice.random() > 0.05 and not 700 <= i < 760]
-    prices = [100 + dice.random() for _ in times]
-    return pa.table(
-        {
-            "timestamp": times, "open": prices, "high": [p + 1 for p in prices], "low": [p - 1 for p in prices],
-            "close": prices, "volume": [dice.random() for _ in times],
-        }
-    )  # fmt: skip
 
 
 def start_history(suite: Suite, symbol: str, span: TimeRange) -> subprocess.Popen[str]:
@@ -89,28 +55,7 @@ def test_a_killed_part_loses_and_doubles_nothing(suite: Suite, part: str) -> Non
     assert_equal(suite.rows(f"{symbol}.SIM", 60, span), oracle(symbol, "1m", span))
     record = json.loads(suite.dexorder("requests", "show", answer["request_id"], "--json").stdout)
     assert record["status"] == "OK"
-    assert notifications(suite, answer["request_id"]) == ["OK"], "one final status, announced"
-
-
-def notifications(suite: Suite, request_id: str) -> list[str]:
-    """Distinct statuses announced for the request so far; every repeat must say the same."""
-    import grpc
-
-    from services.gen.dexorder.ingest.v1 import ingest_pb2
-    from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
-    from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
-
-    seen: list[str] = []
-    with grpc.insecure_channel(suite.relay) as channel:
-        stream = rpc.RelayServiceStub(channel).SubscribeNotifications(
-            pb.SubscribeNotificationsRequest(topic=f"HISTORY_READY:{request_id}"), timeout=3
-        )
-        try:
-            for item in stream:
-                seen.append(ingest_pb2.HistoryReadyNotification.NotificationStatus.Name(item.notification.status))
-        except grpc.RpcError as error:
-            assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    return sorted(set(seen))
+    assert suite.notifications(answer["request_id"]) == ["OK"], "one final status, announced"
 
 
 def test_the_same_range_again_is_answered_from_the_table(suite: Suite) -> None:

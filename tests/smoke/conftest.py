@@ -1,0 +1,33 @@
+"""One running suite for the kills and the shortened campaigns; the exchange answers some calls badly all the time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.smoke.harness import Suite, running_suite
+from tests.smoke.recorded import recorded
+
+FAULTS = [
+    {"kind": kind, "every": every, "path": "/api/v3/klines"}
+    for kind, every in (("empty", 17), ("html", 19), ("http_502", 23), ("hole", 29), ("drop_last", 31))
+]
+
+
+@pytest.fixture(scope="session")
+def suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suite]:
+    folder = tmp_path_factory.mktemp("suite")
+    pq.write_table(recorded(), folder / "recorded.parquet")
+    with running_suite(
+        folder / "state",
+        "--recorded",
+        f"{folder / 'recorded.parquet'}=HOLE/USDT",
+        DEXORDER_SIM_FAULTS=json.dumps(FAULTS),
+        DEXORDER_SIM_LATENCY_MS="400",
+        DEXORDER_RELAY_LEASE_SECONDS="6",
+        DEXORDER_SPARK_FAULT=f"die_before_checkpoint:1:{folder / 'fuse'}",
+    ) as running:
+        yield running

@@ -1,0 +1,141 @@
+"""Backfills one beside the other, as long as a campaign goes on, and what must be true of all of them afterwards."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import Self
+
+import grpc
+import pyarrow as pa
+
+from dexorder.records import State, Status
+from services.common.channel import open_sync_channel
+from services.common.market import TimeRange
+from services.gen.dexorder.ingest.v1 import ingest_pb2
+from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
+from tests.smoke.harness import Suite, assert_equal, minutes, oracle, wait_for
+
+FIRST_MINUTE = -2_900_000
+SYMBOLS = ("BTC/USDT", "ETH/USDT", "LTC/USDT", "BNB/USDT", "XRP/USDT", "ADA/USDT", "TRX/USDT", "ETH/BTC", "ETH/USD")
+"""Each was listed before FIRST_MINUTE."""
+LAST_MINUTE = 1_100_000
+
+
+@dataclass(frozen=True)
+class Backfill:
+    """One request of a campaign."""
+
+    request_id: str
+    symbol: str
+    span: TimeRange
+
+
+class Backfills:
+    """Keeps ``at_once`` requests fetching, each for the ``candles`` behind the last one; a context manager.
+
+    A request counts as fetching until all its pages are in Kafka, so that the slots are busy also while Spark is down.
+    """
+
+    def __init__(
+        self, suite: Suite, client_id: str, *, candles: int, at_once: int = 2, symbols: tuple[str, ...] = SYMBOLS
+    ) -> None:
+        self.sent: list[Backfill] = []
+        self.client_id = client_id
+        self._suite, self._candles, self._at_once, self._symbols = suite, candles, at_once, symbols
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="backfills")
+        self._error: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        assert self._error is None, self._error
+
+    def check(self) -> None:
+        """Fail as soon as the relay denies a request it had accepted, or the like."""
+        assert self._error is None, self._error
+
+    def assert_all_ended_well(self, announced: dict[str, set[str]] | None = None, seconds: float = 600) -> int:
+        """Once stopped: every request has one status, OK, and the table is the oracle's; the number of rows.
+
+        Args:
+            announced: What a listener heard for each request.
+            seconds: For the requests that are still under way.
+        """
+        suite = self._suite
+        for each in self.sent:
+            wait_for(lambda: self._ended(each), seconds, suite.logs)  # noqa: B023 - called at once
+            record = suite.record(each.request_id)
+            assert record is not None
+            assert (record.status, record.row_count) == (Status.OK, self._candles), record
+        if announced is not None:
+            wait_for(lambda: len(announced) >= len(self.sent), 60, lambda: str(announced))
+            assert announced == {each.request_id: {"OK"} for each in self.sent}
+        for symbol in self._symbols:
+            spans = [each.span for each in self.sent if each.symbol == symbol]
+            if spans:  # neighbours, so this also finds rows that nobody asked for
+                whole = TimeRange(spans[0].start_ns, spans[-1].end_ns)
+                expected = pa.concat_tables([oracle(symbol, "1m", span) for span in spans])
+                assert_equal(suite.rows(f"{symbol}.SIM", 60, whole), expected)
+        return len(self.sent) * self._candles
+
+    def _ended(self, each: Backfill) -> bool:
+        record = self._suite.record(each.request_id)
+        return record is not None and record.state is State.FINISHED
+
+    def _run(self) -> None:
+        try:
+            fetching: list[Backfill] = []
+            while not self._stop.wait(0.2):
+                fetching = [each for each in fetching if not self._fetched(each)]
+                while len(fetching) < self._at_once and not self._stop.is_set():
+                    fetching.append(self._submit())
+        except BaseException as error:
+            self._error = error
+
+    def _fetched(self, each: Backfill) -> bool:
+        record = self._suite.record(each.request_id)
+        if record is None:
+            return False
+        progress = record.progress
+        return record.state is State.FINISHED or 0 < progress.expected_periods == progress.settled_periods
+
+    def _submit(self) -> Backfill:
+        number, room = len(self.sent), (LAST_MINUTE - FIRST_MINUTE) // self._candles
+        symbol = self._symbols[number // room]
+        span = minutes(FIRST_MINUTE + number % room * self._candles, self._candles)
+        each = Backfill(f"{self.client_id}-{number}", symbol, span)
+        submit(self._suite, historical(each.request_id, symbol, span, self.client_id))
+        self.sent.append(each)
+        return each
+
+
+def historical(
+    request_id: str, symbol: str, span: TimeRange, client_id: str | None = None
+) -> ingest_pb2.SubmitHistoricalRequest:
+    """A request for one-minute candles."""
+    return ingest_pb2.SubmitHistoricalRequest(
+        request_id=request_id, ticker=f"{symbol}.SIM", start_time=span.start_ns, end_time=span.end_ns,
+        period_seconds=60, client_id=client_id,
+    )  # fmt: skip
+
+
+def submit(suite: Suite, request: ingest_pb2.SubmitHistoricalRequest, seconds: float = 120) -> None:
+    """Until it is answered; a relay that restarts meanwhile knows it already."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            with open_sync_channel(suite.relay) as channel:
+                answer = rpc.RelayServiceStub(channel).SubmitHistorical(request, timeout=10)
+            assert answer.status != ingest_pb2.SubmitResponse.INVALID, answer.error_message
+            return
+        except grpc.RpcError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)

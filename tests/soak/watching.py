@@ -1,0 +1,199 @@
+"""What a campaign looks at while parts are down: the relay's file, its notifications, memory, health."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections import defaultdict
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from dexorder.supervisor.guard import session_members
+from services.common.channel import open_sync_channel
+from services.gen.dexorder.ingest.v1 import ingest_pb2
+from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
+from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
+from tests.smoke.harness import Suite
+
+
+@dataclass(frozen=True)
+class Held:
+    """A job that an ingestor works on; ``settled_ns`` of its range are in Kafka."""
+
+    job: int
+    job_id: str
+    request_id: str
+    ticker: str
+    start_ns: int
+    end_ns: int
+    settled_ns: float
+
+    @property
+    def in_the_middle(self) -> bool:
+        """Some of its pages are in Kafka and some are not."""
+        return 0 < self.settled_ns < self.end_ns - self.start_ns
+
+
+class RelayFile:
+    """The relay's database, read beside it: it also tells while the relay is down."""
+
+    def __init__(self, suite: Suite) -> None:
+        self._path = suite.directory / "relay.db"
+
+    def held(self) -> dict[int, Held]:
+        """The jobs that ingestors hold."""
+        rows = self.query(
+            "SELECT job, job_id, request_id, ticker, start_ns, end_ns, (SELECT total(r.end_ns - r.start_ns)"
+            " FROM ranges r WHERE r.owner = 'job:' || job AND r.kind = 'acked')"
+            " FROM jobs WHERE job_id IS NOT NULL AND NOT produced"
+        )
+        return {row[0]: Held(*row) for row in rows}
+
+    def ran_on(self, before: Held, settled_ns: float) -> bool:
+        """Whether a job has settled more than that, or is over."""
+        now = self.query(
+            "SELECT produced, phase, (SELECT total(r.end_ns - r.start_ns) FROM ranges r"
+            " WHERE r.owner = 'job:' || job AND r.kind = 'acked') FROM jobs WHERE job = ?",
+            before.job,
+        )
+        return not now or bool(now[0][0]) or now[0][1] != 1 or now[0][2] > settled_ns
+
+    def covered_ns(self) -> float:
+        """How much of all markets Spark has reported as committed; grows with every batch that lands."""
+        return float(self.query("SELECT total(end_ns - start_ns) FROM ranges WHERE kind = 'covered'")[0][0])
+
+    def jobs_of(self, request_id: str) -> int:
+        """Jobs that a request has made so far; they are forgotten some time after its end."""
+        return int(self.query("SELECT count(*) FROM jobs WHERE request_id = ?", request_id)[0][0])
+
+    def query(self, sql: str, *values: Any) -> list[Any]:
+        """One read."""
+        with closing(sqlite3.connect(f"file:{self._path}?mode=ro", uri=True, timeout=30)) as connection:
+            return connection.execute(sql, values).fetchall()
+
+
+class Listener:
+    """Follows a client's notifications by cursor, over every restart of the relay; a context manager."""
+
+    def __init__(self, suite: Suite, client_id: str) -> None:
+        self.statuses: defaultdict[str, set[str]] = defaultdict(set)
+        """Request -> the statuses announced for it."""
+        self._suite, self._topic = suite, f"RESPONSE:{client_id}"
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="listener")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _follow(self) -> None:
+        cursor = 0
+        while not self._stop.wait(0.1):
+            request = pb.SubscribeNotificationsRequest(topic=self._topic, after_cursor=cursor)
+            try:
+                with open_sync_channel(self._suite.relay) as channel:
+                    # cut every few seconds, so that the end of the campaign and each resume are both met
+                    for item in rpc.RelayServiceStub(channel).SubscribeNotifications(request, timeout=5):
+                        note = item.notification
+                        status = ingest_pb2.HistoryReadyNotification.NotificationStatus.Name(note.status)
+                        self.statuses[note.request_id].add(status)
+                        cursor = item.cursor
+            except grpc.RpcError:
+                continue
+
+
+@dataclass
+class HealthLog:
+    """Asks parts for their health all the time; a context manager."""
+
+    suite: Suite
+    parts: tuple[str, ...]
+    changes: dict[str, list[tuple[float, bool]]] = field(default_factory=dict)
+    """Part -> (monotonic seconds, SERVING) at each change."""
+
+    def __enter__(self) -> Self:
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._ask, args=(part,)) for part in self.parts]
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def serving(self, part: str) -> bool:
+        """What the part said last."""
+        return bool(self.changes.get(part)) and self.changes[part][-1][1]
+
+    def first(self, part: str, serving: bool, after_s: float) -> float:
+        """Seconds from a moment until the part said so for good."""
+        at = [when for when, now in self.changes[part] if now is serving and when >= after_s]
+        assert at, f"{part} never became {'SERVING' if serving else 'NOT_SERVING'}: {self.changes[part]}"
+        return (at[-1] if serving else at[0]) - after_s
+
+    def _ask(self, part: str) -> None:
+        told = self.changes.setdefault(part, [])
+        address = self.suite.address(part)
+        while not self._stop.wait(0.1):
+            with open_sync_channel(address) as channel:
+                try:
+                    answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=2)
+                    serving = answer.status == health_pb2.HealthCheckResponse.SERVING
+                except grpc.RpcError:
+                    serving = False
+            if not told or told[-1][1] is not serving:
+                told.append((time.monotonic(), serving))
+
+
+class Memory:
+    """The resident memory of parts, with all that they started, in MiB; a context manager that keeps the peaks."""
+
+    def __init__(self, suite: Suite, parts: tuple[str, ...]) -> None:
+        self.pids = {part: suite.pid(part) for part in parts}
+        self.before = self.now()
+        self.peak = dict(self.before)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="memory")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def growth(self) -> dict[str, float]:
+        """Part -> how far its peak is above what it was at the start."""
+        return {part: self.peak[part] - self.before[part] for part in self.pids}
+
+    def now(self) -> dict[str, float]:
+        """Part -> MiB."""
+        return {part: sum(map(_resident, session_members(pid))) for part, pid in self.pids.items()}
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.5):
+            for part, size in self.now().items():
+                self.peak[part] = max(self.peak[part], size)
+
+
+def _resident(pid: int) -> float:
+    try:
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) / 1024
+    except OSError:
+        pass
+    return 0.0
