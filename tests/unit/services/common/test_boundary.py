@@ -98,6 +98,45 @@ async def test_too_large_request_is_refused_and_the_server_goes_on() -> None:
         await rpc.RelayServiceStub(channel).GetRequest(pb.GetRequestRequest())
 
 
+async def test_a_known_wait_goes_out_as_metadata_and_an_unknown_one_does_not() -> None:
+    servicer = raising()
+    async with await serve(servicer) as running, grpc.aio.insecure_channel(running.address) as channel:
+        stub = rpc.RelayServiceStub(channel)
+        for seconds, told in ((0.0104, ["11"]), (None, [])):
+            servicer.error = errors.Exhausted("quota x", retry_seconds=seconds)
+            with pytest.raises(grpc.aio.AioRpcError) as unary:
+                await stub.GetRequest(pb.GetRequestRequest())
+            with pytest.raises(grpc.aio.AioRpcError) as stream:
+                async for _ in stub.WatchProgress(pb.WatchProgressRequest()):
+                    pass
+            for error in (unary.value, stream.value):
+                assert [v for k, v in error.trailing_metadata() if k == "retry-after-ms"] == told
+
+
+class Counting(Raising):
+    """Says when a stream that was cut short has been cleaned up."""
+
+    def __init__(self) -> None:
+        self.closed = asyncio.Event()
+
+    async def WatchProgress(self, request: Any, context: Any) -> AsyncIterator[pb.WatchProgressResponse]:
+        try:
+            while True:
+                yield pb.WatchProgressResponse()
+                await asyncio.sleep(0)
+        finally:
+            self.closed.set()
+
+
+async def test_a_cancelled_streams_handler_is_closed_at_once() -> None:
+    servicer = Counting()  # type: ignore[abstract]
+    async with await serve(servicer) as running, grpc.aio.insecure_channel(running.address) as channel:
+        call = rpc.RelayServiceStub(channel).WatchProgress(pb.WatchProgressRequest())
+        await call.read()
+        call.cancel()
+        await asyncio.wait_for(servicer.closed.wait(), 30)
+
+
 async def test_calls_are_counted() -> None:
     registry, servicer = CollectorRegistry(), raising()
     async with await serve(servicer, registry) as running, grpc.aio.insecure_channel(running.address) as channel:
@@ -144,9 +183,3 @@ def test_a_bad_setting_names_its_variable(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("DEXORDER_LOG_LEVEL", "loud")
     with pytest.raises(SystemExit, match=r"DEXORDER_LOG_LEVEL.*loud"):
         load_settings(ServiceSettings)
-
-
-def test_listening_beyond_loopback_needs_tls_or_consent() -> None:
-    with pytest.raises(SystemExit, match=r"0\.0\.0\.0:1 is reachable"):
-        load_settings(ServiceSettings, listen="0.0.0.0:1")
-    assert load_settings(ServiceSettings, listen="0.0.0.0:1", allow_insecure=True).allow_insecure
