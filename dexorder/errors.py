@@ -10,6 +10,7 @@ DexorderError
 ├── WaitEnded             the caller's own timeout passed; the request goes on
 ├── RunUnknown            no unfinished run of that id is recorded on this machine
 ├── CatalogError          the catalog or the table can't be read from here
+├── MaintenanceFailed     Spark's driver can't look after the tables now, or knows no such table
 ├── SuiteFailed           the local suite can't start or run
 └── HistoryError          the request has ended without all of its rows; ``record`` says what is missing
     ├── HistoryNotFound   all of the range is verified to be empty
@@ -64,6 +65,10 @@ class RunUnknown(DexorderError):
 
 class CatalogError(DexorderError):
     """The catalog or the table can't be read from here."""
+
+
+class MaintenanceFailed(DexorderError):
+    """The tables could not be looked after."""
 
 
 class SuiteFailed(DexorderError):

@@ -117,6 +117,40 @@ def history(
 
 
 @app.command()
+def markets(
+    venue: Annotated[str, typer.Argument(help="The part of a ticker behind its last dot, for example BINANCE")],
+    text: Annotated[str, typer.Option("--filter", help="Only tickers that hold this")] = "",
+    tickers: Annotated[
+        bool, typer.Option("--tickers", help="Only tickers, one a line, as history --file takes")
+    ] = False,
+    as_json: Json = False,
+    relay: Relay = None,
+) -> None:
+    """List an exchange's markets, as its ingestors last reported them."""
+    from dexorder.cli import markets as command
+
+    with reported():
+        command.run(venue, text, tickers, as_json, relay)
+
+
+@app.command()
+def maintain(
+    spark: Annotated[
+        str | None,
+        typer.Option(help="host:port of Spark's driver; default DEXORDER_SPARK_ADDRESS, else 127.0.0.1:50055"),
+    ] = None,
+    table: Annotated[list[str] | None, typer.Option(help="Only this one, for example trading.ohlc; may repeat")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done")] = False,
+    as_json: Json = False,
+) -> None:
+    """Compact the tables and expire old snapshots now; Spark also does so by itself."""
+    from dexorder.cli import maintain as command
+
+    with reported():
+        command.run(spark, table or (), dry_run, as_json)
+
+
+@app.command()
 def status(directory: Dir = None, relay: Relay = None, as_json: Json = False) -> None:
     """Show every part of the local suite; exit code 0 only when all are ready."""
     from dexorder.cli import status as command
@@ -155,15 +189,21 @@ def restore(archive: Annotated[Path, typer.Argument(help="FILE.tar.gz that `dexo
 @requests_app.command("list")
 def list_requests(
     client_id: Annotated[str, typer.Option(help="Only this client's")] = "",
-    most: Annotated[int, typer.Option(min=1, help="At most so many")] = 20,
+    state: Annotated[str, typer.Option(help="Only those QUEUED, RUNNING or FINISHED")] = "",
+    limit: Annotated[int, typer.Option(min=1, help="At most so many")] = 20,
     as_json: Json = False,
     relay: Relay = None,
 ) -> None:
     """The newest requests."""
     from dexorder.cli import requests as command
+    from dexorder.records import State
 
+    try:
+        wanted = State(state.upper()) if state else None
+    except ValueError:
+        raise typer.BadParameter(f"--state {state} is none of QUEUED, RUNNING, FINISHED") from None
     with reported():
-        command.list_requests(client_id, most, as_json, relay)
+        command.list_requests(client_id, wanted, limit, as_json, relay)
 
 
 @requests_app.command("show")

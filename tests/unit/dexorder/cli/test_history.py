@@ -183,16 +183,3 @@ def test_arguments_that_mean_nothing(fake: FakeRelay, tmp_dir: Path, arguments: 
     assert result.exit_code == 2
     assert message in " ".join(result.stderr.split())
     assert not fake.submitted
-
-
-def test_requests_are_listed_shown_and_cancelled(fake: FakeRelay) -> None:
-    run("--request-id", "one", "--quiet")
-    runner = CliRunner()
-    listed = runner.invoke(app, ["requests", "list", "--json"])
-    assert [r["request_id"] for r in json.loads(listed.stdout)] == ["one"]
-    assert "BTC/USDT.SIM" in runner.invoke(app, ["requests", "list"]).stdout
-    assert json.loads(runner.invoke(app, ["requests", "show", "one", "--json"]).stdout)["status"] == "OK"
-    assert runner.invoke(app, ["requests", "cancel", "one"]).exit_code == 0
-    assert fake.cancelled == ["one"]
-    unknown = runner.invoke(app, ["requests", "show", "other"])
-    assert unknown.exit_code == 1 and "'other' is unknown" in unknown.stderr

@@ -1,0 +1,75 @@
+"""Care of the Iceberg tables, asked of the Spark driver, which is their one writer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from dexorder.errors import DexorderError, MaintenanceFailed
+from services.common.channel import open_channel
+from services.gen.dexorder.pipeline.v1 import maintenance_service_pb2 as pb
+from services.gen.dexorder.pipeline.v1.maintenance_service_pb2_grpc import MaintenanceServiceStub
+
+DEFAULT_SPARK = "127.0.0.1:50055"
+
+
+@dataclass(frozen=True, slots=True)
+class TableCare:
+    """What was done to one table, or would be.
+
+    Attributes:
+        table: Its full name.
+        removed_files: Files that no kept snapshot needs.
+        took_ms: Milliseconds.
+    """
+
+    table: str
+    data_files_before: int
+    data_files_after: int
+    delete_files_before: int
+    delete_files_after: int
+    expired_snapshots: int
+    kept_snapshots: int
+    removed_files: int
+    took_ms: int
+
+
+async def maintain(
+    spark: str | None = None, tables: Sequence[str] = (), *, dry_run: bool = False
+) -> AsyncIterator[TableCare]:
+    """Compact and expire, table by table, each told when it is done.
+
+    Args:
+        spark: host:port of the driver's gRPC; else ``DEXORDER_SPARK_ADDRESS``, else 127.0.0.1:50055.
+        tables: Full names, for example ``trading.ohlc``; all of ours when empty.
+        dry_run: Only say what would be done.
+
+    Raises:
+        MaintenanceFailed: The driver can't be reached, runs no query now, or knows no such table.
+    """
+    address = spark or os.environ.get("DEXORDER_SPARK_ADDRESS") or DEFAULT_SPARK
+    try:
+        channel = open_channel(address)
+    except (ValueError, OSError) as error:
+        raise DexorderError(f"can't connect to {address}: {error}") from None
+    async with channel:
+        stub: Any = MaintenanceServiceStub(channel)
+        try:
+            async for message in stub.Maintain(pb.MaintainRequest(tables=tables, dry_run=dry_run)):
+                yield TableCare(*(getattr(message, name) for name in TableCare.__slots__))
+        except grpc.aio.AioRpcError as error:
+            raise MaintenanceFailed(_sentence(address, error)) from None
+
+
+def _sentence(address: str, error: grpc.aio.AioRpcError) -> str:
+    details = error.details() or "no details"
+    if error.code() is grpc.StatusCode.UNAVAILABLE:
+        return (
+            f"Spark's driver at {address} can't do it now ({details}); it must be running "
+            "(`dexorder up`), or elsewhere: --spark or DEXORDER_SPARK_ADDRESS"
+        )
+    return f"Spark's driver at {address} answered {error.code().name}: {details}"

@@ -1,0 +1,48 @@
+import json
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from dexorder.cli.app import app
+from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
+from tests.fakes.candle_table import START
+from tests.fakes.relay_server import FakeRelay
+
+
+@pytest.fixture
+def listed(fake: FakeRelay) -> FakeRelay:
+    fake.markets["SIM"] = pb.ListMarketsResponse(
+        markets=[
+            pb.Market(ticker="BTC/USDT.SIM", active=True, type="spot", base="BTC", quote="USDT"),
+            pb.Market(ticker="BTC/USDT:USDT.SIM", active=True, type="swap", base="BTC", quote="USDT"),
+            pb.Market(ticker="LUNA/EUR.SIM", active=False, type="spot", base="LUNA", quote="EUR"),
+        ],
+        fetched_at=START,
+    )
+    return fake
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["markets", *arguments])
+
+
+def test_markets_are_a_table(listed: FakeRelay) -> None:
+    result = run("SIM")
+    cells = [line.split() for line in result.stdout.splitlines()]
+    assert ["LUNA/EUR.SIM", "no", "spot", "LUNA", "EUR"] in cells
+    assert result.stderr == "3 of 3 markets, fetched 2024-01-01T00:00:00Z\n"
+
+
+def test_the_filter_looks_at_tickers_in_either_case(listed: FakeRelay) -> None:
+    assert run("SIM", "--filter", "btc", "--tickers").stdout.split() == ["BTC/USDT.SIM", "BTC/USDT:USDT.SIM"]
+    found = json.loads(run("SIM", "--filter", "/eur", "--json").stdout)
+    assert (found["venue"], found["fetched_at"]) == ("SIM", "2024-01-01T00:00:00Z")
+    assert found["markets"] == [
+        {"ticker": "LUNA/EUR.SIM", "active": False, "type": "spot", "base": "LUNA", "quote": "EUR"}
+    ]
+
+
+def test_a_venue_nobody_has_reported_is_one_sentence(listed: FakeRelay) -> None:
+    result = run("MOON")
+    assert result.exit_code == 1 and len(result.stderr.splitlines()) == 1
+    assert "the relay knows no markets of 'MOON' (no ingestor has reported" in result.stderr
