@@ -70,21 +70,17 @@ class IcebergReader:
         Args:
             snapshot_id: The snapshot to count at; the current one when None or no longer kept.
         """
-        snapshot_id = self.kept(snapshot_id)
+        table = self._table(OHLC_TABLE)
+        snapshot_id = _kept(table, snapshot_id)
         if limit is None:
-            rows = sum(len(batch) for batch in self._batches(market, span, snapshot_id, ("open_time",)))
+            rows = sum(len(batch) for batch in _batches(table, market, span, snapshot_id, ("open_time",)))
             return Count(rows, None, snapshot_id)
-        opens = sorted(self.opens(market, span, snapshot_id))[:limit]
+        opens = sorted(_opens(table, market, span, snapshot_id))[:limit]
         return Count(len(opens), opens[-1] if len(opens) == limit else None, snapshot_id)
 
     def opens(self, market: Market, span: TimeRange, snapshot_id: int | None) -> list[int]:
         """Open times of the rows in ``span``, nanoseconds, unordered."""
-        times = pa.timestamp("us", tz="UTC")
-        parts = [
-            pc.cast(pc.cast(batch.column("open_time"), times), pa.int64())
-            for batch in self._batches(market, span, snapshot_id, ("open_time",))
-        ]
-        return [int(micros) * 1_000 for part in parts for micros in part.to_numpy()]
+        return _opens(self._table(OHLC_TABLE), market, span, snapshot_id)
 
     def candles(self, market: Market, span: TimeRange, snapshot_id: int | None) -> pa.Table:
         """The rows that open in ``span``, ascending; columns ``CANDLE_COLUMNS``. Holds all of them in memory.
@@ -92,42 +88,52 @@ class IcebergReader:
         Raises:
             ValueError: The snapshot is no longer kept.
         """
-        batches = list(self._batches(market, span, snapshot_id, CANDLE_COLUMNS))
+        batches = list(_batches(self._table(OHLC_TABLE), market, span, snapshot_id, CANDLE_COLUMNS))
         if not batches:
             return pa.table({name: pa.array([], pa.int64()) for name in CANDLE_COLUMNS})
         return pa.Table.from_batches(batches).sort_by("open_time")
 
     def kept(self, snapshot_id: int | None) -> int | None:
         """The same snapshot of ``trading.ohlc`` while the table has it, else the current one; None if it has none."""
-        table = self._table(OHLC_TABLE)
-        if table is None:
-            return None
-        if snapshot_id is not None and table.snapshot_by_id(snapshot_id) is not None:
-            return snapshot_id
-        current = table.current_snapshot()
-        return current.snapshot_id if current else None
-
-    def _batches(
-        self, market: Market, span: TimeRange, snapshot_id: int | None, columns: tuple[str, ...]
-    ) -> Iterator[pa.RecordBatch]:
-        table = self._table(OHLC_TABLE)
-        if table is None or snapshot_id is None:
-            return
-        wanted = _all(
-            (EqualTo, "ticker", market.ticker),
-            (EqualTo, "period_seconds", market.period_seconds),
-            (GreaterThanOrEqual, "open_time", _text(span.start_ns)),
-            (LessThan, "open_time", _text(span.end_ns)),
-        )
-        yield from table.scan(
-            row_filter=wanted, selected_fields=columns, snapshot_id=snapshot_id
-        ).to_arrow_batch_reader()
+        return _kept(self._table(OHLC_TABLE), snapshot_id)
 
     def _table(self, name: str) -> Table | None:
         try:
             return self._catalog.load_table(name)
         except (NoSuchTableError, NoSuchNamespaceError):
             return None
+
+
+def _kept(table: Table | None, snapshot_id: int | None) -> int | None:
+    if table is None:
+        return None
+    if snapshot_id is not None and table.snapshot_by_id(snapshot_id) is not None:
+        return snapshot_id
+    current = table.current_snapshot()
+    return current.snapshot_id if current else None
+
+
+def _opens(table: Table | None, market: Market, span: TimeRange, snapshot_id: int | None) -> list[int]:
+    times = pa.timestamp("us", tz="UTC")
+    parts = [
+        pc.cast(pc.cast(batch.column("open_time"), times), pa.int64())
+        for batch in _batches(table, market, span, snapshot_id, ("open_time",))
+    ]
+    return [int(micros) * 1_000 for part in parts for micros in part.to_numpy()]
+
+
+def _batches(
+    table: Table | None, market: Market, span: TimeRange, snapshot_id: int | None, columns: tuple[str, ...]
+) -> Iterator[pa.RecordBatch]:
+    if table is None or snapshot_id is None:
+        return
+    wanted = _all(
+        (EqualTo, "ticker", market.ticker),
+        (EqualTo, "period_seconds", market.period_seconds),
+        (GreaterThanOrEqual, "open_time", _text(span.start_ns)),
+        (LessThan, "open_time", _text(span.end_ns)),
+    )
+    yield from table.scan(row_filter=wanted, selected_fields=columns, snapshot_id=snapshot_id).to_arrow_batch_reader()
 
 
 def _all(*comparisons: tuple[Callable[..., Any], str, Any]) -> Any:

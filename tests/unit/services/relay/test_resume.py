@@ -1,0 +1,77 @@
+"""A client that was away gets what it missed: exactly that, in order, also across a restart of the relay."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
+from tests.unit.services.relay.harness import Suite, page, suite, until
+
+EACH = 500
+TOPIC = "RESPONSE:me"
+
+
+async def end_many(s: Suite, first: int, count: int = EACH) -> None:
+    """So many requests of the client, all ended when this returns; others' in between."""
+    every = range(first, first + count)
+    await asyncio.gather(
+        *(s.queued(f"r{n}", n % 90, n % 90 + 10, client_id="me") for n in every),
+        *(s.queued(f"other{n}", 0, 10, client_id="you") for n in every[::10]),
+    )
+    with closing(sqlite3.connect(f"file:{s.folder / 'relay.db'}?mode=ro", uri=True)) as connection:
+        sql = "SELECT count(*) FROM requests WHERE status IS NULL"
+        await until(lambda: connection.execute(sql).fetchone() == (0,))
+
+
+async def read(s: Suite, after: int, most: int) -> list[Any]:
+    """So many notifications after a cursor, and that no more come for now."""
+    call = s.relay.SubscribeNotifications(
+        rpb.SubscribeNotificationsRequest(topic=TOPIC, after_cursor=after), timeout=60
+    )  # fmt: skip
+    found = [await call.read() for _ in range(most)]
+    more = asyncio.ensure_future(call.read())
+    done, _ = await asyncio.wait({more}, timeout=0.2)
+    call.cancel()
+    assert not done
+    await asyncio.wait({more})
+    return found
+
+
+async def test_client_that_was_away_resumes_and_one_that_never_says_where_gets_all_again(tmp_path: Path) -> None:
+    async with suite(tmp_path) as s:
+        await s.pipeline.report(pages=[page("x", 0, 100, empty=[(0, 100)])])
+        await s.queued("seen", 0, 10, client_id="me")
+        await s.finished("seen")
+        (seen,) = await read(s, 0, 1)
+        await end_many(s, 0)
+    async with suite(tmp_path) as s:
+        await end_many(s, EACH)
+        missed = await read(s, seen.cursor, 2 * EACH)
+        assert {each.notification.request_id for each in missed} == {f"r{n}" for n in range(2 * EACH)}
+        cursors = [each.cursor for each in missed]
+        assert cursors == sorted(set(cursors)) and cursors[0] > seen.cursor
+        assert await read(s, 0, 2 * EACH + 1) == [seen, *missed]
+        half = missed[EACH // 2]
+        assert await read(s, half.cursor, 2 * EACH - EACH // 2 - 1) == missed[EACH // 2 + 1 :]
+
+
+async def test_stream_that_is_open_misses_nothing_while_requests_end(tmp_path: Path) -> None:
+    async with suite(tmp_path) as s:
+        await s.pipeline.report(pages=[page("x", 0, 100, empty=[(0, 100)])])
+        call = s.relay.SubscribeNotifications(rpb.SubscribeNotificationsRequest(topic=TOPIC), timeout=60)
+        found: list[Any] = []
+
+        async def listen() -> None:
+            async for each in call:
+                found.append(each)
+
+        listening = asyncio.create_task(listen())
+        await end_many(s, 0, 50)
+        await until(lambda: len(found) == 50)
+        call.cancel()
+        await asyncio.wait({listening})
+        assert found == await read(s, 0, 50)
