@@ -5,20 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog import Catalog
 
 from dexorder.errors import CatalogError
-from services.common.catalog import CatalogSettings
+from services.common import catalog
+from services.common.config import BadSettings, read_settings
 
 _SQLITE = "sqlite:///"
 
 
 def catalog_properties(announced_name: str, announced: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """Name and properties to use: what the relay announced, with what ``DEXORDER_CATALOG_<NAME>`` sets instead."""
-    own = CatalogSettings()
-    given = {field: getattr(own, field) for field in own.model_fields_set}
-    name = given.pop("name", announced_name)
-    return name, {**announced, **given}
+    """Name and properties to use: what the relay announced, with what ``DEXORDER_CATALOG_<NAME>`` sets instead.
+
+    The relay announces no secrets; those come from here.
+
+    Raises:
+        CatalogError: A variable has a bad value; names it.
+    """
+    try:
+        own = read_settings(catalog.CatalogSettings)
+    except BadSettings as error:
+        raise CatalogError(str(error)) from None
+    return own.name if "name" in own.model_fields_set else announced_name, own.over(announced)
 
 
 def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
@@ -32,4 +40,4 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
         raise CatalogError(
             f"the catalog {uri} is not on this machine; set DEXORDER_CATALOG_URI to where it can be reached"
         )
-    return load_catalog(name, **properties)
+    return catalog.open_catalog(name, properties)

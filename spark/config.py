@@ -27,8 +27,8 @@ class SparkSettings(ServiceSettings):
     checkpoint: str = "checkpoint"
     """Folder (a path or a URI of Hadoop's) of the query's checkpoint."""
     jars: Path | None = None
-    """Folder of Iceberg's and SQLite's jars; default the set-up's cache. Empty folders are fine where the cluster has
-    them already."""
+    """Folder of the jars; default those in the set-up's cache that the catalog needs. An empty folder is fine where
+    the cluster has them already."""
     master: str = "local[2]"
     """Spark master; ``spark-submit`` overrides it when this is empty."""
     driver_memory: str = "1g"

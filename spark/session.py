@@ -14,53 +14,21 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
-from sqlalchemy.engine import make_url
 
 from dexorder.setup.errors import SetupError
 from dexorder.setup.jars import jar_folder
 from dexorder.setup.java import java_env
 from services.common.catalog import CatalogSettings
-from services.common.errors import Conflict, InvalidRequest
+from services.common.errors import Conflict
+from spark.catalog import catalog_conf
 from spark.config import SparkSettings
 from spark.source.udsource import UdSource
 
 _ROOT = Path(__file__).resolve().parents[1]
-_BUSY_TIMEOUT_MS = 10_000
 
 
-def jdbc_properties(uri: str) -> dict[str, str]:
-    """What Iceberg's JdbcCatalog needs to reach the database of an SQLAlchemy URI.
-
-    Raises:
-        InvalidRequest: A database other than SQLite and PostgreSQL, or SQLite in memory.
-    """
-    url = make_url(uri)
-    backend = url.get_backend_name()
-    if backend == "sqlite" and url.database and url.database != ":memory:":
-        path = Path(url.database).absolute()
-        return {"uri": f"jdbc:sqlite:{path}?busy_timeout={_BUSY_TIMEOUT_MS}&journal_mode=WAL"}
-    if backend == "postgresql" and url.host:
-        port = f":{url.port}" if url.port else ""
-        found = {"uri": f"jdbc:postgresql://{url.host}{port}/{url.database or ''}"}
-        given = {"jdbc.user": url.username, "jdbc.password": url.password}
-        return found | {name: value for name, value in given.items() if value}
-    raise InvalidRequest(f"catalog URI of {backend}: sqlite:///path or postgresql://host/database is needed")
-
-
-def catalog_conf(catalog: CatalogSettings, name: str | None = None) -> dict[str, str]:
-    """Spark settings of one catalog. It shares its tables with pyiceberg, so Spark must not cache them."""
-    key = f"spark.sql.catalog.{name or catalog.name}"
-    properties = jdbc_properties(catalog.uri) | {
-        "type": "jdbc",
-        "jdbc.schema-version": "V1",
-        "warehouse": catalog.warehouse,
-        "cache-enabled": "false",
-    }
-    return {key: "org.apache.iceberg.spark.SparkCatalog"} | {f"{key}.{k}": v for k, v in properties.items()}
-
-
-def session_conf(settings: SparkSettings, catalog: CatalogSettings, scratch: str) -> dict[str, str]:
-    """All of the session's settings but the jars; ``scratch`` is a folder of this process."""
+def session_conf(settings: SparkSettings, scratch: str) -> dict[str, str]:
+    """All of the session's settings but jars and catalog; ``scratch`` is a folder of this process."""
     conf = {
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.session.timeZone": "UTC",
@@ -85,13 +53,15 @@ def session_conf(settings: SparkSettings, catalog: CatalogSettings, scratch: str
             f"-Duser.timezone=UTC -Xss4m -Dderby.system.home={scratch} -Djava.io.tmpdir={tempfile.gettempdir()}"
         ),
         "spark.executor.extraJavaOptions": "-Duser.timezone=UTC",
+        # Spark's own expression misses the words of Iceberg's catalogs.
+        "spark.redaction.regex": "(?i)secret|password|token|access.?key|credential|authorization",
     }
     if settings.is_local:
         conf |= {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
         }
-    return conf | catalog_conf(catalog)
+    return conf
 
 
 def build_session(
@@ -104,7 +74,7 @@ def build_session(
     """
     try:
         os.environ.update(java_env())
-        jars = sorted((settings.jars or jar_folder("spark")).glob("*.jar"))
+        folders = [settings.jars] if settings.jars else [jar_folder(name) for name in catalog.jar_sets]
     except SetupError as error:
         raise Conflict(str(error)) from error
     _prepare_python()
@@ -114,11 +84,14 @@ def build_session(
     builder = SparkSession.builder.appName("dexorder")
     if settings.master:
         builder = builder.master(settings.master)
-    if jars:
+    if jars := sorted(path for folder in folders for path in folder.glob("*.jar")):
         builder = builder.config("spark.jars", ",".join(map(str, jars)))
-    for key, value in (session_conf(settings, catalog, scratch) | dict(extra or {})).items():
+    for key, value in (session_conf(settings, scratch) | dict(extra or {})).items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
+    # Not before: what the builder is given stands on Java's command line for all to see.
+    for key, value in catalog_conf(catalog).items():
+        session.conf.set(key, value)
     session.sparkContext.setLogLevel("WARN")
     if not settings.is_local:
         session.sparkContext.addPyFile(str(package_zip(Path(scratch))))

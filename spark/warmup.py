@@ -14,10 +14,10 @@ from pyspark.sql import SparkSession
 from services.common.catalog import CatalogSettings
 from services.common.market import TimeRange
 from services.common.page import Candle, Control, Kind, page_value
+from spark.catalog import catalog_conf
 from spark.notify import FinalReport, PageReport
 from spark.pipeline import Pipeline
 from spark.schema import RAW, RAW_DDL
-from spark.session import catalog_conf
 from spark.tables import ensure_tables
 
 _MINUTE_NS = 60_000_000_000
@@ -31,11 +31,7 @@ class _Nobody:
 def warm_up(session: SparkSession) -> None:
     """Append a page, then merge it again, in a catalog of its own that is deleted afterwards. Local masters only."""
     folder = Path(tempfile.mkdtemp(prefix="dexorder-warm-up-"))
-    catalog = CatalogSettings(
-        name=f"dexorder_warm_up_{secrets.token_hex(4)}",
-        uri=f"sqlite:///{folder / 'catalog.db'}",
-        warehouse=f"{(folder / 'warehouse').as_uri()}",
-    )
+    catalog = CatalogSettings.local(folder, f"dexorder_warm_up_{secrets.token_hex(4)}")
     try:
         ensure_tables(catalog.load())
         for key, value in catalog_conf(catalog).items():

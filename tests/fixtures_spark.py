@@ -15,8 +15,9 @@ from dexorder.setup.errors import SetupError
 from dexorder.setup.jars import jar_folder
 from dexorder.setup.java import java_env
 from services.common.catalog import CatalogSettings
+from spark.catalog import catalog_conf
 from spark.config import SparkSettings
-from spark.session import build_session, catalog_conf
+from spark.session import build_session
 from spark.tables import ensure_tables
 
 _numbers = itertools.count()
@@ -38,7 +39,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     except SetupError as error:
         pytest.fail(f"This test needs Spark. {error}", pytrace=False)
     folder = tmp_path_factory.mktemp("spark")
-    catalog = CatalogSettings(uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/warehouse")
+    catalog = CatalogSettings.local(folder)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # pyspark's own
         session = build_session(SparkSettings(listen="127.0.0.1:0", metrics_listen="", poll_ms=20), catalog)
@@ -49,9 +50,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture
 def catalog(tmp_path: Path) -> CatalogSettings:
     """Settings of a catalog of this test's own, with the pipeline's tables in it."""
-    settings = CatalogSettings(
-        name=f"test{next(_numbers)}", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse"
-    )
+    settings = CatalogSettings.local(tmp_path, f"test{next(_numbers)}")
     ensure_tables(settings.load())
     return settings
 

@@ -14,12 +14,13 @@ from bench.parts.latency import candles
 from bench.parts.report import Row, table
 from services.common.catalog import CatalogSettings
 from services.common.page import MOST_CANDLES, OHLC_TOPIC, Control, Kind, page_value
+from spark.catalog import catalog_conf
 from spark.config import SparkSettings
 from spark.decode import decode_batches
 from spark.notify import FinalReport, PageReport
 from spark.pipeline import Pipeline
 from spark.schema import DECODED_DDL
-from spark.session import build_session, catalog_conf
+from spark.session import build_session
 from spark.tables import ensure_tables
 from tests.smoke.harness import Suite, minutes
 

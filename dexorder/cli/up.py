@@ -11,7 +11,7 @@ from rich.console import Console
 
 from dexorder.cli import output
 from dexorder.supervisor.plan import PARTS, Ports, SuiteOptions, metrics_addresses, parse_only, summary_rows
-from dexorder.supervisor.prepare import recorded_entries
+from dexorder.supervisor.prepare import external_catalog, recorded_entries
 from dexorder.supervisor.state import PartState, default_directory
 from dexorder.supervisor.suite import Reporter, run_suite
 
@@ -28,6 +28,7 @@ def run(
             only=parse_only(only),
             kafka=kafka,
             recorded=recorded_entries(recorded),
+            catalog=external_catalog(),
         )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
@@ -71,7 +72,8 @@ class _Spoken:
         self._out.print(output.plain_table(("what", "address", "for"), summary_rows(options)))
         for part, address in metrics_addresses(options).items():
             self._out.print(f"metrics of {part}: {address}")
-        self._out.print('pyiceberg: load_catalog("dexorder", **{')
+        name = options.catalog.name if options.catalog else "dexorder"
+        self._out.print(f'pyiceberg: load_catalog("{name}", **{{')
         for name, value in options.catalog_properties().items():
             self._out.print(f'    "{name}": "{value}",')
         self._out.print("})")

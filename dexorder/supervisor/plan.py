@@ -16,6 +16,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from services.common.catalog import CatalogSettings
 
 HOST = "127.0.0.1"
 STOP_ORDER = ("spark", "ingestor", "udsource", "gateway", "relay", "sim", "kafka")
@@ -86,6 +90,7 @@ class SuiteOptions:
         only: The parts to start; empty for all.
         kafka: host:port of a Kafka that is not ours; empty for the embedded one.
         recorded: ``FILE=SYMBOL`` entries for the simulated exchange, the files absolute.
+        catalog: A catalog that is not ours, which the parts find in their environment; None for the embedded one.
     """
 
     directory: Path
@@ -93,6 +98,7 @@ class SuiteOptions:
     only: tuple[str, ...] = ()
     kafka: str = ""
     recorded: tuple[str, ...] = ()
+    catalog: CatalogSettings | None = None
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -115,7 +121,9 @@ class SuiteOptions:
         return self.directory / "tmp"
 
     def catalog_properties(self) -> dict[str, str]:
-        """What pyiceberg's ``load_catalog("dexorder", ...)`` needs to read the tables."""
+        """What pyiceberg's ``load_catalog`` needs to read the tables, but for secrets."""
+        if self.catalog:
+            return self.catalog.public_properties()
         return {
             "type": "sql",
             "uri": f"sqlite:///{self.directory / 'catalog.db'}",
@@ -156,28 +164,28 @@ def parse_only(text: str) -> tuple[str, ...]:
     return names
 
 
-def plan(options: SuiteOptions, *, java: Mapping[str, str], spark_jars: Path | None) -> list[Part]:
+def plan(options: SuiteOptions, *, java: Mapping[str, str]) -> list[Part]:
     """The parts to start, in start order.
 
     Args:
         java: ``JAVA_HOME`` and ``PATH`` for the parts that start Java.
-        spark_jars: Folder of Spark's jars; None only when spark is not started.
     """
-    catalog = options.catalog_properties()
     shared = {
-        "DEXORDER_CATALOG_NAME": "dexorder",
-        "DEXORDER_CATALOG_URI": catalog["uri"],
-        "DEXORDER_CATALOG_WAREHOUSE": catalog["warehouse"],
+        **({} if options.catalog else _embedded_catalog(options)),
         "DEXORDER_EXCHANGES": str(options.directory / "exchanges.yaml"),
         "TMPDIR": str(options.scratch),
     }
-    return [_part(name, options, shared, java, spark_jars) for name in options.parts]
+    return [_part(name, options, shared, java) for name in options.parts]
 
 
-def _part(
-    name: str, options: SuiteOptions, shared: Mapping[str, str], java: Mapping[str, str], spark_jars: Path | None
-) -> Part:
-    own = _own_env(name, options, spark_jars)
+def _embedded_catalog(options: SuiteOptions) -> dict[str, str]:
+    own = {"NAME": "dexorder", "PROPERTIES": "{}"}
+    own |= {name.upper(): value for name, value in options.catalog_properties().items()}
+    return {f"DEXORDER_CATALOG_{name}": value for name, value in own.items()}
+
+
+def _part(name: str, options: SuiteOptions, shared: Mapping[str, str], java: Mapping[str, str]) -> Part:
+    own = _own_env(name, options)
     prefix = f"DEXORDER_{name.upper()}_"
     env = {**shared, **(java if name in NEEDS_JAVA else {}), **{prefix + key: value for key, value in own.items()}}
     if name == "spark":
@@ -195,7 +203,7 @@ def _part(
     )
 
 
-def _own_env(name: str, options: SuiteOptions, spark_jars: Path | None) -> dict[str, str]:
+def _own_env(name: str, options: SuiteOptions) -> dict[str, str]:
     at, directory = options.address, options.directory
     broker = f"tcp://{at('broker')}"
     match name:
@@ -210,7 +218,7 @@ def _own_env(name: str, options: SuiteOptions, spark_jars: Path | None) -> dict[
             own = {"LISTEN": at("udsource"), "KAFKA": options.bootstrap}
         case "spark":
             own = {"LISTEN": at("spark"), "SOURCE": at("udsource"), "RELAY": at("relay")}
-            own |= {"CHECKPOINT": str(directory / "checkpoint"), "JARS": str(spark_jars)}
+            own |= {"CHECKPOINT": str(directory / "checkpoint")}
         case "sim":
             return {"LISTEN": at("sim"), "RECORDED": json.dumps(list(options.recorded))}
         case _:

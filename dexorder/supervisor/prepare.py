@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -21,7 +21,11 @@ from dexorder.setup.errors import SetupError
 from dexorder.setup.jars import jar_folder
 from dexorder.setup.java import java_env
 from dexorder.supervisor.plan import HOST, NEEDS_JAVA, OWNED, SuiteOptions
+from services.common.config import BadSettings, read_settings
 from services.common.exchanges import load_exchanges
+
+if TYPE_CHECKING:
+    from services.common.catalog import CatalogSettings
 
 SIM_VENUE = "SIM"
 
@@ -58,18 +62,36 @@ def empty_scratch(folder: Path) -> None:
     folder.mkdir()
 
 
-def java_and_jars(parts: Iterable[str]) -> tuple[dict[str, str], Path | None]:
-    """Environment for the parts that start Java, and the folder of Spark's jars.
+def external_catalog() -> CatalogSettings | None:
+    """The catalog the environment names, if it names one.
+
+    Raises:
+        SuiteFailed: A variable of it has a bad value.
+    """
+    if "DEXORDER_CATALOG_URI" not in os.environ:
+        return None
+    from services.common.catalog import CatalogSettings  # deferred: pyiceberg is slow to import
+
+    try:
+        return read_settings(CatalogSettings)
+    except BadSettings as error:
+        raise SuiteFailed(str(error)) from None
+
+
+def java_and_jars(options: SuiteOptions) -> dict[str, str]:
+    """Environment for the parts that start Java, once their jars are seen to be there.
 
     Raises:
         SuiteFailed: Something of it is missing; says to run the set-up.
     """
-    wanted = [part for part in parts if part in NEEDS_JAVA]
+    wanted = [part for part in options.parts if part in NEEDS_JAVA]
     if not wanted:
-        return {}, None
+        return {}
     try:
-        folders = {part: jar_folder(part) for part in wanted}
-        return java_env(), folders.get("spark")
+        for part in wanted:
+            for name in options.catalog.jar_sets if part == "spark" and options.catalog else (part,):
+                jar_folder(name)
+        return java_env()
     except SetupError as error:
         raise SuiteFailed(f"{error}; or `make setup` in a checkout") from None
 

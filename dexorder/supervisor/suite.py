@@ -37,11 +37,11 @@ async def run_suite(options: SuiteOptions, exchanges: Path | None, report: Repor
         SuiteFailed: The folder or a port is in use, or Java, jars or the exchanges file are not there.
     """
     with prepare.locked(options.directory):
-        java, spark_jars = await asyncio.to_thread(prepare.java_and_jars, options.parts)
+        java = await asyncio.to_thread(prepare.java_and_jars, options)
         await prepare.ports_free(options)
         await asyncio.to_thread(prepare.empty_scratch, options.scratch)
         await asyncio.to_thread(prepare.write_exchanges, exchanges, options)
-        await run_parts(plan(options, java=java, spark_jars=spark_jars), options.directory, options.ports.relay, report)
+        await run_parts(plan(options, java=java), options.directory, options.ports.relay, report)
 
 
 async def run_parts(parts: list[Part], directory: Path, relay_port: int, report: Reporter) -> None:

@@ -128,7 +128,9 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
         self, request: relay_service_pb2.GetCatalogRequest, context: Context
     ) -> relay_service_pb2.GetCatalogResponse:
         """Where the tables are."""
-        return relay_service_pb2.GetCatalogResponse(name=self._catalog.name, properties=self._catalog.properties())
+        return relay_service_pb2.GetCatalogResponse(
+            name=self._catalog.name, properties=self._catalog.public_properties()
+        )
 
     async def ListMarkets(  # noqa: N802
         self, request: relay_service_pb2.ListMarketsRequest, context: Context

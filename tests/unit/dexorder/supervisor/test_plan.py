@@ -4,13 +4,14 @@ from pathlib import Path
 import pytest
 
 from dexorder.supervisor.plan import OWNED, PARTS, STOP_ORDER, Part, Ports, SuiteOptions, parse_only, plan
+from services.common.catalog import CatalogSettings
 
 DIR = Path("/srv/suite")
 
 
 def parts(**options: object) -> dict[str, Part]:
     asked = SuiteOptions(DIR, **options)  # type: ignore[arg-type]
-    return {p.name: p for p in plan(asked, java={"JAVA_HOME": "/j", "PATH": "/j/bin"}, spark_jars=Path("/jars"))}
+    return {p.name: p for p in plan(asked, java={"JAVA_HOME": "/j", "PATH": "/j/bin"})}
 
 
 IN_ORDER = (
@@ -58,7 +59,7 @@ def test_every_part_listens_on_ports_and_is_stopped() -> None:
         ("udsource", "DEXORDER_UDSOURCE_METRICS_LISTEN", "127.0.0.1:20013"),
         ("spark", "DEXORDER_SPARK_SOURCE", "127.0.0.1:20001"),
         ("spark", "DEXORDER_SPARK_CHECKPOINT", "/srv/suite/checkpoint"),
-        ("spark", "DEXORDER_SPARK_JARS", "/jars"),
+        ("spark", "DEXORDER_CATALOG_TYPE", "sql"),
         ("spark", "JAVA_HOME", "/j"),
         ("sim", "DEXORDER_SIM_LISTEN", "127.0.0.1:20008"),
         ("sim", "DEXORDER_SIM_RECORDED", '["/a.parquet=BTC/USDT"]'),
@@ -79,6 +80,15 @@ def test_an_external_kafka_replaces_the_embedded_one() -> None:
     made = parts(kafka="broker.example:9092")
     assert "kafka" not in made and made["gateway"].after == ()
     assert made["udsource"].env["DEXORDER_UDSOURCE_KAFKA"] == "broker.example:9092"
+
+
+def test_an_external_catalog_is_left_to_the_environment() -> None:
+    catalog = CatalogSettings(uri="postgresql://me:secret@db/lake", warehouse="s3://lake")
+    made = parts(catalog=catalog)
+    assert not [name for part in made.values() for name in part.env if name.startswith("DEXORDER_CATALOG")]
+    assert "secret" not in str(SuiteOptions(DIR, catalog=catalog)) + str(
+        SuiteOptions(DIR, catalog=catalog).catalog_properties()
+    )
 
 
 def test_health_is_asked_in_the_parts_own_way() -> None:

@@ -84,6 +84,18 @@ def test_recorded_files_are_absolute_and_there(tmp_path: Path, monkeypatch: pyte
 
 def test_missing_java_or_jars_says_what_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEXORDER_CACHE", str(tmp_path))
-    assert prepare.java_and_jars(["relay", "sim"]) == ({}, None)
+    assert prepare.java_and_jars(SuiteOptions(tmp_path, only=("relay", "sim"))) == {}
     with pytest.raises(SuiteFailed, match="make setup"):
-        prepare.java_and_jars(["spark"])
+        prepare.java_and_jars(SuiteOptions(tmp_path, only=("spark",)))
+
+
+def test_the_environment_may_name_a_catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert prepare.external_catalog() is None
+    monkeypatch.setenv("DEXORDER_CATALOG_URI", "postgresql://me@db/lake")
+    monkeypatch.setenv("DEXORDER_CATALOG_PASSWORD", "secret")
+    catalog = prepare.external_catalog()
+    assert catalog is not None and catalog.jar_sets == ("spark", "production")
+    monkeypatch.setenv("DEXORDER_CATALOG_PROPERTIES", '{"s3.secret-access-key": secret}')
+    with pytest.raises(SuiteFailed, match=r"^bad settings\n  DEXORDER_CATALOG_PROPERTIES: .*not JSON") as failure:
+        prepare.external_catalog()
+    assert "secret" not in str(failure.value)
