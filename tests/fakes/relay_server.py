@@ -54,6 +54,7 @@ class FakeRelay:
     submitted: list[ingest_pb2.SubmitHistoricalRequest] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
     address: str = ""
+    name: str = "dexorder"
 
     def record(self, request_id: str) -> pb.RequestRecord | None:
         for request in self.submitted:
@@ -125,7 +126,7 @@ class _Servicer(rpc.RelayServiceServicer):
         return pb.CancelRequestResponse(record=await self._record(request.request_id, context))
 
     async def GetCatalog(self, request: Any, context: Any) -> Any:
-        return pb.GetCatalogResponse(name="dexorder", properties=self.fake.properties)
+        return pb.GetCatalogResponse(name=self.fake.name, properties=self.fake.properties)
 
     async def ListMarkets(self, request: Any, context: Any) -> Any:
         if request.exchange not in self.fake.markets:
