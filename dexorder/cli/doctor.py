@@ -3,23 +3,42 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
+import resource
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import typer
+from pydantic_settings import BaseSettings
 
+from dexorder.aio import DEFAULT_RELAY
 from dexorder.cli import output
+from dexorder.places import state_folder
 from dexorder.setup import jars, java
 from dexorder.setup.errors import SetupError
 from dexorder.setup.manifest import check_folder, parse_lock
 from dexorder.supervisor.plan import Ports, SuiteOptions
 from dexorder.supervisor.prepare import taken_ports
 from dexorder.supervisor.state import default_directory, process_alive, read_state
+from services.common.catalog import CatalogSettings
+from services.common.channel import ChannelSettings, open_sync_channel
+from services.common.config import BadSettings, read_settings
+from services.exchange_sim.config import SimSettings
+from services.gateway.config import GatewaySettings
+from services.ingestor.config import IngestorSettings
+from services.relay.config import RelaySettings
+from services.udsource.config import UdsourceSettings
+from spark.config import SparkSettings
 
 LEAST_FREE_GIB = 2.0
+LEAST_OPEN_FILES = 1_024
 _PACKAGES = ("pyspark", "pyiceberg", "pyarrow", "ccxt", "grpcio", "protobuf", "confluent-kafka", "pyzmq")
+_SETTINGS: tuple[type[BaseSettings], ...] = (
+    RelaySettings, IngestorSettings, GatewaySettings, UdsourceSettings, SparkSettings, SimSettings, CatalogSettings,
+    ChannelSettings,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -64,7 +83,7 @@ def _jars(_: SuiteOptions) -> Iterator[Finding]:
     except (OSError, SetupError) as error:
         yield Finding("jars", False, f"jars.lock can't be read ({error}): run from a checkout of the project")
         return
-    for name in jars.set_names():
+    for name in dict.fromkeys((*jars.set_names(), *_catalog_jars())):
         try:
             folder = jars.jar_folder(name)
         except SetupError as error:
@@ -74,6 +93,51 @@ def _jars(_: SuiteOptions) -> Iterator[Finding]:
             yield Finding(f"jars {name}", False, f"{problems[0]}: delete {folder} and run `make setup`")
         else:
             yield Finding(f"jars {name}", True, f"{len(locked[name])} with the pinned sums in {folder}")
+
+
+def _catalog_jars() -> tuple[str, ...]:
+    try:
+        return read_settings(CatalogSettings).jar_sets
+    except BadSettings:
+        return ()  # said by _settings
+
+
+def _settings(_: SuiteOptions) -> Iterator[Finding]:
+    count = sum(name.startswith("DEXORDER_") for name in os.environ)
+    wrong = []
+    for settings in _SETTINGS:
+        try:
+            read_settings(settings)
+        except BadSettings as error:
+            wrong += [line.strip() for line in str(error).splitlines()[1:]]
+    try:
+        open_sync_channel(DEFAULT_RELAY).close()  # reads the certificates
+    except BadSettings:
+        pass  # already among those that are wrong
+    except (ValueError, OSError) as error:
+        wrong.append(f"DEXORDER_CHANNEL_TLS_*: {error}")
+    if wrong:
+        yield Finding("settings", False, f"{'; '.join(dict.fromkeys(wrong))}: see docs/settings.md")
+    else:
+        yield Finding("settings", True, f"{count} DEXORDER_ variables are set, none is wrong")
+
+
+def _limits(_: SuiteOptions) -> Iterator[Finding]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    enough = soft == resource.RLIM_INFINITY or soft >= LEAST_OPEN_FILES
+    detail = f"{'any number' if soft == resource.RLIM_INFINITY else soft} may be open at once"
+    if not enough:
+        detail += f"; Kafka and Spark want {LEAST_OPEN_FILES}: `ulimit -n {LEAST_OPEN_FILES}` (most allowed: {hard})"
+    yield Finding("files", enough, detail)
+
+
+def _state(_: SuiteOptions) -> Iterator[Finding]:
+    folder = state_folder()
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if os.access(there, os.W_OK | os.X_OK):
+        yield Finding("state", True, f"runs to go on with are kept in {folder}")
+    else:
+        yield Finding("state", False, f"{there} can't be written, so --resume knows no run: set XDG_STATE_HOME")
 
 
 def _ports(options: SuiteOptions) -> Iterator[Finding]:
@@ -120,4 +184,6 @@ def _spark_jars() -> tuple[Path, ...]:
         return ()
 
 
-_LOOKS: tuple[Callable[[SuiteOptions], Iterator[Finding]], ...] = (_java, _jars, _ports, _disk, _packages)
+_LOOKS: tuple[Callable[[SuiteOptions], Iterator[Finding]], ...] = (
+    _java, _jars, _settings, _ports, _disk, _limits, _state, _packages,
+)  # fmt: skip

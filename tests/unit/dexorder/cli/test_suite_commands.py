@@ -122,3 +122,35 @@ def test_doctor_says_what_to_do(tmp_dir: Path, monkeypatch: pytest.MonkeyPatch, 
     write(tmp_dir, supervisor=os.getpid())
     (ports,) = doctor._ports(SuiteOptions(tmp_dir, Ports(sim=answering)))
     assert ports.ok and "in use by the suite" in ports.detail
+
+
+def test_doctor_reads_every_setting(tmp_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def settings() -> doctor.Finding:
+        (found,) = doctor._settings(SuiteOptions(tmp_dir, Ports()))
+        return found
+
+    for name in [name for name in os.environ if name.startswith("DEXORDER_")]:
+        monkeypatch.delenv(name)
+    assert settings() == doctor.Finding("settings", True, "0 DEXORDER_ variables are set, none is wrong")
+    monkeypatch.setenv("DEXORDER_CHANNEL_TLS_CA", str(tmp_dir / "none.pem"))
+    assert not settings().ok and "none.pem" in settings().detail
+    monkeypatch.setenv("DEXORDER_RELAY_LEASE_SECONDS", "soon")
+    monkeypatch.setenv("DEXORDER_CATALOG_TYPE", "paper")
+    assert "DEXORDER_RELAY_LEASE_SECONDS" in settings().detail and "DEXORDER_CATALOG_TYPE" in settings().detail
+
+
+def test_doctor_looks_at_limits_and_at_the_users_state(tmp_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "LEAST_OPEN_FILES", 2**62)
+    (files,) = doctor._limits(SuiteOptions(tmp_dir, Ports()))
+    assert files.ok or "ulimit -n" in files.detail
+    (tmp_dir / "file").touch(0o400)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_dir / "file"))
+    (state,) = doctor._state(SuiteOptions(tmp_dir, Ports()))
+    assert not state.ok and "XDG_STATE_HOME" in state.detail
+
+
+def test_doctor_wants_the_jars_of_the_catalog_that_is_set(tmp_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEXORDER_CACHE", str(tmp_dir / "empty"))
+    assert "jars production" not in {f.name for f in doctor._jars(SuiteOptions(tmp_dir, Ports()))}
+    monkeypatch.setenv("DEXORDER_CATALOG_URI", "postgresql://db/iceberg")
+    assert "jars production" in {f.name for f in doctor._jars(SuiteOptions(tmp_dir, Ports()))}
