@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from services.common.errors import InvalidRequest
-from services.common.market import TimeRange, count_periods, intersect, subtract, total_periods
+from services.common.market import MAX_TIME_NS, TimeRange, count_periods, intersect, subtract, total_periods
 from services.relay import planning
 from services.relay.dispatch import Assign, Dispatcher, Lost
 from services.relay.jobs import Job, LiveRequest, Phase
@@ -310,6 +310,15 @@ class Board:
         """Why jobs of a request failed, in time order."""
         jobs = sorted((self.jobs[number] for number in request.jobs), key=lambda job: job.span)
         return [job.error for job in jobs if job.error]
+
+    def waiting_since(self) -> dict[str, int]:
+        """By exchange with queued jobs: when the oldest request that waits for one of them came, wall clock."""
+        since: dict[str, int] = {}
+        for number, job in self.jobs.items():
+            if self.dispatcher.is_queued(number):
+                came = (request.submitted_ns for request in self._requests_of(job))
+                since[job.market.exchange] = min([since.get(job.market.exchange, MAX_TIME_NS), *came])
+        return since
 
     def timed_out(self, timeout_ns: int, *, now_ns: int) -> Iterator[LiveRequest]:
         """Requests without progress for too long; time queued behind other jobs of the exchange does not count."""

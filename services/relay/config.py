@@ -38,7 +38,7 @@ class RelaySettings(ServiceSettings):
     """SQLite file with requests, jobs, told coverage and notifications."""
     exchanges: Path = Field(default=Path("exchanges/sim.yaml"), validation_alias="DEXORDER_EXCHANGES")
     """The exchanges file; its venues are those a ticker may name."""
-    lease_seconds: float = Field(default=15.0, gt=0)
+    lease_seconds: float = Field(default=15.0, ge=1)
     """Longest silence of a running job, in seconds, before it is given to another ingestor."""
     max_attempts: int = Field(default=5, ge=1)
     """Dispatches of one job that may end without a settled page."""

@@ -27,7 +27,7 @@ from services.relay.config import RelaySettings
 from services.relay.deciding import Decider
 from services.relay.dispatch import Assign, Lost, Slot
 from services.relay.jobs import LiveRequest
-from services.relay.metrics import RelayMetrics
+from services.relay.metrics import RelayMetrics, sample
 from services.relay.model import (
     Dispatch,
     FinalResult,
@@ -49,6 +49,7 @@ TICK_SECONDS = 0.25
 WATCH_SECONDS = 0.1
 RETRY_NS = 5 * SECOND_NS
 FORGET_SECONDS = 3_600
+MEASURE_SECONDS = 1.0
 NOTIFICATIONS_IN_A_READ = 500
 
 
@@ -90,6 +91,7 @@ class Engine:
         self._dispatcher = board.dispatcher
         self._signals = Signals()
         self._wake = asyncio.Event()
+        self._reported_ns = clock.monotonic_ns()
         self._tasks: asyncio.TaskGroup | None = None
         self._ending: dict[str, LiveRequest] = {}
         self._unsaved: dict[str, asyncio.Future[None]] = {}
@@ -101,6 +103,7 @@ class Engine:
             tasks.create_task(self._dispatch(sender))
             tasks.create_task(self._tick())
             tasks.create_task(self._forget())
+            tasks.create_task(self._measure())
             tasks.create_task(self._fail_stop())
             self._consider()
             self._wake.set()
@@ -209,7 +212,7 @@ class Engine:
     async def watch(self, request_id: str) -> AsyncGenerator[tuple[State, Progress], None]:
         """State and progress now and at every change, at most ten a second; ends with FINISHED."""
         last = None
-        with self._signals.listen(f"request:{request_id}") as event:
+        with self._signals.listen(f"request:{request_id}") as event, self._metrics.progress_streams.track_inprogress():
             while True:
                 record = await self.record(request_id)
                 now = (record.state, record.progress)
@@ -224,7 +227,7 @@ class Engine:
     async def notifications(self, topic: str, after: int) -> AsyncGenerator[Notification, None]:
         """A topic's notifications after a cursor, in order, without an end."""
         check_topic(topic)
-        with self._signals.listen(f"topic:{topic}") as event:
+        with self._signals.listen(f"topic:{topic}") as event, self._metrics.notification_streams.track_inprogress():
             while True:
                 found = await self._store.notifications(topic, after, NOTIFICATIONS_IN_A_READ)
                 for notification in found:
@@ -250,7 +253,8 @@ class Engine:
     ) -> None:
         """What the pipeline committed; on disk when this returns. Ends that follow from it come a moment later."""
         batch = Batch()
-        self._board.report(snapshot_id, pages, finals, batch, now_ns=self._clock.monotonic_ns())
+        self._reported_ns = self._clock.monotonic_ns()
+        self._board.report(snapshot_id, pages, finals, batch, now_ns=self._reported_ns)
         markets = {page.market for page in pages}
         self._changed(r for r, live in self._board.requests.items() if finals or live.submission.market in markets)
         await self._store.commit(batch)
@@ -290,10 +294,13 @@ class Engine:
 
     def _lose(self, lost: Lost, kind: str) -> None:
         log.warning("dispatch lost", job_id=lost.job_id, reason=lost.reason, given_up=lost.dead)
-        self._metrics.requeues.labels(kind).inc()
-        batch = Batch()
+        batch, job = Batch(), self._board.jobs[lost.job]
+        exchange, fruitless = job.market.exchange, job.fruitless
         self._board.lost(lost, batch)
-        self._changed(self._board.jobs[lost.job].requests)
+        self._metrics.requeues.labels(exchange, kind).inc()
+        self._metrics.fruitless.labels(exchange).inc(job.fruitless - fruitless)
+        self._metrics.given_up.labels(exchange).inc(lost.dead)
+        self._changed(job.requests)
         self._store.commit(batch)
         self._wake.set()
         self._consider()
@@ -314,12 +321,12 @@ class Engine:
             self._dispatcher.offer(assign.slot)
             self._wake.set()
         elif await sender.send(assign.slot.identity, dispatch):
-            self._metrics.dispatches.inc()
+            self._metrics.dispatches.labels(assign.slot.exchange).inc()
             self._dispatcher.renew(assign.job_id, now_ns=self._clock.monotonic_ns())
             self._changed(self._board.jobs[assign.job].requests if assign.job in self._board.jobs else ())
         else:
             log.warning("ingestor is gone", slots=self._dispatcher.drop(assign.slot.identity))
-            self._metrics.requeues.labels("unreachable").inc()
+            self._metrics.requeues.labels(assign.slot.exchange, "unreachable").inc()
             batch = Batch()
             self._board.unsent(assign, batch)
             self._store.commit(batch)
@@ -341,6 +348,12 @@ class Engine:
                 await self._cut_short(request, Status.TIMEOUT, f"no progress for {seconds:g} s")
             self._consider()
             self._wake.set()  # a job's wait after a failure may be over
+
+    async def _measure(self) -> None:
+        while True:
+            age_ns = self._clock.monotonic_ns() - self._reported_ns
+            self._metrics.sample(sample(self._board, wall_ns=self._clock.wall_ns(), report_age_ns=age_ns))
+            await asyncio.sleep(MEASURE_SECONDS)
 
     async def _forget(self) -> None:
         """Forget what has ended long ago; piece by piece, so that nobody waits behind the whole of it."""

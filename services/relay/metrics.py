@@ -1,38 +1,97 @@
-"""The relay's Prometheus metrics."""
+"""The relay's Prometheus metrics; docs/relay.md says what each tells."""
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from collections import Counter as Tally
+from dataclasses import dataclass
 
-from services.relay.dispatch import Dispatcher
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from services.relay.board import Board
+from services.relay.dispatch import Load, SlotKind
+from services.relay.model import State
+
+PREFIX = "dexorder_relay"
+GROUP_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+COMMIT_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 
 
 class RelayMetrics:
-    """Counters by what happened; gauges read the dispatcher when they are scraped."""
+    """Counters and histograms by what happened; gauges as ``sample`` last found them."""
 
-    def __init__(self, registry: CollectorRegistry, dispatcher: Dispatcher) -> None:
-        def gauge(name: str, text: str, index: int) -> None:
-            Gauge(name, text, registry=registry).set_function(lambda: dispatcher.counts()[index])
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"{PREFIX}_{name}", text, labels, registry=registry)
 
-        gauge("dexorder_relay_jobs_queued", "Jobs that wait for a slot.", 0)
-        gauge("dexorder_relay_jobs_running", "Jobs that an ingestor holds.", 1)
-        gauge("dexorder_relay_slots_free", "Slots offered and not used.", 2)
-        self.dispatches = Counter("dexorder_relay_dispatches", "Jobs sent to an ingestor.", registry=registry)
-        self.requeues = Counter(
-            "dexorder_relay_requeues", "Dispatches that ended without a result.", ["reason"], registry=registry
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(f"{PREFIX}_{name}", text, labels, registry=registry)
+
+        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+            return Histogram(f"{PREFIX}_{name}", text, registry=registry, buckets=buckets)
+
+        self.queued = gauge("jobs_queued", "Jobs that wait for a slot.", "exchange")
+        self.running = gauge("jobs_running", "Jobs under a lease.", "exchange")
+        self.waiting = gauge(
+            "oldest_queued_seconds", "Age of the oldest request that waits for a queued job.", "exchange"
         )
-        self.dropped = Counter("dexorder_relay_frames_dropped", "Broker frames ignored.", ["reason"], registry=registry)
-        self.connections_refused = Counter(
-            "dexorder_relay_broker_connections_refused",
-            "Ingestors' handshakes that failed.",
-            ["reason"],
-            registry=registry,
-        )
-        self.submitted = Counter("dexorder_relay_submissions", "Submissions answered.", ["status"], registry=registry)
-        self.refused = Counter(
-            "dexorder_relay_quota_refusals", "Calls refused for a quota.", ["client_id", "quota"], registry=registry
-        )
-        self.finished = Counter("dexorder_relay_requests_finished", "Requests ended.", ["status"], registry=registry)
-        self.ignored = Counter(
-            "dexorder_relay_reports_ignored", "Parts of pipeline reports ignored.", ["reason"], registry=registry
-        )
+        self.slots = gauge("slots_free", "Slots offered and not used.", "exchange", "kind")
+        self.requests = gauge("requests", "Unfinished requests.", "state")
+        self.report_age = gauge("pipeline_report_age_seconds", "Time since the pipeline's last report, or since start.")
+        self.notification_streams = gauge("notification_streams", "Notification streams open.")
+        self.progress_streams = gauge("progress_streams", "Progress streams open.")
+
+        self.dispatches = counter("dispatches", "Jobs sent to an ingestor.", "exchange")
+        self.requeues = counter("requeues", "Dispatches that ended without a result.", "exchange", "reason")
+        self.fruitless = counter("fruitless_dispatches", "Of those, the ones that settled no page.", "exchange")
+        self.given_up = counter("jobs_given_up", "Jobs whose attempts were used up.", "exchange")
+        self.dropped = counter("frames_dropped", "Broker frames ignored.", "reason")
+        self.connections_refused = counter(
+            "broker_connections_refused", "Ingestors' handshakes that failed.", "reason"
+        )  # fmt: skip
+        self.submitted = counter("submissions", "Submissions answered.", "status")
+        self.refused = counter("quota_refusals", "Calls refused for a quota.", "client_id", "quota")
+        self.finished = counter("requests_finished", "Requests ended.", "status")
+        self.ignored = counter("reports_ignored", "Parts of pipeline reports ignored.", "reason")
+
+        self.group_size = histogram("store_group_size", "Batches that shared a commit.", GROUP_SIZES)
+        self.commit_seconds = histogram("store_commit_seconds", "Time a commit took, fsync included.", COMMIT_SECONDS)
+        self._exchanges: set[str] = set()
+
+    def committed(self, batches: int, seconds: float) -> None:
+        """One group commit of the store; may be called from its thread."""
+        self.group_size.observe(batches)
+        self.commit_seconds.observe(seconds)
+
+    def sample(self, found: Sample) -> None:
+        """Set the gauges; an exchange that is gone from the sample has nothing left."""
+        self._exchanges |= found.load.keys()
+        for exchange in self._exchanges:
+            load = found.load.get(exchange, IDLE)
+            self.queued.labels(exchange).set(load.queued)
+            self.running.labels(exchange).set(load.running)
+            self.waiting.labels(exchange).set(found.waiting_seconds.get(exchange, 0))
+            for kind in SlotKind:
+                self.slots.labels(exchange, kind.name).set(load.free.get(kind, 0))
+        for state in (State.QUEUED, State.RUNNING):
+            self.requests.labels(state.name).set(found.requests[state])
+        self.report_age.set(found.report_age_seconds)
+
+
+IDLE = Load(0, 0, {})
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The state of a board at a moment, as the gauges show it."""
+
+    load: dict[str, Load]
+    waiting_seconds: dict[str, float]
+    requests: Tally[State]
+    report_age_seconds: float
+
+
+def sample(board: Board, *, wall_ns: int, report_age_ns: int) -> Sample:
+    """Look at a board. Pure."""
+    waiting = {exchange: (wall_ns - since_ns) / 1e9 for exchange, since_ns in board.waiting_since().items()}
+    states = Tally(request.state for request in board.requests.values())
+    return Sample(board.dispatcher.load(), waiting, states, report_age_ns / 1e9)

@@ -65,11 +65,11 @@ async def relay(settings: RelaySettings, catalog: CatalogSettings, clock: Clock)
         ValueError: The exchanges file or the database is not one of ours, or another relay uses the database.
     """
     venues = load_exchanges(settings.exchanges)
-    async with open_store(settings.db) as store:
+    registry = CollectorRegistry()
+    metrics = RelayMetrics(registry)
+    async with open_store(settings.db, metrics.committed) as store:
         reader = IcebergReader(await asyncio.to_thread(catalog.load))
         board = Board(_dispatcher(settings), job_periods=settings.job_periods, page_periods=settings.page_periods)
-        registry = CollectorRegistry()
-        metrics = RelayMetrics(registry, board.dispatcher)
         await _fill(board, store, reader, clock)
         decider = Decider(board, reader, clock, attempts=settings.count_attempts)
         engine = Engine(

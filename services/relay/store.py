@@ -11,6 +11,7 @@ import asyncio
 import queue
 import sqlite3
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ from services.relay.schema import (
 )
 
 T = TypeVar("T")
+OnCommit = Callable[[int, float], None]
 MOST_IN_A_GROUP = 256
 FORGOTTEN_AT_ONCE = 500
 
@@ -45,17 +47,19 @@ FORGOTTEN_AT_ONCE = 500
 class _Work:
     run: Callable[[sqlite3.Connection], Any]
     done: asyncio.Future[Any]
+    writes: bool
 
 
 class Store:
     """Opened in the event loop's thread; ``close`` writes what was given and ends the thread."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, on_commit: OnCommit | None = None) -> None:
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._loop = asyncio.get_running_loop()
         self._queue: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
         self._connection = _open(path)
         self._broken: Exception | None = None
+        self._on_commit = on_commit
         self._thread = threading.Thread(target=self._write, name="relay-store", daemon=True)
         self._thread.start()
         self._closed = False
@@ -81,15 +85,15 @@ class Store:
 
     def read(self, query: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
         """Run a query that changes nothing."""
-        return self._give(query)
+        return self._give(query, writes=False)
 
-    def _give(self, run: Callable[[sqlite3.Connection], Any]) -> asyncio.Future[Any]:
+    def _give(self, run: Callable[[sqlite3.Connection], Any], *, writes: bool = True) -> asyncio.Future[Any]:
         done = self._loop.create_future()
         done.add_done_callback(_retrieved)
         if self.failed.done() or self._closed:
             done.set_exception(Unavailable("the relay's store is closed"))
         else:
-            self._queue.put(_Work(run, done))
+            self._queue.put(_Work(run, done, writes))
         return done
 
     async def close(self) -> None:
@@ -118,9 +122,12 @@ class Store:
         try:
             if self._broken is not None:
                 raise self._broken
+            start = time.perf_counter()
             self._connection.execute("BEGIN IMMEDIATE")
             results = [work.run(self._connection) for work in group]
             self._connection.execute("COMMIT")
+            if self._on_commit and (writes := sum(work.writes for work in group)):
+                self._on_commit(writes, time.perf_counter() - start)
         except Exception as error:  # whatever it is, memory is ahead of the disk now
             self._broken = error
             self._connection.rollback()
@@ -185,15 +192,17 @@ class Store:
 
 
 @asynccontextmanager
-async def open_store(path: Path) -> AsyncIterator[Store]:
+async def open_store(path: Path, on_commit: OnCommit | None = None) -> AsyncIterator[Store]:
     """The store of a file, for this process alone, until the block ends.
 
+    Args:
+        on_commit: Called from the store's thread after each group commit: batches in it, seconds it took.
     Raises:
         BadSettings: Another relay uses the file, or it is not one of ours.
     """
     with sole_owner(path):
         try:
-            store = Store(path)
+            store = Store(path, on_commit)
         except (OSError, ValueError, sqlite3.Error) as error:
             raise BadSettings(f"DEXORDER_RELAY_DB: {path} can't be used: {error}") from error
         try:

@@ -21,7 +21,6 @@ from services.gateway.pixy.metrics import PixyMetrics
 from services.ingestor.config import IngestorSettings
 from services.ingestor.metrics import IngestorMetrics
 from services.relay.config import RelaySettings
-from services.relay.dispatch import Dispatcher
 from services.relay.metrics import RelayMetrics
 from services.udsource.config import UdsourceSettings
 from services.udsource.metrics import UdsourceMetrics
@@ -83,9 +82,7 @@ def test_every_part_is_there_with_settings_it_reads_and_accepts(files: Any, monk
 def counted() -> set[str]:
     """Names as they are scraped."""
     registry = CollectorRegistry()
-    dispatcher = Dispatcher(lease_ns=1, most_attempts=1, backoff_ns=0, new_id=str)
-    RelayMetrics(registry, dispatcher)
-    for metrics in (CallMetrics, PixyMetrics, IngestorMetrics, UdsourceMetrics, SparkMetrics):
+    for metrics in (RelayMetrics, CallMetrics, PixyMetrics, IngestorMetrics, UdsourceMetrics, SparkMetrics):
         metrics(registry)
     names = set(GIVEN_BY_OTHERS)
     for family in registry.collect():

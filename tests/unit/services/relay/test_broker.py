@@ -16,10 +16,10 @@ from services.common.broker_frames import encode
 from services.common.market import TimeRange
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from services.relay.broker import open_broker
-from services.relay.dispatch import Dispatcher, Slot
+from services.relay.dispatch import Slot
 from services.relay.metrics import RelayMetrics
 from services.relay.model import Dispatch, Market
-from tests.unit.services.relay.harness import at, minute, settings, suite
+from tests.unit.services.relay.harness import at, minute, settings, suite, until
 
 GARBAGE: list[tuple[str, list[bytes]]] = [
     ("frame_count", [b""]),
@@ -61,8 +61,9 @@ async def test_garbage_is_dropped_and_counted_and_good_frames_are_served(tmp_pat
         for reason, _ in GARBAGE:
             expected[reason] = expected.get(reason, 0) + 1
         assert {reason: _dropped(registries[0], reason) for reason in expected} == expected
-        assert registries[0].get_sample_value("dexorder_relay_jobs_running") == 1
-        assert registries[0].get_sample_value("dexorder_relay_slots_free") == 1
+        free = {"exchange": "SIM", "kind": "HISTORICAL"}
+        await until(lambda: registries[0].get_sample_value("dexorder_relay_jobs_running", {"exchange": "SIM"}) == 1)
+        assert registries[0].get_sample_value("dexorder_relay_slots_free", free) == 1
 
 
 def _kept(registries: list[CollectorRegistry]) -> CollectorRegistry:
@@ -136,7 +137,7 @@ class OneHeartbeat:
 
 
 def new_metrics() -> RelayMetrics:
-    return RelayMetrics(CollectorRegistry(), Dispatcher(lease_ns=1, most_attempts=1, backoff_ns=0, new_id=str))
+    return RelayMetrics(CollectorRegistry())
 
 
 def test_a_taken_address_is_named(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from services.ingestor.metrics import IngestorMetrics
 from services.ingestor.slots import Slots
 from services.ingestor.worker import Worker
 from services.relay.broker import Broker, open_broker
-from services.relay.dispatch import Dispatcher, Slot
+from services.relay.dispatch import Slot
 from services.relay.metrics import RelayMetrics
 from tests.unit.services.relay.harness import settings
 
@@ -76,8 +76,7 @@ class Stage:
 async def staged(folder: Path) -> AsyncIterator[Stage]:
     stage = Stage(folder)
     made = settings(folder, broker_curve_key=stage.server_secret, broker_curve_clients=folder / "clients")
-    dispatcher = Dispatcher(lease_ns=1, most_attempts=1, backoff_ns=0, new_id=str)
-    with open_broker(made, RelayMetrics(stage.registry, dispatcher)) as stage.broker:
+    with open_broker(made, RelayMetrics(stage.registry)) as stage.broker:
         task = asyncio.create_task(stage.broker.run(stage.heard))
         yield stage
         task.cancel()

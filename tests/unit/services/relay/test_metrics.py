@@ -1,0 +1,141 @@
+"""What the metrics say of a relay at work; every one has its line in the docs."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from services.common.clock import ManualClock
+from services.common.market import SECOND_NS
+from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
+from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
+from services.relay import engine
+from services.relay.dispatch import Dispatcher, Load, Slot, SlotKind
+from services.relay.metrics import RelayMetrics
+from services.relay.store import Store
+from tests.unit.services.relay.harness import ROOT, suite, until
+
+SIM = {"exchange": "SIM"}
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> CollectorRegistry:
+    """The registry of the next relay, whose gauges are sampled at once."""
+    made = CollectorRegistry()
+    monkeypatch.setattr("services.relay.server.CollectorRegistry", lambda: made)
+    monkeypatch.setattr(engine, "MEASURE_SECONDS", 0.01)
+    return made
+
+
+async def test_queue_slots_leases_and_attempts_are_counted_by_exchange(
+    tmp_path: Path, registry: CollectorRegistry
+) -> None:
+    clock = ManualClock()
+
+    def value(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(f"dexorder_relay_{name}", {**SIM, **labels})
+
+    async with suite(tmp_path, clock, job_periods=10, max_attempts=2, request_timeout_seconds=1e9) as s:
+        ingestor = s.ingestor()
+        await s.queued("r", 0, 30)
+        await ingestor.offer()
+        first = await ingestor.take()
+        clock.advance(40 * SECOND_NS)  # the relay was asleep: no lease ends
+        await until(lambda: value("oldest_queued_seconds") == 40)
+        assert (value("jobs_queued"), value("jobs_running")) == (2, 1)
+        assert registry.get_sample_value("dexorder_relay_requests", {"state": "RUNNING"}) == 1
+        assert registry.get_sample_value("dexorder_relay_requests", {"state": "QUEUED"}) == 0
+        await ingestor.send(ingest.WorkReject(job_id=first.job_id, reason="no"))
+        await ingestor.offer(job_type=ingest.REALTIME)
+        await until(lambda: value("slots_free", kind="REALTIME") == 1)
+        assert (value("slots_free", kind="HISTORICAL"), value("slots_free", kind="ANY")) == (0, 0)
+        assert (value("requeues_total", reason="rejected"), value("fruitless_dispatches_total")) == (1, 1)
+        assert value("jobs_given_up_total") == 0
+        await ingestor.offer()
+        second = await ingestor.take()
+        assert second.historical.start_time == first.historical.start_time
+        await ingestor.send(ingest.WorkReject(job_id=second.job_id, reason="no"))
+        await until(lambda: value("jobs_given_up_total") == 1)
+        assert (value("dispatches_total"), value("fruitless_dispatches_total")) == (2, 2)
+
+        await s.relay.CancelRequest(rpb.CancelRequestRequest(request_id="r"))
+        await until(lambda: value("jobs_queued") == 0)
+        assert (value("oldest_queued_seconds"), value("jobs_running")) == (0, 0)
+
+
+async def test_leases_that_run_out_are_requeues_of_their_own(tmp_path: Path, registry: CollectorRegistry) -> None:
+    lease = {**SIM, "reason": "lease"}
+    async with suite(tmp_path, lease_seconds=1) as s:
+        ingestor = s.ingestor()
+        await ingestor.offer()
+        await s.queued("r", 0, 10)
+        dispatch = await ingestor.take()
+        await ingestor.page(dispatch.job_id, 0, 5)
+        await until(lambda: registry.get_sample_value("dexorder_relay_requeues_total", lease) == 1)
+        assert registry.get_sample_value("dexorder_relay_fruitless_dispatches_total", SIM) == 0
+
+
+async def test_streams_reports_and_commits_are_seen(tmp_path: Path, registry: CollectorRegistry) -> None:
+    clock = ManualClock()
+
+    def value(name: str) -> float:
+        return registry.get_sample_value(f"dexorder_relay_{name}") or 0.0
+
+    async with suite(tmp_path, clock) as s:
+        clock.advance(7 * SECOND_NS)
+        await until(lambda: value("pipeline_report_age_seconds") == 7)
+        await s.pipeline.report()
+        await until(lambda: value("pipeline_report_age_seconds") == 0)
+        before = value("store_commit_seconds_count")
+        await s.queued("r", 0, 10)
+        await s.relay.ListRequests(rpb.ListRequestsRequest())  # reads are no commits
+        assert value("store_commit_seconds_count") == value("store_group_size_count") == before + 1
+        events = s.relay.SubscribeNotifications(rpb.SubscribeNotificationsRequest(topic="RESPONSE:me"))
+        progress = s.relay.WatchProgress(rpb.WatchProgressRequest(request_id="r"))
+        await progress.read()
+        await until(lambda: (value("notification_streams"), value("progress_streams")) == (1, 1))
+        for call in (events, progress):
+            call.cancel()
+        await until(lambda: (value("notification_streams"), value("progress_streams")) == (0, 0))
+
+
+async def test_batches_that_share_a_commit_are_one_group(tmp_path: Path) -> None:
+    groups: list[int] = []
+    store = Store(tmp_path / "relay.db", lambda batches, seconds: groups.append(batches))
+    gate = threading.Event()
+    held = store.read(lambda connection: gate.wait())
+    written = [store.forget(0) for _ in range(30)]
+    gate.set()
+    await asyncio.gather(held, *written)
+    await store.close()
+    assert sum(groups) == 30 and len(groups) < 30
+
+
+def test_load_is_counted_by_exchange() -> None:
+    d = Dispatcher(lease_ns=1, most_attempts=1, backoff_ns=0, new_id=lambda: "id")
+    for job, exchange in enumerate(("X", "X", "Y")):
+        d.queue(job, exchange)
+    d.offer(Slot(b"i", "X", SlotKind.ANY))
+    d.assign(now_ns=0)
+    d.offer(Slot(b"i", "Z", SlotKind.REALTIME))
+    assert d.load() == {
+        "X": Load(queued=1, running=1, free={}),
+        "Y": Load(queued=1, running=0, free={}),
+        "Z": Load(queued=0, running=0, free={SlotKind.REALTIME: 1}),
+    }
+
+
+def test_every_metric_has_a_line_in_the_docs() -> None:
+    registry = CollectorRegistry()
+    RelayMetrics(registry)
+    lines = re.findall(r"^\| `([a-z_]+)", (ROOT / "docs" / "relay.md").read_text(), re.M)
+    names = {
+        family.name.removeprefix("dexorder_relay_") + ("_total" if family.type == "counter" else "")
+        for family in registry.collect()
+    }
+    assert names - {*lines} == set()
