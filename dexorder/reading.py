@@ -10,8 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 from pyiceberg import expressions
-from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.exceptions import NoSuchTableError, RESTError
 from pyiceberg.table import DataScan, Table
+from sqlalchemy.exc import SQLAlchemyError
 
 from dexorder.errors import CatalogError, HistoryMismatch
 from dexorder.iceberg import open_catalog
@@ -96,14 +97,16 @@ def find_answer(name: str, properties: Mapping[str, str], record: RequestRecord)
     """Load the table and choose the snapshot.
 
     Raises:
-        CatalogError: The catalog or the table is not there.
+        CatalogError: The catalog or the table can't be reached, or is not there.
     """
-    catalog: Any = open_catalog(name, properties)
-    with closing(catalog) if hasattr(catalog, "close") else nullcontext():
-        try:
+    try:
+        catalog: Any = open_catalog(name, properties)
+        with closing(catalog) if hasattr(catalog, "close") else nullcontext():
             table = catalog.load_table(OHLC_TABLE)
-        except NoSuchTableError:
-            raise CatalogError(f"catalog {name} has no table {OHLC_TABLE}") from None
+    except NoSuchTableError:
+        raise CatalogError(f"catalog {name} has no table {OHLC_TABLE}") from None
+    except (OSError, SQLAlchemyError, RESTError) as error:
+        raise CatalogError(f"catalog {name} can't be reached from here: {error}") from None
     if record.snapshot_id is None or table.snapshot_by_id(record.snapshot_id) is not None:
         return Answer(table, record, record.snapshot_id, False)
     current = table.current_snapshot()
@@ -122,14 +125,14 @@ def read_rows(
         on_note: Told when the announced snapshot has expired and the current one was read.
 
     Raises:
-        CatalogError: The catalog or the table is not there, or its files vanished while they were read.
+        CatalogError: The catalog or the table can't be reached or is not there, or its files can't be read.
         HistoryMismatch: Another number of rows than ``record.row_count``.
     """
     answer = find_answer(name, properties, record)
     try:
         rows = answer.rows()
-    except FileNotFoundError as error:
-        raise _vanished(error) from None
+    except OSError as error:
+        raise _unreadable(error) from None
     if note := answer.note():
         on_note(note)
     return rows
@@ -145,14 +148,14 @@ def read_batches(
             if not number and (note := answer.note()):
                 on_note(note)
             yield batch
-    except FileNotFoundError as error:
-        raise _vanished(error) from None
+    except OSError as error:
+        raise _unreadable(error) from None
 
 
-def _vanished(error: FileNotFoundError) -> CatalogError:
-    return CatalogError(
-        f"a file of {OHLC_TABLE} vanished while it was read, its snapshot has expired; read again: {error}"
-    )
+def _unreadable(error: OSError) -> CatalogError:
+    if isinstance(error, FileNotFoundError):
+        return CatalogError(f"a file of {OHLC_TABLE} has vanished, its snapshot expired meanwhile; read again: {error}")
+    return CatalogError(f"the files of {OHLC_TABLE} can't be read from here: {error}")
 
 
 def _filter(record: RequestRecord, span: TimeRange) -> expressions.BooleanExpression:

@@ -103,10 +103,11 @@ def run(
     except (RequestRefused, HistoryError):
         store.forget(asked)
         raise
+    except BrokenPipeError:
+        raise  # who reads has had enough
     except (DexorderError, OSError) as error:
-        if resume and not isinstance(error, BrokenPipeError):
-            err.print(f"{follower.goodbye()}{resume}", markup=False)
-        raise
+        err.print(f"{follower.goodbye()}{resume}", markup=False)
+        raise error if isinstance(error, DexorderError) else DexorderError(f"can't write: {error}") from None
     store.forget(asked)
     return code
 

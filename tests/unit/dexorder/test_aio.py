@@ -1,5 +1,6 @@
 import inspect
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -8,8 +9,8 @@ from dexorder import AsyncClient, Client, aio, errors, reading
 from dexorder.records import Market, MarketList, Progress, State
 from dexorder.request import make_request
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
-from tests.fakes.candle_table import HOURS, SPAN, START, TICKER, Warehouse
-from tests.fakes.relay_server import FakeRelay, Notify, ended
+from tests.fakes.candle_table import HOURS, SPAN, START, TICKER, Warehouse, make_warehouse
+from tests.fakes.relay_server import FakeRelay, Notify, ended, serving
 
 ASKED = (TICKER, "1h", "2024-01-01", "2024-01-02T06:00")
 
@@ -134,6 +135,28 @@ async def test_environment_wins_over_the_announced_catalog(fake: FakeRelay, monk
             await client.history(*ASKED)
         monkeypatch.setenv("DEXORDER_CATALOG_URI", good)
         assert (await client.history(*ASKED)).num_rows == HOURS
+
+
+async def test_what_cannot_be_read_is_a_sentence(fake: FakeRelay, tmp_path: Path) -> None:
+    (tmp_path / "catalog.db").write_text("no database")
+    broken = dict(fake.properties, uri=f"sqlite:///{tmp_path}/catalog.db")
+    async with AsyncClient(fake.address, ("dexorder", broken)) as client:
+        with pytest.raises(errors.CatalogError, match=r"catalog dexorder can't be reached from here: .*not a database"):
+            await client.history(*ASKED)
+
+
+async def test_files_that_vanish_while_they_are_read(tmp_path: Path) -> None:
+    warehouse = make_warehouse(tmp_path)
+    relay = FakeRelay(warehouse.properties, ended(Notify.OK, rows=HOURS, snapshot=warehouse.last_snapshot))
+    for file in (tmp_path / "trading").rglob("*.parquet"):
+        file.unlink()
+    with serving(relay):
+        async with AsyncClient(relay.address) as client:
+            with pytest.raises(errors.CatalogError, match="has vanished, its snapshot expired meanwhile; read again"):
+                await client.history(*ASKED)
+            done = await client.wait(relay.submitted[0].request_id)
+            with pytest.raises(errors.CatalogError, match="has vanished"):
+                await anext(client.read_batches(done))
 
 
 async def test_listing_follows_the_pages(fake: FakeRelay) -> None:

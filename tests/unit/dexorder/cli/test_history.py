@@ -1,4 +1,5 @@
 import csv
+import errno
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner, Result
 
+from dexorder.cli import sinks
 from dexorder.cli.app import app
 from tests.fakes.candle_table import HOURS, START, TICKER
 from tests.fakes.relay_server import FakeRelay, Notify, ended
@@ -156,6 +158,21 @@ def test_a_run_is_kept_while_something_is_left_to_do(fake: FakeRelay, tmp_dir: P
     fake.refuse = "no such symbol"
     assert run("--state", "run.json").exit_code == 1
     assert not (tmp_dir / "run.json").exists()
+
+
+def test_a_disk_that_is_full_is_a_sentence_and_the_run_can_go_on(
+    fake: FakeRelay, tmp_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sinks.FileRows, "write", full)
+        result = run("--out", "rows.csv", "--request-id", "mine")
+    assert result.exit_code == 1 and "can't write: [Errno 28] No space left" in result.stderr
+    assert "dexorder history --resume mine" in result.stderr and not list(tmp_dir.iterdir())
+    assert CliRunner().invoke(app, ["history", "--resume", "mine"]).exit_code == 0
+    assert (tmp_dir / "rows.csv").exists()
 
 
 def test_a_place_that_cannot_be_written_stops_only_who_named_it(fake: FakeRelay, tmp_dir: Path) -> None:
