@@ -16,7 +16,7 @@ Kind = Literal[
     "slow_down", "http_429", "http_418", "http_403", "http_500", "http_502", "http_503",
     "hang", "drip", "stall", "reset", "cut_json", "html", "text", "null", "empty",
     "hole", "drop_first", "drop_last", "duplicate_tail", "reversed", "null_fields", "off_grid", "low_above_high",
-    "unfinished",
+    "unfinished", "edited",
 ]  # fmt: skip
 Rows = list[list[Any]]
 
@@ -141,6 +141,8 @@ def spoil(rule: FaultRule, rows: Rows, *, running_ms: int) -> Rows:
 
 def _spoil_row(kind: str, row: list[Any]) -> list[Any]:
     time, opened, high, low, close, *rest = row
+    if kind == "edited":  # sound in itself, but not what was answered before
+        return [time, opened, high, low, high, *rest]
     if kind == "null_fields":
         return [time, opened, high, low, None, None, *rest[1:]]
     if kind == "off_grid":

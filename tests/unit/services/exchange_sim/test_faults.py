@@ -70,6 +70,7 @@ def test_a_rule_that_means_nothing_is_refused(rule: dict[str, Any]) -> None:
         ("reversed", ROWS[::-1]),
         ("unfinished", [*ROWS, [7, *ROWS[-1][1:]]]),
         ("null_fields", [*ROWS[:50], [*ROWS[50][:4], None, None, *ROWS[50][6:]], *ROWS[51:]]),
+        ("edited", [*ROWS[:50], [*ROWS[50][:4], ROWS[50][2], *ROWS[50][5:]], *ROWS[51:]]),
         ("off_grid", [*ROWS[:50], [ROWS[50][0] + 500, *ROWS[50][1:]], *ROWS[51:]]),
         ("low_above_high", [*ROWS[:50], [*ROWS[50][:3], "3.03000000", *ROWS[50][4:]], *ROWS[51:]]),
         ("cut_json", ROWS),

@@ -160,6 +160,7 @@ BODIES: dict[Kind, str] = {
     "text": "temporarily unavailable",
     "null": "null",
     "empty": "[]",
+    "slow_down": '{"code":-1003,"msg":"Too many requests."}',
 }
 
 
@@ -186,6 +187,42 @@ async def test_row_faults_reach_the_client(exchange: Exchange) -> None:
     assert await exchange.klines(symbol="BTCUSDT", interval="1m", startTime=SINCE, limit=100) == good[:45] + good[55:]
     odd = await exchange.klines(symbol="BTCUSDT", interval="1m", startTime=SINCE, limit=100)
     assert odd[:-1] == good and odd[-1][0] == NOW_MS // 60_000 * 60_000
+
+
+async def test_drip_sends_the_head_and_then_byte_after_byte(exchange: Exchange) -> None:
+    await exchange.faults({"kind": "drip", "path": "*", "drip_s": 0.001})
+    async with exchange.http.get(f"{exchange.url}/api/v3/time") as answer:
+        assert answer.status == 200
+        assert [await answer.content.readexactly(1) for _ in range(3)] == [b"{", b'"', b"s"]
+
+
+async def test_stall_sends_half_and_no_more(exchange: Exchange) -> None:
+    await exchange.faults({"kind": "stall", "path": "*", "hang_s": 0})
+    async with exchange.http.get(f"{exchange.url}/api/v3/time") as answer:
+        assert answer.status == 200
+        with pytest.raises(aiohttp.ClientError):
+            await answer.read()
+
+
+async def test_reset_is_a_reset(exchange: Exchange) -> None:
+    await exchange.faults({"kind": "reset", "path": "*"})
+    reader, writer = await ask(exchange.url, "/api/v3/time")
+    with pytest.raises(ConnectionResetError):
+        await reader.read()
+    writer.close()
+
+
+async def test_calls_beyond_the_limit_of_a_second_are_refused_and_counted(start: Start) -> None:
+    async with start(call_limit=3) as exchange:
+        seen = []
+        for _ in range(4):
+            async with exchange.http.get(f"{exchange.url}/api/v3/ping") as answer:
+                seen.append(answer.status)
+        stats = await exchange.stats()
+        if stats["most_calls_1s"] == 4:  # else the machine took longer than a second for four calls
+            assert seen == [200, 200, 200, 429]
+            assert stats["faults"] == {"over_limit": 1}
+        assert stats["most_calls_60s"] == 4
 
 
 async def ask(url: str, path: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

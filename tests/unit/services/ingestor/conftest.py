@@ -88,10 +88,10 @@ async def sim() -> AsyncIterator[Sim]:
         yield started
 
 
-def exchanges_file(folder: Path, url: str, *, slots: int = 2, **options: Any) -> Path:
+def exchanges_file(folder: Path, url: str, *, slots: int = 2, ccxt: str = "binance", **options: Any) -> Path:
     path = folder / "exchanges.yaml"
     venue = {
-        "ccxt": "binance", "rest_url": url, "options": {"fetchMarkets": {"types": ["spot"]}},
+        "ccxt": ccxt, "rest_url": url, "options": {"fetchMarkets": {"types": ["spot"]}},
         "slots": {"historical": slots}, **options,
     }  # fmt: skip
     path.write_text(json.dumps({"exchanges": {"SIM": venue}}))
@@ -179,6 +179,13 @@ async def ingestor_process(settings: dict[str, Any]) -> AsyncIterator[asyncio.su
         if process.returncode is None:
             process.kill()
         await process.wait()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Return when the condition holds; the test's own timeout is what ends a wait in vain."""
+    async with asyncio.timeout(120):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 StartWorld = Callable[..., AbstractAsyncContextManager[World]]

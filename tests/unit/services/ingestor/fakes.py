@@ -40,13 +40,17 @@ class Record:
 
 @dataclass
 class FakeGateway(pixy_rpc.KafkaPixyServicer):
-    """Keeps what is produced; ``trouble`` is raised instead, one a call, and ``lost_acks`` after keeping."""
+    """Keeps what is produced; ``trouble`` is raised instead, one a call, and ``lost_acks`` after keeping.
+
+    While ``gate`` is not set a call waits, which sets ``waiting``, once ``free`` records have passed.
+    """
 
     records: list[Record] = field(default_factory=list)
     trouble: list[grpc.StatusCode] = field(default_factory=list)
     lost_acks: int = 0
     running: int = 0
     most_at_once: dict[bytes, int] = field(default_factory=dict)
+    free: int = 0
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     waiting: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -57,8 +61,9 @@ class FakeGateway(pixy_rpc.KafkaPixyServicer):
         assert (request.cluster, request.topic, request.async_mode, request.key_undefined) == (
             "", "dexorder.ohlc", False, False,
         )  # fmt: skip
-        self.waiting.set()
-        await self.gate.wait()
+        if len(self.records) >= self.free:
+            self.waiting.set()
+            await self.gate.wait()
         if self.trouble:
             await context.abort(self.trouble.pop(0), "as the test wants it")
         headers = {h.key: h.value.decode() for h in request.headers}
@@ -75,6 +80,10 @@ class FakeGateway(pixy_rpc.KafkaPixyServicer):
 
     async def Ack(self, request: pixy_pb.AckRq, context: Any) -> pixy_pb.AckRs:
         raise NotImplementedError
+
+    @property
+    def finals(self) -> list[Record]:
+        return [r for r in self.records if r.control.kind is Kind.FINAL]
 
     def of(self, job_id: str) -> list[Record]:
         return [r for r in self.records if r.control.job_id == job_id]

@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from services.ingestor.config import IngestorSettings
 from services.ingestor.server import work
 from tests.fixtures_kafka import free_ports
-from tests.unit.services.ingestor.conftest import FAST, StartWorld
+from tests.unit.services.ingestor.conftest import FAST, StartWorld, exchanges_file
 from tests.unit.services.ingestor.fakes import FakeBroker
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -74,3 +74,11 @@ async def test_bad_exchanges_file_ends_the_start(tmp_path: Path, text: str | Non
         path.write_text(text)
     with pytest.raises(SystemExit, match=reason):
         await work(IngestorSettings(**{**FAST, "exchanges": path}), asyncio.Event())
+
+
+async def test_budget_folder_that_can_not_be_used_ends_the_start(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    path = exchanges_file(tmp_path, "http://127.0.0.1:9")
+    settings = IngestorSettings(**{**FAST, "exchanges": path, "budget_dir": tmp_path / "file"})
+    with pytest.raises(SystemExit, match=r"DEXORDER_INGESTOR_BUDGET_DIR: the rate budgets can't be kept: .*file"):
+        await work(settings, asyncio.Event())

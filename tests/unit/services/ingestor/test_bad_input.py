@@ -1,0 +1,143 @@
+"""What exchanges have and do that is not a full page of sound candles: each case ends in a defined way."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from services.common.market import MONTH_SECONDS, WEEK_SECONDS, TimeRange, open_times, parse_time
+from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
+from tests.unit.services.ingestor.conftest import (
+    MINUTE_NS,
+    NOW_NS,
+    Sim,
+    StartWorld,
+    World,
+    exchanges_file,
+    minutes,
+    running_sim,
+    running_world,
+)
+from tests.unit.services.ingestor.fakes import dispatch
+from tests.unit.services.ingestor.test_ingestor import check_dispatch, rows, run_job
+
+OK, ERROR = pb.DataResponse.OK, pb.DataResponse.ERROR
+MISCHIEF = (
+    "http_502", "html", "empty", "cut_json", "hole", "drop_first", "drop_last", "duplicate_tail", "reversed",
+    "null_fields", "slow_down",
+)  # fmt: skip
+LAST_MINUTE_NS = NOW_NS // MINUTE_NS * MINUTE_NS
+
+
+def missing_of(world: World, job_id: str, span: TimeRange) -> TimeRange:
+    """The part behind the pages; pages and it make up the span, and the ERROR names it."""
+    pages = [r.control.span for r in world.gateway.pages(job_id)]
+    assert [p.start_ns for p in pages] == [span.start_ns, *(p.end_ns for p in pages)][: len(pages)]
+    missing = TimeRange(pages[-1].end_ns if pages else span.start_ns, span.end_ns)
+    final = world.gateway.final(job_id).value
+    assert final.status == (ERROR if missing else OK), final.error_message
+    assert not missing or f"missing {missing}" in final.error_message
+    return missing
+
+
+@pytest.mark.parametrize("percent", [5, 20, 50])
+async def test_faults_of_every_kind_at_once_lose_nothing_in_silence(
+    sim: Sim, world_of: StartWorld, percent: int
+) -> None:
+    span = minutes(0, 4000)
+    truth = await sim.truth(span)
+    each = 1 - (1 - percent / 100) ** (1 / len(MISCHIEF))
+    await sim.faults(*({"kind": kind, "probability": each} for kind in MISCHIEF))
+    async with world_of(attempts=12, page_candles=200, ban_seconds=0) as world:
+        assert (await run_job(world, dispatch("j1", span))).success
+        missing = missing_of(world, "j1", span)
+        assert rows(world.gateway.pages("j1")) == {t: c for t, c in truth.items() if t < missing.start_ns}
+        if percent < 50:
+            assert not missing
+
+
+async def test_market_with_holes_an_outage_a_listing_and_an_end(tmp_path: Path) -> None:
+    span, chance = minutes(0, 4000), random.Random(1)
+    there = [*(m for m in range(700, 1500) if chance.random() < 0.5), *range(2700, 3300)]
+    lines = [f"{minutes(m, 0).start_ns // 1_000_000},2,3,1,2,{m}" for m in there]
+    (tmp_path / "m.csv").write_text("\n".join(["timestamp,open,high,low,close,volume", *lines]))
+    async with (
+        running_sim(recorded=(f"{tmp_path / 'm.csv'}=RARE/USDT@1m",)) as sim,
+        running_world(tmp_path, sim.url) as world,
+    ):
+        assert (await run_job(world, dispatch("j1", span, ticker="RARE/USDT.SIM"))).success
+        check_dispatch(world, "j1", span)
+        assert rows(world.gateway.pages("j1")) == {minutes(m, 0).start_ns: [2, 3, 1, 2, m] for m in there}
+
+
+async def test_delisted_market_keeps_its_history(sim: Sim, world_of: StartWorld) -> None:
+    span = minutes(0, 300)
+    async with world_of() as world:
+        assert (await run_job(world, dispatch("j1", span, ticker="LUNA/USDT.SIM"))).success
+        check_dispatch(world, "j1", span)
+        assert rows(world.gateway.pages("j1")) == await sim.truth(span, "LUNAUSDT")
+
+
+async def test_range_in_the_future_is_all_missing(world_of: StartWorld) -> None:
+    span = TimeRange(LAST_MINUTE_NS + 60 * MINUTE_NS, LAST_MINUTE_NS + 90 * MINUTE_NS)
+    async with world_of() as world:
+        assert (await run_job(world, dispatch("j1", span))).success
+        assert missing_of(world, "j1", span) == span
+        assert world.gateway.final("j1").value.error_message.endswith(": not closed yet")
+
+
+async def test_running_candle_is_written_once_it_has_closed_and_as_it_closed(sim: Sim, world_of: StartWorld) -> None:
+    span = TimeRange(LAST_MINUTE_NS - 5 * MINUTE_NS, LAST_MINUTE_NS + MINUTE_NS)
+    async with world_of(slots=1) as world:
+        assert (await run_job(world, dispatch("early", span))).success
+        assert missing_of(world, "early", span) == TimeRange(LAST_MINUTE_NS, span.end_ns)
+        await sim.clock(now_ns=span.end_ns + 5_000_000_000)
+        assert (await run_job(world, dispatch("late", span))).success
+        check_dispatch(world, "late", span)
+        assert rows(world.gateway.pages("late")) == await sim.truth(span)
+
+
+async def test_candle_edited_after_it_closed_is_fetched_as_it_is_now_and_as_the_newer(
+    sim: Sim, world_of: StartWorld
+) -> None:
+    span = minutes(0, 10)
+    async with world_of(slots=1) as world:
+        assert (await run_job(world, dispatch("j1", span))).success
+        await sim.faults({"kind": "edited"})
+        assert (await run_job(world, dispatch("j2", span))).success
+        (before,), (after,) = world.gateway.pages("j1"), world.gateway.pages("j2")
+        old, new = rows([before]), rows([after])
+        (changed,) = [t for t in old if old[t] != new[t]]
+        assert new[changed] == [old[changed][0], old[changed][1], old[changed][2], old[changed][1], old[changed][4]]
+        assert after.control.fetched_ns > before.control.fetched_ns, "which decides for Spark"
+
+
+async def test_period_the_exchange_does_not_offer_is_named(tmp_path: Path, sim: Sim) -> None:
+    (tmp_path / "other").mkdir()
+    path = exchanges_file(tmp_path / "other", sim.url, ccxt="coinbase")
+    span = minutes(0, 1)
+    async with running_world(tmp_path, sim.url, exchanges=path) as world:
+        assert (await run_job(world, dispatch("j1", span, period_seconds=1))).success
+        assert missing_of(world, "j1", span) == span
+        assert "period_seconds 1 (1s) is not offered by SIM; it has 1m, 5m" in (
+            world.gateway.final("j1").value.error_message
+        )
+
+
+CALENDAR = [(86_400, "1d"), (WEEK_SECONDS, "1w"), (MONTH_SECONDS, "1M")]
+
+
+@pytest.mark.parametrize(("period_seconds", "interval"), CALENDAR)
+async def test_days_weeks_and_months_begin_where_the_exchange_says(
+    sim: Sim, world_of: StartWorld, period_seconds: int, interval: str
+) -> None:
+    starts = {"1w": ("2019-12-30", "2021-02-01")}  # the others: leap day, both changes of summer time
+    first, last = starts.get(interval, ("2020-01-01", "2021-02-01"))
+    span = TimeRange(parse_time(first), parse_time(last))
+    async with world_of() as world:
+        assert (await run_job(world, dispatch("j1", span, period_seconds=period_seconds))).success
+        found = rows(world.gateway.pages("j1"))
+        assert list(found) == list(open_times(span, period_seconds))
+        assert found == await sim.truth(span, interval=interval)

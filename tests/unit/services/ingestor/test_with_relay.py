@@ -1,0 +1,120 @@
+"""A real relay and real ingestors: what becomes of jobs when an exchange hangs or an ingestor is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.common.market import TimeRange
+from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
+from services.gen.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
+from services.ingestor.config import IngestorSettings
+from services.ingestor.server import work
+from tests.unit.services.ingestor.conftest import FAST, Sim, exchanges_file, ingestor_process, running_sim, until
+from tests.unit.services.ingestor.fakes import FakeGateway, grpc_peer
+from tests.unit.services.relay.harness import Suite, at, suite
+
+NOW_NS = at(1_000_000)
+
+
+@dataclass
+class Chain:
+    """A relay, a gateway and an exchange; ingestors are the test's."""
+
+    suite: Suite
+    gateway: FakeGateway
+    sim: Sim
+    settings: dict[str, Any]
+
+    @asynccontextmanager
+    async def ingestor(self, **settings: Any) -> AsyncIterator[None]:
+        stop = asyncio.Event()
+        task = asyncio.create_task(work(IngestorSettings(**{**self.settings, **settings}), stop))
+        try:
+            yield
+        finally:
+            stop.set()
+            await task
+
+    def pages(self) -> list[TimeRange]:
+        """Spans of all pages of all dispatches, in time order."""
+        return sorted(r.control.span for r in self.gateway.records if r not in self.gateway.finals)
+
+
+@asynccontextmanager
+async def chain(folder: Path, **relay: Any) -> AsyncIterator[Chain]:
+    gateway = FakeGateway()
+    # A lease far longer than the test: whatever is queued again was handed back.
+    async with (
+        running_sim(now_ns=NOW_NS) as sim,
+        grpc_peer(lambda s: pixy_rpc.add_KafkaPixyServicer_to_server(gateway, s)) as gateway_at,
+        suite(folder, lease_seconds=3600, **relay) as made,
+    ):
+        settings = {
+            **FAST, "broker": made.running.broker_address, "gateway": gateway_at, "relay": made.running.address,
+            "exchanges": exchanges_file(folder, sim.url, slots=4), "budget_dir": folder / "budgets",
+            "page_candles": 100,
+        }  # fmt: skip
+        yield Chain(made, gateway, sim, settings)
+        gateway.gate.set()
+
+
+@pytest.mark.parametrize("kind", ["hang", "drip"])
+async def test_hanging_exchange_ends_the_request_with_its_ranges_and_leaves_the_slot_free(
+    tmp_path: Path, kind: str
+) -> None:
+    async with chain(tmp_path, max_attempts=2) as c:
+        await c.sim.faults({"kind": kind, "drip_s": 0.1})
+        async with c.ingestor(job_deadline_seconds=0.5, call_timeout_seconds=600):
+            await c.suite.queued("r1", 0, 300)
+            record = await c.suite.finished("r1")
+            assert record.status == pb.HistoryReadyNotification.ERROR
+            assert "took longer than 0.5 s" in record.error_message
+            assert [(m.start_time, m.end_time) for m in record.missing] == [(at(0), at(300))]
+            assert c.gateway.records == []
+        await c.sim.faults()
+        async with c.ingestor():
+            await c.suite.queued("r2", 0, 300)
+            await until(lambda: bool(c.gateway.finals))
+            assert c.gateway.finals[0].value.status == pb.DataResponse.OK
+
+
+async def test_stopped_ingestor_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    async with chain(tmp_path, job_periods=1000) as c:
+        c.gateway.free = 5
+        c.gateway.gate.clear()
+        async with ingestor_process({**c.settings, "drain_seconds": 0.5}) as first:
+            await c.suite.queued("r1", 0, 2000)
+            await c.gateway.waiting.wait()
+            first.send_signal(signal.SIGTERM)
+            await c.suite.queued("r2", 5000, 6000)  # goes to an offer the relay still holds, and comes back
+            assert await first.wait() == 0
+        assert len(c.gateway.records) == 5
+        async with c.ingestor():
+            c.gateway.gate.set()
+            await until(lambda: len(c.gateway.finals) == 3)
+        assert c.gateway.finals and all(r.value.status == pb.DataResponse.OK for r in c.gateway.finals)
+        assert c.pages() == [
+            TimeRange(at(m), at(m + 100)) for m in (*range(0, 2000, 100), *range(5000, 6000, 100))
+        ]  # each once: what the first one settled was not fetched again
+
+
+async def test_second_sigterm_ends_at_once(tmp_path: Path) -> None:
+    async with chain(tmp_path) as c:
+        c.gateway.gate.clear()
+        async with ingestor_process({**c.settings, "drain_seconds": 3600}) as process:
+            await c.suite.queued("r1", 0, 100)
+            await c.gateway.waiting.wait()
+            process.send_signal(signal.SIGTERM)
+            while process.returncode is None:  # the first may not have been taken yet: signals do not queue
+                await asyncio.sleep(0.1)
+                with suppress(ProcessLookupError):
+                    process.send_signal(signal.SIGTERM)
+            assert process.returncode == -signal.SIGTERM
