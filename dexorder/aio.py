@@ -223,10 +223,7 @@ class AsyncClient:
         try:
             answer = await self._call(self._stub.ListMarkets, request)
         except errors.RequestUnknown as error:
-            raise errors.VenueUnknown(
-                f"the relay knows no markets of {venue!r} ({error}); an ingestor for it reports them a little after "
-                "its start"
-            ) from None
+            raise errors.VenueUnknown(f"the relay knows no markets of {venue!r}: {error}") from None
         return records.markets_from(venue, answer)
 
     async def catalog(self) -> tuple[str, dict[str, str]]:
