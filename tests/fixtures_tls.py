@@ -36,12 +36,12 @@ class Authority:
 
     def server(self) -> Pair:
         """For 127.0.0.1 and localhost."""
-        names = [x509.IPAddress(ip_address("127.0.0.1")), x509.DNSName("localhost")]
+        names: list[x509.GeneralName] = [x509.IPAddress(ip_address("127.0.0.1")), x509.DNSName("localhost")]
         return self._sign("server", "server", names, ExtendedKeyUsageOID.SERVER_AUTH)
 
     def client(self, name: str, *, also: tuple[str, ...] = (), days: int = 1) -> Pair:
         """With a common name (empty for none), alternative names, and days to live (it has expired if negative)."""
-        names = [x509.DNSName(other) for other in also]
+        names: list[x509.GeneralName] = [x509.DNSName(other) for other in also]
         return self._sign(name or "-".join(also), name, names, ExtendedKeyUsageOID.CLIENT_AUTH, days)
 
     def _sign(

@@ -1,0 +1,226 @@
+"""Who sees what, and quotas: tables and properties, no sockets."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from services.common.errors import Exhausted, InvalidRequest, NotFound
+from services.common.identity import Caller, Quota, Role
+from services.common.market import SECOND_NS
+from services.relay import access
+from services.relay.access import Limits, Quotas
+from services.relay.model import Progress, Record, State, Submission
+
+DESK, OTHER = Caller("desk", Role.CLIENT), Caller("other", Role.CLIENT)
+BOSS = Caller("boss", Role.ADMIN)
+NO_LIMITS = Limits(10**9, 10**9, 10**18, 10**9)
+
+
+def submission(
+    client_id: str | None, minutes: int = 10, *, request_id: str = "r", limit: int | None = None
+) -> Submission:
+    return Submission(request_id, "BTC/USDT.SIM", 0, minutes * 60 * SECOND_NS, 60, limit, client_id)
+
+
+def quotas(refused: list[tuple[str, str]] | None = None, **limits: int) -> Quotas:
+    values = {name: getattr(NO_LIMITS, name) for name in NO_LIMITS.__slots__} | limits
+    told = refused if refused is not None else []
+    return Quotas(Limits(**values), lambda client_id, quota: told.append((client_id, quota)))
+
+
+@pytest.mark.parametrize(
+    ("caller", "named", "signed"),
+    [
+        (None, None, None),
+        (None, "anyone", "anyone"),
+        (DESK, None, "desk"),
+        (DESK, "", "desk"),
+        (DESK, "desk", "desk"),
+        (DESK, "other", InvalidRequest),
+        (DESK, "Desk", InvalidRequest),
+        (BOSS, None, "boss"),
+        (BOSS, "desk", InvalidRequest),
+    ],
+)
+def test_a_submission_is_signed_with_the_callers_name(
+    caller: Caller | None, named: str | None, signed: str | type[Exception] | None
+) -> None:
+    if isinstance(signed, type):
+        with pytest.raises(signed, match=f"client_id {named!r} is not the caller's"):
+            access.signed(caller, submission(named))
+    else:
+        assert access.signed(caller, submission(named)) == submission(signed)
+
+
+@pytest.mark.parametrize(
+    ("caller", "owner", "there"),
+    [
+        (None, None, True), (None, "desk", True),
+        (DESK, "desk", True), (DESK, "other", False), (DESK, None, False),
+        (BOSS, "desk", True), (BOSS, None, True),
+    ],
+)  # fmt: skip
+def test_a_request_is_there_for_its_client_and_for_admins(
+    caller: Caller | None, owner: str | None, there: bool
+) -> None:
+    record = Record(submission(owner), 0, State.QUEUED, Progress(*[0] * 8))
+    assert access.sees(caller, record.submission) is there
+    if there:
+        assert access.seen(caller, record) is record
+    else:
+        with pytest.raises(NotFound) as refusal:
+            access.seen(caller, record)
+        assert str(refusal.value) == str(access.unknown_request("r"))
+
+
+@pytest.mark.parametrize(
+    ("caller", "asked", "about"),
+    [
+        (None, "", ""), (None, "desk", "desk"),
+        (DESK, "", "desk"), (DESK, "desk", "desk"), (DESK, "other", NotFound), (DESK, "no-one", NotFound),
+        (BOSS, "", ""), (BOSS, "desk", "desk"),
+    ],
+)  # fmt: skip
+def test_lists_and_topics_are_about_the_caller(caller: Caller | None, asked: str, about: str | type[Exception]) -> None:
+    if isinstance(about, type):
+        with pytest.raises(about, match=f"{asked!r} is not known"):
+            access.listed(caller, asked)
+    else:
+        assert access.listed(caller, asked) == about
+
+
+# ---- quotas --------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_caller_nothing_is_limited() -> None:
+    q = quotas(unfinished_requests=0, submissions_per_minute=1, unfinished_periods=0, open_streams=0)
+    for number in range(5):
+        q.submit(None, now_ns=0)
+        q.admit(None, submission("x", request_id=str(number)))
+        q.enter(submission("x", request_id=str(number)))
+        with q.stream(None):
+            pass
+
+
+def test_unfinished_requests_and_periods_are_freed_by_an_end() -> None:
+    refused: list[tuple[str, str]] = []
+    q = quotas(refused, unfinished_requests=2, unfinished_periods=25)
+    first, second = submission("desk", 10, request_id="1"), submission("desk", 10, request_id="2")
+    for each in (first, second):
+        q.admit(DESK, each)
+        q.enter(each)
+    with pytest.raises(Exhausted, match=r"unfinished_requests would be 3, 2 are allowed for client_id 'desk'; submit"):
+        q.admit(DESK, submission("desk", 1, request_id="3"))
+    q.admit(OTHER, submission("other", 1, request_id="3"))  # another's are another's
+    q.leave(first)
+    with pytest.raises(Exhausted, match=r"unfinished_periods would be 26, 25 are allowed .* has ended"):
+        q.admit(DESK, submission("desk", 16, request_id="3"))
+    with pytest.raises(InvalidRequest, match=r"26 periods, 25 are allowed .* ask for a shorter one"):
+        q.admit(DESK, submission("desk", 26, request_id="3"))  # waiting would not help
+    q.admit(DESK, submission("desk", 10_000, request_id="3", limit=15))  # with a limit, that is all it wants
+    assert refused == [("desk", "unfinished_requests"), ("desk", "unfinished_periods")]
+
+
+def test_an_entry_of_the_callers_file_has_limits_of_its_own() -> None:
+    q = quotas(unfinished_requests=1, open_streams=0)
+    roomy = Caller("desk", Role.CLIENT, Quota(unfinished_requests=2))
+    q.enter(submission("desk", request_id="1"))
+    q.admit(roomy, submission("desk", request_id="2"))
+    with pytest.raises(Exhausted):
+        q.admit(DESK, submission("desk", request_id="2"))
+    with pytest.raises(Exhausted, match="open_streams would be 1, 0 are allowed"), q.stream(roomy):
+        pass  # what the entry leaves out is the service's
+
+
+def test_streams_are_counted_while_they_are_open() -> None:
+    q = quotas(open_streams=2)
+    with q.stream(DESK):
+        with q.stream(DESK):
+            with pytest.raises(Exhausted), q.stream(DESK):
+                pass
+            with q.stream(OTHER):
+                pass
+        with pytest.raises(KeyError), q.stream(DESK):
+            raise KeyError
+        with q.stream(DESK):
+            pass
+
+
+@given(st.integers(1, 600), st.lists(st.integers(0, 20 * SECOND_NS), max_size=200))
+def test_the_rate_holds_in_every_minute_and_the_hint_is_exact(limit: int, gaps_ns: list[int]) -> None:
+    q, now_ns, taken = quotas(submissions_per_minute=limit), 0, []
+    for gap_ns in gaps_ns:
+        now_ns += gap_ns
+        try:
+            q.submit(DESK, now_ns=now_ns)
+            taken.append(now_ns)
+        except Exhausted as refusal:
+            assert refusal.retry_seconds is not None
+            later_ns = now_ns + math.ceil(refusal.retry_seconds * SECOND_NS) + 1
+            with pytest.raises(Exhausted):
+                q.submit(DESK, now_ns=later_ns - 1_000)
+            q.submit(DESK, now_ns=later_ns)
+            taken.append(later_ns)
+            now_ns = later_ns
+    # a minute's worth at once, then one by one: never more than twice the limit in any minute
+    for start in taken:
+        assert sum(start <= at < start + access.MINUTE_NS for at in taken) <= 2 * limit
+    total_minutes = (taken[-1] - taken[0]) / access.MINUTE_NS if taken else 0
+    assert len(taken) <= limit * (1 + total_minutes) + 1
+
+
+def test_a_refused_attempt_costs_nothing() -> None:
+    q = quotas(submissions_per_minute=60)
+    for _ in range(60):
+        q.submit(DESK, now_ns=0)
+    for _ in range(1_000):
+        with pytest.raises(Exhausted, match=r"61, 60 are allowed .* taken in 1\.000 s"):
+            q.submit(DESK, now_ns=0)
+    q.submit(OTHER, now_ns=0)
+    q.submit(DESK, now_ns=SECOND_NS)
+
+
+class Ledger(RuleBasedStateMachine):
+    """Whatever enters and leaves, in any order and repeated: use is what a recount says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.quotas = quotas()
+        self.live: dict[str, Submission] = {}
+        self.made = 0
+
+    @rule(
+        client=st.sampled_from(["desk", "other", None]),
+        minutes=st.integers(1, 50),
+        limit=st.none() | st.integers(1, 60),
+    )
+    def enter(self, client: str | None, minutes: int, limit: int | None) -> None:
+        self.made += 1
+        made = submission(client, minutes, request_id=str(self.made), limit=limit)
+        self.live[made.request_id] = made
+        self.quotas.enter(made)
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        self.quotas.leave(self.live.pop(data.draw(st.sampled_from(sorted(self.live)))))
+
+    @invariant()
+    def a_recount_agrees(self) -> None:
+        requests, periods = Counter[str](), Counter[str]()
+        for each in self.live.values():
+            if each.client_id:
+                minutes = each.end_ns // (60 * SECOND_NS)
+                requests[each.client_id] += 1
+                periods[each.client_id] += min(minutes, each.limit or minutes)
+        assert {c: len(own) for c, own in self.quotas._unfinished.items()} == requests
+        assert self.quotas._periods == periods
+
+
+TestLedger = Ledger.TestCase

@@ -1,0 +1,310 @@
+"""A whole relay that asks who calls: each RPC by each role, ownership, quotas, and our own client over TLS."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import structlog
+import yaml
+import zmq.asyncio
+
+from dexorder import Client
+from dexorder.errors import DexorderError, RelayUnreachable
+from services.common.channel import ChannelSettings, open_channel
+from services.common.clock import SystemClock
+from services.common.identity import token_hash
+from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
+from services.gen.dexorder.relay.v1 import ingestor_service_pb2 as ipb
+from services.gen.dexorder.relay.v1 import ingestor_service_pb2_grpc as irpc
+from services.gen.dexorder.relay.v1 import pipeline_service_pb2 as ppb
+from services.gen.dexorder.relay.v1 import pipeline_service_pb2_grpc as prpc
+from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
+from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
+from services.relay.access import ROLES
+from services.relay.server import RunningRelay, relay
+from tests.fixtures_tls import Authority
+from tests.unit.services.relay.harness import (
+    TICKER,
+    Ingestor,
+    Pipeline,
+    at,
+    catalog_settings,
+    make_tables,
+    request,
+    settings,
+)
+
+ROLE_OF = {"desk": "client", "other": "client", "boss": "admin", "fetcher": "ingestor", "spark": "pipeline"}
+CODE = grpc.StatusCode
+
+
+def token_of(client_id: str) -> str:
+    return f"{client_id}-token-that-no-log-may-show"
+
+
+def callers_file(path: Path, **quotas: dict[str, int]) -> Path:
+    entries = [
+        {"client_id": name, "sha256": token_hash(token_of(name)), "role": role, "quota": quotas.get(name, {})}
+        for name, role in ROLE_OF.items()
+    ]
+    path.write_text(yaml.safe_dump({"callers": entries}))
+    return path
+
+
+@dataclass
+class Guarded:
+    """A relay that takes calls with a token only."""
+
+    running: RunningRelay
+    pipeline: Pipeline
+    _opened: AsyncExitStack
+    _ca: Path | None
+
+    async def channel(self, caller: str | None) -> grpc.aio.Channel:
+        token = token_of(caller) if caller else None
+        made = ChannelSettings(tls_ca=self._ca, token=token)  # type: ignore[arg-type]
+        return await self._opened.enter_async_context(open_channel(self.running.address, made))
+
+    async def stub(self, caller: str | None) -> Any:
+        return rrpc.RelayServiceStub(await self.channel(caller))
+
+    async def ingestor(self) -> Ingestor:
+        context = zmq.asyncio.Context()
+        self._opened.callback(context.term)
+        made = Ingestor(context, self.running.broker_address, irpc.IngestorServiceStub(await self.channel("fetcher")))
+        self._opened.callback(made.socket.close)
+        return made
+
+
+@asynccontextmanager
+async def guarded(folder: Path, authority: Authority | None = None, **overrides: Any) -> AsyncIterator[Guarded]:
+    if authority:
+        pair = authority.server()
+        overrides |= {"tls_certificate": pair.certificate, "tls_key": pair.key}
+    if "tokens" not in overrides:
+        overrides["tokens"] = callers_file(folder / "callers.yaml")
+    catalog_of = catalog_settings(folder)
+    catalog = catalog_of.load()
+    make_tables(catalog)
+    made = settings(folder, identity="token", **overrides)
+    async with relay(made, catalog_of, SystemClock()) as running, AsyncExitStack() as opened:
+        suite = Guarded(running, Pipeline(catalog, None), opened, authority.ca if authority else None)
+        suite.pipeline.stub = prpc.PipelineServiceStub(await suite.channel("spark"))
+        yield suite
+    catalog.close()
+
+
+async def code_of(call: Any) -> tuple[grpc.StatusCode, str]:
+    """Code and details of a call; a stream is OK with its first answer."""
+    try:
+        if hasattr(call, "read"):
+            await call.read()
+            call.cancel()
+        else:
+            await call
+    except grpc.aio.AioRpcError as error:
+        return error.code(), error.details() or ""
+    return CODE.OK, ""
+
+
+# ---- roles ---------------------------------------------------------------------------------------------------------
+
+CLIENTS, INGESTORS, PIPELINES = {"desk", "boss"}, {"fetcher"}, {"spark"}
+MATRIX = {
+    "RelayService/SubmitHistorical": CLIENTS, "RelayService/GetRequest": CLIENTS, "RelayService/ListRequests": CLIENTS,
+    "RelayService/CancelRequest": CLIENTS, "RelayService/WatchProgress": CLIENTS,
+    "RelayService/SubscribeNotifications": CLIENTS, "RelayService/GetCatalog": CLIENTS,
+    "RelayService/ListMarkets": CLIENTS, "RelayService/FetchOhlc": CLIENTS,
+    "IngestorService/ReportPage": INGESTORS, "IngestorService/ReportMarkets": INGESTORS,
+    "PipelineService/ReportJobs": PIPELINES,
+}  # fmt: skip
+
+
+async def test_each_rpc_by_each_role(tmp_path: Path) -> None:
+    methods = {
+        f"{service.name}/{method.name}": method
+        for module in (rpb, ipb, ppb)
+        for service in module.DESCRIPTOR.services_by_name.values()
+        for method in service.methods
+    }
+    assert set(methods) == set(MATRIX), "a new RPC needs its row here, and its service an entry in ROLES"
+    assert {name.partition("/")[0] for name in MATRIX} == {name.rpartition(".")[2] for name in ROLES}
+    refused = {}
+    async with guarded(tmp_path) as suite:
+        for caller in ("desk", "boss", "fetcher", "spark", None):
+            channel: Any = await suite.channel(caller)
+            for name, method in methods.items():
+                kind = channel.unary_stream if method.server_streaming else channel.unary_unary
+                code, _ = await code_of(kind(f"/dexorder.relay.v1.{name}")(b"", timeout=30))
+                if code in (CODE.UNAUTHENTICATED, CODE.PERMISSION_DENIED):
+                    refused[name, caller] = code
+    expected = {
+        (name, caller): CODE.PERMISSION_DENIED if caller else CODE.UNAUTHENTICATED
+        for name, allowed in MATRIX.items()
+        for caller in ("desk", "boss", "fetcher", "spark", None)
+        if caller not in allowed
+    }
+    assert refused == expected
+
+
+# ---- whose request it is -------------------------------------------------------------------------------------------
+
+
+def asks(relay: Any, request_id: str, client_id: str) -> dict[str, Any]:
+    """Every way to ask for a request or a client."""
+    topic = rpb.SubscribeNotificationsRequest
+    return {
+        "get": relay.GetRequest(rpb.GetRequestRequest(request_id=request_id), timeout=30),
+        "cancel": relay.CancelRequest(rpb.CancelRequestRequest(request_id=request_id), timeout=30),
+        "watch": relay.WatchProgress(rpb.WatchProgressRequest(request_id=request_id), timeout=30),
+        "topic": relay.SubscribeNotifications(topic(topic=f"HISTORY_READY:{request_id}"), timeout=30),
+        "client topic": relay.SubscribeNotifications(topic(topic=f"RESPONSE:{client_id}"), timeout=30),
+        "list": relay.ListRequests(rpb.ListRequestsRequest(client_id=client_id), timeout=30),
+    }
+
+
+async def ids(relay: Any, client_id: str = "") -> list[str]:
+    answer = await relay.ListRequests(rpb.ListRequestsRequest(client_id=client_id))
+    return [record.request.request_id for record in answer.records]
+
+
+async def test_anothers_request_is_not_there(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as suite:
+        desk, other, boss = [await suite.stub(name) for name in ("desk", "other", "boss")]
+        submitted = await desk.SubmitHistorical(request("ours", 0, 10))
+        assert submitted.status == ingest.SubmitResponse.QUEUED
+        assert submitted.notification_topic == "RESPONSE:desk"  # filled in
+
+        there, never = asks(other, "ours", "desk"), asks(other, "none", "nobody")
+        for way, call in there.items():
+            code, text = await code_of(call)
+            same_code, same_text = await code_of(never[way])
+            assert code is same_code is CODE.NOT_FOUND, way
+            assert text == same_text.replace("none", "ours").replace("nobody", "desk"), way
+        assert await ids(other) == []
+        assert await ids(desk) == await ids(desk, "desk") == await ids(boss) == await ids(boss, "desk") == ["ours"]
+
+        taken = await other.SubmitHistorical(request("ours", 0, 10))
+        assert (taken.status, taken.notification_topic) == (ingest.SubmitResponse.INVALID, "")
+        assert "was used for another request" in taken.error_message
+        older = ingest.OHLCRequest(
+            request_id="ours", ticker=TICKER, start_time=at(0), end_time=at(10), period_seconds=60
+        )
+        page = await other.FetchOhlc(older).read()
+        assert (page.status, page.error_message) == (ingest.Response.ERROR, taken.error_message)
+        disguised = await other.SubmitHistorical(request("new", 0, 10, client_id="desk"))
+        assert disguised.status == ingest.SubmitResponse.INVALID
+        assert "client_id 'desk' is not the caller's, 'other'" in disguised.error_message
+
+        again = await desk.SubmitHistorical(request("ours", 0, 10, client_id="desk"))
+        assert again.status == ingest.SubmitResponse.DUPLICATE
+        ended = (await boss.CancelRequest(rpb.CancelRequestRequest(request_id="ours"))).record
+        assert (ended.state, ended.request.client_id) == (rpb.REQUEST_STATE_FINISHED, "desk")
+        for who in (desk, boss):
+            for topic in ("HISTORY_READY:ours", "RESPONSE:desk"):
+                told = await who.SubscribeNotifications(rpb.SubscribeNotificationsRequest(topic=topic)).read()
+                assert told.notification.request_id == "ours"
+
+
+# ---- quotas --------------------------------------------------------------------------------------------------------
+
+
+async def test_quotas_refuse_and_store_nothing(tmp_path: Path) -> None:
+    tokens = callers_file(
+        tmp_path / "callers.yaml",
+        desk={"unfinished_requests": 2, "unfinished_periods": 100, "open_streams": 1},
+        other={"submissions_per_minute": 1},
+    )
+    async with guarded(tmp_path, tokens=tokens) as suite:
+        desk, other, boss = [await suite.stub(name) for name in ("desk", "other", "boss")]
+        await desk.SubmitHistorical(request("1", 0, 60))
+        code, text = await code_of(desk.SubmitHistorical(request("2", 0, 41)))
+        assert code is CODE.RESOURCE_EXHAUSTED
+        assert text.startswith("unfinished_periods would be 101, 100 are allowed for client_id 'desk'; ")
+        await desk.SubmitHistorical(request("2", 0, 40))
+        code, text = await code_of(desk.SubmitHistorical(request("3", 0, 1)))
+        assert code is CODE.RESOURCE_EXHAUSTED
+        assert text.startswith("unfinished_requests would be 3, 2 are allowed for client_id 'desk'; submit it")
+        assert await ids(boss) == ["2", "1"]
+        assert (await desk.SubmitHistorical(request("1", 0, 60))).status == ingest.SubmitResponse.DUPLICATE
+
+        await other.SubmitHistorical(request("o", 0, 1))
+        with pytest.raises(grpc.aio.AioRpcError, match="submissions_per_minute") as caught:
+            await other.SubmitHistorical(request("p", 0, 1))
+        assert 0 < int(dict(caught.value.trailing_metadata())["retry-after-ms"]) <= 60_000
+
+        watch = desk.WatchProgress(rpb.WatchProgressRequest(request_id="1"))
+        await watch.read()
+        code, text = await code_of(desk.WatchProgress(rpb.WatchProgressRequest(request_id="2")))
+        assert (code, "open_streams would be 2, 1 are allowed" in text) == (CODE.RESOURCE_EXHAUSTED, True)
+        watch.cancel()
+        async with asyncio.timeout(60):
+            while (await code_of(desk.WatchProgress(rpb.WatchProgressRequest(request_id="2"))))[0] is not CODE.OK:
+                pass  # the relay has not heard of the end yet
+
+    async with guarded(tmp_path, tokens=tokens) as suite:  # what was unfinished still is
+        desk = await suite.stub("desk")
+        assert (await code_of(desk.SubmitHistorical(request("3", 0, 1))))[0] is CODE.RESOURCE_EXHAUSTED
+        await desk.CancelRequest(rpb.CancelRequestRequest(request_id="1"))
+        assert (await desk.SubmitHistorical(request("3", 0, 60))).status == ingest.SubmitResponse.QUEUED
+
+
+# ---- our own client, and what is logged ----------------------------------------------------------------------------
+
+
+def records_of(caplog: pytest.LogCaptureFixture) -> str:
+    """Everything any logger was told, at any level, whether or not it would be shown."""
+    return "\n".join(f"{record.getMessage()} {record.__dict__!r} {record.exc_info!r}" for record in caplog.records)
+
+
+async def test_the_client_over_tls_with_a_token_and_not_a_trace_of_it_in_any_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(1)
+    caplog.set_level(1, logger="asyncio")
+    structlog.configure(
+        processors=[structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(), wrapper_class=structlog.stdlib.BoundLogger,
+    )  # fmt: skip
+    asyncio.get_running_loop().set_debug(True)
+    ours, foreign = Authority(tmp_path / "ours"), Authority(tmp_path / "foreign")
+    try:
+        async with guarded(tmp_path, ours) as suite:
+            ingestor = await suite.ingestor()
+            await ingestor.offer()
+            working = asyncio.create_task(ingestor.work(suite.pipeline, dispatches=1))
+
+            def asked(token: str, ca: Path) -> int:
+                monkeypatch.setenv("DEXORDER_TOKEN", token)
+                monkeypatch.setenv("DEXORDER_CHANNEL_TLS_CA", str(ca))
+                with Client(suite.running.address, patience_seconds=1) as client:
+                    table = client.history(TICKER, "1m", at(0), at(10), request_id="r", timeout=60)
+                    assert [record.request_id for record in client.list_requests()] == ["r"]
+                    return int(table.num_rows)
+
+            assert await asyncio.to_thread(asked, token_of("desk"), ours.ca) == 10
+            await working
+            with pytest.raises(RelayUnreachable):
+                await asyncio.to_thread(asked, token_of("desk"), foreign.ca)
+            for token, problem in (
+                (token_of("stranger"), "the token is not known"),
+                (token_of("fetcher"), "role ingestor"),
+                ("", "0 tokens"),
+            ):
+                with pytest.raises(DexorderError, match=problem) as caught:
+                    await asyncio.to_thread(asked, token, ours.ca)
+                assert "no-log-may-show" not in str(caught.value)
+            (tmp_path / "callers.yaml").write_text(f"callers: [{{client_id: desk, sha256: {token_of('desk')}}}]")
+            assert await asyncio.to_thread(asked, token_of("desk"), ours.ca) == 10  # the file before it still counts
+    finally:
+        structlog.reset_defaults()
+    told = records_of(caplog)
+    assert "the callers file is bad" in told
+    assert "no-log-may-show" not in told
