@@ -38,10 +38,10 @@ test: setup  ## All tests but the whole-suite ones; real Kafka and Spark, one of
 	$(PY) -m pytest -m "not smoke and not soak"
 
 smoke: setup  ## The whole suite as processes; every part killed once.
-	$(PY) -m pytest -m smoke tests/smoke
+	$(PY) -m pytest -m smoke tests/smoke tests/production
 
 soak: setup  ## Long campaigns; results under bench/results.
-	$(PY) -m pytest -s -m soak tests/soak
+	$(PY) -m pytest -s -m soak tests/soak tests/production
 
 bench: setup  ## Measure; see bench/README.md for the single scripts.
 	@ls bench/*.py

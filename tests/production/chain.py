@@ -1,0 +1,50 @@
+"""A suite on a catalog of its own: what every kind of catalog must bear."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+
+import pyarrow as pa
+
+from dexorder import Client
+from dexorder.request import make_request
+from services.common.market import TimeRange
+from tests.smoke.harness import Suite, assert_equal, minutes, oracle
+
+CANDLES = 2_500
+FIRST, SECOND = minutes(0, CANDLES), minutes(CANDLES - 500, CANDLES)
+BOTH = TimeRange(FIRST.start_ns, SECOND.end_ns)
+
+
+def check_histories(suite: Suite) -> None:
+    """One request, then an overlapping one during which Spark is killed; the rows as the Client reads them."""
+    with Client(suite.relay) as client:
+        assert_equal(client.history("BTC/USDT.SIM", "1m", FIRST.start_ns, FIRST.end_ns), _expected(FIRST))
+        request = make_request(uuid.uuid4().hex, "BTC/USDT.SIM", "1m", SECOND.start_ns, SECOND.end_ns)
+        client.submit(request)
+        suite.kill("spark")
+        rows = client.read(client.wait(request.request_id, timeout=300))
+        assert_equal(rows, _expected(SECOND))
+        # all of it is there by now: this one is answered from the table alone
+        assert_equal(client.history("BTC/USDT.SIM", "1m", BOTH.start_ns, BOTH.end_ns), _expected(BOTH))
+
+
+def _expected(span: TimeRange) -> pa.Table:
+    return oracle("BTC/USDT", "1m", span)
+
+
+def told(directory: Path, secrets: Iterable[str]) -> list[str]:
+    """Where a secret can be read by those it is not for: a log or state of the suite, any process's command line."""
+    places = [path for path in directory.rglob("*.log") if path.is_file()] + [directory / "suite.json"]
+    places += [path for path in Path("/proc").glob("[0-9]*/cmdline") if path.parent.name != str(os.getpid())]
+    found = []
+    for path in places:
+        try:
+            text = path.read_bytes()
+        except OSError:  # the process has ended meanwhile
+            continue
+        found += [f"{secret[:3]}… in {path}" for secret in secrets if secret.encode() in text]
+    return found

