@@ -184,16 +184,13 @@ class Gate:
         mode: Literal["token", "certificate"],
         file: CallersFile,
         roles: Mapping[str, Collection[Role]],
-        *,
-        trust_unix: bool = False,
     ) -> None:
         """Made by ``lifecycle.grpc_server``.
 
         Args:
             roles: Full service names with the roles that may call them; any known caller may call the others.
-            trust_unix: Whether the unix socket's file permissions are identity enough.
         """
-        self._mode, self._file, self._roles, self._trust_unix = mode, file, roles, trust_unix
+        self._mode, self._file, self._roles = mode, file, roles
 
     def admit(self, service: str, context: Any) -> None:
         """Let one call in and make its caller the task's ``current_caller``.
@@ -202,7 +199,7 @@ class Gate:
             Unauthenticated: It is not proven who calls, or nobody knows them.
             NotAllowed: Their role may not call this service.
         """
-        if service in OPEN_SERVICES or (self._trust_unix and context.peer().startswith("unix:")):
+        if service in OPEN_SERVICES or context.peer().startswith("unix:"):  # its file's permissions let it in
             return
         callers = self._file.callers()
         caller = _by_token(callers, context) if self._mode == "token" else _by_certificate(callers, context)

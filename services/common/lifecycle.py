@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 
 # A default aio server ends connections that ping every 10 s with GOAWAY too_many_pings; these two let them stay.
 KEEPALIVE = (("grpc.http2.min_ping_interval_without_data_ms", 5_000), ("grpc.keepalive_permit_without_calls", 1))
-# gRPC drops calls at random, as CANCELLED, once 1,000 wait to be taken up: a client's list of tickers is more than that.
+# gRPC drops calls at random, as CANCELLED, once 1,000 wait to be taken up; a list of tickers is more than that.
 BACKLOG = (("grpc.server.max_pending_requests", 20_000), ("grpc.server.max_pending_requests_hard_limit", 40_000))
 
 
@@ -80,7 +80,7 @@ async def grpc_server(
     size = settings.max_message_bytes
     gate = None
     if settings.identity != "none" and settings.tokens:
-        gate = Gate(settings.identity, CallersFile(settings.tokens), roles or {}, trust_unix=bool(extra_addresses))
+        gate = Gate(settings.identity, CallersFile(settings.tokens), roles or {})
     server = grpc.aio.server(
         interceptors=[Boundary(CallMetrics(registry), gate.admit if gate else None)],
         options=[

@@ -207,6 +207,8 @@ async def test_anothers_request_is_not_there(tmp_path: Path) -> None:
         assert again.status == ingest.SubmitResponse.DUPLICATE
         ended = (await boss.CancelRequest(rpb.CancelRequestRequest(request_id="ours"))).record
         assert (ended.state, ended.request.client_id) == (rpb.REQUEST_STATE_FINISHED, "desk")
+        page = await desk.FetchOhlc(older).read()  # the older form names no client; it is the caller's all the same
+        assert (page.status, page.error_message) == (ingest.Response.ERROR, "cancelled")
         for who in (desk, boss):
             for topic in ("HISTORY_READY:ours", "RESPONSE:desk"):
                 told = await who.SubscribeNotifications(rpb.SubscribeNotificationsRequest(topic=topic)).read()
