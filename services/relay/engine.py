@@ -364,7 +364,11 @@ class Engine:
             await asyncio.sleep(FORGET_SECONDS)
 
     async def _fail_stop(self) -> None:
-        await asyncio.shield(self._store.failed)
+        try:
+            await asyncio.shield(self._store.failed)
+        except Exception as error:
+            log.error("the database can't be written; the relay ends, nothing answered is lost", error=str(error))
+            raise
 
     def _consider(self, of: Iterable[LiveRequest] | None = None) -> None:
         """Start to decide those requests, or all, whose jobs are all over."""

@@ -22,7 +22,7 @@ from services.relay import store
 opened = store._open
 def small(path):
     connection = opened(path)
-    connection.execute("PRAGMA max_page_count = 60")
+    connection.execute("PRAGMA max_page_count = 36")
     return connection
 store._open = small
 sys.argv = ["relay"]
@@ -45,6 +45,7 @@ def test_full_disk_ends_the_relay_and_loses_nothing_that_was_answered(tmp_path: 
         finally:
             process.kill()
     assert refusal.code() is grpc.StatusCode.UNAVAILABLE
+    assert "the relay ends, nothing answered is lost" in log.read_text()
     assert "database or disk is full" in log.read_text()
     assert len(acknowledged) > 20
 
