@@ -174,6 +174,8 @@ class Board:
 
     def _back(self, job: Job, batch: Batch) -> None:
         job.job_id, job.produced, job.sent = None, False, None
+        for part in subtract(job.refused, job.acked):  # never reported, so the next dispatch fetches it again
+            batch.ranges(job_owner(job.number), "refused", job.refused.remove(part))
         self._trim(job)
         batch.job(job)
 
@@ -253,9 +255,15 @@ class Board:
 
     def _refuse(self, page: PageResult, batch: Batch) -> None:
         number = self._by_job_id.get(page.job_id)
-        if number is not None:
-            job = self.jobs[number]
-            batch.ranges(job_owner(number), "refused", job.refused.add(page.span))
+        if number is None:
+            return
+        job = self.jobs[number]
+        # what an earlier dispatch did not report, or the current one was asked for again, is still to come
+        again = [job.sent] if job.sent else []
+        parts = [page.span] if page.job_id == job.job_id else subtract(job.acked.within(page.span), again)
+        for part in parts:
+            batch.ranges(job_owner(number), "refused", job.refused.add(part))
+        if parts:
             job.error = job.error or f"a page was refused: {page.refused}"
             batch.job(job)
 

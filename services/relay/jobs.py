@@ -63,7 +63,8 @@ class Job:
         under_way = self.under_way(covered)
         if self.phase is not Phase.OPEN:
             return under_way
-        return subtract([self.span], subtract([*self.refused, *self.handled], under_way))
+        refused = [part for each in self.refused for part in self.acked.within(each)]  # the rest is fetched again
+        return subtract([self.span], subtract([*refused, *self.handled], under_way))
 
     def is_over(self, covered: RangeSet) -> bool:
         """Whether nothing more will come of it, late pages of fenced dispatches included."""
