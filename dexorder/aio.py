@@ -8,36 +8,25 @@ to its end whatever restarts meanwhile.
 from __future__ import annotations
 
 import asyncio
-import os
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar
+from functools import partial
+from typing import Self
 
-import grpc
 import pyarrow as pa
-import tenacity
 
 from dexorder import errors, iceberg, reading, records
+from dexorder.connection import Connection, relay_address
 from dexorder.request import HistoryRequest, Moment, make_request
 from services.common.catalog import OHLC_TABLE
-from services.common.channel import open_channel
 from services.gen.dexorder.ingest.v1 import ingest_pb2
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
-from services.gen.dexorder.relay.v1.relay_service_pb2_grpc import RelayServiceStub
 
-DEFAULT_RELAY = "127.0.0.1:50051"
 GRACE_SECONDS = 10.0
 """How long a notification may stay behind the record's end before the record alone is believed."""
-CALL_SECONDS = 10.0
-"""How long one attempt of a call may take."""
-REOPEN_SECONDS = 0.2
-"""Pause before a stream that broke is opened again."""
-CROWDED_SECONDS = 2.0
-"""The same where the caller has too many streams open already."""
 OnProgress = Callable[[records.Progress], None]
-T = TypeVar("T")
 _RAISES = {
     records.Status.NOT_FOUND: errors.HistoryNotFound,
     records.Status.ERROR: errors.HistoryFailed,
@@ -70,15 +59,14 @@ class AsyncClient:
             on_note: Told in a sentence what is worth knowing and no error: the relay can't be reached and is tried
                 again, or a snapshot had expired and the rows were read from a later one.
         """
-        self.relay = relay or os.environ.get("DEXORDER_RELAY") or DEFAULT_RELAY
+        self._connection = Connection(relay_address(relay), patience_seconds, on_note or (lambda _: None))
+        self._call, self._stub = self._connection.call, self._connection.stub
         self._catalog = catalog
-        self._patience_seconds = patience_seconds
-        self._on_note = on_note or (lambda _: None)
-        try:
-            self._channel = open_channel(self.relay)
-        except (ValueError, OSError) as error:
-            raise errors.DexorderError(f"can't connect to {self.relay}: {error}") from None
-        self._stub: Any = RelayServiceStub(self._channel)
+
+    @property
+    def relay(self) -> str:
+        """host:port of the relay."""
+        return self._connection.address
 
     async def __aenter__(self) -> Self:
         return self
@@ -88,7 +76,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Close the connection; requests go on."""
-        await self._channel.close()
+        await self._connection.close()
 
     # ---- the whole way -------------------------------------------------------------------------------------------
 
@@ -166,7 +154,7 @@ class AsyncClient:
         When that snapshot has expired, the rows are those of the current one, if they are as many; ``on_note`` is told.
         """
         name, properties = await self._where(ended)
-        return await asyncio.to_thread(reading.read_rows, name, properties, ended.record, self._on_note)
+        return await asyncio.to_thread(reading.read_rows, name, properties, ended.record, self._connection.on_note)
 
     async def read_batches(self, ended: Ended) -> AsyncIterator[pa.RecordBatch]:
         """The same rows in the same order, batch by batch, in bounded memory however many they are.
@@ -174,7 +162,7 @@ class AsyncClient:
         Their number is verified before the first batch; there is at least one batch, which may be empty.
         """
         name, properties = await self._where(ended)
-        batches = reading.read_batches(name, properties, ended.record, self._on_note)
+        batches = reading.read_batches(name, properties, ended.record, self._connection.on_note)
         while (batch := await asyncio.to_thread(next, batches, None)) is not None:
             yield batch
 
@@ -253,7 +241,8 @@ class AsyncClient:
 
     async def _watch(self, request_id: str, on_progress: OnProgress) -> None:
         request = pb.WatchProgressRequest(request_id=request_id)
-        async for message in self._stream(request_id, lambda: self._stub.WatchProgress(request)):
+        known = partial(self.get_request, request_id)
+        async for message in self._connection.stream(self._stub.WatchProgress, request, known):
             progress = records.progress_from(message.state, message.progress)
             on_progress(progress)
             if progress.state is records.State.FINISHED:
@@ -262,50 +251,12 @@ class AsyncClient:
     async def _first_notification(self, topic: str, request_id: str) -> records.Notification:
         # Cursor 0 at every connect: the topic holds one request's end, and a repeat of it is as good as the first.
         request = pb.SubscribeNotificationsRequest(topic=topic)
-        async for message in self._stream(request_id, lambda: self._stub.SubscribeNotifications(request)):
+        known = partial(self.get_request, request_id)
+        async for message in self._connection.stream(self._stub.SubscribeNotifications, request, known):
             notification = records.notification_from(topic, message)
             if notification.request_id == request_id:
                 return notification
         raise AssertionError("the stream of notifications has no end")
-
-    async def _stream(self, request_id: str, start: Callable[[], Any]) -> AsyncIterator[Any]:
-        """Messages of a stream without an end, opened again whenever it breaks and the relay answers again."""
-        while True:
-            call, pause = start(), REOPEN_SECONDS
-            try:
-                async for message in call:
-                    yield message
-            except grpc.aio.AioRpcError as error:
-                if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
-                    pause = CROWDED_SECONDS
-                elif not _passing(error):
-                    raise _translated(error) from None
-            except asyncio.CancelledError:
-                # grpcio raises this too when the server, on its way down, cancels the call.
-                if (task := asyncio.current_task()) is None or task.cancelling():
-                    raise
-            finally:
-                call.cancel()
-            await asyncio.sleep(pause)
-            await self.get_request(request_id)
-
-    async def _call(self, method: Callable[..., Awaitable[T]], request: Any) -> T:
-        retrying = tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception(_passing),
-            wait=tenacity.wait_random_exponential(multiplier=0.2, max=2),
-            stop=tenacity.stop_after_delay(self._patience_seconds),
-            before_sleep=lambda _: self._on_note(f"the relay at {self.relay} does not answer, trying again"),
-            reraise=True,
-        )
-        try:
-            return await retrying(_once, method, request, min(self._patience_seconds, CALL_SECONDS))
-        except grpc.aio.AioRpcError as error:
-            if _passing(error):
-                raise errors.RelayUnreachable(
-                    f"the relay at {self.relay} does not answer; is the suite running (`dexorder up`), "
-                    "or elsewhere (--relay or DEXORDER_RELAY)?"
-                ) from None
-            raise _translated(error) from None
 
 
 class _Told:
@@ -319,10 +270,6 @@ class _Told:
         if now != self._last:
             self._last = now
             self._on_progress(now)
-
-
-async def _once(method: Callable[..., Awaitable[T]], request: Any, timeout: float) -> T:
-    return await method(request, timeout=timeout)
 
 
 def new_request_id() -> str:
@@ -343,23 +290,3 @@ def _notification_of(record: records.RequestRecord) -> records.Notification:
         f"HISTORY_READY:{record.request_id}", 0, record.request_id, record.status, record.error_message,
         record.row_count, OHLC_TABLE, record.completed_ns or 0,
     )  # fmt: skip
-
-
-def _passing(error: BaseException) -> bool:
-    codes = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
-    return isinstance(error, grpc.aio.AioRpcError) and error.code() in codes
-
-
-def _translated(error: grpc.aio.AioRpcError) -> errors.DexorderError:
-    details = error.details() or "no details"
-    if error.code() is grpc.StatusCode.NOT_FOUND:
-        return errors.RequestUnknown(details)
-    if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
-        return errors.RequestRefused(details)
-    if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        return errors.QuotaReached(details)
-    if error.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
-        return errors.NotAllowed(
-            f"{details}; who you are is said by DEXORDER_TOKEN or DEXORDER_CHANNEL_TLS_CERTIFICATE"
-        )
-    return errors.DexorderError(f"the relay answered {error.code().name}: {details}")

@@ -13,8 +13,8 @@ from pathlib import Path
 import typer
 from pydantic_settings import BaseSettings
 
-from dexorder.aio import DEFAULT_RELAY
 from dexorder.cli import output
+from dexorder.connection import relay_address
 from dexorder.places import state_folder
 from dexorder.setup import jars, java
 from dexorder.setup.errors import SetupError
@@ -111,7 +111,7 @@ def _settings(_: SuiteOptions) -> Iterator[Finding]:
         except BadSettings as error:
             wrong += [line.strip() for line in str(error).splitlines()[1:]]
     try:
-        open_sync_channel(DEFAULT_RELAY).close()  # reads the certificates
+        open_sync_channel(relay_address(None)).close()  # reads the certificates
     except BadSettings:
         pass  # already among those that are wrong
     except (ValueError, OSError) as error:

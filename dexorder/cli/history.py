@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from dexorder.aio import DEFAULT_RELAY, new_request_id
+from dexorder.aio import new_request_id
 from dexorder.cli import output
 from dexorder.cli.sinks import check_out
+from dexorder.connection import relay_address
 from dexorder.errors import DexorderError, HistoryError, RequestRefused
 from dexorder.request import check_limit, read_range
 from dexorder.run_store import RunStore
@@ -57,9 +57,8 @@ def new_run(
     check_limit(limit)
     seconds, span = read_range(period, since, until)
     run_id = new_request_id()[:12] if many else request_id or new_request_id()
-    where = relay or os.environ.get("DEXORDER_RELAY") or DEFAULT_RELAY
     shown = replace(shown, out=shown.out and shown.out.absolute(), plot=shown.plot and shown.plot.absolute())
-    return Run(run_id, where, many, tickers, seconds, span, limit, client_id, shown)
+    return Run(run_id, relay_address(relay), many, tickers, seconds, span, limit, client_id, shown)
 
 
 def _tickers(words: Sequence[str], file: Path | None) -> tuple[tuple[str, ...], str]:

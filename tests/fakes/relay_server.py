@@ -26,6 +26,7 @@ class FakeRelay:
     Attributes:
         ends: The record every submitted request gets at its end.
         refuse: error_message of an INVALID answer; empty accepts.
+        token: What a submission must be sent with; empty asks for none.
         no_room: So many submissions are refused because the caller's quota is used up.
         unavailable: So many calls are refused as UNAVAILABLE first.
         crowded: So many streams are refused because the caller has too many open.
@@ -41,6 +42,7 @@ class FakeRelay:
     properties: dict[str, str]
     ends: pb.RequestRecord
     refuse: str = ""
+    token: str = ""
     no_room: int = 0
     unavailable: int = 0
     crowded: int = 0
@@ -78,6 +80,8 @@ class _Servicer(rpc.RelayServiceServicer):
         self.fake = fake
 
     async def _gate(self, context: Any) -> None:
+        if self.fake.token and ("authorization", f"Bearer {self.fake.token}") not in context.invocation_metadata():
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "who are you")
         if self.fake.unavailable:
             self.fake.unavailable -= 1
             await context.abort(grpc.StatusCode.UNAVAILABLE, "restarting")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from dexorder import AsyncClient, Client, aio, errors, reading
+from dexorder import AsyncClient, Client, aio, connection, errors, reading
 from dexorder.records import Market, MarketList, Progress, State
 from dexorder.request import make_request
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
@@ -88,7 +88,7 @@ async def test_a_relay_that_comes_back_is_waited_for(fake: FakeRelay) -> None:
 
 
 async def test_a_stream_too_many_is_opened_later(fake: FakeRelay, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aio, "CROWDED_SECONDS", 0.01)
+    monkeypatch.setattr(connection, "CROWDED_SECONDS", 0.01)
     fake.crowded = 5
     async with AsyncClient(fake.address) as client:
         assert (await client.history(*ASKED)).num_rows == HOURS
@@ -108,6 +108,19 @@ async def test_a_notification_that_stays_out_is_replaced_by_the_record(
     fake.silent = True
     async with AsyncClient(fake.address) as client:
         assert (await client.history(*ASKED)).num_rows == HOURS
+
+
+async def test_a_token_is_sent_and_its_absence_is_a_sentence(fake: FakeRelay, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake.token = "sesame"
+    async with AsyncClient(fake.address) as client:
+        with pytest.raises(errors.NotAllowed, match="who are you; DEXORDER_TOKEN or"):
+            await client.history(*ASKED)
+    monkeypatch.setenv("DEXORDER_TOKEN", "sesame")
+    with Client(fake.address) as client_:
+        assert client_.history(*ASKED).num_rows == HOURS
+    monkeypatch.setenv("DEXORDER_CHANNEL_TLS_CA", "/nowhere/ca.pem")
+    with pytest.raises(errors.DexorderError, match=r"can't connect to .*/nowhere/ca\.pem"):
+        Client(fake.address)
 
 
 async def test_own_timeout_leaves_the_request_running(fake: FakeRelay) -> None:

@@ -1,0 +1,133 @@
+"""A connection to the relay: calls that are tried again, streams that are opened again, errors as ours."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar
+
+import grpc
+import tenacity
+
+from dexorder import errors
+from services.common.channel import open_channel
+from services.gen.dexorder.relay.v1.relay_service_pb2_grpc import RelayServiceStub
+
+DEFAULT_RELAY = "127.0.0.1:50051"
+CALL_SECONDS = 10.0
+"""How long one attempt of a call may take."""
+REOPEN_SECONDS = 0.2
+"""Pause before a stream that broke is opened again."""
+CROWDED_SECONDS = 2.0
+"""The same where the caller has too many streams open already."""
+T = TypeVar("T")
+
+
+def relay_address(given: str | None) -> str:
+    """host:port: the given one, else ``DEXORDER_RELAY``, else 127.0.0.1:50051."""
+    return given or os.environ.get("DEXORDER_RELAY") or DEFAULT_RELAY
+
+
+class Connection:
+    """One channel to a relay. Belongs to the event loop that made it.
+
+    Attributes:
+        stub: Of the relay's service, for ``call`` and ``stream``.
+        on_note: Told what is worth knowing and no error.
+    """
+
+    def __init__(self, address: str, patience_seconds: float, on_note: Callable[[str], None]) -> None:
+        """Connects at the first call.
+
+        Raises:
+            DexorderError: The settings of the channel can't be used.
+        """
+        self.address, self.on_note = address, on_note
+        self._patience_seconds = patience_seconds
+        try:
+            self._channel = open_channel(address)
+        except (ValueError, OSError) as error:
+            raise errors.DexorderError(f"can't connect to {address}: {error}") from None
+        self.stub: Any = RelayServiceStub(self._channel)
+
+    async def close(self) -> None:
+        """What is under way fails."""
+        await self._channel.close()
+
+    async def call(self, method: Callable[..., Awaitable[T]], request: Any) -> T:
+        """One unary call, repeated while the relay can't be reached.
+
+        Raises:
+            RelayUnreachable: It was not for as long as our patience lasts.
+            DexorderError: What the relay's status means.
+        """
+        retrying = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception(_passing),
+            wait=tenacity.wait_random_exponential(multiplier=0.2, max=2),
+            stop=tenacity.stop_after_delay(self._patience_seconds),
+            before_sleep=lambda _: self.on_note(f"the relay at {self.address} does not answer, trying again"),
+            reraise=True,
+        )
+        try:
+            return await retrying(_once, method, request, min(self._patience_seconds, CALL_SECONDS))
+        except grpc.aio.AioRpcError as error:
+            if _passing(error):
+                raise errors.RelayUnreachable(
+                    f"the relay at {self.address} does not answer; is the suite running (`dexorder up`), "
+                    "or elsewhere (--relay or DEXORDER_RELAY)?"
+                ) from None
+            raise _translated(error) from None
+
+    async def stream(
+        self, method: Callable[..., Any], request: Any, answers: Callable[[], Awaitable[object]]
+    ) -> AsyncIterator[Any]:
+        """Messages of a stream without an end, opened again whenever it breaks.
+
+        Args:
+            method: Of the stub.
+            request: The same each time.
+            answers: Awaited before it is opened again; returns when the relay answers, raises what ends the stream.
+        """
+        while True:
+            call, pause = method(request), REOPEN_SECONDS
+            try:
+                async for message in call:
+                    yield message
+            except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+                    pause = CROWDED_SECONDS
+                elif not _passing(error):
+                    raise _translated(error) from None
+            except asyncio.CancelledError:
+                # grpcio raises this too when the server, on its way down, cancels the call.
+                if (task := asyncio.current_task()) is None or task.cancelling():
+                    raise
+            finally:
+                call.cancel()
+            await asyncio.sleep(pause)
+            await answers()
+
+
+async def _once(method: Callable[..., Awaitable[T]], request: Any, timeout: float) -> T:
+    return await method(request, timeout=timeout)
+
+
+def _passing(error: BaseException) -> bool:
+    codes = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+    return isinstance(error, grpc.aio.AioRpcError) and error.code() in codes
+
+
+def _translated(error: grpc.aio.AioRpcError) -> errors.DexorderError:
+    details = error.details() or "no details"
+    match error.code():
+        case grpc.StatusCode.NOT_FOUND:
+            return errors.RequestUnknown(details)
+        case grpc.StatusCode.INVALID_ARGUMENT:
+            return errors.RequestRefused(details)
+        case grpc.StatusCode.RESOURCE_EXHAUSTED:
+            return errors.QuotaReached(details)
+        case grpc.StatusCode.UNAUTHENTICATED | grpc.StatusCode.PERMISSION_DENIED:
+            return errors.NotAllowed(f"{details}; DEXORDER_TOKEN or DEXORDER_CHANNEL_TLS_CERTIFICATE say who you are")
+        case other:
+            return errors.DexorderError(f"the relay answered {other.name}: {details}")
