@@ -10,6 +10,7 @@ import pytest
 
 from tests.smoke.harness import Suite, running_suite
 from tests.smoke.recorded import recorded
+from tests.soak.spark_fault import fault_environment
 
 FAULTS = [
     {"kind": kind, "every": every, "path": "/api/v3/klines"}
@@ -28,6 +29,6 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suite]:
         DEXORDER_SIM_FAULTS=json.dumps(FAULTS),
         DEXORDER_SIM_LATENCY_MS="400",
         DEXORDER_RELAY_LEASE_SECONDS="6",
-        DEXORDER_SPARK_FAULT=f"die_before_checkpoint:1:{folder / 'fuse'}",
+        **fault_environment(folder / "state"),
     ) as running:
         yield running

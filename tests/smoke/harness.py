@@ -58,8 +58,7 @@ class Suite:
 
     def address(self, part: str) -> str:
         """host:port that the part's users connect to."""
-        state = json.loads((self.directory / "suite.json").read_text())
-        return str(state["parts"][part]["address"])
+        return str(self._part(part)["address"])
 
     def dexorder(self, *arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
         """Run one command against this suite."""
@@ -79,9 +78,9 @@ class Suite:
         return answer
 
     def pid(self, part: str) -> int:
-        """The part's process now."""
-        state = json.loads((self.directory / "suite.json").read_text())
-        return int(state["parts"][part]["pid"])
+        """The part's process now; waits while it is between two lives."""
+        wait_for(lambda: self._part(part)["pid"] is not None, 60, self.logs)
+        return int(self._part(part)["pid"])
 
     def kill(self, part: str) -> None:
         """`kill -9`; the supervisor starts it again."""
@@ -89,7 +88,7 @@ class Suite:
 
     def is_new(self, part: str, old_pid: int) -> bool:
         """Whether the part is ready as another process than ``old_pid``."""
-        state = json.loads((self.directory / "suite.json").read_text())["parts"][part]
+        state = self._part(part)
         return bool(state["state"] == "ready" and state["pid"] not in (None, old_pid))
 
     def record(self, request_id: str) -> RequestRecord | None:
@@ -119,6 +118,10 @@ class Suite:
                 assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         return sorted(seen)
 
+    def _part(self, name: str) -> dict[str, Any]:
+        part: dict[str, Any] = json.loads((self.directory / "suite.json").read_text())["parts"][name]
+        return part
+
     def wait_ready(self, seconds: float = READY_SECONDS) -> None:
         """Until every part is ready."""
         wait_for(lambda: self.dexorder("status", "--dir", str(self.directory)).returncode == 0, seconds, self.logs)
@@ -131,12 +134,8 @@ class Suite:
         return "\n".join(tails)
 
     def metric(self, part: str, name: str) -> float:
-        """A metric from the part's Prometheus endpoint: with labels in ``name`` that one, else the sum; 0 if absent."""
-        port = self.base_port + METRICS_PORT[part]
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
-            text = answer.read().decode()
-        labels = "" if name.endswith("}") else r"(?:\{[^}]*\})?"
-        return sum(float(v) for v in re.findall(rf"^{re.escape(name)}{labels} (\S+)$", text, re.M))
+        """A metric of the part; see `metric_at`."""
+        return metric_at(self.base_port + METRICS_PORT[part], name)
 
     def rows(self, ticker: str, period_seconds: int, span: TimeRange) -> pa.Table:
         """The rows of a range as pyiceberg reads them now, in time order."""
@@ -154,6 +153,14 @@ class Suite:
         ).to_arrow()
         rows: pa.Table = found.sort_by("open_time")
         return rows
+
+
+def metric_at(port: int, name: str) -> float:
+    """A metric from a Prometheus endpoint: with labels in ``name`` that one, else the sum; 0 if absent."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        text = answer.read().decode()
+    labels = "" if name.endswith("}") else r"(?:\{[^}]*\})?"
+    return sum(float(v) for v in re.findall(rf"^{re.escape(name)}{labels} (\S+)$", text, re.M))
 
 
 def wait_for(done: Callable[[], bool], seconds: float, explain: Callable[[], str]) -> None:

@@ -148,8 +148,9 @@ class HealthLog:
         address = self.suite.address(part)
         while not self._stop.wait(0.1):
             with open_sync_channel(address) as channel:
+                stub: Any = health_pb2_grpc.HealthStub(channel)  # its stubs leave the methods out
                 try:
-                    answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=2)
+                    answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=2)
                     serving = answer.status == health_pb2.HealthCheckResponse.SERVING
                 except grpc.RpcError:
                     serving = False

@@ -1,0 +1,26 @@
+"""Bytes that are almost a message. Pure, by a given source of randomness."""
+
+from __future__ import annotations
+
+from random import Random
+
+
+def mutated(data: bytes, random: Random) -> bytes:
+    """One to four changes: bits turned, bytes cut out, put in or doubled, an end cut off, a varint that has none."""
+    made = bytearray(data)
+    for _ in range(random.randint(1, 4)):
+        at = random.randrange(len(made) + 1)
+        match random.randrange(6):
+            case 0 if made:
+                made[at % len(made)] ^= 1 << random.randrange(8)
+            case 1:
+                del made[at : at + random.randint(1, 8)]
+            case 2:
+                made[at:at] = random.randbytes(random.randint(1, 16))
+            case 3:
+                made[at:at] = made[at : at + 32]
+            case 4:
+                del made[at:]
+            case _:
+                made[at:at] = b"\xff" * random.randint(1, 11)
+    return bytes(made)

@@ -1,0 +1,57 @@
+"""Spark dies between the Iceberg commit and its checkpoint, again and again, by the hook in spark/fault.py.
+
+The suite has ``DEXORDER_SPARK_FAULT=die_before_checkpoint:1:FUSE`` (`fault_environment`); a driver dies behind the
+first commit of rows while the fuse is there. It is laid before the next driver starts, so that the replay of a batch
+dies as well, or once one has got further: both happen.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.smoke.harness import Suite, wait_for
+from tests.soak.backfills import Backfills
+from tests.soak.watching import RelayFile
+
+PATIENCE_SECONDS = 300
+DIED = "DEXORDER_SPARK_FAULT: killing this driver now"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Deaths behind a first commit, and behind the repeated commit of a batch that had died before."""
+
+    fresh: int
+    replayed: int
+
+
+def fault_environment(directory: Path) -> dict[str, str]:
+    """For `running_suite`."""
+    return {"DEXORDER_SPARK_FAULT": f"die_before_checkpoint:1:{_fuse(directory)}"}
+
+
+def run(suite: Suite, backfills: Backfills, deaths: int) -> Seen:
+    """Let it die so many times; the last driver lives on."""
+    fuse, log, file = _fuse(suite.directory), suite.directory / "logs" / "spark.log", RelayFile(suite)
+    died_before = log.read_text(errors="replace").count(DIED)
+    replayed = 0
+    for number in range(deaths):
+        at_once = number % 3 == 1
+        if not at_once:  # until the batch that died is through, and some more
+            covered, further = file.covered_ns(), random.randrange(1, 40) * 60_000 * 10**9
+            wait_for(lambda: file.covered_ns() > covered + further, PATIENCE_SECONDS, suite.logs)  # noqa: B023
+        old_pid = suite.pid("spark")
+        fuse.touch()
+        replayed += at_once
+        wait_for(lambda: not fuse.exists(), PATIENCE_SECONDS, suite.logs)
+        wait_for(lambda: suite.pid("spark") != old_pid, PATIENCE_SECONDS, suite.logs)  # noqa: B023
+        backfills.check()
+    died = log.read_text(errors="replace").count(DIED) - died_before
+    assert died == deaths, f"{died} deaths by the hook instead of {deaths}"
+    return Seen(deaths - replayed, replayed)
+
+
+def _fuse(directory: Path) -> Path:
+    return directory.with_name("fuse")
