@@ -58,6 +58,8 @@ class Quota(BaseModel):
 
 
 NO_QUOTA = Quota()
+STAFF = (Role.INGESTOR, Role.PIPELINE, Role.ADMIN)
+"""Who may call a service that names no roles: clients have the relay to ask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +190,7 @@ class Gate:
         """Made by ``lifecycle.grpc_server``.
 
         Args:
-            roles: Full service names with the roles that may call them; any known caller may call the others.
+            roles: Full service names with the roles that may call them; the others are for STAFF.
         """
         self._mode, self._file, self._roles = mode, file, roles
 
@@ -203,7 +205,7 @@ class Gate:
             return
         callers = self._file.callers()
         caller = _by_token(callers, context) if self._mode == "token" else _by_certificate(callers, context)
-        allowed = self._roles.get(service, tuple(Role))
+        allowed = self._roles.get(service, STAFF)
         if caller.role not in allowed:
             raise NotAllowed(
                 f"client_id {caller.client_id!r} has the role {caller.role}; "

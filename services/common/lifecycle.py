@@ -70,7 +70,7 @@ async def grpc_server(
         registry: Metrics of this process; the calls' are added to it and it is served at ``metrics_listen``.
         extra_addresses: Further plaintext addresses, for example ``unix:/path``; there the file's permissions are all
             the identity that is asked for.
-        roles: With identity on, which roles may call which service (full names); any known caller the others.
+        roles: With identity on, which roles may call which service (full names); the others are for identity.STAFF.
     Yields:
         The server, bound, with health NOT_SERVING until ``set_serving``.
     Raises:

@@ -81,6 +81,17 @@ def test_a_missing_file_ends_the_start(tmp_path: Path) -> None:
         load_settings(ServiceSettings, identity="token", tokens=tmp_path / "none.yaml")
 
 
+def test_the_example_in_the_docs_is_a_callers_file(tmp_path: Path) -> None:
+    page = (Path(__file__).resolve().parents[4] / "docs" / "security.md").read_text()
+    path = tmp_path / "callers.yaml"
+    path.write_text(page.partition("```yaml\n")[2].partition("```")[0])
+    callers = read_callers(path)
+    assert len(callers) == 3
+    desk = callers.by_token("hello")
+    assert desk is not None
+    assert (desk.role, desk.quota.unfinished_requests) == (Role.CLIENT, 20)
+
+
 @given(st.lists(st.text(min_size=1), unique=True, max_size=8), st.text(min_size=1))
 def test_a_token_is_its_owners_and_nobody_elses(tokens: list[str], other: str) -> None:
     entries = [identity._Entry(client_id=f"c{n}", sha256=(token_hash(t),)) for n, t in enumerate(tokens)]
@@ -248,6 +259,13 @@ async def test_a_token_says_who_calls(token: str | None, answer: tuple[str, str]
         await open_to_anyone(running.address)
     assert code == answer[0]
     assert answer[1] in text
+
+
+@pytest.mark.parametrize(("caller", "code"), [("desk", "PERMISSION_DENIED"), ("boss", "OK"), ("fetcher", "OK")])
+async def test_a_service_that_names_no_roles_is_not_for_clients(caller: str, code: str, tokens: Path) -> None:
+    settings = ServiceSettings(listen="127.0.0.1:0", drain_seconds=1, identity="token", tokens=tokens)
+    async with grpc_server(settings, register) as running:
+        assert (await ask(running.address, token=f"{caller}-token"))[0] == code
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
 from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
 from services.relay.access import ROLES
 from services.relay.server import RunningRelay, relay
+from spark.notify import RelayReporter
 from tests.fixtures_tls import Authority
 from tests.unit.services.relay.harness import (
     TICKER,
@@ -256,6 +258,14 @@ async def test_quotas_refuse_and_store_nothing(tmp_path: Path) -> None:
         assert (await code_of(desk.SubmitHistorical(request("3", 0, 1))))[0] is CODE.RESOURCE_EXHAUSTED
         await desk.CancelRequest(rpb.CancelRequestRequest(request_id="1"))
         assert (await desk.SubmitHistorical(request("3", 0, 60))).status == ingest.SubmitResponse.QUEUED
+
+
+async def test_sparks_reporter_carries_its_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEXORDER_TOKEN", token_of("spark"))
+    async with guarded(tmp_path) as suite:
+        reporter = RelayReporter(suite.running.address, threading.Event())
+        await asyncio.to_thread(reporter.report, None, [], [])
+        reporter.close()
 
 
 # ---- our own client, and what is logged ----------------------------------------------------------------------------
