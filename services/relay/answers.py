@@ -64,7 +64,7 @@ class Answers:
         except InvalidRequest as error:
             yield AnswerPage(FinalStatus.ERROR, error=str(error))
             return
-        end = await self._engine.ended(submission.request_id)
+        end = await self._engine.views.ended(submission)
         if end.status is Status.OK:
             async for page in self._rows(submission, end):
                 yield page

@@ -9,8 +9,7 @@ Order of every change, so that a kill at any point loses nothing:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import aclosing
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,7 +20,7 @@ from services.common.errors import InvalidRequest, Unavailable
 from services.common.identity import Caller
 from services.common.market import SECOND_NS, TimeRange
 from services.relay import requests
-from services.relay.access import Quotas, unknown_request
+from services.relay.access import Quotas
 from services.relay.board import Board
 from services.relay.config import RelaySettings
 from services.relay.deciding import Decider
@@ -31,26 +30,22 @@ from services.relay.metrics import RelayMetrics, sample
 from services.relay.model import (
     Dispatch,
     FinalResult,
-    Notification,
     Outcome,
     PageResult,
-    Progress,
     Record,
-    State,
     Status,
     Submission,
 )
-from services.relay.notifications import Signals, check_topic
+from services.relay.notifications import Signals
 from services.relay.schema import Batch
 from services.relay.store import FORGOTTEN_AT_ONCE, Store
+from services.relay.views import Views
 
 log = structlog.get_logger(__name__)
 TICK_SECONDS = 0.25
-WATCH_SECONDS = 0.1
 RETRY_NS = 5 * SECOND_NS
 FORGET_SECONDS = 3_600
 MEASURE_SECONDS = 1.0
-NOTIFICATIONS_IN_A_READ = 500
 
 
 class Sender(Protocol):
@@ -90,6 +85,7 @@ class Engine:
             self.quotas.enter(live.submission)
         self._dispatcher = board.dispatcher
         self._signals = Signals()
+        self.views = Views(board, store, self._signals, metrics)
         self._wake = asyncio.Event()
         self._reported_ns = clock.monotonic_ns()
         self._tasks: asyncio.TaskGroup | None = None
@@ -156,48 +152,6 @@ class Engine:
     def _live(self, request_id: str) -> LiveRequest | None:
         return self._board.requests.get(request_id) or self._ending.get(request_id)
 
-    async def record(self, request_id: str) -> Record:
-        """One request.
-
-        Raises:
-            NotFound: Never accepted, or forgotten.
-        """
-        live = self._board.requests.get(request_id)
-        record = self._live_record(live) if live else await self._store.record(request_id)
-        if record is None:
-            raise unknown_request(request_id)
-        return record
-
-    async def ended(self, request_id: str) -> Outcome:
-        """How a request has ended, once it has.
-
-        Raises:
-            NotFound: Never accepted, or forgotten.
-            Unavailable: The relay stops.
-        """
-        async with aclosing(self.watch(request_id)) as changes:
-            async for _ in changes:
-                pass
-        outcome = (await self.record(request_id)).outcome
-        assert outcome is not None
-        return outcome
-
-    async def records(self, client_id: str, state: State | None, before: int | None, size: int) -> list[Record]:
-        """Requests newest first; ``before`` is the sequence of the last one of the page before."""
-        found = []
-        for sequence, request_id, ended in await self._store.page(client_id, state, before, size):
-            live = self._board.requests.get(request_id)
-            if ended is None and live is None:
-                ended = await self._store.record(request_id)  # it ended since the query
-            record = ended or (self._live_record(live, sequence) if live else None)
-            if record is not None:
-                found.append(record)
-        return found
-
-    def _live_record(self, live: LiveRequest, sequence: int = 0) -> Record:
-        progress = self._board.progress(live)
-        return Record(live.submission, live.submitted_ns, live.state, progress, sequence=sequence)
-
     async def cancel(self, request_id: str) -> Record:
         """End a request; one that has ended keeps its status.
 
@@ -207,34 +161,7 @@ class Engine:
         live = self._board.requests.get(request_id)
         if live is not None:
             await self._cut_short(live, Status.ERROR, requests.CANCELLED)
-        return await self.record(request_id)
-
-    async def watch(self, request_id: str) -> AsyncGenerator[tuple[State, Progress], None]:
-        """State and progress now and at every change, at most ten a second; ends with FINISHED."""
-        last = None
-        with self._signals.listen(f"request:{request_id}") as event, self._metrics.progress_streams.track_inprogress():
-            while True:
-                record = await self.record(request_id)
-                now = (record.state, record.progress)
-                if now != last:
-                    last = now
-                    yield now
-                if record.state is State.FINISHED:
-                    return
-                await asyncio.sleep(WATCH_SECONDS)
-                await self._signals.wait(event)
-
-    async def notifications(self, topic: str, after: int) -> AsyncGenerator[Notification, None]:
-        """A topic's notifications after a cursor, in order, without an end."""
-        check_topic(topic)
-        with self._signals.listen(f"topic:{topic}") as event, self._metrics.notification_streams.track_inprogress():
-            while True:
-                found = await self._store.notifications(topic, after, NOTIFICATIONS_IN_A_READ)
-                for notification in found:
-                    after = notification.cursor
-                    yield notification
-                if len(found) < NOTIFICATIONS_IN_A_READ:
-                    await self._signals.wait(event)
+        return await self.views.record(request_id)
 
     # ---- ingestors and the pipeline --------------------------------------------------------------------------------
 

@@ -66,7 +66,7 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
         self, request: relay_service_pb2.GetRequestRequest, context: Context
     ) -> relay_service_pb2.GetRequestResponse:
         """One record."""
-        record = access.seen(current_caller(), await self._engine.record(request.request_id))
+        record = access.seen(current_caller(), await self._engine.views.record(request.request_id))
         return relay_service_pb2.GetRequestResponse(record=convert.record(record))
 
     async def ListRequests(  # noqa: N802
@@ -80,7 +80,7 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
             raise InvalidRequest(f"state {request.state} is none of 0 to 3")
         state = State(request.state) if request.state else None
         client_id = access.listed(current_caller(), request.client_id)
-        records = await self._engine.records(client_id, state, _token(request.page_token), size)
+        records = await self._engine.views.records(client_id, state, _token(request.page_token), size)
         token = str(records[-1].sequence) if len(records) == size else ""
         return relay_service_pb2.ListRequestsResponse(
             records=[convert.record(record) for record in records], next_page_token=token
@@ -100,7 +100,7 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
         """State and progress until FINISHED."""
         await self._check_seen(request.request_id)
         with self._engine.quotas.stream(current_caller()):
-            async with aclosing(self._engine.watch(request.request_id)) as changes:
+            async with aclosing(self._engine.views.watch(request.request_id)) as changes:
                 async for state, progress in changes:
                     yield relay_service_pb2.WatchProgressResponse(
                         state=state.value,  # type: ignore[arg-type]
@@ -119,7 +119,7 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
         elif form == "HISTORY_READY":
             await self._check_seen(name)
         with self._engine.quotas.stream(caller):
-            async with aclosing(self._engine.notifications(request.topic, after)) as found:
+            async with aclosing(self._engine.views.notifications(request.topic, after)) as found:
                 async for notification in found:
                     if access.sees(caller, notification.submission):  # an id may come back once it is forgotten
                         yield convert.notification(notification)
@@ -152,7 +152,7 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
     async def _check_seen(self, request_id: str) -> None:
         """Refuse another's request as one that is not there."""
         if (caller := current_caller()) is not None:
-            access.seen(caller, await self._engine.record(request_id))
+            access.seen(caller, await self._engine.views.record(request_id))
 
 
 class IngestorService(ingestor_service_pb2_grpc.IngestorServiceServicer):
