@@ -31,10 +31,11 @@ STREAM_SHARE = 20
 CALLERS = 16
 CALL_SECONDS, STREAM_SECONDS = 20.0, 0.05
 SPAN = minutes(0, 10)
-TIME = {"start_time": SPAN.start_ns, "end_time": SPAN.end_ns}
+TIME: dict[str, Any] = {"start_time": SPAN.start_ns, "end_time": SPAN.end_ns}
 RANGE = relay_service_pb2.TimeRange(**TIME)
-OURS = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED}
-"""Codes that would be a fault of the server here."""
+OURS = {grpc.StatusCode.UNKNOWN, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.DATA_LOSS}
+"""Codes that would be a fault of the server here; and INTERNAL, where it is not one that the protocol asks for."""
+UNEXPECTED = "internal error"
 RELAY = "/dexorder.relay.v1."
 METHODS: dict[str, tuple[str, Any]] = {
     RELAY + "RelayService/SubmitHistorical": ("relay", ingest_pb2.SubmitHistoricalRequest(
@@ -118,5 +119,6 @@ async def ask(channel: Any, method: str, message: bytes, streams: bool) -> grpc.
     except grpc.aio.AioRpcError as error:
         if streams and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
             return grpc.StatusCode.OK
-        return error.code()
+        unexpected = (error.details() or "").startswith(UNEXPECTED)
+        return grpc.StatusCode.UNKNOWN if unexpected else error.code()
     return grpc.StatusCode.OK
