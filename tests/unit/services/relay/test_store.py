@@ -120,6 +120,7 @@ async def test_range_of_a_refused_page_is_fetched_anew_for_the_next_request() ->
     board.accept(submission("a", 0, 10), batch, wall_ns=0, now_ns=0)
     board.dispatcher.offer(Slot(b"i", "SIM", SlotKind.ANY))
     ((assign, _),) = board.assign(batch, now_ns=0)
+    board.page(assign.job_id, span(2, 5), [], batch, now_ns=0)
     board.report(1, [PageResult(assign.job_id, MARKET, span(2, 5), (), "bad")], [], batch, now_ns=0)
     request_ = board.accept(submission("b", 0, 10), batch, wall_ns=0, now_ns=0)
     assert [board.jobs[number].span for number in sorted(request_.jobs)] == [span(0, 10), span(2, 5)]
