@@ -38,7 +38,9 @@ def free_ports(count: int) -> list[int]:
 class RunningKafka:
     """One broker process in ``suite_dir``, started the way the supervisor does; its output goes to ``kafka.log``."""
 
-    def __init__(self, suite_dir: Path, ports: tuple[int, int] | None = None) -> None:
+    def __init__(
+        self, suite_dir: Path, ports: tuple[int, int] | None = None, *, advertised_port: int | None = None
+    ) -> None:
         """Start it and wait until it is ready; ``ports`` are those of an earlier one, else free ones."""
         self.port, self.controller_port = ports or free_ports(2)
         self.bootstrap = f"{HOST}:{self.port}"
@@ -48,6 +50,8 @@ class RunningKafka:
         command = [sys.executable, "-I", "-S", child.__file__, str(os.getpid())]
         command += [sys.executable, "-m", "dexorder.supervisor.kafka", "--dir", str(suite_dir)]
         command += ["--port", str(self.port), "--controller-port", str(self.controller_port)]
+        if advertised_port is not None:
+            command += ["--advertised-port", str(advertised_port)]
         root = Path(__file__).resolve().parents[1]
         self._log: IO[bytes] = self.log_file.open("ab")
         self.process = subprocess.Popen(command, cwd=root, stdout=self._log, stderr=subprocess.STDOUT)

@@ -63,20 +63,21 @@ class KafkaPaths:
         return self.root / "data"
 
 
-def kafka_properties(data: Path, *, port: int, controller_port: int) -> str:
+def kafka_properties(data: Path, *, port: int, controller_port: int, advertised_port: int | None = None) -> str:
     """Return the broker's settings file.
 
     Args:
         data: Absolute folder for ``log.dirs``.
-        port: Where clients connect.
+        port: Where the broker listens for clients.
         controller_port: Where the broker talks to itself as the controller.
+        advertised_port: Where clients are told to connect, if something stands between.
     """
     settings: dict[str, object] = {
         "process.roles": "broker,controller",
         "node.id": 1,
         "controller.quorum.voters": f"1@{HOST}:{controller_port}",
         "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller_port}",
-        "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
+        "advertised.listeners": f"PLAINTEXT://{HOST}:{advertised_port or port}",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "controller.listener.names": "CONTROLLER",
         "inter.broker.listener.name": "PLAINTEXT",
@@ -200,7 +201,7 @@ def hold_lock(paths: KafkaPaths) -> int:
     return handle
 
 
-def prepare(suite_dir: Path, *, port: int, controller_port: int) -> list[str]:
+def prepare(suite_dir: Path, *, port: int, controller_port: int, advertised_port: int | None = None) -> list[str]:
     """Lock the folder, write the settings, format the log if needed, and return the command of the broker.
 
     Raises:
@@ -212,7 +213,9 @@ def prepare(suite_dir: Path, *, port: int, controller_port: int) -> list[str]:
     paths.root.mkdir(parents=True, exist_ok=True)
     hold_lock(paths)
     format_storage(java, jars, paths, port=port, controller_port=controller_port)
-    paths.properties.write_text(kafka_properties(paths.data, port=port, controller_port=controller_port))
+    paths.properties.write_text(
+        kafka_properties(paths.data, port=port, controller_port=controller_port, advertised_port=advertised_port)
+    )
     return kafka_command(java, jars, paths.properties)
 
 
@@ -241,9 +244,11 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     parser.add_argument("--dir", type=Path, required=True, help="the suite's folder; Kafka uses DIR/kafka")
     parser.add_argument("--port", type=int, required=True, help="where clients connect, on 127.0.0.1")
     parser.add_argument("--controller-port", type=int, required=True, help="where the broker talks to itself")
+    parser.add_argument("--advertised-port", type=int, help="where clients are told to connect, behind a proxy")
     options = parser.parse_args(arguments)
+    ports = {name: getattr(options, name) for name in ("port", "controller_port", "advertised_port")}
     try:
-        command = prepare(options.dir, port=options.port, controller_port=options.controller_port)
+        command = prepare(options.dir, **ports)
     except SetupError as error:
         sys.exit(f"dexorder.supervisor.kafka: {error}")
     os.execv(command[0], command)  # noqa: S606 - no shell is wanted
