@@ -1,0 +1,63 @@
+"""A write that a power cut tears: the relay starts again, with everything it had answered."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
+from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
+from tests.unit.services.relay.harness import ROOT, environment, free_port, request
+
+ANSWERED = 30
+FRAME = 24 + 4096
+"""Bytes of a frame in SQLite's WAL."""
+
+
+def torn(wal: Path, how: str) -> None:
+    """What stands in the log behind the last whole transaction."""
+    sound = wal.read_bytes()
+    whole = sound[: len(sound) - (len(sound) - 32) % FRAME]
+    last = bytearray(whole[-FRAME:])
+    match how:
+        case "half a frame":
+            tail = bytes(last[: FRAME // 2])
+        case "a frame of noise":
+            tail = random.Random(1).randbytes(FRAME)
+        case _:  # a page of zeros with the header of a frame
+            tail = bytes(last[:24]) + bytes(4096)
+    wal.write_bytes(whole + tail)
+
+
+def submit(port: int, numbers: range) -> set[Any]:
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        stub: Any = rrpc.RelayServiceStub(channel)
+        return {
+            stub.SubmitHistorical(request(f"r{n}", n * 10, n * 10 + 10), timeout=60, wait_for_ready=True).status
+            for n in numbers
+        }
+
+
+@pytest.mark.parametrize("how", ["half a frame", "a frame of noise", "zeros"])
+def test_torn_end_of_the_log_loses_nothing_that_was_answered(tmp_path: Path, how: str) -> None:
+    port = free_port()
+    command = [sys.executable, "-m", "services.relay"]
+    with subprocess.Popen(command, cwd=ROOT, env=environment(tmp_path, port)) as first:
+        assert submit(port, range(ANSWERED)) == {ingest.SubmitResponse.QUEUED}
+        first.send_signal(signal.SIGKILL)
+    (wal,) = (path for path in tmp_path.rglob("*-wal") if path.name.startswith("relay"))
+    assert wal.stat().st_size > FRAME
+    torn(wal, how)
+    with subprocess.Popen(command, cwd=ROOT, env=environment(tmp_path, port)) as second:
+        try:
+            assert submit(port, range(ANSWERED)) == {ingest.SubmitResponse.DUPLICATE}
+            assert submit(port, range(ANSWERED, ANSWERED + 5)) == {ingest.SubmitResponse.QUEUED}
+        finally:
+            second.terminate()
