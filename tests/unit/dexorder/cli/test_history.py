@@ -112,15 +112,19 @@ def test_the_chart_is_drawn(fake: FakeRelay) -> None:
     assert "┃" in run("--chart", "--rows", "0").stdout
 
 
-def broken_off(*more: str) -> tuple[str, str]:
-    """Start the command as a process, Ctrl-C at its first line of progress; returns stdout and stderr."""
+def broken_off(at: str, *more: str) -> tuple[str, str]:
+    """Start the command as a process, Ctrl-C when a line of its stderr holds ``at``; returns stdout and stderr."""
     child = subprocess.Popen(
         [sys.executable, "-m", "dexorder", "history", *more],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ),
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a run in the background ignores it
     )  # fmt: skip
     assert child.stderr is not None
-    said = child.stderr.readline()  # it is being followed
+    said = ""
+    for line in child.stderr:  # gRPC may say something about the fork before Python even runs
+        said += line
+        if at in line:
+            break
     child.send_signal(signal.SIGINT)
     out, err = child.communicate(timeout=60)
     assert child.returncode == 130, err
@@ -129,7 +133,7 @@ def broken_off(*more: str) -> tuple[str, str]:
 
 def test_ctrl_c_leaves_the_request_and_resume_follows_it(fake: FakeRelay, tmp_dir: Path) -> None:
     fake.stuck = True
-    out, err = broken_off(*ASKED[1:], "--request-id", "mine", "--out", "rows.csv", "--rows", "3")
+    out, err = broken_off("candles", *ASKED[1:], "--request-id", "mine", "--out", "rows.csv", "--rows", "3")
     assert out == "" and "0 of 30 candles" in err
     assert (
         "request mine goes on; look it up: dexorder requests show mine; go on with it: dexorder history --resume mine"

@@ -90,7 +90,7 @@ def test_ctrl_c_and_resume(fake: FakeRelay, tmp_dir: Path) -> None:
     names = [TICKER, "B/USDT.SIM", "C/USDT.SIM", "D/USDT.SIM"]
     (tmp_dir / "tickers.txt").write_text("\n".join(names))
     fake.stuck_tickers = set(names[1:])
-    out, err = broken_off("--file", "tickers.txt", "1h", *SPAN, "--parallel", "1", "--client-id", "me")
+    out, err = broken_off("[1/4]", "--file", "tickers.txt", "1h", *SPAN, "--parallel", "1", "--client-id", "me")
     # The first is done when its line is printed; with one at a time, at most one more is on its way.
     assert "1 OK; 30 rows" in out
     assert re.search(
