@@ -8,7 +8,6 @@ import os
 import shutil
 import sys
 import tempfile
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from services.common.catalog import CatalogSettings
 from services.common.errors import Conflict
 from spark.catalog import catalog_conf
 from spark.config import SparkSettings
+from spark.package import write_packages
 from spark.source.udsource import UdSource
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -67,24 +67,23 @@ def session_conf(settings: SparkSettings, scratch: str) -> dict[str, str]:
 def build_session(
     settings: SparkSettings, catalog: CatalogSettings, *, extra: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Start the JVM and register the data source. One session a process.
+    """Start the JVM, or take the one of ``spark-submit``, and register the data source. One session a process.
 
     Raises:
         Conflict: Java or the jars are not there; says how to get them.
     """
     try:
-        os.environ.update(java_env())
-        folders = [settings.jars] if settings.jars else [jar_folder(name) for name in catalog.jar_sets]
+        jars = [] if settings.is_submitted else _java_and_jars(settings, catalog)
     except SetupError as error:
         raise Conflict(str(error)) from error
-    _prepare_python()
+    _prepare_python(settings)
     logging.getLogger("py4j").setLevel(logging.WARNING)
     scratch = tempfile.mkdtemp(prefix="dexorder-spark-")
     atexit.register(shutil.rmtree, scratch, ignore_errors=True)
     builder = SparkSession.builder.appName("dexorder")
-    if settings.master:
+    if not settings.is_submitted:
         builder = builder.master(settings.master)
-    if jars := sorted(path for folder in folders for path in folder.glob("*.jar")):
+    if jars:
         builder = builder.config("spark.jars", ",".join(map(str, jars)))
     for key, value in (session_conf(settings, scratch) | dict(extra or {})).items():
         builder = builder.config(key, value)
@@ -93,8 +92,8 @@ def build_session(
     for key, value in catalog_conf(catalog).items():
         session.conf.set(key, value)
     session.sparkContext.setLogLevel("WARN")
-    if not settings.is_local:
-        session.sparkContext.addPyFile(str(package_zip(Path(scratch))))
+    if not settings.is_local and not settings.is_submitted:
+        session.sparkContext.addPyFile(str(write_packages(Path(scratch) / "dexorder-packages.zip")))
     session.dataSource.register(UdSource)
     return session
 
@@ -105,18 +104,18 @@ def jvm_pid(session: SparkSession) -> int:
     return int(jvm.java.lang.ProcessHandle.current().pid())
 
 
-def _prepare_python() -> None:
-    """Workers and planner run this interpreter and find this checkout."""
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+def _java_and_jars(settings: SparkSettings, catalog: CatalogSettings) -> list[Path]:
+    os.environ.update(java_env())
+    folders = [settings.jars] if settings.jars else [jar_folder(name) for name in catalog.jar_sets]
+    return sorted(path for folder in folders for path in folder.glob("*.jar"))
+
+
+def _prepare_python(settings: SparkSettings) -> None:
+    """Planner and workers run this interpreter, on a cluster the one it names, and find this checkout."""
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if settings.is_local:
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+    else:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     paths = [str(_ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path for path in paths if path))
-
-
-def package_zip(folder: Path) -> Path:
-    """Our packages for executors on other machines; what they import must be installed there."""
-    target = folder / "dexorder-packages.zip"
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        for package in ("spark", "services"):
-            for path in sorted((_ROOT / package).rglob("*.py")):
-                archive.write(path, path.relative_to(_ROOT))
-    return target

@@ -19,10 +19,15 @@ FIRST, SECOND = minutes(0, CANDLES), minutes(CANDLES - 500, CANDLES)
 BOTH = TimeRange(FIRST.start_ns, SECOND.end_ns)
 
 
+def check_history(client: Client) -> None:
+    """One request; the rows as the Client reads them."""
+    assert_equal(client.history("BTC/USDT.SIM", "1m", FIRST.start_ns, FIRST.end_ns), _expected(FIRST))
+
+
 def check_histories(suite: Suite) -> None:
     """One request, then an overlapping one during which Spark is killed; the rows as the Client reads them."""
     with Client(suite.relay) as client:
-        assert_equal(client.history("BTC/USDT.SIM", "1m", FIRST.start_ns, FIRST.end_ns), _expected(FIRST))
+        check_history(client)
         request = make_request(uuid.uuid4().hex, "BTC/USDT.SIM", "1m", SECOND.start_ns, SECOND.end_ns)
         client.submit(request)
         suite.kill("spark")

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,7 +68,7 @@ def postgres() -> Iterator[Postgres]:
                    "ssl_cert_file": pair.certificate, "ssl_key_file": pair.key}  # fmt: skip
         command = [*as_owner, str(tools / "postgres"), "-D", data]
         command += [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
-        with _process(command, folder / "postgres.log", port, stop=signal.SIGINT):  # without waiting for its clients
+        with process(command, folder / "postgres.log", port, stop=signal.SIGINT):  # without waiting for its clients
             tls = urlencode({"sslmode": "verify-full", "sslrootcert": authority.ca})
             yield Postgres(f"postgresql://dexorder@{HOST}:{port}/postgres?{tls}", password)
     finally:
@@ -84,7 +84,7 @@ def s3(folder: Path) -> Iterator[S3]:
         {"s3.endpoint": f"http://{HOST}:{port}", "s3.region": "us-east-1"},
         {"s3.access-key-id": "AKIDEXAMPLEKEY", "s3.secret-access-key": "wJalrXUtnFEMIexample"},
     )
-    with _process([sys.executable, "-m", "moto.server", "-H", HOST, "-p", str(port)], folder / "s3.log", port):
+    with process([sys.executable, "-m", "moto.server", "-H", HOST, "-p", str(port)], folder / "s3.log", port):
         S3FileSystem(
             endpoint_override=found.endpoint, region="us-east-1", allow_bucket_creation=True,
             access_key=found.keys["s3.access-key-id"], secret_key=found.keys["s3.secret-access-key"],
@@ -108,30 +108,36 @@ def rest_catalog(folder: Path, store: S3) -> Iterator[str]:
         f"{service}.request-signing-enabled": "false", f"{service}.access-key": "urn:nessie-secret:quarkus:keys",
         "keys.name": store.keys["s3.access-key-id"], "keys.secret": store.keys["s3.secret-access-key"],
     }  # fmt: skip
-    command = [str(_java_21(folder)), "-Xmx300m", *(f"-D{name}={value}" for name, value in settings.items())]
-    with _process([*command, "-jar", str(jars.jar_paths("nessie")[0])], folder / "nessie.log", port):
+    file = folder / "nessie.properties"  # secrets do not belong on a command line
+    file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+    command = [str(_java_21(folder)), "-Xmx300m", f"-Dquarkus.config.locations={file}"]
+    with process([*command, "-jar", str(jars.jar_paths("nessie")[0])], folder / "nessie.log", port):
         yield f"http://{HOST}:{port}/iceberg"
 
 
 @contextmanager
-def _process(command: Sequence[str], log: Path, port: int, *, stop: signal.Signals = signal.SIGTERM) -> Iterator[None]:
-    """A child that listens on ``port`` and dies with us."""
+def process(
+    command: Sequence[str], log: Path, port: int, *, stop: signal.Signals = signal.SIGTERM,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[subprocess.Popen[bytes]]:  # fmt: skip
+    """A child that listens on ``port`` and dies with us; ``environment`` is set in addition to ours."""
     with log.open("ab") as output:
         guarded = [sys.executable, "-I", "-S", child.__file__, str(os.getpid()), *command]
-        process = subprocess.Popen(guarded, stdout=output, stderr=subprocess.STDOUT)
+        child_env = os.environ | dict(environment or {})
+        started = subprocess.Popen(guarded, env=child_env, stdout=output, stderr=subprocess.STDOUT)
         try:
             deadline = time.monotonic() + READY_SECONDS
             while not _listens(port):
-                assert process.poll() is None and time.monotonic() < deadline, log.read_text()[-3000:]
+                assert started.poll() is None and time.monotonic() < deadline, log.read_text()[-3000:]
                 time.sleep(0.1)
-            yield
+            yield started
         finally:
-            process.send_signal(stop)
+            started.send_signal(stop)
             try:
-                process.wait(30)
+                started.wait(30)
             except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+                started.kill()
+                started.wait()
 
 
 def _listens(port: int) -> bool:

@@ -3,7 +3,8 @@ import zipfile
 from pathlib import Path
 
 from spark.config import SparkSettings
-from spark.session import package_zip, session_conf
+from spark.package import write_packages
+from spark.session import session_conf
 
 
 def test_only_a_local_session_is_tied_to_loopback() -> None:
@@ -21,5 +22,5 @@ def test_spark_hides_the_secrets_of_every_kind_of_catalog() -> None:
 
 
 def test_executors_elsewhere_get_our_packages(tmp_path: Path) -> None:
-    names = zipfile.ZipFile(package_zip(tmp_path)).namelist()
+    names = zipfile.ZipFile(write_packages(tmp_path / "packages.zip")).namelist()
     assert {"spark/source/udsource.py", "services/common/page.py", "services/gen/source/v1/source_pb2.py"} <= {*names}
