@@ -114,14 +114,17 @@ def test_the_chart_is_drawn(fake: FakeRelay) -> None:
 
 def broken_off(at: str, *more: str) -> tuple[str, str]:
     """Start the command as a process, Ctrl-C when a line of its stderr holds ``at``; returns stdout and stderr."""
+    # Not by a preexec_fn: with one, Python forks instead of vforking, and gRPC's threads here do not survive a fork.
+    start = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # a run in the background ignores it
+    )
+    start += "; from dexorder.cli import main; main()"
     child = subprocess.Popen(
-        [sys.executable, "-m", "dexorder", "history", *more],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ),
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a run in the background ignores it
-    )  # fmt: skip
+        [sys.executable, "-c", start, "history", *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     assert child.stderr is not None
     said = ""
-    for line in child.stderr:  # gRPC may say something about the fork before Python even runs
+    for line in child.stderr:
         said += line
         if at in line:
             break
