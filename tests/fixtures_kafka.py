@@ -42,14 +42,14 @@ class RunningKafka:
         self, suite_dir: Path, ports: tuple[int, int] | None = None, *, advertised_port: int | None = None
     ) -> None:
         """Start it and wait until it is ready; ``ports`` are those of an earlier one, else free ones."""
-        self.port, self.controller_port = ports or free_ports(2)
+        self.port, controller_port = ports or free_ports(2)
         self.bootstrap = f"{HOST}:{self.port}"
         suite_dir.mkdir(parents=True, exist_ok=True)
         self.log_file = suite_dir / "kafka.log"
         # as under the supervisor, the broker dies with us, also when a run is killed
         command = [sys.executable, "-I", "-S", child.__file__, str(os.getpid())]
         command += [sys.executable, "-m", "dexorder.supervisor.kafka", "--dir", str(suite_dir)]
-        command += ["--port", str(self.port), "--controller-port", str(self.controller_port)]
+        command += ["--port", str(self.port), "--controller-port", str(controller_port)]
         if advertised_port is not None:
             command += ["--advertised-port", str(advertised_port)]
         root = Path(__file__).resolve().parents[1]

@@ -50,19 +50,6 @@ class GroupOffsets:
         self._consumer = Consumer({**options, **limits, "group.id": group})
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="group")
 
-    async def partitions(self) -> list[int]:
-        """The topic's partitions, ascending.
-
-        Raises:
-            KafkaException: Kafka does not answer in time.
-            Unavailable: There is no such topic, or it can't be read.
-        """
-        metadata = await self._run(lambda: self._consumer.list_topics(self._topic, timeout=REQUEST_TIMEOUT_S))
-        topic = metadata.topics[self._topic]
-        if topic.error is not None:
-            raise Unavailable(f"topic {self._topic}: {topic.error.str()}")
-        return sorted(topic.partitions)
-
     async def committed(self, partitions: Iterable[int]) -> dict[int, int]:
         """Partition -> committed offset; partitions without a commit are absent.
 

@@ -143,7 +143,7 @@ class TopicWatch:
         return state
 
     async def _fetch(self) -> TopicState:
-        partitions = await self._replay_group.partitions()
+        partitions = await self._partitions()
         starts, ends, committed, replayed = await asyncio.gather(
             self._watermarks(partitions, OffsetSpec.earliest()),  # type: ignore[no-untyped-call]
             self._watermarks(partitions, OffsetSpec.latest()),  # type: ignore[no-untyped-call]
@@ -151,6 +151,19 @@ class TopicWatch:
             self._replay_group.committed(partitions),
         )
         return TopicState(starts, ends, committed, replayed)
+
+    async def _partitions(self) -> list[int]:
+        """The topic's partitions, ascending.
+
+        Asked through the client that asks for the watermarks: its memory of the leaders' epochs is made new by this
+        and by nothing else, and with an old epoch every later question would be refused (FENCED_LEADER_EPOCH).
+        """
+        name = self._settings.topic
+        metadata = await asyncio.to_thread(self._admin.list_topics, name, timeout=REQUEST_TIMEOUT_S)
+        topic = metadata.topics[name]
+        if topic.error is not None:
+            raise Unavailable(f"topic {name}: {topic.error.str()}")
+        return sorted(topic.partitions)
 
     async def _watermarks(self, partitions: list[int], spec: OffsetSpec) -> dict[int, int]:
         futures = self._admin.list_offsets(

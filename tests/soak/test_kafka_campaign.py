@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.fixtures_kafka import RunningKafka
-from tests.smoke.harness import running_suite
+from tests.smoke.harness import free_block, running_suite
 from tests.soak import kafka_outage
 from tests.soak.backfills import Backfills
 from tests.soak.report import say
@@ -27,13 +27,14 @@ class ControlledKafka:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.broker = RunningKafka(folder)
+        port = free_block(2)  # ports that nobody is given while Kafka is down
+        self.broker = RunningKafka(folder, (port, port + 1))
 
     def kill(self) -> None:
         self.broker.stop(signal.SIGKILL)
 
     def start(self) -> float:
-        self.broker = RunningKafka(self._folder, (self.broker.port, self.broker.controller_port))
+        self.broker = RunningKafka(self._folder, (self.broker.port, self.broker.port + 1))
         return time.monotonic()
 
     def freeze(self) -> None:
