@@ -32,7 +32,7 @@ check: setup  ## Lint, types, protos.
 	buf lint
 	buf breaking --against tests/wire/baseline
 	$(PY) protos/generate.py --check
-	$(PY) docs/generate.py --check
+	$(PY) docs/write_settings.py --check
 
 test: setup  ## All tests but the whole-suite ones; real Kafka and Spark, one of each.
 	$(PY) -m pytest -m "not smoke and not soak"
@@ -50,7 +50,7 @@ proto: setup  ## Write services/gen from the protos.
 	$(PY) protos/generate.py
 
 docs: setup  ## Write docs/settings.md from the settings classes.
-	$(PY) docs/generate.py
+	$(PY) docs/write_settings.py
 
 proto-baseline:  ## After a landing: our own protos become what must stay readable.
 	cp -r protos/dexorder/{relay,market,pipeline} tests/wire/baseline/protos/dexorder/

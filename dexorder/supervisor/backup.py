@@ -142,7 +142,7 @@ def _files(directory: Path) -> Iterator[Path]:
 def _add(tar: tarfile.TarFile, path: Path, name: str) -> str:
     with path.open("rb") as source:
         hashing = _Hashing(source)
-        tar.addfile(tar.gettarinfo(path, name), hashing)  # type: ignore[arg-type]
+        tar.addfile(tar.gettarinfo(path, name), hashing)
         return hashing.digest.hexdigest()
 
 

@@ -25,7 +25,7 @@ from services.relay.metrics import RelayMetrics
 from services.udsource.config import UdsourceSettings
 from services.udsource.metrics import UdsourceMetrics
 from spark.config import SparkSettings
-from spark.driver import Metrics as SparkMetrics
+from spark.metrics import Metrics as SparkMetrics
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 SETTINGS: dict[str, tuple[type[BaseSettings], ...]] = {
@@ -69,7 +69,8 @@ def test_every_part_is_there_with_settings_it_reads_and_accepts(files: Any, monk
     for name, module, environment in files():
         seen.add(name)
         assert find_spec(module + ".__main__"), module
-        known = {v for settings in (*SETTINGS[name], CatalogSettings) for v in variables(settings)}
+        readers: list[type[BaseSettings]] = [*SETTINGS[name], CatalogSettings]
+        known = {variable for settings in readers for variable in variables(settings)}
         assert set(environment) <= known | {"DEXORDER_EXCHANGES"}, name
         with monkeypatch.context() as patch:
             for variable, value in environment.items():
