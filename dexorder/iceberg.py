@@ -33,11 +33,17 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
     """Open it for reading.
 
     Raises:
-        CatalogError: Its SQLite file is not on this machine (opening would make an empty one).
+        CatalogError: Its SQLite file is not on this machine (opening would make an empty one), or it can't be reached.
     """
     uri = properties.get("uri", "")
     if uri.startswith(_SQLITE) and not Path(uri.removeprefix(_SQLITE)).is_file():
         raise CatalogError(
             f"the catalog {uri} is not on this machine; set DEXORDER_CATALOG_URI to where it can be reached"
         )
-    return catalog.open_catalog(name, properties)
+    try:
+        return catalog.open_catalog(name, properties)
+    except Exception as error:  # each kind of catalog has errors of its own
+        raise CatalogError(
+            f"catalog {name} can't be opened: {(str(error) or type(error).__name__).splitlines()[0]}; what the relay "
+            "does not announce (password, keys) is set by DEXORDER_CATALOG_PASSWORD and DEXORDER_CATALOG_PROPERTIES"
+        ) from error

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 import tenacity
-from pydantic import AliasChoices, Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from pyiceberg.catalog import Catalog, load_catalog
 from sqlalchemy.engine import make_url
@@ -54,7 +54,7 @@ class CatalogSettings(BaseSettings):
     password: SecretStr | None = None
     """Of PostgreSQL, where the URI has none."""
     more: Annotated[dict[str, str], NoDecode] = Field(
-        default_factory=dict, repr=False, validation_alias=AliasChoices("DEXORDER_CATALOG_PROPERTIES", "more")
+        default_factory=dict, repr=False, validation_alias="DEXORDER_CATALOG_PROPERTIES"
     )
     """Further properties as a JSON map, in pyiceberg's names (``s3.endpoint``, ``s3.access-key-id``, ``token``)."""
 
@@ -62,7 +62,7 @@ class CatalogSettings(BaseSettings):
     @classmethod
     def _from_json(cls, given: Any) -> Any:
         try:
-            return json.loads(given) if isinstance(given, str) else given
+            return json.loads(given or "{}") if isinstance(given, str) else given
         except ValueError as error:
             raise ValueError(f"is not JSON: {error}") from None
 
