@@ -97,7 +97,16 @@ def submitted(cluster: Cluster, folder: Path, jars: Path, health_port: int, **se
         str(ROOT / "spark" / "__main__.py"),
     ]  # fmt: skip
     own = {"DEXORDER_SPARK_MASTER": "", "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-    environment = java_env() | own | {"SPARK_LOCAL_IP": HOST, "PYTHONSAFEPATH": "1"} | settings
-    environment["DEXORDER_SPARK_LISTEN"] = f"{HOST}:{health_port}"
-    with process(command, folder / "driver.log", health_port, environment=environment):
+    own |= {"PYTHONSAFEPATH": "1", "SPARK_LOCAL_IP": HOST, "DEXORDER_SPARK_LISTEN": f"{HOST}:{health_port}"}
+    with process(command, folder / "driver.log", health_port, environment=java_env() | own | settings):
+        yield
+
+
+@contextmanager
+def started(cluster: Cluster, folder: Path, jars: Path, health_port: int, **settings: str) -> Iterator[None]:
+    """Our driver as a process of its own that asks the cluster for executors."""
+    own = {"DEXORDER_SPARK_MASTER": cluster.master, "DEXORDER_SPARK_JARS": str(jars), "SPARK_LOCAL_IP": HOST}
+    own["DEXORDER_SPARK_LISTEN"] = f"{HOST}:{health_port}"
+    command = [sys.executable, "-m", "spark"]
+    with process(command, folder / "driver.log", health_port, environment=own | settings):
         yield

@@ -22,7 +22,9 @@ def production_jars() -> Path:
 
 @pytest.mark.smoke
 @pytest.mark.timeout(900)
-def test_a_suite_on_postgresql_and_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_suite_on_postgresql_s3_and_a_kafka_of_the_sites(
+    tmp_path: Path, kafka: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with postgres() as database, s3(tmp_path) as store:
         environment = {
             "DEXORDER_CATALOG_NAME": "production",
@@ -31,7 +33,7 @@ def test_a_suite_on_postgresql_and_s3(tmp_path: Path, monkeypatch: pytest.Monkey
             "DEXORDER_CATALOG_WAREHOUSE": f"s3://{BUCKET}/warehouse",
             "DEXORDER_CATALOG_PROPERTIES": json.dumps(store.access | store.keys),
         }
-        with running_suite(tmp_path / "suite", **environment) as suite:
+        with running_suite(tmp_path / "suite", "--kafka", kafka, **environment) as suite:
             with Client(suite.relay) as client:
                 name, announced = client.catalog()
             assert name == "production"

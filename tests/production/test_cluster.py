@@ -1,7 +1,9 @@
-"""Our driver submitted to a standalone Spark cluster, with the rest of the suite beside it."""
+"""Our driver on a standalone Spark cluster, with the rest of the suite beside it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -10,13 +12,17 @@ from dexorder import Client
 from dexorder.setup.jars import jar_folder
 from services.common.catalog import CatalogSettings
 from tests.production.chain import check_history
-from tests.production.cluster import children_of, connected_to, descends_from, standalone_cluster, submitted
+from tests.production.cluster import children_of, connected_to, descends_from, standalone_cluster, started, submitted
 from tests.smoke.harness import running_suite
 
+Way = Callable[..., AbstractContextManager[None]]
 
-@pytest.mark.smoke
+
+@pytest.mark.parametrize(
+    "way", [pytest.param(submitted, marks=pytest.mark.smoke), pytest.param(started, marks=pytest.mark.soak)]
+)
 @pytest.mark.timeout(900)
-def test_spark_submitted_to_a_cluster(tmp_path: Path) -> None:
+def test_the_driver_runs_on_a_cluster(way: Way, tmp_path: Path) -> None:
     parts = "kafka,sim,relay,gateway,udsource,ingestor"
     with standalone_cluster(tmp_path) as cluster, running_suite(tmp_path / "suite", "--only", parts) as suite:
         catalog = CatalogSettings.local(suite.directory)
@@ -28,7 +34,7 @@ def test_spark_submitted_to_a_cluster(tmp_path: Path) -> None:
             "DEXORDER_SPARK_CHECKPOINT": str(tmp_path / "checkpoint"),
             "DEXORDER_SPARK_METRICS_LISTEN": "",
         }
-        with submitted(cluster, tmp_path, jar_folder("spark"), suite.base_port + 16, **settings):
+        with way(cluster, tmp_path, jar_folder("spark"), suite.base_port + 16, **settings):
             with Client(suite.relay) as client:
                 check_history(client)
             source = int(suite.address("udsource").rpartition(":")[2])
