@@ -1,0 +1,17 @@
+"""The fuzz of `tests/soak/test_broker_campaign.py`, shortened; no latency is asserted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.soak import broker_campaign
+
+pytestmark = [pytest.mark.smoke, pytest.mark.timeout(300)]
+
+
+def test_bad_frames_cost_no_honest_job(tmp_path: Path) -> None:
+    seen = broker_campaign.run(tmp_path, frames=2_000, rate=2_000, rounds=1)
+    assert seen.requests and seen.quiet and seen.fuzzed and not seen.bad
+    assert seen.dropped.keys() >= {"version", "type", "undecodable", "frame_count", "not_current", "exchange"}
