@@ -103,8 +103,8 @@ class Fuzzer:
         return "unknown type"
 
     def foreign_job(self) -> str:
-        message = type(self.random.choice(SENT[1:5]))(job_id=self.random.randbytes(16).hex())
-        self.send(*encode(message))
+        kind = self.random.choice([pb.WorkComplete, pb.WorkHeartbeat, pb.WorkReject])
+        self.send(*encode(kind(job_id=self.random.randbytes(16).hex())))
         return "foreign job_id"
 
     def many_parts(self) -> str:
