@@ -46,7 +46,7 @@ class Fuzzer:
     def __init__(self, address: str, seed: int) -> None:
         self.address, self.random = address, Random(seed)
         self.context = zmq.Context()
-        self.peers = [self.peer() for _ in range(PEERS)]
+        self.peers = [self.peer(b"fuzz-%d" % number) for number in range(PEERS)]
         self.sent: Counter[str] = Counter()
         # kind, share in a thousand; what floods sends many frames each time
         self.kinds: list[tuple[Callable[[], str], int]] = [
@@ -126,11 +126,12 @@ class Fuzzer:
         return "oversized"
 
     def churn(self) -> str:
-        """A peer leaves, and another comes under an identity that is in use."""
-        at = self.random.randrange(1, len(self.peers))
-        self.peers[at].close()
-        self.peers[at] = self.peer(self.random.choice([b"same", b"\xff" * 200, None]))
-        self.send(*encode(SENT[0]))
+        """A peer comes under an identity that is in use; whoever had it is not heard any more, so it leaves."""
+        at = self.random.randrange(len(self.peers))
+        old, self.peers[at] = self.peers[at], self.peer(self.peers[at].getsockopt(zmq.IDENTITY))  # type: ignore[arg-type]
+        self.peers[at].send_multipart(encode(SENT[0]))
+        time.sleep(BATCH_SECONDS)
+        old.close()
         return "peers under a used identity"
 
     def flood(self) -> str:
