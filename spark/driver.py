@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry
 
 from services.common.catalog import CatalogSettings
 from services.common.errors import SuiteError, Unavailable
+from spark.caretaker import Caretaker
 from spark.config import SparkSettings
 from spark.fault import Fault, kill_driver
 from spark.guard import CheckpointGuard
+from spark.metrics import Metrics
 from spark.notify import RelayReporter, Reporter
-from spark.pipeline import BatchResult, Pipeline
+from spark.pipeline import Pipeline
 from spark.session import build_session, jvm_pid
 from spark.source.client import SourceClient
-from spark.source.offsets import from_json
+from spark.source.offsets import SourceState, from_json
 from spark.source.udsource import ack_before
 from spark.tables import ensure_tables
+from spark.turns import Turns
 from spark.warmup import warm_up
 
 if TYPE_CHECKING:
@@ -32,7 +37,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 _WATCH_SECONDS = 0.25
 _PROBE_SECONDS = 2.0
-_LONGEST_BACKOFF_S = 30.0
+_LONGEST_BACKOFF_S = 5.0
 _READING = ("Waiting for data to arrive", "Waiting for next trigger")
 """What an idle query's status says after it has looked at its source."""
 
@@ -43,33 +48,6 @@ class QueryFailed(SuiteError):
 
 class BatchFailed(SuiteError):
     """A batch failed; the query ends and its restart replays it."""
-
-
-class Metrics:
-    """Counters of the pipeline."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        def counter(name: str, text: str) -> Counter:
-            return Counter(f"dexorder_spark_{name}", text, registry=registry)
-
-        self.batches = counter("batches", "Micro-batches committed.")
-        self.candles = counter("candles", "Candles written.")
-        self.pages = counter("pages", "Good pages.")
-        self.refused = counter("refused_records", "Records refused.")
-        self.restarts = counter("query_restarts", "Times the query was started anew after a failure.")
-        self.step_seconds = Histogram(
-            "dexorder_spark_step_seconds", "Time of one step of a batch.", ["step"], registry=registry
-        )
-        self.ready = Gauge("dexorder_spark_ready", "1 while the query reads from its source.", registry=registry)
-
-    def add(self, result: BatchResult) -> None:
-        """Count one batch."""
-        self.batches.inc()
-        self.candles.inc(result.candles)
-        self.pages.inc(result.pages)
-        self.refused.inc(result.refused)
-        for step, seconds in result.seconds.items():
-            self.step_seconds.labels(step).observe(seconds)
 
 
 def start_query(
@@ -111,11 +89,23 @@ class Driver:
         stop: threading.Event,
         on_ready: Callable[[bool], None],
         registry: CollectorRegistry,
+        turns: Turns | None = None,
+        caretaker: Caretaker | None = None,
     ) -> None:
+        """Take the parts.
+
+        Args:
+            on_ready: Told, from the driver's thread, whenever health changes.
+            turns: Shared with the caretaker; a batch runs in its turn.
+            caretaker: Cares for the tables while the query runs; None for none.
+        """
         self._settings, self._catalog, self._stop, self._on_ready = settings, catalog, stop, on_ready
         self._metrics = Metrics(registry)
+        self._turns, self._caretaker = turns or Turns(), caretaker
         self._source = SourceClient(settings.source)
+        self._state: SourceState | None = None
         self._acked: dict[str, int] = {}
+        self._failed_tries = 0
         self._ready = False
 
     def run(self) -> None:
@@ -126,7 +116,7 @@ class Driver:
         """
         with CheckpointGuard(self._settings.checkpoint) as guard:
             session = build_session(self._settings, self._catalog)
-            reporter = RelayReporter(self._settings.relay, self._stop)
+            reporter = RelayReporter(self._settings.relay, self._stop, self.on_report_try)
             try:
                 guard.note_jvm(jvm_pid(session))
                 ensure_tables(self._catalog.load())
@@ -141,11 +131,24 @@ class Driver:
         """Keep the query running in a session whose tables are there; the end of ``run``, apart for tests."""
         fault = Fault.parse(self._settings.fault, partial(kill_driver, jvm_pid(session)))
         pipeline = Pipeline(self._catalog, self._settings.source, reporter, fault=fault)
+        caring = threading.Thread(target=self._care, name="caretaker", daemon=True)
+        caring.start()
         try:
             self._wait_for_source()
             self._keep_running(session, pipeline)
         finally:
             self._set_ready(False)
+
+    def _care(self) -> None:
+        if self._caretaker is not None:
+            self._caretaker.run(self._stop)
+
+    def on_report_try(self, failed: int, code: str) -> None:
+        """What the reporter says of each try; too many failed ones show in health."""
+        self._failed_tries = failed
+        self._metrics.report_tries.set(failed)
+        if failed:
+            self._metrics.report_failures.labels(code).inc()
 
     def _wait_for_source(self) -> None:
         told = False
@@ -157,7 +160,7 @@ class Driver:
 
     def _source_answers(self) -> bool:
         try:
-            self._source.state()
+            self._state = self._source.state()
         except Unavailable:
             return False
         return True
@@ -165,10 +168,14 @@ class Driver:
     def _keep_running(self, session: SparkSession, pipeline: Pipeline) -> None:
         failures = 0
         while not self._stop.is_set():
-            query = start_query(session, self._settings, lambda raw: self._metrics.add(pipeline.process(raw)))
+            query = start_query(session, self._settings, partial(self._process, pipeline))
+            if self._caretaker is not None:
+                self._caretaker.attach(session)
             try:
                 progressed = self._watch(query)
             finally:
+                if self._caretaker is not None:
+                    self._caretaker.detach()
                 query.stop()
             if self._stop.is_set():
                 return
@@ -181,18 +188,27 @@ class Driver:
             self._stop.wait(backoff_s)
             self._wait_for_source()
 
+    def _process(self, pipeline: Pipeline, raw: DataFrame) -> None:
+        started = time.perf_counter()
+        with self._turns.batch():
+            self._metrics.step_seconds.labels("turn").observe(time.perf_counter() - started)
+            self._metrics.add(pipeline.process(raw))
+
     def _watch(self, query: StreamingQuery) -> bool:
         """Ack and keep health true while the query lives; returns whether it finished a batch or got idle."""
         progressed, probe_in_s, reachable = False, 0.0, True
         while query.isActive and not self._stop.is_set():
-            progress = query.lastProgress
+            now_ns, idle, progress = time.time_ns(), query.status["message"] in _READING, query.lastProgress
             if progress is not None:
                 self._ack(progress.json)
-            progressed = progressed or progress is not None or query.status["message"] in _READING
+            if idle:
+                self._note_progress(now_ns)
+            progressed = progressed or progress is not None or idle
             probe_in_s -= _WATCH_SECONDS
             if progressed and probe_in_s <= 0:
                 probe_in_s, reachable = _PROBE_SECONDS, self._source_answers()
-            self._set_ready(progressed and reachable)
+                self._show_lag()
+            self._set_ready(progressed and reachable and self._failed_tries < self._settings.report_tries)
             self._stop.wait(_WATCH_SECONDS)
         self._set_ready(False)
         return progressed
@@ -203,17 +219,34 @@ class Driver:
         Progress is published after the batch is in Spark's commit log, so an ack never runs ahead of the checkpoint.
         The data source's own commit comes one batch later, which would leave the last one open while idle.
         """
-        end = json.loads(progress_json)["sources"][0]["endOffset"]
+        progress = json.loads(progress_json)
+        end = progress["sources"][0]["endOffset"]
         if not end or end == self._acked:
             return
+        self._note_progress(_wall_ns(progress["timestamp"]))
         try:
             ack_before(self._source, from_json(end))
             self._acked = end
         except Unavailable as error:
             log.warning("ack postponed", error=str(error))
 
+    def _note_progress(self, settled_ns: int) -> None:
+        """Every batch that began before then is settled."""
+        self._metrics.progress.set_to_current_time()
+        if self._caretaker is not None:
+            self._caretaker.settle(settled_ns)
+
+    def _show_lag(self) -> None:
+        if self._state is not None:
+            self._metrics.show_lag(self._state.ends, dict(self._state.committed) | from_json(self._acked))
+
     def _set_ready(self, ready: bool) -> None:
         if ready != self._ready:
             self._ready = ready
             self._metrics.ready.set(ready)
             self._on_ready(ready)
+
+
+def _wall_ns(text: str) -> int:
+    """Of a progress' timestamp, ISO in UTC."""
+    return round(datetime.fromisoformat(text).timestamp() * 1_000) * 1_000_000

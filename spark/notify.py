@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -60,8 +60,15 @@ class Reporter(Protocol):
 class RelayReporter:
     """Reports to the relay's PipelineService; waits for it as long as it takes, or until ``stop`` is set."""
 
-    def __init__(self, address: str, stop: threading.Event) -> None:
-        self._stop = stop
+    def __init__(
+        self, address: str, stop: threading.Event, on_try: Callable[[int, str], None] = lambda failed, code: None
+    ) -> None:
+        """Take the relay's address.
+
+        Args:
+            on_try: Told after each failed try how many failed so far, and the status' name; 0 and OK at the end.
+        """
+        self._stop, self._on_try = stop, on_try
         self._channel = open_sync_channel(address)
         self._stub = rpc.PipelineServiceStub(self._channel)
 
@@ -77,12 +84,20 @@ class RelayReporter:
             wait=tenacity.wait_exponential_jitter(multiplier=0.1, max=_LONGEST_WAIT_S, jitter=0.2),
             stop=tenacity.stop_when_event_set(self._stop),
             sleep=tenacity.sleep_using_event(self._stop),
-            before_sleep=_log_attempt,
+            before_sleep=self._tell,
         )
         try:
             attempts(self._stub.ReportJobs, request, timeout=_CALL_TIMEOUT_S)
         except tenacity.RetryError as error:
             raise Stopped("stopping before the relay has answered the report") from error
+        self._on_try(0, "OK")
+
+    def _tell(self, state: tenacity.RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        code = error.code().name if isinstance(error, grpc.Call) else "UNKNOWN"
+        details = error.details() if isinstance(error, grpc.Call) else str(error)
+        log.warning("report not answered; the batch waits", attempt=state.attempt_number, code=code, details=details)
+        self._on_try(state.attempt_number, code)
 
     def close(self) -> None:
         """Close the channel."""
@@ -110,9 +125,3 @@ def to_request(
             for f in finals
         ],
     )  # fmt: skip
-
-
-def _log_attempt(state: tenacity.RetryCallState) -> None:
-    error = state.outcome.exception() if state.outcome else None
-    code = error.code().name if isinstance(error, grpc.Call) else "?"
-    log.warning("report not answered; the batch waits for the relay", attempt=state.attempt_number, code=code)

@@ -1,4 +1,4 @@
-"""Wiring of the driver: gRPC health and metrics in the main thread, Spark in another.
+"""Wiring of the driver: gRPC and metrics in the main thread, Spark in another, the tables' care in a third.
 
 At the end: health says NOT_SERVING, the query stops behind its running batch, the JVM ends; all within the drain
 seconds, after which the process leaves anyway. A batch cut short is replayed.
@@ -10,14 +10,20 @@ import asyncio
 import os
 import threading
 
+import grpc
 import structlog
 from prometheus_client import CollectorRegistry
 
 from services.common.catalog import CatalogSettings
 from services.common.config import load_settings
-from services.common.lifecycle import RunningServer, grpc_server, run, stop_signal
-from spark.config import SparkSettings
+from services.common.lifecycle import grpc_server, run, stop_signal
+from services.gen.dexorder.pipeline.v1 import maintenance_service_pb2_grpc as rpc
+from spark.caretaker import Caretaker
+from spark.config import MaintenanceSettings, SparkSettings
 from spark.driver import Driver
+from spark.metrics import MaintenanceMetrics
+from spark.service import MAINTENANCE, MaintenanceService
+from spark.turns import Turns
 
 log = structlog.get_logger(__name__)
 
@@ -25,18 +31,34 @@ log = structlog.get_logger(__name__)
 def main() -> None:
     """Entry point of ``python -m spark``."""
     settings, catalog = load_settings(SparkSettings), load_settings(CatalogSettings)
-    run("spark", settings, lambda: serve(settings, catalog))
+    maintenance = load_settings(MaintenanceSettings)
+    run("spark", settings, lambda: serve(settings, catalog, maintenance))
 
 
-async def serve(settings: SparkSettings, catalog: CatalogSettings) -> None:
+async def serve(settings: SparkSettings, catalog: CatalogSettings, maintenance: MaintenanceSettings) -> None:
     """Run until SIGTERM or until the driver gives up.
 
     Raises:
         Exception: What the driver's thread ended with.
     """
-    registry = CollectorRegistry()
-    async with stop_signal() as stop, grpc_server(settings, lambda _: (), registry=registry) as server:
-        thread = _DriverThread(settings, catalog, registry, server)
+    registry, turns = CollectorRegistry(), Turns()
+    caretaker = Caretaker(catalog, maintenance, turns, MaintenanceMetrics(registry))
+
+    def register(server: grpc.aio.Server) -> tuple[str]:
+        rpc.add_MaintenanceServiceServicer_to_server(MaintenanceService(caretaker), server)
+        return (MAINTENANCE,)
+
+    async with stop_signal() as stop, grpc_server(settings, register, registry=registry) as server:
+        loop, leaving = asyncio.get_running_loop(), threading.Event()
+
+        def on_ready(ready: bool) -> None:
+            if not leaving.is_set():
+                asyncio.run_coroutine_threadsafe(server.set_serving(ready), loop)
+
+        driver = Driver(
+            settings, catalog, stop=leaving, on_ready=on_ready, registry=registry, turns=turns, caretaker=caretaker
+        )
+        thread = _DriverThread(driver, leaving)
         thread.start()
         stopped: asyncio.Future[bool] = asyncio.ensure_future(stop.wait())
         try:
@@ -55,15 +77,11 @@ async def serve(settings: SparkSettings, catalog: CatalogSettings) -> None:
 class _DriverThread(threading.Thread):
     """Runs the driver; ``ended`` gets its outcome."""
 
-    def __init__(
-        self, settings: SparkSettings, catalog: CatalogSettings, registry: CollectorRegistry, server: RunningServer
-    ) -> None:
+    def __init__(self, driver: Driver, stop: threading.Event) -> None:
         super().__init__(name="driver", daemon=True)
         self._loop = asyncio.get_running_loop()
-        self._server = server
-        self.stop = threading.Event()
+        self._driver, self.stop = driver, stop
         self.ended: asyncio.Future[None] = self._loop.create_future()
-        self._driver = Driver(settings, catalog, stop=self.stop, on_ready=self._on_ready, registry=registry)
 
     def run(self) -> None:
         """Thread body."""
@@ -73,7 +91,3 @@ class _DriverThread(threading.Thread):
             self._loop.call_soon_threadsafe(self.ended.set_exception, error)
         else:
             self._loop.call_soon_threadsafe(self.ended.set_result, None)
-
-    def _on_ready(self, ready: bool) -> None:
-        if not self.stop.is_set():
-            asyncio.run_coroutine_threadsafe(self._server.set_serving(ready), self._loop)

@@ -2,101 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from prometheus_client import CollectorRegistry
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from services.common.catalog import COVERAGE_TABLE, DEAD_LETTER_TABLE, OHLC_TABLE, CatalogSettings
-from services.common.market import SECOND_NS
-from services.common.page import Control
 from services.gen.dexorder.ingest.v1 import ingest_pb2
 from spark.config import SparkSettings
 from spark.driver import Driver, QueryFailed, start_query
-from spark.notify import FinalReport, PageReport
+from spark.notify import FinalReport
 from spark.pipeline import Pipeline
-from spark.schema import RAW, RAW_DDL
 from tests.fakes.pages import DAY, MINUTE_NS, control, final, page, span
+from tests.fakes.pipeline import Oracle, Recorder, frame, settled, wait_until
 from tests.fakes.source_server import FakeSource, RunningSource
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]  # a cold first batch on a busy machine
-OTHER = "ETH/USDT.BINANCE"
-Key = tuple[str, int]
-
-
-@dataclass
-class Recorder:
-    """Takes reports; the n-th call can be made to fail, as a crash behind the commit of the rows."""
-
-    fail_calls: set[int] = field(default_factory=set)
-    calls: int = 0
-    snapshots: list[int | None] = field(default_factory=list)
-    pages: list[PageReport] = field(default_factory=list)
-    finals: list[FinalReport] = field(default_factory=list)
-
-    def report(self, snapshot_id: int | None, pages: Sequence[PageReport], finals: Sequence[FinalReport]) -> None:
-        self.calls += 1
-        if self.calls in self.fail_calls:
-            raise ConnectionError("crash before the report")
-        self.snapshots.append(snapshot_id)
-        self.pages += pages
-        self.finals += finals
-
-
-class Oracle:
-    """What the tables must hold after everything that was sent, whatever happened on the way."""
-
-    def __init__(self, source: FakeSource) -> None:
-        self.source = source
-        self.rows: dict[Key, tuple[int, float]] = {}
-        self.coverage: list[tuple[str, int, int, int]] = []
-        self.sent = 0
-
-    def send(self, head: Control, price: float = 100.0) -> None:
-        payload, headers = page(head, price)
-        self.source.add(self.sent % 2, payload, head.job_id, headers)
-        self.sent += 1
-        fetched_s = head.fetched_ns // SECOND_NS
-        for open_ns in range(head.span.start_ns, head.span.end_ns, MINUTE_NS):
-            if not any(r.start_ns <= open_ns < r.end_ns for r in head.empty):
-                key = (head.ticker, open_ns)
-                self.rows[key] = max(self.rows.get(key, (0, 0.0)), (fetched_s, price))
-        self.coverage.append((head.ticker, head.span.start_ns, head.span.end_ns, fetched_s))
-
-    def send_history(self) -> None:
-        """New ranges, a range again, newer and older copies, holes, an empty page, two months, two tickers."""
-        for n in range(4):
-            self.send(control(n * 20, 20, page=n))
-        self.send(control(0, 40, job="job-2", ticker=OTHER, empty=(span(5, 10),)))
-        self.send(control(40, 10, job="job-2", page=1, ticker=OTHER, empty=(span(40, 10),)))
-        self.send(control(10, 20, job="job-3", fetched_s=1_700_000_500), price=200.0)
-        self.send(control(15, 5, job="job-4", fetched_s=1_600_000_000), price=300.0)
-        self.send(control(25, 5, job="job-3", page=1, fetched_s=1_700_000_900), price=400.0)
-
-    def check(self, catalog: CatalogSettings) -> None:
-        tables = catalog.load()
-        found = tables.load_table(OHLC_TABLE).scan().to_arrow().to_pylist()
-        rows = {(r["ticker"], ns(r["open_time"])): (ns(r["fetched_at"]) // SECOND_NS, r["open"]) for r in found}
-        assert len(rows) == len(found), "a key is there twice"
-        assert rows == self.rows
-        covered = [
-            (r["ticker"], ns(r["start_time"]), ns(r["end_time"]), ns(r["fetched_at"]) // SECOND_NS)
-            for r in tables.load_table(COVERAGE_TABLE).scan().to_arrow().to_pylist()
-        ]
-        assert sorted(covered) == sorted(self.coverage)
-
-
-def ns(moment: Any) -> int:
-    micros: int = round(moment.timestamp() * 1_000_000)
-    return micros * 1_000
 
 
 @pytest.fixture
@@ -113,14 +39,6 @@ def settings(source: RunningSource, tmp_path: Path) -> Callable[..., SparkSettin
         return SparkSettings(listen="127.0.0.1:0", source=source.address, checkpoint=folder, warm_up=False, **changes)
 
     return make
-
-
-def frame(spark: SparkSession, records: list[tuple[bytes, dict[str, str]]]) -> Any:
-    rows = [
-        {"payload": p, "key": "k", "headers": list(h.items()), "event_time": 0, "partition": 0, "offset": n}
-        for n, (p, h) in enumerate(records)
-    ]
-    return spark.createDataFrame(pa.Table.from_pylist(rows, schema=RAW), RAW_DDL)
 
 
 def test_a_stream_of_pages_becomes_exactly_the_rows_of_the_oracle(
@@ -275,24 +193,6 @@ def test_the_driver_gives_up_after_too_many_failures(
     )
     with pytest.raises(QueryFailed, match="2 times in a row"):
         driver.drive(spark, recorder)
-
-
-def settled(checkpoint: str) -> set[tuple[int, int]]:
-    """Partition and last offset of every batch in Spark's commit log."""
-    found = set()
-    for commit in (Path(checkpoint) / "commits").glob("[0-9]*"):
-        ends = json.loads((Path(checkpoint) / "offsets" / commit.name).read_text().splitlines()[-1])
-        found |= {(int(partition), end - 1) for partition, end in ends.items()}
-    return found
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 240.0) -> None:
-    pause = threading.Event()
-    for _ in range(int(timeout_s / 0.05)):
-        if condition():
-            return
-        pause.wait(0.05)
-    raise AssertionError("the condition did not come true")
 
 
 def void(_: object) -> None:

@@ -11,7 +11,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from services.common.catalog import CatalogSettings
 from spark import server
-from spark.config import SparkSettings
+from spark.config import MaintenanceSettings, SparkSettings
 from spark.driver import QueryFailed
 from tests.fixtures_kafka import free_ports
 
@@ -41,7 +41,7 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> SparkSettings:
 
 
 async def test_health_follows_the_query_and_sigterm_ends_the_process(settings: SparkSettings) -> None:
-    serving = asyncio.create_task(server.serve(settings, CatalogSettings()))
+    serving = asyncio.create_task(server.serve(settings, CatalogSettings(), MaintenanceSettings()))
     async with grpc.aio.insecure_channel(settings.listen) as channel:
         stub: Any = health_pb2_grpc.HealthStub(channel)  # the stubs lack Watch
         watch = stub.Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True)
@@ -58,4 +58,4 @@ async def test_a_driver_that_gives_up_ends_the_process_with_its_error(
 ) -> None:
     monkeypatch.setattr(StubDriver, "error", QueryFailed("6 times in a row"))
     with pytest.raises(QueryFailed):
-        await asyncio.wait_for(server.serve(settings, CatalogSettings()), 30)
+        await asyncio.wait_for(server.serve(settings, CatalogSettings(), MaintenanceSettings()), 30)

@@ -1,0 +1,88 @@
+"""MaintenanceService on a real server, with a caretaker that does as a test says."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any
+
+import grpc
+import pytest
+
+from services.common.errors import Unavailable
+from services.common.lifecycle import grpc_server
+from services.gen.dexorder.pipeline.v1 import maintenance_service_pb2 as pb
+from services.gen.dexorder.pipeline.v1 import maintenance_service_pb2_grpc as rpc
+from spark.caretaker import Care, CareFailed
+from spark.config import SparkSettings
+from spark.service import MAINTENANCE, MaintenanceService
+
+
+class StubCaretaker:
+    """Cares for what it is asked; ``error`` comes at the second table; ``hold`` keeps a table until it is cancelled."""
+
+    error: Exception | None = None
+    hold = False
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Sequence[str], bool]] = []
+        self.left = threading.Event()
+
+    def maintain(self, tables: Sequence[str], *, dry_run: bool, cancelled: threading.Event) -> Iterator[Care]:
+        self.asked.append((tables, dry_run))
+        try:
+            for number, name in enumerate(tables or ("trading.ohlc",)):
+                if self.hold:
+                    cancelled.wait(60)
+                    raise Unavailable("the caller has gone")
+                if number and self.error:
+                    raise self.error
+                yield Care(name, 20, 2, 3, 0, 7, 5, 30, 1_234)
+        finally:
+            self.left.set()
+
+
+@pytest.fixture
+def caretaker() -> StubCaretaker:
+    return StubCaretaker()
+
+
+@pytest.fixture
+async def stub(caretaker: StubCaretaker) -> AsyncIterator[Any]:
+    def register(server: grpc.aio.Server) -> tuple[str]:
+        rpc.add_MaintenanceServiceServicer_to_server(MaintenanceService(caretaker), server)  # type: ignore[arg-type]
+        return (MAINTENANCE,)
+
+    settings = SparkSettings(listen="127.0.0.1:0", metrics_listen="")
+    async with grpc_server(settings, register) as server, grpc.aio.insecure_channel(server.address) as channel:
+        yield rpc.MaintenanceServiceStub(channel)
+
+
+async def test_each_table_is_told_when_it_is_done(stub: Any, caretaker: StubCaretaker) -> None:
+    request = pb.MaintainRequest(tables=["trading.ohlc", "trading.coverage"], dry_run=True)
+    answers = [answer async for answer in stub.Maintain(request)]
+    assert [a.table for a in answers] == ["trading.ohlc", "trading.coverage"]
+    assert answers[0] == pb.MaintainResponse(
+        table="trading.ohlc", data_files_before=20, data_files_after=2, delete_files_before=3, expired_snapshots=7,
+        kept_snapshots=5, removed_files=30, took_ms=1_234,
+    )  # fmt: skip
+    assert caretaker.asked == [(("trading.ohlc", "trading.coverage"), True)]
+
+
+async def test_an_error_ends_the_stream_behind_the_tables_that_are_done(stub: Any, caretaker: StubCaretaker) -> None:
+    for error, code in ((Unavailable("no query runs"), "UNAVAILABLE"), (CareFailed("compact failed"), "INTERNAL")):
+        caretaker.error = error
+        seen = []
+        with pytest.raises(grpc.aio.AioRpcError, match=str(error)) as caught:
+            async for answer in stub.Maintain(pb.MaintainRequest(tables=["trading.ohlc", "trading.coverage"])):
+                seen.append(answer.table)
+        assert (caught.value.code().name, seen) == (code, ["trading.ohlc"])
+
+
+async def test_a_caller_that_leaves_ends_the_work(stub: Any, caretaker: StubCaretaker) -> None:
+    caretaker.hold = True
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        async for _ in stub.Maintain(pb.MaintainRequest(), timeout=0.5):
+            pass
+    assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert caretaker.left.wait(50)
