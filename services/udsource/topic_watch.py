@@ -6,7 +6,6 @@ Every question has a time limit, and none makes this process a member of a group
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -22,15 +21,13 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from services.common.errors import InvalidRequest, Unavailable
+from services.common.kafka import LIBRDKAFKA_LOG
 from services.udsource import replay
 from services.udsource.config import UdsourceSettings
 from services.udsource.group_offsets import GroupOffsets
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
-
-# One line a connection and attempt while a broker is away; `TopicWatch.failure` says it once.
-logging.getLogger("librdkafka").addFilter(lambda record: not record.getMessage().startswith("FAIL "))
 
 REQUEST_TIMEOUT_S = 5.0
 HANGS_S = 3.0
@@ -43,7 +40,7 @@ def client_options(settings: UdsourceSettings) -> dict[str, Any]:
         "bootstrap.servers": settings.kafka,
         "client.id": "dexorder-udsource",
         "reconnect.backoff.max.ms": 1_000,
-        "logger": logging.getLogger("librdkafka"),
+        "logger": LIBRDKAFKA_LOG,
         **settings.kafka_options,
     }
 

@@ -63,10 +63,12 @@ class SourceClient:
             NotImplementedError: The server cannot replay.
         """
         try:
-            _, call = self._stub.PendingFn.with_call(Empty(), timeout=_CALL_TIMEOUT_S)
+            answer, call = self._stub.PendingFn.with_call(Empty(), timeout=_CALL_TIMEOUT_S)
         except grpc.RpcError as error:
             raise Unavailable(f"source {self._address}: {error_text(error)}") from error
         metadata = {name: str(value) for name, value in call.initial_metadata() or ()}
+        if "x-ends" not in metadata and answer.result.count < 0:
+            raise Unavailable(f"source {self._address}: it does not know its offsets now")
         if "x-ends" not in metadata:
             raise NotImplementedError(
                 f"the source at {self._address} gives no x-ends metadata on PendingFn, so it cannot replay a range; "

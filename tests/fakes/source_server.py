@@ -29,6 +29,7 @@ class FakeSource(rpc.SourceServicer):
 
     Attributes:
         can_replay: False behaves as a server that knows nothing of our metadata.
+        kafka_is_there: False behaves as our server without Kafka: how much is pending is unknown.
         cut_after: End the next streams in the middle of a read, after so many records; one entry a stream.
         on_ack: Called with each AckFn request before it takes effect.
         ack_calls: Every AckFn request seen, as (partition, offset) lists.
@@ -39,6 +40,7 @@ class FakeSource(rpc.SourceServicer):
         self.ends = dict.fromkeys(range(partitions), 0)
         self.committed: dict[int, int] = {}
         self.can_replay = True
+        self.kafka_is_there = True
         self.cut_after: list[int] = []
         self.ack_calls: list[list[tuple[int, int]]] = []
         self.on_ack: Callable[[list[tuple[int, int]]], None] = lambda acks: None
@@ -63,6 +65,8 @@ class FakeSource(rpc.SourceServicer):
         return pb.ReadyResponse(ready=True)
 
     def PendingFn(self, request: Empty, context: grpc.ServicerContext) -> pb.PendingResponse:
+        if not self.kafka_is_there:
+            return pb.PendingResponse(result=pb.PendingResponse.Result(count=-1))
         with self._lock:
             if self.can_replay:
                 context.send_initial_metadata((

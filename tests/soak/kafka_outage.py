@@ -13,7 +13,7 @@ from tests.soak.watching import HealthLog, Memory, RelayFile
 ASKED = ("gateway", "udsource")
 MEASURED = ("relay", "ingestor", "gateway", "udsource", "spark")
 NOT_SERVING_SECONDS, SERVING_SECONDS, GROWTH_MIB = 5, 15, 200
-PATIENCE_SECONDS = 120
+PATIENCE_SECONDS = 300
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ def test_one_id_is_planned_once(tmp_path: Path) -> None:
         )  # fmt: skip
     say(
         f"{SUBMISSIONS:,} submissions of one id from {same_id.CLIENTS} processes, the relay killed meanwhile",
-        ["QUEUED", "DUPLICATE", "answers lost in the kill", "jobs", "pages", "calls to the exchange"],
+        ["QUEUED", "DUPLICATE", "calls without an answer", "jobs", "pages", "calls to the exchange"],
         [seen.queued, f"{seen.duplicate:,}", seen.lost, seen.jobs, seen.pages, seen.calls],
         since_s=started_s,
     )

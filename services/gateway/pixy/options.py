@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
+from services.common.kafka import LIBRDKAFKA_LOG
 from services.gateway.config import ClusterConfig
 
 
@@ -16,5 +16,5 @@ def client_options(config: ClusterConfig) -> dict[str, Any]:
         "socket.timeout.ms": 10_000,
         "reconnect.backoff.max.ms": 1_000,
         "log.connection.close": False,
-        "logger": logging.getLogger("librdkafka"),
+        "logger": LIBRDKAFKA_LOG,
     }

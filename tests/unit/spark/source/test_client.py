@@ -66,6 +66,14 @@ def test_a_source_without_replay_is_not_supported_yet(source: RunningSource) -> 
         SourceClient(source.address).state()
 
 
+def test_a_source_that_has_lost_its_kafka_is_unavailable_and_comes_back(source: RunningSource) -> None:
+    source.fake.kafka_is_there = False
+    with pytest.raises(Unavailable, match="does not know its offsets"):
+        SourceClient(source.address).state()
+    source.fake.kafka_is_there = True
+    assert SourceClient(source.address).state().ends[0] == 10
+
+
 def test_a_source_that_is_away_is_unavailable_and_comes_back(source: RunningSource) -> None:
     source.stop()
     client = SourceClient(source.address)
