@@ -8,7 +8,7 @@ import sys
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +29,7 @@ class Seen:
     """What a campaign saw.
 
     Attributes:
-        quiet, fuzzed: Nanoseconds from WorkerReady to DataRequest at the honest ingestors, by phase.
+        quiet, fuzzed, burst: Nanoseconds from WorkerReady to DataRequest at the honest ingestors, by phase.
         frames: Sent by the fuzzer, by kind.
         dropped: Counted by the relay, by reason.
         grown_bytes: Resident memory at the end, less that after the first quiet phase.
@@ -38,6 +38,7 @@ class Seen:
 
     quiet: list[int] = field(default_factory=list)
     fuzzed: list[int] = field(default_factory=list)
+    burst: list[int] = field(default_factory=list)
     frames: Counter[str] = field(default_factory=Counter)
     dropped: dict[str, int] = field(default_factory=dict)
     grown_bytes: int = 0
@@ -104,9 +105,10 @@ def running_relay(folder: Path) -> Iterator[Relay]:
         process.join()
 
 
-def run(folder: Path, *, frames: int, rate: float, rounds: int, seed: int = 0) -> Seen:
-    """So many rounds of a quiet phase and a fuzzed one of the same length."""
-    seen, phases = Seen(), list[tuple[int, int, bool]]()
+def run(folder: Path, *, frames: int, rate: float, rounds: int, burst: int = 0, seed: int = 0) -> Seen:
+    """So many rounds of a quiet phase and a fuzzed one of the same length; then a burst as fast as it goes."""
+    seen = Seen()
+    phases: list[tuple[int, int, list[int]]] = []
     with running_relay(folder) as relay:
         honest = _start("tests.soak.honest_workers", relay.address, relay.broker, str(SLOTS), str(PAUSE_SECONDS))
         fuzzer = _start("tests.soak.broker_fuzz", relay.broker, str(seed))
@@ -114,10 +116,11 @@ def run(folder: Path, *, frames: int, rate: float, rounds: int, seed: int = 0) -
             seconds = frames / rounds / rate
             time.sleep(1 + seconds / 4)  # warm
             for number in range(rounds):
-                phases.append(_phase(False, lambda: time.sleep(seconds)))
+                phases.append(_phase(seen.quiet, lambda: time.sleep(seconds)))
                 if number == 0:
                     before_bytes = relay.rss_bytes()
-                phases.append(_phase(True, lambda: seen.frames.update(_order(fuzzer, frames // rounds, rate))))
+                phases.append(_phase(seen.fuzzed, lambda: seen.frames.update(_order(fuzzer, frames // rounds, rate))))
+            phases.append(_phase(seen.burst, lambda: seen.frames.update(_order(fuzzer, burst, 0))))
             fuzzer.communicate(timeout=PATIENCE_SECONDS)
             output, _ = honest.communicate(timeout=PATIENCE_SECONDS)
         finally:
@@ -133,9 +136,9 @@ def run(folder: Path, *, frames: int, rate: float, rounds: int, seed: int = 0) -
     told = json.loads(output)
     seen.requests, seen.bad = told["requests"], told["bad"]
     for at_ns, took_ns in told["dispatches"]:
-        for since_ns, until_ns, fuzzed in phases:
+        for since_ns, until_ns, took in phases:
             if since_ns <= at_ns - took_ns and at_ns < until_ns:
-                (seen.fuzzed if fuzzed else seen.quiet).append(took_ns)
+                took.append(took_ns)
     assert len(told["dispatches"]) >= seen.requests * JOBS
     return seen
 
@@ -146,10 +149,10 @@ def _start(module: str, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def _phase(fuzzed: bool, act: Any) -> tuple[int, int, bool]:
+def _phase(took: list[int], act: Callable[[], None]) -> tuple[int, int, list[int]]:
     since_ns = time.monotonic_ns()
     act()
-    return since_ns, time.monotonic_ns(), fuzzed
+    return since_ns, time.monotonic_ns(), took
 
 
 def _order(fuzzer: subprocess.Popen[str], frames: int, rate: float) -> dict[str, int]:
