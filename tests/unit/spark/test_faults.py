@@ -1,0 +1,211 @@
+"""One driver on real Spark and what goes wrong around it: a busy catalog, a full disk, a relay that does not answer."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import threading
+from collections.abc import Iterator
+from concurrent import futures
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from prometheus_client import CollectorRegistry
+from pyspark.sql import SparkSession
+
+from services.common.catalog import COVERAGE_TABLE, OHLC_TABLE, CatalogSettings
+from services.gen.dexorder.relay.v1 import pipeline_service_pb2 as pb
+from services.gen.dexorder.relay.v1 import pipeline_service_pb2_grpc as rpc
+from spark.catalog import catalog_conf
+from spark.config import SparkSettings
+from spark.driver import Driver
+from spark.notify import RelayReporter
+from spark.tables import ensure_tables
+from tests.fakes.pages import control
+from tests.fakes.pipeline import Oracle, wait_until
+from tests.fakes.source_server import FakeSource, RunningSource
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+DISK_BYTES = 16 * 1024 * 1024
+
+
+class Relay(rpc.PipelineServiceServicer):
+    """Answers reports, or with ``refusal``."""
+
+    refusal: grpc.StatusCode | None = None
+
+    def __init__(self) -> None:
+        self.reports: list[pb.ReportJobsRequest] = []
+
+    def ReportJobs(self, request: pb.ReportJobsRequest, context: Any) -> pb.ReportJobsResponse:
+        if self.refusal:
+            context.abort(self.refusal, "as the test says")
+        self.reports.append(request)
+        return pb.ReportJobsResponse()
+
+
+@dataclass
+class Bench:
+    """A running driver, what it reads and whom it tells."""
+
+    folder: Path
+    source: RunningSource
+    relay: Relay
+    catalog: CatalogSettings
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+    ready: threading.Event = field(default_factory=threading.Event)
+    pages: int = 0
+
+    def __post_init__(self) -> None:
+        self.oracle = Oracle(self.source.fake)
+
+    def send(self) -> None:
+        """One page of a range of its own."""
+        self.oracle.send(control(self.pages * 5, 5, page=self.pages))
+        self.pages += 1
+
+    def check(self) -> None:
+        """Everything sent is in the tables once, reported and acked, and the driver serves."""
+        wait_until(lambda: self.source.fake.committed == {p: e for p, e in self.source.fake.ends.items() if e})
+        self.oracle.check(self.catalog)
+        told = {(page.start_time, page.end_time) for report in self.relay.reports for page in report.pages}
+        assert told == {(start, end) for _, start, end, _ in self.oracle.coverage}
+        assert self.ready.wait(240)
+
+    def metric(self, name: str, **labels: str) -> float:
+        return self.registry.get_sample_value(f"dexorder_spark_{name}", labels) or 0.0
+
+
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder on a small disk of its own where that may be made, else anywhere."""
+    folder = tmp_path_factory.mktemp("disk")
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)]
+    mounted = subprocess.run(mount, capture_output=True, check=False).returncode == 0
+    yield folder
+    if mounted:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.fixture(scope="module")
+def bench(spark: SparkSession, disk: Path) -> Iterator[Bench]:
+    catalog = CatalogSettings.local(disk, name="faults")
+    ensure_tables(catalog.load())
+    for key, value in catalog_conf(catalog).items():
+        spark.conf.set(key, value)
+    source, relay, stop = RunningSource(FakeSource(partitions=2)), Relay(), threading.Event()
+    with served(relay) as address:
+        made = Bench(disk, source, relay, catalog)
+        settings = SparkSettings(
+            listen="127.0.0.1:0", source=source.address, relay=address, checkpoint=str(disk / "checkpoint"),
+            warm_up=False, report_tries=2,
+        )  # fmt: skip
+        driver = Driver(
+            settings, catalog,
+            stop=stop, on_ready=lambda now: made.ready.set() if now else made.ready.clear(), registry=made.registry,
+        )  # fmt: skip
+        reporter = RelayReporter(address, stop, driver.on_report_try)
+        thread = threading.Thread(target=driver.drive, args=(spark, reporter))
+        thread.start()
+        try:
+            yield made
+        finally:
+            stop.set()
+            thread.join(240)
+            reporter.close()
+            source.stop()
+        assert not thread.is_alive()
+
+
+@contextmanager
+def served(relay: Relay) -> Iterator[str]:
+    with futures.ThreadPoolExecutor(4) as threads:
+        server = grpc.server(threads, options=[("grpc.so_reuseport", 0)])
+        rpc.add_PipelineServiceServicer_to_server(relay, server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        try:
+            yield f"127.0.0.1:{port}"
+        finally:
+            server.stop(None).wait()
+
+
+@pytest.mark.parametrize("refusal", [grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNAVAILABLE])
+def test_a_relay_that_does_not_take_a_report_shows_in_health_and_costs_nothing(
+    bench: Bench, refusal: grpc.StatusCode
+) -> None:
+    bench.send()
+    bench.check()
+    bench.relay.refusal = refusal
+    bench.send()
+    wait_until(lambda: bench.metric("report_tries") >= 3)
+    wait_until(lambda: not bench.ready.is_set())
+    assert bench.metric("report_failures_total", code=refusal.name) >= 3
+    covered = bench.catalog.load().load_table(COVERAGE_TABLE).scan().count()
+    assert covered == bench.pages - 1, "coverage never comes before the relay's answer"
+    bench.relay.refusal = None
+    bench.check()
+    assert bench.metric("report_tries") == 0
+
+
+def test_a_catalog_that_another_process_keeps_locked_only_delays(bench: Bench) -> None:
+    with sqlite3.connect(bench.folder / "catalog.db", isolation_level=None, timeout=60) as lock:
+        lock.execute("BEGIN IMMEDIATE")
+        files = len(list((bench.folder / "warehouse").rglob("*.parquet")))
+        bench.send()
+        wait_until(lambda: len(list((bench.folder / "warehouse").rglob("*.parquet"))) > files)
+        threading.Event().wait(2)  # whether this is long enough to fail a try changes the way, not the result
+        lock.execute("ROLLBACK")
+    lock.close()
+    bench.check()
+
+
+def test_many_commits_to_another_table_of_the_catalog_only_delay(bench: Bench) -> None:
+    tables = bench.catalog.load()
+    busy = tables.create_table("trading.busy", tables.load_table(OHLC_TABLE).schema())
+    stop = threading.Event()
+
+    def commit() -> None:
+        while not stop.is_set():
+            with busy.transaction() as change:
+                change.set_properties(turn=str(threading.get_ident()))
+            busy.refresh()
+
+    other = threading.Thread(target=commit)
+    other.start()
+    try:
+        for _ in range(3):
+            bench.send()
+        bench.check()
+    finally:
+        stop.set()
+        other.join(60)
+
+
+def test_a_full_disk_shows_in_health_and_heals_without_a_new_process(bench: Bench) -> None:
+    if not bench.folder.is_mount():
+        pytest.skip("needs the right to mount a small disk")
+    bench.send()
+    bench.check()
+    before = bench.metric("query_restarts_total")
+    filler = bench.folder / "filler"
+    fill(filler)
+    bench.send()
+    wait_until(lambda: bench.metric("query_restarts_total") > before)
+    wait_until(lambda: not bench.ready.is_set())
+    filler.unlink()
+    bench.check()
+
+
+def fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as file:
+        for size in (65_536, 4_096, 512, 1):
+            try:
+                while True:
+                    file.write(b"x" * size)
+            except OSError:
+                continue
