@@ -21,7 +21,7 @@ from services.gateway.config import GatewaySettings
 from services.ingestor.config import IngestorSettings
 from services.relay.config import RelaySettings
 from services.udsource.config import UdsourceSettings
-from spark.config import SparkSettings
+from spark.config import MaintenanceSettings, SparkSettings
 
 PAGE = Path(__file__).with_name("settings.md")
 SERVICES: tuple[tuple[str, type[BaseSettings]], ...] = (
@@ -30,6 +30,7 @@ SERVICES: tuple[tuple[str, type[BaseSettings]], ...] = (
     ("gateway", GatewaySettings),
     ("udsource", UdsourceSettings),
     ("Spark", SparkSettings),
+    ("Spark's care of the tables", MaintenanceSettings),
     ("the simulated exchange", SimSettings),
 )
 INTRODUCTION = """# Every setting
