@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.fixtures_kafka import RunningKafka
-from tests.smoke.harness import free_block, running_suite
+from tests.smoke.harness import free_block, running_suite, wait_for
 from tests.soak import kafka_outage
 from tests.soak.backfills import Backfills
 from tests.soak.report import say
@@ -19,6 +19,7 @@ from tests.soak.watching import Listener
 
 SECONDS = float(os.environ.get("DEXORDER_SOAK_KAFKA_SECONDS", "60"))
 CANDLES = 100_000
+WARM_UP_BACKFILLS = 4
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(2 * SECONDS + 1_500)]
 
 
@@ -55,6 +56,8 @@ def test_an_outage_of_kafka_loses_nothing(kafka_jars: Path, tmp_path: Path) -> N
         started_s = time.monotonic()
         with Listener(suite, "kafka") as listener:
             with Backfills(suite, "kafka", candles=CANDLES) as backfills:
+                # every part has the memory that its work takes before it is measured
+                wait_for(lambda: len(listener.statuses) >= WARM_UP_BACKFILLS, 600, suite.logs)
                 seen = {
                     mode: kafka_outage.run(suite, backfills, stop=stop, start=start, seconds=SECONDS)
                     for mode, (stop, start) in modes.items()
