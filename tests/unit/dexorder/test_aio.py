@@ -154,7 +154,7 @@ async def test_what_cannot_be_read_is_a_sentence(fake: FakeRelay, tmp_path: Path
     (tmp_path / "catalog.db").write_text("no database")
     broken = dict(fake.properties, uri=f"sqlite:///{tmp_path}/catalog.db")
     async with AsyncClient(fake.address, ("dexorder", broken)) as client:
-        with pytest.raises(errors.CatalogError, match=r"catalog dexorder can't be reached from here: .*not a database"):
+        with pytest.raises(errors.CatalogError, match=r"catalog dexorder can't be opened: .*not a database"):
             await client.history(*ASKED)
 
 
