@@ -120,7 +120,7 @@ class Driver:
             try:
                 guard.note_jvm(jvm_pid(session))
                 ensure_tables(self._catalog.load())
-                if self._settings.warm_up and self._settings.is_local:
+                if self._settings.warm_up and self._settings.is_local and not self.has_backlog():
                     warm_up(session)
                 self.drive(session, reporter)
             finally:
@@ -157,6 +157,14 @@ class Driver:
                 log.info("waiting for the source", address=self._settings.source)
             told = True
             self._stop.wait(0.5)
+
+    def has_backlog(self) -> bool:
+        """Whether records wait for us; they warm the session as well as a rehearsal, and are done sooner."""
+        if not self._source_answers() or self._state is None:
+            return False
+        return any(
+            end > self._state.committed.get(p, self._state.starts.get(p, 0)) for p, end in self._state.ends.items()
+        )
 
     def _source_answers(self) -> bool:
         try:

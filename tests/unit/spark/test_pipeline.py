@@ -197,3 +197,16 @@ def test_the_driver_gives_up_after_too_many_failures(
 
 def void(_: object) -> None:
     """foreachBatch wants nothing back."""
+
+
+def test_records_that_wait_already_make_a_rehearsal_needless(
+    catalog: CatalogSettings, source: RunningSource, settings: Callable[..., SparkSettings]
+) -> None:
+    driver = Driver(
+        settings(), catalog, stop=threading.Event(), on_ready=lambda now: None, registry=CollectorRegistry()
+    )
+    assert not driver.has_backlog()
+    Oracle(source.fake).send_history()
+    assert driver.has_backlog()
+    source.fake.committed = dict(source.fake.ends)
+    assert not driver.has_backlog()
