@@ -8,6 +8,7 @@ dies as well, or once one has got further: both happen.
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,8 +33,12 @@ def fault_environment(directory: Path) -> dict[str, str]:
     return {"DEXORDER_SPARK_FAULT": f"die_before_checkpoint:1:{_fuse(directory)}"}
 
 
-def run(suite: Suite, backfills: Backfills, deaths: int) -> Seen:
-    """Let it die so many times; the last driver lives on."""
+def run(suite: Suite, backfills: Backfills, deaths: int, *, expiry_every: int = 0) -> Seen:
+    """Let it die so many times; the last driver lives on.
+
+    Args:
+        expiry_every: Before each so manieth death the driver has expired snapshots; 0 for never.
+    """
     fuse, log, file = _fuse(suite.directory), suite.directory / "logs" / "spark.log", RelayFile(suite)
     died_before = log.read_text(errors="replace").count(DIED)
     replayed = 0
@@ -42,6 +47,9 @@ def run(suite: Suite, backfills: Backfills, deaths: int) -> Seen:
         if not at_once:  # until the batch that died is through, and some more
             covered, further = file.covered_ns(), random.randrange(1, 40) * 60_000 * 10**9
             wait_for(lambda: file.covered_ns() > covered + further, PATIENCE_SECONDS, suite.logs)  # noqa: B023
+        if expiry_every and number % expiry_every == 0:
+            before = expired(suite)
+            wait_for(lambda: expired(suite) > before, PATIENCE_SECONDS, suite.logs)  # noqa: B023
         old_pid = suite.pid("spark")
         fuse.touch()
         replayed += at_once
@@ -51,6 +59,12 @@ def run(suite: Suite, backfills: Backfills, deaths: int) -> Seen:
     died = log.read_text(errors="replace").count(DIED) - died_before
     assert died == deaths, f"{died} deaths by the hook instead of {deaths}"
     return Seen(deaths - replayed, replayed)
+
+
+def expired(suite: Suite) -> int:
+    """Snapshots that all drivers so far have expired."""
+    log = (suite.directory / "logs" / "spark.log").read_text(errors="replace")
+    return sum(map(int, re.findall(r"expired_snapshots=(\d+)", log)))
 
 
 def _fuse(directory: Path) -> Path:
