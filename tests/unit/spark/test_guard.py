@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,8 @@ def test_a_living_jvm_of_the_driver_before_is_waited_for(tmp_path: Path) -> None
     fake_java = tmp_path / "java"
     fake_java.symlink_to(Path(sys.executable).resolve())
     with subprocess.Popen([str(fake_java), "-c", "input()"], stdin=subprocess.PIPE) as jvm:
+        while "java" not in Path(f"/proc/{jvm.pid}/comm").read_text():  # Popen returns a moment before the name changes
+            time.sleep(0.01)
         with CheckpointGuard(checkpoint) as guard:
             guard.note_jvm(jvm.pid)
         with pytest.raises(Conflict, match=f"process {jvm.pid}"):
