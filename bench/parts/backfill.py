@@ -55,7 +55,7 @@ def chain(suite: Suite, symbol: str, span: TimeRange, candles: int) -> float:
 
 async def ccxt_alone(suite: Suite, symbol: str, span: TimeRange) -> float:
     """Seconds to fetch every page with as many clients as slots and one throttle, and to throw them away."""
-    clients = [make_client(suite.base_port + 8) for _ in range(SLOTS)]
+    clients = [make_client(suite.address("sim")) for _ in range(SLOTS)]
     for client in clients[1:]:
         client.throttler = clients[0].throttler
     try:
@@ -74,8 +74,8 @@ async def ccxt_alone(suite: Suite, symbol: str, span: TimeRange) -> float:
     return seconds
 
 
-def make_client(port: int) -> Any:
-    url = f"http://127.0.0.1:{port}"
+def make_client(address: str) -> Any:
+    url = f"http://{address}"
     client = ccxt.binance({"enableRateLimit": True, "options": {"fetchMarkets": {"types": ["spot"]}}})
     client.urls["api"] = override_urls(client.urls["api"], Exchange(ccxt="binance", rest_url=url))
     return client

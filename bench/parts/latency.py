@@ -29,7 +29,7 @@ def measure(suite: Suite, runs: int) -> str:
     """The whole chain and its limit in turns."""
     chain: list[float] = []
     limit: list[float] = []
-    with grpc.insecure_channel(suite.relay) as relay, grpc.insecure_channel(gateway(suite)) as pixies:
+    with grpc.insecure_channel(suite.relay) as relay, grpc.insecure_channel(suite.address("gateway")) as pixies:
         for number in range(WARM_RUNS + runs):
             span = minutes(FIRST_MINUTE + number * MOST_CANDLES, MOST_CANDLES)
             chain.append(one_request(RelayServiceStub(relay), span))
@@ -41,10 +41,6 @@ def measure(suite: Suite, runs: int) -> str:
         f"p50 + {over[len(over) // 2]:.2f} s", "p50 at most limit + 0.3 s",
     )  # fmt: skip
     return table("(a) Warm latency; limit: produce one page, wait for its snapshot", [row])
-
-
-def gateway(suite: Suite) -> str:
-    return f"127.0.0.1:{suite.base_port + 2}"
 
 
 def one_request(relay: Any, span: TimeRange) -> float:

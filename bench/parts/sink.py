@@ -40,8 +40,8 @@ class Nobody:
 
 def measure(suite: Suite, pages: int) -> str:
     """One round to warm up, then rounds in turns; the ratio is that of the best of each."""
-    preload(f"127.0.0.1:{suite.base_port + 3}", pages)
-    source = f"127.0.0.1:{suite.base_port + 1}"
+    preload(suite.address("kafka"), pages)
+    source = suite.address("udsource")
     iceberg, nothing = [], []
     with tempfile.TemporaryDirectory() as scratch:
         session = build_session(SparkSettings(listen="127.0.0.1:0", metrics_listen=""), settings(Path(scratch)))
