@@ -81,7 +81,8 @@ class _Spoken:
         everything = set(options.parts) | ({"kafka"} if options.kafka else set()) == set(PARTS)
         self._say("all parts are ready" if everything else f"ready: {', '.join(options.parts)}")
         if options.ports != Ports():
-            self._out.print(f"for client commands: export DEXORDER_RELAY={options.address('relay')}")
+            spark = f" DEXORDER_SPARK_ADDRESS={options.address('spark')}" if "spark" in options.parts else ""
+            self._out.print(f"for client commands: export DEXORDER_RELAY={options.address('relay')}{spark}")
 
     def stopping(self) -> None:
         self._stopping = True
