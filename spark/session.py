@@ -45,6 +45,8 @@ def session_conf(settings: SparkSettings, scratch: str) -> dict[str, str]:
         # A record is a page of about 70 kB.
         "spark.sql.execution.arrow.maxRecordsPerBatch": "128",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # A batch is cached for the seconds until it is written; squeezing it took longer than reading it again.
+        "spark.sql.inMemoryColumnarStorage.compressed": "false",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": settings.driver_memory,

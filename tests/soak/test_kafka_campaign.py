@@ -15,11 +15,11 @@ from tests.smoke.harness import free_block, running_suite, wait_for
 from tests.soak import kafka_outage
 from tests.soak.backfills import Backfills
 from tests.soak.report import say
-from tests.soak.watching import Listener
+from tests.soak.watching import Listener, Memory
 
 SECONDS = float(os.environ.get("DEXORDER_SOAK_KAFKA_SECONDS", "60"))
 CANDLES = 100_000
-WARM_UP_BACKFILLS = 4
+WARM_UP_BACKFILLS, STEADY_SECONDS = 4, 15.0
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(2 * SECONDS + 1_500)]
 
 
@@ -56,8 +56,12 @@ def test_an_outage_of_kafka_loses_nothing(kafka_jars: Path, tmp_path: Path) -> N
         started_s = time.monotonic()
         with Listener(suite, "kafka") as listener:
             with Backfills(suite, "kafka", candles=CANDLES) as backfills:
-                # every part has the memory that its work takes before it is measured
-                wait_for(lambda: len(listener.statuses) >= WARM_UP_BACKFILLS, 600, suite.logs)
+                # every part has the memory that its work takes before it is measured; Spark starts workers as it goes
+                with Memory(suite, ("spark",)) as memory:
+                    wait_for(
+                        lambda: len(listener.statuses) >= WARM_UP_BACKFILLS and memory.steady("spark", STEADY_SECONDS),
+                        600, suite.logs,
+                    )  # fmt: skip
                 seen = {
                     mode: kafka_outage.run(suite, backfills, stop=stop, start=start, seconds=SECONDS)
                     for mode, (stop, start) in modes.items()

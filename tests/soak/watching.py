@@ -165,6 +165,7 @@ class Memory:
         self.pids = {part: suite.pid(part) for part in parts}
         self.before = self.now()
         self.peak = dict(self.before)
+        self._rose_s = dict.fromkeys(parts, time.monotonic())
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="memory")
 
@@ -180,6 +181,10 @@ class Memory:
         """Part -> how far its peak is above what it was at the start."""
         return {part: self.peak[part] - self.before[part] for part in self.pids}
 
+    def steady(self, part: str, seconds: float) -> bool:
+        """Whether the part's peak has risen by less than a twentieth at a time for so long."""
+        return time.monotonic() - self._rose_s[part] >= seconds
+
     def now(self) -> dict[str, float]:
         """Part -> MiB."""
         return {part: sum(map(_resident, session_members(pid))) for part, pid in self.pids.items()}
@@ -187,6 +192,8 @@ class Memory:
     def _watch(self) -> None:
         while not self._stop.wait(0.5):
             for part, size in self.now().items():
+                if size > self.peak[part] * 1.05:
+                    self._rose_s[part] = time.monotonic()
                 self.peak[part] = max(self.peak[part], size)
 
 
