@@ -50,10 +50,7 @@ def session_conf(settings: SparkSettings, scratch: str) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": settings.driver_memory,
-        "spark.driver.extraJavaOptions": (
-            # Java does not read TMPDIR, and a killed driver leaves its unpacked libraries there
-            f"-Duser.timezone=UTC -Xss4m -Dderby.system.home={scratch} -Djava.io.tmpdir={tempfile.gettempdir()}"
-        ),
+        "spark.driver.extraJavaOptions": " ".join(_java_options(scratch)),
         "spark.executor.extraJavaOptions": "-Duser.timezone=UTC",
         # Spark's own expression misses the words of Iceberg's catalogs.
         "spark.redaction.regex": "(?i)secret|password|token|access.?key|credential|authorization",
@@ -64,6 +61,18 @@ def session_conf(settings: SparkSettings, scratch: str) -> dict[str, str]:
             "spark.driver.bindAddress": "127.0.0.1",
         }
     return conf
+
+
+def _java_options(scratch: str) -> list[str]:
+    return [
+        "-Duser.timezone=UTC",
+        # Pauses do not matter to batches, and Java's usual collector takes a quarter more CPU while a driver starts.
+        "-XX:+UseParallelGC",
+        "-Xss4m",
+        f"-Dderby.system.home={scratch}",
+        # Java does not read TMPDIR, and a killed driver leaves its unpacked libraries there.
+        f"-Djava.io.tmpdir={tempfile.gettempdir()}",
+    ]
 
 
 def build_session(
