@@ -11,8 +11,8 @@ import pytest
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 
 from services.gen.kafkapixy import kafkapixy_pb2 as pb
+from tests.fixtures_gateway import GatewayThread, refusal
 from tests.fixtures_kafka import RunningKafka, create_topic, free_ports
-from tests.unit.services.gateway.conftest import GatewayThread, refusal
 
 
 def test_without_a_broker_everything_is_unavailable_and_health_says_so() -> None:

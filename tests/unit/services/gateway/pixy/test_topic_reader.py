@@ -13,7 +13,7 @@ from services.gateway.config import ClusterConfig, ConsumeConfig
 from services.gateway.pixy.acks import AckRules
 from services.gateway.pixy.offers import Offers
 from services.gateway.pixy.topic_reader import Record, TopicReader
-from tests.unit.services.gateway.conftest import WAIT_SECONDS
+from tests.fixtures_gateway import WAIT_SECONDS
 
 
 @pytest.mark.kafka
