@@ -167,13 +167,23 @@ class AckTracker(Generic[T]):
         self._ahead[first:last] = [(start, end)]
         return True
 
+    @property
+    def next_offset(self) -> int:
+        """The first offset never offered."""
+        return self._next
+
+    @property
+    def lowest_unacked(self) -> int:
+        """What is to be committed; ``next_offset`` when nothing is pending."""
+        return next(iter(self._pending), self._next)
+
     def position(self) -> tuple[int, str]:
         """What to commit: the lowest unacked offset and the metadata with what is acked above it.
 
         Never beyond the last record that was offered, whatever was acked ahead: a commit past the log's end could not
         be told from one of an earlier topic of that name.
         """
-        lowest = next(iter(self._pending), self._next)
+        lowest = self.lowest_unacked
         return lowest, commit_metadata(lowest, self._acked_above(lowest))
 
     def _acked_above(self, lowest: int) -> list[Range]:

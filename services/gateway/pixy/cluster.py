@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 from services.common.errors import Unavailable
 from services.gateway.config import ClusterConfig
 from services.gateway.pixy.consumers import Consumers
+from services.gateway.pixy.log_ends import LogEnds
 from services.gateway.pixy.metrics import PixyMetrics
 from services.gateway.pixy.options import client_options
 from services.gateway.pixy.producer import RecordProducer
@@ -20,6 +21,8 @@ from services.gateway.pixy.topics import create_topics, missing_topics
 log = structlog.get_logger(__name__)
 _ASK_SECONDS = 3.0
 _CLOSE_SECONDS = 5.0
+_LAG_POLLS = 5
+"""The logs' ends are asked for once in so many polls."""
 
 
 class Cluster:
@@ -32,12 +35,16 @@ class Cluster:
     def __init__(self, config: ClusterConfig, metrics: PixyMetrics) -> None:
         self.config = config
         self.failure: str | None = "Kafka has not answered yet"
-        self._metrics = metrics
+        self._kafka_up = metrics.kafka_up.labels(config.name)
         self._admin = AdminClient({**client_options(config), **config.options})
         self._partitions: dict[str, int] = {}
         self._asking = asyncio.Lock()
-        self.producer = RecordProducer(config, metrics)
-        self.consumers = Consumers(config, metrics)
+        own = metrics.cluster(config.name)
+        self.producer = RecordProducer(config, own)
+        self.consumers = Consumers(config, own)
+        self._log_ends = own.log_end = LogEnds(
+            self._admin, read_committed=config.consume.isolation_level == "read_committed"
+        )
 
     def start(self) -> None:
         """Take requests; the cluster need not be there yet."""
@@ -45,6 +52,11 @@ class Cluster:
 
     async def watch(self) -> None:
         """Ask the cluster for its topics now and then, creating the configured ones that are missing. Never returns."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._log_ends.watch(self.consumers.places, _LAG_POLLS * self.config.poll_seconds))
+            group.create_task(self._watch_topics())
+
+    async def _watch_topics(self) -> None:
         while True:
             before = self.failure
             try:
@@ -53,7 +65,7 @@ class Cluster:
             except (KafkaException, Unavailable) as error:
                 self.failure = f"Kafka at {self.config.kafka}: {_reason(error)}"
             if self.failure != before:
-                self._metrics.kafka_up.labels(self.config.name).set(self.failure is None)
+                self._kafka_up.set(self.failure is None)
                 if self.failure:
                     log.warning("cluster is away", cluster=self.config.name, reason=self.failure)
                 else:

@@ -6,23 +6,21 @@ import asyncio
 
 from services.common.errors import Exhausted, Unavailable
 from services.gateway.config import ClusterConfig
-from services.gateway.pixy.metrics import PixyMetrics
+from services.gateway.pixy.metrics import ClusterMetrics, Name, Place
 from services.gateway.pixy.offers import NotAssigned
 from services.gateway.pixy.subscription import Subscription
-
-Name = tuple[str, str]
-"""Group and topic."""
 
 
 class Consumers:
     """At most one subscription a group and topic. For one event loop."""
 
-    def __init__(self, config: ClusterConfig, metrics: PixyMetrics) -> None:
+    def __init__(self, config: ClusterConfig, metrics: ClusterMetrics) -> None:
         self._config, self._metrics = config, metrics
         self._open: dict[Name, Subscription] = {}
         self._leaving: set[Subscription] = set()
         self._stopping = False
         self._kafka_up = False
+        metrics.readings = lambda: list(self._open.values())
 
     def subscription(self, group: str, topic: str) -> Subscription:
         """The subscription, joined now if there is none.
@@ -41,7 +39,6 @@ class Consumers:
             found.kafka_up = self._kafka_up
             self._open[group, topic] = found
             found.start()
-            self._count()
         return found
 
     def subscribed(self, group: str, topic: str) -> Subscription:
@@ -60,18 +57,17 @@ class Consumers:
         self._kafka_up = up
         for each in self._open.values():
             each.kafka_up = up
-        self._metrics.pending.labels(self._config.name).set(sum(s.pending for s in self._open.values()))
+
+    def places(self) -> set[Place]:
+        """Topic and partition of what is read here."""
+        return {(each.topic, partition) for each in self._open.values() for partition in each.progress()}
 
     def _left(self, subscription: Subscription, *, ended: bool) -> None:
         """A subscription takes no more requests; called once more when its thread has ended."""
         name = (subscription.group, subscription.topic)
         if self._open.get(name) is subscription:
             del self._open[name]
-            self._count()
         (self._leaving.discard if ended else self._leaving.add)(subscription)
-
-    def _count(self) -> None:
-        self._metrics.subscriptions.labels(self._config.name).set(len(self._open))
 
     def stop_taking(self) -> None:
         """Refuse requests and end those that wait; acks are still taken."""

@@ -52,6 +52,20 @@ class Start:
     remark: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a partition is.
+
+    Attributes:
+        pending: Records offered and not acked.
+        next_offset: The first offset never offered.
+    """
+
+    pending: int
+    lowest_unacked: int
+    next_offset: int
+
+
 def start_of(offset: int, metadata: str, *, low: int, high: int, earliest: bool) -> Start:
     """Where to begin, given a partition's commit and its log ``[low, high)``.
 
@@ -125,6 +139,11 @@ class Offers(Generic[T]):
     def waits_for_ack(self) -> int:
         """When the last pending record runs out, in ns of the caller's clock; 0 when none is pending."""
         return max((owned.tracker.waits_for_ack for owned in self._partitions.values()), default=0)
+
+    def progress(self) -> dict[int, Progress]:
+        """How far each partition is."""
+        trackers = ((p, owned.tracker) for p, owned in self._partitions.items())
+        return {p: Progress(tracker.pending, tracker.lowest_unacked, tracker.next_offset) for p, tracker in trackers}
 
     def fetched(self, partition: int, offset: int, record: T) -> None:
         """Keep a record until its turn; dropped if the partition is not assigned any more."""

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from services.common.errors import Exhausted, InvalidRequest, NotAllowed, SuiteError, Unavailable
 from services.gateway.config import ClusterConfig
-from services.gateway.pixy.metrics import PixyMetrics
+from services.gateway.pixy.metrics import ClusterMetrics, Mode
 from services.gateway.pixy.options import client_options
 
 log = structlog.get_logger(__name__)
@@ -61,7 +61,7 @@ class RecordProducer:
     All methods but the constructor are for the event loop that called ``start``.
     """
 
-    def __init__(self, config: ClusterConfig, metrics: PixyMetrics) -> None:
+    def __init__(self, config: ClusterConfig, metrics: ClusterMetrics) -> None:
         self._config, rules = config, config.produce
         self._options: dict[str, Any] = {
             **client_options(config),
@@ -83,8 +83,7 @@ class RecordProducer:
         if self._options["linger.ms"] >= self._options["delivery.timeout.ms"]:
             raise ValueError("produce_timeout_seconds is not longer than produce_linger_ms")
         self._producer = Producer(self._options)
-        self._produced = {mode: metrics.produced.labels(config.name, mode) for mode in ("sync", "async")}
-        self._failed = {mode: metrics.produce_failed.labels(config.name, mode) for mode in ("sync", "async")}
+        self._metrics = metrics
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = threading.Event()
         self._reports: list[Report] = []
@@ -124,6 +123,7 @@ class RecordProducer:
             raise Exhausted(f"{self.queued} records wait for Kafka, the queue is full") from error
         except KafkaException as error:
             raise produce_error(error.args[0], topic, len(value)) from error
+        self._metrics.writes(topic, "async" if future is None else "sync")
         self._unreported += 1
 
     def _report(self, future: asyncio.Future[Placed] | None, size: int, error: KafkaError | None, message: Any) -> None:
@@ -155,13 +155,13 @@ class RecordProducer:
     def _settle(self, reports: list[Report]) -> None:
         self._unreported -= len(reports)
         for future, error, topic, size, placed in reports:
-            mode = "sync" if future is not None else "async"
+            mode: Mode = "sync" if future is not None else "async"
             if error is None:
-                self._produced[mode].inc()
+                self._metrics.produced[topic, mode] += 1
                 if future is not None and not future.done():
                     future.set_result(placed)
                 continue
-            self._failed[mode].inc()
+            self._metrics.produce_failed[topic, mode] += 1
             if future is None:
                 log.error("async record lost", cluster=self._config.name, topic=topic, bytes=size, reason=error.str())
             elif not future.done():

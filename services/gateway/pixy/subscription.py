@@ -18,8 +18,8 @@ import structlog
 from services.common.errors import Exhausted, NotFound, SuiteError, Unavailable
 from services.gateway.config import ClusterConfig
 from services.gateway.pixy.acks import AckRules
-from services.gateway.pixy.metrics import PixyMetrics
-from services.gateway.pixy.offers import Delivery, Offers
+from services.gateway.pixy.metrics import ClusterMetrics
+from services.gateway.pixy.offers import Delivery, Offers, Progress
 from services.gateway.pixy.topic_reader import Record, TopicReader
 
 log = structlog.get_logger(__name__)
@@ -45,7 +45,7 @@ class Subscription:
         kafka_up: Whether the cluster answers; decides what an empty long poll ends with.
     """
 
-    def __init__(self, config: ClusterConfig, group: str, topic: str, metrics: PixyMetrics, on_left: OnLeft) -> None:
+    def __init__(self, config: ClusterConfig, group: str, topic: str, metrics: ClusterMetrics, on_left: OnLeft) -> None:
         self.group, self.topic, self.kafka_up = group, topic, True
         self._rules, self._on_left = config.consume, on_left
         self._log = log.bind(cluster=config.name, group=group, topic=topic)
@@ -60,10 +60,8 @@ class Subscription:
         self._last_request_s = time.monotonic()
         self._open = True
         self._drained, self._end = asyncio.Event(), asyncio.Event()
-        name = config.name
-        self._consumed, self._acked = metrics.consumed.labels(name), metrics.acked.labels(name)
-        self._dropped = metrics.dropped.labels(name)
-        self._redelivered = {why: metrics.redelivered.labels(name, why) for why in ("timeout", "given_back")}
+        self._metrics = metrics
+        self._tally = metrics.opened(group, topic)
 
     def start(self) -> None:
         """Join the group."""
@@ -72,10 +70,14 @@ class Subscription:
         self._reader.start()
 
     @property
-    def pending(self) -> int:
-        """Records handed out and not acked."""
+    def waiting(self) -> int:
+        """Callers that wait for a record; any thread."""
+        return len(self._waiters)
+
+    def progress(self) -> dict[int, Progress]:
+        """How far each partition is; any thread."""
         with self._lock:
-            return self._offers.pending
+            return self._offers.progress()
 
     # ---- requests
 
@@ -114,7 +116,7 @@ class Subscription:
         """Ack a record; see `Offers.ack`."""
         with self._lock:
             if self._offers.ack(partition, offset, offered_only=offered_only):
-                self._acked.inc()
+                self._tally.acked += 1
         if self._open:
             self._serve()  # a partition that had too many pending may go on
         else:
@@ -139,15 +141,15 @@ class Subscription:
             self._hungry = delivery is None
             room = delivery is not None and self._offers.has_room(delivery.partition)
         for partition, offer in spent:
-            self._dropped.inc()
+            self._tally.dropped += 1
             self._log.error("record dropped after its last retry", partition=partition, offset=offer.offset)
         if delivery is None:
             return None
         if room:
             self._reader.go_on()
-        self._consumed.inc()
+        self._tally.consumed += 1
         if delivery.again:
-            self._redelivered[delivery.again].inc()
+            self._tally.redelivered[delivery.again] += 1
         return delivery
 
     def _serve(self) -> None:
@@ -234,5 +236,6 @@ class Subscription:
         if error is not None:
             self._log.warning("reading failed", reason=str(error))
         self.leave(error)
+        self._metrics.closed(self.group, self.topic)
         self._on_left(self, ended=True)
         self._end.set()

@@ -10,19 +10,21 @@ from prometheus_client import CollectorRegistry
 
 from services.common.errors import Exhausted, InvalidRequest, NotAllowed, SuiteError, Unavailable
 from services.gateway.config import ClusterConfig, ProduceConfig
-from services.gateway.pixy.metrics import PixyMetrics
+from services.gateway.pixy.metrics import ClusterMetrics, PixyMetrics
 from services.gateway.pixy.producer import RecordProducer, produce_error
 from tests.fixtures_kafka import free_ports
 
 
 def producer(registry: CollectorRegistry, rules: ProduceConfig) -> RecordProducer:
-    made = RecordProducer(ClusterConfig("c", f"127.0.0.1:{free_ports(1)[0]}", produce=rules), PixyMetrics(registry))
+    config = ClusterConfig("c", f"127.0.0.1:{free_ports(1)[0]}", produce=rules)
+    made = RecordProducer(config, PixyMetrics(registry).cluster("c"))
     made.start()
     return made
 
 
 def failed(registry: CollectorRegistry, mode: str) -> float | None:
-    return registry.get_sample_value("dexorder_gateway_records_produce_failed_total", {"cluster": "c", "mode": mode})
+    labels = {"cluster": "c", "topic": "t", "mode": mode}
+    return registry.get_sample_value("dexorder_gateway_records_produce_failed_total", labels)
 
 
 async def test_send_fails_within_the_produce_timeout() -> None:
@@ -63,7 +65,7 @@ def test_linger_must_be_shorter_than_the_timeout() -> None:
     with pytest.raises(ValueError, match="produce_linger_ms"):
         RecordProducer(
             ClusterConfig("c", "127.0.0.1:1", produce=ProduceConfig(timeout_seconds=0.001)),
-            PixyMetrics(CollectorRegistry()),
+            ClusterMetrics(),
         )
 
 
