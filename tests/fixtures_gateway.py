@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Self
 
 import grpc
 import pytest
@@ -28,33 +28,18 @@ Write = Callable[..., None]
 WAIT_SECONDS = 30.0
 
 
-class GatewayThread:
-    """A running gateway and a stub for it.
+class GatewayUser:
+    """What tests do with a running gateway.
 
     Attributes:
         stub: Plain (not asyncio) stub.
     """
 
-    def __init__(self, **given: Any) -> None:
-        values = {"listen": "127.0.0.1:0", "metrics_listen": "", "topics": "", "new_group_start": "earliest", **given}
-        self._settings = GatewaySettings(**values)
-        self._address: Future[str] = Future()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
-        self._thread.start()
-        self.address = self._address.result(WAIT_SECONDS)
-        self._channel = grpc.insecure_channel(self.address)
+    def connect(self, address: str) -> None:
+        """Be the user of the gateway at this address."""
+        self.address = address
+        self._channel = grpc.insecure_channel(address)
         self.stub = rpc.KafkaPixyStub(self._channel)
-
-    async def _serve(self) -> None:
-        try:
-            async with gateway(self._settings) as running:
-                self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-                self._address.set_result(running.address)
-                await self._stop.wait()
-        except BaseException as error:
-            if not self._address.done():
-                self._address.set_exception(error)
-            raise
 
     def wait_for_health(self, status: int) -> None:
         """Watch until the gateway is SERVING, or not."""
@@ -65,25 +50,15 @@ class GatewayThread:
         finally:
             watch.cancel()
 
-    def wait_ready(self) -> GatewayThread:
+    def wait_ready(self) -> Self:
         self.wait_for_health(health_pb2.HealthCheckResponse.SERVING)
         return self
-
-    def begin_stop(self) -> None:
-        """As SIGTERM does."""
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._stop.set)
-
-    def stop(self) -> None:
-        self.begin_stop()
-        self._thread.join(WAIT_SECONDS)
-        assert not self._thread.is_alive()
-        self._channel.close()
 
     def consume(self, topic: str, group: str = "", **fields: Any) -> pb.ConsRs:
         """The next record, through empty long polls, as joining takes its time. The group is named as the topic."""
         request = pb.ConsNAckRq(topic=topic, group=group or topic, **fields)
-        for _ in range(60):
+        deadline = time.monotonic() + WAIT_SECONDS
+        while time.monotonic() < deadline:
             try:
                 return self.stub.ConsumeNAck(request)
             except grpc.RpcError as error:
@@ -98,6 +73,40 @@ class GatewayThread:
     def ack(self, topic: str, *offsets: int, group: str = "", partition: int = 0) -> None:
         for offset in offsets:
             self.stub.Ack(pb.AckRq(topic=topic, group=group or topic, partition=partition, offset=offset))
+
+
+class GatewayThread(GatewayUser):
+    """A gateway in a thread of ours. It can't be signalled or killed; see `tests.gateway_process`."""
+
+    def __init__(self, **given: Any) -> None:
+        values = {"listen": "127.0.0.1:0", "metrics_listen": "", "topics": "", "new_group_start": "earliest", **given}
+        self._settings = GatewaySettings(**values)
+        self._address: Future[str] = Future()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
+        self._thread.start()
+        self.connect(self._address.result(WAIT_SECONDS))
+
+    async def _serve(self) -> None:
+        try:
+            async with gateway(self._settings) as running:
+                self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+                self._address.set_result(running.address)
+                await self._stop.wait()
+        except BaseException as error:
+            if not self._address.done():
+                self._address.set_exception(error)
+            raise
+
+    def begin_stop(self) -> None:
+        """As SIGTERM does."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+
+    def stop(self) -> None:
+        self.begin_stop()
+        self._thread.join(WAIT_SECONDS)
+        assert not self._thread.is_alive()
+        self._channel.close()
 
 
 @pytest.fixture
