@@ -71,6 +71,11 @@ class AckTracker(Generic[T]):
         return len(self._pending)
 
     @property
+    def pending_offsets(self) -> list[int]:
+        """Their offsets."""
+        return list(self._pending)
+
+    @property
     def full(self) -> bool:
         """Whether no new record may be offered."""
         return len(self._pending) >= self._rules.max_pending

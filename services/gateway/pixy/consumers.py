@@ -10,6 +10,8 @@ from services.gateway.pixy.metrics import ClusterMetrics, Name, Place
 from services.gateway.pixy.offers import NotAssigned
 from services.gateway.pixy.subscription import Subscription
 
+_LEAVE_SECONDS = 5.0
+
 
 class Consumers:
     """At most one subscription a group and topic. For one event loop."""
@@ -51,6 +53,14 @@ class Consumers:
         if found is None:
             raise NotAssigned(f"group {group!r} reads nothing of topic {topic!r} here")
         return found
+
+    def members(self, group: str) -> list[Subscription]:
+        """The subscriptions of a group."""
+        return [each for (name, _), each in self._open.items() if name == group]
+
+    async def settled(self, group: str) -> None:
+        """Wait for those that are leaving the group."""
+        await asyncio.gather(*(each.ended(_LEAVE_SECONDS) for each in self._leaving if each.group == group))
 
     def kafka_is_up(self, up: bool) -> None:
         """Tell the subscriptions why nothing comes."""

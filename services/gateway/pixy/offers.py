@@ -93,6 +93,7 @@ class _Partition(Generic[T]):
     tracker: AckTracker[T]
     fetched: deque[tuple[int, T]] = field(default_factory=deque)
     committed: Commit | None = None
+    forgotten: set[int] = field(default_factory=set)
 
 
 class Offers(Generic[T]):
@@ -115,6 +116,16 @@ class Offers(Generic[T]):
         if partition not in self._partitions:
             self._turn.append(partition)
         self._partitions[partition] = owned
+
+    def restart(self, partition: int, start: Start) -> None:
+        """Go on elsewhere, where the group's commit was set to.
+
+        What was offered before is forgotten. Its acks may still come; they must not pass for acks of the records that
+        will be offered anew.
+        """
+        before = self._partitions[partition]
+        self.assign(partition, start)
+        self._partitions[partition].forgotten = before.forgotten.union(before.tracker.pending_offsets)
 
     def revoke(self, partition: int) -> Commit | None:
         """Forget a partition; what is still to be committed for it."""
@@ -199,7 +210,7 @@ class Offers(Generic[T]):
         owned = self._partitions.get(partition)
         if owned is None:
             raise NotAssigned(f"partition {partition} is not assigned to this gateway")
-        if offered_only and not owned.tracker.offered(offset):
+        if (offered_only or offset in owned.forgotten) and not owned.tracker.offered(offset):
             return False
         return owned.tracker.ack(offset)
 

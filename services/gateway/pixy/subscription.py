@@ -10,6 +10,7 @@ import asyncio
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Protocol
 
@@ -19,7 +20,7 @@ from services.common.errors import Exhausted, NotFound, SuiteError, Unavailable
 from services.gateway.config import ClusterConfig
 from services.gateway.pixy.acks import AckRules
 from services.gateway.pixy.metrics import ClusterMetrics
-from services.gateway.pixy.offers import Delivery, Offers, Progress
+from services.gateway.pixy.offers import Commit, Delivery, Offers, Progress
 from services.gateway.pixy.topic_reader import Record, TopicReader
 
 log = structlog.get_logger(__name__)
@@ -121,6 +122,15 @@ class Subscription:
             self._serve()  # a partition that had too many pending may go on
         else:
             self._check_drained()
+
+    @property
+    def member_id(self) -> str:
+        """How Kafka calls this member of the group; empty before it has joined."""
+        return self._reader.member_id
+
+    async def set_offsets(self, topic: str, wanted: Mapping[int, Commit]) -> None:
+        """Commit these as a member of the group; see `TopicReader.set_offsets`."""
+        await asyncio.wrap_future(self._reader.set_offsets(topic, wanted))
 
     def give_back(self, delivery: Delivery[Record]) -> None:
         """The caller is gone: the next one gets the record at once."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
@@ -13,8 +15,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from services.common.errors import NotAllowed, NotFound, SuiteError, Unavailable
 from services.gateway.config import ClusterConfig
-from services.gateway.pixy.offers import Commit, Offers, start_of
-from services.gateway.pixy.options import client_options
+from services.gateway.pixy.offers import Commit, NotAssigned, Offers, Start, start_of
+from services.gateway.pixy.options import consumer_options
 
 log = structlog.get_logger(__name__)
 _POLL_SECONDS = 0.1
@@ -29,6 +31,15 @@ class Record:
     key: bytes | None
     value: bytes
     headers: tuple[tuple[str, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Offsets and metadata that somebody wants committed."""
+
+    topic: str
+    wanted: Mapping[int, Commit]
+    done: Future[None]
 
 
 class TopicReader:
@@ -52,26 +63,9 @@ class TopicReader:
         self._topic, self._earliest = topic, rules.new_group_start == "earliest"
         self._commit_seconds = rules.offsets_commit_interval_ms / 1_000
         self._options: dict[str, Any] = {
-            **client_options(config),
+            **consumer_options(config),
             "group.id": group,
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            # Every partition is assigned with an offset; this is for when retention overtakes us: take what is left.
-            "auto.offset.reset": "earliest",
-            # A member that comes or goes, also for another topic of the group, leaves the other partitions in peace.
-            "partition.assignment.strategy": "cooperative-sticky",
-            "session.timeout.ms": rules.session_timeout_ms,
-            # A member learns with a heartbeat that another one came; until all have, nobody new gets a partition.
-            "heartbeat.interval.ms": min(1_000, rules.session_timeout_ms // 3),
-            "isolation.level": rules.isolation_level,
-            # What is fetched ahead is fetched again after each pause.
-            "queued.min.messages": 1_000,
-            "queued.max.messages.kbytes": 16_384,
-            "fetch.message.max.bytes": 1_048_576,
-            "fetch.max.bytes": max(rules.max_record_bytes, 1_048_576),
-            "receive.message.max.bytes": max(rules.max_record_bytes, 1_048_576) + 1_048_576,
             "on_commit": self._committed,
-            **config.options,
         }
         self._log = log.bind(cluster=config.name, group=group, topic=topic)
         self._offers, self._lock, self._wake, self._ended = offers, lock, wake, ended
@@ -79,6 +73,8 @@ class TopicReader:
         self._paused: set[int] = set()
         self._committing: dict[int, Commit] | None = None
         self._next_commit_s = 0.0
+        self._asked: deque[_Asked] | None = deque()
+        self._member_id = ""
         self._thread = threading.Thread(target=self._run, name=f"consume-{group}-{topic}", daemon=True)
 
     def start(self) -> None:
@@ -93,6 +89,26 @@ class TopicReader:
     def go_on(self) -> None:
         """A record was taken from the buffer; any thread."""
         self._room.set()
+
+    @property
+    def member_id(self) -> str:
+        """How Kafka calls this member of the group; empty before it has joined."""
+        return self._member_id
+
+    def set_offsets(self, topic: str, wanted: Mapping[int, Commit]) -> Future[None]:
+        """Commit these as a member of the group, and go on from there if the topic is the one read here; any thread.
+
+        Cancelling the future before it runs takes that back. It raises NotAssigned for a partition of our topic that is
+        not ours now, KafkaException when Kafka refuses, Unavailable when the reader ends first; then nothing is set.
+        """
+        done: Future[None] = Future()
+        with self._lock:
+            if self._asked is None:
+                done.set_exception(Unavailable(f"topic {self._topic!r} is not read any more"))
+            else:
+                self._asked.append(_Asked(topic, wanted, done))
+        self._room.set()
+        return done
 
     def stop(self) -> None:
         """Commit, leave the group and end; any thread."""
@@ -117,10 +133,14 @@ class TopicReader:
             self._log.exception("reader crashed")
             failure = Unavailable(f"topic {self._topic!r}: {type(error).__name__}")
         finally:
+            self._refuse_asked()
             self._ended(failure)
 
     def _step(self, consumer: Consumer) -> None:
-        self._commit_now_and_then(consumer)
+        if self._asked:
+            self._serve_asked(consumer)
+        else:
+            self._commit_now_and_then(consumer)
         self._resume(consumer)
         with self._lock:
             full = [p for p in self._offers.overfull() if p not in self._paused]
@@ -199,9 +219,67 @@ class TopicReader:
     def _positions(self, commits: dict[int, Commit]) -> list[TopicPartition]:
         return [TopicPartition(self._topic, p, offset, metadata) for p, (offset, metadata) in commits.items()]
 
+    # ---- offsets set by somebody
+
+    def _serve_asked(self, consumer: Consumer) -> None:
+        # A commit that is on its way could be repeated by librdkafka and so land behind ours: its answer comes first.
+        while self._asked and self._committing is None:
+            with self._lock:
+                asked = self._asked.popleft()
+            if asked.done.set_running_or_notify_cancel():
+                self._serve_one(consumer, asked)
+
+    def _serve_one(self, consumer: Consumer, asked: _Asked) -> None:
+        try:
+            starts = self._starts(consumer, asked.wanted) if asked.topic == self._topic else {}
+            positions = [TopicPartition(asked.topic, p, *commit) for p, commit in asked.wanted.items()]
+            for part in consumer.commit(offsets=positions, asynchronous=False):
+                if part.error is not None:
+                    raise KafkaException(part.error)
+        except Exception as error:
+            asked.done.set_exception(error)
+            return
+        with self._lock:
+            for partition, start in starts.items():
+                self._offers.restart(partition, start)
+        asked.done.set_result(None)
+        self._seek(consumer, starts)
+
+    def _starts(self, consumer: Consumer, wanted: Mapping[int, Commit]) -> dict[int, Start]:
+        with self._lock:
+            elsewhere = sorted(wanted.keys() - set(self._offers.partitions))
+        if elsewhere:
+            raise NotAssigned(f"partitions {elsewhere} are not assigned to this gateway")
+        starts = {}
+        for partition, (offset, metadata) in wanted.items():
+            part = TopicPartition(self._topic, partition)
+            low, high = consumer.get_watermark_offsets(part, timeout=_ASK_SECONDS)
+            start = start_of(offset, metadata, low=low, high=high, earliest=self._earliest)
+            # What is committed stays as it was set, whatever its metadata is, until an ack changes it.
+            starts[partition] = replace(start, committed=True)
+        return starts
+
+    def _seek(self, consumer: Consumer, starts: Mapping[int, Start]) -> None:
+        paused = self._paused & starts.keys()
+        if paused:
+            self._paused -= paused
+            consumer.resume([TopicPartition(self._topic, p) for p in paused])
+        for partition, start in starts.items():
+            consumer.seek(TopicPartition(self._topic, partition, start.offset))
+        if starts:
+            self._log.info("offsets were set", partitions={p: s.offset for p, s in starts.items()})
+
+    def _refuse_asked(self) -> None:
+        with self._lock:
+            left, self._asked = self._asked or (), None
+        for asked in left:
+            if asked.done.set_running_or_notify_cancel():
+                asked.done.set_exception(Unavailable(f"topic {self._topic!r} is not read any more"))
+
     # ---- rebalances; Kafka calls these from within poll()
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._member_id = consumer.memberid() or ""
         if not partitions:
             return
         starts = []
