@@ -21,7 +21,17 @@ class WantedTopic:
 
 @dataclass(frozen=True)
 class ProduceConfig:
-    """How one cluster's producer behaves; fields as in GatewaySettings."""
+    """How one cluster's producer behaves; fields as in GatewaySettings, None is librdkafka's default.
+
+    Attributes:
+        batch_bytes: A batch of this size goes out whatever ``linger_ms`` says.
+        acks: Which replicas must have a record before it counts as written; only ``all`` is idempotent.
+        retries: How often a batch is sent again.
+        retry_backoff_ms: The pause before each of these.
+        replication_timeout_ms: How long the broker waits for its replicas.
+        partitioner: How the partition of a record is chosen; ``hash`` as Kafka-Pixy, by its key.
+        shutdown_seconds: Longest time to write what is queued at the stop; None is ``drain_seconds``.
+    """
 
     timeout_seconds: float = 30.0
     linger_ms: float = 1.0
@@ -29,12 +39,30 @@ class ProduceConfig:
     queue_kbytes: int = 65_536
     max_bytes: int = 1_000_000
     compression: str = "lz4"
+    batch_bytes: int | None = None
+    acks: Literal["all", "leader", "none"] = "all"
+    retries: int | None = None
+    retry_backoff_ms: int | None = None
+    replication_timeout_ms: int | None = None
+    partitioner: Literal["hash", "random", "roundrobin"] = "hash"
+    shutdown_seconds: float | None = None
 
 
 @dataclass(frozen=True)
 class ConsumeConfig:
-    """How one cluster's consumers behave; fields as in GatewaySettings."""
+    """How one cluster's consumers behave; fields as in GatewaySettings.
 
+    Attributes:
+        disabled: Nothing is consumed through this gateway.
+        fetch_bytes: How much of a partition is asked for at a time.
+        fetch_wait_ms: How long the broker may wait for new records before it answers.
+        retry_backoff_ms: The pause after a fetch that failed.
+    """
+
+    disabled: bool = False
+    fetch_bytes: int = 1_048_576
+    fetch_wait_ms: int = 500
+    retry_backoff_ms: int = 500
     long_polling_timeout_ms: int = 3_000
     ack_timeout_seconds: float = 300.0
     max_retries: int = -1

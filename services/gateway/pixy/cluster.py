@@ -17,6 +17,7 @@ from services.gateway.pixy.metrics import PixyMetrics
 from services.gateway.pixy.options import client_options
 from services.gateway.pixy.producer import RecordProducer
 from services.gateway.pixy.topics import create_topics, missing_topics
+from services.gateway.pixy.trouble import Trouble
 
 log = structlog.get_logger(__name__)
 _ASK_SECONDS = 3.0
@@ -35,12 +36,14 @@ class Cluster:
     def __init__(self, config: ClusterConfig, metrics: PixyMetrics) -> None:
         self.config = config
         self.failure: str | None = "Kafka has not answered yet"
+        self._trouble = Trouble()
         self._kafka_up = metrics.kafka_up.labels(config.name)
-        self._admin = AdminClient({**client_options(config), **config.options})
+        options: dict[str, Any] = {**client_options(config), "error_cb": self._trouble.note}
+        self._admin = AdminClient(options)
         self._partitions: dict[str, int] = {}
         self._asking = asyncio.Lock()
         own = metrics.cluster(config.name)
-        self.producer = RecordProducer(config, own)
+        self.producer = RecordProducer(config, own, self._partition_count)
         self.consumers = Consumers(config, own)
         self._log_ends = own.log_end = LogEnds(
             self._admin, read_committed=config.consume.isolation_level == "read_committed"
@@ -63,7 +66,7 @@ class Cluster:
                 await self._look()
                 self.failure = None
             except (KafkaException, Unavailable) as error:
-                self.failure = f"Kafka at {self.config.kafka}: {_reason(error)}"
+                self.failure = f"Kafka at {self.config.kafka}: {self._why(error)}"
             if self.failure != before:
                 self._kafka_up.set(self.failure is None)
                 if self.failure:
@@ -83,11 +86,21 @@ class Cluster:
                 raise Unavailable(f"topic {still[0].name} is not there yet")
 
     async def _list_topics(self) -> dict[str, int]:
-        metadata = await asyncio.to_thread(self._admin.list_topics, timeout=_ASK_SECONDS)
-        self._admin.poll(0)  # hands librdkafka's log lines over
+        try:
+            metadata = await asyncio.to_thread(self._admin.list_topics, timeout=_ASK_SECONDS)
+        finally:
+            self._admin.poll(0)  # hands librdkafka's log lines and errors over
+        self._trouble.forget()
         if not metadata.brokers:
             raise Unavailable("no broker answers")
         return {name: len(topic.partitions) for name, topic in metadata.topics.items() if topic.error is None}
+
+    def _partition_count(self, topic: str) -> int:
+        return self._partitions.get(topic, 0)
+
+    def _why(self, error: Exception) -> str:
+        cause = error.args[0] if error.args else error
+        return self._trouble.text or (cause.str() if isinstance(cause, KafkaError) else str(cause))
 
     async def has_topic(self, topic: str) -> bool:
         """Whether the topic exists; asks the cluster only about topics not seen before.
@@ -107,7 +120,7 @@ class Cluster:
         try:
             metadata: Any = await asyncio.to_thread(self._admin.list_topics, topic, timeout=_ASK_SECONDS)
         except KafkaException as error:
-            raise Unavailable(f"Kafka at {self.config.kafka}: {_reason(error)}") from error
+            raise Unavailable(f"Kafka at {self.config.kafka}: {self._why(error)}") from error
         found = metadata.topics[topic]
         if found.error is None:
             self._partitions[topic] = len(found.partitions)
@@ -116,10 +129,8 @@ class Cluster:
 
     async def drain(self, timeout_seconds: float) -> None:
         """Wait for acks of what was handed out, write what was accepted, commit and leave the groups."""
-        await asyncio.gather(self.consumers.drain(timeout_seconds), self.producer.close(timeout_seconds))
+        own = self.config.produce.shutdown_seconds
+        await asyncio.gather(
+            self.consumers.drain(timeout_seconds), self.producer.close(timeout_seconds if own is None else own)
+        )
         await self.consumers.close(_CLOSE_SECONDS)
-
-
-def _reason(error: Exception) -> str:
-    cause = error.args[0] if error.args else error
-    return cause.str() if isinstance(cause, KafkaError) else str(cause)

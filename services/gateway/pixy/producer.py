@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -15,7 +15,8 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from services.common.errors import Exhausted, InvalidRequest, NotAllowed, SuiteError, Unavailable
 from services.gateway.config import ClusterConfig
 from services.gateway.pixy.metrics import ClusterMetrics, Mode
-from services.gateway.pixy.options import client_options
+from services.gateway.pixy.options import producer_options
+from services.gateway.pixy.turns import Turns
 
 log = structlog.get_logger(__name__)
 Headers = Sequence[tuple[str, bytes]]
@@ -25,6 +26,9 @@ Report = tuple[asyncio.Future[Placed] | None, KafkaError | None, str, int, Place
 """Who waits for it (None: async), what went wrong, topic, bytes, where it was written."""
 
 _POLL_SECONDS = 0.1
+_SYNC_LINGER_MS = 5.0
+"""Where ``linger_ms`` is longer, a sync record and what was queued before it go out at once."""
+_FLUSH_SECONDS = 0.001
 _BAD_TOPIC = {
     KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION,
     KafkaError.TOPIC_EXCEPTION,
@@ -56,38 +60,29 @@ def produce_error(error: KafkaError, topic: str, size: int) -> SuiteError:
 
 
 class RecordProducer:
-    """Idempotent, acks=all; records of one key keep the order of the calls.
+    """Idempotent with acks of all replicas; records of one key keep the order of the calls.
 
     All methods but the constructor are for the event loop that called ``start``.
+
+    Args:
+        partitions: How many a topic has, 0 for one that is not known.
     """
 
-    def __init__(self, config: ClusterConfig, metrics: ClusterMetrics) -> None:
-        self._config, rules = config, config.produce
-        self._options: dict[str, Any] = {
-            **client_options(config),
-            "enable.idempotence": True,
-            "acks": "all",
-            # The partition Kafka-Pixy would take (sarama's hash): an empty key has a constant one, no key a random one,
-            # for each record and not for each batch.
-            "partitioner": "fnv1a_random",
-            "sticky.partitioning.linger.ms": 0,
-            "linger.ms": rules.linger_ms,
-            "compression.codec": rules.compression,
-            "delivery.timeout.ms": max(1, int(rules.timeout_seconds * 1_000)),
-            "message.max.bytes": rules.max_bytes,
-            "queue.buffering.max.messages": rules.queue_messages,
-            "queue.buffering.max.kbytes": rules.queue_kbytes,
-            "retry.backoff.max.ms": 1_000,
-            **config.options,
-        }
-        if self._options["linger.ms"] >= self._options["delivery.timeout.ms"]:
-            raise ValueError("produce_timeout_seconds is not longer than produce_linger_ms")
+    def __init__(
+        self, config: ClusterConfig, metrics: ClusterMetrics, partitions: Callable[[str], int] = lambda _: 0
+    ) -> None:
+        self._config, self._options = config, producer_options(config)
+        self._lingers = float(self._options["linger.ms"]) > _SYNC_LINGER_MS
+        self._turns = Turns(partitions) if config.produce.partitioner == "roundrobin" else None
         self._producer = Producer(self._options)
         self._metrics = metrics
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = threading.Event()
         self._reports: list[Report] = []
         self._unreported = 0
+        # The first is the event loop's, the second the thread's: their difference is what is still awaited.
+        self._sync_queued, self._sync_reported = 0, 0
+        self._sync_came = threading.Event()
         self._thread = threading.Thread(target=self._poll, name=f"produce-{config.name}", daemon=True)
 
     def start(self) -> None:
@@ -118,23 +113,40 @@ class RecordProducer:
     ) -> None:
         try:
             report = partial(self._report, future, len(value))
-            self._producer.produce(topic, value, key, on_delivery=report, headers=list(headers))
+            partition = -1 if self._turns is None else self._turns.next(topic)  # -1: librdkafka's partitioner
+            self._producer.produce(topic, value, key, partition, on_delivery=report, headers=list(headers))
         except BufferError as error:
             raise Exhausted(f"{self.queued} records wait for Kafka, the queue is full") from error
         except KafkaException as error:
             raise produce_error(error.args[0], topic, len(value)) from error
         self._metrics.writes(topic, "async" if future is None else "sync")
         self._unreported += 1
+        if self._lingers and future is not None:
+            self._sync_queued += 1
+            self._sync_came.set()
 
     def _report(self, future: asyncio.Future[Placed] | None, size: int, error: KafkaError | None, message: Any) -> None:
-        self._reports.append((future, error, message.topic(), size, (message.partition(), message.offset())))
+        offset = message.offset()
+        placed = (message.partition(), -1 if offset is None else offset)  # none: no replica was asked to tell it
+        self._reports.append((future, error, message.topic(), size, placed))
+        self._sync_reported += self._lingers and future is not None
 
     def _poll(self) -> None:
         while not self._stopping.is_set():
-            self._producer.poll(_POLL_SECONDS)
+            self._wait_for_reports()
             reports = self._hand_over()
             if any(error is not None and error.fatal() for _, error, *_ in reports):
                 self._renew()
+
+    def _wait_for_reports(self) -> None:
+        if not self._lingers:
+            self._producer.poll(_POLL_SECONDS)
+        elif self._sync_queued != self._sync_reported:
+            self._producer.flush(_FLUSH_SECONDS)  # while it runs, librdkafka lets no record linger
+        else:
+            self._sync_came.wait(_POLL_SECONDS)
+            self._sync_came.clear()
+            self._producer.poll(0)
 
     def _hand_over(self) -> list[Report]:
         """One hop to the event loop for all the reports of a poll."""
