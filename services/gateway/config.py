@@ -1,10 +1,11 @@
-"""What can be set: ``DEXORDER_GATEWAY_<NAME>``."""
+"""What can be set: ``DEXORDER_GATEWAY_<NAME>``, or in Kafka-Pixy's own file."""
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from pathlib import Path
+from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ModelWrapValidatorHandler, PrivateAttr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from services.common.config import ServiceSettings
@@ -14,6 +15,9 @@ from services.gateway.clusters import ConsumeConfig as ConsumeConfig
 from services.gateway.clusters import ProduceConfig as ProduceConfig
 from services.gateway.clusters import WantedTopic as WantedTopic
 from services.gateway.clusters import parse_topics as parse_topics
+from services.gateway.pixy_clusters import pixy_clusters
+from services.gateway.pixy_config import PixyConfig
+from services.gateway.pixy_file import read_pixy_file, with_pixy_file
 
 
 class GatewaySettings(ServiceSettings):
@@ -25,6 +29,10 @@ class GatewaySettings(ServiceSettings):
 
     listen: str = "127.0.0.1:50053"
     """host:port of the gRPC server; port 0 takes a free one."""
+    unix: Path | None = None
+    """Unix socket to serve as well; empty means none."""
+    pixy_config: Path | None = Field(default=None, validation_alias="DEXORDER_PIXY_CONFIG")
+    """Kafka-Pixy's YAML file, for the settings it speaks of (``docs/coming-from-kafka-pixy.md``); empty means none."""
     metrics_listen: str = "127.0.0.1:9466"
     """host:port of the Prometheus endpoint; empty serves none."""
     kafka: str = "127.0.0.1:9092"
@@ -76,14 +84,50 @@ class GatewaySettings(ServiceSettings):
     max_subscriptions: int = Field(default=256, ge=1)
     """Most pairs of group and topic that are read at the same time."""
 
+    _pixy: PixyConfig | None = PrivateAttr(default=None)
+
+    @field_validator("unix", "pixy_config", mode="before")
+    @classmethod
+    def _empty_is_none(cls, value: object) -> object:
+        return None if value == "" else value
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _as_the_file_says(cls, given: Any, build: ModelWrapValidatorHandler[Self]) -> Self:
+        path = given.get("pixy_config") or given.get("DEXORDER_PIXY_CONFIG")
+        if not path:
+            return build(given)
+        file = read_pixy_file(Path(path))
+        made = build(with_pixy_file(given, file, path))
+        made._pixy = file
+        return made
+
     @model_validator(mode="after")
     def _topics_parse(self) -> Self:
         parse_topics(self.topics)
         return self
 
+    @property
+    def pixy(self) -> PixyConfig | None:
+        """What Kafka-Pixy's file says, if there is one."""
+        return self._pixy
+
     def clusters(self) -> tuple[ClusterConfig, ...]:
         """The clusters; the first is the default one."""
-        produce = ProduceConfig(
+        own = ClusterConfig(
+            name=self.cluster,
+            kafka=self.kafka,
+            options=self.kafka_options,
+            topics=parse_topics(self.topics),
+            topic_replication=self.topic_replication,
+            poll_seconds=self.poll_seconds,
+            produce=self._produce(),
+            consume=self._consume(),
+        )
+        return (own,) if self._pixy is None else pixy_clusters(self._pixy, own)
+
+    def _produce(self) -> ProduceConfig:
+        return ProduceConfig(
             timeout_seconds=self.produce_timeout_seconds,
             linger_ms=self.produce_linger_ms,
             queue_messages=self.produce_queue_messages,
@@ -91,7 +135,9 @@ class GatewaySettings(ServiceSettings):
             max_bytes=self.produce_max_bytes,
             compression=self.produce_compression,
         )
-        consume = ConsumeConfig(
+
+    def _consume(self) -> ConsumeConfig:
+        return ConsumeConfig(
             long_polling_timeout_ms=self.long_polling_timeout_ms,
             ack_timeout_seconds=self.ack_timeout_seconds,
             max_retries=self.max_retries,
@@ -104,16 +150,4 @@ class GatewaySettings(ServiceSettings):
             session_timeout_ms=self.session_timeout_ms,
             max_subscriptions=self.max_subscriptions,
             max_record_bytes=max(self.max_message_bytes, 16 * 1024 * 1024),
-        )
-        return (
-            ClusterConfig(
-                name=self.cluster,
-                kafka=self.kafka,
-                options=self.kafka_options,
-                topics=parse_topics(self.topics),
-                topic_replication=self.topic_replication,
-                poll_seconds=self.poll_seconds,
-                produce=produce,
-                consume=consume,
-            ),
         )
