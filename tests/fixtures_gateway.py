@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import grpc
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from services.common.config import split_address
@@ -184,3 +184,24 @@ def commit_as_others_do(kafka: str, group: str, topic: str, offset: int, metadat
     with socket.create_connection(split_address(kafka), WAIT_SECONDS) as connection:
         connection.sendall(struct.pack(">i", len(request)) + request)
         assert connection.recv(1_000)[-2:] == b"\0\0"
+
+
+def records(kafka: str, topic: str, partitions: int = 1) -> list[Any]:
+    """Everything the first partitions of a topic have, as confluent-kafka's messages; aborted records too."""
+    options = {"bootstrap.servers": kafka, "group.id": "unused", "log_level": 2, "fetch.wait.max.ms": 10}
+    consumer = Consumer({**options, "enable.partition.eof": True, "isolation.level": "read_uncommitted"})
+    try:
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
+        found: list[Any] = []
+        read: set[int] = set()
+        while len(read) < partitions:
+            message = consumer.poll(WAIT_SECONDS)
+            assert message is not None, f"{topic} has no end"
+            if (error := message.error()) is None:
+                found.append(message)
+            else:
+                assert error.code() == KafkaError._PARTITION_EOF, error.str()
+                read.add(message.partition())
+        return found
+    finally:
+        consumer.close()

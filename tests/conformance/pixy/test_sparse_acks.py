@@ -14,8 +14,8 @@ pytestmark = pytest.mark.kafka
 
 def delete_before(kafka: str, topic: str, offset: int) -> None:
     """Let the log begin here, as retention does."""
-    part = TopicPartition(topic, 0, offset)
-    AdminClient({"bootstrap.servers": kafka}).delete_records([part])[part].result(WAIT_SECONDS)
+    admin, part = AdminClient({"bootstrap.servers": kafka}), TopicPartition(topic, 0, offset)
+    admin.delete_records([part])[part].result(WAIT_SECONDS)
 
 
 def test_many_gaps_survive_a_stop(

@@ -15,8 +15,8 @@ pytestmark = pytest.mark.kafka
 
 def members(kafka: str, group: str) -> int:
     """How many members Kafka has for the group."""
-    described = AdminClient({"bootstrap.servers": kafka}).describe_consumer_groups([group])
-    return len(described[group].result(WAIT_SECONDS).members)
+    admin = AdminClient({"bootstrap.servers": kafka})
+    return len(admin.describe_consumer_groups([group])[group].result(WAIT_SECONDS).members)
 
 
 def test_first_request_joins_and_silence_leaves(
