@@ -17,7 +17,7 @@ from services.gateway.pixy.metrics import PixyMetrics
 from services.gateway.pixy.options import client_options
 from services.gateway.pixy.producer import RecordProducer
 from services.gateway.pixy.topics import create_topics, missing_topics
-from services.gateway.pixy.trouble import Trouble
+from services.gateway.pixy.trouble import Trouble, reason
 
 log = structlog.get_logger(__name__)
 _ASK_SECONDS = 3.0
@@ -99,8 +99,7 @@ class Cluster:
         return self._partitions.get(topic, 0)
 
     def _why(self, error: Exception) -> str:
-        cause = error.args[0] if error.args else error
-        return self._trouble.text or (cause.str() if isinstance(cause, KafkaError) else str(cause))
+        return self._trouble.text or reason(error)
 
     async def has_topic(self, topic: str) -> bool:
         """Whether the topic exists; asks the cluster only about topics not seen before.

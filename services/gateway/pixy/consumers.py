@@ -24,13 +24,23 @@ class Consumers:
         self._kafka_up = False
         metrics.readings = lambda: list(self._open.values())
 
+    def refuse_if_disabled(self) -> None:
+        """Whatever the topic is.
+
+        Raises:
+            Unavailable: This gateway may not consume from the cluster.
+        """
+        if self._config.consume.disabled:
+            raise Unavailable(f"consuming from cluster {self._config.name!r} is disabled by configuration")
+
     def subscription(self, group: str, topic: str) -> Subscription:
         """The subscription, joined now if there is none.
 
         Raises:
-            Unavailable: The gateway stops.
+            Unavailable: The gateway stops, or may not consume.
             Exhausted: Too many subscriptions.
         """
+        self.refuse_if_disabled()
         if self._stopping:
             raise Unavailable("the gateway is stopping")
         found = self._open.get((group, topic))

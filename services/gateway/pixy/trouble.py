@@ -29,3 +29,9 @@ class Trouble:
     def forget(self) -> None:
         """The cluster has answered."""
         self.text = ""
+
+
+def reason(error: Exception) -> str:
+    """What an exception of librdkafka, or another one, says."""
+    cause = error.args[0] if error.args else error
+    return cause.str() if isinstance(cause, KafkaError) else str(cause)
