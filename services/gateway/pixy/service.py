@@ -59,6 +59,7 @@ class KafkaPixy(rpc.KafkaPixyServicer):
         """Ack an earlier record if asked to, then wait for the next one; NOT_FOUND when the long poll is over."""
         cluster = self._cluster(request.cluster)
         self._refuse_if_stopping()
+        cluster.consumers.refuse_if_disabled()
         group, topic = _group(request.group), _topic(request.topic)
         acks_earlier = not (request.no_ack or request.auto_ack)
         if acks_earlier:
@@ -139,11 +140,12 @@ def _after_answer(subscription: Subscription, delivery: Delivery[Record], done: 
 
 def _answer(delivery: Delivery[Record]) -> pb.ConsRs:
     record = delivery.record
+    key = record.key()
     return pb.ConsRs(
         partition=delivery.partition,
         offset=delivery.offset,
-        key_value=record.key or b"",
-        key_undefined=record.key is None,
-        message=record.value,
-        headers=[pb.RecordHeader(key=name, value=value) for name, value in record.headers],
+        key_value=key or b"",
+        key_undefined=key is None,
+        message=record.value() or b"",
+        headers=[pb.RecordHeader(key=name, value=value or b"") for name, value in record.headers() or ()],
     )

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -20,17 +20,26 @@ from services.gateway.pixy.options import consumer_options
 
 log = structlog.get_logger(__name__)
 _POLL_SECONDS = 0.1
-_BATCH = 64
+_MOST_RECORDS = 1_000
 _ASK_SECONDS = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """What a Kafka record says; a null key is None, a null value empty."""
+class Record(Protocol):
+    """A record as Kafka's client has it; it is read where it is answered. Its length is its value's."""
 
-    key: bytes | None
-    value: bytes
-    headers: tuple[tuple[str, bytes], ...]
+    def __len__(self) -> int: ...
+
+    def key(self) -> bytes | None:
+        """None: it has none."""
+
+    def value(self) -> bytes | None:
+        """None: a null value."""
+
+    def headers(self) -> list[tuple[str, bytes | None]] | None:
+        """In order; None: it has none."""
+
+    def timestamp(self) -> tuple[int, int]:
+        """Its kind, 0 for none, and milliseconds since the epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,11 +164,15 @@ class TopicReader:
         first: Any = consumer.poll(_POLL_SECONDS)
         if first is None:
             return
-        messages: list[Any] = [m for m in (first, *consumer.consume(_BATCH - 1, 0)) if self._is_record(m)]
-        records = [(m.partition(), m.offset(), _record(m)) for m in messages]
+        fetched: dict[int, list[tuple[int, Record]]] = {}
+        for message in (first, *consumer.consume(min(self._offers.buffer.records, _MOST_RECORDS) - 1, 0)):
+            if (error := message.error()) is None:
+                fetched.setdefault(message.partition(), []).append((message.offset(), message))
+            else:
+                self._heed(error)
         with self._lock:
-            for partition, offset, record in records:
-                self._offers.fetched(partition, offset, record)
+            for partition, records in fetched.items():
+                self._offers.fetched(partition, records)
             self._wake()
 
     def _resume(self, consumer: Consumer) -> None:
@@ -171,10 +184,7 @@ class TopicReader:
             self._paused.difference_update(ready)
             consumer.resume([TopicPartition(self._topic, p) for p in ready])
 
-    def _is_record(self, message: Any) -> bool:
-        error: KafkaError | None = message.error()
-        if error is None:
-            return True
+    def _heed(self, error: KafkaError) -> None:
         if error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
             raise NotFound(f"topic {self._topic!r} does not exist")
         if error.code() in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED):
@@ -182,7 +192,6 @@ class TopicReader:
         if error.fatal():
             raise Unavailable(f"topic {self._topic!r}: {error.str()}")
         self._log.warning("Kafka reports", reason=error.str())  # librdkafka goes on by itself
-        return False
 
     # ---- commits
 
@@ -326,8 +335,3 @@ def _metadata(part: TopicPartition) -> str:
         return part.metadata or ""
     except UnicodeDecodeError as error:
         return error.object.decode(errors="replace")
-
-
-def _record(message: Any) -> Record:
-    headers = tuple((name, value or b"") for name, value in message.headers() or ())
-    return Record(message.key(), message.value() or b"", headers)

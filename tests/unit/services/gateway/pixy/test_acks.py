@@ -20,15 +20,12 @@ def tracker(offset: int = 0, acked: tuple[tuple[int, int], ...] = (), **rules: i
 
 
 def offer(to: AckTracker[str], *offsets: int, now_ns: int = 0) -> list[int]:
-    return [o for o in offsets if to.offer(o, f"record {o}", now_ns=now_ns)]
+    return [o for o in offsets if to.offer([(o, f"record {o}")], now_ns=now_ns)]
 
 
 def redeliver(of: AckTracker[str], now_ns: int) -> int | None:
     found = of.redeliver(now_ns=now_ns)
-    if found is None:
-        return None
-    of.redelivered(found, now_ns=now_ns)
-    return found.offset
+    return None if found is None else found.first
 
 
 @pytest.mark.parametrize(
@@ -109,12 +106,12 @@ def test_records_are_due_again_after_the_timeout_lowest_first() -> None:
 def test_record_given_back_is_due_at_once_and_not_counted_as_a_retry() -> None:
     of = tracker(max_retries=0)
     offer(of, 0, 1)
-    of.give_back(1, now_ns=5)
+    of.give_back(1, 1, now_ns=5)
     assert of.give_up(now_ns=5) == []
     assert redeliver(of, 5) == 1
     assert redeliver(of, 5) is None
-    of.give_back(9, now_ns=5)  # not pending: nothing happens
-    assert [o.offset for o in of.give_up(now_ns=5 + TIMEOUT)] == [0, 1]
+    of.give_back(9, 9, now_ns=5)  # not pending: nothing happens
+    assert [run.first for run in of.give_up(now_ns=5 + TIMEOUT)] == [0, 1]
 
 
 def test_record_is_given_up_after_its_last_retry() -> None:
@@ -124,7 +121,7 @@ def test_record_is_given_up_after_its_last_retry() -> None:
         assert of.give_up(now_ns=retry * TIMEOUT) == []
         assert redeliver(of, retry * TIMEOUT) == 0
     assert of.give_up(now_ns=3 * TIMEOUT - 1) == []
-    assert [o.record for o in of.give_up(now_ns=3 * TIMEOUT)] == ["record 0"]
+    assert [run.records for run in of.give_up(now_ns=3 * TIMEOUT)] == [[(0, "record 0")]]
     assert of.position() == (1, "")
 
 
@@ -151,7 +148,7 @@ class AgainstASet(RuleBasedStateMachine):
     def offer_next(self, hole: int) -> None:
         self.acked.update(range(self.next, self.next + hole))
         offset = self.next + hole
-        offered = self.tracker.offer(offset, "", now_ns=self.now)
+        offered = self.tracker.offer([(offset, "")], now_ns=self.now) is not None
         assert offered == (offset not in self.acked)
         if offered:
             self.pending[offset] = self.now + TIMEOUT
@@ -184,7 +181,7 @@ class AgainstASet(RuleBasedStateMachine):
     @precondition(lambda self: self.pending)
     def give_back(self, data: st.DataObject) -> None:
         offset = data.draw(st.sampled_from(sorted(self.pending)))
-        self.tracker.give_back(offset, now_ns=self.now)
+        self.tracker.give_back(offset, offset, now_ns=self.now)
         self.pending[offset] = self.now
 
     @rule()

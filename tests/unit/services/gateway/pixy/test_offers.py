@@ -5,26 +5,25 @@ from __future__ import annotations
 import pytest
 
 from services.gateway.pixy.acks import AckRules
-from services.gateway.pixy.offers import Delivery, NotAssigned, Offers, Start, start_of
+from services.gateway.pixy.offers import Ask, Buffer, Delivery, NotAssigned, Offers, Start, start_of
 
 TIMEOUT = 100
 
 
 def offers(*partitions: int, buffer: int = 4, **rules: int) -> Offers[str]:
-    made: Offers[str] = Offers(AckRules(**{"ack_timeout_ns": TIMEOUT, **rules}), buffer=buffer)
+    made: Offers[str] = Offers(AckRules(**{"ack_timeout_ns": TIMEOUT, **rules}), buffer=Buffer(buffer))
     for partition in partitions:
         made.assign(partition, Start(0, committed=True))
     return made
 
 
 def fetch(into: Offers[str], partition: int, *offsets: int) -> None:
-    for offset in offsets:
-        into.fetched(partition, offset, f"{partition}:{offset}")
+    into.fetched(partition, [(offset, f"{partition}:{offset}") for offset in offsets])
 
 
 def take(of: Offers[str], count: int, now_ns: int = 0) -> list[str]:
-    found = [of.next(now_ns=now_ns) for _ in range(count)]
-    return [delivery.record for delivery in found if delivery]
+    found = [delivery for _ in range(count) for delivery in of.take(Ask(), now_ns=now_ns)]
+    return [delivery.record for delivery in found]
 
 
 @pytest.mark.parametrize(
@@ -61,11 +60,11 @@ def test_due_record_comes_before_new_ones() -> None:
     of = offers(0)
     fetch(of, 0, 0, 1, 2)
     assert take(of, 2) == ["0:0", "0:1"]
-    assert of.next(now_ns=TIMEOUT) == Delivery(0, 0, "0:0", "timeout")
-    of.give_back(0, 0, now_ns=TIMEOUT)
-    assert of.next(now_ns=TIMEOUT) == Delivery(0, 0, "0:0", "given_back")
-    assert of.next(now_ns=TIMEOUT) == Delivery(0, 1, "0:1", "timeout")
-    assert of.next(now_ns=TIMEOUT) == Delivery(0, 2, "0:2")
+    assert of.take(Ask(), now_ns=TIMEOUT) == [Delivery(0, [(0, "0:0")], "timeout")]
+    of.give_back(Delivery(0, [(0, "")]), now_ns=TIMEOUT)
+    assert of.take(Ask(), now_ns=TIMEOUT) == [Delivery(0, [(0, "0:0")], "given_back")]
+    assert of.take(Ask(), now_ns=TIMEOUT) == [Delivery(0, [(1, "0:1")], "timeout")]
+    assert of.take(Ask(), now_ns=TIMEOUT) == [Delivery(0, [(2, "0:2")])]
 
 
 def test_full_partition_does_not_stop_the_others() -> None:
@@ -116,7 +115,7 @@ def test_revoked_partition_is_forgotten() -> None:
     take(of, 1)
     of.revoke(0)
     fetch(of, 0, 1)
-    of.give_back(0, 0, now_ns=0)
+    of.give_back(Delivery(0, [(0, "")]), now_ns=0)
     assert (take(of, 2), of.pending, of.partitions) == ([], 0, [1])
     with pytest.raises(NotAssigned, match="partition 0"):
         of.ack(0, 0)
@@ -135,5 +134,5 @@ def test_records_given_up_are_named() -> None:
     fetch(of, 1, 0)
     take(of, 1)
     assert of.waits_for_ack == TIMEOUT
-    assert [(p, o.offset) for p, o in of.give_up(now_ns=TIMEOUT)] == [(1, 0)]
+    assert [(p, run.first) for p, run in of.give_up(now_ns=TIMEOUT)] == [(1, 0)]
     assert of.waits_for_ack == 0

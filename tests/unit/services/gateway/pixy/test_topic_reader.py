@@ -11,7 +11,7 @@ import pytest
 from services.common.errors import SuiteError
 from services.gateway.config import ClusterConfig, ConsumeConfig
 from services.gateway.pixy.acks import AckRules
-from services.gateway.pixy.offers import Offers
+from services.gateway.pixy.offers import Ask, Buffer, Offers
 from services.gateway.pixy.topic_reader import Record, TopicReader
 from tests.fixtures_gateway import WAIT_SECONDS
 
@@ -30,7 +30,7 @@ def test_full_buffers_pause_fetching_and_nothing_is_skipped(
         failures.append(failure)
         ended.set()
 
-    offers: Offers[Record] = Offers(AckRules(ack_timeout_ns=10**12, max_pending=10**6), buffer=64)
+    offers: Offers[Record] = Offers(AckRules(ack_timeout_ns=10**12, max_pending=10**6), buffer=Buffer(64))
     config = ClusterConfig("default", kafka, consume=ConsumeConfig(new_group_start="earliest"))
     reader = TopicReader(config, topic, topic, offers, lock, fetched.set, end)
     reader.start()
@@ -46,10 +46,10 @@ def test_full_buffers_pause_fetching_and_nothing_is_skipped(
             pauses += 1
         fetched.clear()
         with lock:
-            delivery = offers.next(now_ns=0)
-        if delivery is None:
+            deliveries = offers.take(Ask(), now_ns=0)
+        if not deliveries:
             fetched.wait(0.05)
-        else:
+        for delivery in deliveries:
             found[delivery.partition].append(delivery.offset)
             reader.go_on()
     reader.stop()
