@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import structlog
@@ -11,11 +12,14 @@ from confluent_kafka.admin import AdminClient
 
 from services.common.errors import Unavailable
 from services.gateway.config import ClusterConfig
+from services.gateway.pixy.admin import Admin
+from services.gateway.pixy.admin_views import WantedOffset, check_wanted, commits_of
 from services.gateway.pixy.consumers import Consumers
 from services.gateway.pixy.log_ends import LogEnds
 from services.gateway.pixy.metrics import PixyMetrics
 from services.gateway.pixy.options import client_options
 from services.gateway.pixy.producer import RecordProducer
+from services.gateway.pixy.set_offsets import set_offsets
 from services.gateway.pixy.topics import create_topics, missing_topics
 from services.gateway.pixy.trouble import Trouble, reason
 
@@ -40,6 +44,7 @@ class Cluster:
         self._kafka_up = metrics.kafka_up.labels(config.name)
         options: dict[str, Any] = {**client_options(config), "error_cb": self._trouble.note}
         self._admin = AdminClient(options)
+        self.admin = Admin(config, self._admin, lambda: self.failure)
         self._partitions: dict[str, int] = {}
         self._asking = asyncio.Lock()
         own = metrics.cluster(config.name)
@@ -125,6 +130,21 @@ class Cluster:
             self._partitions[topic] = len(found.partitions)
         # A topic the broker is just creating has no leader yet; it is there.
         return found.error is None or found.error.code() == KafkaError.LEADER_NOT_AVAILABLE
+
+    async def set_offsets(self, group: str, topic: str, wanted: Sequence[WantedOffset]) -> None:
+        """Set a group's commits, all or none; what this gateway reads goes on from there at once.
+
+        Raises:
+            InvalidRequest: A field is out of range; it says which.
+            NotFound: There is no such topic.
+            Conflict: Members elsewhere are in the way.
+            Unavailable: Kafka does not answer, or the group does not come to rest.
+        """
+        check_wanted(wanted)
+        async with self.admin.call():
+            commits = commits_of(wanted, topic, await self.admin.logs(topic))
+            if commits:
+                await set_offsets(self.admin, self.consumers, group, topic, commits)
 
     async def drain(self, timeout_seconds: float) -> None:
         """Wait for acks of what was handed out, write what was accepted, commit and leave the groups."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import grpc
 
 from services.common.errors import InvalidRequest, NotFound, Unavailable
 from services.gateway.config import TOPIC_NAME
+from services.gateway.pixy.admin_views import OffsetsView, TopicView, WantedOffset
 from services.gateway.pixy.cluster import Cluster
 from services.gateway.pixy.offers import Delivery, NotAssigned
 from services.gateway.pixy.subscription import Subscription
@@ -18,6 +19,8 @@ from services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
 
 Context = grpc.aio.ServicerContext[Any, Any]
 NAME = pb.DESCRIPTOR.services_by_name["KafkaPixy"].full_name
+_CONFIG_VERSION = 1
+"""Of the form in which ZooKeeper kept a topic's configuration; there was only this one."""
 
 
 class KafkaPixy(rpc.KafkaPixyServicer):
@@ -33,7 +36,7 @@ class KafkaPixy(rpc.KafkaPixyServicer):
         self._stopping = False
 
     def stop_taking(self) -> None:
-        """From now on only Ack is served; calls that wait for a record end."""
+        """Refuse what produces, consumes or sets offsets from now on; calls that wait for a record end."""
         self._stopping = True
         for cluster in self._clusters.values():
             cluster.consumers.stop_taking()
@@ -85,6 +88,50 @@ class KafkaPixy(rpc.KafkaPixyServicer):
         _check_place("partition", request.partition, "offset", request.offset)
         cluster.consumers.subscribed(group, topic).ack(request.partition, request.offset)
         return pb.AckRs()
+
+    async def GetOffsets(self, request: pb.GetOffsetsRq, context: Context) -> pb.GetOffsetsRs:  # noqa: N802
+        """How far a group is in every partition of a topic."""
+        cluster = self._cluster(request.cluster)
+        group, topic = _group(request.group), _topic(request.topic)
+        async with cluster.admin.call():
+            found = await cluster.admin.offsets(group, topic)
+        return pb.GetOffsetsRs(offsets=map(_offsets_answer, found))
+
+    async def SetOffsets(self, request: pb.SetOffsetsRq, context: Context) -> pb.SetOffsetsRs:  # noqa: N802
+        """Set a group's commits in a topic, all that are given or none."""
+        cluster = self._cluster(request.cluster)
+        self._refuse_if_stopping()
+        group, topic = _group(request.group), _topic(request.topic)
+        wanted = [WantedOffset(each.partition, each.offset, each.metadata) for each in request.offsets]
+        await cluster.set_offsets(group, topic, wanted)
+        return pb.SetOffsetsRs()
+
+    async def ListTopics(self, request: pb.ListTopicRq, context: Context) -> pb.ListTopicRs:  # noqa: N802
+        """All topics."""
+        cluster = self._cluster(request.cluster)
+        async with cluster.admin.call():
+            found = await cluster.admin.topics()
+        return pb.ListTopicRs(
+            topics={
+                name: _topic_answer(topic, with_partitions=request.with_partitions) for name, topic in found.items()
+            }
+        )
+
+    async def GetTopicMetadata(self, request: pb.GetTopicMetadataRq, context: Context) -> pb.GetTopicMetadataRs:  # noqa: N802
+        """One topic."""
+        cluster = self._cluster(request.cluster)
+        name = _topic(request.topic)
+        async with cluster.admin.call():
+            found = await cluster.admin.topic(name)
+        return _topic_answer(found, with_partitions=request.with_partitions)
+
+    async def ListConsumers(self, request: pb.ListConsumersRq, context: Context) -> pb.ListConsumersRs:  # noqa: N802
+        """Who reads which partitions of a topic; NOT_FOUND for a group that reads none."""
+        cluster = self._cluster(request.cluster)
+        topic = _topic(request.topic)
+        async with cluster.admin.call():
+            found = await cluster.admin.consumers(topic, request.group)
+        return pb.ListConsumersRs(groups={group: _group_answer(consumers) for group, consumers in found.items()})
 
     def _cluster(self, name: str) -> Cluster:
         if not name:
@@ -148,4 +195,36 @@ def _answer(delivery: Delivery[Record]) -> pb.ConsRs:
         key_undefined=key is None,
         message=record.value() or b"",
         headers=[pb.RecordHeader(key=name, value=value or b"") for name, value in record.headers() or ()],
+    )
+
+
+def _offsets_answer(view: OffsetsView) -> pb.PartitionOffset:
+    return pb.PartitionOffset(
+        partition=view.partition,
+        begin=view.begin,
+        end=view.end,
+        count=view.end - view.begin,
+        offset=view.offset,
+        lag=view.lag,
+        metadata=view.metadata,
+        sparse_acks=view.sparse_acks,
+    )
+
+
+def _topic_answer(view: TopicView, *, with_partitions: bool) -> pb.GetTopicMetadataRs:
+    answer = pb.GetTopicMetadataRs()
+    if view.config is not None:
+        answer.version = _CONFIG_VERSION
+        answer.config.update(view.config)
+    if with_partitions:
+        for each in view.partitions:
+            answer.partitions.add(
+                partition=each.partition, leader=each.leader, replicas=each.replicas, isr=each.in_sync
+            )
+    return answer
+
+
+def _group_answer(consumers: Mapping[str, list[int]]) -> pb.ConsumerGroups:
+    return pb.ConsumerGroups(
+        consumers={name: pb.ConsumerPartitions(partitions=partitions) for name, partitions in consumers.items()}
     )

@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from services.common.errors import NotAllowed, NotFound, SuiteError, Unavailable
 from services.gateway.config import ClusterConfig
+from services.gateway.pixy.committing import commit_now, committed, metadata_of
 from services.gateway.pixy.offers import Commit, NotAssigned, Offers, Start, start_of
 from services.gateway.pixy.options import consumer_options
 
@@ -22,6 +23,7 @@ log = structlog.get_logger(__name__)
 _POLL_SECONDS = 0.1
 _MOST_RECORDS = 1_000
 _ASK_SECONDS = 10.0
+_SET_SECONDS = 3.0
 
 
 class Record(Protocol):
@@ -242,9 +244,7 @@ class TopicReader:
         try:
             starts = self._starts(consumer, asked.wanted) if asked.topic == self._topic else {}
             positions = [TopicPartition(asked.topic, p, *commit) for p, commit in asked.wanted.items()]
-            for part in consumer.commit(offsets=positions, asynchronous=False):
-                if part.error is not None:
-                    raise KafkaException(part.error)
+            commit_now(consumer, positions, _SET_SECONDS)
         except Exception as error:
             asked.done.set_exception(error)
             return
@@ -262,7 +262,7 @@ class TopicReader:
         starts = {}
         for partition, (offset, metadata) in wanted.items():
             part = TopicPartition(self._topic, partition)
-            low, high = consumer.get_watermark_offsets(part, timeout=_ASK_SECONDS)
+            low, high = consumer.get_watermark_offsets(part, timeout=_SET_SECONDS)
             start = start_of(offset, metadata, low=low, high=high, earliest=self._earliest)
             # What is committed stays as it was set, whatever its metadata is, until an ack changes it.
             starts[partition] = replace(start, committed=True)
@@ -292,11 +292,9 @@ class TopicReader:
         if not partitions:
             return
         starts = []
-        for part in consumer.committed(partitions, timeout=_ASK_SECONDS):
-            if part.error is not None:
-                raise KafkaException(part.error)
+        for part in committed(consumer, partitions, _ASK_SECONDS):
             low, high = consumer.get_watermark_offsets(part, timeout=_ASK_SECONDS)
-            start = start_of(part.offset, _metadata(part), low=low, high=high, earliest=self._earliest)
+            start = start_of(part.offset, metadata_of(part), low=low, high=high, earliest=self._earliest)
             if start.remark:
                 self._log.warning("commit not used as it is", partition=part.partition, reason=start.remark)
             starts.append((part.partition, start))
@@ -327,11 +325,3 @@ class TopicReader:
             owned = [TopicPartition(self._topic, p) for p in self._offers.partitions]
         self._commit_last(consumer, self._forget(owned))
         consumer.close()
-
-
-def _metadata(part: TopicPartition) -> str:
-    """A commit's metadata; bytes that are no text can only be somebody else's."""
-    try:
-        return part.metadata or ""
-    except UnicodeDecodeError as error:
-        return error.object.decode(errors="replace")
