@@ -19,6 +19,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from services.common.config import split_address
 from services.gateway.config import GatewaySettings
 from services.gateway.server import gateway
+from services.gen.dexorder.kafka.v1 import kafka_service_pb2_grpc as kafka_rpc
 from services.gen.kafkapixy import kafkapixy_pb2 as pb
 from services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
 
@@ -33,6 +34,7 @@ class GatewayUser:
 
     Attributes:
         stub: Plain (not asyncio) stub.
+        streams: One for the streaming service.
     """
 
     def connect(self, address: str) -> None:
@@ -40,6 +42,7 @@ class GatewayUser:
         self.address = address
         self._channel = grpc.insecure_channel(address)
         self.stub = rpc.KafkaPixyStub(self._channel)
+        self.streams = kafka_rpc.KafkaServiceStub(self._channel)
 
     def wait_for_health(self, status: int) -> None:
         """Watch until the gateway is SERVING, or not."""
@@ -164,11 +167,11 @@ def committed(kafka: str, topic: str) -> tuple[int, str]:
         consumer.close()
 
 
-def until(condition: Callable[[], bool]) -> None:
+def until(condition: Callable[[], bool], seconds: float = WAIT_SECONDS, explain: Callable[[], str] = str) -> None:
     """Poll; for what happens in the background without telling anyone."""
-    deadline = time.monotonic() + WAIT_SECONDS
+    deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline
+        assert time.monotonic() < deadline, f"not within {seconds} s\n{explain()}"
         time.sleep(0.02)
 
 
@@ -193,7 +196,7 @@ def records(kafka: str, topic: str, partitions: int = 1) -> list[Any]:
     try:
         consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
         found: list[Any] = []
-        read: set[int] = set()
+        read: set[int | None] = set()
         while len(read) < partitions:
             message = consumer.poll(WAIT_SECONDS)
             assert message is not None, f"{topic} has no end"

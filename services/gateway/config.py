@@ -60,6 +60,10 @@ class GatewaySettings(ServiceSettings):
     """Largest record, key and value, in bytes; keep it within the topics' own limit (1,048,588 by default)."""
     produce_compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "lz4"
     """How batches are compressed."""
+    produce_stream_records: int = Field(default=10_000, ge=1)
+    """Most records of a Produce stream that wait for their answers; then no more is read of it."""
+    produce_stream_kbytes: int = Field(default=16_384, ge=1)
+    """Most KiB of records of a Produce stream that wait for their answers; then no more is read of it."""
 
     long_polling_timeout_ms: int = Field(default=3_000, ge=0)
     """How long, in milliseconds, a ConsumeNAck waits for a record before it is NOT_FOUND."""
@@ -68,7 +72,11 @@ class GatewaySettings(ServiceSettings):
     max_retries: int = Field(default=-1, ge=-1)
     """Offers of a record after the first; then it is acked by the gateway, logged and dropped. -1 is endless."""
     max_pending_messages: int = Field(default=300, ge=1)
-    """Most unacked records of a partition; then it offers no new ones."""
+    """Most records of a partition that unary callers have and did not ack; then it offers them no new ones."""
+    stream_max_pending_messages: int = Field(default=10_000, ge=1)
+    """Most records that a Consume stream has and did not ack, whatever its credit; then it gets no new ones."""
+    stream_max_pending_kbytes: int = Field(default=65_536, ge=1)
+    """Most KiB of records that a Consume stream has and did not ack; then it gets no new ones."""
     subscription_timeout_seconds: float = Field(default=15.0, gt=0)
     """After this many seconds without a ConsumeNAck the gateway leaves the group."""
     channel_buffer_size: int = Field(default=64, ge=1)
@@ -134,6 +142,8 @@ class GatewaySettings(ServiceSettings):
             queue_kbytes=self.produce_queue_kbytes,
             max_bytes=self.produce_max_bytes,
             compression=self.produce_compression,
+            stream_records=self.produce_stream_records,
+            stream_kbytes=self.produce_stream_kbytes,
         )
 
     def _consume(self) -> ConsumeConfig:
@@ -142,6 +152,8 @@ class GatewaySettings(ServiceSettings):
             ack_timeout_seconds=self.ack_timeout_seconds,
             max_retries=self.max_retries,
             max_pending_messages=self.max_pending_messages,
+            stream_max_pending_messages=self.stream_max_pending_messages,
+            stream_max_pending_kbytes=self.stream_max_pending_kbytes,
             subscription_timeout_seconds=self.subscription_timeout_seconds,
             channel_buffer_size=self.channel_buffer_size,
             offsets_commit_interval_ms=self.offsets_commit_interval_ms,

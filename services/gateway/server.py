@@ -15,10 +15,13 @@ from prometheus_client import CollectorRegistry
 from services.common.config import BadSettings
 from services.common.lifecycle import RunningServer, grpc_server, stop_signal
 from services.gateway.config import GatewaySettings
+from services.gateway.kafka import service as kafka
+from services.gateway.kafka.service import KafkaService
 from services.gateway.pixy.cluster import Cluster
 from services.gateway.pixy.metrics import PixyMetrics
 from services.gateway.pixy.service import NAME, KafkaPixy
 from services.gateway.pixy.trouble import reason
+from services.gen.dexorder.kafka.v1 import kafka_service_pb2_grpc as kafka_rpc
 from services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
 
 log = structlog.get_logger(__name__)
@@ -30,19 +33,20 @@ _THREADS = 4
 async def gateway(settings: GatewaySettings) -> AsyncIterator[RunningServer]:
     """Serve until the block ends.
 
-    Then, in this order: Produce and ConsumeNAck are refused and health says so; what was handed out may still be acked
+    Then, in this order: all calls but Ack are refused and health says so; what was handed out may still be acked
     and what was accepted is written, for ``drain_seconds``; acks are committed and the groups left; the server closes.
     """
     registry = CollectorRegistry()
     clusters = _clusters(settings, PixyMetrics(registry))
-    service = KafkaPixy(clusters)
+    service, streams = KafkaPixy(clusters), KafkaService(clusters)
     # Each cluster that does not answer keeps a thread, at the stop two; those that do must not wait for them.
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_THREADS + _THREADS * len(clusters)))
     sockets = [f"unix:{settings.unix}"] if settings.unix else []
 
     def register(server: grpc.aio.Server) -> Sequence[str]:
         rpc.add_KafkaPixyServicer_to_server(service, server)
-        return [NAME]
+        kafka_rpc.add_KafkaServiceServicer_to_server(streams, server)
+        return [NAME, kafka.NAME]
 
     server = grpc_server(settings, register, registry=registry, extra_addresses=sockets)
     async with server as running, asyncio.TaskGroup() as group:
@@ -54,6 +58,7 @@ async def gateway(settings: GatewaySettings) -> AsyncIterator[RunningServer]:
             yield running
         finally:
             service.stop_taking()
+            streams.stop_taking()
             for task in tasks:
                 task.cancel()
             await running.set_serving(False)

@@ -85,6 +85,10 @@ class AckTracker(Generic[T]):
         """When the last pending offer runs out, in ns of the caller's clock; 0 when none is pending."""
         return max((run.due_ns for run in self._pending), default=0)
 
+    def waits_for(self, caller: int) -> int:
+        """When the last offer that a caller has runs out, likewise."""
+        return max((run.due_ns for run in self._pending if run.holder == caller), default=0)
+
     def offered(self, offset: int) -> bool:
         """Whether the record was offered by this tracker's owner or an earlier one, or is passed."""
         return offset < self._next

@@ -216,6 +216,10 @@ class Offers(Generic[T]):
         """When the last pending record runs out, in ns of the caller's clock; 0 when none is pending."""
         return max((owned.tracker.waits_for_ack for owned in self._partitions.values()), default=0)
 
+    def waits_for(self, caller: int) -> int:
+        """When the last record that a caller has runs out, likewise."""
+        return max((owned.tracker.waits_for(caller) for owned in self._partitions.values()), default=0)
+
     def progress(self) -> dict[int, Progress]:
         """How far each partition is."""
         trackers = ((p, owned.tracker) for p, owned in self._partitions.items())

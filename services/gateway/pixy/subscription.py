@@ -1,7 +1,7 @@
 """One topic read for one group: requests wait here on the event loop, Kafka is read in a thread.
 
-Callers are unary calls, each of which takes a record, and streams, each of which takes a batch. First come first served;
-who was served and wants more waits behind the others.
+Callers are unary calls, each of which takes a record, and streams, each of which takes a batch. First come first
+served; who was served and wants more waits behind the others.
 
 The thread owns the Kafka consumer: it fetches, commits, and is told of rebalances. What may be handed out is in
 ``Offers``, which both sides touch under one lock, never held while anything blocks.
@@ -25,7 +25,7 @@ from services.gateway.config import ClusterConfig
 from services.gateway.pixy.acks import AckRules
 from services.gateway.pixy.metrics import ClusterMetrics
 from services.gateway.pixy.offers import Ask, Buffer, Commit, Delivery, Offers, Progress, RefusedAck, Span
-from services.gateway.pixy.pending import UNARY, Held
+from services.gateway.pixy.pending import UNARY
 from services.gateway.pixy.topic_reader import Record, TopicReader
 
 log = structlog.get_logger(__name__)
@@ -61,8 +61,8 @@ class Caller(Protocol):
 class Stream(Caller, Protocol):
     """A caller that stays."""
 
-    def stop(self, error: SuiteError, *, at_once: bool) -> None:
-        """Nothing more will come. Unless ``at_once``, what it has may still be acked."""
+    def stop(self, error: SuiteError) -> None:
+        """Nothing more will come, and no ack is taken."""
 
 
 class _Unary:
@@ -108,6 +108,7 @@ class Subscription:
         self._reader = TopicReader(config, group, topic, self._offers, self._lock, self._wake, self._thread_ended)
         self._waiters: deque[Caller] = deque()
         self._streams: dict[int, Stream] = {}
+        self._stopping: dict[int, SuiteError] = {}
         self._numbers = count(UNARY + 1)
         self._hungry = False
         self._last_request_s = self._kafka_seen_s = time.monotonic()
@@ -175,6 +176,7 @@ class Subscription:
         self._acks_came()
 
     def _acks_came(self) -> None:
+        self._stop_streams_that_are_done()
         if self._open:
             self._serve()  # who had too many unacked may go on
         else:
@@ -217,6 +219,7 @@ class Subscription:
     def detach(self, number: int) -> None:
         """The stream is over: others get what it had and did not ack, at once."""
         stream = self._streams.pop(number)
+        self._stopping.pop(number, None)
         with suppress(ValueError):
             self._waiters.remove(stream)
         with self._lock:
@@ -225,16 +228,12 @@ class Subscription:
         self._last_request_s = time.monotonic()
         self._acks_came()
 
-    def wait(self, stream: Stream) -> None:
-        """Give the stream something as soon as it is its turn."""
-        if self._open and stream not in self._waiters:
+    def wait(self, number: int) -> None:
+        """Give a stream something as soon as it is its turn."""
+        stream = self._streams[number]
+        if self._open and number not in self._stopping and stream not in self._waiters:
             self._waiters.append(stream)
             self._serve()
-
-    def held(self, number: int) -> Held:
-        """What a stream was given and did not ack."""
-        with self._lock:
-            return self._offers.held(number)
 
     def ack_spans(self, number: int, spans: Iterable[Span]) -> list[RefusedAck]:
         """Ack what a stream was given of these; returns those that were not its to ack."""
@@ -306,6 +305,7 @@ class Subscription:
         self._tick_timer = self._loop.call_later(_TICK_SECONDS, self._tick)
         self._serve()
         self._look_at_kafka()
+        self._stop_streams_that_are_done()
         if not self._open:
             self._check_drained()
         elif not self._waiters and not self._streams and self._idle():
@@ -324,9 +324,10 @@ class Subscription:
         if self.kafka_up:
             self._kafka_seen_s = now_s
         elif now_s - self._kafka_seen_s >= self._rules.long_polling_timeout_ms / 1_000:
-            for stream in [each for each in self._streams.values() if each in self._waiters]:
-                self._waiters.remove(stream)
-                stream.stop(Unavailable("Kafka can't be reached"), at_once=False)
+            for number, stream in self._streams.items():
+                if stream in self._waiters:
+                    self._waiters.remove(stream)
+                    self._stopping.setdefault(number, Unavailable("Kafka can't be reached"))
 
     def _wake(self) -> None:
         """From the thread, with the lock held: records are there. Hops to the loop only if somebody waits."""
@@ -336,16 +337,23 @@ class Subscription:
 
     def stop_taking(self, error: SuiteError | None = None) -> None:
         """Refuse new requests and end those that wait; acks are still taken."""
-        self._stop_taking(error or Unavailable("the gateway is stopping"), at_once=error is not None)
-
-    def _stop_taking(self, reason: SuiteError, *, at_once: bool) -> None:
         self._open = False
+        reason = error or Unavailable("the gateway is stopping")
         for waiter in self._waiters:
             if isinstance(waiter, _Unary):
                 waiter.fail(reason)
         self._waiters.clear()
-        for stream in self._streams.values():
-            stream.stop(reason, at_once=at_once)
+        for number in self._streams:
+            self._stopping.setdefault(number, reason)
+        self._stop_streams_that_are_done()
+
+    def _stop_streams_that_are_done(self) -> None:
+        """Those that are to stop may ack what they have before, within its ack timeout."""
+        for number in tuple(self._stopping):
+            with self._lock:
+                done = self._offers.waits_for(number) <= time.monotonic_ns()
+            if done:
+                self._streams[number].stop(self._stopping.pop(number))
 
     async def drained(self, timeout_seconds: float) -> None:
         """Wait until all that was handed out is acked or past its ack timeout, at most so long."""
@@ -360,7 +368,10 @@ class Subscription:
 
     def leave(self, error: SuiteError | None = None) -> None:
         """Commit and leave the group; ``ended`` waits for it."""
-        self._stop_taking(error or Unavailable("the gateway is leaving the group"), at_once=True)
+        self.stop_taking(error)
+        for number, reason in self._stopping.items():
+            self._streams[number].stop(reason)
+        self._stopping.clear()
         self._tick_timer.cancel()
         self._on_left(self, ended=False)
         self._reader.stop()

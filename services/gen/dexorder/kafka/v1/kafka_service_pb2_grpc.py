@@ -64,8 +64,8 @@ class KafkaServiceServicer:
 
     def Consume(self, request_iterator, context):
         """Read a topic as a group. The first message names them; then the caller grants credit and acks what it is done with.
-        When the stream ends in whatever way, what it was given and did not ack goes to other callers at once. A half close
-        ends it once the requests before it are done.
+        When the stream ends in whatever way, what it was given and did not ack goes to other callers at once. After a half
+        close nobody can ack any more: it ends the stream, but one with auto_ack only when its credit is used up.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -42,8 +42,8 @@ class KafkaServiceStub:
     """
     Consume: _grpc.StreamStreamMultiCallable[_kafka_service_pb2.ConsumeRequest, _kafka_service_pb2.ConsumeResponse]
     """Read a topic as a group. The first message names them; then the caller grants credit and acks what it is done with.
-    When the stream ends in whatever way, what it was given and did not ack goes to other callers at once. A half close
-    ends it once the requests before it are done.
+    When the stream ends in whatever way, what it was given and did not ack goes to other callers at once. After a half
+    close nobody can ack any more: it ends the stream, but one with auto_ack only when its credit is used up.
     """
 
 @_typing.type_check_only
@@ -60,8 +60,8 @@ class KafkaServiceAsyncStub(KafkaServiceStub):
     """
     Consume: _aio.StreamStreamMultiCallable[_kafka_service_pb2.ConsumeRequest, _kafka_service_pb2.ConsumeResponse]  # type: ignore[assignment]
     """Read a topic as a group. The first message names them; then the caller grants credit and acks what it is done with.
-    When the stream ends in whatever way, what it was given and did not ack goes to other callers at once. A half close
-    ends it once the requests before it are done.
+    When the stream ends in whatever way, what it was given and did not ack goes to other callers at once. After a half
+    close nobody can ack any more: it ends the stream, but one with auto_ack only when its credit is used up.
     """
 
 class KafkaServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -87,8 +87,8 @@ class KafkaServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_kafka_service_pb2.ConsumeResponse], _abc.AsyncIterator[_kafka_service_pb2.ConsumeResponse]]:
         """Read a topic as a group. The first message names them; then the caller grants credit and acks what it is done with.
-        When the stream ends in whatever way, what it was given and did not ack goes to other callers at once. A half close
-        ends it once the requests before it are done.
+        When the stream ends in whatever way, what it was given and did not ack goes to other callers at once. After a half
+        close nobody can ack any more: it ends the stream, but one with auto_ack only when its credit is used up.
         """
 
 def add_KafkaServiceServicer_to_server(servicer: KafkaServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

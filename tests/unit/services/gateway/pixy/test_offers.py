@@ -136,3 +136,33 @@ def test_records_given_up_are_named() -> None:
     assert of.waits_for_ack == TIMEOUT
     assert [(p, run.first) for p, run in of.give_up(now_ns=TIMEOUT)] == [(1, 0)]
     assert of.waits_for_ack == 0
+
+
+def test_offsets_that_were_set_begin_a_partition_anew() -> None:
+    of = offers(0, 1)
+    fetch(of, 0, 0, 1, 2, 3)
+    assert take(of, 2) == ["0:0", "0:1"]
+    of.ack(0, 0)
+    of.restart(0, Start(5, ((6, 7),), committed=True))
+    assert (of.pending, of.waits_for_ack, of.commits()) == (0, 0, {})
+    fetch(of, 0, 5, 6, 7)
+    assert take(of, 3) == ["0:5", "0:7"]
+    of.ack(0, 1)  # of before
+    assert of.commits() == {}
+    of.ack(0, 5)
+    assert of.commits() == {0: (7, "")}
+
+
+def test_late_acks_of_what_was_forgotten_skip_nothing() -> None:
+    of = offers(0)
+    fetch(of, 0, 0, 1, 2)
+    assert take(of, 3) == ["0:0", "0:1", "0:2"]
+    of.restart(0, Start(1, committed=True))
+    of.restart(0, Start(0, committed=True))
+    for offset in range(3):
+        assert of.ack(0, offset) is False
+    fetch(of, 0, 0, 1, 2)
+    assert take(of, 2) == ["0:0", "0:1"]
+    assert of.ack(0, 1) is True  # offered anew
+    assert take(of, 2) == ["0:2"]
+    assert of.commits() == {0: (0, "BB.")}
