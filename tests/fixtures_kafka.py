@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -39,9 +39,21 @@ class RunningKafka:
     """One broker process in ``suite_dir``, started the way the supervisor does; its output goes to ``kafka.log``."""
 
     def __init__(
-        self, suite_dir: Path, ports: tuple[int, int] | None = None, *, advertised_port: int | None = None
+        self,
+        suite_dir: Path,
+        ports: tuple[int, int] | None = None,
+        *,
+        advertised_port: int | None = None,
+        properties: Callable[[int, int], str] | None = None,
+        scram: Sequence[str] = (),
     ) -> None:
-        """Start it and wait until it is ready; ``ports`` are those of an earlier one, else free ones."""
+        """Start it and wait until it is ready.
+
+        Args:
+            ports: Those of an earlier one, else free ones.
+            properties: Further settings, given the client's and the controller's port.
+            scram: Users to begin with, as kafka-storage has them.
+        """
         self.port, controller_port = ports or free_ports(2)
         self.bootstrap = f"{HOST}:{self.port}"
         suite_dir.mkdir(parents=True, exist_ok=True)
@@ -52,6 +64,11 @@ class RunningKafka:
         command += ["--port", str(self.port), "--controller-port", str(controller_port)]
         if advertised_port is not None:
             command += ["--advertised-port", str(advertised_port)]
+        if properties is not None:
+            more = suite_dir / "more.properties"
+            more.write_text(properties(self.port, controller_port))
+            command += ["--properties", str(more)]
+        command += [f"--add-scram={user}" for user in scram]
         root = Path(__file__).resolve().parents[1]
         self._log: IO[bytes] = self.log_file.open("ab")
         self.process = subprocess.Popen(command, cwd=root, stdout=self._log, stderr=subprocess.STDOUT)

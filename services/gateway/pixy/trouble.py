@@ -6,29 +6,30 @@ import re
 
 from confluent_kafka import KafkaError
 
-_TELLING = {KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError._RESOLVE}
-"""What a call only reports as no answer within its time."""
+_TELLING = (KafkaError._TRANSPORT, KafkaError._RESOLVE, KafkaError._SSL, KafkaError._AUTHENTICATION)
+"""What a call only reports as no answer within its time; what comes later tells more."""
 _WHEN = re.compile(r" \(after \d+ms in state \w+(, \d+ identical error\(s\) suppressed)?\)")
 
 
 class Trouble:
-    """What went wrong last since the cluster answered.
+    """What is wrong since the cluster answered last. Does not waver between brokers that say it in turn.
 
     Attributes:
-        text: It; empty for none, or for what the failing call tells by itself.
+        text: The first that tells most; empty for none.
     """
 
     def __init__(self) -> None:
-        self.text = ""
+        self._tells, self.text = -1, ""
 
     def note(self, error: KafkaError) -> None:
         """For a client's ``error_cb``."""
-        if error.code() in _TELLING:
-            self.text = _WHEN.sub("", error.str())
+        tells = _TELLING.index(error.code()) if error.code() in _TELLING else -1
+        if tells > self._tells:
+            self._tells, self.text = tells, _WHEN.sub("", error.str())
 
     def forget(self) -> None:
         """The cluster has answered."""
-        self.text = ""
+        self._tells, self.text = -1, ""
 
 
 def reason(error: Exception) -> str:
