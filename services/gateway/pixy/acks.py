@@ -196,6 +196,8 @@ class AckTracker(Generic[T]):
         """
         if offset >= self._next:
             return self._ack_ahead(offset)
+        if self._pending.remove_single(offset):
+            return True
         return any(self._take_out(run, offset, offset) for run in self._pending.within(offset, offset))
 
     def ack_range(self, first: int, last: int, *, caller: int) -> Acked:
@@ -209,7 +211,7 @@ class AckTracker(Generic[T]):
             else:
                 begin, end = run.part(first, last)
                 if begin < end:
-                    done.elsewhere.append((run.records[begin][0], run.records[end - 1][0] + 1))
+                    _add_range(done.elsewhere, run.records[begin][0], run.records[end - 1][0] + 1)
         return done
 
     def _take_out(self, run: Run[T], first: int, last: int) -> int:
@@ -257,7 +259,8 @@ class AckTracker(Generic[T]):
         return lowest, commit_metadata(lowest, self._acked_above(lowest))
 
     def _acked_above(self, lowest: int) -> list[Range]:
-        ranges, edge = [], lowest
+        ranges: list[Range] = []
+        edge = lowest
         for run in self._pending:
             without_holes = run.last - run.first == len(run.records) - 1
             for offset in (run.first,) if without_holes else (offset for offset, _ in run.records):
@@ -268,8 +271,13 @@ class AckTracker(Generic[T]):
         if edge < self._next:
             ranges.append((edge, self._next))
         for start, end in self._ahead:
-            if ranges and ranges[-1][1] == start:
-                ranges[-1] = (ranges[-1][0], end)
-            else:
-                ranges.append((start, end))
+            _add_range(ranges, start, end)
         return ranges
+
+
+def _add_range(ranges: list[Range], start: int, end: int) -> None:
+    """Add a range behind the others; it may continue the last one."""
+    if ranges and ranges[-1][1] == start:
+        ranges[-1] = (ranges[-1][0], end)
+    else:
+        ranges.append((start, end))
