@@ -106,6 +106,10 @@ class Cluster:
     def _why(self, error: Exception) -> str:
         return self._trouble.text or reason(error)
 
+    def knows(self, topic: str) -> bool:
+        """Whether the topic was there when the cluster was asked last."""
+        return topic in self._partitions
+
     async def has_topic(self, topic: str) -> bool:
         """Whether the topic exists; asks the cluster only about topics not seen before.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Generic
+from typing import Generic, NamedTuple
 
 from services.common.errors import Conflict, InvalidRequest, SuiteError
 from services.gateway.pixy.acks import Acked, AckRules, AckTracker
@@ -40,8 +40,7 @@ class Ask:
     most_held: Held | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery(Generic[T]):
+class Delivery(NamedTuple, Generic[T]):
     """Records of a partition on their way to a caller.
 
     Attributes:
@@ -238,6 +237,11 @@ class Offers(Generic[T]):
             owned.fetched.extend(records)
             owned.fetched_bytes += sum([len(record) for _, record in records])
 
+    @property
+    def holds_back(self) -> bool:
+        """Whether records are there that nobody was given yet; after ``take`` found none: because of its limits."""
+        return any(owned.fetched for owned in self._partitions.values())
+
     def overfull(self) -> list[int]:
         """Partitions with a full buffer."""
         most = self.buffer
@@ -283,6 +287,8 @@ class Offers(Generic[T]):
 
     def give_up(self, *, now_ns: int) -> list[tuple[int, Run[T]]]:
         """Partition and records of those whose retries are used up; they count as acked."""
+        if self._rules.max_retries < 0:
+            return []
         return [(p, run) for p, owned in self._partitions.items() for run in owned.tracker.give_up(now_ns=now_ns)]
 
     def give_back(self, delivery: Delivery[T], *, now_ns: int) -> None:

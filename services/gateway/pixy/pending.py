@@ -114,9 +114,20 @@ class Pending(Generic[T]):
         self.count += len(run.records)
         self._count(run, 1)
 
+    def remove_single(self, offset: int) -> bool:
+        """Take out the run that is this record alone, as unary calls make them; whether there was one."""
+        index = bisect_left(self._firsts, offset)
+        if index == len(self._firsts) or self._firsts[index] != offset or len(self._runs[index].records) > 1:
+            return False
+        self._remove_at(index)
+        return True
+
     def remove(self, run: Run[T]) -> None:
         """Take a run out."""
-        index = bisect_left(self._firsts, run.first)
+        self._remove_at(bisect_left(self._firsts, run.first))
+
+    def _remove_at(self, index: int) -> None:
+        run = self._runs[index]
         del self._runs[index], self._firsts[index]
         self.count -= len(run.records)
         self._count(run, -1)
@@ -150,8 +161,12 @@ class Pending(Generic[T]):
         self._firsts.insert(index, rest.first)
 
     def _count(self, run: Run[T], sign: int) -> None:
-        held = self._held.setdefault(run.holder, Held())
-        held.records += sign * len(run.records)
-        held.bytes += sign * sum([len(record) for _, record in run.records])
-        if not held.records:
+        held = self._held.get(run.holder)
+        if held is None:
+            held = self._held[run.holder] = Held()
+        records = run.records
+        held.records += sign * len(records)
+        # a unary call's run is one record: as cheap as can be
+        held.bytes += sign * (len(records[0][1]) if len(records) == 1 else sum([len(record) for _, record in records]))
+        if not held.records and run.holder > UNARY:  # streams come and go
             del self._held[run.holder]

@@ -18,6 +18,7 @@ from services.gen.kafkapixy import kafkapixy_pb2 as pb
 from services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
 
 Context = grpc.aio.ServicerContext[Any, Any]
+_QUEUED = pb.ProdRs(partition=-1, offset=-1)
 NAME = pb.DESCRIPTOR.services_by_name["KafkaPixy"].full_name
 _CONFIG_VERSION = 1
 """Of the form in which ZooKeeper kept a topic's configuration; there was only this one."""
@@ -45,8 +46,8 @@ class KafkaPixy(rpc.KafkaPixyServicer):
         """Write one record; sync answers when Kafka has it, async when it is queued."""
         cluster = self._cluster(request.cluster)
         self._refuse_if_stopping()
-        topic = _topic(request.topic)
-        if not await cluster.has_topic(topic):
+        topic = request.topic
+        if not cluster.knows(topic) and not await cluster.has_topic(_topic(topic)):
             raise InvalidRequest(f"topic {topic!r} does not exist")
         key = None if request.key_undefined else request.key_value
         headers = [(header.key, header.value) for header in request.headers]
@@ -54,7 +55,7 @@ class KafkaPixy(rpc.KafkaPixyServicer):
             if cluster.failure:
                 raise Unavailable(cluster.failure)  # or we might promise what we can't keep
             cluster.producer.post(topic, key, request.message, headers)
-            return pb.ProdRs(partition=-1, offset=-1)
+            return _QUEUED
         partition, offset = await cluster.producer.send(topic, key, request.message, headers)
         return pb.ProdRs(partition=partition, offset=offset)
 
@@ -63,17 +64,20 @@ class KafkaPixy(rpc.KafkaPixyServicer):
         cluster = self._cluster(request.cluster)
         self._refuse_if_stopping()
         cluster.consumers.refuse_if_disabled()
-        group, topic = _group(request.group), _topic(request.topic)
-        acks_earlier = not (request.no_ack or request.auto_ack)
+        group, topic = _group(request.group), request.topic
+        known = cluster.knows(topic)
+        if not known:
+            _topic(topic)
+        auto_ack = request.auto_ack and not request.no_ack
+        acks_earlier = not (request.no_ack or auto_ack)
         if acks_earlier:
             _check_place("ack_partition", request.ack_partition, "ack_offset", request.ack_offset)
-        if not await cluster.has_topic(topic):
+        if not known and not await cluster.has_topic(topic):
             raise NotFound(f"topic {topic!r} does not exist")
         subscription = cluster.consumers.subscription(group, topic)
         if acks_earlier:
             _ack_earlier(subscription, request)
         delivery = await subscription.consume()
-        auto_ack = request.auto_ack and not request.no_ack
 
         def answered(done: Context) -> None:
             _after_answer(subscription, delivery, done, auto_ack=auto_ack)
@@ -186,16 +190,18 @@ def _after_answer(subscription: Subscription, delivery: Delivery[Record], done: 
 
 
 def _answer(delivery: Delivery[Record]) -> pb.ConsRs:
-    record = delivery.record
+    offset, record = delivery.records[0]
     key = record.key()
-    return pb.ConsRs(
+    answer = pb.ConsRs(
         partition=delivery.partition,
-        offset=delivery.offset,
+        offset=offset,
         key_value=key or b"",
         key_undefined=key is None,
         message=record.value() or b"",
-        headers=[pb.RecordHeader(key=name, value=value or b"") for name, value in record.headers() or ()],
     )
+    if headers := record.headers():
+        answer.headers.extend(pb.RecordHeader(key=name, value=value or b"") for name, value in headers)
+    return answer
 
 
 def _offsets_answer(view: OffsetsView) -> pb.PartitionOffset:

@@ -110,7 +110,8 @@ class Subscription:
         self._streams: dict[int, Stream] = {}
         self._stopping: dict[int, SuiteError] = {}
         self._numbers = count(UNARY + 1)
-        self._hungry = False
+        # Somebody waits: for any record that is fetched; for acks, as records are there that its limits keep from it.
+        self._hungry = self._held_back = False
         self._last_request_s = self._kafka_seen_s = time.monotonic()
         self._open = True
         self._drained, self._end = asyncio.Event(), asyncio.Event()
@@ -176,11 +177,13 @@ class Subscription:
         self._acks_came()
 
     def _acks_came(self) -> None:
-        self._stop_streams_that_are_done()
-        if self._open:
-            self._serve()  # who had too many unacked may go on
-        else:
+        if self._stopping:
+            self._stop_streams_that_are_done()
+        if not self._open:
             self._check_drained()
+        elif self._held_back:
+            self._held_back = False
+            self._serve()  # who had too many unacked may go on
 
     @property
     def member_id(self) -> str:
@@ -226,7 +229,7 @@ class Subscription:
             self._offers.release(number, now_ns=time.monotonic_ns())
         self._offers.buffer = STREAM_BUFFER if self._streams else BUFFER
         self._last_request_s = time.monotonic()
-        self._acks_came()
+        self._records_came_back()
 
     def wait(self, number: int) -> None:
         """Give a stream something as soon as it is its turn."""
@@ -247,6 +250,10 @@ class Subscription:
         """A stream will not deal with these: they go to whoever asks next."""
         with self._lock:
             self._offers.give_back_spans(number, spans, now_ns=time.monotonic_ns())
+        self._records_came_back()
+
+    def _records_came_back(self) -> None:
+        self._held_back = True  # whoever waits may have them
         self._acks_came()
 
     # ---- what there is
@@ -263,12 +270,15 @@ class Subscription:
             if not found:
                 # Read by the thread under the same lock, so that a record fetched after this wakes who waits.
                 self._hungry = True
-            room = any(self._offers.has_room(delivery.partition) for delivery in found)
+                self._held_back |= self._offers.holds_back
+            room = False
+            for delivery in found:
+                room |= self._offers.has_room(delivery.partition)
+        if room:
+            self._reader.go_on()
         for partition, run in spent:
             self._tally.dropped += len(run.records)
             self._log.error("dropped after the last retry", partition=partition, offsets=[o for o, _ in run.records])
-        if room:
-            self._reader.go_on()
         for delivery in found:
             self._tally.consumed += len(delivery.records)
             if delivery.again:
