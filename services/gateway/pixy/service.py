@@ -8,9 +8,9 @@ from typing import Any
 import grpc
 
 from services.common.errors import InvalidRequest, NotFound, Unavailable
-from services.gateway.config import TOPIC_NAME
 from services.gateway.pixy.admin_views import OffsetsView, TopicView, WantedOffset
 from services.gateway.pixy.cluster import Cluster
+from services.gateway.pixy.names import group_name, topic_name
 from services.gateway.pixy.offers import Delivery, NotAssigned
 from services.gateway.pixy.subscription import Subscription
 from services.gateway.pixy.topic_reader import Record
@@ -47,7 +47,7 @@ class KafkaPixy(rpc.KafkaPixyServicer):
         cluster = self._cluster(request.cluster)
         self._refuse_if_stopping()
         topic = request.topic
-        if not cluster.knows(topic) and not await cluster.has_topic(_topic(topic)):
+        if not cluster.knows(topic) and not await cluster.has_topic(topic_name(topic)):
             raise InvalidRequest(f"topic {topic!r} does not exist")
         key = None if request.key_undefined else request.key_value
         headers = [(header.key, header.value) for header in request.headers]
@@ -64,10 +64,10 @@ class KafkaPixy(rpc.KafkaPixyServicer):
         cluster = self._cluster(request.cluster)
         self._refuse_if_stopping()
         cluster.consumers.refuse_if_disabled()
-        group, topic = _group(request.group), request.topic
+        group, topic = group_name(request.group), request.topic
         known = cluster.knows(topic)
         if not known:
-            _topic(topic)
+            topic_name(topic)
         auto_ack = request.auto_ack and not request.no_ack
         acks_earlier = not (request.no_ack or auto_ack)
         if acks_earlier:
@@ -88,7 +88,7 @@ class KafkaPixy(rpc.KafkaPixyServicer):
     async def Ack(self, request: pb.AckRq, context: Context) -> pb.AckRs:  # noqa: N802
         """Ack one record that this gateway handed out."""
         cluster = self._cluster(request.cluster)
-        group, topic = _group(request.group), _topic(request.topic)
+        group, topic = group_name(request.group), topic_name(request.topic)
         _check_place("partition", request.partition, "offset", request.offset)
         cluster.consumers.subscribed(group, topic).ack(request.partition, request.offset)
         return pb.AckRs()
@@ -96,7 +96,7 @@ class KafkaPixy(rpc.KafkaPixyServicer):
     async def GetOffsets(self, request: pb.GetOffsetsRq, context: Context) -> pb.GetOffsetsRs:  # noqa: N802
         """How far a group is in every partition of a topic."""
         cluster = self._cluster(request.cluster)
-        group, topic = _group(request.group), _topic(request.topic)
+        group, topic = group_name(request.group), topic_name(request.topic)
         async with cluster.admin.call():
             found = await cluster.admin.offsets(group, topic)
         return pb.GetOffsetsRs(offsets=map(_offsets_answer, found))
@@ -105,7 +105,7 @@ class KafkaPixy(rpc.KafkaPixyServicer):
         """Set a group's commits in a topic, all that are given or none."""
         cluster = self._cluster(request.cluster)
         self._refuse_if_stopping()
-        group, topic = _group(request.group), _topic(request.topic)
+        group, topic = group_name(request.group), topic_name(request.topic)
         wanted = [WantedOffset(each.partition, each.offset, each.metadata) for each in request.offsets]
         await cluster.set_offsets(group, topic, wanted)
         return pb.SetOffsetsRs()
@@ -124,7 +124,7 @@ class KafkaPixy(rpc.KafkaPixyServicer):
     async def GetTopicMetadata(self, request: pb.GetTopicMetadataRq, context: Context) -> pb.GetTopicMetadataRs:  # noqa: N802
         """One topic."""
         cluster = self._cluster(request.cluster)
-        name = _topic(request.topic)
+        name = topic_name(request.topic)
         async with cluster.admin.call():
             found = await cluster.admin.topic(name)
         return _topic_answer(found, with_partitions=request.with_partitions)
@@ -132,10 +132,11 @@ class KafkaPixy(rpc.KafkaPixyServicer):
     async def ListConsumers(self, request: pb.ListConsumersRq, context: Context) -> pb.ListConsumersRs:  # noqa: N802
         """Who reads which partitions of a topic; NOT_FOUND for a group that reads none."""
         cluster = self._cluster(request.cluster)
-        topic = _topic(request.topic)
+        group = group_name(request.group) if request.group else ""
+        topic = topic_name(request.topic)
         async with cluster.admin.call():
-            found = await cluster.admin.consumers(topic, request.group)
-        return pb.ListConsumersRs(groups={group: _group_answer(consumers) for group, consumers in found.items()})
+            found = await cluster.admin.consumers(topic, group)
+        return pb.ListConsumersRs(groups={name: _group_answer(consumers) for name, consumers in found.items()})
 
     def _cluster(self, name: str) -> Cluster:
         if not name:
@@ -148,18 +149,6 @@ class KafkaPixy(rpc.KafkaPixyServicer):
     def _refuse_if_stopping(self) -> None:
         if self._stopping:
             raise Unavailable("the gateway is stopping")
-
-
-def _topic(name: str) -> str:
-    if not TOPIC_NAME.match(name):
-        raise InvalidRequest(f"topic {name[:300]!r} is not a topic's name")
-    return name
-
-
-def _group(name: str) -> str:
-    if not name:
-        raise InvalidRequest("group '' is empty")
-    return name
 
 
 def _check_place(partition_name: str, partition: int, offset_name: str, offset: int) -> None:
