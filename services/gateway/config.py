@@ -51,7 +51,7 @@ class GatewaySettings(ServiceSettings):
     produce_timeout_seconds: float = Field(default=30.0, gt=0)
     """Longest time, in seconds, from a Produce to the broker's acknowledgement; then it fails."""
     produce_linger_ms: float = Field(default=1.0, ge=0)
-    """How long, in milliseconds, an async record waits for others to share its batch; one somebody waits for at most 5."""
+    """How long, in milliseconds, an async record waits for others to share its batch; one that is awaited at most 5."""
     produce_queue_messages: int = Field(default=50_000, ge=1)
     """Most records waiting for the broker; one more is RESOURCE_EXHAUSTED."""
     produce_queue_kbytes: int = Field(default=65_536, ge=1)
