@@ -1,7 +1,7 @@
 """Asks a Kafka cluster about its topics and groups, for the administrative calls; nothing of it blocks the event loop.
 
 Two ways of librdkafka 2.16 to ask about a group are not used: the admin client's group calls end the whole process when
-the group's coordinator moves at the wrong moment (docs/decisions/0008).
+the group's coordinator moves at the wrong moment (docs/decisions/0009).
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def test_broker_that_stops_answering_and_comes_back(kafka_jars: Path, tmp_path: 
     try:
         gateway.wait_ready()
         topic = create_topic(broker.bootstrap, 1)
-        # Nobody has committed anything on this broker: librdkafka's admin client would crash (docs/decisions/0008).
+        # Nobody has committed anything on this broker: librdkafka's admin client would crash (docs/decisions/0009).
         nothing = pb.GetOffsetsRs(offsets=[pb.PartitionOffset(offset=-1)])
         assert gateway.stub.GetOffsets(pb.GetOffsetsRq(topic=topic, group=topic)) == nothing
         for value in (b"1", b"2"):
