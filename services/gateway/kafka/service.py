@@ -80,6 +80,7 @@ class KafkaService(rpc.KafkaServiceServicer):
                 raise InvalidRequest(f"topic {topic!r} does not exist")
         except SuiteError as error:
             batch.fail_the_rest(error)
+            batch.finish_if_settled()
         else:
             await cluster.producer.write(batch)
 

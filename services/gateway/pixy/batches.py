@@ -49,7 +49,6 @@ class Batch:
         """What was not queued yet never will be."""
         self.failures += [(index, reason) for index in range(self.next, len(self.records))]
         self.next = len(self.records)
-        self.finish_if_settled()
 
     def finish_if_settled(self) -> bool:
         """Whether just now it became known what became of all of it."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from services.gateway.pixy.acks import AckRules
-from services.gateway.pixy.offers import Ask, Buffer, Delivery, NotAssigned, Offers, Start, start_of
+from services.gateway.pixy.offers import Ask, Buffer, Delivery, NotAssigned, Offers, Span, Start, start_of
+from services.gateway.pixy.pending import Held
 
 TIMEOUT = 100
 
@@ -166,3 +167,103 @@ def test_late_acks_of_what_was_forgotten_skip_nothing() -> None:
     assert of.ack(0, 1) is True  # offered anew
     assert take(of, 2) == ["0:2"]
     assert of.commits() == {0: (0, "BB.")}
+
+
+# ---- batches
+
+
+def batches(of: Offers[str], ask: Ask, now_ns: int = 0) -> list[tuple[int, list[int], str]]:
+    return [(d.partition, [o for o, _ in d.records], d.again) for d in of.take(ask, now_ns=now_ns)]
+
+
+def stream(records: int, *, caller: int = 1, most: int = 100, size: int = 10_000) -> Ask:
+    return Ask(caller, records, most_held=Held(most, size))
+
+
+def test_batch_is_filled_from_partition_to_partition() -> None:
+    of = offers(0, 1, 2, buffer=100)
+    fetch(of, 0, 0, 1, 2)
+    fetch(of, 1, 0, 5)
+    fetch(of, 2, 7)
+    assert batches(of, stream(4)) == [(0, [0, 1, 2], ""), (1, [0], "")]
+    assert batches(of, stream(4)) == [(2, [7], ""), (1, [5], "")]
+    assert batches(of, stream(4)) == []
+    assert of.held(1) == Held(6, 18)
+
+
+def test_stream_is_bound_by_what_it_holds_but_gets_what_is_due() -> None:
+    of = offers(0, 1, buffer=100)
+    fetch(of, 0, 0, 1, 2, 3, 4, 5)
+    fetch(of, 1, 0, 1)
+    assert batches(of, stream(9, most=4)) == [(0, [0, 1, 2, 3], "")]
+    assert batches(of, stream(9, most=4)) == []
+    assert batches(of, stream(1, caller=2, most=4), now_ns=1) == [(0, [4], "")]  # it has a bound of its own
+    assert batches(of, stream(9, most=4), now_ns=TIMEOUT) == [(0, [0, 1, 2, 3], "timeout")]
+    assert of.ack_spans(1, [Span(0, 1, 2)]) == (2, [])
+    assert batches(of, stream(9, most=4), now_ns=TIMEOUT) == [(1, [0, 1], "")]
+
+
+def test_bytes_of_a_batch_and_of_what_is_held_are_bounded() -> None:
+    of = offers(0, buffer=100)
+    of.fetched(0, [(n, "x" * 40) for n in range(6)])
+    assert batches(of, Ask(1, 9, 50, Held(9, 100))) == [(0, [0, 1], "")]
+    assert batches(of, Ask(1, 9, 50, Held(9, 100))) == [(0, [2], "")]
+    assert batches(of, Ask(1, 9, 50, Held(9, 100))) == []
+    assert of.ack_spans(1, [Span(0, 0, 2)])[0] == 3
+    of.fetched(0, [(6, "x" * 5_000)])
+    assert batches(of, Ask(1, 9, 9_999, Held(9, 9_999))) == [(0, [3, 4, 5, 6], "")]
+    assert batches(offers(0), Ask(1, 9, 50, Held(9, 100))) == []
+
+
+def test_unary_callers_and_streams_have_bounds_of_their_own() -> None:
+    of = offers(0, buffer=100, max_pending=2)
+    fetch(of, 0, *range(9))
+    assert batches(of, stream(4)) == [(0, [0, 1, 2, 3], "")]
+    assert take(of, 4) == ["0:4", "0:5"]
+    assert batches(of, stream(9)) == [(0, [6, 7, 8], "")]
+
+
+def test_stream_that_goes_leaves_its_records_to_the_next_caller() -> None:
+    of = offers(0, 1, buffer=100)
+    fetch(of, 0, 0, 1, 2)
+    fetch(of, 1, 0)
+    batches(of, stream(9))
+    of.ack_spans(1, [Span(0, 1, 1)])
+    of.release(1, now_ns=0)
+    assert of.held(1) == Held()
+    assert take(of, 2) == ["0:0", "1:0"]
+    assert batches(of, stream(9, caller=2)) == [(0, [2], "given_back")]
+
+
+def test_spans_given_back_are_due_at_once() -> None:
+    of = offers(0, 1, buffer=100)
+    fetch(of, 0, 0, 1, 2)
+    batches(of, stream(9))
+    of.give_back_spans(2, [Span(0, 0, 2)], now_ns=0)  # not its own
+    of.give_back_spans(1, [Span(0, 1, 7), Span(5, 0, 0)], now_ns=0)
+    assert batches(of, stream(9)) == [(0, [1, 2], "given_back")]
+
+
+def test_refused_acks_say_why() -> None:
+    of = offers(0, buffer=100)
+    fetch(of, 0, 0, 1, 2)
+    batches(of, stream(1))
+    take(of, 1)
+    count, refused = of.ack_spans(1, [Span(0, 0, 9), Span(4, 1, 2)])
+    assert count == 1
+    assert [(each.span, each.reason.code.name) for each in refused] == [
+        (Span(0, 1, 1), "FAILED_PRECONDITION"),
+        (Span(0, 2, 9), "INVALID_ARGUMENT"),
+        (Span(4, 1, 2), "FAILED_PRECONDITION"),
+    ]
+
+
+def test_buffer_is_full_by_bytes_too() -> None:
+    of: Offers[str] = Offers(AckRules(TIMEOUT), buffer=Buffer(100, 50))
+    of.assign(0, Start(0))
+    of.fetched(0, [(0, "x" * 30), (1, "x" * 30)])
+    assert of.overfull() == [0]
+    take(of, 1)
+    assert (of.overfull(), of.has_room(0)) == ([], False)
+    take(of, 1)
+    assert of.has_room(0)
