@@ -26,7 +26,7 @@ from services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
 StartGateway = Callable[..., "GatewayThread"]
 MakeTopic = Callable[[int], str]
 Write = Callable[..., None]
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 60.0
 
 
 class GatewayUser:

@@ -114,9 +114,9 @@ def kafka_topic(kafka: str) -> Callable[[int], str]:
     return make
 
 
-def create_topic(bootstrap: str, partitions: int) -> str:
-    """Make a topic nobody else uses; returns its name."""
-    name = f"test-{uuid.uuid4().hex[:12]}"
+def create_topic(bootstrap: str, partitions: int, name: str = "") -> str:
+    """Make a topic, by default one that nobody else uses; returns its name."""
+    name = name or f"test-{uuid.uuid4().hex[:12]}"
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(name, num_partitions=partitions, replication_factor=1)])[name].result(timeout=30)
     return name

@@ -15,7 +15,7 @@ from dexorder.supervisor import child
 from tests.fixtures_gateway import GatewayUser, until
 
 ROOT = Path(__file__).resolve().parents[1]
-STOP_SECONDS = 60.0
+START_SECONDS = STOP_SECONDS = 120.0
 StartProcess = Callable[..., "GatewayProcess"]
 
 
@@ -42,7 +42,7 @@ class GatewayProcess(GatewayUser):
                 env=os.environ | environment | {"DEXORDER_LOG_FORMAT": "json"},
             )  # fmt: skip
         try:
-            until(lambda: bool(self.logged("listening")) or self.process.poll() is not None)
+            until(lambda: bool(self.logged("listening")) or self.process.poll() is not None, START_SECONDS, self.tail)
             assert self.process.poll() is None, self.tail()
             self.connect(self.logged("listening")[0]["address"])
         except BaseException:

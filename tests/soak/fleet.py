@@ -30,6 +30,11 @@ class Member(GatewayProcess):
         self._topic, self._ledger = topic, ledger
         self._readers: list[Reader] = []
 
+    @property
+    def asked(self) -> bool:
+        """Whether callers read."""
+        return bool(self._readers)
+
     def ask(self) -> None:
         """Let callers read."""
         self._readers = [Reader(self, self._topic, self._ledger).start() for _ in range(READERS)]
@@ -93,13 +98,17 @@ class Fleet:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def join(self) -> Member:
-        """One more gateway; returns when records come from it."""
+    def start(self) -> Member:
+        """One more gateway that nobody asks yet."""
         folder = self._folder / f"gateway-{next(self._lives)}"
         member = Member(folder, self._kafka, self.topic, self.ledger, **self._settings)
         self._stack.callback(member.kill)
         self.members.append(member)
-        member.wait_ready()
+        return member.wait_ready()
+
+    def join(self) -> Member:
+        """One more gateway; returns when records come from it."""
+        member = self.start()
         self.wake(member)
         return member
 
@@ -137,6 +146,15 @@ class Fleet:
             self.members.pop().leave()
         self.ledger.fail_if_wrong()
         assert self._committed() == self._ends()
+
+    @property
+    def names(self) -> list[str]:
+        """The members, for `address`."""
+        return [member.log_file.parent.name for member in self.members]
+
+    def address(self, part: str) -> str:
+        """host:port of the member with that name."""
+        return self.members[self.names.index(part)].address
 
     def tails(self) -> str:
         """What each gateway logged last."""

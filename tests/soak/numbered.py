@@ -265,7 +265,7 @@ class PixyWriter(Loop):
     ) -> None:
         super().__init__()
         self._gateway, self._topic, self._ledger, self._numbers = gateway, topic, ledger, numbers
-        self._async_mode = async_mode
+        self.async_mode = async_mode
         self.accepted: list[int] = []
         self.refused = 0
 
@@ -275,7 +275,7 @@ class PixyWriter(Loop):
             return
         number = self._numbers()
         request = pb.ProdRq(
-            topic=self._topic, key_undefined=True, message=b"%d" % number, async_mode=self._async_mode
+            topic=self._topic, key_undefined=True, message=b"%d" % number, async_mode=self.async_mode
         )  # fmt: skip
         try:
             answer = self._gateway.stub.Produce(request, timeout=CALL_SECONDS)

@@ -12,7 +12,7 @@ from services.gen.kafkapixy import kafkapixy_pb2 as pb
 from tests.fixtures_gateway import GatewayThread, MakeTopic, StartGateway, numbers, records, refusal, until
 from tests.gateway_process import StartProcess
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 PLACES = {
     # key: partition of 4, of 7
     b"": (3, 2),

@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient
 from tests.fixtures_gateway import WAIT_SECONDS, MakeTopic, StartGateway, Write, committed, numbers, until
 from tests.gateway_process import StartProcess
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 
 
 def delete_before(kafka: str, topic: str, offset: int) -> None:

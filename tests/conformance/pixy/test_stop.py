@@ -10,7 +10,7 @@ from tests.fixtures_gateway import MakeTopic, Write, committed, numbers, refusal
 from tests.fixtures_kafka import free_ports
 from tests.gateway_process import StartProcess
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 FOREVER_MS = 3_600_000
 
 

@@ -1,4 +1,4 @@
-"""Kafka does not answer for a while, or never: nobody is told OK for what is dropped, and nothing acked comes again."""
+"""Clusters side by side, and one that does not answer: nobody is told OK for what is dropped."""
 
 from __future__ import annotations
 
@@ -128,6 +128,35 @@ def test_acks_given_while_kafka_is_away_are_committed_when_it_is_back(broker: Br
         gateway.wait_ready()
         until(lambda: committed(broker.address, topic) == (1, "BB."))
         assert gateway.offsets(topic, 1) == [3]
+    finally:
+        broker.thaw()
+        gateway.stop()
+
+
+def test_clusters_have_topics_and_groups_of_their_own_and_one_that_is_away_disturbs_no_other(
+    broker: Broker, kafka: str, tmp_path: Path
+) -> None:
+    topic = broker.topics.pop()
+    create_topic(kafka, 1, name=topic)
+    file = tmp_path / "pixy.yaml"
+    peers = {"first": kafka, "second": broker.address}
+    file.write_text("\n".join(["proxies:", *(f"  {n}: {{kafka: {{seed_peers: ['{a}']}}}}" for n, a in peers.items())]))
+    gateway = GatewayThread(pixy_config=file, drain_seconds=0.0)
+    try:
+        # It is SERVING with the first cluster that answers.
+        probe = pb.ConsNAckRq(cluster="second", topic="no-such-topic", group="same")
+        until(lambda: gateway.wait_ready().stub.ConsumeNAck.future(probe).code() == grpc.StatusCode.NOT_FOUND)
+        for cluster in ("", "second", "first"):
+            gateway.stub.Produce(pb.ProdRq(cluster=cluster, topic=topic, message=cluster.encode()))
+
+        def consume(cluster: str) -> bytes:
+            return gateway.consume(topic, "same", cluster=cluster, auto_ack=True).message
+
+        assert [consume(cluster) for cluster in ("second", "first", "")] == [b"second", b"", b"first"]
+        broker.freeze()
+        gateway.stub.Produce.future(pb.ProdRq(cluster="second", topic=topic))
+        gateway.stub.Produce(pb.ProdRq(cluster="first", topic=topic, message=b"beside it"))
+        assert consume("first") == b"beside it"
     finally:
         broker.thaw()
         gateway.stop()
