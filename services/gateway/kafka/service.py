@@ -11,12 +11,12 @@ import grpc
 
 from services.common.errors import InvalidRequest, NotFound, SuiteError, Unavailable
 from services.common.streams import beside, until
-from services.gateway.clusters import TOPIC_NAME
 from services.gateway.kafka.consume_stream import Answer, ConsumeStream
 from services.gateway.kafka.flow import BATCH_BYTES, Credit, Window
 from services.gateway.kafka.produce_stream import Numbered, ProduceStream
 from services.gateway.pixy.batches import Batch, NewRecord
 from services.gateway.pixy.cluster import Cluster
+from services.gateway.pixy.names import group_name, topic_name
 from services.gateway.pixy.offers import RefusedAck, Span
 from services.gateway.pixy.pending import Held
 from services.gateway.pixy.topic_reader import Record
@@ -75,7 +75,7 @@ class KafkaService(rpc.KafkaServiceServicer):
 
     async def _write(self, cluster_name: str, batch: Batch) -> None:
         try:
-            cluster, topic = self._cluster(cluster_name), _topic(batch.topic)
+            cluster, topic = self._cluster(cluster_name), topic_name(batch.topic)
             if not await cluster.has_topic(topic):
                 raise InvalidRequest(f"topic {topic!r} does not exist")
         except SuiteError as error:
@@ -113,16 +113,14 @@ class KafkaService(rpc.KafkaServiceServicer):
         cluster = self._cluster(start.cluster)
         self._refuse_if_stopping()
         cluster.consumers.refuse_if_disabled()
-        topic = _topic(start.topic)
-        if not start.group:
-            raise InvalidRequest("start.group '' is empty")
+        group, topic = group_name(start.group), topic_name(start.topic)
         if not await cluster.has_topic(topic):
             raise NotFound(f"topic {topic!r} does not exist")
         rules = cluster.config.consume
         credit = Credit(
             start.max_batch_records, Held(rules.stream_max_pending_messages, rules.stream_max_pending_kbytes * 1024)
         )
-        return ConsumeStream(cluster.consumers.subscription(start.group, topic), credit, auto_ack=start.auto_ack)
+        return ConsumeStream(cluster.consumers.subscription(group, topic), credit, auto_ack=start.auto_ack)
 
     # ---- both
 
@@ -137,12 +135,6 @@ class KafkaService(rpc.KafkaServiceServicer):
     def _refuse_if_stopping(self) -> None:
         if self._stopping.done():
             raise Unavailable("the gateway is stopping")
-
-
-def _topic(name: str) -> str:
-    if not TOPIC_NAME.match(name):
-        raise InvalidRequest(f"topic {name[:300]!r} is not a topic's name")
-    return name
 
 
 def _numbered(request: pb.ProduceRequest) -> Numbered:

@@ -11,6 +11,8 @@ import grpc
 from services.gen.dexorder.kafka.v1 import kafka_service_pb2 as pb
 from tests.fixtures_gateway import WAIT_SECONDS, GatewayUser
 
+_STREAM_SECONDS = 3 * WAIT_SECONDS
+
 Place = tuple[int, int]
 """Partition and offset."""
 
@@ -42,7 +44,7 @@ class ProduceCall(_Call):
     """A Produce stream."""
 
     def __init__(self, gateway: GatewayUser) -> None:
-        super().__init__(gateway.streams.Produce, WAIT_SECONDS)
+        super().__init__(gateway.streams.Produce, _STREAM_SECONDS)
 
     def send(self, topic: str, *records: pb.ProduceRecord, batch_id: int = 0, cluster: str = "") -> None:
         self._requests.put(pb.ProduceRequest(batch_id=batch_id, cluster=cluster, topic=topic, records=records))
@@ -60,7 +62,7 @@ class ConsumeCall(_Call):
     """A Consume stream; its group is named as its topic."""
 
     def __init__(
-        self, gateway: GatewayUser, topic: str, *, group: str = "", credit: int = 0, timeout: float = WAIT_SECONDS,
+        self, gateway: GatewayUser, topic: str, *, group: str = "", credit: int = 0, timeout: float = _STREAM_SECONDS,
         **start: Any,
     ) -> None:  # fmt: skip
         super().__init__(gateway.streams.Consume, timeout)

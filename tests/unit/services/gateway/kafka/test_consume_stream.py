@@ -8,6 +8,8 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from services.gen.dexorder.kafka.v1 import kafka_service_pb2 as pb
 from services.gen.kafkapixy import kafkapixy_pb2 as pixy_pb
@@ -373,7 +375,7 @@ BAD = [
     (pb.ConsumeRequest(start=pb.ConsumeStart(cluster="other", topic="t", group="g")), "cluster 'other'"),
     (pb.ConsumeRequest(start=pb.ConsumeStart(topic="", group="g")), "topic ''"),
     (pb.ConsumeRequest(start=pb.ConsumeStart(topic="a b", group="g")), "topic 'a b'"),
-    (pb.ConsumeRequest(start=pb.ConsumeStart(topic="t", group="")), "start.group ''"),
+    (pb.ConsumeRequest(start=pb.ConsumeStart(topic="t", group="")), "group ''"),
 ]
 BAD_LATER = [
     (pb.ConsumeRequest(start=pb.ConsumeStart(topic="t", group="g")), "start is in a later request"),
@@ -414,6 +416,16 @@ def test_missing_topic_is_not_found(shared_gateway: GatewayThread) -> None:
     start = pb.ConsumeStart(topic="no-such-topic", group="g")
     code, details = refusal(shared_gateway, pb.ConsumeRequest(start=start))
     assert (code, "no-such-topic" in details) == (grpc.StatusCode.NOT_FOUND, True)
+
+
+def test_health_and_reflection_know_the_service(shared_gateway: GatewayThread) -> None:
+    name = "dexorder.kafka.v1.KafkaService"
+    with grpc.insecure_channel(shared_gateway.address) as channel:
+        health: Any = health_pb2_grpc.HealthStub(channel)
+        assert (
+            health.Check(health_pb2.HealthCheckRequest(service=name)).status == health_pb2.HealthCheckResponse.SERVING
+        )
+        assert name in ProtoReflectionDescriptorDatabase(channel).get_services()
 
 
 def test_stream_without_a_word_ends_well(shared_gateway: GatewayThread) -> None:
