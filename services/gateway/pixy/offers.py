@@ -6,7 +6,7 @@ The owner guards it with a lock: fetched records come from Kafka's thread, reque
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple
 
@@ -242,11 +242,26 @@ class Offers(Generic[T]):
         """Whether records are there that nobody was given yet; after ``take`` found none: because of its limits."""
         return any(owned.fetched for owned in self._partitions.values())
 
-    def overfull(self) -> list[int]:
-        """Partitions with a full buffer."""
+    def overfull(self) -> dict[int, int]:
+        """Partitions with a full buffer, and how many records are in it."""
         most = self.buffer
-        parts = self._partitions.items()
-        return [p for p, owned in parts if len(owned.fetched) >= most.records or owned.fetched_bytes >= most.bytes]
+        lengths = ((p, len(owned.fetched), owned.fetched_bytes) for p, owned in self._partitions.items())
+        return {p: count for p, count, size in lengths if count >= most.records or size >= most.bytes}
+
+    def stuck(self, full: Mapping[int, int], fetching: Collection[int]) -> list[int]:
+        """Which of the full partitions must not be fetched for now.
+
+        A pause is no small thing: what Kafka's client has ready is thrown away, and going on takes a fetch's time. So
+        not those that callers empty, only more slowly than Kafka fills them, unless others wait to be fetched.
+
+        Args:
+            full: As ``overfull`` said a while ago.
+            fetching: The others that are fetched.
+        """
+        if any(self.has_room(partition) for partition in fetching):
+            return list(full)
+        parts = self._partitions
+        return [p for p, before in full.items() if p in parts and len(parts[p].fetched) >= before]
 
     def has_room(self, partition: int) -> bool:
         """Whether fetching the partition may go on after it was full."""

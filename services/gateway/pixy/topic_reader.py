@@ -154,20 +154,27 @@ class TopicReader:
             self._commit_now_and_then(consumer)
         self._resume(consumer)
         with self._lock:
-            full = [p for p in self._offers.overfull() if p not in self._paused]
+            full = {p: count for p, count in self._offers.overfull().items() if p not in self._paused}
             if full:
                 self._room.clear()
-        if full and not self._room.wait(_POLL_SECONDS):
-            # Nobody takes them. Kafka wants to be polled all the same, so these partitions must not fetch.
-            consumer.pause([TopicPartition(self._topic, p) for p in full])
-            self._paused.update(full)
-        elif full:
-            return
-        first: Any = consumer.poll(_POLL_SECONDS)
+        if not full:
+            self._fetch(consumer, _POLL_SECONDS, min(self._offers.buffer.records, _MOST_RECORDS))
+        elif not self._room.wait(_POLL_SECONDS):
+            self._pause(consumer, full)
+            self._fetch(consumer, 0, 1)  # Kafka wants to be polled all the same
+
+    def _pause(self, consumer: Consumer, full: Mapping[int, int]) -> None:
+        with self._lock:
+            stuck = self._offers.stuck(full, set(self._offers.partitions) - full.keys() - self._paused)
+        consumer.pause([TopicPartition(self._topic, p) for p in stuck])
+        self._paused.update(stuck)
+
+    def _fetch(self, consumer: Consumer, timeout_seconds: float, most: int) -> None:
+        first: Any = consumer.poll(timeout_seconds)
         if first is None:
             return
         fetched: dict[int, list[tuple[int, Record]]] = {}
-        for message in (first, *consumer.consume(min(self._offers.buffer.records, _MOST_RECORDS) - 1, 0)):
+        for message in (first, *(consumer.consume(most - 1, 0) if most > 1 else ())):
             if (error := message.error()) is None:
                 fetched.setdefault(message.partition(), []).append((message.offset(), message))
             else:

@@ -80,13 +80,30 @@ def test_full_partition_does_not_stop_the_others() -> None:
 def test_buffer_has_room_again_at_half() -> None:
     of = offers(0)
     fetch(of, 0, 0, 1, 2)
-    assert of.overfull() == []
+    assert of.overfull() == {}
     fetch(of, 0, 3)
-    assert of.overfull() == [0]
+    assert of.overfull() == {0: 4}
     take(of, 1)
     assert not of.has_room(0)
     take(of, 1)
     assert of.has_room(0)
+
+
+def test_partition_is_stuck_when_nobody_takes_or_another_wants_to_be_fetched() -> None:
+    of = offers(0, 1, 2, buffer=4)
+    fetch(of, 0, *range(6))
+    fetch(of, 1, *range(4))
+    fetch(of, 2, *range(3))
+    full = of.overfull()
+    assert full == {0: 6, 1: 4}
+    assert take(of, 1) == ["0:0"]
+    assert of.stuck(full, [2]) == [1]
+    assert of.stuck(full, []) == [1]
+    assert take(of, 4) == ["1:0", "2:0", "0:1", "1:1"]
+    assert of.stuck(full, []) == []
+    assert of.stuck(full, [2]) == [0, 1]  # which has half its buffer to fill
+    of.revoke(1)
+    assert of.stuck({1: 4}, []) == []
 
 
 def test_commits_are_what_changed() -> None:
@@ -262,8 +279,8 @@ def test_buffer_is_full_by_bytes_too() -> None:
     of: Offers[str] = Offers(AckRules(TIMEOUT), buffer=Buffer(100, 50))
     of.assign(0, Start(0))
     of.fetched(0, [(0, "x" * 30), (1, "x" * 30)])
-    assert of.overfull() == [0]
+    assert of.overfull() == {0: 2}
     take(of, 1)
-    assert (of.overfull(), of.has_room(0)) == ([], False)
+    assert (of.overfull(), of.has_room(0)) == ({}, False)
     take(of, 1)
     assert of.has_room(0)
