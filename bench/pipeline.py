@@ -40,7 +40,7 @@ def main() -> int:
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="which of them; all by default")
     parser.add_argument("--small", action="store_true")
     options = parser.parse_args()
-    print(report.heading(), flush=True)
+    print(report.heading("The pipeline beside its limits"), flush=True)
     with tempfile.TemporaryDirectory() as folder:
         for text in tables(options.parts or list(PARTS), Path(folder), options.small):
             print(text, flush=True)

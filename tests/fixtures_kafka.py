@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -39,9 +39,21 @@ class RunningKafka:
     """One broker process in ``suite_dir``, started the way the supervisor does; its output goes to ``kafka.log``."""
 
     def __init__(
-        self, suite_dir: Path, ports: tuple[int, int] | None = None, *, advertised_port: int | None = None
+        self,
+        suite_dir: Path,
+        ports: tuple[int, int] | None = None,
+        *,
+        advertised_port: int | None = None,
+        properties: Callable[[int, int], str] | None = None,
+        scram: Sequence[str] = (),
     ) -> None:
-        """Start it and wait until it is ready; ``ports`` are those of an earlier one, else free ones."""
+        """Start it and wait until it is ready.
+
+        Args:
+            ports: Those of an earlier one, else free ones.
+            properties: Further settings, given the client's and the controller's port.
+            scram: Users to begin with, as kafka-storage has them.
+        """
         self.port, controller_port = ports or free_ports(2)
         self.bootstrap = f"{HOST}:{self.port}"
         suite_dir.mkdir(parents=True, exist_ok=True)
@@ -52,6 +64,11 @@ class RunningKafka:
         command += ["--port", str(self.port), "--controller-port", str(controller_port)]
         if advertised_port is not None:
             command += ["--advertised-port", str(advertised_port)]
+        if properties is not None:
+            more = suite_dir / "more.properties"
+            more.write_text(properties(self.port, controller_port))
+            command += ["--properties", str(more)]
+        command += [f"--add-scram={user}" for user in scram]
         root = Path(__file__).resolve().parents[1]
         self._log: IO[bytes] = self.log_file.open("ab")
         self.process = subprocess.Popen(command, cwd=root, stdout=self._log, stderr=subprocess.STDOUT)
@@ -97,9 +114,9 @@ def kafka_topic(kafka: str) -> Callable[[int], str]:
     return make
 
 
-def create_topic(bootstrap: str, partitions: int) -> str:
-    """Make a topic nobody else uses; returns its name."""
-    name = f"test-{uuid.uuid4().hex[:12]}"
+def create_topic(bootstrap: str, partitions: int, name: str = "") -> str:
+    """Make a topic, by default one that nobody else uses; returns its name."""
+    name = name or f"test-{uuid.uuid4().hex[:12]}"
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(name, num_partitions=partitions, replication_factor=1)])[name].result(timeout=30)
     return name

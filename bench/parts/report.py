@@ -38,8 +38,8 @@ def spread(values: Sequence[float], unit: str = "s") -> str:
     return f"p50 {statistics.median(values):.2f}, p95 {quantile(values, 0.95):.2f} {unit}"
 
 
-def heading() -> str:
+def heading(title: str) -> str:
     """What was measured, on which commit, under which load."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False).stdout
     load = " ".join(f"{value:.1f}" for value in os.getloadavg())
-    return f"# The pipeline beside its limits\n\nCommit {commit.strip()}, {os.cpu_count()} cores, load before {load}.\n"
+    return f"# {title}\n\nCommit {commit.strip()}, {os.cpu_count()} cores, load before {load}.\n"

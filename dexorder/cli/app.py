@@ -151,6 +151,19 @@ def maintain(
 
 
 @app.command()
+def gateway(
+    pixy_config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Kafka-Pixy's YAML file; default DEXORDER_PIXY_CONFIG")
+    ] = None,
+) -> None:
+    """Run the gateway alone, as DEXORDER_GATEWAY_ and Kafka-Pixy's file tell it, until Ctrl-C."""
+    from dexorder.cli import gateway as command
+
+    with reported():
+        command.run(pixy_config)
+
+
+@app.command()
 def status(directory: Dir = None, relay: Relay = None, as_json: Json = False) -> None:
     """Show every part of the local suite; exit code 0 only when all are ready."""
     from dexorder.cli import status as command

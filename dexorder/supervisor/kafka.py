@@ -139,12 +139,16 @@ def kafka_command(java: Java, jars: Path, properties: Path) -> list[str]:
     return java_command(java, jars, "kafka.Kafka", [str(properties)], heap_mb=HEAP_MB)
 
 
-def format_storage(java: Java, jars: Path, paths: KafkaPaths, *, port: int, controller_port: int) -> None:
+def format_storage(
+    java: Java, jars: Path, paths: KafkaPaths, *, port: int, controller_port: int, scram: Sequence[str] = ()
+) -> None:
     """Give the broker an empty, formatted log folder with a new cluster id; does nothing if there is one.
 
     Formatting writes several files. It is done beside the place and the folder renamed, so a kill in between leaves
     nothing half made.
 
+    Args:
+        scram: Users the cluster begins with, ``SCRAM-SHA-256=[name=...,password=...]``.
     Raises:
         SetupError: Kafka's tool failed; the message carries its last line.
     """
@@ -155,6 +159,7 @@ def format_storage(java: Java, jars: Path, paths: KafkaPaths, *, port: int, cont
     properties = paths.root / "format.properties"
     properties.write_text(kafka_properties(fresh, port=port, controller_port=controller_port))
     arguments = ["format", "--cluster-id", new_cluster_id(), "--config", str(properties)]
+    arguments += [word for user in scram for word in ("--add-scram", user)]
     command = java_command(java, jars, "kafka.tools.StorageTool", arguments, heap_mb=128)
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_FORMAT_TIMEOUT_SECONDS)
@@ -201,9 +206,20 @@ def hold_lock(paths: KafkaPaths) -> int:
     return handle
 
 
-def prepare(suite_dir: Path, *, port: int, controller_port: int, advertised_port: int | None = None) -> list[str]:
+def prepare(
+    suite_dir: Path,
+    *,
+    port: int,
+    controller_port: int,
+    advertised_port: int | None = None,
+    properties: Path | None = None,
+    scram: Sequence[str] = (),
+) -> list[str]:
     """Lock the folder, write the settings, format the log if needed, and return the command of the broker.
 
+    Args:
+        properties: A file of further settings, which win over ours.
+        scram: As in `format_storage`.
     Raises:
         SetupError: Java or the jars are missing, the folder is in use, or formatting failed.
     """
@@ -212,10 +228,10 @@ def prepare(suite_dir: Path, *, port: int, controller_port: int, advertised_port
     paths = KafkaPaths.under(suite_dir)
     paths.root.mkdir(parents=True, exist_ok=True)
     hold_lock(paths)
-    format_storage(java, jars, paths, port=port, controller_port=controller_port)
-    paths.properties.write_text(
-        kafka_properties(paths.data, port=port, controller_port=controller_port, advertised_port=advertised_port)
-    )
+    format_storage(java, jars, paths, port=port, controller_port=controller_port, scram=scram)
+    settings = kafka_properties(paths.data, port=port, controller_port=controller_port, advertised_port=advertised_port)
+    # Of a name that comes twice Java takes the last.
+    paths.properties.write_text(settings + (properties.read_text() if properties else ""))
     return kafka_command(java, jars, paths.properties)
 
 
@@ -245,10 +261,14 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     parser.add_argument("--port", type=int, required=True, help="where clients connect, on 127.0.0.1")
     parser.add_argument("--controller-port", type=int, required=True, help="where the broker talks to itself")
     parser.add_argument("--advertised-port", type=int, help="where clients are told to connect, behind a proxy")
+    parser.add_argument("--properties", type=Path, help="a file of further broker settings, which win")
+    parser.add_argument(
+        "--add-scram", action="append", default=[], help="a user to begin with, as kafka-storage has it"
+    )
     options = parser.parse_args(arguments)
-    ports = {name: getattr(options, name) for name in ("port", "controller_port", "advertised_port")}
+    given = {name: getattr(options, name) for name in ("port", "controller_port", "advertised_port", "properties")}
     try:
-        command = prepare(options.dir, **ports)
+        command = prepare(options.dir, **given, scram=options.add_scram)
     except SetupError as error:
         sys.exit(f"dexorder.supervisor.kafka: {error}")
     os.execv(command[0], command)  # noqa: S606 - no shell is wanted

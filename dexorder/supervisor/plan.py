@@ -188,6 +188,8 @@ def _part(name: str, options: SuiteOptions, shared: Mapping[str, str], java: Map
     own = _own_env(name, options)
     prefix = f"DEXORDER_{name.upper()}_"
     env = {**shared, **(java if name in NEEDS_JAVA else {}), **{prefix + key: value for key, value in own.items()}}
+    if name == "gateway":
+        env["DEXORDER_PIXY_CONFIG"] = ""  # whose clusters are not the suite's
     if name == "spark":
         env["SPARK_LOCAL_DIRS"] = str(options.scratch)
     address = options.address(name)

@@ -17,6 +17,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from types import CoroutineType
 from typing import Any, NoReturn, TypeAlias
 
 import grpc
@@ -24,7 +25,7 @@ import structlog
 from grpc.aio import AbortError
 
 from services.common.errors import InvalidRequest, SuiteError
-from services.common.metrics import CallMetrics
+from services.common.metrics import CallMetrics, CallTally
 
 log = structlog.get_logger(__name__)
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
@@ -59,21 +60,31 @@ def _checked(request: Any) -> Any:
     return request
 
 
+@dataclass(frozen=True, slots=True)
+class _Method:
+    """What its calls have in common.
+
+    Attributes:
+        name: ``service/method``, for the log.
+        streaming: Whether its requests are a stream.
+    """
+
+    service: str
+    name: str
+    tally: CallTally
+    streaming: bool
+
+
 class _Call:
     """One RPC: counts it and turns what it raises into a status."""
 
-    def __init__(self, metrics: CallMetrics, labels: tuple[str, str, str], context: grpc.aio.ServicerContext[Any, Any]):
-        self._metrics, self._labels, self._context = metrics, labels, context
+    __slots__ = ("_code", "_context", "_method", "_start")
+
+    def __init__(self, method: _Method, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        self._method, self._context = method, context
         self._code = grpc.StatusCode.OK
         self._start = time.perf_counter()
-        metrics.started.labels(*labels).inc()
-        self.received = metrics.received.labels(*labels)
-        self.sent = metrics.sent.labels(*labels)
-
-    async def requests(self, stream: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        async for request in stream:
-            self.received.inc()
-            yield _checked(request)
+        method.tally.started += 1
 
     async def fail(self, error: BaseException) -> NoReturn:
         if isinstance(error, AbortError):
@@ -89,14 +100,13 @@ class _Call:
             self._code, text = grpc.StatusCode.UNIMPLEMENTED, str(error) or "not implemented"
         else:
             self._code, text = grpc.StatusCode.INTERNAL, "internal error; the server's log has the details"
-            log.error("rpc failed", method="/".join(self._labels[1:]), exc_info=error)
+            log.error("rpc failed", method=self._method.name, exc_info=error)
         seconds = error.retry_seconds if isinstance(error, SuiteError) else None
         wait = () if seconds is None else (("retry-after-ms", str(math.ceil(seconds * 1_000))),)
         await self._context.abort(self._code, text, wait)
 
     def finish(self) -> None:
-        self._metrics.handled.labels(*self._labels, self._code.name).inc()
-        self._metrics.seconds.labels(*self._labels).observe(time.perf_counter() - self._start)
+        self._method.tally.end(self._code, time.perf_counter() - self._start)
 
 
 class Boundary(grpc.aio.ServerInterceptor):
@@ -105,6 +115,7 @@ class Boundary(grpc.aio.ServerInterceptor):
     def __init__(self, metrics: CallMetrics, admit: Admit | None = None) -> None:
         self._metrics = metrics
         self._admit = admit or (lambda service, context: None)
+        self._wrapped: dict[str, tuple[Handler, Handler]] = {}
 
     async def intercept_service(
         self,
@@ -115,8 +126,16 @@ class Boundary(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         if handler is None:
             return handler
-        _, service, method = handler_call_details.method.split("/", 2)
-        labels = (_TYPES[handler.request_streaming, handler.response_streaming], service, method)
+        path = handler_call_details.method
+        known = self._wrapped.get(path)
+        if known is None or known[0] is not handler:
+            known = self._wrapped[path] = handler, self._wrap(path, handler)
+        return known[1]
+
+    def _wrap(self, path: str, handler: Handler) -> Handler:
+        _, service, name = path.split("/", 2)
+        tally = self._metrics.tally((_TYPES[handler.request_streaming, handler.response_streaming], service, name))
+        method = _Method(service, f"{service}/{name}", tally, handler.request_streaming)
         wrap = self._wrap_stream if handler.response_streaming else self._wrap_unary
         behavior = next(
             b for b in (handler.unary_unary, handler.unary_stream, handler.stream_unary, handler.stream_stream) if b
@@ -127,20 +146,22 @@ class Boundary(grpc.aio.ServerInterceptor):
         }[handler.request_streaming, handler.response_streaming]  # fmt: skip
         deserialize = handler.request_deserializer
         return make(
-            wrap(behavior, labels, handler.request_streaming),
+            wrap(behavior, method),
             request_deserializer=_tolerant(deserialize) if deserialize else None,
             response_serializer=handler.response_serializer,
         )
 
-    def _wrap_unary(self, behavior: Behavior, labels: tuple[str, str, str], streaming: bool) -> Behavior:
+    def _wrap_unary(self, behavior: Behavior, method: _Method) -> Behavior:
+        admit, tally = self._admit, method.tally
+
         async def unary(request: Any, context: Any) -> Any:
-            call = _Call(self._metrics, labels, context)
+            call = _Call(method, context)
             try:
-                self._admit(labels[1], context)
-                response = behavior(_incoming(call, request, streaming), context)
-                if inspect.isawaitable(response):
+                admit(method.service, context)
+                response = behavior(_incoming(method, request), context)
+                if type(response) is CoroutineType or inspect.isawaitable(response):  # the first is cheap
                     response = await response
-                call.sent.inc()
+                tally.sent += 1
                 return response
             except BaseException as error:
                 await call.fail(error)
@@ -149,18 +170,20 @@ class Boundary(grpc.aio.ServerInterceptor):
 
         return unary
 
-    def _wrap_stream(self, behavior: Behavior, labels: tuple[str, str, str], streaming: bool) -> Behavior:
+    def _wrap_stream(self, behavior: Behavior, method: _Method) -> Behavior:
+        admit, tally = self._admit, method.tally
+
         async def stream(request: Any, context: Any) -> AsyncIterator[Any]:
-            call = _Call(self._metrics, labels, context)
+            call = _Call(method, context)
             try:
-                self._admit(labels[1], context)
-                answers = behavior(_incoming(call, request, streaming), context)
+                admit(method.service, context)
+                answers = behavior(_incoming(method, request), context)
                 if inspect.isawaitable(answers):  # a handler that writes to the context itself
                     await answers
                     return
                 async with aclosing(answers):
                     async for answer in answers:
-                        call.sent.inc()
+                        tally.sent += 1
                         yield answer
             except BaseException as error:
                 await call.fail(error)
@@ -170,8 +193,14 @@ class Boundary(grpc.aio.ServerInterceptor):
         return stream
 
 
-def _incoming(call: _Call, request: Any, streaming: bool) -> Any:
-    if streaming:
-        return call.requests(request)
-    call.received.inc()
+def _incoming(method: _Method, request: Any) -> Any:
+    if method.streaming:
+        return _requests(method, request)
+    method.tally.received += 1
     return _checked(request)
+
+
+async def _requests(method: _Method, stream: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async for request in stream:
+        method.tally.received += 1
+        yield _checked(request)

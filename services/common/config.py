@@ -103,7 +103,7 @@ class ServiceSettings(BaseSettings):
 
 
 class BadSettings(ValueError):
-    """Settings that can't be used; one line a problem, which names its variable."""
+    """Settings that can't be used; one line a problem, which names its variable, or its file and the place in it."""
 
 
 def read_settings(settings: type[S], **overrides: Any) -> S:
@@ -119,6 +119,10 @@ def read_settings(settings: type[S], **overrides: Any) -> S:
         hidden = settings.model_config.get("hide_input_in_errors", False)
         lines = []
         for problem in error.errors():
+            cause = problem.get("ctx", {}).get("error")
+            if isinstance(cause, BadSettings):  # of a file: the places are there
+                lines.append(str(cause))
+                continue
             name = ".".join(str(part) for part in problem["loc"])
             variable = name if name.startswith("DEXORDER_") else f"{prefix}{name or '*'}".upper()
             got = f" (got {problem.get('input')!r})" if name and not hidden else ""

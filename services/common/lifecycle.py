@@ -10,6 +10,7 @@ import signal
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -25,6 +26,7 @@ from services.common.boundary import Boundary
 from services.common.config import BadSettings, ServiceSettings, split_address
 from services.common.identity import CallersFile, Gate, Role
 from services.common.metrics import CallMetrics, metrics_endpoint
+from services.common.unix_socket import refuse_if_served
 
 log = structlog.get_logger(__name__)
 
@@ -115,7 +117,13 @@ async def grpc_server(
 
 
 def bind(server: grpc.aio.Server, address: str, settings: ServiceSettings | None) -> int:
-    """Bind one address, with TLS where the settings have it; the port that was bound."""
+    """Bind one address, with TLS where the settings have it; the port that was bound.
+
+    Raises:
+        OSError: It can't be bound.
+    """
+    if address.startswith("unix:"):
+        refuse_if_served(Path(address.removeprefix("unix:")))
     try:
         if settings and settings.tls_certificate and settings.tls_key:
             ca = settings.tls_client_ca

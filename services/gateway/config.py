@@ -1,77 +1,23 @@
-"""What can be set: ``DEXORDER_GATEWAY_<NAME>``."""
+"""What can be set: ``DEXORDER_GATEWAY_<NAME>``, or in Kafka-Pixy's own file."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal, Self
+from pathlib import Path
+from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ModelWrapValidatorHandler, PrivateAttr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from services.common.config import ServiceSettings
-
-TOPIC_NAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}\Z")
-"""What Kafka takes for a topic's name."""
-
-
-@dataclass(frozen=True)
-class WantedTopic:
-    """A topic that is created at start when it is missing."""
-
-    name: str
-    partitions: int
-
-
-@dataclass(frozen=True)
-class ProduceConfig:
-    """How one cluster's producer behaves; fields as in GatewaySettings."""
-
-    timeout_seconds: float = 30.0
-    linger_ms: float = 1.0
-    queue_messages: int = 50_000
-    queue_kbytes: int = 65_536
-    max_bytes: int = 1_000_000
-    compression: str = "lz4"
-
-
-@dataclass(frozen=True)
-class ConsumeConfig:
-    """How one cluster's consumers behave; fields as in GatewaySettings."""
-
-    long_polling_timeout_ms: int = 3_000
-    ack_timeout_seconds: float = 300.0
-    max_retries: int = -1
-    max_pending_messages: int = 300
-    subscription_timeout_seconds: float = 15.0
-    channel_buffer_size: int = 64
-    offsets_commit_interval_ms: int = 500
-    new_group_start: Literal["latest", "earliest"] = "latest"
-    isolation_level: Literal["read_uncommitted", "read_committed"] = "read_uncommitted"
-    session_timeout_ms: int = 15_000
-    max_subscriptions: int = 256
-    max_record_bytes: int = 16 * 1024 * 1024
-
-
-@dataclass(frozen=True)
-class ClusterConfig:
-    """One Kafka cluster behind the gateway.
-
-    Attributes:
-        kafka: ``bootstrap.servers``.
-        options: Further librdkafka properties; they win over ours.
-        poll_seconds: How often the cluster is asked whether it is there.
-    """
-
-    name: str
-    kafka: str
-    options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    topics: tuple[WantedTopic, ...] = ()
-    topic_replication: int = -1
-    poll_seconds: float = 1.0
-    produce: ProduceConfig = ProduceConfig()
-    consume: ConsumeConfig = ConsumeConfig()
+from services.gateway.clusters import TOPIC_NAME as TOPIC_NAME
+from services.gateway.clusters import ClusterConfig as ClusterConfig
+from services.gateway.clusters import ConsumeConfig as ConsumeConfig
+from services.gateway.clusters import ProduceConfig as ProduceConfig
+from services.gateway.clusters import WantedTopic as WantedTopic
+from services.gateway.clusters import parse_topics as parse_topics
+from services.gateway.pixy_clusters import pixy_clusters
+from services.gateway.pixy_config import PixyConfig
+from services.gateway.pixy_file import read_pixy_file, with_pixy_file
 
 
 class GatewaySettings(ServiceSettings):
@@ -83,6 +29,10 @@ class GatewaySettings(ServiceSettings):
 
     listen: str = "127.0.0.1:50053"
     """host:port of the gRPC server; port 0 takes a free one."""
+    unix: Path | None = None
+    """Unix socket to serve as well; empty means none."""
+    pixy_config: Path | None = Field(default=None, validation_alias="DEXORDER_PIXY_CONFIG")
+    """Kafka-Pixy's YAML file, for the settings it speaks of (``docs/coming-from-kafka-pixy.md``); empty means none."""
     metrics_listen: str = "127.0.0.1:9466"
     """host:port of the Prometheus endpoint; empty serves none."""
     kafka: str = "127.0.0.1:9092"
@@ -101,7 +51,7 @@ class GatewaySettings(ServiceSettings):
     produce_timeout_seconds: float = Field(default=30.0, gt=0)
     """Longest time, in seconds, from a Produce to the broker's acknowledgement; then it fails."""
     produce_linger_ms: float = Field(default=1.0, ge=0)
-    """How long, in milliseconds, a record waits for others to share its batch."""
+    """How long, in milliseconds, an async record waits for others to share its batch; one that is awaited at most 5."""
     produce_queue_messages: int = Field(default=50_000, ge=1)
     """Most records waiting for the broker; one more is RESOURCE_EXHAUSTED."""
     produce_queue_kbytes: int = Field(default=65_536, ge=1)
@@ -110,6 +60,10 @@ class GatewaySettings(ServiceSettings):
     """Largest record, key and value, in bytes; keep it within the topics' own limit (1,048,588 by default)."""
     produce_compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "lz4"
     """How batches are compressed."""
+    produce_stream_records: int = Field(default=10_000, ge=1)
+    """Most records of a Produce stream that wait for their answers; then no more is read of it."""
+    produce_stream_kbytes: int = Field(default=16_384, ge=1)
+    """Most KiB of records of a Produce stream that wait for their answers; then no more is read of it."""
 
     long_polling_timeout_ms: int = Field(default=3_000, ge=0)
     """How long, in milliseconds, a ConsumeNAck waits for a record before it is NOT_FOUND."""
@@ -118,7 +72,11 @@ class GatewaySettings(ServiceSettings):
     max_retries: int = Field(default=-1, ge=-1)
     """Offers of a record after the first; then it is acked by the gateway, logged and dropped. -1 is endless."""
     max_pending_messages: int = Field(default=300, ge=1)
-    """Most unacked records of a partition; then it offers no new ones."""
+    """Most records of a partition that unary callers have and did not ack; then it offers them no new ones."""
+    stream_max_pending_messages: int = Field(default=10_000, ge=1)
+    """Most records that a Consume stream has and did not ack, whatever its credit; then it gets no new ones."""
+    stream_max_pending_kbytes: int = Field(default=65_536, ge=1)
+    """Most KiB of records that a Consume stream has and did not ack; then it gets no new ones."""
     subscription_timeout_seconds: float = Field(default=15.0, gt=0)
     """After this many seconds without a ConsumeNAck the gateway leaves the group."""
     channel_buffer_size: int = Field(default=64, ge=1)
@@ -134,26 +92,68 @@ class GatewaySettings(ServiceSettings):
     max_subscriptions: int = Field(default=256, ge=1)
     """Most pairs of group and topic that are read at the same time."""
 
+    _pixy: PixyConfig | None = PrivateAttr(default=None)
+
+    @field_validator("unix", "pixy_config", mode="before")
+    @classmethod
+    def _empty_is_none(cls, value: object) -> object:
+        return None if value == "" else value
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _as_the_file_says(cls, given: Any, build: ModelWrapValidatorHandler[Self]) -> Self:
+        path = given.get("pixy_config") or given.get("DEXORDER_PIXY_CONFIG")
+        if not path:
+            return build(given)
+        file = read_pixy_file(Path(path))
+        made = build(with_pixy_file(given, file, path))
+        made._pixy = file
+        return made
+
     @model_validator(mode="after")
     def _topics_parse(self) -> Self:
         parse_topics(self.topics)
         return self
 
+    @property
+    def pixy(self) -> PixyConfig | None:
+        """What Kafka-Pixy's file says, if there is one."""
+        return self._pixy
+
     def clusters(self) -> tuple[ClusterConfig, ...]:
         """The clusters; the first is the default one."""
-        produce = ProduceConfig(
+        own = ClusterConfig(
+            name=self.cluster,
+            kafka=self.kafka,
+            options=self.kafka_options,
+            topics=parse_topics(self.topics),
+            topic_replication=self.topic_replication,
+            poll_seconds=self.poll_seconds,
+            produce=self._produce(),
+            consume=self._consume(),
+        )
+        return (own,) if self._pixy is None else pixy_clusters(self._pixy, own)
+
+    def _produce(self) -> ProduceConfig:
+        return ProduceConfig(
             timeout_seconds=self.produce_timeout_seconds,
             linger_ms=self.produce_linger_ms,
             queue_messages=self.produce_queue_messages,
             queue_kbytes=self.produce_queue_kbytes,
             max_bytes=self.produce_max_bytes,
             compression=self.produce_compression,
+            stream_records=self.produce_stream_records,
+            stream_kbytes=self.produce_stream_kbytes,
         )
-        consume = ConsumeConfig(
+
+    def _consume(self) -> ConsumeConfig:
+        return ConsumeConfig(
             long_polling_timeout_ms=self.long_polling_timeout_ms,
             ack_timeout_seconds=self.ack_timeout_seconds,
             max_retries=self.max_retries,
             max_pending_messages=self.max_pending_messages,
+            stream_max_pending_messages=self.stream_max_pending_messages,
+            stream_max_pending_kbytes=self.stream_max_pending_kbytes,
             subscription_timeout_seconds=self.subscription_timeout_seconds,
             channel_buffer_size=self.channel_buffer_size,
             offsets_commit_interval_ms=self.offsets_commit_interval_ms,
@@ -163,32 +163,3 @@ class GatewaySettings(ServiceSettings):
             max_subscriptions=self.max_subscriptions,
             max_record_bytes=max(self.max_message_bytes, 16 * 1024 * 1024),
         )
-        return (
-            ClusterConfig(
-                name=self.cluster,
-                kafka=self.kafka,
-                options=self.kafka_options,
-                topics=parse_topics(self.topics),
-                topic_replication=self.topic_replication,
-                poll_seconds=self.poll_seconds,
-                produce=produce,
-                consume=consume,
-            ),
-        )
-
-
-def parse_topics(text: str) -> tuple[WantedTopic, ...]:
-    """The topics of ``name:partitions,...``; none for an empty text.
-
-    Raises:
-        ValueError: An entry is not of that form, or a name comes twice.
-    """
-    topics = []
-    for entry in filter(None, (e.strip() for e in text.split(","))):
-        name, _, count = entry.partition(":")
-        if not TOPIC_NAME.match(name) or not (count.isascii() and count.isdigit()) or int(count) == 0:
-            raise ValueError(f"topic {entry!r} is not name:partitions")
-        topics.append(WantedTopic(name, int(count)))
-    if len({t.name for t in topics}) < len(topics):
-        raise ValueError(f"a topic comes twice in {text!r}")
-    return tuple(topics)

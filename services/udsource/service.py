@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 from google.protobuf.empty_pb2 import Empty
 
 from services.common.errors import InvalidRequest, Unavailable
+from services.common.streams import until
 from services.gen.source.v1 import source_pb2 as pb
 from services.udsource import codec, replay
 from services.udsource.handshake import Handshake
@@ -18,7 +19,6 @@ from services.udsource.replay_reader import ReplayReader
 from services.udsource.topic_reader import TopicReader
 from services.udsource.topic_watch import TopicWatch
 
-T = TypeVar("T")
 M = TypeVar("M", pb.ReadRequest, pb.AckRequest)
 FRESH_S = 0.05
 """Age of the topic's ends that PendingFn may tell; bounds what frequent callers cost Kafka."""
@@ -48,7 +48,7 @@ class SourceService:
     def ReadFn(self, request_iterator: AsyncIterator[pb.ReadRequest], context: CallContext) -> Any:  # noqa: N802
         """Batches of records, each ended by eot; plain, or a range of one partition by the call's metadata."""
         metadata = tuple(context.invocation_metadata() or ())
-        messages = self._until_closing(request_iterator)
+        messages = until(self._closing, request_iterator)
         return self._read_range(messages, metadata) if replay.is_range(metadata) else self._read_plain(messages)
 
     async def _read_plain(self, messages: AsyncIterator[pb.ReadRequest]) -> AsyncIterator[pb.ReadResponse]:
@@ -105,7 +105,7 @@ class SourceService:
         self, request_iterator: AsyncIterator[pb.AckRequest], context: CallContext
     ) -> AsyncIterator[pb.AckResponse]:
         """One answer a request. An offset that was never handed out ends the stream; nothing of its request counts."""
-        messages = self._until_closing(request_iterator)
+        messages = until(self._closing, request_iterator)
         if (state := await _greeted(messages)) is None:
             return
         replayed = replay.is_replay(context.invocation_metadata())
@@ -172,28 +172,6 @@ class SourceService:
                 while (self._acking and self._topic.in_flight()) or self._ranges.active:  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
         self._closing.set_result(None)
-
-    async def _until_closing(self, requests: AsyncIterator[T]) -> AsyncIterator[T]:
-        while not self._closing.done():
-            request = asyncio.ensure_future(anext(requests))
-            request.add_done_callback(_look_at)
-            try:
-                await asyncio.wait((request, self._closing), return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                request.cancel()  # nothing if it is there
-            if not request.done() or request.cancelled():
-                return
-            try:
-                message = request.result()
-            except StopAsyncIteration:
-                return
-            yield message
-
-
-def _look_at(request: asyncio.Future[Any]) -> None:
-    """A message that came too late to be taken is no error to be logged."""
-    if not request.cancelled():
-        request.exception()
 
 
 async def _greeted(messages: AsyncIterator[M]) -> Handshake | None:

@@ -2,7 +2,8 @@
 
     DEXORDER_SOAK_PROTOBUFS=20000   # for each method
 
-A method that streams without an end is asked less often, since every message that happens to be sound costs a wait.
+A method that streams without an end is asked less often, since every message that happens to be sound costs a wait;
+so is one whose every sound message is a question to Kafka.
 """
 
 from __future__ import annotations
@@ -61,6 +62,15 @@ METHODS: dict[str, tuple[str, Any]] = {
     "/source.v1.Source/NackFn": ("udsource", source.NackRequest(
         request=source.NackRequest.Request(offsets=[source.Offset(offset=b"1", partition_id=1)]))),
 }  # fmt: skip
+_GROUP: dict[str, Any] = {"topic": OHLC_TOPIC, "group": "g"}
+QUESTIONS: dict[str, tuple[str, Any]] = {
+    "/KafkaPixy/GetOffsets": ("gateway", pixy.GetOffsetsRq(**_GROUP)),
+    "/KafkaPixy/SetOffsets": ("gateway", pixy.SetOffsetsRq(
+        offsets=[pixy.PartitionOffset(partition=p, offset=0, metadata="BB") for p in range(2)], **_GROUP)),
+    "/KafkaPixy/ListTopics": ("gateway", pixy.ListTopicRq(with_partitions=True)),
+    "/KafkaPixy/ListConsumers": ("gateway", pixy.ListConsumersRq(**_GROUP)),
+    "/KafkaPixy/GetTopicMetadata": ("gateway", pixy.GetTopicMetadataRq(topic=OHLC_TOPIC, with_partitions=True)),
+}  # fmt: skip
 STREAMS: dict[str, tuple[str, Any]] = {
     RELAY + "RelayService/WatchProgress": ("relay", relay_service_pb2.WatchProgressRequest(request_id="r")),
     RELAY + "RelayService/SubscribeNotifications": ("relay", relay_service_pb2.SubscribeNotificationsRequest(
@@ -79,9 +89,9 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suite]:
         yield running
 
 
-@pytest.mark.parametrize("method", [*METHODS, *STREAMS])
+@pytest.mark.parametrize("method", [*METHODS, *QUESTIONS, *STREAMS])
 async def test_mutated_messages_are_bad_input_and_nothing_else(suite: Suite, method: str) -> None:
-    part, sample = {**METHODS, **STREAMS}[method]
+    part, sample = {**METHODS, **QUESTIONS, **STREAMS}[method]
     streams = method in STREAMS
     before = suite.pid(part)
     async with grpc.aio.insecure_channel(suite.address(part)) as channel:
@@ -99,7 +109,7 @@ async def test_mutated_messages_are_bad_input_and_nothing_else(suite: Suite, met
 async def flood(channel: Any, method: str, sample: bytes, streams: bool, random: Random) -> Counter[Any]:
     """Answers by code, to so many mutations from several callers."""
     seen: Counter[Any] = Counter()
-    left = iter(range(MESSAGES // STREAM_SHARE if streams else MESSAGES))
+    left = iter(range(MESSAGES if method in METHODS else MESSAGES // STREAM_SHARE))
 
     async def caller() -> None:
         for _ in left:

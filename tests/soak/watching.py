@@ -9,7 +9,7 @@ from collections import defaultdict
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -112,11 +112,18 @@ class Listener:
                 continue
 
 
+class Addresses(Protocol):
+    """Knows where parts are."""
+
+    def address(self, part: str) -> str:
+        """host:port of the part."""
+
+
 @dataclass
 class HealthLog:
     """Asks parts for their health all the time; a context manager."""
 
-    suite: Suite
+    suite: Addresses
     parts: tuple[str, ...]
     changes: dict[str, list[tuple[float, bool]]] = field(default_factory=dict)
     """Part -> (monotonic seconds, SERVING) at each change."""

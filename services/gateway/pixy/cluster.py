@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import structlog
@@ -11,15 +12,22 @@ from confluent_kafka.admin import AdminClient
 
 from services.common.errors import Unavailable
 from services.gateway.config import ClusterConfig
+from services.gateway.pixy.admin import Admin
+from services.gateway.pixy.admin_views import WantedOffset, check_wanted, commits_of
 from services.gateway.pixy.consumers import Consumers
+from services.gateway.pixy.log_ends import LogEnds
 from services.gateway.pixy.metrics import PixyMetrics
 from services.gateway.pixy.options import client_options
 from services.gateway.pixy.producer import RecordProducer
+from services.gateway.pixy.set_offsets import set_offsets
 from services.gateway.pixy.topics import create_topics, missing_topics
+from services.gateway.pixy.trouble import Trouble, reason
 
 log = structlog.get_logger(__name__)
 _ASK_SECONDS = 3.0
 _CLOSE_SECONDS = 5.0
+_LAG_POLLS = 5
+"""The logs' ends are asked for once in so many polls."""
 
 
 class Cluster:
@@ -32,12 +40,19 @@ class Cluster:
     def __init__(self, config: ClusterConfig, metrics: PixyMetrics) -> None:
         self.config = config
         self.failure: str | None = "Kafka has not answered yet"
-        self._metrics = metrics
-        self._admin = AdminClient({**client_options(config), **config.options})
+        self._trouble = Trouble()
+        self._kafka_up = metrics.kafka_up.labels(config.name)
+        options: dict[str, Any] = {**client_options(config), "error_cb": self._trouble.note}
+        self._admin = AdminClient(options)
+        self.admin = Admin(config, self._admin, lambda: self.failure)
         self._partitions: dict[str, int] = {}
         self._asking = asyncio.Lock()
-        self.producer = RecordProducer(config, metrics)
-        self.consumers = Consumers(config, metrics)
+        own = metrics.cluster(config.name)
+        self.producer = RecordProducer(config, own, self._partition_count)
+        self.consumers = Consumers(config, own)
+        self._log_ends = own.log_end = LogEnds(
+            self._admin, read_committed=config.consume.isolation_level == "read_committed"
+        )
 
     def start(self) -> None:
         """Take requests; the cluster need not be there yet."""
@@ -45,15 +60,20 @@ class Cluster:
 
     async def watch(self) -> None:
         """Ask the cluster for its topics now and then, creating the configured ones that are missing. Never returns."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._log_ends.watch(self.consumers.places, _LAG_POLLS * self.config.poll_seconds))
+            group.create_task(self._watch_topics())
+
+    async def _watch_topics(self) -> None:
         while True:
             before = self.failure
             try:
                 await self._look()
                 self.failure = None
             except (KafkaException, Unavailable) as error:
-                self.failure = f"Kafka at {self.config.kafka}: {_reason(error)}"
+                self.failure = f"Kafka at {self.config.kafka}: {self._why(error)}"
             if self.failure != before:
-                self._metrics.kafka_up.labels(self.config.name).set(self.failure is None)
+                self._kafka_up.set(self.failure is None)
                 if self.failure:
                     log.warning("cluster is away", cluster=self.config.name, reason=self.failure)
                 else:
@@ -71,11 +91,24 @@ class Cluster:
                 raise Unavailable(f"topic {still[0].name} is not there yet")
 
     async def _list_topics(self) -> dict[str, int]:
-        metadata = await asyncio.to_thread(self._admin.list_topics, timeout=_ASK_SECONDS)
-        self._admin.poll(0)  # hands librdkafka's log lines over
+        try:
+            metadata = await asyncio.to_thread(self._admin.list_topics, timeout=_ASK_SECONDS)
+        finally:
+            self._admin.poll(0)  # hands librdkafka's log lines and errors over
+        self._trouble.forget()
         if not metadata.brokers:
             raise Unavailable("no broker answers")
         return {name: len(topic.partitions) for name, topic in metadata.topics.items() if topic.error is None}
+
+    def _partition_count(self, topic: str) -> int:
+        return self._partitions.get(topic, 0)
+
+    def _why(self, error: Exception) -> str:
+        return self._trouble.text or reason(error)
+
+    def knows(self, topic: str) -> bool:
+        """Whether the topic was there when the cluster was asked last."""
+        return topic in self._partitions
 
     async def has_topic(self, topic: str) -> bool:
         """Whether the topic exists; asks the cluster only about topics not seen before.
@@ -95,19 +128,32 @@ class Cluster:
         try:
             metadata: Any = await asyncio.to_thread(self._admin.list_topics, topic, timeout=_ASK_SECONDS)
         except KafkaException as error:
-            raise Unavailable(f"Kafka at {self.config.kafka}: {_reason(error)}") from error
+            raise Unavailable(f"Kafka at {self.config.kafka}: {self._why(error)}") from error
         found = metadata.topics[topic]
         if found.error is None:
             self._partitions[topic] = len(found.partitions)
         # A topic the broker is just creating has no leader yet; it is there.
         return found.error is None or found.error.code() == KafkaError.LEADER_NOT_AVAILABLE
 
+    async def set_offsets(self, group: str, topic: str, wanted: Sequence[WantedOffset]) -> None:
+        """Set a group's commits, all or none; what this gateway reads goes on from there at once.
+
+        Raises:
+            InvalidRequest: A field is out of range; it says which.
+            NotFound: There is no such topic.
+            Conflict: Members elsewhere are in the way.
+            Unavailable: Kafka does not answer, or the group does not come to rest.
+        """
+        check_wanted(wanted)
+        async with self.admin.call():
+            commits = commits_of(wanted, topic, await self.admin.logs(topic))
+            if commits:
+                await set_offsets(self.admin, self.consumers, group, topic, commits)
+
     async def drain(self, timeout_seconds: float) -> None:
         """Wait for acks of what was handed out, write what was accepted, commit and leave the groups."""
-        await asyncio.gather(self.consumers.drain(timeout_seconds), self.producer.close(timeout_seconds))
+        own = self.config.produce.shutdown_seconds
+        await asyncio.gather(
+            self.consumers.drain(timeout_seconds), self.producer.close(timeout_seconds if own is None else own)
+        )
         await self.consumers.close(_CLOSE_SECONDS)
-
-
-def _reason(error: Exception) -> str:
-    cause = error.args[0] if error.args else error
-    return cause.str() if isinstance(cause, KafkaError) else str(cause)

@@ -6,31 +6,41 @@ import asyncio
 
 from services.common.errors import Exhausted, Unavailable
 from services.gateway.config import ClusterConfig
-from services.gateway.pixy.metrics import PixyMetrics
+from services.gateway.pixy.metrics import ClusterMetrics, Name, Place
 from services.gateway.pixy.offers import NotAssigned
 from services.gateway.pixy.subscription import Subscription
 
-Name = tuple[str, str]
-"""Group and topic."""
+_LEAVE_SECONDS = 5.0
 
 
 class Consumers:
     """At most one subscription a group and topic. For one event loop."""
 
-    def __init__(self, config: ClusterConfig, metrics: PixyMetrics) -> None:
+    def __init__(self, config: ClusterConfig, metrics: ClusterMetrics) -> None:
         self._config, self._metrics = config, metrics
         self._open: dict[Name, Subscription] = {}
         self._leaving: set[Subscription] = set()
         self._stopping = False
         self._kafka_up = False
+        metrics.readings = lambda: list(self._open.values())
+
+    def refuse_if_disabled(self) -> None:
+        """Whatever the topic is.
+
+        Raises:
+            Unavailable: This gateway may not consume from the cluster.
+        """
+        if self._config.consume.disabled:
+            raise Unavailable(f"consuming from cluster {self._config.name!r} is disabled by configuration")
 
     def subscription(self, group: str, topic: str) -> Subscription:
         """The subscription, joined now if there is none.
 
         Raises:
-            Unavailable: The gateway stops.
+            Unavailable: The gateway stops, or may not consume.
             Exhausted: Too many subscriptions.
         """
+        self.refuse_if_disabled()
         if self._stopping:
             raise Unavailable("the gateway is stopping")
         found = self._open.get((group, topic))
@@ -41,7 +51,6 @@ class Consumers:
             found.kafka_up = self._kafka_up
             self._open[group, topic] = found
             found.start()
-            self._count()
         return found
 
     def subscribed(self, group: str, topic: str) -> Subscription:
@@ -55,23 +64,30 @@ class Consumers:
             raise NotAssigned(f"group {group!r} reads nothing of topic {topic!r} here")
         return found
 
+    def members(self, group: str) -> list[Subscription]:
+        """The subscriptions of a group."""
+        return [each for (name, _), each in self._open.items() if name == group]
+
+    async def settled(self, group: str) -> None:
+        """Wait for those that are leaving the group."""
+        await asyncio.gather(*(each.ended(_LEAVE_SECONDS) for each in self._leaving if each.group == group))
+
     def kafka_is_up(self, up: bool) -> None:
         """Tell the subscriptions why nothing comes."""
         self._kafka_up = up
         for each in self._open.values():
             each.kafka_up = up
-        self._metrics.pending.labels(self._config.name).set(sum(s.pending for s in self._open.values()))
+
+    def places(self) -> set[Place]:
+        """Topic and partition of what is read here."""
+        return {(each.topic, partition) for each in self._open.values() for partition in each.progress()}
 
     def _left(self, subscription: Subscription, *, ended: bool) -> None:
         """A subscription takes no more requests; called once more when its thread has ended."""
         name = (subscription.group, subscription.topic)
         if self._open.get(name) is subscription:
             del self._open[name]
-            self._count()
         (self._leaving.discard if ended else self._leaving.add)(subscription)
-
-    def _count(self) -> None:
-        self._metrics.subscriptions.labels(self._config.name).set(len(self._open))
 
     def stop_taking(self) -> None:
         """Refuse requests and end those that wait; acks are still taken."""

@@ -6,14 +6,15 @@ The owner guards it with a lock: fetched records come from Kafka's thread, reque
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple
 
-from services.common.errors import SuiteError
-from services.gateway.pixy.acks import AckRules, AckTracker, Offer
+from services.common.errors import Conflict, InvalidRequest, SuiteError
+from services.gateway.pixy.acks import Acked, AckRules, AckTracker
+from services.gateway.pixy.pending import UNARY, Held, Run, T
 from services.gateway.pixy.sparse_acks import Range, committed_ranges
 
-T = TypeVar("T")
 Commit = tuple[int, str]
 """Offset and metadata."""
 
@@ -23,17 +24,68 @@ class NotAssigned(SuiteError):
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery(Generic[T]):
-    """A record on its way to a caller.
+class Ask:
+    """What a caller takes at once; the default is a unary call's one record.
 
     Attributes:
-        again: Why it was handed out before: ``timeout`` or ``given_back``; empty the first time.
+        records: Most of them.
+        bytes: New records are added until they have so many bytes; a single larger one is taken.
+        most_held: How much a stream may have unacked before it gets nothing new; a unary caller is bound by the
+            partition's ``max_pending``.
+    """
+
+    caller: int = UNARY
+    records: int = 1
+    bytes: int = 1 << 62
+    most_held: Held | None = None
+
+
+class Delivery(NamedTuple, Generic[T]):
+    """Records of a partition on their way to a caller.
+
+    Attributes:
+        records: Offset and record, at least one, in order; a unary call's is the only one.
+        again: Why they were handed out before: ``timeout`` or ``given_back``; empty the first time.
     """
 
     partition: int
-    offset: int
-    record: T
+    records: list[tuple[int, T]]
     again: str = ""
+
+    @property
+    def offset(self) -> int:
+        """Of the first record."""
+        return self.records[0][0]
+
+    @property
+    def record(self) -> T:
+        """The first record."""
+        return self.records[0][1]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Offsets of a partition from first to last, both included."""
+
+    partition: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedAck:
+    """An ack that changed nothing, and why."""
+
+    span: Span
+    reason: SuiteError
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """How much of a partition is fetched ahead; at half of it fetching goes on."""
+
+    records: int
+    bytes: int = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +102,20 @@ class Start:
     acked: tuple[Range, ...] = ()
     committed: bool = False
     remark: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a partition is.
+
+    Attributes:
+        pending: Records offered and not acked.
+        next_offset: The first offset never offered.
+    """
+
+    pending: int
+    lowest_unacked: int
+    next_offset: int
 
 
 def start_of(offset: int, metadata: str, *, low: int, high: int, earliest: bool) -> Start:
@@ -78,18 +144,31 @@ def start_of(offset: int, metadata: str, *, low: int, high: int, earliest: bool)
 class _Partition(Generic[T]):
     tracker: AckTracker[T]
     fetched: deque[tuple[int, T]] = field(default_factory=deque)
+    fetched_bytes: int = 0
     committed: Commit | None = None
+    forgotten: set[int] = field(default_factory=set)
+
+    def pop(self, records: int, size: int) -> list[tuple[int, T]]:
+        """Fetched records, until there are so many of them or so many bytes."""
+        taken = []
+        while self.fetched and records > 0 and size > 0:
+            item = self.fetched.popleft()
+            taken.append(item)
+            records -= 1
+            size -= len(item[1])
+            self.fetched_bytes -= len(item[1])
+        return taken
 
 
 class Offers(Generic[T]):
     """The partitions of one group and topic that this process reads.
 
-    Args:
-        buffer: Fetched records of a partition at which it is full; fetching goes on at half of it.
+    Attributes:
+        buffer: How much may be fetched ahead; may change.
     """
 
-    def __init__(self, rules: AckRules, *, buffer: int) -> None:
-        self._rules, self._buffer = rules, buffer
+    def __init__(self, rules: AckRules, *, buffer: Buffer) -> None:
+        self._rules, self.buffer = rules, buffer
         self._partitions: dict[int, _Partition[T]] = {}
         self._turn: deque[int] = deque()
 
@@ -101,6 +180,16 @@ class Offers(Generic[T]):
         if partition not in self._partitions:
             self._turn.append(partition)
         self._partitions[partition] = owned
+
+    def restart(self, partition: int, start: Start) -> None:
+        """Go on elsewhere, where the group's commit was set to.
+
+        What was offered before is forgotten. Its acks may still come; they must not pass for acks of the records that
+        will be offered anew.
+        """
+        before = self._partitions[partition]
+        self.assign(partition, start)
+        self._partitions[partition].forgotten = before.forgotten.union(before.tracker.pending_offsets)
 
     def revoke(self, partition: int) -> Commit | None:
         """Forget a partition; what is still to be committed for it."""
@@ -126,45 +215,114 @@ class Offers(Generic[T]):
         """When the last pending record runs out, in ns of the caller's clock; 0 when none is pending."""
         return max((owned.tracker.waits_for_ack for owned in self._partitions.values()), default=0)
 
-    def fetched(self, partition: int, offset: int, record: T) -> None:
-        """Keep a record until its turn; dropped if the partition is not assigned any more."""
-        if (owned := self._partitions.get(partition)) is not None:
-            owned.fetched.append((offset, record))
+    def waits_for(self, caller: int) -> int:
+        """When the last record that a caller has runs out, likewise."""
+        return max((owned.tracker.waits_for(caller) for owned in self._partitions.values()), default=0)
 
-    def overfull(self) -> list[int]:
-        """Partitions with a full buffer."""
-        return [p for p, owned in self._partitions.items() if len(owned.fetched) >= self._buffer]
+    def progress(self) -> dict[int, Progress]:
+        """How far each partition is."""
+        trackers = ((p, owned.tracker) for p, owned in self._partitions.items())
+        return {p: Progress(tracker.pending, tracker.lowest_unacked, tracker.next_offset) for p, tracker in trackers}
+
+    def held(self, caller: int) -> Held:
+        """How much a caller has and did not ack."""
+        parts = [owned.tracker.held(caller) for owned in self._partitions.values()]
+        return Held(sum(part.records for part in parts), sum(part.bytes for part in parts))
+
+    # ---- fetched ahead
+
+    def fetched(self, partition: int, records: list[tuple[int, T]]) -> None:
+        """Keep offsets and records until it is their turn; dropped if the partition is not assigned any more."""
+        if (owned := self._partitions.get(partition)) is not None:
+            owned.fetched.extend(records)
+            owned.fetched_bytes += sum([len(record) for _, record in records])
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether records are there that nobody was given yet; after ``take`` found none: because of its limits."""
+        return any(owned.fetched for owned in self._partitions.values())
+
+    def overfull(self) -> dict[int, int]:
+        """Partitions with a full buffer, and how many records are in it."""
+        most = self.buffer
+        lengths = ((p, len(owned.fetched), owned.fetched_bytes) for p, owned in self._partitions.items())
+        return {p: count for p, count, size in lengths if count >= most.records or size >= most.bytes}
+
+    def stuck(self, full: Mapping[int, int], fetching: Collection[int]) -> list[int]:
+        """Which of the full partitions must not be fetched for now.
+
+        A pause is no small thing: what Kafka's client has ready is thrown away, and going on takes a fetch's time. So
+        not those that callers empty, only more slowly than Kafka fills them, unless others wait to be fetched.
+
+        Args:
+            full: As ``overfull`` said a while ago.
+            fetching: The others that are fetched.
+        """
+        if any(self.has_room(partition) for partition in fetching):
+            return list(full)
+        parts = self._partitions
+        return [p for p, before in full.items() if p in parts and len(parts[p].fetched) >= before]
 
     def has_room(self, partition: int) -> bool:
         """Whether fetching the partition may go on after it was full."""
         owned = self._partitions.get(partition)
-        return owned is None or len(owned.fetched) <= self._buffer // 2
+        if owned is None:
+            return True
+        return len(owned.fetched) <= self.buffer.records // 2 and owned.fetched_bytes <= self.buffer.bytes // 2
 
-    def next(self, *, now_ns: int) -> Delivery[T] | None:
-        """The next record to deliver; None when there is none or too many are pending."""
+    # ---- handed out
+
+    def take(self, ask: Ask, *, now_ns: int) -> list[Delivery[T]]:
+        """What to deliver next; nothing when there is none or too much is unacked."""
+        found: list[Delivery[T]] = []
+        left, fresh = ask.records, _Allowance(ask, self.held(ask.caller)) if ask.most_held is not None else None
         for _ in range(len(self._turn)):
             partition = self._turn[0]
             self._turn.rotate(-1)
             owned = self._partitions[partition]
-            offer = owned.tracker.redeliver(now_ns=now_ns)
-            if offer is not None:
-                why = "given_back" if offer.given_back else "timeout"
-                owned.tracker.redelivered(offer, now_ns=now_ns)
-                return Delivery(partition, offer.offset, offer.record, why)
-            while owned.fetched and not owned.tracker.full:
-                offset, record = owned.fetched.popleft()
-                if owned.tracker.offer(offset, record, now_ns=now_ns):
-                    return Delivery(partition, offset, record)
-        return None
+            while left and (run := owned.tracker.redeliver(left, now_ns=now_ns, caller=ask.caller)) is not None:
+                found.append(Delivery(partition, run.records, run.again))
+                left -= len(run.records)
+            while left and (new := self._new(owned, left, fresh)):
+                run = owned.tracker.offer(new, now_ns=now_ns, caller=ask.caller)
+                if run is not None:
+                    found.append(Delivery(partition, run.records))
+                    left -= len(run.records)
+            if not left:
+                break
+        return found
 
-    def give_up(self, *, now_ns: int) -> list[tuple[int, Offer[T]]]:
-        """Partition and offer of the records whose retries are used up; they count as acked."""
-        return [(p, o) for p, owned in self._partitions.items() for o in owned.tracker.give_up(now_ns=now_ns)]
+    def _new(self, owned: _Partition[T], most: int, fresh: _Allowance | None) -> list[tuple[int, T]]:
+        if fresh is None:
+            return [] if owned.tracker.full else owned.pop(1, 1)  # one at a time: the next may be too many
+        new = owned.pop(min(most, fresh.records), fresh.bytes)
+        fresh.records -= len(new)
+        fresh.bytes -= sum([len(record) for _, record in new])
+        return new
 
-    def give_back(self, partition: int, offset: int, *, now_ns: int) -> None:
-        """The caller is gone: the record is due at once."""
-        if (owned := self._partitions.get(partition)) is not None:
-            owned.tracker.give_back(offset, now_ns=now_ns)
+    def give_up(self, *, now_ns: int) -> list[tuple[int, Run[T]]]:
+        """Partition and records of those whose retries are used up; they count as acked."""
+        if self._rules.max_retries < 0:
+            return []
+        return [(p, run) for p, owned in self._partitions.items() for run in owned.tracker.give_up(now_ns=now_ns)]
+
+    def give_back(self, delivery: Delivery[T], *, now_ns: int) -> None:
+        """The unary caller is gone: its record is due at once."""
+        if (owned := self._partitions.get(delivery.partition)) is not None:
+            owned.tracker.give_back(delivery.offset, delivery.offset, now_ns=now_ns)
+
+    def give_back_spans(self, caller: int, spans: Iterable[Span], *, now_ns: int) -> None:
+        """A stream will not deal with these: they are due at once, which counts as a retry."""
+        for span in spans:
+            if (owned := self._partitions.get(span.partition)) is not None:
+                owned.tracker.give_back(span.first, span.last, now_ns=now_ns, caller=caller, counts=True)
+
+    def release(self, caller: int, *, now_ns: int) -> None:
+        """A stream is gone: all it had is due at once."""
+        for owned in self._partitions.values():
+            owned.tracker.release(caller, now_ns=now_ns)
+
+    # ---- acked
 
     def ack(self, partition: int, offset: int, *, offered_only: bool = False) -> bool:
         """Ack a record.
@@ -180,9 +338,27 @@ class Offers(Generic[T]):
         owned = self._partitions.get(partition)
         if owned is None:
             raise NotAssigned(f"partition {partition} is not assigned to this gateway")
-        if offered_only and not owned.tracker.offered(offset):
+        if (offered_only or offset in owned.forgotten) and not owned.tracker.offered(offset):
             return False
         return owned.tracker.ack(offset)
+
+    def ack_spans(self, caller: int, spans: Iterable[Span]) -> tuple[int, list[RefusedAck]]:
+        """Ack those of these records that a stream was given.
+
+        Returns:
+            How many that were, and the acks that were not its own to make.
+        """
+        count, refused = 0, []
+        for span in spans:
+            if (owned := self._partitions.get(span.partition)) is None:
+                refused.append(
+                    RefusedAck(span, Conflict(f"partition {span.partition} is not assigned to this gateway"))
+                )
+                continue
+            done = owned.tracker.ack_range(span.first, span.last, caller=caller)
+            count += done.count
+            refused.extend(_refusals(span.partition, done))
+        return count, refused
 
     def commits(self) -> dict[int, Commit]:
         """What is not committed yet, a partition; call ``committed`` when Kafka has it."""
@@ -194,3 +370,20 @@ class Offers(Generic[T]):
         for partition, position in commits.items():
             if (owned := self._partitions.get(partition)) is not None:
                 owned.committed = position
+
+
+class _Allowance:
+    """How much new a stream may still be given."""
+
+    def __init__(self, ask: Ask, held: Held) -> None:
+        most = ask.most_held or Held()
+        self.records = most.records - held.records
+        self.bytes = min(ask.bytes, most.bytes - held.bytes)
+
+
+def _refusals(partition: int, done: Acked) -> Iterator[RefusedAck]:
+    for first, end in done.elsewhere:
+        yield RefusedAck(Span(partition, first, end - 1), Conflict("another caller was given these"))
+    if done.early is not None:
+        first, end = done.early
+        yield RefusedAck(Span(partition, first, end - 1), InvalidRequest("nobody was given these yet"))

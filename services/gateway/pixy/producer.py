@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -14,8 +14,10 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from services.common.errors import Exhausted, InvalidRequest, NotAllowed, SuiteError, Unavailable
 from services.gateway.config import ClusterConfig
-from services.gateway.pixy.metrics import PixyMetrics
-from services.gateway.pixy.options import client_options
+from services.gateway.pixy.batches import Batch
+from services.gateway.pixy.metrics import ClusterMetrics, Mode
+from services.gateway.pixy.options import producer_options
+from services.gateway.pixy.turns import Turns
 
 log = structlog.get_logger(__name__)
 Headers = Sequence[tuple[str, bytes]]
@@ -25,6 +27,11 @@ Report = tuple[asyncio.Future[Placed] | None, KafkaError | None, str, int, Place
 """Who waits for it (None: async), what went wrong, topic, bytes, where it was written."""
 
 _POLL_SECONDS = 0.1
+_SYNC_LINGER_MS = 5.0
+"""Where ``linger_ms`` is longer, a sync record and what was queued before it go out at once."""
+_FLUSH_SECONDS = 0.001
+_AT_ONCE = 500
+"""Records of a batch that are queued before the event loop has a turn."""
 _BAD_TOPIC = {
     KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION,
     KafkaError.TOPIC_EXCEPTION,
@@ -56,39 +63,34 @@ def produce_error(error: KafkaError, topic: str, size: int) -> SuiteError:
 
 
 class RecordProducer:
-    """Idempotent, acks=all; records of one key keep the order of the calls.
+    """Idempotent with acks of all replicas; records of one key keep the order of the calls.
 
     All methods but the constructor are for the event loop that called ``start``.
+
+    Args:
+        partitions: How many a topic has, 0 for one that is not known.
     """
 
-    def __init__(self, config: ClusterConfig, metrics: PixyMetrics) -> None:
-        self._config, rules = config, config.produce
-        self._options: dict[str, Any] = {
-            **client_options(config),
-            "enable.idempotence": True,
-            "acks": "all",
-            # The partition Kafka-Pixy would take (sarama's hash): an empty key has a constant one, no key a random one,
-            # for each record and not for each batch.
-            "partitioner": "fnv1a_random",
-            "sticky.partitioning.linger.ms": 0,
-            "linger.ms": rules.linger_ms,
-            "compression.codec": rules.compression,
-            "delivery.timeout.ms": max(1, int(rules.timeout_seconds * 1_000)),
-            "message.max.bytes": rules.max_bytes,
-            "queue.buffering.max.messages": rules.queue_messages,
-            "queue.buffering.max.kbytes": rules.queue_kbytes,
-            "retry.backoff.max.ms": 1_000,
-            **config.options,
-        }
-        if self._options["linger.ms"] >= self._options["delivery.timeout.ms"]:
-            raise ValueError("produce_timeout_seconds is not longer than produce_linger_ms")
+    def __init__(
+        self, config: ClusterConfig, metrics: ClusterMetrics, partitions: Callable[[str], int] = lambda _: 0
+    ) -> None:
+        self._config, self._options = config, producer_options(config)
+        self._lingers = float(self._options["linger.ms"]) > _SYNC_LINGER_MS
+        self._turns = Turns(partitions) if config.produce.partitioner == "roundrobin" else None
         self._producer = Producer(self._options)
-        self._produced = {mode: metrics.produced.labels(config.name, mode) for mode in ("sync", "async")}
-        self._failed = {mode: metrics.produce_failed.labels(config.name, mode) for mode in ("sync", "async")}
+        self._metrics = metrics
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = threading.Event()
         self._reports: list[Report] = []
+        self._touched: list[Batch] = []
+        self._failed_for_good = False
+        self._settled = asyncio.Event()
         self._unreported = 0
+        # Streams wait until there is room; what they leave free is for unary calls, which are refused without it.
+        self._stream_share = max(1, config.produce.queue_messages * 3 // 4)
+        # The first is the event loop's, the second the thread's: their difference is what is still awaited.
+        self._sync_queued, self._sync_reported = 0, 0
+        self._sync_came = threading.Event()
         self._thread = threading.Thread(target=self._poll, name=f"produce-{config.name}", daemon=True)
 
     def start(self) -> None:
@@ -119,30 +121,121 @@ class RecordProducer:
     ) -> None:
         try:
             report = partial(self._report, future, len(value))
-            self._producer.produce(topic, value, key, on_delivery=report, headers=list(headers))
+            partition = -1 if self._turns is None else self._turns.next(topic)  # -1: librdkafka's partitioner
+            self._producer.produce(topic, value, key, partition, on_delivery=report, headers=list(headers))
         except BufferError as error:
             raise Exhausted(f"{self.queued} records wait for Kafka, the queue is full") from error
         except KafkaException as error:
             raise produce_error(error.args[0], topic, len(value)) from error
+        self._metrics.writes(topic, "async" if future is None else "sync")
+        self._queued_one(waited_for=future is not None)
+
+    async def write(self, batch: Batch) -> None:
+        """Queue a batch, waiting while the queue is full; ``batch.done`` tells when it is known what became of it.
+
+        Batches that are written one after the other keep their order. Cancelled, it may have queued a part.
+        """
+        self._metrics.writes(batch.topic, "stream")
+        while not batch.is_queued:
+            if self._stopping.is_set():
+                batch.fail_the_rest(Unavailable("the gateway is stopping"))
+            elif self._fill(batch):
+                await asyncio.sleep(0)
+            else:
+                self._settled.clear()
+                await self._settled.wait()
+        self._finish(batch)
+
+    def _fill(self, batch: Batch) -> bool:
+        """Queue some more of it; False when the queue is full."""
+        for index in range(batch.next, min(batch.next + _AT_ONCE, len(batch.records))):
+            if self._unreported >= self._stream_share:
+                return False
+            key, value, headers, timestamp_ms = batch.records[index]
+            partition = -1 if self._turns is None else self._turns.next(batch.topic)
+            try:
+                self._producer.produce(
+                    batch.topic, value, key, partition,
+                    on_delivery=partial(self._report_of, batch, index), timestamp=timestamp_ms,
+                    headers=list(headers) if headers else None,
+                )  # fmt: skip
+            except BufferError:
+                if self._unreported:
+                    return False
+                batch.failures.append((index, Exhausted("the record is larger than the queue to Kafka")))
+            except KafkaException as error:
+                reason = produce_error(error.args[0], batch.topic, batch.value_bytes(index))
+                batch.failures.append((index, reason))
+            else:
+                batch.queued += 1
+                self._queued_one(waited_for=True)
+            batch.next = index + 1
+        return True
+
+    def _queued_one(self, *, waited_for: bool) -> None:
         self._unreported += 1
+        if self._lingers and waited_for:
+            self._sync_queued += 1
+            self._sync_came.set()
+
+    def _finish(self, batch: Batch) -> None:
+        if batch.finish_if_settled():
+            self._metrics.produced[batch.topic, "stream"] += len(batch.records) - len(batch.failures)
+            self._metrics.produce_failed[batch.topic, "stream"] += len(batch.failures)
+
+    # ---- reports, from librdkafka to the thread to the event loop
 
     def _report(self, future: asyncio.Future[Placed] | None, size: int, error: KafkaError | None, message: Any) -> None:
-        self._reports.append((future, error, message.topic(), size, (message.partition(), message.offset())))
+        offset = message.offset()
+        placed = (message.partition(), -1 if offset is None else offset)  # none: no replica was asked to tell it
+        self._reports.append((future, error, message.topic(), size, placed))
+        self._sync_reported += self._lingers and future is not None
+        self._failed_for_good |= error is not None and error.fatal()
+
+    def _report_of(self, batch: Batch, index: int, error: KafkaError | None, message: Any) -> None:
+        if error is None:
+            batch.partitions[index] = message.partition()
+            if (offset := message.offset()) is not None:
+                batch.offsets[index] = offset
+        else:
+            batch.failures.append((index, produce_error(error, batch.topic, batch.value_bytes(index))))
+            self._failed_for_good |= error.fatal()
+        batch.reported += 1
+        self._sync_reported += self._lingers
+        if not batch.touched:
+            batch.touched = True
+            self._touched.append(batch)
 
     def _poll(self) -> None:
         while not self._stopping.is_set():
-            self._producer.poll(_POLL_SECONDS)
-            reports = self._hand_over()
-            if any(error is not None and error.fatal() for _, error, *_ in reports):
+            self._wait_for_reports()
+            self._hand_over()
+            if self._failed_for_good:
                 self._renew()
 
-    def _hand_over(self) -> list[Report]:
+    def _wait_for_reports(self) -> None:
+        if not self._lingers:
+            self._producer.poll(_POLL_SECONDS)
+        elif self._sync_queued != self._sync_reported:
+            self._producer.flush(_FLUSH_SECONDS)  # while it runs, librdkafka lets no record linger
+        else:
+            self._sync_came.wait(_POLL_SECONDS)
+            self._sync_came.clear()
+            self._producer.poll(0)
+
+    def _hand_over(self) -> None:
         """One hop to the event loop for all the reports of a poll."""
-        reports, self._reports = self._reports, []
-        if reports and self._loop is not None:
+        reports, batches = self._collect()
+        if (reports or batches) and self._loop is not None:
             with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                self._loop.call_soon_threadsafe(self._settle, reports)
-        return reports
+                self._loop.call_soon_threadsafe(self._settle, reports, batches)
+
+    def _collect(self) -> tuple[list[Report], list[Batch]]:
+        reports, self._reports = self._reports, []
+        batches, self._touched = self._touched, []
+        for batch in batches:
+            batch.touched = False
+        return reports, batches
 
     def _renew(self) -> None:
         """After a fatal error (its sequence is broken) a producer takes no more records: go on with a new one."""
@@ -150,18 +243,25 @@ class RecordProducer:
         log.error("producer failed, a new one goes on", cluster=self._config.name)
         old.purge()
         old.flush(1.0)
+        self._failed_for_good = False  # the reports of the purge say so again
         self._hand_over()
 
-    def _settle(self, reports: list[Report]) -> None:
+    def _settle(self, reports: list[Report], batches: list[Batch]) -> None:
         self._unreported -= len(reports)
+        for batch in batches:
+            reported = batch.reported
+            self._unreported -= reported - batch.settled
+            batch.settled = reported
+            self._finish(batch)
+        self._settled.set()
         for future, error, topic, size, placed in reports:
-            mode = "sync" if future is not None else "async"
+            mode: Mode = "sync" if future is not None else "async"
             if error is None:
-                self._produced[mode].inc()
+                self._metrics.produced[topic, mode] += 1
                 if future is not None and not future.done():
                     future.set_result(placed)
                 continue
-            self._failed[mode].inc()
+            self._metrics.produce_failed[topic, mode] += 1
             if future is None:
                 log.error("async record lost", cluster=self._config.name, topic=topic, bytes=size, reason=error.str())
             elif not future.done():
@@ -181,5 +281,4 @@ class RecordProducer:
         if self._producer:
             self._producer.purge()
             await asyncio.to_thread(self._producer.flush, 1.0)
-        reports, self._reports = self._reports, []
-        self._settle(reports)
+        self._settle(*self._collect())

@@ -1,5 +1,8 @@
 """One topic read for one group: requests wait here on the event loop, Kafka is read in a thread.
 
+Callers are unary calls, each of which takes a record, and streams, each of which takes a batch. First come first
+served; who was served and wants more waits behind the others.
+
 The thread owns the Kafka consumer: it fetches, commits, and is told of rebalances. What may be handed out is in
 ``Offers``, which both sides touch under one lock, never held while anything blocks.
 """
@@ -10,7 +13,9 @@ import asyncio
 import threading
 import time
 from collections import deque
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from itertools import count
 from typing import Protocol
 
 import structlog
@@ -18,13 +23,14 @@ import structlog
 from services.common.errors import Exhausted, NotFound, SuiteError, Unavailable
 from services.gateway.config import ClusterConfig
 from services.gateway.pixy.acks import AckRules
-from services.gateway.pixy.metrics import PixyMetrics
-from services.gateway.pixy.offers import Delivery, Offers
+from services.gateway.pixy.metrics import ClusterMetrics
+from services.gateway.pixy.offers import Ask, Buffer, Commit, Delivery, Offers, Progress, RefusedAck, Span
+from services.gateway.pixy.pending import UNARY
 from services.gateway.pixy.topic_reader import Record, TopicReader
 
 log = structlog.get_logger(__name__)
-BUFFERED_RECORDS = 64
-"""Fetched records of a partition at which fetching pauses."""
+BUFFER, STREAM_BUFFER = Buffer(64), Buffer(2_000)
+"""Fetched records of a partition at which fetching pauses; the second while there are streams."""
 _TICK_SECONDS = 0.25
 
 
@@ -35,7 +41,52 @@ class OnLeft(Protocol):
         """Runs on the event loop."""
 
 
-Waiter = asyncio.Future[Delivery[Record]]
+Deliveries = list[Delivery[Record]]
+
+
+class Caller(Protocol):
+    """Whoever waits for records; called on the event loop."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether it waits no more."""
+
+    def ask(self) -> Ask:
+        """What it would take."""
+
+    def give(self, deliveries: Deliveries) -> None:
+        """Here they are; it waits no more."""
+
+
+class Stream(Caller, Protocol):
+    """A caller that stays."""
+
+    def stop(self, error: SuiteError) -> None:
+        """Nothing more will come, and no ack is taken."""
+
+
+class _Unary:
+    """A unary call that waits."""
+
+    def __init__(self, future: asyncio.Future[Delivery[Record]]) -> None:
+        self.future = future
+
+    @property
+    def gone(self) -> bool:
+        return self.future.done()
+
+    def ask(self) -> Ask:
+        return _ONE
+
+    def give(self, deliveries: Deliveries) -> None:
+        self.future.set_result(deliveries[0])
+
+    def fail(self, error: SuiteError) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+_ONE = Ask()
 
 
 class Subscription:
@@ -45,7 +96,7 @@ class Subscription:
         kafka_up: Whether the cluster answers; decides what an empty long poll ends with.
     """
 
-    def __init__(self, config: ClusterConfig, group: str, topic: str, metrics: PixyMetrics, on_left: OnLeft) -> None:
+    def __init__(self, config: ClusterConfig, group: str, topic: str, metrics: ClusterMetrics, on_left: OnLeft) -> None:
         self.group, self.topic, self.kafka_up = group, topic, True
         self._rules, self._on_left = config.consume, on_left
         self._log = log.bind(cluster=config.name, group=group, topic=topic)
@@ -53,17 +104,19 @@ class Subscription:
             int(self._rules.ack_timeout_seconds * 1e9), self._rules.max_retries, self._rules.max_pending_messages
         )
         self._lock = threading.Lock()
-        self._offers: Offers[Record] = Offers(rules, buffer=BUFFERED_RECORDS)
+        self._offers: Offers[Record] = Offers(rules, buffer=BUFFER)
         self._reader = TopicReader(config, group, topic, self._offers, self._lock, self._wake, self._thread_ended)
-        self._waiters: deque[Waiter] = deque()
-        self._hungry = False
-        self._last_request_s = time.monotonic()
+        self._waiters: deque[Caller] = deque()
+        self._streams: dict[int, Stream] = {}
+        self._stopping: dict[int, SuiteError] = {}
+        self._numbers = count(UNARY + 1)
+        # Somebody waits: for any record that is fetched; for acks, as records are there that its limits keep from it.
+        self._hungry = self._held_back = False
+        self._last_request_s = self._kafka_seen_s = time.monotonic()
         self._open = True
         self._drained, self._end = asyncio.Event(), asyncio.Event()
-        name = config.name
-        self._consumed, self._acked = metrics.consumed.labels(name), metrics.acked.labels(name)
-        self._dropped = metrics.dropped.labels(name)
-        self._redelivered = {why: metrics.redelivered.labels(name, why) for why in ("timeout", "given_back")}
+        self._metrics = metrics
+        self._tally = metrics.opened(group, topic)
 
     def start(self) -> None:
         """Join the group."""
@@ -72,10 +125,14 @@ class Subscription:
         self._reader.start()
 
     @property
-    def pending(self) -> int:
-        """Records handed out and not acked."""
+    def waiting(self) -> int:
+        """Callers that wait for a record; any thread."""
+        return len(self._waiters)
+
+    def progress(self) -> dict[int, Progress]:
+        """How far each partition is; any thread."""
         with self._lock:
-            return self._offers.pending
+            return self._offers.progress()
 
     # ---- requests
 
@@ -91,18 +148,20 @@ class Subscription:
         """
         self._refuse_if_closed()
         self._last_request_s = time.monotonic()
-        if not self._waiters and (delivery := self._next()) is not None:
-            return delivery
+        if not self._waiters and (found := self._take(_ONE)):
+            return found[0]
         if len(self._waiters) >= self._rules.channel_buffer_size:
             raise Exhausted(f"{len(self._waiters)} requests wait for group {self.group!r}, topic {self.topic!r}")
-        waiter: Waiter = self._loop.create_future()
+        waiter = _Unary(self._loop.create_future())
         self._waiters.append(waiter)
+        if self._streams:
+            self._serve()  # those before may only wait because of their own limits
         timer = self._loop.call_later(self._rules.long_polling_timeout_ms / 1_000, self._time_out, waiter)
         try:
-            return await waiter
+            return await waiter.future
         except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                self.give_back(waiter.result())
+            if waiter.gone and not waiter.future.cancelled() and waiter.future.exception() is None:
+                self.give_back(waiter.future.result())
             raise
         finally:
             timer.cancel()
@@ -114,70 +173,152 @@ class Subscription:
         """Ack a record; see `Offers.ack`."""
         with self._lock:
             if self._offers.ack(partition, offset, offered_only=offered_only):
-                self._acked.inc()
-        if self._open:
-            self._serve()  # a partition that had too many pending may go on
-        else:
+                self._tally.acked += 1
+        self._acks_came()
+
+    def _acks_came(self) -> None:
+        if self._stopping:
+            self._stop_streams_that_are_done()
+        if not self._open:
             self._check_drained()
+        elif self._held_back:
+            self._held_back = False
+            self._serve()  # who had too many unacked may go on
+
+    @property
+    def member_id(self) -> str:
+        """How Kafka calls this member of the group; empty before it has joined."""
+        return self._reader.member_id
+
+    async def set_offsets(self, topic: str, wanted: Mapping[int, Commit]) -> None:
+        """Commit these as a member of the group; see `TopicReader.set_offsets`."""
+        await asyncio.wrap_future(self._reader.set_offsets(topic, wanted))
 
     def give_back(self, delivery: Delivery[Record]) -> None:
         """The caller is gone: the next one gets the record at once."""
         with self._lock:
-            self._offers.give_back(delivery.partition, delivery.offset, now_ns=time.monotonic_ns())
+            self._offers.give_back(delivery, now_ns=time.monotonic_ns())
         self._serve()
+
+    # ---- streams
+
+    def attach(self, stream: Stream) -> int:
+        """A stream begins to read; ``detach`` must follow.
+
+        Returns:
+            Its number, the ``caller`` of what it asks for.
+        Raises:
+            Exhausted: There are too many.
+            Unavailable: The gateway is going away.
+        """
+        self._refuse_if_closed()
+        if len(self._streams) >= self._rules.channel_buffer_size:
+            raise Exhausted(f"{len(self._streams)} streams read group {self.group!r}, topic {self.topic!r}")
+        number = next(self._numbers)
+        self._streams[number] = stream
+        self._offers.buffer = STREAM_BUFFER
+        return number
+
+    def detach(self, number: int) -> None:
+        """The stream is over: others get what it had and did not ack, at once."""
+        stream = self._streams.pop(number)
+        self._stopping.pop(number, None)
+        with suppress(ValueError):
+            self._waiters.remove(stream)
+        with self._lock:
+            self._offers.release(number, now_ns=time.monotonic_ns())
+        self._offers.buffer = STREAM_BUFFER if self._streams else BUFFER
+        self._last_request_s = time.monotonic()
+        self._records_came_back()
+
+    def wait(self, number: int) -> None:
+        """Give a stream something as soon as it is its turn."""
+        stream = self._streams[number]
+        if self._open and number not in self._stopping and stream not in self._waiters:
+            self._waiters.append(stream)
+            self._serve()
+
+    def ack_spans(self, number: int, spans: Iterable[Span]) -> list[RefusedAck]:
+        """Ack what a stream was given of these; returns those that were not its to ack."""
+        with self._lock:
+            acked, refused = self._offers.ack_spans(number, spans)
+            self._tally.acked += acked
+        self._acks_came()
+        return refused
+
+    def give_back_spans(self, number: int, spans: Iterable[Span]) -> None:
+        """A stream will not deal with these: they go to whoever asks next."""
+        with self._lock:
+            self._offers.give_back_spans(number, spans, now_ns=time.monotonic_ns())
+        self._records_came_back()
+
+    def _records_came_back(self) -> None:
+        self._held_back = True  # whoever waits may have them
+        self._acks_came()
+
+    # ---- what there is
 
     def _refuse_if_closed(self) -> None:
         if not self._open:
             raise Unavailable(f"group {self.group!r} is leaving topic {self.topic!r}")
 
-    def _next(self) -> Delivery[Record] | None:
+    def _take(self, ask: Ask) -> Deliveries:
         now_ns = time.monotonic_ns()
         with self._lock:
             spent = self._offers.give_up(now_ns=now_ns)
-            delivery = self._offers.next(now_ns=now_ns)
-            # Read by the thread under the same lock, so a record fetched after this wakes the caller that waits next.
-            self._hungry = delivery is None
-            room = delivery is not None and self._offers.has_room(delivery.partition)
-        for partition, offer in spent:
-            self._dropped.inc()
-            self._log.error("record dropped after its last retry", partition=partition, offset=offer.offset)
-        if delivery is None:
-            return None
+            found = self._offers.take(ask, now_ns=now_ns)
+            if not found:
+                # Read by the thread under the same lock, so that a record fetched after this wakes who waits.
+                self._hungry = True
+                self._held_back |= self._offers.holds_back
+            room = False
+            for delivery in found:
+                room |= self._offers.has_room(delivery.partition)
         if room:
             self._reader.go_on()
-        self._consumed.inc()
-        if delivery.again:
-            self._redelivered[delivery.again].inc()
-        return delivery
+        for partition, run in spent:
+            self._tally.dropped += len(run.records)
+            self._log.error("dropped after the last retry", partition=partition, offsets=[o for o, _ in run.records])
+        for delivery in found:
+            self._tally.consumed += len(delivery.records)
+            if delivery.again:
+                self._tally.redelivered[delivery.again] += len(delivery.records)
+        return found
 
     def _serve(self) -> None:
         """Hand out what there is to those who wait, first come first served."""
-        while self._waiters:
-            if self._waiters[0].done():
-                self._waiters.popleft()
+        no_more_unary = False
+        for caller in tuple(self._waiters):
+            if caller.gone:
+                self._waiters.remove(caller)
                 continue
-            delivery = self._next()
-            if delivery is None:
+            ask = caller.ask()
+            if no_more_unary and ask.caller == UNARY:
+                continue
+            if found := self._take(ask):
+                self._waiters.remove(caller)
+                caller.give(found)
+            elif not self._streams:
                 return
-            self._waiters.popleft().set_result(delivery)
+            else:
+                no_more_unary |= ask.caller == UNARY  # but a stream has limits of its own
 
-    def _time_out(self, waiter: Waiter) -> None:
-        if waiter.done():
-            return
+    def _time_out(self, waiter: _Unary) -> None:
         if self.kafka_up:
-            error: SuiteError = NotFound(f"nothing new in topic {self.topic!r} for group {self.group!r}")
+            waiter.fail(NotFound(f"nothing new in topic {self.topic!r} for group {self.group!r}"))
         else:
-            error = Unavailable("Kafka can't be reached")
-        waiter.set_exception(error)
+            waiter.fail(Unavailable("Kafka can't be reached"))
 
     # ---- life
 
     def _tick(self) -> None:
         self._tick_timer = self._loop.call_later(_TICK_SECONDS, self._tick)
         self._serve()
+        self._look_at_kafka()
+        self._stop_streams_that_are_done()
         if not self._open:
             self._check_drained()
-        elif not self._waiters and self._idle():
+        elif not self._waiters and not self._streams and self._idle():
             self._log.info("nobody asks any more, leaving")
             self.leave()
 
@@ -186,6 +327,17 @@ class Subscription:
             return False
         with self._lock:  # acks may still come for what is within its timeout
             return self._offers.waits_for_ack <= time.monotonic_ns()
+
+    def _look_at_kafka(self) -> None:
+        """A stream that waits is told when Kafka is away for longer than a long poll may last."""
+        now_s = time.monotonic()
+        if self.kafka_up:
+            self._kafka_seen_s = now_s
+        elif now_s - self._kafka_seen_s >= self._rules.long_polling_timeout_ms / 1_000:
+            for number, stream in self._streams.items():
+                if stream in self._waiters:
+                    self._waiters.remove(stream)
+                    self._stopping.setdefault(number, Unavailable("Kafka can't be reached"))
 
     def _wake(self) -> None:
         """From the thread, with the lock held: records are there. Hops to the loop only if somebody waits."""
@@ -196,9 +348,22 @@ class Subscription:
     def stop_taking(self, error: SuiteError | None = None) -> None:
         """Refuse new requests and end those that wait; acks are still taken."""
         self._open = False
+        reason = error or Unavailable("the gateway is stopping")
         for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_exception(error or Unavailable("the gateway is stopping"))
+            if isinstance(waiter, _Unary):
+                waiter.fail(reason)
+        self._waiters.clear()
+        for number in self._streams:
+            self._stopping.setdefault(number, reason)
+        self._stop_streams_that_are_done()
+
+    def _stop_streams_that_are_done(self) -> None:
+        """Those that are to stop may ack what they have before, within its ack timeout."""
+        for number in tuple(self._stopping):
+            with self._lock:
+                done = self._offers.waits_for(number) <= time.monotonic_ns()
+            if done:
+                self._streams[number].stop(self._stopping.pop(number))
 
     async def drained(self, timeout_seconds: float) -> None:
         """Wait until all that was handed out is acked or past its ack timeout, at most so long."""
@@ -214,6 +379,9 @@ class Subscription:
     def leave(self, error: SuiteError | None = None) -> None:
         """Commit and leave the group; ``ended`` waits for it."""
         self.stop_taking(error)
+        for number, reason in self._stopping.items():
+            self._streams[number].stop(reason)
+        self._stopping.clear()
         self._tick_timer.cancel()
         self._on_left(self, ended=False)
         self._reader.stop()
@@ -234,5 +402,6 @@ class Subscription:
         if error is not None:
             self._log.warning("reading failed", reason=str(error))
         self.leave(error)
+        self._metrics.closed(self.group, self.topic)
         self._on_left(self, ended=True)
         self._end.set()

@@ -4,31 +4,53 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from services.common.errors import NotAllowed, NotFound, SuiteError, Unavailable
 from services.gateway.config import ClusterConfig
-from services.gateway.pixy.offers import Commit, Offers, start_of
-from services.gateway.pixy.options import client_options
+from services.gateway.pixy.committing import commit_now, committed, metadata_of
+from services.gateway.pixy.offers import Commit, NotAssigned, Offers, Start, start_of
+from services.gateway.pixy.options import consumer_options
 
 log = structlog.get_logger(__name__)
 _POLL_SECONDS = 0.1
-_BATCH = 64
+_MOST_RECORDS = 1_000
 _ASK_SECONDS = 10.0
+_SET_SECONDS = 3.0
+
+
+class Record(Protocol):
+    """A record as Kafka's client has it; it is read where it is answered. Its length is its value's."""
+
+    def __len__(self) -> int: ...
+
+    def key(self) -> bytes | None:
+        """None: it has none."""
+
+    def value(self) -> bytes | None:
+        """None: a null value."""
+
+    def headers(self) -> list[tuple[str, bytes | None]] | None:
+        """In order; None: it has none."""
+
+    def timestamp(self) -> tuple[int, int]:
+        """Its kind, 0 for none, and milliseconds since the epoch."""
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """What a Kafka record says; a null key is None, a null value empty."""
+class _Asked:
+    """Offsets and metadata that somebody wants committed."""
 
-    key: bytes | None
-    value: bytes
-    headers: tuple[tuple[str, bytes], ...]
+    topic: str
+    wanted: Mapping[int, Commit]
+    done: Future[None]
 
 
 class TopicReader:
@@ -52,26 +74,9 @@ class TopicReader:
         self._topic, self._earliest = topic, rules.new_group_start == "earliest"
         self._commit_seconds = rules.offsets_commit_interval_ms / 1_000
         self._options: dict[str, Any] = {
-            **client_options(config),
+            **consumer_options(config),
             "group.id": group,
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            # Every partition is assigned with an offset; this is for when retention overtakes us: take what is left.
-            "auto.offset.reset": "earliest",
-            # A member that comes or goes, also for another topic of the group, leaves the other partitions in peace.
-            "partition.assignment.strategy": "cooperative-sticky",
-            "session.timeout.ms": rules.session_timeout_ms,
-            # A member learns with a heartbeat that another one came; until all have, nobody new gets a partition.
-            "heartbeat.interval.ms": min(1_000, rules.session_timeout_ms // 3),
-            "isolation.level": rules.isolation_level,
-            # What is fetched ahead is fetched again after each pause.
-            "queued.min.messages": 1_000,
-            "queued.max.messages.kbytes": 16_384,
-            "fetch.message.max.bytes": 1_048_576,
-            "fetch.max.bytes": max(rules.max_record_bytes, 1_048_576),
-            "receive.message.max.bytes": max(rules.max_record_bytes, 1_048_576) + 1_048_576,
             "on_commit": self._committed,
-            **config.options,
         }
         self._log = log.bind(cluster=config.name, group=group, topic=topic)
         self._offers, self._lock, self._wake, self._ended = offers, lock, wake, ended
@@ -79,6 +84,8 @@ class TopicReader:
         self._paused: set[int] = set()
         self._committing: dict[int, Commit] | None = None
         self._next_commit_s = 0.0
+        self._asked: deque[_Asked] | None = deque()
+        self._member_id = ""
         self._thread = threading.Thread(target=self._run, name=f"consume-{group}-{topic}", daemon=True)
 
     def start(self) -> None:
@@ -93,6 +100,26 @@ class TopicReader:
     def go_on(self) -> None:
         """A record was taken from the buffer; any thread."""
         self._room.set()
+
+    @property
+    def member_id(self) -> str:
+        """How Kafka calls this member of the group; empty before it has joined."""
+        return self._member_id
+
+    def set_offsets(self, topic: str, wanted: Mapping[int, Commit]) -> Future[None]:
+        """Commit these as a member of the group, and go on from there if the topic is the one read here; any thread.
+
+        Cancelling the future before it runs takes that back. It raises NotAssigned for a partition of our topic that is
+        not ours now, KafkaException when Kafka refuses, Unavailable when the reader ends first; then nothing is set.
+        """
+        done: Future[None] = Future()
+        with self._lock:
+            if self._asked is None:
+                done.set_exception(Unavailable(f"topic {self._topic!r} is not read any more"))
+            else:
+                self._asked.append(_Asked(topic, wanted, done))
+        self._room.set()
+        return done
 
     def stop(self) -> None:
         """Commit, leave the group and end; any thread."""
@@ -117,29 +144,44 @@ class TopicReader:
             self._log.exception("reader crashed")
             failure = Unavailable(f"topic {self._topic!r}: {type(error).__name__}")
         finally:
+            self._refuse_asked()
             self._ended(failure)
 
     def _step(self, consumer: Consumer) -> None:
-        self._commit_now_and_then(consumer)
+        if self._asked:
+            self._serve_asked(consumer)
+        else:
+            self._commit_now_and_then(consumer)
         self._resume(consumer)
         with self._lock:
-            full = [p for p in self._offers.overfull() if p not in self._paused]
+            full = {p: count for p, count in self._offers.overfull().items() if p not in self._paused}
             if full:
                 self._room.clear()
-        if full and not self._room.wait(_POLL_SECONDS):
-            # Nobody takes them. Kafka wants to be polled all the same, so these partitions must not fetch.
-            consumer.pause([TopicPartition(self._topic, p) for p in full])
-            self._paused.update(full)
-        elif full:
-            return
-        first: Any = consumer.poll(_POLL_SECONDS)
+        if not full:
+            self._fetch(consumer, _POLL_SECONDS, min(self._offers.buffer.records, _MOST_RECORDS))
+        elif not self._room.wait(_POLL_SECONDS):
+            self._pause(consumer, full)
+            self._fetch(consumer, 0, 1)  # Kafka wants to be polled all the same
+
+    def _pause(self, consumer: Consumer, full: Mapping[int, int]) -> None:
+        with self._lock:
+            stuck = self._offers.stuck(full, set(self._offers.partitions) - full.keys() - self._paused)
+        consumer.pause([TopicPartition(self._topic, p) for p in stuck])
+        self._paused.update(stuck)
+
+    def _fetch(self, consumer: Consumer, timeout_seconds: float, most: int) -> None:
+        first: Any = consumer.poll(timeout_seconds)
         if first is None:
             return
-        messages: list[Any] = [m for m in (first, *consumer.consume(_BATCH - 1, 0)) if self._is_record(m)]
-        records = [(m.partition(), m.offset(), _record(m)) for m in messages]
+        fetched: dict[int, list[tuple[int, Record]]] = {}
+        for message in (first, *(consumer.consume(most - 1, 0) if most > 1 else ())):
+            if (error := message.error()) is None:
+                fetched.setdefault(message.partition(), []).append((message.offset(), message))
+            else:
+                self._heed(error)
         with self._lock:
-            for partition, offset, record in records:
-                self._offers.fetched(partition, offset, record)
+            for partition, records in fetched.items():
+                self._offers.fetched(partition, records)
             self._wake()
 
     def _resume(self, consumer: Consumer) -> None:
@@ -151,10 +193,7 @@ class TopicReader:
             self._paused.difference_update(ready)
             consumer.resume([TopicPartition(self._topic, p) for p in ready])
 
-    def _is_record(self, message: Any) -> bool:
-        error: KafkaError | None = message.error()
-        if error is None:
-            return True
+    def _heed(self, error: KafkaError) -> None:
         if error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
             raise NotFound(f"topic {self._topic!r} does not exist")
         if error.code() in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED):
@@ -162,7 +201,6 @@ class TopicReader:
         if error.fatal():
             raise Unavailable(f"topic {self._topic!r}: {error.str()}")
         self._log.warning("Kafka reports", reason=error.str())  # librdkafka goes on by itself
-        return False
 
     # ---- commits
 
@@ -199,17 +237,71 @@ class TopicReader:
     def _positions(self, commits: dict[int, Commit]) -> list[TopicPartition]:
         return [TopicPartition(self._topic, p, offset, metadata) for p, (offset, metadata) in commits.items()]
 
+    # ---- offsets set by somebody
+
+    def _serve_asked(self, consumer: Consumer) -> None:
+        # A commit that is on its way could be repeated by librdkafka and so land behind ours: its answer comes first.
+        while self._asked and self._committing is None:
+            with self._lock:
+                asked = self._asked.popleft()
+            if asked.done.set_running_or_notify_cancel():
+                self._serve_one(consumer, asked)
+
+    def _serve_one(self, consumer: Consumer, asked: _Asked) -> None:
+        try:
+            starts = self._starts(consumer, asked.wanted) if asked.topic == self._topic else {}
+            positions = [TopicPartition(asked.topic, p, *commit) for p, commit in asked.wanted.items()]
+            commit_now(consumer, positions, _SET_SECONDS)
+        except Exception as error:
+            asked.done.set_exception(error)
+            return
+        with self._lock:
+            for partition, start in starts.items():
+                self._offers.restart(partition, start)
+        asked.done.set_result(None)
+        self._seek(consumer, starts)
+
+    def _starts(self, consumer: Consumer, wanted: Mapping[int, Commit]) -> dict[int, Start]:
+        with self._lock:
+            elsewhere = sorted(wanted.keys() - set(self._offers.partitions))
+        if elsewhere:
+            raise NotAssigned(f"partitions {elsewhere} are not assigned to this gateway")
+        starts = {}
+        for partition, (offset, metadata) in wanted.items():
+            part = TopicPartition(self._topic, partition)
+            low, high = consumer.get_watermark_offsets(part, timeout=_SET_SECONDS)
+            start = start_of(offset, metadata, low=low, high=high, earliest=self._earliest)
+            # What is committed stays as it was set, whatever its metadata is, until an ack changes it.
+            starts[partition] = replace(start, committed=True)
+        return starts
+
+    def _seek(self, consumer: Consumer, starts: Mapping[int, Start]) -> None:
+        paused = self._paused & starts.keys()
+        if paused:
+            self._paused -= paused
+            consumer.resume([TopicPartition(self._topic, p) for p in paused])
+        for partition, start in starts.items():
+            consumer.seek(TopicPartition(self._topic, partition, start.offset))
+        if starts:
+            self._log.info("offsets were set", partitions={p: s.offset for p, s in starts.items()})
+
+    def _refuse_asked(self) -> None:
+        with self._lock:
+            left, self._asked = self._asked or (), None
+        for asked in left:
+            if asked.done.set_running_or_notify_cancel():
+                asked.done.set_exception(Unavailable(f"topic {self._topic!r} is not read any more"))
+
     # ---- rebalances; Kafka calls these from within poll()
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._member_id = consumer.memberid() or ""
         if not partitions:
             return
         starts = []
-        for part in consumer.committed(partitions, timeout=_ASK_SECONDS):
-            if part.error is not None:
-                raise KafkaException(part.error)
+        for part in committed(consumer, partitions, _ASK_SECONDS):
             low, high = consumer.get_watermark_offsets(part, timeout=_ASK_SECONDS)
-            start = start_of(part.offset, _metadata(part), low=low, high=high, earliest=self._earliest)
+            start = start_of(part.offset, metadata_of(part), low=low, high=high, earliest=self._earliest)
             if start.remark:
                 self._log.warning("commit not used as it is", partition=part.partition, reason=start.remark)
             starts.append((part.partition, start))
@@ -240,16 +332,3 @@ class TopicReader:
             owned = [TopicPartition(self._topic, p) for p in self._offers.partitions]
         self._commit_last(consumer, self._forget(owned))
         consumer.close()
-
-
-def _metadata(part: TopicPartition) -> str:
-    """A commit's metadata; bytes that are no text can only be somebody else's."""
-    try:
-        return part.metadata or ""
-    except UnicodeDecodeError as error:
-        return error.object.decode(errors="replace")
-
-
-def _record(message: Any) -> Record:
-    headers = tuple((name, value or b"") for name, value in message.headers() or ())
-    return Record(message.key(), message.value() or b"", headers)

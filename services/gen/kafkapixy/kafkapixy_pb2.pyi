@@ -262,3 +262,497 @@ class RecordHeader(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RecordHeader: _TypeAlias = RecordHeader  # noqa: Y015
+
+@_typing.final
+class PartitionOffset(_message.Message):
+    """A partition and a group's commit in it. SetOffsets takes partition, offset and metadata and ignores the rest."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: _builtins.int
+    BEGIN_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    LAG_FIELD_NUMBER: _builtins.int
+    METADATA_FIELD_NUMBER: _builtins.int
+    SPARSE_ACKS_FIELD_NUMBER: _builtins.int
+    partition: _builtins.int
+    """Partition."""
+    begin: _builtins.int
+    """First offset of the log."""
+    end: _builtins.int
+    """Where the log ends: the offset of the next record that is written."""
+    count: _builtins.int
+    """end - begin. Compaction and transactions leave holes, so there may be fewer records."""
+    offset: _builtins.int
+    """Lowest offset that is not acknowledged; -1 when the group has no commit."""
+    lag: _builtins.int
+    """How far the group is from the log's end."""
+    metadata: _builtins.str
+    """Text beside the commit. Kafka-Pixy keeps there what is acknowledged above the offset."""
+    sparse_acks: _builtins.str
+    """The same to read: ranges relative to the offset, the end exclusive, as in 1-2,3-5. Empty when there are none."""
+    def __init__(
+        self,
+        *,
+        partition: _builtins.int = ...,
+        begin: _builtins.int = ...,
+        end: _builtins.int = ...,
+        count: _builtins.int = ...,
+        offset: _builtins.int = ...,
+        lag: _builtins.int = ...,
+        metadata: _builtins.str = ...,
+        sparse_acks: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "count", b"count", "end", b"end", "lag", b"lag", "metadata", b"metadata", "offset", b"offset", "partition", b"partition", "sparse_acks", b"sparse_acks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PartitionOffset: _TypeAlias = PartitionOffset  # noqa: Y015
+
+@_typing.final
+class GetOffsetsRq(_message.Message):
+    """Whose offsets are asked for."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    cluster: _builtins.str
+    """Name of the Kafka cluster; empty means the default one."""
+    topic: _builtins.str
+    """Topic."""
+    group: _builtins.str
+    """Consumer group."""
+    def __init__(
+        self,
+        *,
+        cluster: _builtins.str = ...,
+        topic: _builtins.str = ...,
+        group: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "group", b"group", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetOffsetsRq: _TypeAlias = GetOffsetsRq  # noqa: Y015
+
+@_typing.final
+class GetOffsetsRs(_message.Message):
+    """Every partition of the topic, in order."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OFFSETS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def offsets(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionOffset]:
+        """Partitions."""
+
+    def __init__(
+        self,
+        *,
+        offsets: _abc.Iterable[Global___PartitionOffset] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offsets", b"offsets"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetOffsetsRs: _TypeAlias = GetOffsetsRs  # noqa: Y015
+
+@_typing.final
+class PartitionMetadata(_message.Message):
+    """Who holds a partition."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: _builtins.int
+    LEADER_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    ISR_FIELD_NUMBER: _builtins.int
+    partition: _builtins.int
+    """Partition."""
+    leader: _builtins.int
+    """Broker that leads it; -1 while there is none."""
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Brokers that hold a copy."""
+
+    @_builtins.property
+    def isr(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Those whose copy is up to date."""
+
+    def __init__(
+        self,
+        *,
+        partition: _builtins.int = ...,
+        leader: _builtins.int = ...,
+        replicas: _abc.Iterable[_builtins.int] | None = ...,
+        isr: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["isr", b"isr", "leader", b"leader", "partition", b"partition", "replicas", b"replicas"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PartitionMetadata: _TypeAlias = PartitionMetadata  # noqa: Y015
+
+@_typing.final
+class GetTopicMetadataRq(_message.Message):
+    """The topic that is asked for."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    WITH_PARTITIONS_FIELD_NUMBER: _builtins.int
+    cluster: _builtins.str
+    """Name of the Kafka cluster; empty means the default one."""
+    topic: _builtins.str
+    """Topic."""
+    with_partitions: _builtins.bool
+    """Whether to list the partitions too."""
+    def __init__(
+        self,
+        *,
+        cluster: _builtins.str = ...,
+        topic: _builtins.str = ...,
+        with_partitions: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "topic", b"topic", "with_partitions", b"with_partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetTopicMetadataRq: _TypeAlias = GetTopicMetadataRq  # noqa: Y015
+
+@_typing.final
+class GetTopicMetadataRs(_message.Message):
+    """One topic."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class ConfigEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    CONFIG_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    """Version of the configuration's form: 1; 0 when the configuration could not be read."""
+    @_builtins.property
+    def config(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """What was set for this topic; where nothing was, the cluster's defaults hold."""
+
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionMetadata]:
+        """Partitions in order, if asked for."""
+
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+        config: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        partitions: _abc.Iterable[Global___PartitionMetadata] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "partitions", b"partitions", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetTopicMetadataRs: _TypeAlias = GetTopicMetadataRs  # noqa: Y015
+
+@_typing.final
+class ListTopicRs(_message.Message):
+    """All topics."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class TopicsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> Global___GetTopicMetadataRs: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: Global___GetTopicMetadataRs | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    TOPICS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def topics(self) -> _containers.MessageMap[_builtins.str, Global___GetTopicMetadataRs]:
+        """By name."""
+
+    def __init__(
+        self,
+        *,
+        topics: _abc.Mapping[_builtins.str, Global___GetTopicMetadataRs] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListTopicRs: _TypeAlias = ListTopicRs  # noqa: Y015
+
+@_typing.final
+class ListTopicRq(_message.Message):
+    """Where topics are asked for."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    WITH_PARTITIONS_FIELD_NUMBER: _builtins.int
+    cluster: _builtins.str
+    """Name of the Kafka cluster; empty means the default one."""
+    with_partitions: _builtins.bool
+    """Whether to list their partitions too."""
+    def __init__(
+        self,
+        *,
+        cluster: _builtins.str = ...,
+        with_partitions: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "with_partitions", b"with_partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListTopicRq: _TypeAlias = ListTopicRq  # noqa: Y015
+
+@_typing.final
+class ListConsumersRq(_message.Message):
+    """Whose consumers are asked for."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    cluster: _builtins.str
+    """Name of the Kafka cluster; empty means the default one."""
+    topic: _builtins.str
+    """Topic."""
+    group: _builtins.str
+    """Consumer group; empty means all of them."""
+    def __init__(
+        self,
+        *,
+        cluster: _builtins.str = ...,
+        topic: _builtins.str = ...,
+        group: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "group", b"group", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListConsumersRq: _TypeAlias = ListConsumersRq  # noqa: Y015
+
+@_typing.final
+class ConsumerPartitions(_message.Message):
+    """What one consumer reads."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Partitions, in order."""
+
+    def __init__(
+        self,
+        *,
+        partitions: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConsumerPartitions: _TypeAlias = ConsumerPartitions  # noqa: Y015
+
+@_typing.final
+class ConsumerGroups(_message.Message):
+    """The consumers of a group."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class ConsumersEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> Global___ConsumerPartitions: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: Global___ConsumerPartitions | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    CONSUMERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def consumers(self) -> _containers.MessageMap[_builtins.str, Global___ConsumerPartitions]:
+        """By client id, or by member id where several members have the same client id."""
+
+    def __init__(
+        self,
+        *,
+        consumers: _abc.Mapping[_builtins.str, Global___ConsumerPartitions] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumers", b"consumers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConsumerGroups: _TypeAlias = ConsumerGroups  # noqa: Y015
+
+@_typing.final
+class ListConsumersRs(_message.Message):
+    """Who reads the topic."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class GroupsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> Global___ConsumerGroups: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: Global___ConsumerGroups | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    GROUPS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def groups(self) -> _containers.MessageMap[_builtins.str, Global___ConsumerGroups]:
+        """By group."""
+
+    def __init__(
+        self,
+        *,
+        groups: _abc.Mapping[_builtins.str, Global___ConsumerGroups] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListConsumersRs: _TypeAlias = ListConsumersRs  # noqa: Y015
+
+@_typing.final
+class SetOffsetsRq(_message.Message):
+    """What to set."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    OFFSETS_FIELD_NUMBER: _builtins.int
+    cluster: _builtins.str
+    """Name of the Kafka cluster; empty means the default one."""
+    topic: _builtins.str
+    """Topic."""
+    group: _builtins.str
+    """Consumer group."""
+    @_builtins.property
+    def offsets(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionOffset]:
+        """Partitions; those not given stay as they are."""
+
+    def __init__(
+        self,
+        *,
+        cluster: _builtins.str = ...,
+        topic: _builtins.str = ...,
+        group: _builtins.str = ...,
+        offsets: _abc.Iterable[Global___PartitionOffset] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "group", b"group", "offsets", b"offsets", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetOffsetsRq: _TypeAlias = SetOffsetsRq  # noqa: Y015
+
+@_typing.final
+class SetOffsetsRs(_message.Message):
+    """They are set."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetOffsetsRs: _TypeAlias = SetOffsetsRs  # noqa: Y015

@@ -50,6 +50,31 @@ class KafkaPixyStub:
                 request_serializer=kafkapixy_dot_kafkapixy__pb2.AckRq.SerializeToString,
                 response_deserializer=kafkapixy_dot_kafkapixy__pb2.AckRs.FromString,
                 _registered_method=True)
+        self.GetOffsets = channel.unary_unary(
+                '/KafkaPixy/GetOffsets',
+                request_serializer=kafkapixy_dot_kafkapixy__pb2.GetOffsetsRq.SerializeToString,
+                response_deserializer=kafkapixy_dot_kafkapixy__pb2.GetOffsetsRs.FromString,
+                _registered_method=True)
+        self.SetOffsets = channel.unary_unary(
+                '/KafkaPixy/SetOffsets',
+                request_serializer=kafkapixy_dot_kafkapixy__pb2.SetOffsetsRq.SerializeToString,
+                response_deserializer=kafkapixy_dot_kafkapixy__pb2.SetOffsetsRs.FromString,
+                _registered_method=True)
+        self.ListTopics = channel.unary_unary(
+                '/KafkaPixy/ListTopics',
+                request_serializer=kafkapixy_dot_kafkapixy__pb2.ListTopicRq.SerializeToString,
+                response_deserializer=kafkapixy_dot_kafkapixy__pb2.ListTopicRs.FromString,
+                _registered_method=True)
+        self.ListConsumers = channel.unary_unary(
+                '/KafkaPixy/ListConsumers',
+                request_serializer=kafkapixy_dot_kafkapixy__pb2.ListConsumersRq.SerializeToString,
+                response_deserializer=kafkapixy_dot_kafkapixy__pb2.ListConsumersRs.FromString,
+                _registered_method=True)
+        self.GetTopicMetadata = channel.unary_unary(
+                '/KafkaPixy/GetTopicMetadata',
+                request_serializer=kafkapixy_dot_kafkapixy__pb2.GetTopicMetadataRq.SerializeToString,
+                response_deserializer=kafkapixy_dot_kafkapixy__pb2.GetTopicMetadataRs.FromString,
+                _registered_method=True)
 
 
 class KafkaPixyServicer:
@@ -77,6 +102,41 @@ class KafkaPixyServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetOffsets(self, request, context):
+        """How far a group is in a topic: of each partition the log's ends and the group's commit.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetOffsets(self, request, context):
+        """Set a group's commits in a topic: all that are given, or none.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListTopics(self, request, context):
+        """All topics with their own configuration, and their partitions if asked for.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListConsumers(self, request, context):
+        """Who reads which partitions of a topic.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetTopicMetadata(self, request, context):
+        """One topic's own configuration, and its partitions if asked for.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_KafkaPixyServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -94,6 +154,31 @@ def add_KafkaPixyServicer_to_server(servicer, server):
                     servicer.Ack,
                     request_deserializer=kafkapixy_dot_kafkapixy__pb2.AckRq.FromString,
                     response_serializer=kafkapixy_dot_kafkapixy__pb2.AckRs.SerializeToString,
+            ),
+            'GetOffsets': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetOffsets,
+                    request_deserializer=kafkapixy_dot_kafkapixy__pb2.GetOffsetsRq.FromString,
+                    response_serializer=kafkapixy_dot_kafkapixy__pb2.GetOffsetsRs.SerializeToString,
+            ),
+            'SetOffsets': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetOffsets,
+                    request_deserializer=kafkapixy_dot_kafkapixy__pb2.SetOffsetsRq.FromString,
+                    response_serializer=kafkapixy_dot_kafkapixy__pb2.SetOffsetsRs.SerializeToString,
+            ),
+            'ListTopics': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTopics,
+                    request_deserializer=kafkapixy_dot_kafkapixy__pb2.ListTopicRq.FromString,
+                    response_serializer=kafkapixy_dot_kafkapixy__pb2.ListTopicRs.SerializeToString,
+            ),
+            'ListConsumers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListConsumers,
+                    request_deserializer=kafkapixy_dot_kafkapixy__pb2.ListConsumersRq.FromString,
+                    response_serializer=kafkapixy_dot_kafkapixy__pb2.ListConsumersRs.SerializeToString,
+            ),
+            'GetTopicMetadata': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetTopicMetadata,
+                    request_deserializer=kafkapixy_dot_kafkapixy__pb2.GetTopicMetadataRq.FromString,
+                    response_serializer=kafkapixy_dot_kafkapixy__pb2.GetTopicMetadataRs.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -178,6 +263,141 @@ class KafkaPixy:
             '/KafkaPixy/Ack',
             kafkapixy_dot_kafkapixy__pb2.AckRq.SerializeToString,
             kafkapixy_dot_kafkapixy__pb2.AckRs.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetOffsets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/KafkaPixy/GetOffsets',
+            kafkapixy_dot_kafkapixy__pb2.GetOffsetsRq.SerializeToString,
+            kafkapixy_dot_kafkapixy__pb2.GetOffsetsRs.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetOffsets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/KafkaPixy/SetOffsets',
+            kafkapixy_dot_kafkapixy__pb2.SetOffsetsRq.SerializeToString,
+            kafkapixy_dot_kafkapixy__pb2.SetOffsetsRs.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTopics(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/KafkaPixy/ListTopics',
+            kafkapixy_dot_kafkapixy__pb2.ListTopicRq.SerializeToString,
+            kafkapixy_dot_kafkapixy__pb2.ListTopicRs.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListConsumers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/KafkaPixy/ListConsumers',
+            kafkapixy_dot_kafkapixy__pb2.ListConsumersRq.SerializeToString,
+            kafkapixy_dot_kafkapixy__pb2.ListConsumersRs.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetTopicMetadata(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/KafkaPixy/GetTopicMetadata',
+            kafkapixy_dot_kafkapixy__pb2.GetTopicMetadataRq.SerializeToString,
+            kafkapixy_dot_kafkapixy__pb2.GetTopicMetadataRs.FromString,
             options,
             channel_credentials,
             insecure,

@@ -39,6 +39,16 @@ class KafkaPixyStub:
     """Read one record of a group, and acknowledge an earlier one on the way. Long polling; NOT_FOUND when nothing came."""
     Ack: _grpc.UnaryUnaryMultiCallable[_kafkapixy_pb2.AckRq, _kafkapixy_pb2.AckRs]
     """Acknowledge one record."""
+    GetOffsets: _grpc.UnaryUnaryMultiCallable[_kafkapixy_pb2.GetOffsetsRq, _kafkapixy_pb2.GetOffsetsRs]
+    """How far a group is in a topic: of each partition the log's ends and the group's commit."""
+    SetOffsets: _grpc.UnaryUnaryMultiCallable[_kafkapixy_pb2.SetOffsetsRq, _kafkapixy_pb2.SetOffsetsRs]
+    """Set a group's commits in a topic: all that are given, or none."""
+    ListTopics: _grpc.UnaryUnaryMultiCallable[_kafkapixy_pb2.ListTopicRq, _kafkapixy_pb2.ListTopicRs]
+    """All topics with their own configuration, and their partitions if asked for."""
+    ListConsumers: _grpc.UnaryUnaryMultiCallable[_kafkapixy_pb2.ListConsumersRq, _kafkapixy_pb2.ListConsumersRs]
+    """Who reads which partitions of a topic."""
+    GetTopicMetadata: _grpc.UnaryUnaryMultiCallable[_kafkapixy_pb2.GetTopicMetadataRq, _kafkapixy_pb2.GetTopicMetadataRs]
+    """One topic's own configuration, and its partitions if asked for."""
 
 @_typing.type_check_only
 class KafkaPixyAsyncStub(KafkaPixyStub):
@@ -51,6 +61,16 @@ class KafkaPixyAsyncStub(KafkaPixyStub):
     """Read one record of a group, and acknowledge an earlier one on the way. Long polling; NOT_FOUND when nothing came."""
     Ack: _aio.UnaryUnaryMultiCallable[_kafkapixy_pb2.AckRq, _kafkapixy_pb2.AckRs]  # type: ignore[assignment]
     """Acknowledge one record."""
+    GetOffsets: _aio.UnaryUnaryMultiCallable[_kafkapixy_pb2.GetOffsetsRq, _kafkapixy_pb2.GetOffsetsRs]  # type: ignore[assignment]
+    """How far a group is in a topic: of each partition the log's ends and the group's commit."""
+    SetOffsets: _aio.UnaryUnaryMultiCallable[_kafkapixy_pb2.SetOffsetsRq, _kafkapixy_pb2.SetOffsetsRs]  # type: ignore[assignment]
+    """Set a group's commits in a topic: all that are given, or none."""
+    ListTopics: _aio.UnaryUnaryMultiCallable[_kafkapixy_pb2.ListTopicRq, _kafkapixy_pb2.ListTopicRs]  # type: ignore[assignment]
+    """All topics with their own configuration, and their partitions if asked for."""
+    ListConsumers: _aio.UnaryUnaryMultiCallable[_kafkapixy_pb2.ListConsumersRq, _kafkapixy_pb2.ListConsumersRs]  # type: ignore[assignment]
+    """Who reads which partitions of a topic."""
+    GetTopicMetadata: _aio.UnaryUnaryMultiCallable[_kafkapixy_pb2.GetTopicMetadataRq, _kafkapixy_pb2.GetTopicMetadataRs]  # type: ignore[assignment]
+    """One topic's own configuration, and its partitions if asked for."""
 
 class KafkaPixyServicer(metaclass=_abc_1.ABCMeta):
     """Kafka by unary calls, as Kafka-Pixy offers it."""
@@ -78,5 +98,45 @@ class KafkaPixyServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_kafkapixy_pb2.AckRs, _abc.Awaitable[_kafkapixy_pb2.AckRs]]:
         """Acknowledge one record."""
+
+    @_abc_1.abstractmethod
+    def GetOffsets(
+        self,
+        request: _kafkapixy_pb2.GetOffsetsRq,
+        context: _ServicerContext,
+    ) -> _typing.Union[_kafkapixy_pb2.GetOffsetsRs, _abc.Awaitable[_kafkapixy_pb2.GetOffsetsRs]]:
+        """How far a group is in a topic: of each partition the log's ends and the group's commit."""
+
+    @_abc_1.abstractmethod
+    def SetOffsets(
+        self,
+        request: _kafkapixy_pb2.SetOffsetsRq,
+        context: _ServicerContext,
+    ) -> _typing.Union[_kafkapixy_pb2.SetOffsetsRs, _abc.Awaitable[_kafkapixy_pb2.SetOffsetsRs]]:
+        """Set a group's commits in a topic: all that are given, or none."""
+
+    @_abc_1.abstractmethod
+    def ListTopics(
+        self,
+        request: _kafkapixy_pb2.ListTopicRq,
+        context: _ServicerContext,
+    ) -> _typing.Union[_kafkapixy_pb2.ListTopicRs, _abc.Awaitable[_kafkapixy_pb2.ListTopicRs]]:
+        """All topics with their own configuration, and their partitions if asked for."""
+
+    @_abc_1.abstractmethod
+    def ListConsumers(
+        self,
+        request: _kafkapixy_pb2.ListConsumersRq,
+        context: _ServicerContext,
+    ) -> _typing.Union[_kafkapixy_pb2.ListConsumersRs, _abc.Awaitable[_kafkapixy_pb2.ListConsumersRs]]:
+        """Who reads which partitions of a topic."""
+
+    @_abc_1.abstractmethod
+    def GetTopicMetadata(
+        self,
+        request: _kafkapixy_pb2.GetTopicMetadataRq,
+        context: _ServicerContext,
+    ) -> _typing.Union[_kafkapixy_pb2.GetTopicMetadataRs, _abc.Awaitable[_kafkapixy_pb2.GetTopicMetadataRs]]:
+        """One topic's own configuration, and its partitions if asked for."""
 
 def add_KafkaPixyServicer_to_server(servicer: KafkaPixyServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

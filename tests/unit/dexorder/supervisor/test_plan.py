@@ -55,6 +55,7 @@ def test_every_part_listens_on_ports_and_is_stopped() -> None:
         ("ingestor", "DEXORDER_INGESTOR_LISTEN", "127.0.0.1:20015"),
         ("ingestor", "DEXORDER_EXCHANGES", "/srv/suite/exchanges.yaml"),
         ("gateway", "DEXORDER_GATEWAY_KAFKA", "127.0.0.1:20003"),
+        ("gateway", "DEXORDER_PIXY_CONFIG", ""),
         ("udsource", "DEXORDER_UDSOURCE_LISTEN", "127.0.0.1:20001"),
         ("udsource", "DEXORDER_UDSOURCE_METRICS_LISTEN", "127.0.0.1:20013"),
         ("spark", "DEXORDER_SPARK_SOURCE", "127.0.0.1:20001"),

@@ -142,10 +142,17 @@ async def test_calls_are_counted() -> None:
     async with await serve(servicer, registry) as running, grpc.aio.insecure_channel(running.address) as channel:
         stub = rpc.RelayServiceStub(channel)
         await stub.GetRequest(pb.GetRequestRequest())
+        assert await stub.WatchProgress(pb.WatchProgressRequest()).read() == pb.WatchProgressResponse()
         servicer.error = errors.NotFound("x")
         with pytest.raises(grpc.aio.AioRpcError):
             await stub.GetRequest(pb.GetRequestRequest())
     labels = {"grpc_type": "unary", "grpc_service": NAME, "grpc_method": "GetRequest"}
+    assert registry.get_sample_value("grpc_server_msg_received_total", labels) == 2
+    assert registry.get_sample_value("grpc_server_msg_sent_total", labels) == 1
+    assert registry.get_sample_value("grpc_server_handling_seconds_count", labels) == 2
+    assert registry.get_sample_value("grpc_server_handling_seconds_bucket", labels | {"le": "+Inf"}) == 2
+    stream = {"grpc_type": "server_stream", "grpc_service": NAME, "grpc_method": "WatchProgress"}
+    assert registry.get_sample_value("grpc_server_msg_sent_total", stream) == 1
     assert registry.get_sample_value("grpc_server_started_total", labels) == 2
     assert registry.get_sample_value("grpc_server_handled_total", labels | {"grpc_code": "OK"}) == 1
     assert registry.get_sample_value("grpc_server_handled_total", labels | {"grpc_code": "NOT_FOUND"}) == 1

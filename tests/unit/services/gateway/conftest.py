@@ -1,120 +1,11 @@
-"""Gateways on free ports, each with its own event loop in a thread, so that tests can use pytest-grpc's plain stubs."""
+"""pytest-grpc's stub, for the gateway that the tests of a module share."""
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from typing import Any
-
-import grpc
 import pytest
-from confluent_kafka import Producer
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from services.gateway.config import GatewaySettings
-from services.gateway.server import gateway
-from services.gen.kafkapixy import kafkapixy_pb2 as pb
 from services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
-
-StartGateway = Callable[..., "GatewayThread"]
-WAIT_SECONDS = 30.0
-
-
-class GatewayThread:
-    """A running gateway and a stub for it.
-
-    Attributes:
-        stub: Plain (not asyncio) stub.
-    """
-
-    def __init__(self, **given: Any) -> None:
-        values = {"listen": "127.0.0.1:0", "metrics_listen": "", "topics": "", "new_group_start": "earliest", **given}
-        self._settings = GatewaySettings(**values)
-        self._address: Future[str] = Future()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
-        self._thread.start()
-        self.address = self._address.result(WAIT_SECONDS)
-        self._channel = grpc.insecure_channel(self.address)
-        self.stub = rpc.KafkaPixyStub(self._channel)
-
-    async def _serve(self) -> None:
-        try:
-            async with gateway(self._settings) as running:
-                self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-                self._address.set_result(running.address)
-                await self._stop.wait()
-        except BaseException as error:
-            if not self._address.done():
-                self._address.set_exception(error)
-            raise
-
-    def wait_for_health(self, status: int) -> None:
-        """Watch until the gateway is SERVING, or not."""
-        stub: Any = health_pb2_grpc.HealthStub(self._channel)
-        watch = stub.Watch(health_pb2.HealthCheckRequest(service="KafkaPixy"), timeout=WAIT_SECONDS)
-        try:
-            assert any(answer.status == status for answer in watch)
-        finally:
-            watch.cancel()
-
-    def wait_ready(self) -> GatewayThread:
-        self.wait_for_health(health_pb2.HealthCheckResponse.SERVING)
-        return self
-
-    def begin_stop(self) -> None:
-        """As SIGTERM does."""
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._stop.set)
-
-    def stop(self) -> None:
-        self.begin_stop()
-        self._thread.join(WAIT_SECONDS)
-        assert not self._thread.is_alive()
-        self._channel.close()
-
-    def consume(self, topic: str, group: str = "", **fields: Any) -> pb.ConsRs:
-        """The next record, through empty long polls, as joining takes its time. The group is named as the topic."""
-        request = pb.ConsNAckRq(topic=topic, group=group or topic, **fields)
-        for _ in range(60):
-            try:
-                return self.stub.ConsumeNAck(request)
-            except grpc.RpcError as error:
-                if error.code() != grpc.StatusCode.NOT_FOUND:
-                    raise
-        raise AssertionError(f"nothing came from {topic}")
-
-    def offsets(self, topic: str, count: int, **fields: Any) -> list[int]:
-        """Offsets of the next records, left unacked."""
-        return [self.consume(topic, no_ack=True, **fields).offset for _ in range(count)]
-
-    def ack(self, topic: str, *offsets: int, group: str = "", partition: int = 0) -> None:
-        for offset in offsets:
-            self.stub.Ack(pb.AckRq(topic=topic, group=group or topic, partition=partition, offset=offset))
-
-
-@pytest.fixture
-def start_gateway(kafka: str) -> Iterator[StartGateway]:
-    """Start gateways with these settings; they stop with the test."""
-    running: list[GatewayThread] = []
-
-    def start(**given: Any) -> GatewayThread:
-        running.append(GatewayThread(**{"kafka": kafka, "drain_seconds": 0.0, **given}))
-        return running[-1].wait_ready()
-
-    yield start
-    for each in running:
-        each.stop()
-
-
-@pytest.fixture(scope="module")
-def shared_gateway(kafka: str) -> Iterator[GatewayThread]:
-    """One gateway for the tests of a module that need no settings of their own."""
-    started = GatewayThread(kafka=kafka, drain_seconds=0.0, long_polling_timeout_ms=500).wait_ready()
-    yield started
-    started.stop()
-
+from tests.fixtures_gateway import GatewayThread
 
 # pytest-grpc's fixtures serve a synchronous servicer; with these two replaced its channel and stub reach our server.
 
@@ -132,23 +23,3 @@ def grpc_server(shared_gateway: GatewayThread) -> GatewayThread:
 @pytest.fixture(scope="module")
 def grpc_stub_cls() -> type[rpc.KafkaPixyStub]:
     return rpc.KafkaPixyStub
-
-
-@pytest.fixture
-def write(kafka: str) -> Callable[..., None]:
-    """Write values to a partition, past the gateway."""
-
-    def write(topic: str, *values: bytes, partition: int = 0) -> None:
-        producer = Producer({"bootstrap.servers": kafka, "log_level": 2})
-        for value in values:
-            producer.produce(topic, value, partition=partition)
-        assert producer.flush(WAIT_SECONDS) == 0
-
-    return write
-
-
-def refusal(call: Callable[[], object]) -> tuple[grpc.StatusCode, str]:
-    """Status and text of a call that must fail."""
-    with pytest.raises(grpc.RpcError) as caught:
-        call()
-    return caught.value.code(), caught.value.details() or ""

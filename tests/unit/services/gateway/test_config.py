@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
-from services.common.config import load_settings
+from services.common.config import BadSettings, load_settings, read_settings
 from services.gateway.config import GatewaySettings, WantedTopic, parse_topics
 
 
@@ -36,3 +39,122 @@ def test_one_cluster_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> No
     assert dict(cluster.options) == {"sasl.password": "secret"}
     assert [t.name for t in cluster.topics] == ["dexorder.ohlc", "dexorder.ticks", "dexorder.tickers"]
     assert "secret" not in repr(cluster)
+
+
+WriteFile = Callable[[str], Path]
+
+
+@pytest.fixture
+def pixy_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WriteFile:
+    """Give a function that writes Kafka-Pixy's file and points the environment at it."""
+
+    def write(text: str) -> Path:
+        path = tmp_path / "pixy.yaml"
+        path.write_text(text)
+        monkeypatch.setenv("DEXORDER_PIXY_CONFIG", str(path))
+        return path
+
+    return write
+
+
+def refused(**given: object) -> str:
+    with pytest.raises(BadSettings) as caught:
+        read_settings(GatewaySettings, **given)
+    return str(caught.value)
+
+
+def test_file_says_where_to_listen_and_which_clusters_there_are(pixy_file: WriteFile, tmp_path: Path) -> None:
+    for name in ("crt", "key", "ca"):
+        (tmp_path / name).touch()
+    pixy_file(
+        "grpc_addr: 127.0.0.2:1\nunix_addr: /run/pixy.sock\nproxies: {a: {kafka: {seed_peers: ['k:1']}}, b: }\n"
+        f"tls: {{certificate_path: {tmp_path}/crt, key_path: {tmp_path}/key, client_ca_path: {tmp_path}/ca}}"
+    )
+    settings = load_settings(GatewaySettings)
+    assert (settings.listen, settings.unix) == ("127.0.0.2:1", Path("/run/pixy.sock"))
+    assert settings.tls_certificate == tmp_path / "crt" and settings.tls_client_ca == tmp_path / "ca"
+    assert [(c.name, c.kafka, c.topics) for c in settings.clusters()] == [("a", "k:1", ()), ("b", "localhost:9092", ())]
+
+
+def test_what_the_file_leaves_open(pixy_file: WriteFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    pixy_file("proxies: {a: , b: {producer: {max_message_bytes: 5000000}}}")
+    settings = load_settings(GatewaySettings)
+    assert (settings.listen, settings.unix, settings.topics) == ("127.0.0.1:19091", None, "")
+    assert settings.max_message_bytes > 5_000_000
+    for name, value in {
+        "LISTEN": "127.0.0.1:7", "UNIX": "/run/u.sock", "TOPICS": "t:2", "MAX_MESSAGE_BYTES": "2000",
+        "NEW_GROUP_START": "earliest", "KAFKA_OPTIONS": '{"client.rack": "r"}',
+    }.items():  # fmt: skip
+        monkeypatch.setenv(f"DEXORDER_GATEWAY_{name}", value)
+    settings = load_settings(GatewaySettings)
+    assert (settings.listen, settings.unix, settings.max_message_bytes) == ("127.0.0.1:7", Path("/run/u.sock"), 2_000)
+    first, second = settings.clusters()
+    assert (first.topics, second.topics) == ((WantedTopic("t", 2),), ())
+    assert {c.options["client.rack"] for c in (first, second)} == {"r"}
+    assert {c.consume.new_group_start for c in (first, second)} == {"earliest"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "place"),
+    [
+        ("KAFKA", "k:1", "proxies"), ("CLUSTER", "main", "proxies"), ("ACK_TIMEOUT_SECONDS", "3", "proxies"),
+        ("LISTEN", "127.0.0.1:1", "grpc_addr"), ("UNIX", "/u", "unix_addr"),
+    ],
+)  # fmt: skip
+def test_what_both_say_names_both(
+    pixy_file: WriteFile, monkeypatch: pytest.MonkeyPatch, name: str, value: str, place: str
+) -> None:
+    path = pixy_file("grpc_addr: 127.0.0.1:0\nunix_addr: /run/pixy.sock\nproxies: {main: }")
+    monkeypatch.setenv(f"DEXORDER_GATEWAY_{name}", value)
+    assert f"DEXORDER_GATEWAY_{name} is set beside {place} in {path}" in refused()
+
+
+def test_address_beyond_loopback_needs_tls_or_consent(pixy_file: WriteFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    pixy_file("grpc_addr: 0.0.0.0:19091\nproxies: {main: }")
+    assert "0.0.0.0:19091 is reachable from outside without TLS" in refused()
+    monkeypatch.setenv("DEXORDER_ALLOW_INSECURE", "1")
+    assert load_settings(GatewaySettings).listen == "0.0.0.0:19091"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("proxies: {main: {consumer: {ack_timeout: x}}}", "proxies.main.consumer.ack_timeout: 'x' is no duration"),
+        ("proxies: [", "no YAML: "),
+        ("proxies: {main: {kafka: {tls: 1, ca_certificate_file: /no}}}",
+         "proxies.main.kafka.ca_certificate_file: /no can't be read: No such file"),
+        ("proxies: {main: }\ntls: {certificate_path: /, key_path: /no}", "tls.certificate_path: / can't be read: Is a"),
+    ],
+)  # fmt: skip
+def test_wrong_file_is_named_with_the_place(pixy_file: WriteFile, text: str, problem: str) -> None:
+    path = pixy_file(text)
+    assert f"{path}: {problem}" in refused()
+
+
+def test_every_wrong_place_has_a_line_of_its_own(pixy_file: WriteFile) -> None:
+    path = pixy_file("proxies: {a: {net: x}, b: {net: x}}")
+    assert refused().splitlines()[1:] == [f"  {path}: proxies.{c}.net: is no mapping" for c in "ab"]
+
+
+def test_file_that_is_not_there_or_no_text(tmp_path: Path) -> None:
+    assert f"DEXORDER_PIXY_CONFIG: {tmp_path}/no can't be read: No such file" in refused(pixy_config=tmp_path / "no")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\xfd")
+    assert f"{tmp_path}/binary is no text" in refused(pixy_config=tmp_path / "binary")
+
+
+def test_flag_wins_over_the_variable_and_an_empty_one_is_none(
+    pixy_file: WriteFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pixy_file("proxies: {environment: }")
+    (tmp_path / "flag.yaml").write_text("proxies: {flag: }")
+    (cluster,) = load_settings(GatewaySettings, pixy_config=tmp_path / "flag.yaml").clusters()
+    assert cluster.name == "flag"
+    monkeypatch.setenv("DEXORDER_PIXY_CONFIG", "")
+    assert load_settings(GatewaySettings).pixy is None
+
+
+def test_password_of_the_file_is_in_no_text(pixy_file: WriteFile) -> None:
+    pixy_file("proxies: {main: {net: {sasl: {enable: yes, user: u, password: hunter2}}}}")
+    settings = load_settings(GatewaySettings)
+    assert settings.clusters()[0].options["sasl.password"] == "hunter2"
+    assert "hunter2" not in f"{settings!r} {settings} {settings.clusters()!r} {settings.model_dump()}"

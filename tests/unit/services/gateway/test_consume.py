@@ -2,46 +2,29 @@
 
 from __future__ import annotations
 
-import socket
-import struct
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import grpc
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 
-from services.common.config import split_address
 from services.gen.kafkapixy import kafkapixy_pb2 as pb
 from services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
-from tests.unit.services.gateway.conftest import WAIT_SECONDS, GatewayThread, StartGateway, refusal
+from tests.fixtures_gateway import (
+    WAIT_SECONDS,
+    GatewayThread,
+    MakeTopic,
+    StartGateway,
+    Write,
+    commit_as_others_do,
+    committed,
+    numbers,
+    refusal,
+    until,
+)
 
 pytestmark = pytest.mark.kafka
-MakeTopic = Callable[[int], str]
-Write = Callable[..., None]
-
-
-def numbers(count: int, start: int = 0) -> list[bytes]:
-    return [b"%d" % n for n in range(start, start + count)]
-
-
-def committed(kafka: str, topic: str) -> tuple[int, str]:
-    consumer = Consumer({"bootstrap.servers": kafka, "group.id": topic, "log_level": 2})
-    try:
-        (found,) = consumer.committed([TopicPartition(topic, 0)], timeout=WAIT_SECONDS)
-        return found.offset, found.metadata or ""
-    finally:
-        consumer.close()
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Poll; for what happens in the background without telling anyone."""
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_record_comes_as_it_was_produced(
@@ -334,20 +317,6 @@ def test_stop_refuses_at_once_but_takes_acks(
     gateway.ack(topic, 0)
     gateway.stop()
     assert committed(kafka, topic) == (1, "")
-
-
-def commit_as_others_do(kafka: str, group: str, topic: str, offset: int, metadata: bytes) -> None:
-    """OffsetCommit v2 by hand: confluent-kafka ends metadata with a NUL, nobody else does."""
-
-    def text(value: bytes) -> bytes:
-        return struct.pack(">h", len(value)) + value
-
-    body = text(group.encode()) + struct.pack(">i", -1) + text(b"") + struct.pack(">qi", -1, 1) + text(topic.encode())
-    body += struct.pack(">iiq", 1, 0, offset) + text(metadata)
-    request = struct.pack(">hhi", 8, 2, 1) + text(b"other") + body
-    with socket.create_connection(split_address(kafka), WAIT_SECONDS) as connection:
-        connection.sendall(struct.pack(">i", len(request)) + request)
-        assert connection.recv(1_000)[-2:] == b"\0\0"
 
 
 @pytest.mark.parametrize("metadata", [b"BBBC", b"BB", b"any text"])

@@ -18,7 +18,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
 
 from services.gen.kafkapixy import kafkapixy_pb2 as pb
 from services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
-from tests.unit.services.gateway.conftest import WAIT_SECONDS, StartGateway, refusal
+from tests.fixtures_gateway import WAIT_SECONDS, StartGateway, refusal
 
 pytestmark = pytest.mark.kafka
 KEYS = [b"", b"a", b"abc", b"\x00", b"\xff" * 9, "ключ".encode(), *(f"key-{n}".encode() for n in range(60))]

@@ -20,15 +20,12 @@ def tracker(offset: int = 0, acked: tuple[tuple[int, int], ...] = (), **rules: i
 
 
 def offer(to: AckTracker[str], *offsets: int, now_ns: int = 0) -> list[int]:
-    return [o for o in offsets if to.offer(o, f"record {o}", now_ns=now_ns)]
+    return [o for o in offsets if to.offer([(o, f"record {o}")], now_ns=now_ns)]
 
 
 def redeliver(of: AckTracker[str], now_ns: int) -> int | None:
     found = of.redeliver(now_ns=now_ns)
-    if found is None:
-        return None
-    of.redelivered(found, now_ns=now_ns)
-    return found.offset
+    return None if found is None else found.first
 
 
 @pytest.mark.parametrize(
@@ -109,12 +106,12 @@ def test_records_are_due_again_after_the_timeout_lowest_first() -> None:
 def test_record_given_back_is_due_at_once_and_not_counted_as_a_retry() -> None:
     of = tracker(max_retries=0)
     offer(of, 0, 1)
-    of.give_back(1, now_ns=5)
+    of.give_back(1, 1, now_ns=5)
     assert of.give_up(now_ns=5) == []
     assert redeliver(of, 5) == 1
     assert redeliver(of, 5) is None
-    of.give_back(9, now_ns=5)  # not pending: nothing happens
-    assert [o.offset for o in of.give_up(now_ns=5 + TIMEOUT)] == [0, 1]
+    of.give_back(9, 9, now_ns=5)  # not pending: nothing happens
+    assert [run.first for run in of.give_up(now_ns=5 + TIMEOUT)] == [0, 1]
 
 
 def test_record_is_given_up_after_its_last_retry() -> None:
@@ -124,7 +121,7 @@ def test_record_is_given_up_after_its_last_retry() -> None:
         assert of.give_up(now_ns=retry * TIMEOUT) == []
         assert redeliver(of, retry * TIMEOUT) == 0
     assert of.give_up(now_ns=3 * TIMEOUT - 1) == []
-    assert [o.record for o in of.give_up(now_ns=3 * TIMEOUT)] == ["record 0"]
+    assert [run.records for run in of.give_up(now_ns=3 * TIMEOUT)] == [[(0, "record 0")]]
     assert of.position() == (1, "")
 
 
@@ -151,7 +148,7 @@ class AgainstASet(RuleBasedStateMachine):
     def offer_next(self, hole: int) -> None:
         self.acked.update(range(self.next, self.next + hole))
         offset = self.next + hole
-        offered = self.tracker.offer(offset, "", now_ns=self.now)
+        offered = self.tracker.offer([(offset, "")], now_ns=self.now) is not None
         assert offered == (offset not in self.acked)
         if offered:
             self.pending[offset] = self.now + TIMEOUT
@@ -184,7 +181,7 @@ class AgainstASet(RuleBasedStateMachine):
     @precondition(lambda self: self.pending)
     def give_back(self, data: st.DataObject) -> None:
         offset = data.draw(st.sampled_from(sorted(self.pending)))
-        self.tracker.give_back(offset, now_ns=self.now)
+        self.tracker.give_back(offset, offset, now_ns=self.now)
         self.pending[offset] = self.now
 
     @rule()
@@ -215,3 +212,200 @@ def test_any_crash_point_loses_no_ack_and_no_record(acks: list[int], crash_after
     offset, metadata = of.position()
     again = tracker(offset, tuple(committed_ranges(offset, metadata, end=END)))
     assert offer(again, *range(offset, 41)) == sorted(set(range(41)) - set(acks[:crash_after]))
+
+
+# ---- batches: several callers, ranges
+
+CALLERS = (0, 1, 2)
+
+
+def batch(*offsets: int) -> list[tuple[int, str]]:
+    return [(offset, f"record {offset}") for offset in offsets]
+
+
+def test_range_acks_what_its_caller_was_given_and_names_the_rest() -> None:
+    of = tracker()
+    of.offer(batch(0, 1, 2), now_ns=0, caller=1)
+    of.offer(batch(3), now_ns=0)
+    of.offer(batch(4, 5), now_ns=0, caller=2)
+    of.offer(batch(6, 9), now_ns=0, caller=1)
+    done = of.ack_range(1, 12, caller=1)
+    assert (done.count, done.elsewhere, done.early) == (4, [(3, 6)], (10, 13))
+    assert of.position() == (0, "BCDE.")
+    assert of.ack_range(0, 12, caller=7).elsewhere == [(0, 1), (3, 6)]
+    assert (of.held(1).records, of.held(0).records, of.held(2).records) == (1, 1, 2)
+
+
+def test_late_range_counts_though_another_caller_has_the_records() -> None:
+    of = tracker()
+    of.offer(batch(0, 1), now_ns=0, caller=1)
+    assert of.redeliver(1, now_ns=TIMEOUT, caller=2) is not None
+    assert of.ack_range(0, 1, caller=2).elsewhere == [(1, 2)]
+    of.offer(batch(2), now_ns=0, caller=2)
+    assert of.redeliver(1, now_ns=TIMEOUT, caller=2) is not None
+    done = of.ack_range(0, 1, caller=1)
+    assert (done.count, done.elsewhere) == (1, [])
+    assert of.position() == (2, "")
+
+
+def test_released_caller_has_nothing_and_acks_nothing() -> None:
+    of = tracker(max_retries=0)
+    of.offer(batch(0, 1), now_ns=0, caller=1)
+    of.offer(batch(2), now_ns=0, caller=2)
+    of.release(1, now_ns=5)
+    assert of.give_up(now_ns=5) == []  # it does not count
+    again = of.redeliver(10, now_ns=5, caller=2)
+    assert again is not None
+    assert (again.records, again.again) == (batch(0, 1), "given_back")
+    assert of.ack_range(0, 1, caller=1).elsewhere == [(0, 2)]
+    assert (of.held(1).records, of.held(2).records, of.held(2).bytes) == (0, 3, 24)
+
+
+def test_records_on_their_way_are_not_changed_by_acks() -> None:
+    of = tracker()
+    run = of.offer(batch(0, 1, 2, 3), now_ns=0, caller=1)
+    assert run is not None
+    taken = run.records
+    of.ack_range(1, 2, caller=1)
+    of.give_back(3, 3, now_ns=0, caller=1)
+    assert taken == batch(0, 1, 2, 3)
+
+
+def test_batch_leaves_out_what_is_acked() -> None:
+    of = tracker(0, ((2, 4),))
+    run = of.offer(batch(0, 1, 2, 3, 4), now_ns=0, caller=1)
+    assert run is not None
+    assert run.records == batch(0, 1, 4)
+    of.ack(5)
+    assert of.offer(batch(5), now_ns=0) is None
+    assert of.ack_range(0, 5, caller=1).count == 3
+    assert of.position() == (6, "")
+
+
+class BatchesAgainstADict(RuleBasedStateMachine):
+    """Callers take batches, ack and give back ranges, leave and come back; every record is on its own in the model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tracker = tracker(max_retries=2)
+        self.now = self.next = 0
+        self.acked: set[int] = set()
+        self.holder: dict[int, int | None] = {}
+        self.seen: dict[int, set[int]] = {}
+        self.due: dict[int, int] = {}
+        self.retries: dict[int, int] = {}
+
+    def forget(self, offset: int) -> None:
+        self.acked.add(offset)
+        for table in (self.holder, self.seen, self.due, self.retries):
+            table.pop(offset, None)
+
+    @rule(holes=st.lists(st.integers(0, 2), min_size=1, max_size=6), caller=st.sampled_from(CALLERS))
+    def offer(self, holes: list[int], caller: int) -> None:
+        offsets = []
+        for hole in holes:
+            self.acked.update(range(self.next, self.next + hole))
+            offsets.append(self.next + hole)
+            self.next = offsets[-1] + 1
+        run = self.tracker.offer(batch(*offsets), now_ns=self.now, caller=caller)
+        wanted = [offset for offset in offsets if offset not in self.acked]
+        assert (run.records if run else []) == batch(*wanted)
+        for offset in wanted:
+            self.holder[offset], self.seen[offset] = caller, {caller}
+            self.due[offset], self.retries[offset] = self.now + TIMEOUT, 0
+
+    @rule(distance=st.integers(0, 4))
+    def ack_ahead(self, distance: int) -> None:
+        self.tracker.ack(self.next + distance)
+        self.acked.add(self.next + distance)
+
+    @rule(data=st.data(), caller=st.sampled_from(CALLERS))
+    def ack_range(self, data: st.DataObject, caller: int) -> None:
+        first = data.draw(st.integers(0, self.next + 2))
+        last = data.draw(st.integers(first, self.next + 3))
+        done = self.tracker.ack_range(first, last, caller=caller)
+        within = [offset for offset in sorted(self.holder) if first <= offset <= last]
+        own = [offset for offset in within if caller in self.seen[offset]]
+        assert done.count == len(own)
+        others = [offset for offset in within if offset not in own]
+        named = [offset for start, end in done.elsewhere for offset in range(start, end)]
+        assert [offset for offset in named if offset in self.holder] == others
+        assert set(named) <= set(others) | self.acked
+        assert done.early == ((max(first, self.next), last + 1) if last >= self.next else None)
+        for offset in own:
+            self.forget(offset)
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.holder)
+    def ack_one(self, data: st.DataObject) -> None:
+        offset = data.draw(st.sampled_from(sorted(self.holder)))
+        assert self.tracker.ack(offset)
+        self.forget(offset)
+
+    @rule(data=st.data(), caller=st.sampled_from(CALLERS), counts=st.booleans())
+    def give_back(self, data: st.DataObject, caller: int, counts: bool) -> None:
+        first = data.draw(st.integers(0, self.next))
+        last = data.draw(st.integers(first, self.next))
+        self.tracker.give_back(first, last, now_ns=self.now, caller=caller, counts=counts)
+        self._given_back([o for o, who in self.holder.items() if who == caller and first <= o <= last], counts)
+
+    @rule(caller=st.sampled_from(CALLERS))
+    def release(self, caller: int) -> None:
+        self.tracker.release(caller, now_ns=self.now)
+        self._given_back([o for o, who in self.holder.items() if who == caller], counts=False)
+        for callers in self.seen.values():
+            callers.discard(caller)
+
+    def _given_back(self, offsets: list[int], counts: bool) -> None:
+        for offset in offsets:
+            self.holder[offset], self.due[offset] = None, self.now
+            self.retries[offset] -= not counts
+
+    @rule(by=st.integers(0, TIMEOUT), most=st.integers(1, 4), caller=st.sampled_from(CALLERS))
+    def wait_and_redeliver(self, by: int, most: int, caller: int) -> None:
+        self.now += by
+        for run in self.tracker.give_up(now_ns=self.now):
+            for offset, _ in run.records:
+                assert self.due[offset] <= self.now
+                assert self.retries[offset] >= 2
+                self.forget(offset)
+        due = sorted(offset for offset, due_ns in self.due.items() if due_ns <= self.now)
+        assert all(self.retries[offset] < 2 for offset in due)
+        found = self.tracker.redeliver(most, now_ns=self.now, caller=caller)
+        offsets = [offset for offset, _ in found.records] if found else []
+        assert offsets == due[: len(offsets)]  # the lowest, without a gap
+        assert bool(offsets) == bool(due)
+        assert len(offsets) <= most
+        for offset in offsets:
+            self.holder[offset], self.due[offset] = caller, self.now + TIMEOUT
+            self.seen[offset].add(caller)
+            self.retries[offset] += 1
+
+    @rule()
+    def restart(self) -> None:
+        offset, metadata = self.tracker.position()
+        self.tracker = tracker(offset, tuple(committed_ranges(offset, metadata, end=END)), max_retries=2)
+        self.next = offset
+        for table in (self.holder, self.seen, self.due, self.retries):
+            table.clear()
+
+    @invariant()
+    def counts_agree(self) -> None:
+        assert self.tracker.pending == len(self.holder)
+        assert self.tracker.pending_offsets == sorted(self.holder)
+        for caller in CALLERS:
+            own = [offset for offset, who in self.holder.items() if who == caller]
+            held = self.tracker.held(caller)
+            assert (held.records, held.bytes) == (len(own), sum(len(f"record {o}") for o in own))
+            assert self.tracker.waits_for(caller) == max((self.due[o] for o in own), default=0)
+
+    @invariant()
+    def committed_is_what_was_acked(self) -> None:
+        offset, metadata = self.tracker.position()
+        assert offset == min(self.holder, default=self.next)
+        above = {o for start, end in committed_ranges(offset, metadata, end=END) for o in range(start, end)}
+        assert above == {o for o in self.acked if o >= offset}
+
+
+TestBatchesAgainstADict = BatchesAgainstADict.TestCase
+TestBatchesAgainstADict.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)

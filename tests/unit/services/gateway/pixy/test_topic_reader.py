@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 import pytest
 
-from services.common.errors import SuiteError
+from services.common.errors import SuiteError, Unavailable
 from services.gateway.config import ClusterConfig, ConsumeConfig
 from services.gateway.pixy.acks import AckRules
-from services.gateway.pixy.offers import Offers
+from services.gateway.pixy.offers import Ask, Buffer, NotAssigned, Offers
 from services.gateway.pixy.topic_reader import Record, TopicReader
-from tests.unit.services.gateway.conftest import WAIT_SECONDS
+from tests.fixtures_gateway import WAIT_SECONDS
 
 
 @pytest.mark.kafka
@@ -30,7 +30,7 @@ def test_full_buffers_pause_fetching_and_nothing_is_skipped(
         failures.append(failure)
         ended.set()
 
-    offers: Offers[Record] = Offers(AckRules(ack_timeout_ns=10**12, max_pending=10**6), buffer=64)
+    offers: Offers[Record] = Offers(AckRules(ack_timeout_ns=10**12, max_pending=10**6), buffer=Buffer(64))
     config = ClusterConfig("default", kafka, consume=ConsumeConfig(new_group_start="earliest"))
     reader = TopicReader(config, topic, topic, offers, lock, fetched.set, end)
     reader.start()
@@ -46,10 +46,10 @@ def test_full_buffers_pause_fetching_and_nothing_is_skipped(
             pauses += 1
         fetched.clear()
         with lock:
-            delivery = offers.next(now_ns=0)
-        if delivery is None:
+            deliveries = offers.take(Ask(), now_ns=0)
+        if not deliveries:
             fetched.wait(0.05)
-        else:
+        for delivery in deliveries:
             found[delivery.partition].append(delivery.offset)
             reader.go_on()
     reader.stop()
@@ -57,3 +57,55 @@ def test_full_buffers_pause_fetching_and_nothing_is_skipped(
     assert failures == [None]
     assert pauses == 4
     assert found == {0: list(range(count)), 1: list(range(count))}
+
+
+@pytest.mark.kafka
+def test_reading_goes_on_where_offsets_were_set(
+    kafka: str, kafka_topic: Callable[[int], str], write: Callable[..., None]
+) -> None:
+    topic, count = kafka_topic(2), 2_000
+    for partition in range(2):
+        write(topic, *[b"v"] * count, partition=partition)
+    lock, fetched, ended = threading.Lock(), threading.Event(), threading.Event()
+    offers: Offers[Record] = Offers(AckRules(ack_timeout_ns=10**12, max_pending=10**6), buffer=Buffer(64))
+    config = ClusterConfig("default", kafka, consume=ConsumeConfig(new_group_start="earliest"))
+    reader = TopicReader(config, topic, topic, offers, lock, fetched.set, lambda failure: ended.set())
+    assert reader.set_offsets(topic, {0: (500, "")}).cancel()  # not begun yet, so nothing comes of it
+    reader.start()
+    deadline = time.monotonic() + 2 * WAIT_SECONDS
+
+    def take(most: dict[int, int]) -> dict[int, list[int]]:
+        """Records, until there are so many of each partition."""
+        found: dict[int, list[int]] = {0: [], 1: []}
+        while any(len(found[partition]) < most[partition] for partition in most):
+            assert time.monotonic() < deadline
+            fetched.clear()
+            with lock:
+                deliveries = offers.take(Ask(), now_ns=0)
+            if not deliveries:
+                fetched.wait(0.05)
+            for delivery in deliveries:
+                found[delivery.partition].append(delivery.offset)
+                reader.go_on()
+        return found
+
+    def set_offsets(wanted: dict[int, int]) -> None:
+        reader.set_offsets(topic, {p: (offset, "") for p, offset in wanted.items()}).result(WAIT_SECONDS)
+
+    assert take({0: 300, 1: 1})[0][0] == 0
+    for paused in (True, False):
+        for wanted in ({0: 7}, {1: 1_000, 0: 3}, {0: 1_500, 1: 0}):
+            set_offsets({0: 0, 1: 0})
+            while paused and reader.paused != {0, 1}:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            set_offsets(wanted)
+            found = take(dict.fromkeys(wanted, 100))
+            for partition, start in wanted.items():
+                assert found[partition] == list(range(start, start + len(found[partition])))
+    with pytest.raises(NotAssigned, match=r"\[2\]"):
+        reader.set_offsets(topic, {0: (0, ""), 2: (0, "")}).result(WAIT_SECONDS)
+    reader.stop()
+    assert ended.wait(WAIT_SECONDS)
+    with pytest.raises(Unavailable, match="not read any more"):
+        reader.set_offsets(topic, {0: (0, "")}).result(WAIT_SECONDS)

@@ -1,0 +1,192 @@
+"""The client of ``bench.pixy``, a process of its own: a job a line on stdin, what it measured a line on stdout.
+
+One connection a job; every caller repeats its call until the time is up. The same calls go to the gateway and to the
+server that does nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import grpc
+import uvloop
+
+from services.gen.dexorder.kafka.v1 import kafka_service_pb2 as kafka
+from services.gen.dexorder.kafka.v1.kafka_service_pb2_grpc import KafkaServiceStub
+from services.gen.kafkapixy import kafkapixy_pb2 as pixy
+from services.gen.kafkapixy.kafkapixy_pb2_grpc import KafkaPixyStub
+
+VALUE = os.urandom(1_024)
+STREAM_BATCH = 500
+STREAM_BATCHES_OUT = 6
+STREAM_CREDIT = 8_000
+Call = Callable[[], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to do.
+
+    Attributes:
+        kind: A key of ``UNARY`` or ``STREAMS``.
+        warm_seconds: Unary calls before the measurement begins.
+        seconds: How long unary calls are counted.
+        records: How many records a stream carries.
+    """
+
+    kind: str
+    address: str
+    topic: str
+    group: str = ""
+    callers: int = 1
+    warm_seconds: float = 0.3
+    seconds: float = 2.0
+    records: int = 0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What came out: ``rate`` per second; ``calls`` include those before the measurement."""
+
+    rate: float
+    calls: int
+
+
+def produce(stub: Any, job: Job, *, async_mode: bool) -> Call:
+    """A caller that writes the same record again and again, to any partition."""
+    request = pixy.ProdRq(topic=job.topic, key_undefined=True, message=VALUE, async_mode=async_mode)
+
+    async def call() -> None:
+        await stub.Produce(request)
+
+    return call
+
+
+def consume_auto(stub: Any, job: Job) -> Call:
+    """A caller that reads with ``auto_ack``."""
+    request = pixy.ConsNAckRq(topic=job.topic, group=job.group, auto_ack=True)
+
+    async def call() -> None:
+        await stub.ConsumeNAck(request)
+
+    return call
+
+
+def consume_chained(stub: Any, job: Job) -> Call:
+    """A caller that acks the record before with each call."""
+    request = pixy.ConsNAckRq(topic=job.topic, group=job.group, no_ack=True)
+
+    async def call() -> None:
+        nonlocal request
+        got = await stub.ConsumeNAck(request)
+        request = pixy.ConsNAckRq(
+            topic=job.topic, group=job.group, ack_partition=got.partition, ack_offset=got.offset
+        )  # fmt: skip
+
+    return call
+
+
+UNARY: dict[str, Callable[[Any, Job], Call]] = {
+    "produce sync": lambda stub, job: produce(stub, job, async_mode=False),
+    "produce async": lambda stub, job: produce(stub, job, async_mode=True),
+    "consume auto": consume_auto,
+    "consume chained": consume_chained,
+}
+
+
+async def unary(channel: grpc.aio.Channel, job: Job) -> Measured:
+    """Let the callers run; counts what ended within the measurement."""
+    stub = KafkaPixyStub(channel)
+    begin = time.perf_counter() + job.warm_seconds
+    end = begin + job.seconds
+    counted = calls = 0
+
+    async def caller(call: Call) -> None:
+        nonlocal counted, calls
+        while True:
+            await call()
+            now = time.perf_counter()
+            calls += 1
+            if now >= end:
+                return
+            counted += now >= begin
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(job.callers):
+            group.create_task(caller(UNARY[job.kind](stub, job)))
+    return Measured(counted / job.seconds, calls)
+
+
+async def stream_produce(channel: grpc.aio.Channel, job: Job) -> Measured:
+    """Write the records in batches, a few of them unanswered; timed from the first request to the last answer."""
+    room = asyncio.Semaphore(STREAM_BATCHES_OUT)
+    record = kafka.ProduceRecord(value=VALUE)
+    batches = job.records // STREAM_BATCH
+
+    async def requests() -> AsyncIterator[kafka.ProduceRequest]:
+        for number in range(batches):
+            await room.acquire()
+            yield kafka.ProduceRequest(batch_id=number, topic=job.topic, records=[record] * STREAM_BATCH)
+
+    written = 0
+    started = time.perf_counter()
+    async for answer in KafkaServiceStub(channel).Produce(requests()):
+        if answer.failures:
+            raise AssertionError(f"records were refused: {answer.failures[0]}")
+        written += len(answer.offsets)
+        room.release()
+    if written != batches * STREAM_BATCH:
+        raise AssertionError(f"{written} of {batches * STREAM_BATCH} records were answered")
+    return Measured(written / (time.perf_counter() - started), batches)
+
+
+async def stream_consume(channel: grpc.aio.Channel, job: Job) -> Measured:
+    """Read and ack the records; timed from the first answer, as joining the group takes its time, to the last."""
+    call = KafkaServiceStub(channel).Consume()
+    start = kafka.ConsumeStart(topic=job.topic, group=job.group)
+    await call.write(kafka.ConsumeRequest(start=start, credit=STREAM_CREDIT))
+    started, first, read, answers = 0.0, 0, 0, 0
+    while read < job.records:
+        answer: Any = await call.read()
+        answers += 1
+        taken = sum(len(batch.records) for batch in answer.batches)
+        read += taken
+        if not started:
+            started, first = time.perf_counter(), taken
+        await call.write(kafka.ConsumeRequest(credit=taken, acks=[acked(batch) for batch in answer.batches]))
+    seconds = time.perf_counter() - started
+    call.cancel()
+    return Measured((read - first) / seconds, answers)
+
+
+def acked(batch: kafka.RecordBatch) -> kafka.OffsetRange:
+    return kafka.OffsetRange(
+        partition=batch.partition, first=batch.records[0].offset, last=batch.records[-1].offset
+    )  # fmt: skip
+
+
+STREAMS = {"stream produce": stream_produce, "stream consume": stream_consume}
+
+
+async def measure(job: Job) -> Measured:
+    """Do one job over a connection of its own."""
+    async with grpc.aio.insecure_channel(job.address) as channel:
+        await channel.channel_ready()
+        return await STREAMS.get(job.kind, unary)(channel, job)
+
+
+async def main() -> None:
+    """Do what is asked until stdin ends."""
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        print(json.dumps(asdict(await measure(Job(**json.loads(line))))), flush=True)
+
+
+if __name__ == "__main__":
+    uvloop.run(main())

@@ -1,0 +1,126 @@
+"""The processes of ``bench.pixy``: gateway, empty servers, client."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from bench.parts.pixy_load import Job, Measured
+from services.gen.kafkapixy import kafkapixy_pb2 as pixy
+from services.gen.kafkapixy.kafkapixy_pb2_grpc import KafkaPixyStub
+from tests.fixtures_kafka import free_ports
+from tests.smoke.harness import ROOT
+
+_START_SECONDS = 60.0
+_MOST_POLLS = 20
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Server:
+    """A process that serves KafkaPixy."""
+
+    address: str
+    pid: int
+
+    def cpu_seconds(self) -> float:
+        """What it has spent since it started, in user and kernel mode."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+@contextmanager
+def gateway(bootstrap: str) -> Iterator[Server]:
+    """A gateway that answers; further settings come from our own environment."""
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    ours = {
+        "LISTEN": address, "METRICS_LISTEN": "", "KAFKA": bootstrap, "TOPICS": "", "NEW_GROUP_START": "earliest",
+        "SUBSCRIPTION_TIMEOUT_SECONDS": "3600", "DRAIN_SECONDS": "0",
+    }  # fmt: skip
+    environment = {"DEXORDER_LOG_LEVEL": "warning"} | {
+        f"DEXORDER_GATEWAY_{name}": value for name, value in ours.items()
+    }
+    with running("-m", "services.gateway", **environment) as process, grpc.insecure_channel(address) as channel:
+        health: Any = health_pb2_grpc.HealthStub(channel)
+        watch = health.Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True, timeout=_START_SECONDS)
+        next(answer for answer in watch if answer.status == health_pb2.HealthCheckResponse.SERVING)
+        watch.cancel()
+        yield Server(address, process.pid)
+
+
+@contextmanager
+def empty_server(kind: str) -> Iterator[Server]:
+    """A server whose handlers do nothing; ``kind`` as ``pixy_empty`` has it."""
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    with (
+        running("-m", "bench.parts.pixy_empty", address, kind) as process,
+        grpc.insecure_channel(address) as channel,
+    ):
+        grpc.channel_ready_future(channel).result(_START_SECONDS)
+        yield Server(address, process.pid)
+
+
+def join(gateway: Server, topic: str, group: str) -> None:
+    """Read one record, through empty long polls: joining a group takes its time."""
+    request = pixy.ConsNAckRq(topic=topic, group=group, auto_ack=True)
+    with grpc.insecure_channel(gateway.address) as channel:
+        for _ in range(_MOST_POLLS):
+            try:
+                KafkaPixyStub(channel).ConsumeNAck(request)
+                return
+            except grpc.RpcError as error:
+                if error.code() is not grpc.StatusCode.NOT_FOUND:
+                    raise
+    raise AssertionError(f"nothing came from {topic}")
+
+
+class Load:
+    """The client process."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def run(self, job: Job) -> Measured:
+        """Have a job done.
+
+        Raises:
+            AssertionError: It failed; why is on stderr.
+        """
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.write(json.dumps(asdict(job)) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise AssertionError(f"the client failed at {job}")
+        return Measured(**json.loads(answer))
+
+
+@contextmanager
+def load() -> Iterator[Load]:
+    """A client that waits for jobs."""
+    with running("-m", "bench.parts.pixy_load") as process:
+        yield Load(process)
+
+
+@contextmanager
+def running(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """A Python process with pipes for its stdin and stdout; ended with the block."""
+    process = subprocess.Popen(
+        [sys.executable, *arguments], cwd=ROOT, env=os.environ | environment, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.communicate(timeout=_START_SECONDS)

@@ -1,0 +1,90 @@
+"""The limits of the broker: confluent-kafka alone, in this process."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from typing import Any
+
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+VALUE = os.urandom(1_024)
+PARTITIONS = 4
+BATCH = 1_000
+_LONGEST_SECONDS = 120.0
+
+
+def make_topic(bootstrap: str, name: str) -> None:
+    """A topic with the partitions of the whole measurement."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(name, num_partitions=PARTITIONS, replication_factor=1)])[name].result(timeout=30)
+
+
+def producer(bootstrap: str) -> Producer:
+    """acks=all, everything else as it comes."""
+    return Producer({"bootstrap.servers": bootstrap, "acks": "all", "sticky.partitioning.linger.ms": 0})
+
+
+def produce_one_by_one(bootstrap: str, topic: str, seconds: float) -> float:
+    """Records a second, each waited for before the next."""
+    alone = producer(bootstrap)
+    written(alone, topic)  # connects
+    count, started = 0, time.perf_counter()
+    while (spent := time.perf_counter() - started) < seconds:
+        written(alone, topic)
+        count += 1
+    return count / spent
+
+
+def written(alone: Producer, topic: str) -> None:
+    alone.produce(topic, VALUE)
+    if alone.flush(_LONGEST_SECONDS):
+        raise AssertionError("the record was not written")
+
+
+def produce_bulk(bootstrap: str, topic: str, records: int) -> float:
+    """Records a second as fast as they go, each one's report seen."""
+    alone = producer(bootstrap)
+    written(alone, topic)
+    acked = 0
+
+    def report(error: Any, message: Any) -> None:
+        nonlocal acked
+        acked += error is None
+
+    started = time.perf_counter()
+    for _ in range(records):
+        queued = False
+        while not queued:
+            try:
+                alone.produce(topic, VALUE, on_delivery=report)
+                queued = True
+            except BufferError:
+                alone.poll(0.01)
+        alone.poll(0)
+    alone.flush(_LONGEST_SECONDS)
+    if acked != records:
+        raise AssertionError(f"{acked} of {records} records were written")
+    return records / (time.perf_counter() - started)
+
+
+def consume_batches(bootstrap: str, topic: str, records: int) -> float:
+    """Records a second in batches, from the first batch, as joining the group takes its time, to the last."""
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": uuid.uuid4().hex, "auto.offset.reset": "earliest"}
+    )  # fmt: skip
+    consumer.subscribe([topic])
+    started, first, read = 0.0, 0, 0
+    while read < records:
+        taken = sum(message.error() is None for message in consumer.consume(BATCH, _LONGEST_SECONDS))
+        if not taken:
+            raise AssertionError(f"only {read} of {records} records came")
+        read += taken
+        if not started:
+            started, first = time.perf_counter(), taken
+    seconds = time.perf_counter() - started
+    consumer.close()
+    return (read - first) / seconds

@@ -1,0 +1,108 @@
+"""The rounds of ``bench.pixy``: every side's turn comes in each, so that what changes with time changes for all."""
+
+from __future__ import annotations
+
+import statistics
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from bench.parts import pixy_raw as raw
+from bench.parts.pixy_load import STREAM_BATCH, STREAMS, UNARY, Job
+from bench.parts.pixy_processes import Load, Server, join
+
+CALLERS = (1, 16, 64)
+MOST_CALLS_PER_SECOND = 10_000
+"""More than a unary reader takes; so much is there to be read."""
+WRITE, READ = "bench-write", "bench-read"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long and how often."""
+
+    rounds: int
+    seconds: float
+    stream_records: int
+    warm_seconds: float = 0.3
+
+    @property
+    def preload(self) -> int:
+        """Records in the topic that is read."""
+        unary = int(self.rounds * (self.warm_seconds + self.seconds) * len(CALLERS) * MOST_CALLS_PER_SECOND)
+        return max(unary, self.stream_records + STREAM_BATCH)
+
+
+FULL = Plan(rounds=5, seconds=2.0, stream_records=200_000)
+SMALL = Plan(rounds=1, seconds=0.2, stream_records=4_000, warm_seconds=0.1)
+
+
+@dataclass
+class Samples:
+    """One figure a round for each side; rates a second, and microseconds of the server's CPU a call."""
+
+    rates: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    cpu_us: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    def rate(self, side: str) -> float:
+        """The median of the rounds."""
+        return statistics.median(self.rates[side])
+
+    def ratio(self, *limits: str) -> float:
+        """Of the gateway to what is left when every call takes the time of all the limits; the median of the rounds."""
+        sides = (self.rates["gateway"], *(self.rates[limit] for limit in limits))
+        rounds: Iterable[tuple[float, ...]] = zip(*sides, strict=True)
+        return statistics.median([ours * sum(1 / limit for limit in others) for ours, *others in rounds])
+
+
+Results = dict[tuple[str, int], Samples]
+"""By kind of call and number of callers."""
+
+
+def unary(plan: Plan, load: Load, sides: Mapping[str, Server], bootstrap: str) -> Results:
+    """Every kind at every concurrency, side by side; one record after the other also without any gRPC."""
+    results: Results = defaultdict(Samples)
+    for kind in UNARY:
+        if kind.startswith("consume"):
+            join(sides["gateway"], READ, group_of(kind))
+    for number in range(plan.rounds):
+        for kind in UNARY:
+            for callers in CALLERS:
+                order = list(sides)[:: 1 if number % 2 == 0 else -1]
+                for side in order:
+                    unary_run(plan, load, results[kind, callers], side, sides[side], kind, callers)
+        one_by_one = raw.produce_one_by_one(bootstrap, WRITE, plan.seconds)
+        results["produce sync", 1].rates["raw"].append(one_by_one)
+    return results
+
+
+def unary_run(plan: Plan, load: Load, samples: Samples, side: str, server: Server, kind: str, callers: int) -> None:
+    topic = WRITE if kind.startswith("produce") else READ
+    job = Job(kind, server.address, topic, group_of(kind), callers, plan.warm_seconds, plan.seconds)
+    before_s = server.cpu_seconds()
+    measured = load.run(job)
+    samples.rates[side].append(measured.rate)
+    samples.cpu_us[side].append((server.cpu_seconds() - before_s) / measured.calls * 1e6)
+
+
+def group_of(kind: str) -> str:
+    """The consumer group of a kind of call; kept over the rounds."""
+    return kind.replace(" ", "-")
+
+
+def streams(plan: Plan, load: Load, gateway: Server, bootstrap: str) -> Results:
+    """The streaming calls beside confluent-kafka alone."""
+    results: Results = defaultdict(Samples)
+    alone = {"stream produce": (raw.produce_bulk, WRITE), "stream consume": (raw.consume_batches, READ)}
+    for number in range(plan.rounds):
+        for kind in STREAMS:
+            rates = results[kind, 1].rates
+            limit, topic = alone[kind]
+            if number % 2 == 0:
+                rates["raw"].append(limit(bootstrap, topic, plan.stream_records))
+            job = Job(kind, gateway.address, topic, uuid.uuid4().hex, records=plan.stream_records)
+            rates["gateway"].append(load.run(job).rate)
+            if number % 2 == 1:
+                rates["raw"].append(limit(bootstrap, topic, plan.stream_records))
+    return results

@@ -1,0 +1,115 @@
+"""KafkaPixy's speed, each figure beside its limit measured in the same run.
+
+    .venv/bin/python -m bench.pixy [unary] [streams] [--small]
+
+One broker, topics of 4 partitions, values of 1 KiB, one connection. Client, gateway and the servers that do nothing are
+processes of their own; they take turns. Prints Markdown. ``--small`` only shows that the scripts work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.parts import pixy_processes, pixy_raw, pixy_rounds, report
+from bench.parts.pixy_rounds import FULL, READ, SMALL, WRITE, Plan, Results, Samples
+from bench.parts.report import Row
+from tests.fixtures_kafka import RunningKafka
+
+PARTS = ("unary", "streams")
+UNARY_AIM = 0.85
+STREAM_AIMS = {"stream produce": 0.7, "stream consume": 0.5}
+
+
+def measure(wanted: list[str], folder: Path, plan: Plan) -> Iterator[str]:
+    """The tables, each as soon as it is there."""
+    broker = RunningKafka(folder)
+    try:
+        for topic in (WRITE, READ):
+            pixy_raw.make_topic(broker.bootstrap, topic)
+        pixy_raw.produce_bulk(broker.bootstrap, READ, plan.preload)
+        with pixy_processes.gateway(broker.bootstrap) as gateway, pixy_processes.load() as load:
+            if "unary" in wanted:
+                with pixy_processes.empty_server("bare") as bare, pixy_processes.empty_server("suite") as suite:
+                    sides = {"bare": bare, "gateway": gateway, "suite": suite}
+                    results = pixy_rounds.unary(plan, load, sides, broker.bootstrap)
+                yield unary_table(results)
+                yield cpu_table(results)
+            if "streams" in wanted:
+                yield streams_table(pixy_rounds.streams(plan, load, gateway, broker.bootstrap))
+    finally:
+        broker.stop()
+
+
+def unary_table(results: Results) -> str:
+    """The aims are against grpcio as it comes; what our own options and interceptor leave of it stands beside."""
+    return report.table(
+        "Unary calls a second; limit: the same calls to a server whose handlers do nothing",
+        [unary_row(kind, callers, samples) for (kind, callers), samples in results.items()],
+    )
+
+
+def unary_row(kind: str, callers: int, samples: Samples) -> Row:
+    limit = f"{samples.rate('bare'):,.0f}; {samples.rate('suite'):,.0f} behind our interceptor"
+    what, ours = f"{kind}, {callers} at a time", f"{samples.rate('gateway'):,.0f}"
+    if kind != "produce sync":
+        ratio = samples.ratio("bare")
+        return Row(what, ours, limit, f"{ratio:.2f}", verdict(ratio, UNARY_AIM))
+    if callers > 1:
+        return Row(what, ours, limit, f"{samples.ratio('bare'):.2f}")
+    ratio = samples.ratio("bare", "raw")
+    limit += f"; {samples.rate('raw'):,.0f} confluent-kafka one by one; both after another {ours_at_one(samples):,.0f}"
+    return Row(what, ours, limit, f"{ratio:.2f}", verdict(ratio, UNARY_AIM))
+
+
+def ours_at_one(samples: Samples) -> float:
+    """A second's calls when each is an empty one and then a record that is waited for."""
+    return 1 / (1 / samples.rate("bare") + 1 / samples.rate("raw"))
+
+
+def cpu_table(results: Results) -> str:
+    """What the servers spend, the gateway's Kafka threads included; says where the rates come from."""
+    rows = []
+    for (kind, callers), samples in results.items():
+        bare, suite, ours = (statistics.median(samples.cpu_us[side]) for side in ("bare", "suite", "gateway"))
+        limit = f"{bare:.0f}; {suite:.0f} behind our interceptor"
+        rows.append(Row(f"{kind}, {callers} at a time", f"{ours:.0f}", limit, f"{ours / bare:.2f}"))
+    return report.table("CPU of the server, microseconds a call", rows)
+
+
+def streams_table(results: Results) -> str:
+    """Records on streams."""
+    rows = []
+    for (kind, _), samples in results.items():
+        ratio = samples.ratio("raw")
+        ours, limit = f"{samples.rate('gateway'):,.0f}", f"{samples.rate('raw'):,.0f}"
+        rows.append(Row(kind, ours, limit, f"{ratio:.2f}", verdict(ratio, STREAM_AIMS[kind])))
+    return report.table("Records a second on a stream; limit: confluent-kafka alone, in bulk", rows)
+
+
+def verdict(ratio: float, aim: float) -> str:
+    """The aim, and whether it is reached."""
+    return f"at least {aim}: {'ok' if ratio >= aim else 'short'}"
+
+
+def main() -> int:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="which of them; all by default")
+    parser.add_argument("--small", action="store_true")
+    options = parser.parse_args()
+    plan = SMALL if options.small else FULL
+    print(report.heading("KafkaPixy beside its limits"), flush=True)
+    print(f"Medians of {plan.rounds} rounds in which every side has its turn; 1 KiB, 4 partitions, one connection.\n")
+    with tempfile.TemporaryDirectory() as folder:
+        for text in measure(options.parts or list(PARTS), Path(folder), plan):
+            print(text, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

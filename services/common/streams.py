@@ -1,0 +1,49 @@
+"""The request side of streaming RPCs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+async def until(closing: asyncio.Future[None], requests: AsyncIterator[T]) -> AsyncGenerator[T, None]:
+    """The requests, until the client has no more or ``closing`` is done."""
+    while not closing.done():
+        request = asyncio.ensure_future(anext(requests))
+        request.add_done_callback(_look_at)
+        try:
+            await asyncio.wait((request, closing), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            request.cancel()  # nothing if it is there
+        if not request.done() or request.cancelled():
+            return
+        try:
+            message = request.result()
+        except StopAsyncIteration:
+            return
+        yield message
+
+
+def _look_at(request: asyncio.Future[Any]) -> None:
+    """A message that came too late to be taken is no error to be logged."""
+    if not request.cancelled():
+        request.exception()
+
+
+@asynccontextmanager
+async def beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run this as long as the block lasts, which may be a generator's that is ended early.
+
+    A TaskGroup would, on a failure, cancel the task that happens to iterate over the generator. So ``work`` must tell
+    of its failures itself.
+    """
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait((task,))

@@ -1,0 +1,229 @@
+"""The dexorder.kafka.v1 service: batches on streams into our own terms, and back. Knows nothing of the transport."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import grpc
+
+from services.common.errors import InvalidRequest, NotFound, SuiteError, Unavailable
+from services.common.streams import beside, until
+from services.gateway.kafka.consume_stream import Answer, ConsumeStream
+from services.gateway.kafka.flow import BATCH_BYTES, Credit, Window
+from services.gateway.kafka.produce_stream import Numbered, ProduceStream
+from services.gateway.pixy.batches import Batch, NewRecord
+from services.gateway.pixy.cluster import Cluster
+from services.gateway.pixy.names import group_name, topic_name
+from services.gateway.pixy.offers import RefusedAck, Span
+from services.gateway.pixy.pending import Held
+from services.gateway.pixy.topic_reader import Record
+from services.gen.dexorder.kafka.v1 import kafka_service_pb2 as pb
+from services.gen.dexorder.kafka.v1 import kafka_service_pb2_grpc as rpc
+
+Context = grpc.aio.ServicerContext[Any, Any]
+NAME = pb.DESCRIPTOR.services_by_name["KafkaService"].full_name
+
+
+class KafkaService(rpc.KafkaServiceServicer):
+    """Serves one or more clusters; made on the event loop that serves.
+
+    Args:
+        clusters: The first one is meant by an empty name.
+    """
+
+    def __init__(self, clusters: Sequence[Cluster]) -> None:
+        self._clusters = {cluster.config.name: cluster for cluster in clusters}
+        self._default = clusters[0]
+        self._stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def stop_taking(self) -> None:
+        """From now on streams are refused; Produce streams end when what they brought so far is answered.
+
+        Consume streams end when all they were given is acked; see `Consumers.stop_taking`.
+        """
+        if not self._stopping.done():
+            self._stopping.set_result(None)
+
+    # ---- Produce
+
+    async def Produce(  # noqa: N802
+        self, request_iterator: AsyncIterator[pb.ProduceRequest], context: Context
+    ) -> AsyncIterator[pb.ProduceResponse]:
+        """Write batches; each is answered when it is known what became of its records."""
+        self._refuse_if_stopping()
+        rules = self._default.config.produce
+        stream = ProduceStream(Window(rules.stream_records, rules.stream_kbytes * 1024))
+        async with beside(self._write_all(request_iterator, stream)):
+            async for numbered in stream.answers():
+                yield _produced(numbered)
+
+    async def _write_all(self, requests: AsyncIterator[pb.ProduceRequest], stream: ProduceStream) -> None:
+        failure: Exception | None = None
+        try:
+            async for request in until(self._stopping, requests):
+                numbered = _numbered(request)
+                await stream.admit(numbered)
+                await self._write(request.cluster, numbered.batch)
+            if self._stopping.done():
+                failure = Unavailable("the gateway is stopping")
+        except Exception as error:
+            failure = error
+        stream.end(failure)
+
+    async def _write(self, cluster_name: str, batch: Batch) -> None:
+        try:
+            cluster, topic = self._cluster(cluster_name), topic_name(batch.topic)
+            if not await cluster.has_topic(topic):
+                raise InvalidRequest(f"topic {topic!r} does not exist")
+        except SuiteError as error:
+            batch.fail_the_rest(error)
+            batch.finish_if_settled()
+        else:
+            await cluster.producer.write(batch)
+
+    # ---- Consume
+
+    async def Consume(  # noqa: N802
+        self, request_iterator: AsyncIterator[pb.ConsumeRequest], context: Context
+    ) -> AsyncIterator[pb.ConsumeResponse]:
+        """Read a topic as a member of a group."""
+        self._refuse_if_stopping()
+        async with aclosing(until(self._stopping, request_iterator)) as begun:
+            first = await anext(begun, None)
+        if first is None:
+            self._refuse_if_stopping()
+            return
+        stream = await self._open(first)
+        try:
+            async with beside(_listen(first, request_iterator, stream)):
+                while (answer := await stream.next()) is not None:
+                    for response in _consumed(answer):
+                        yield response
+                    stream.sent(answer.deliveries)
+        finally:
+            stream.close()
+
+    async def _open(self, request: pb.ConsumeRequest) -> ConsumeStream:
+        if not request.HasField("start"):
+            raise InvalidRequest("start is missing in the first request")
+        start = request.start
+        cluster = self._cluster(start.cluster)
+        self._refuse_if_stopping()
+        cluster.consumers.refuse_if_disabled()
+        group, topic = group_name(start.group), topic_name(start.topic)
+        if not await cluster.has_topic(topic):
+            raise NotFound(f"topic {topic!r} does not exist")
+        rules = cluster.config.consume
+        credit = Credit(
+            start.max_batch_records, Held(rules.stream_max_pending_messages, rules.stream_max_pending_kbytes * 1024)
+        )
+        return ConsumeStream(cluster.consumers.subscription(group, topic), credit, auto_ack=start.auto_ack)
+
+    # ---- both
+
+    def _cluster(self, name: str) -> Cluster:
+        if not name:
+            return self._default
+        try:
+            return self._clusters[name]
+        except KeyError:
+            raise InvalidRequest(f"cluster {name!r} is not configured") from None
+
+    def _refuse_if_stopping(self) -> None:
+        if self._stopping.done():
+            raise Unavailable("the gateway is stopping")
+
+
+def _numbered(request: pb.ProduceRequest) -> Numbered:
+    records: list[NewRecord] = []
+    size = 0
+    for record in request.records:
+        key = record.key if record.HasField("key") else None
+        value = record.value if record.HasField("value") else None
+        headers = [(header.key, header.value) for header in record.headers] if record.headers else None
+        records.append((key, value, headers, record.timestamp_ms))
+        size += len(value or b"") + len(key or b"")
+    return Numbered(request.batch_id, Batch(request.topic, records), size)
+
+
+def _produced(numbered: Numbered) -> pb.ProduceResponse:
+    batch = numbered.batch
+    return pb.ProduceResponse(
+        batch_id=numbered.batch_id,
+        partitions=batch.partitions,
+        offsets=batch.offsets,
+        failures=[
+            pb.ProduceFailure(index=index, code=error.code.value[0], message=str(error))
+            for index, error in batch.failures
+        ],
+    )
+
+
+async def _listen(first: pb.ConsumeRequest, requests: AsyncIterator[pb.ConsumeRequest], stream: ConsumeStream) -> None:
+    try:
+        stream.request(first.credit, _spans("acks", first.acks), _spans("give_backs", first.give_backs))
+        async for request in requests:
+            if request.HasField("start"):
+                raise InvalidRequest("start is in a later request than the first")
+            stream.request(request.credit, _spans("acks", request.acks), _spans("give_backs", request.give_backs))
+    except Exception as error:
+        stream.stop(error)
+    stream.end()
+
+
+def _spans(name: str, ranges: Iterable[pb.OffsetRange]) -> list[Span]:
+    spans = []
+    for index, given in enumerate(ranges):
+        for field in ("partition", "first", "last"):
+            if not given.HasField(field):
+                raise InvalidRequest(f"{name}[{index}].{field} is missing")
+            if (value := getattr(given, field)) < 0:
+                raise InvalidRequest(f"{name}[{index}].{field} {value} is negative")
+        if given.last < given.first:
+            raise InvalidRequest(f"{name}[{index}].last {given.last} is below first {given.first}")
+        spans.append(Span(given.partition, given.first, given.last))
+    return spans
+
+
+def _consumed(answer: Answer) -> Iterator[pb.ConsumeResponse]:
+    """Most often one response; more when the records together are too much for one."""
+    response = pb.ConsumeResponse(refused_acks=[_refused(each) for each in answer.refused])
+    size = 0
+    for delivery in answer.deliveries:
+        records = None
+        for offset, record in delivery.records:
+            if size >= BATCH_BYTES:
+                yield response
+                response, records, size = pb.ConsumeResponse(), None, 0
+            if records is None:
+                batch = response.batches.add(partition=delivery.partition, redelivered=bool(delivery.again))
+                records = batch.records
+            size += _add(records, offset, record)
+    yield response
+
+
+def _refused(refused: RefusedAck) -> pb.RefusedAck:
+    span, reason = refused.span, refused.reason
+    return pb.RefusedAck(
+        range=pb.OffsetRange(partition=span.partition, first=span.first, last=span.last),
+        code=reason.code.value[0],
+        message=str(reason),
+    )
+
+
+def _add(records: Any, offset: int, record: Record) -> int:
+    """Straight from Kafka's client into the message, as this is done for every record; returns its bytes."""
+    added = records.add(offset=offset, timestamp_ms=max(record.timestamp()[1], 0))
+    size = len(record)
+    if (value := record.value()) is not None:
+        added.value = value
+    if (key := record.key()) is not None:
+        added.key = key
+        size += len(key)
+    for name, data in record.headers() or ():
+        added.headers.add(key=name, value=data or b"")
+        size += len(name) + len(data or b"")
+    return size

@@ -1,0 +1,60 @@
+"""Records that are written together, and what becomes of each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from services.common.errors import SuiteError
+
+NewRecord = tuple[bytes | None, bytes | None, Sequence[tuple[str, bytes]] | None, int]
+"""Key, value, headers, milliseconds since the epoch; None for no key, a null value, no headers; 0 for now."""
+
+
+class Batch:
+    """Records for one topic, in order.
+
+    Made and waited for on the event loop; ``RecordProducer`` queues them and learns in its thread where they are.
+
+    Attributes:
+        partitions: Where each record is; -1 while that is not known, and where it failed.
+        offsets: Likewise.
+        failures: Index and reason of those that failed.
+        done: Set, to None, when it is known what became of all of them.
+        next: Index of the first record that was not queued yet.
+        queued: Records that were, without those that failed at once.
+        reported: Of these, the ones of which it is known what became of them; counted in the producer's thread.
+        settled: Of these, the ones of which the event loop knows it.
+        touched: Whether the producer's thread has something to tell.
+    """
+
+    def __init__(self, topic: str, records: Sequence[NewRecord]) -> None:
+        self.topic, self.records = topic, records
+        self.partitions, self.offsets = [-1] * len(records), [-1] * len(records)
+        self.failures: list[tuple[int, SuiteError]] = []
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.next = self.queued = self.reported = self.settled = 0
+        self.touched = False
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether all of it was."""
+        return self.next == len(self.records)
+
+    def value_bytes(self, index: int) -> int:
+        """Size of a record's value."""
+        return len(self.records[index][1] or b"")
+
+    def fail_the_rest(self, reason: SuiteError) -> None:
+        """What was not queued yet never will be."""
+        self.failures += [(index, reason) for index in range(self.next, len(self.records))]
+        self.next = len(self.records)
+
+    def finish_if_settled(self) -> bool:
+        """Whether just now it became known what became of all of it."""
+        # The future of a stream that went away is cancelled.
+        if not self.is_queued or self.settled < self.queued or self.done.done():
+            return False
+        self.failures.sort(key=lambda failure: failure[0])
+        self.done.set_result(None)
+        return True

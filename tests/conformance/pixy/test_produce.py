@@ -1,0 +1,100 @@
+"""Where records go, and that an accepted one gets there."""
+
+from __future__ import annotations
+
+import itertools
+from functools import partial
+
+import grpc
+import pytest
+
+from services.gen.kafkapixy import kafkapixy_pb2 as pb
+from tests.fixtures_gateway import GatewayThread, MakeTopic, StartGateway, numbers, records, refusal, until
+from tests.gateway_process import StartProcess
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
+PLACES = {
+    # key: partition of 4, of 7
+    b"": (3, 2),
+    b"a": (0, 6),
+    b"foobar": (0, 4),
+    b"\x00": (3, 5),
+    b"\xff" * 9: (2, 1),
+    b"user-1": (0, 1),
+    b"user-2": (3, 0),
+    b"user-3": (2, 5),
+    b"BTC/USDT.BINANCE": (3, 3),
+    "ключ".encode(): (3, 0),
+}
+
+
+def fnv1a(key: bytes, partitions: int) -> int:
+    """32-bit FNV-1a, taken as a signed number; the remainder of a division that truncates, without its sign."""
+    value = 2_166_136_261
+    for byte in key:
+        value = (value ^ byte) * 16_777_619 % 2**32
+    return abs(value if value < 2**31 else value - 2**32) % partitions
+
+
+@pytest.mark.parametrize("partitions", [4, 7])
+def test_written_down_places_are_those_of_the_definition(partitions: int) -> None:
+    assert [places[partitions == 7] for places in PLACES.values()] == [fnv1a(key, partitions) for key in PLACES]
+
+
+@pytest.mark.parametrize("partitions", [4, 7])
+@pytest.mark.parametrize("async_mode", [False, True])
+def test_key_decides_the_partition(
+    kafka: str, shared_gateway: GatewayThread, kafka_topic: MakeTopic, partitions: int, async_mode: bool
+) -> None:
+    topic = kafka_topic(partitions)
+    keys = [*PLACES, *(b"key-%d" % n for n in range(30))]
+    for key in keys:
+        shared_gateway.stub.Produce(pb.ProdRq(topic=topic, key_value=key, async_mode=async_mode))
+    # One partition's record after another's, so whatever was queued before this is written.
+    last = [shared_gateway.stub.Produce(pb.ProdRq(topic=topic, key_value=key)).partition for key in PLACES]
+    assert last == [places[partitions == 7] for places in PLACES.values()]
+
+    def found() -> dict[bytes, int]:
+        return {m.key(): m.partition() for m in records(kafka, topic, partitions)}
+
+    until(lambda: len(found()) == len(keys))
+    assert found() == {key: fnv1a(key, partitions) for key in keys}
+
+
+def test_full_queue_is_refused_and_what_was_accepted_is_written_in_order(
+    kafka: str, start_gateway: StartGateway, kafka_topic: MakeTopic
+) -> None:
+    topic = kafka_topic(1)
+    gateway = start_gateway(produce_queue_messages=5, produce_linger_ms=500, drain_seconds=20)
+    accepted: list[bytes] = []
+    left = map(b"%d".__mod__, itertools.count())
+
+    def answers(wanted: grpc.StatusCode) -> bool:
+        value = next(left)
+        call = gateway.stub.Produce.future(pb.ProdRq(topic=topic, message=value, async_mode=True))
+        if call.code() == grpc.StatusCode.OK:
+            accepted.append(value)
+        return bool(call.code() == wanted)
+
+    for wanted in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.OK) * 2:
+        until(partial(answers, wanted))
+    assert len(accepted) > 5
+    gateway.stop()
+    assert [m.value() for m in records(kafka, topic)] == accepted
+
+
+def test_full_queue_refuses_sync_records_too(start_gateway: StartGateway, kafka_topic: MakeTopic) -> None:
+    topic = kafka_topic(1)
+    gateway = start_gateway(produce_queue_messages=1, produce_linger_ms=600_000, produce_timeout_seconds=1_000)
+    gateway.stub.Produce(pb.ProdRq(topic=topic, async_mode=True))
+    refused = refusal(lambda: gateway.stub.Produce(pb.ProdRq(topic=topic)))
+    assert refused[0] == grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_sigterm_writes_what_was_accepted(kafka: str, start_process: StartProcess, kafka_topic: MakeTopic) -> None:
+    topic = kafka_topic(1)
+    gateway = start_process(produce_linger_ms=25_000, drain_seconds=30).wait_ready()
+    for value in numbers(50):
+        gateway.stub.Produce(pb.ProdRq(topic=topic, message=value, async_mode=True))
+    assert gateway.stop() == 0
+    assert [m.value() for m in records(kafka, topic)] == numbers(50)

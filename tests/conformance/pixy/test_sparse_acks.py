@@ -1,0 +1,90 @@
+"""Records acked out of order are not delivered again by the next owner of their partition."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from tests.fixtures_gateway import WAIT_SECONDS, MakeTopic, StartGateway, Write, committed, numbers, until
+from tests.gateway_process import StartProcess
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
+
+
+def delete_before(kafka: str, topic: str, offset: int) -> None:
+    """Let the log begin here, as retention does."""
+    admin, part = AdminClient({"bootstrap.servers": kafka}), TopicPartition(topic, 0, offset)
+    admin.delete_records([part])[part].result(WAIT_SECONDS)
+
+
+def test_many_gaps_survive_a_stop(
+    start_gateway: StartGateway, kafka: str, kafka_topic: MakeTopic, write: Write
+) -> None:
+    topic = kafka_topic(1)
+    write(topic, *numbers(60))
+    first = start_gateway()
+    assert first.offsets(topic, 50) == list(range(50))
+    first.ack(topic, *range(1, 50, 2))
+    first.stop()
+    assert committed(kafka, topic) == (0, "BB" * 25 + ".")
+    second = start_gateway()
+    assert second.offsets(topic, 35) == [*range(0, 50, 2), *range(50, 60)]
+
+
+def test_acks_ahead_of_everything_handed_out_survive_a_stop(
+    start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write
+) -> None:
+    topic = kafka_topic(1)
+    write(topic, *numbers(5))
+    first = start_gateway()
+    assert first.offsets(topic, 1) == [0]
+    first.ack(topic, 3)
+    first.stop()
+    assert start_gateway().offsets(topic, 4) == [0, 1, 2, 4]
+
+
+def test_committed_acks_survive_a_kill(
+    start_process: StartProcess, kafka: str, kafka_topic: MakeTopic, write: Write
+) -> None:
+    topic = kafka_topic(1)
+    write(topic, *numbers(5))
+    first = start_process(session_timeout_ms=6_000, offsets_commit_interval_ms=50).wait_ready()
+    assert first.offsets(topic, 4) == [0, 1, 2, 3]
+    first.ack(topic, 1, 3)
+    until(lambda: committed(kafka, topic) == (0, "BBBB."))
+    first.kill()
+    second = start_process(session_timeout_ms=6_000).wait_ready()
+    assert second.offsets(topic, 3) == [0, 2, 4]
+    assert second.stop() == 0
+
+
+def test_commit_before_the_logs_beginning_starts_there_and_keeps_the_acks(
+    start_gateway: StartGateway, kafka: str, kafka_topic: MakeTopic, write: Write
+) -> None:
+    topic = kafka_topic(1)
+    write(topic, *numbers(8))
+    first = start_gateway()
+    assert first.offsets(topic, 6) == [0, 1, 2, 3, 4, 5]
+    first.ack(topic, 1, 4)
+    first.stop()
+    assert committed(kafka, topic) == (0, "BBCB.")
+    delete_before(kafka, topic, 3)
+    second = start_gateway()
+    assert second.offsets(topic, 4) == [3, 5, 6, 7]
+
+
+def test_commit_at_the_logs_end_waits_for_new_records(
+    start_gateway: StartGateway, kafka: str, kafka_topic: MakeTopic, write: Write
+) -> None:
+    topic = kafka_topic(1)
+    write(topic, *numbers(2))
+    first = start_gateway()
+    for _ in range(2):
+        first.consume(topic, auto_ack=True)
+    first.stop()
+    assert committed(kafka, topic) == (2, "")
+    delete_before(kafka, topic, 2)
+    second = start_gateway()
+    write(topic, *numbers(1))
+    assert second.offsets(topic, 1) == [2]

@@ -1,0 +1,71 @@
+"""SIGTERM: nothing new is taken, acks still are, and the process ends whatever state it is in."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+
+from services.gen.kafkapixy import kafkapixy_pb2 as pb
+from tests.fixtures_gateway import MakeTopic, Write, committed, numbers, refusal
+from tests.fixtures_kafka import free_ports
+from tests.gateway_process import StartProcess
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
+FOREVER_MS = 3_600_000
+
+
+def consume(topic: str) -> pb.ConsNAckRq:
+    return pb.ConsNAckRq(topic=topic, group=topic, no_ack=True)
+
+
+def test_stop_ends_with_the_last_ack_and_commits_it(
+    start_process: StartProcess, kafka: str, kafka_topic: MakeTopic, write: Write
+) -> None:
+    topic = kafka_topic(1)
+    write(topic, *numbers(3))
+    gateway = start_process(drain_seconds=3_600, ack_timeout_seconds=3_600, long_polling_timeout_ms=FOREVER_MS)
+    assert gateway.wait_ready().offsets(topic, 3) == [0, 1, 2]
+    waiting = gateway.stub.ConsumeNAck.future(consume(topic))
+    gateway.begin_stop()
+    assert waiting.code() == grpc.StatusCode.UNAVAILABLE
+    for call in (gateway.stub.ConsumeNAck.future(consume(topic)), gateway.stub.Produce.future(pb.ProdRq(topic=topic))):
+        assert call.code() == grpc.StatusCode.UNAVAILABLE
+    gateway.ack(topic, 2, 0, 1)
+    assert gateway.ended() == 0
+    assert committed(kafka, topic) == (3, "")
+
+
+def test_stop_does_not_wait_for_acks_longer_than_it_may(
+    start_process: StartProcess, kafka: str, kafka_topic: MakeTopic, write: Write
+) -> None:
+    topic = kafka_topic(1)
+    write(topic, *numbers(3))
+    gateway = start_process(drain_seconds=0.5, ack_timeout_seconds=3_600).wait_ready()
+    assert gateway.offsets(topic, 3) == [0, 1, 2]
+    gateway.ack(topic, 1)
+    assert gateway.stop() == 0
+    assert committed(kafka, topic) == (0, "BB.")
+    assert start_process().wait_ready().offsets(topic, 2) == [0, 2]
+
+
+def test_stop_in_the_middle_of_a_join(start_process: StartProcess, kafka_topic: MakeTopic) -> None:
+    topics = [kafka_topic(4) for _ in range(5)]
+    gateway = start_process(long_polling_timeout_ms=FOREVER_MS).wait_ready()
+    calls = [gateway.stub.ConsumeNAck.future(consume(topic)) for topic in topics]
+    assert refusal(lambda: gateway.ack(topics[-1], 0))[0] == grpc.StatusCode.INTERNAL  # it came after them
+    assert gateway.stop() == 0
+    assert [call.code() for call in calls] == [grpc.StatusCode.UNAVAILABLE] * len(calls)
+
+
+def test_stop_after_requests_that_could_not_be_served(start_process: StartProcess, kafka_topic: MakeTopic) -> None:
+    """An empty group keeps Kafka-Pixy from ever ending."""
+    gateway = start_process().wait_ready()
+    for request in (pb.ConsNAckRq(topic=kafka_topic(1)), consume("no-such-topic")):
+        gateway.stub.ConsumeNAck.future(request).code()
+    assert gateway.stop() == 0
+
+
+def test_stop_without_a_broker(start_process: StartProcess) -> None:
+    gateway = start_process(kafka=f"127.0.0.1:{free_ports(1)[0]}")
+    assert gateway.stub.ConsumeNAck.future(consume("t")).code() == grpc.StatusCode.UNAVAILABLE
+    assert gateway.stop() == 0

@@ -1,0 +1,61 @@
+"""A group is joined by its first request and left when no more come."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from services.gen.kafkapixy import kafkapixy_pb2 as pb
+from tests.fixtures_gateway import WAIT_SECONDS, MakeTopic, StartGateway, Write, numbers, until
+
+pytestmark = pytest.mark.kafka
+
+
+def members(kafka: str, group: str) -> int:
+    """How many members Kafka has for the group."""
+    admin = AdminClient({"bootstrap.servers": kafka})
+    return len(admin.describe_consumer_groups([group])[group].result(WAIT_SECONDS).members)
+
+
+def test_first_request_joins_and_silence_leaves(
+    start_gateway: StartGateway, kafka: str, kafka_topic: MakeTopic, write: Write
+) -> None:
+    topic = kafka_topic(1)
+    write(topic, *numbers(3))
+    gateway = start_gateway(subscription_timeout_seconds=1.0)
+    assert gateway.consume(topic, auto_ack=True).offset == 0
+    until(lambda: members(kafka, topic) == 0)
+    assert gateway.consume(topic, auto_ack=True).offset == 1
+
+
+def test_waiting_call_keeps_the_group(
+    start_gateway: StartGateway, kafka: str, kafka_topic: MakeTopic, write: Write
+) -> None:
+    topic = kafka_topic(1)
+    write(topic, *numbers(1))
+    gateway = start_gateway(subscription_timeout_seconds=0.3, long_polling_timeout_ms=int(WAIT_SECONDS * 1_000))
+    gateway.consume(topic, auto_ack=True)
+    waiting = gateway.stub.ConsumeNAck.future(pb.ConsNAckRq(topic=topic, group=topic, auto_ack=True))
+    until(lambda: members(kafka, topic) == 1)
+    time.sleep(1.5)  # there would be time enough to leave
+    assert members(kafka, topic) == 1
+    write(topic, *numbers(1))
+    assert waiting.result(WAIT_SECONDS).offset == 1
+
+
+def test_one_topic_of_a_group_is_left_while_another_is_read_on(
+    start_gateway: StartGateway, kafka: str, kafka_topic: MakeTopic, write: Write
+) -> None:
+    left, kept = kafka_topic(1), kafka_topic(1)
+    write(left, *numbers(2))
+    write(kept, *numbers(1))
+    gateway = start_gateway(subscription_timeout_seconds=1.0)
+    assert gateway.consume(left, "both", auto_ack=True).offset == 0
+    found = [gateway.consume(kept, "both", auto_ack=True).offset]
+    while members(kafka, "both") == 2 or len(found) < 3:
+        write(kept, *numbers(1))
+        found.append(gateway.consume(kept, "both", auto_ack=True).offset)
+    assert found == list(range(len(found)))
+    assert gateway.consume(left, "both", auto_ack=True).offset == 1

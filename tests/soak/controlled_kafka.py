@@ -1,0 +1,44 @@
+"""A broker that stops and comes back when a campaign says so."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.fixtures_kafka import RunningKafka
+from tests.smoke.harness import free_block
+
+
+class ControlledKafka:
+    """A broker that no supervisor starts again."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        port = free_block(2)  # ports that nobody is given while Kafka is down
+        self.broker = RunningKafka(folder, (port, port + 1))
+
+    @property
+    def address(self) -> str:
+        """``bootstrap.servers``; stays the same."""
+        return self.broker.bootstrap
+
+    def kill(self) -> None:
+        self.broker.stop(signal.SIGKILL)
+
+    def start(self) -> float:
+        self.broker = RunningKafka(self._folder, (self.broker.port, self.broker.port + 1))
+        return time.monotonic()
+
+    def freeze(self) -> None:
+        self.broker.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> float:
+        self.broker.process.send_signal(signal.SIGCONT)
+        return time.monotonic()
+
+    @property
+    def modes(self) -> dict[str, tuple[Callable[[], None], Callable[[], float]]]:
+        """Two ways to stop it and to have it back; the latter return the monotonic second at which it was."""
+        return {"SIGSTOP": (self.freeze, self.thaw), "SIGKILL": (self.kill, self.start)}

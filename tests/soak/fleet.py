@@ -1,0 +1,183 @@
+"""Gateways of one group under load: they join, leave and die, and every record is accounted for."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+from confluent_kafka import Consumer, TopicPartition
+
+from tests.fixtures_gateway import WAIT_SECONDS, until
+from tests.fixtures_kafka import create_topic
+from tests.gateway_process import GatewayProcess
+from tests.soak.numbered import COMMIT_MS, KafkaWriter, Ledger, Reader
+
+PATIENCE_S = 240.0
+SESSION_TIMEOUT_MS = 6_000
+"""The least that Kafka permits: a killed gateway's partitions go to others after this."""
+PARTITIONS = 6
+READERS = 2
+
+
+class Member(GatewayProcess):
+    """A gateway of the fleet and its callers."""
+
+    def __init__(self, folder: Path, kafka: str, topic: str, ledger: Ledger, **settings: Any) -> None:
+        super().__init__(folder, kafka, **settings)
+        self._topic, self._ledger = topic, ledger
+        self._readers: list[Reader] = []
+
+    @property
+    def asked(self) -> bool:
+        """Whether callers read."""
+        return bool(self._readers)
+
+    def ask(self) -> None:
+        """Let callers read."""
+        self._readers = [Reader(self, self._topic, self._ledger).start() for _ in range(READERS)]
+
+    def ask_no_more(self) -> None:
+        """The callers ack what they have and are gone."""
+        while self._readers:
+            self._readers.pop().stop()
+
+    def fall_silent(self) -> None:
+        """Nobody asks, until the gateway has left the group; ``ask`` makes it join again."""
+        left = len(self.logged("nobody asks any more, leaving"))
+        self.ask_no_more()
+        until(lambda: len(self.logged("nobody asks any more, leaving")) > left, PATIENCE_S, self.tail)
+
+    def leave(self) -> None:
+        """SIGTERM while callers read; returns when the process is over."""
+        self.begin_stop()
+        try:
+            assert self.process.wait(PATIENCE_S) == 0, self.tail()
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL; does nothing to one that has ended."""
+        if self.process.poll() is None:
+            self._ledger.no_commits(self, time.monotonic())
+        self.process.kill()
+        self.process.wait()
+        self.ask_no_more()
+        super().kill()
+
+
+class Fleet:
+    """A topic, its ledger, somebody who writes and gateways that read; a context manager.
+
+    Args:
+        writes: Whether numbers are written straight to Kafka all the time.
+        settings: Of every gateway.
+    """
+
+    def __init__(self, kafka: str, folder: Path, *, writes: bool = True, **settings: Any) -> None:
+        self._kafka, self._folder = kafka, folder
+        self._settings = {
+            "session_timeout_ms": SESSION_TIMEOUT_MS, "offsets_commit_interval_ms": COMMIT_MS,
+            "long_polling_timeout_ms": 500, "subscription_timeout_seconds": 1.0, "drain_seconds": 60.0,
+            **settings,
+        }  # fmt: skip
+        self.topic = create_topic(kafka, PARTITIONS)
+        self.ledger = Ledger()
+        self.members: list[Member] = []
+        self._lives = itertools.count()
+        self._stack = ExitStack()
+        self._writer = KafkaWriter(kafka, self.topic, PARTITIONS, self.ledger) if writes else None
+
+    def __enter__(self) -> Self:
+        if self._writer:
+            self._stack.enter_context(self._writer)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def start(self) -> Member:
+        """One more gateway that nobody asks yet."""
+        folder = self._folder / f"gateway-{next(self._lives)}"
+        member = Member(folder, self._kafka, self.topic, self.ledger, **self._settings)
+        self._stack.callback(member.kill)
+        self.members.append(member)
+        return member.wait_ready()
+
+    def join(self) -> Member:
+        """One more gateway; returns when records come from it."""
+        member = self.start()
+        self.wake(member)
+        return member
+
+    def wake(self, member: Member) -> None:
+        """Let callers read it; returns when records come from it."""
+        before = self.ledger.count(member)
+        member.ask()
+        until(lambda: self.ledger.count(member) > before, PATIENCE_S, self.tails)
+
+    def leave(self, member: Member) -> None:
+        """SIGTERM; returns when the others have read all that was written before."""
+        self.members.remove(member)
+        member.leave()
+        self.catch_up()
+
+    def kill(self, member: Member) -> float:
+        """SIGKILL; seconds until the others have read all that was written before."""
+        killed_s = time.monotonic()
+        self.members.remove(member)
+        member.kill()
+        self.catch_up()
+        return time.monotonic() - killed_s
+
+    def catch_up(self) -> None:
+        """Until all that is written by now is read."""
+        written = set(self.ledger.written)
+        until(lambda: written <= self.ledger.reads.keys(), PATIENCE_S, self.tails)
+
+    def finish(self) -> None:
+        """Read and ack everything, let everyone leave, look at what is committed, and compare."""
+        if self._writer:
+            self._writer.stop()
+        until(self.ledger.all_acked, PATIENCE_S, self.tails)
+        while self.members:
+            self.members.pop().leave()
+        self.ledger.fail_if_wrong()
+        assert self._committed() == self._ends()
+
+    @property
+    def names(self) -> list[str]:
+        """The members, for `address`."""
+        return [member.log_file.parent.name for member in self.members]
+
+    def address(self, part: str) -> str:
+        """host:port of the member with that name."""
+        return self.members[self.names.index(part)].address
+
+    def tails(self) -> str:
+        """What each gateway logged last."""
+        return "\n".join(f"== {member.log_file}\n{member.tail()}" for member in self.members)
+
+    def _committed(self) -> list[tuple[int, str]]:
+        with_group = self._consumer()
+        try:
+            found = with_group.committed(self._parts, timeout=WAIT_SECONDS)
+            return [(part.offset, part.metadata or "") for part in found]
+        finally:
+            with_group.close()
+
+    def _ends(self) -> list[tuple[int, str]]:
+        consumer = self._consumer()
+        try:
+            return [(consumer.get_watermark_offsets(part, timeout=WAIT_SECONDS)[1], "") for part in self._parts]
+        finally:
+            consumer.close()
+
+    def _consumer(self) -> Consumer:
+        return Consumer({"bootstrap.servers": self._kafka, "group.id": self.topic, "log_level": 2})
+
+    @property
+    def _parts(self) -> list[TopicPartition]:
+        return [TopicPartition(self.topic, partition) for partition in range(PARTITIONS)]

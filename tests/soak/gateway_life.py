@@ -1,0 +1,165 @@
+"""What happens to a fleet of gateways in a campaign: joins and leaves, kills, Kafka away."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from tests.fixtures_gateway import until
+from tests.soak.fleet import PATIENCE_S, Fleet
+from tests.soak.numbered import PixyWriter
+from tests.soak.watching import HealthLog
+
+FEWEST, MOST = 2, 4
+"""Gateways of the group that are asked at the same time."""
+NOT_SERVING_S, SERVING_S = 5, 15
+"""Limits: from Kafka's end to NOT_SERVING, from its return to SERVING."""
+
+
+def joins_and_leaves(fleet: Fleet, count: int) -> Counter[str]:
+    """So many gateways join or leave the group, some while the one before is still being dealt with.
+
+    Returns:
+        How many of each kind.
+    """
+    while len(fleet.members) < FEWEST:
+        fleet.join()
+    done: Counter[str] = Counter()
+    for _ in range(count):
+        awake = [member for member in fleet.members if member.asked]
+        silent = [member for member in fleet.members if not member.asked]
+        if len(awake) == FEWEST or (len(awake) < MOST and random.random() < 0.5):
+            if silent and random.random() < 0.5:
+                done["asked again"] += 1
+                fleet.wake(random.choice(silent))
+            else:
+                done["started"] += 1
+                fleet.join()
+        elif len(silent) < FEWEST and random.random() < 0.5:
+            done["not asked any more"] += 1
+            random.choice(awake).fall_silent()
+        else:
+            done["SIGTERM"] += 1
+            fleet.leave(random.choice(fleet.members if len(awake) > FEWEST else silent))
+        if random.random() < 0.5:
+            fleet.catch_up()
+    return done
+
+
+def kills(fleet: Fleet, count: int) -> list[float]:
+    """One of two gateways is killed, again and again.
+
+    Returns:
+        Seconds until the other one had read all that was written before the kill.
+    """
+    seconds = []
+    for _ in range(count):
+        while len(fleet.members) < FEWEST:
+            fleet.join()
+        time.sleep(random.uniform(0.0, 1.0))
+        seconds.append(fleet.kill(random.choice(fleet.members)))
+    return seconds
+
+
+@dataclass
+class Outage:
+    """Kafka was away; seconds."""
+
+    not_serving: float
+    serving: float
+    again: float
+    """From its return until every gateway had taken a new record and all of them were read."""
+    refused: int
+    """Calls of Produce that ended with UNAVAILABLE or RESOURCE_EXHAUSTED."""
+
+    def beyond_limits(self) -> list[str]:
+        """Every figure beyond its limit."""
+        figures = {"NOT_SERVING": (self.not_serving, NOT_SERVING_S), "SERVING": (self.serving, SERVING_S)}
+        return [f"{what} after {value:.1f} s" for what, (value, limit) in figures.items() if value > limit]
+
+
+class Writers:
+    """Callers that produce through every gateway of the fleet."""
+
+    SYNC, ASYNC = 2, 1
+
+    def __init__(self, fleet: Fleet) -> None:
+        numbers = itertools.count()
+        self.all = [
+            PixyWriter(member, fleet.topic, fleet.ledger, numbers.__next__, async_mode=async_mode)
+            for member in fleet.members
+            for async_mode in [False] * self.SYNC + [True] * self.ASYNC
+        ]
+
+    def accepted(self, *, async_mode: bool) -> set[int]:
+        """Numbers that were answered with OK."""
+        return {n for writer in self.all if writer.async_mode is async_mode for n in list(writer.accepted)}
+
+    @property
+    def refused(self) -> int:
+        """Calls that were not answered with OK."""
+        return sum(writer.refused for writer in self.all)
+
+    def wait_for_each(self, explain: Callable[[], str]) -> None:
+        """Until each of them has had one more record accepted."""
+        before = [len(writer.accepted) for writer in self.all]
+        until(
+            lambda: all(len(w.accepted) > count for w, count in zip(self.all, before, strict=True)),
+            PATIENCE_S, explain,
+        )  # fmt: skip
+
+    def stop(self) -> None:
+        """They write no more."""
+        for writer in self.all:
+            writer.stop()
+
+
+@contextmanager
+def writing(fleet: Fleet, gateways: int = FEWEST) -> Iterator[Writers]:
+    """So many gateways, all read and written through until the block ends."""
+    for _ in range(gateways):
+        fleet.start().ask()
+    writers = Writers(fleet)
+    for writer in writers.all:
+        writer.start()
+    try:
+        yield writers
+    finally:
+        writers.stop()
+
+
+def outage(
+    fleet: Fleet, writers: Writers, *, stop: Callable[[], None], start: Callable[[], float], seconds: float
+) -> Outage:
+    """Kafka stops under load for at least so many seconds, and until every gateway has noticed.
+
+    Args:
+        start: Returns the monotonic second at which Kafka was there again.
+    """
+    names = tuple(fleet.names)
+    refused = writers.refused
+    writers.wait_for_each(fleet.tails)
+    with HealthLog(fleet, names) as health:
+        until(lambda: all(map(health.serving, names)), PATIENCE_S, fleet.tails)
+        stop()
+        stopped_s = time.monotonic()
+        until(lambda: not any(map(health.serving, names)), PATIENCE_S, fleet.tails)
+        time.sleep(max(0.0, seconds - (time.monotonic() - stopped_s)))
+        back_s = start()
+        until(lambda: all(map(health.serving, names)), PATIENCE_S, fleet.tails)
+        writers.wait_for_each(fleet.tails)
+        fleet.catch_up()
+        again_s = time.monotonic()
+    for member in fleet.members:
+        fleet.ledger.no_commits(member, stopped_s, again_s)
+    return Outage(
+        max(health.first(name, False, stopped_s) for name in names),
+        max(health.first(name, True, back_s) for name in names),
+        again_s - back_s,
+        writers.refused - refused,
+    )

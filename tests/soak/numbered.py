@@ -1,0 +1,289 @@
+"""Numbered records through gateways: written, read and acked by threads; the whole set is compared at the end."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Self
+
+import grpc
+from confluent_kafka import KafkaError, Producer
+
+from services.gen.kafkapixy import kafkapixy_pb2 as pb
+from tests.fixtures_gateway import GatewayUser
+
+COMMIT_MS = 200
+"""The gateways' offsets_commit_interval_ms."""
+COMMIT_SLACK_S = 3.0
+"""How long after the interval an ack may still be on its way to Kafka, on a busy machine."""
+BEHIND = 30
+"""Most records of a partition that are written and not yet read, so that the load follows the machine."""
+PAUSE_S = 0.02
+CALL_SECONDS = 120.0
+_GOING = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
+"""The gateway or Kafka is on its way out or in, or the test has closed the connection."""
+
+
+@dataclass
+class Read:
+    """One time that a record was read; ``acked_s`` is when its ack was answered with OK."""
+
+    gateway: GatewayUser
+    at_s: float
+    acked_s: float = math.inf
+
+
+@dataclass
+class Repeats:
+    """Second and further reads, by what had become of the earlier ones."""
+
+    unacked: int = 0
+    acked_too_late: int = 0
+    """Acked, but the gateway was killed, or Kafka away, before that can have been committed."""
+    wrong: list[int] = field(default_factory=list)
+    """Numbers that were acked and committed, and came again all the same."""
+
+
+class Ledger:
+    """What became of each number. All methods are for any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.written: set[int] = set()
+        """Numbers that somebody was told are written."""
+        self.reads: defaultdict[int, list[Read]] = defaultdict(list)
+        self.unexpected: Counter[str] = Counter()
+        """Answers that no caller should see."""
+        self._acked: set[int] = set()
+        self._places: defaultdict[int, set[tuple[int, int]]] = defaultdict(set)
+        self._behind: Counter[int] = Counter()
+        self._count: Counter[GatewayUser] = Counter()
+        self._no_commits: defaultdict[GatewayUser, list[tuple[float, float]]] = defaultdict(list)
+
+    def write(self, number: int, partition: int) -> None:
+        """The number was acknowledged; a negative partition is an unknown one."""
+        with self._lock:
+            self.written.add(number)
+            if number not in self.reads:
+                self._behind[partition] += 1
+
+    def read(self, number: int, answer: pb.ConsRs, gateway: GatewayUser) -> Read:
+        """A reader has got the number."""
+        with self._lock:
+            if number in self.written and number not in self.reads:
+                self._behind[answer.partition] -= 1
+            read = Read(gateway, time.monotonic())
+            self.reads[number].append(read)
+            self._places[number].add((answer.partition, answer.offset))
+            self._count[gateway] += 1
+            return read
+
+    def ack(self, number: int, read: Read) -> None:
+        """An ack was answered with OK."""
+        with self._lock:
+            read.acked_s = time.monotonic()
+            self._acked.add(number)
+
+    def no_commits(self, gateway: GatewayUser, since_s: float, until_s: float = math.inf) -> None:
+        """The gateway could not commit between these moments: it was dead, or Kafka was."""
+        self._no_commits[gateway].append((since_s - COMMIT_MS / 1_000 - COMMIT_SLACK_S, until_s + COMMIT_SLACK_S))
+
+    def behind(self, partition: int) -> int:
+        """Records of the partition that are written and not yet read."""
+        return self._behind[partition]
+
+    def count(self, gateway: GatewayUser) -> int:
+        """Records read from the gateway so far."""
+        return self._count[gateway]
+
+    def all_acked(self) -> bool:
+        """Whether every written number has been acked."""
+        with self._lock:
+            return self.written <= self._acked
+
+    def skipped(self) -> list[int]:
+        """Numbers that were written and never read."""
+        return sorted(self.written - self.reads.keys())
+
+    def doubled(self) -> list[int]:
+        """Numbers that Kafka has twice."""
+        return sorted(number for number, places in self._places.items() if len(places) > 1)
+
+    def repeats(self) -> Repeats:
+        """Second and further reads."""
+        seen = Repeats()
+        for number, reads in self.reads.items():
+            for index, again in enumerate(reads[1:], 1):
+                acked = [read for read in reads[:index] if read.acked_s < again.at_s]
+                if not acked:
+                    seen.unacked += 1
+                elif all(map(self._came_too_late, acked)):
+                    seen.acked_too_late += 1
+                else:
+                    seen.wrong.append(number)
+        return seen
+
+    def _came_too_late(self, read: Read) -> bool:
+        return any(since_s < read.acked_s < until_s for since_s, until_s in self._no_commits[read.gateway])
+
+    def fail_if_wrong(self) -> None:
+        """Nothing skipped, nothing twice in Kafka, nothing read again that was acked in time, no odd answer."""
+        assert self.written, "nothing was written"
+        assert not self.skipped(), f"skipped: {self.skipped()[:20]}"
+        assert not self.doubled(), f"twice in Kafka: {self.doubled()[:20]}"
+        wrong = self.repeats().wrong
+        assert not wrong, f"read again although acked: {[(n, self.reads[n]) for n in wrong[:5]]}"
+        assert not self.unexpected, self.unexpected
+
+
+class Loop:
+    """A thread that repeats ``step`` until it is stopped, then does ``last``; a context manager."""
+
+    def __init__(self) -> None:
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=type(self).__name__)
+
+    def step(self) -> None:
+        """Once more."""
+        raise NotImplementedError
+
+    def last(self) -> None:
+        """At the end."""
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self.step()
+        self.last()
+
+    def pause(self) -> None:
+        """A moment, or less when it is stopped."""
+        self._stopping.wait(PAUSE_S)
+
+    def start(self) -> Self:
+        """Begin."""
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """End it and wait for that."""
+        self._stopping.set()
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+class Reader(Loop):
+    """Reads one gateway as one caller and acks each record some records later, in any order."""
+
+    HOLDS = 4
+
+    def __init__(self, gateway: GatewayUser, topic: str, ledger: Ledger) -> None:
+        super().__init__()
+        self._gateway, self._ledger, self._topic = gateway, ledger, topic
+        self._request = pb.ConsNAckRq(topic=topic, group=topic, no_ack=True)
+        self._held: list[tuple[pb.ConsRs, Read]] = []
+
+    def step(self) -> None:
+        try:
+            answer = self._gateway.stub.ConsumeNAck(self._request, timeout=CALL_SECONDS)
+        except grpc.RpcError as error:
+            self.last()  # nothing comes, or the gateway stops and waits for these
+            if error.code() in _GOING:
+                self.pause()
+            elif error.code() != grpc.StatusCode.NOT_FOUND:
+                self._ledger.unexpected[f"ConsumeNAck: {error.code()} {error.details()}"] += 1
+            return
+        self._held.append((answer, self._ledger.read(int(answer.message), answer, self._gateway)))
+        if len(self._held) > self.HOLDS:
+            self._ack_one()
+
+    def last(self) -> None:
+        while self._held:
+            self._ack_one()
+
+    def _ack_one(self) -> None:
+        answer, read = self._held.pop(random.randrange(len(self._held)))
+        place = pb.AckRq(topic=self._topic, group=self._topic, partition=answer.partition, offset=answer.offset)
+        try:
+            self._gateway.stub.Ack(place, timeout=CALL_SECONDS)
+        except grpc.RpcError as error:
+            # INTERNAL: the partition went to another gateway, which delivers the record again.
+            if error.code() not in {*_GOING, grpc.StatusCode.INTERNAL}:
+                self._ledger.unexpected[f"Ack: {error.code()} {error.details()}"] += 1
+            return
+        self._ledger.ack(int(answer.message), read)
+
+
+class KafkaWriter(Loop):
+    """Writes numbers straight to Kafka, to each partition as fast as it is read."""
+
+    def __init__(self, kafka: str, topic: str, partitions: int, ledger: Ledger) -> None:
+        super().__init__()
+        self._producer = Producer({"bootstrap.servers": kafka, "linger.ms": 0, "log_level": 2})
+        self._topic, self._partitions, self._ledger = topic, range(partitions), ledger
+        self._numbers = itertools.count()
+
+    def step(self) -> None:
+        for partition in self._partitions:
+            if self._ledger.behind(partition) < BEHIND:
+                number = next(self._numbers)
+                report = partial(self._report, number)
+                self._producer.produce(self._topic, b"%d" % number, partition=partition, on_delivery=report)
+        self._producer.poll(0)
+        self.pause()
+
+    def last(self) -> None:
+        assert self._producer.flush(CALL_SECONDS) == 0
+
+    def _report(self, number: int, error: KafkaError | None, message: Any) -> None:
+        if error is None:
+            self._ledger.write(number, message.partition())
+        else:
+            self._ledger.unexpected[f"the test's own producer: {error.str()}"] += 1
+
+
+class PixyWriter(Loop):
+    """Writes numbers through one gateway, as one caller.
+
+    Args:
+        numbers: Shared by all the writers of a ledger.
+    """
+
+    def __init__(
+        self, gateway: GatewayUser, topic: str, ledger: Ledger, numbers: Callable[[], int], *, async_mode: bool
+    ) -> None:
+        super().__init__()
+        self._gateway, self._topic, self._ledger, self._numbers = gateway, topic, ledger, numbers
+        self.async_mode = async_mode
+        self.accepted: list[int] = []
+        self.refused = 0
+
+    def step(self) -> None:
+        if len(self._ledger.written) - len(self._ledger.reads) > 5 * BEHIND:
+            self.pause()
+            return
+        number = self._numbers()
+        request = pb.ProdRq(
+            topic=self._topic, key_undefined=True, message=b"%d" % number, async_mode=self.async_mode
+        )  # fmt: skip
+        try:
+            answer = self._gateway.stub.Produce(request, timeout=CALL_SECONDS)
+        except grpc.RpcError as error:
+            self.refused += 1
+            if error.code() not in {*_GOING, grpc.StatusCode.RESOURCE_EXHAUSTED}:
+                self._ledger.unexpected[f"Produce: {error.code()} {error.details()}"] += 1
+            self.pause()
+            return
+        self.accepted.append(number)
+        self._ledger.write(number, answer.partition)

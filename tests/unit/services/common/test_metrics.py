@@ -1,0 +1,32 @@
+"""What is scraped of calls."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+from prometheus_client import CollectorRegistry
+
+from services.common.metrics import CallMetrics
+
+LABELS = {"grpc_type": "unary", "grpc_service": "s", "grpc_method": "m"}
+
+
+def test_times_fall_into_buckets_that_count_all_below() -> None:
+    registry = CollectorRegistry()
+    tally = CallMetrics(registry).tally(("unary", "s", "m"))
+    for seconds in (0.001, 0.005, 0.2, 11.0):
+        tally.end(grpc.StatusCode.OK, seconds)
+
+    def below(bound: str) -> float | None:
+        return registry.get_sample_value("grpc_server_handling_seconds_bucket", LABELS | {"le": bound})
+
+    assert [below(bound) for bound in ("0.005", "0.1", "0.25", "1.0", "10.0", "+Inf")] == [2, 2, 3, 3, 3, 4]
+    assert registry.get_sample_value("grpc_server_handling_seconds_count", LABELS) == 4
+    assert registry.get_sample_value("grpc_server_handling_seconds_sum", LABELS) == pytest.approx(11.206)
+
+
+def test_a_registry_is_for_one_server() -> None:
+    registry = CollectorRegistry()
+    CallMetrics(registry)
+    with pytest.raises(ValueError, match="grpc_server_started"):
+        CallMetrics(registry)

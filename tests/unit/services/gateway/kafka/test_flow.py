@@ -1,0 +1,98 @@
+"""Windows and credit, and a Produce stream's order and bound without a broker."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from services.gateway.kafka.flow import BATCH_BYTES, MOST_BATCH_RECORDS, Credit, Window
+from services.gateway.kafka.produce_stream import Numbered, ProduceStream
+from services.gateway.pixy.batches import Batch
+from services.gateway.pixy.offers import Ask
+from services.gateway.pixy.pending import Held
+
+
+@pytest.mark.parametrize(
+    ("taken", "batch", "fits"),
+    [
+        ([], (11, 101), True),  # one always does
+        ([(4, 40)], (6, 60), True),
+        ([(4, 40)], (7, 60), False),
+        ([(4, 40)], (6, 61), False),
+        ([(11, 101)], (0, 0), False),
+        ([(10, 100)], (0, 0), True),
+    ],
+)
+def test_window(taken: list[tuple[int, int]], batch: tuple[int, int], fits: bool) -> None:
+    window = Window(10, 100)
+    for each in taken:
+        window.add(*each)
+    assert window.fits(*batch) == fits
+    for each in taken:
+        window.remove(*each)
+    assert window.fits(10, 100)
+
+
+@pytest.mark.parametrize(
+    ("batch_records", "left", "records"),
+    [(0, 3, 3), (0, 5_000, MOST_BATCH_RECORDS), (9_999, 5_000, MOST_BATCH_RECORDS), (7, 5_000, 7), (7, 2, 2)],
+)
+def test_credit_is_asked_for_in_batches(batch_records: int, left: int, records: int) -> None:
+    credit = Credit(batch_records, Held(5, 50))
+    credit.left = left
+    assert credit.ask(3) == Ask(3, records, BATCH_BYTES, Held(5, 50))
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def numbered(batch_id: int, records: int) -> Numbered:
+    return Numbered(batch_id, Batch("t", [(None, b"", None, 0)] * records), size=records)
+
+
+async def test_no_more_is_admitted_than_is_answered() -> None:
+    stream = ProduceStream(Window(10, 1_000))
+    batches = [numbered(n, 4) for n in range(4)]
+    admitted: list[int] = []
+
+    async def admit() -> None:
+        for each in batches:
+            await stream.admit(each)
+            admitted.append(each.batch_id)
+        stream.end()
+
+    admitting = asyncio.create_task(admit())
+    await settle()
+    assert admitted == [0, 1]
+    answers = stream.answers()
+    batches[1].batch.done.set_result(None)
+    taken = asyncio.ensure_future(anext(answers))
+    await settle()
+    assert not taken.done()  # in order
+    batches[0].batch.done.set_result(None)
+    assert (await taken).batch_id == 0
+    await settle()
+    assert admitted == [0, 1]  # given out, not taken yet
+    assert (await anext(answers)).batch_id == 1
+    await settle()
+    assert admitted == [0, 1, 2]
+    for each in batches[2:]:
+        each.batch.done.set_result(None)
+    assert [each.batch_id async for each in answers] == [2, 3]
+    await admitting
+
+
+async def test_failure_comes_behind_the_answers() -> None:
+    stream = ProduceStream(Window(10, 1_000))
+    batch = numbered(7, 1)
+    await stream.admit(batch)
+    stream.end(ValueError("bad"))
+    batch.batch.done.set_result(None)
+    seen = []
+    with pytest.raises(ValueError, match="bad"):
+        async for each in stream.answers():
+            seen.append(each.batch_id)
+    assert seen == [7]

@@ -1,0 +1,252 @@
+"""GetOffsets, ListTopics, ListConsumers and GetTopicMetadata against a real broker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from services.gen.kafkapixy import kafkapixy_pb2 as pb
+from services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
+from tests.fixtures_gateway import (
+    GatewayThread,
+    MakeTopic,
+    StartGateway,
+    Write,
+    commit_as_others_do,
+    numbers,
+    refusal,
+    until,
+)
+
+pytestmark = pytest.mark.kafka
+
+
+def offsets(stub: rpc.KafkaPixyStub, topic: str, group: str = "") -> list[pb.PartitionOffset]:
+    return list(stub.GetOffsets(pb.GetOffsetsRq(topic=topic, group=group or topic)).offsets)
+
+
+def consumers(stub: rpc.KafkaPixyStub, topic: str, group: str = "") -> dict[str, dict[str, list[int]]]:
+    found = stub.ListConsumers(pb.ListConsumersRq(topic=topic, group=group)).groups
+    return {
+        name: {consumer: list(of.partitions) for consumer, of in group.consumers.items()}
+        for name, group in found.items()
+    }
+
+
+# ---- GetOffsets
+
+
+def test_group_without_commits_has_none(grpc_stub: rpc.KafkaPixyStub, kafka_topic: MakeTopic, write: Write) -> None:
+    topic = kafka_topic(2)
+    write(topic, *numbers(3), partition=1)
+    # it would begin at the beginning (new_group_start=earliest), so all of it is before it
+    assert offsets(grpc_stub, topic) == [
+        pb.PartitionOffset(partition=0, offset=-1),
+        pb.PartitionOffset(partition=1, end=3, count=3, offset=-1, lag=3),
+    ]
+
+
+def test_new_group_that_would_start_at_the_end_has_no_lag(
+    start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write
+) -> None:
+    topic = kafka_topic(1)
+    write(topic, *numbers(3))
+    found = offsets(start_gateway(new_group_start="latest").stub, topic)
+    assert found == [pb.PartitionOffset(end=3, count=3, offset=-1)]
+
+
+def test_offsets_of_a_group_with_sparse_acks(start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write) -> None:
+    topic = kafka_topic(1)
+    write(topic, *numbers(8))
+    gateway = start_gateway(offsets_commit_interval_ms=20)
+    assert gateway.offsets(topic, 5) == [0, 1, 2, 3, 4]
+    gateway.ack(topic, 1, 3, 4)
+    wanted = pb.PartitionOffset(end=8, count=8, lag=8, metadata="BBBC", sparse_acks="1-2,3-5")
+    until(lambda: offsets(gateway.stub, topic) == [wanted])
+    gateway.ack(topic, 0)
+    wanted = pb.PartitionOffset(end=8, count=8, offset=2, lag=6, metadata="BC", sparse_acks="1-3")
+    until(lambda: offsets(gateway.stub, topic) == [wanted])
+
+
+@pytest.mark.parametrize(
+    ("metadata", "shown"),
+    [(b"BBBC", "BBBC"), (b"BB", "BB"), (b"any text", "any text"), (b"\xff\xfe\x00abc", ""), ("häh€".encode(), "häh€")],
+)
+def test_metadata_of_others_is_shown_and_not_believed(
+    grpc_stub: rpc.KafkaPixyStub, kafka: str, kafka_topic: MakeTopic, write: Write, metadata: bytes, shown: str
+) -> None:
+    topic = kafka_topic(1)
+    write(topic, *numbers(8))
+    commit_as_others_do(kafka, topic, topic, 2, metadata)
+    (found,) = offsets(grpc_stub, topic)
+    # Where foreign bytes behind it are text themselves, nobody can tell.
+    assert found.metadata.startswith(shown)
+    assert "\0" not in found.metadata
+    assert (found.offset, found.lag, found.sparse_acks) == (2, 6, "")
+
+
+def test_log_that_was_cut_begins_later(grpc_stub: rpc.KafkaPixyStub, kafka: str, kafka_topic: MakeTopic) -> None:
+    topic = kafka_topic(1)
+    for value in numbers(5):
+        grpc_stub.Produce(pb.ProdRq(topic=topic, message=value))
+    cut_before(kafka, topic, 3)
+    commit_as_others_do(kafka, topic, topic, 1, b"")
+    assert offsets(grpc_stub, topic) == [pb.PartitionOffset(begin=3, end=5, count=2, offset=1, lag=4)]
+
+
+def cut_before(kafka: str, topic: str, offset: int) -> None:
+    admin = AdminClient({"bootstrap.servers": kafka})  # its futures end with it
+    (done,) = admin.delete_records([TopicPartition(topic, 0, offset)]).values()
+    done.result(timeout=30)
+
+
+# ---- topics
+
+
+@pytest.fixture
+def odd_topic(kafka: str, kafka_topic: MakeTopic) -> str:
+    """A topic with a configuration of its own."""
+    name = f"{kafka_topic(1)}-odd"
+    wanted = NewTopic(name, num_partitions=2, replication_factor=1, config={"retention.ms": "1234567"})
+    admin = AdminClient({"bootstrap.servers": kafka})
+    admin.create_topics([wanted])[name].result(timeout=30)
+    return name
+
+
+PARTITIONS = [pb.PartitionMetadata(partition=partition, leader=1, replicas=[1], isr=[1]) for partition in range(2)]
+
+
+def test_topic_with_its_own_configuration(grpc_stub: rpc.KafkaPixyStub, odd_topic: str) -> None:
+    config = {"retention.ms": "1234567"}
+    found = grpc_stub.GetTopicMetadata(pb.GetTopicMetadataRq(topic=odd_topic, with_partitions=True))
+    assert found == pb.GetTopicMetadataRs(version=1, config=config, partitions=PARTITIONS)
+    found = grpc_stub.GetTopicMetadata(pb.GetTopicMetadataRq(topic=odd_topic))
+    assert found == pb.GetTopicMetadataRs(version=1, config=config)
+
+
+def test_all_topics(grpc_stub: rpc.KafkaPixyStub, odd_topic: str) -> None:
+    plain = odd_topic.removesuffix("-odd")
+    found = grpc_stub.ListTopics(pb.ListTopicRq(with_partitions=True)).topics
+    assert found[odd_topic] == pb.GetTopicMetadataRs(
+        version=1, config={"retention.ms": "1234567"}, partitions=PARTITIONS
+    )
+    assert found[plain] == pb.GetTopicMetadataRs(version=1, partitions=PARTITIONS[:1])
+    found = grpc_stub.ListTopics(pb.ListTopicRq()).topics
+    assert found[plain] == pb.GetTopicMetadataRs(version=1)
+    assert not found[odd_topic].partitions
+
+
+# ---- consumers
+
+
+def test_consumers_of_a_topic(shared_gateway: GatewayThread, kafka_topic: MakeTopic, write: Write) -> None:
+    topic, other = kafka_topic(3), kafka_topic(1)
+    write(topic, *numbers(2))
+    write(other, *numbers(1))
+    for group in (topic, other):
+        shared_gateway.consume(topic, group, auto_ack=True)
+    shared_gateway.consume(other, auto_ack=True)
+    stub = shared_gateway.stub
+    mine = {"dexorder-gateway": [0, 1, 2]}
+    assert consumers(stub, topic) == {topic: mine, other: mine}
+    assert consumers(stub, topic, topic) == {topic: mine}
+    assert consumers(stub, other, other) == {other: {"dexorder-gateway": [0]}}
+    assert refusal(lambda: consumers(stub, other, topic))[0] == grpc.StatusCode.NOT_FOUND
+
+
+def test_consumers_of_two_gateways_are_told_apart(
+    start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write
+) -> None:
+    topic = kafka_topic(2)
+    first, second = (start_gateway(long_polling_timeout_ms=200) for _ in range(2))
+    request = pb.ConsNAckRq(topic=topic, group=topic, auto_ack=True)
+
+    def both_read() -> bool:
+        for gateway in (first, second):
+            assert refusal(lambda: gateway.stub.ConsumeNAck(request))[0] == grpc.StatusCode.NOT_FOUND  # noqa: B023
+        return len(consumers(first.stub, topic).get(topic, ())) == 2
+
+    until(both_read)
+    found = consumers(second.stub, topic, topic)[topic]
+    assert sorted(found.values()) == [[0], [1]]
+    assert all(name.startswith("dexorder-gateway-") for name in found)
+
+
+def test_topic_that_nobody_reads_has_no_consumers(grpc_stub: rpc.KafkaPixyStub, kafka_topic: MakeTopic) -> None:
+    topic = kafka_topic(1)
+    assert consumers(grpc_stub, topic) == {}
+    assert consumers(grpc_stub, "no-such-topic") == {}
+    code, text = refusal(lambda: consumers(grpc_stub, topic, "no-such-group"))
+    assert (code, "no-such-group" in text) == (grpc.StatusCode.NOT_FOUND, True)
+
+
+# ---- refusals
+
+MISSING = [
+    ("GetOffsets", pb.GetOffsetsRq(topic="no-such-topic", group="g")),
+    ("SetOffsets", pb.SetOffsetsRq(topic="no-such-topic", group="g")),
+    ("GetTopicMetadata", pb.GetTopicMetadataRq(topic="no-such-topic")),
+    ("GetTopicMetadata", pb.GetTopicMetadataRq(topic="no-such-topic", with_partitions=True)),
+]
+
+
+@pytest.mark.parametrize(("method", "request_"), MISSING)
+def test_missing_topic_is_not_found(grpc_stub: rpc.KafkaPixyStub, method: str, request_: Any) -> None:
+    code, text = refusal(lambda: getattr(grpc_stub, method)(request_))
+    assert (code, "'no-such-topic' does not exist" in text) == (grpc.StatusCode.NOT_FOUND, True)
+
+
+BAD = [
+    ("GetOffsets", pb.GetOffsetsRq(cluster="other", topic="t", group="g"), "cluster 'other'"),
+    ("GetOffsets", pb.GetOffsetsRq(topic="", group="g"), "topic ''"),
+    ("GetOffsets", pb.GetOffsetsRq(topic="t", group=""), "group ''"),
+    ("GetOffsets", pb.GetOffsetsRq(topic="t", group="g\0h"), "has a NUL"),
+    ("GetOffsets", pb.GetOffsetsRq(topic="t", group="g" * 8_001), "longer than 8000 characters"),
+    ("SetOffsets", pb.SetOffsetsRq(cluster="other", topic="t", group="g"), "cluster 'other'"),
+    ("SetOffsets", pb.SetOffsetsRq(topic="a b", group="g"), "topic 'a b'"),
+    ("SetOffsets", pb.SetOffsetsRq(topic="t", group=""), "group ''"),
+    ("ListTopics", pb.ListTopicRq(cluster="other"), "cluster 'other'"),
+    ("ListConsumers", pb.ListConsumersRq(cluster="other", topic="t"), "cluster 'other'"),
+    ("ListConsumers", pb.ListConsumersRq(topic="a/b"), "topic 'a/b'"),
+    ("ListConsumers", pb.ListConsumersRq(topic="t", group="\0"), "has a NUL"),
+    ("GetTopicMetadata", pb.GetTopicMetadataRq(cluster="other", topic="t"), "cluster 'other'"),
+    ("GetTopicMetadata", pb.GetTopicMetadataRq(), "topic ''"),
+]
+
+
+@pytest.mark.parametrize(("method", "request_", "text"), BAD)
+def test_bad_request_is_refused_by_name(grpc_stub: rpc.KafkaPixyStub, method: str, request_: Any, text: str) -> None:
+    code, details = refusal(lambda: getattr(grpc_stub, method)(request_))
+    assert code == grpc.StatusCode.INVALID_ARGUMENT
+    assert text in details
+
+
+def test_questions_are_answered_while_the_gateway_stops(
+    start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write
+) -> None:
+    topic = kafka_topic(1)
+    write(topic, *numbers(1))
+    gateway = start_gateway(drain_seconds=20)
+    gateway.offsets(topic, 1)
+    gateway.begin_stop()
+    setting = pb.SetOffsetsRq(topic=topic, group=topic)
+
+    def stopping() -> bool:
+        try:
+            gateway.stub.SetOffsets(setting)
+        except grpc.RpcError as error:
+            return bool(error.code() == grpc.StatusCode.UNAVAILABLE)
+        return False
+
+    until(stopping)
+    assert offsets(gateway.stub, topic)[0].end == 1
+    assert consumers(gateway.stub, topic, topic) == {topic: {"dexorder-gateway": [0]}}
+    assert topic in gateway.stub.ListTopics(pb.ListTopicRq()).topics
+    assert gateway.stub.GetTopicMetadata(pb.GetTopicMetadataRq(topic=topic)).version == 1
+    gateway.ack(topic, 0)
+    gateway.stop()

@@ -1,0 +1,75 @@
+"""The bytes of Kafka-Pixy's messages and the names of its calls, as its clients send and read them."""
+
+from __future__ import annotations
+
+import pytest
+from google.protobuf.message import Message
+
+from services.gen.kafkapixy import kafkapixy_pb2 as pb
+
+PARTITION = pb.PartitionMetadata(partition=3, leader=-1, replicas=[1, 300], isr=[2])
+PARTITION_HEX = (
+    "0803"  # partition 3
+    "10ffffffffffffffffff01"  # leader -1
+    "1a0301ac02"  # replicas 1, 300
+    "220102"  # isr 2
+)
+MESSAGES: list[tuple[Message, str]] = [
+    (
+        pb.PartitionOffset(
+            partition=1, begin=2, end=300, count=298, offset=-1, lag=5, metadata="BBBC", sparse_acks="1-2,3-5"
+        ),
+        "0801" "1002" "18ac02" "20aa02" "28ffffffffffffffffff01" "3005" "3a0442424243" "4207312d322c332d35",
+    ),
+    (pb.GetOffsetsRq(cluster="c", topic="t", group="g"), "0a0163" "120174" "1a0167"),
+    (pb.GetOffsetsRs(offsets=[pb.PartitionOffset(partition=1), pb.PartitionOffset(lag=2)]), "0a020801" "0a023002"),
+    (
+        pb.SetOffsetsRq(cluster="c", topic="t", group="g", offsets=[pb.PartitionOffset(partition=1, offset=7)]),
+        "0a0163" "120174" "1a0167" "220408012807",
+    ),
+    (pb.SetOffsetsRs(), ""),
+    (pb.ListTopicRq(cluster="c", with_partitions=True), "0a0163" "1001"),
+    (PARTITION, PARTITION_HEX),
+    (
+        pb.ListTopicRs(topics={"t": pb.GetTopicMetadataRs(version=1)}),
+        "0a07" "0a0174" "12020801",  # a map is key 1 and value 2 of each entry
+    ),
+    (pb.GetTopicMetadataRq(cluster="c", topic="t", with_partitions=True), "0a0163" "120174" "1801"),
+    (
+        pb.GetTopicMetadataRs(version=1, config={"k": "v"}, partitions=[PARTITION]),
+        "0801" "12060a016b120176" f"1a{len(PARTITION_HEX) // 2:02x}" + PARTITION_HEX,
+    ),
+    (pb.ListConsumersRq(cluster="c", topic="t", group="g"), "0a0163" "120174" "1a0167"),
+    (
+        pb.ListConsumersRs(
+            groups={"g": pb.ConsumerGroups(consumers={"id": pb.ConsumerPartitions(partitions=[0, 2])})}
+        ),
+        "0a11" "0a0167" "120c" "0a0a" "0a026964" "1204" "0a020002",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("message", "data"), MESSAGES, ids=lambda value: type(value).__name__)
+def test_bytes(message: Message, data: str) -> None:
+    assert message.SerializeToString(deterministic=True).hex() == data
+    assert type(message).FromString(bytes.fromhex(data)) == message
+
+
+def test_repeated_numbers_are_read_one_by_one_too() -> None:
+    assert pb.ConsumerPartitions.FromString(b"\x08\x00\x08\x02").partitions == [0, 2]
+
+
+def test_calls() -> None:
+    service = pb.DESCRIPTOR.services_by_name["KafkaPixy"]
+    assert service.full_name == "KafkaPixy"
+    calls = {name: (m.input_type.name, m.output_type.name) for name, m in service.methods_by_name.items()}
+    assert calls == {
+        "Produce": ("ProdRq", "ProdRs"),
+        "ConsumeNAck": ("ConsNAckRq", "ConsRs"),
+        "Ack": ("AckRq", "AckRs"),
+        "GetOffsets": ("GetOffsetsRq", "GetOffsetsRs"),
+        "SetOffsets": ("SetOffsetsRq", "SetOffsetsRs"),
+        "ListTopics": ("ListTopicRq", "ListTopicRs"),
+        "ListConsumers": ("ListConsumersRq", "ListConsumersRs"),
+        "GetTopicMetadata": ("GetTopicMetadataRq", "GetTopicMetadataRs"),
+    }
