@@ -146,6 +146,7 @@ class _Partition(Generic[T]):
     fetched: deque[tuple[int, T]] = field(default_factory=deque)
     fetched_bytes: int = 0
     committed: Commit | None = None
+    sent: set[Commit] = field(default_factory=set)  # and not answered, or not well: Kafka may have any of these
     forgotten: set[int] = field(default_factory=set)
 
     def pop(self, records: int, size: int) -> list[tuple[int, T]]:
@@ -160,6 +161,14 @@ class _Partition(Generic[T]):
         return taken
 
 
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    """Where a partition was left that went without a last commit; ``commits`` are those Kafka may have of us."""
+
+    start: Start
+    commits: frozenset[Commit | None]
+
+
 class Offers(Generic[T]):
     """The partitions of one group and topic that this process reads.
 
@@ -171,6 +180,20 @@ class Offers(Generic[T]):
         self._rules, self.buffer = rules, buffer
         self._partitions: dict[int, _Partition[T]] = {}
         self._turn: deque[int] = deque()
+        self._lost: dict[int, _Lost] = {}
+
+    def start(self, partition: int, start: Start, *, end: int) -> Start:
+        """Where to begin a partition that comes back after it was lost: where it was left, if nobody was there since.
+
+        Args:
+            start: What Kafka has committed.
+            end: The log's end.
+        """
+        lost = self._lost.pop(partition, None)
+        if lost is None or not start.committed or lost.start.offset > end:
+            return start
+        committed = AckTracker[T](start.offset, self._rules, start.acked).position()
+        return lost.start if committed in lost.commits else start
 
     def assign(self, partition: int, start: Start) -> None:
         """Begin to offer a partition's records."""
@@ -199,6 +222,14 @@ class Offers(Generic[T]):
         self._turn.remove(partition)
         position = owned.tracker.position()
         return None if position == owned.committed else position
+
+    def lose(self, partition: int) -> None:
+        """Forget a partition that is gone already, so nothing can be committed for it; see ``start``."""
+        owned = self._partitions.get(partition)
+        if owned is not None:
+            left = Start(owned.tracker.lowest_unacked, tuple(owned.tracker.acked_above()))
+            self._lost[partition] = _Lost(left, frozenset({owned.committed, *owned.sent}))
+            self.revoke(partition)
 
     @property
     def partitions(self) -> list[int]:
@@ -363,13 +394,17 @@ class Offers(Generic[T]):
     def commits(self) -> dict[int, Commit]:
         """What is not committed yet, a partition; call ``committed`` when Kafka has it."""
         positions = {p: owned.tracker.position() for p, owned in self._partitions.items()}
-        return {p: position for p, position in positions.items() if position != self._partitions[p].committed}
+        changed = {p: position for p, position in positions.items() if position != self._partitions[p].committed}
+        for partition, position in changed.items():
+            self._partitions[partition].sent.add(position)
+        return changed
 
     def committed(self, commits: dict[int, Commit]) -> None:
         """Kafka has these."""
         for partition, position in commits.items():
             if (owned := self._partitions.get(partition)) is not None:
                 owned.committed = position
+                owned.sent.clear()
 
 
 class _Allowance:

@@ -139,6 +139,53 @@ def test_revoked_partition_is_forgotten() -> None:
         of.ack(0, 0)
 
 
+def lost_after_acks() -> Offers[str]:
+    """Lost with 1 and 3 acked, while the commit of 1 was on its way."""
+    of = offers(0)
+    fetch(of, 0, 0, 1, 2, 3, 4)
+    take(of, 4)
+    of.ack(0, 1)
+    assert of.commits() == {0: (0, "BB.")}
+    of.ack(0, 3)
+    of.lose(0)
+    assert (of.pending, of.partitions) == (0, [])
+    return of
+
+
+@pytest.mark.parametrize("acked", [(), ((1, 2),)])
+def test_lost_partition_goes_on_with_its_acks_if_kafka_has_one_of_our_commits(acked: tuple[tuple[int, int]]) -> None:
+    of = lost_after_acks()
+    start = of.start(0, Start(0, acked, committed=True), end=9)
+    assert start == Start(0, ((1, 2), (3, 4)))
+    of.assign(0, start)
+    assert of.commits() == {0: (0, "BBBB.")}
+    fetch(of, 0, 0, 1, 2, 3, 4)
+    assert take(of, 4) == ["0:0", "0:2", "0:4"]
+
+
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [
+        (Start(2, committed=True), 9),  # somebody went on
+        (Start(0, ((3, 4),), committed=True), 9),
+        (Start(0, remark="metadata of others"), 9),
+        (Start(0, committed=True), -1),  # the log was cut
+    ],
+)
+def test_lost_partition_starts_at_the_commit_of_others(start: Start, end: int) -> None:
+    of = lost_after_acks()
+    assert of.start(0, start, end=end) == start
+    assert of.start(0, Start(0, committed=True), end=9) == Start(0, committed=True), "it is remembered once"
+
+
+def test_lost_partition_that_was_never_committed_starts_anew() -> None:
+    of = offers()
+    of.assign(0, Start(9))
+    of.lose(0)
+    of.lose(0)
+    assert of.start(0, Start(9), end=9) == Start(9)
+
+
 def test_ack_on_the_way_leaves_alone_what_was_not_offered() -> None:
     of = offers(0)
     fetch(of, 0, 0, 1)
