@@ -151,14 +151,8 @@ class RecordProducer:
         for index in range(batch.next, min(batch.next + _AT_ONCE, len(batch.records))):
             if self._unreported >= self._stream_share:
                 return False
-            key, value, headers, timestamp_ms = batch.records[index]
-            partition = -1 if self._turns is None else self._turns.next(batch.topic)
             try:
-                self._producer.produce(
-                    batch.topic, value, key, partition,
-                    on_delivery=partial(self._report_of, batch, index), timestamp=timestamp_ms,
-                    headers=list(headers) if headers else None,
-                )  # fmt: skip
+                self._queue_of(batch, index)
             except BufferError:
                 if self._unreported:
                     return False
@@ -166,11 +160,24 @@ class RecordProducer:
             except KafkaException as error:
                 reason = produce_error(error.args[0], batch.topic, batch.value_bytes(index))
                 batch.failures.append((index, reason))
+            except SuiteError as error:
+                batch.failures.append((index, error))
             else:
                 batch.queued += 1
                 self._queued_one(waited_for=True)
             batch.next = index + 1
         return True
+
+    def _queue_of(self, batch: Batch, index: int) -> None:
+        key, value, headers, timestamp_ms = batch.records[index]
+        if timestamp_ms < 0:  # Kafka would store it
+            raise InvalidRequest(f"timestamp_ms {timestamp_ms} is negative")
+        partition = -1 if self._turns is None else self._turns.next(batch.topic)
+        report = partial(self._report_of, batch, index)
+        self._producer.produce(
+            batch.topic, value, key, partition,
+            on_delivery=report, timestamp=timestamp_ms, headers=list(headers) if headers else None,
+        )  # fmt: skip
 
     def _queued_one(self, *, waited_for: bool) -> None:
         self._unreported += 1
