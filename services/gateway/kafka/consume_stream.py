@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from services.gateway.kafka.flow import MOST_REFUSED, Credit
-from services.gateway.pixy.offers import Ask, RefusedAck, Span
-from services.gateway.pixy.subscription import Deliveries, Subscription
+from services.gateway.pixy.callers import Deliveries
+from services.gateway.pixy.subscription import Subscription
+from services.gateway.pixy.terms import Ask, RefusedAck, Span
 
 
 @dataclass(slots=True)

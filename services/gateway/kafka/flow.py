@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from services.gateway.pixy.offers import Ask
 from services.gateway.pixy.pending import Held
+from services.gateway.pixy.terms import Ask
 
 MOST_BATCH_RECORDS = 1_000
 """Of a response of a Consume stream."""

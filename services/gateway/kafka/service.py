@@ -17,8 +17,8 @@ from services.gateway.kafka.produce_stream import Numbered, ProduceStream
 from services.gateway.pixy.batches import Batch, NewRecord
 from services.gateway.pixy.cluster import Cluster
 from services.gateway.pixy.names import group_name, topic_name
-from services.gateway.pixy.offers import RefusedAck, Span
 from services.gateway.pixy.pending import Held
+from services.gateway.pixy.terms import RefusedAck, Span
 from services.gateway.pixy.topic_reader import Record
 from services.gen.dexorder.kafka.v1 import kafka_service_pb2 as pb
 from services.gen.dexorder.kafka.v1 import kafka_service_pb2_grpc as rpc

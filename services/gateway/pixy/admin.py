@@ -47,8 +47,8 @@ from services.gateway.pixy.admin_views import (
     offsets_view,
 )
 from services.gateway.pixy.committing import PASSING, commit_now, committed, metadata_of
-from services.gateway.pixy.offers import Commit
 from services.gateway.pixy.options import consumer_options
+from services.gateway.pixy.starts import Commit
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from services.common.errors import InvalidRequest
-from services.gateway.pixy.offers import Commit
 from services.gateway.pixy.sparse_acks import MOST_METADATA, Range, committed_ranges, decode_ranges
+from services.gateway.pixy.starts import Commit
 
 NO_COMMIT = -1
 """The offset shown for a group that has none, as in Kafka's own protocol."""

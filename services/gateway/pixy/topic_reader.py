@@ -16,8 +16,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from services.common.errors import NotAllowed, NotFound, SuiteError, Unavailable
 from services.gateway.config import ClusterConfig
 from services.gateway.pixy.committing import commit_now, committed, metadata_of
-from services.gateway.pixy.offers import Commit, NotAssigned, Offers, Start, start_of
+from services.gateway.pixy.offers import Offers
 from services.gateway.pixy.options import consumer_options
+from services.gateway.pixy.starts import Commit, Start, start_of
+from services.gateway.pixy.terms import NotAssigned
 
 log = structlog.get_logger(__name__)
 _POLL_SECONDS = 0.1

@@ -13,8 +13,8 @@ from services.gateway.kafka.consume_stream import ConsumeStream
 from services.gateway.kafka.flow import BATCH_BYTES, MOST_BATCH_RECORDS, MOST_REFUSED, Credit, Window
 from services.gateway.kafka.produce_stream import Numbered, ProduceStream
 from services.gateway.pixy.batches import Batch
-from services.gateway.pixy.offers import Ask, RefusedAck, Span
 from services.gateway.pixy.pending import Held
+from services.gateway.pixy.terms import Ask, RefusedAck, Span
 
 
 @pytest.mark.parametrize(

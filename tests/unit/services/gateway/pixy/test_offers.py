@@ -1,12 +1,14 @@
-"""Partitions in turn, buffers, and where a partition starts."""
+"""Partitions in turn, buffers, and who may have how much."""
 
 from __future__ import annotations
 
 import pytest
 
 from services.gateway.pixy.acks import AckRules
-from services.gateway.pixy.offers import Ask, Buffer, Delivery, NotAssigned, Offers, Span, Start, start_of
+from services.gateway.pixy.offers import Offers
 from services.gateway.pixy.pending import Held
+from services.gateway.pixy.starts import Start
+from services.gateway.pixy.terms import Ask, Buffer, Delivery, NotAssigned, Span
 
 TIMEOUT = 100
 
@@ -25,28 +27,6 @@ def fetch(into: Offers[str], partition: int, *offsets: int) -> None:
 def take(of: Offers[str], count: int, now_ns: int = 0) -> list[str]:
     found = [delivery for _ in range(count) for delivery in of.take(Ask(), now_ns=now_ns)]
     return [delivery.record for delivery in found]
-
-
-@pytest.mark.parametrize(
-    ("offset", "metadata", "low", "high", "earliest", "start"),
-    [
-        (-1001, "", 3, 9, False, Start(9)),
-        (-1001, "", 3, 9, True, Start(3)),
-        (5, "", 3, 9, False, Start(5, committed=True)),
-        (9, "", 3, 9, False, Start(9, committed=True)),
-        (5, "BB.", 3, 9, False, Start(5, ((6, 7),), committed=True)),
-        (1, "BEBB.", 3, 9, False, Start(3, ((3, 6), (7, 8)))),
-        (1, "BB.", 3, 9, False, Start(3)),
-        (5, "BBX\ufffd", 3, 9, False, Start(5)),
-        (1, "BBX\ufffd", 3, 9, False, Start(3)),
-        # The topic was made anew: everything in it is news to the group.
-        (10, "BB.", 3, 9, False, Start(3)),
-    ],
-)
-def test_start_of_a_partition(offset: int, metadata: str, low: int, high: int, earliest: bool, start: Start) -> None:
-    found = start_of(offset, metadata, low=low, high=high, earliest=earliest)
-    assert (found.offset, found.acked, found.committed) == (start.offset, start.acked, start.committed)
-    assert bool(found.remark) == (offset >= 0 and not start.committed)
 
 
 def test_partitions_take_turns_and_keep_their_order() -> None:
