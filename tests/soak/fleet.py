@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 from confluent_kafka import Consumer, TopicPartition
 
+from services.gateway.pixy.sparse_acks import committed_ranges
 from tests.fixtures_gateway import WAIT_SECONDS, until
 from tests.fixtures_kafka import create_topic
 from tests.gateway_process import GatewayProcess
-from tests.soak.numbered import COMMIT_MS, KafkaWriter, Ledger, Reader
+from tests.soak.numbered import COMMIT_MS, KafkaWriter, Ledger, NoCommits, Place, Reader
 
 PATIENCE_S = 240.0
 SESSION_TIMEOUT_MS = 6_000
@@ -60,8 +63,6 @@ class Member(GatewayProcess):
 
     def kill(self) -> None:
         """SIGKILL; does nothing to one that has ended."""
-        if self.process.poll() is None:
-            self._ledger.no_commits(self, time.monotonic())
         self.process.kill()
         self.process.wait()
         self.ask_no_more()
@@ -127,6 +128,12 @@ class Fleet:
     def kill(self, member: Member) -> float:
         """SIGKILL; seconds until the others have read all that was written before."""
         killed_s = time.monotonic()
+        member.process.kill()
+        committed = self._committed()
+        if time.monotonic() - killed_s < SESSION_TIMEOUT_MS / 2_000:  # nobody can have taken over yet
+            self.ledger.no_commits(member, NoCommits(killed_s, committed=partial(is_acked, committed)))
+        else:
+            self.ledger.no_commits(member, NoCommits(killed_s))
         self.members.remove(member)
         member.kill()
         self.catch_up()
@@ -181,3 +188,10 @@ class Fleet:
     @property
     def _parts(self) -> list[TopicPartition]:
         return [TopicPartition(self.topic, partition) for partition in range(PARTITIONS)]
+
+
+def is_acked(committed: Sequence[tuple[int, str]], place: Place) -> bool:
+    """Whether a record is acked as far as is committed; offset and metadata of each partition."""
+    partition, at = place
+    offset, metadata = committed[partition]
+    return at < offset or any(start <= at < end for start, end in committed_ranges(offset, metadata, end=at + 1))

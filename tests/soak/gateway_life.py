@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tests.fixtures_gateway import until
 from tests.soak.fleet import PATIENCE_S, Fleet
-from tests.soak.numbered import PixyWriter
+from tests.soak.numbered import NoCommits, PixyWriter
 from tests.soak.watching import HealthLog
 
 FEWEST, MOST = 2, 4
@@ -156,7 +156,7 @@ def outage(
         fleet.catch_up()
         again_s = time.monotonic()
     for member in fleet.members:
-        fleet.ledger.no_commits(member, stopped_s, again_s)
+        fleet.ledger.no_commits(member, NoCommits(stopped_s, again_s))
     return Outage(
         max(health.first(name, False, stopped_s) for name in names),
         max(health.first(name, True, back_s) for name in names),

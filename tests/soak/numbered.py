@@ -31,11 +31,34 @@ _GOING = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
 """The gateway or Kafka is on its way out or in, or the test has closed the connection."""
 
 
+Place = tuple[int, int]
+"""Partition and offset."""
+
+
+@dataclass(frozen=True)
+class NoCommits:
+    """A gateway could not commit between these moments: it was dead, or Kafka was.
+
+    Attributes:
+        committed: Whether a record had been committed as acked before; always False where that is not known.
+    """
+
+    since_s: float
+    until_s: float = math.inf
+    committed: Callable[[Place], bool] = lambda _: False
+
+    def may_lose(self, read: Read) -> bool:
+        """Whether the ack of it may have come too late."""
+        in_time_s = self.since_s - COMMIT_MS / 1_000 - COMMIT_SLACK_S
+        return in_time_s < read.acked_s < self.until_s + COMMIT_SLACK_S and not self.committed(read.place)
+
+
 @dataclass
 class Read:
     """One time that a record was read; ``acked_s`` is when its ack was answered with OK."""
 
     gateway: GatewayUser
+    place: Place
     at_s: float
     acked_s: float = math.inf
 
@@ -62,10 +85,10 @@ class Ledger:
         self.unexpected: Counter[str] = Counter()
         """Answers that no caller should see."""
         self._acked: set[int] = set()
-        self._places: defaultdict[int, set[tuple[int, int]]] = defaultdict(set)
+        self._places: defaultdict[int, set[Place]] = defaultdict(set)
         self._behind: Counter[int] = Counter()
         self._count: Counter[GatewayUser] = Counter()
-        self._no_commits: defaultdict[GatewayUser, list[tuple[float, float]]] = defaultdict(list)
+        self._no_commits: defaultdict[GatewayUser, list[NoCommits]] = defaultdict(list)
 
     def write(self, number: int, partition: int) -> None:
         """The number was acknowledged; a negative partition is an unknown one."""
@@ -79,9 +102,9 @@ class Ledger:
         with self._lock:
             if number in self.written and number not in self.reads:
                 self._behind[answer.partition] -= 1
-            read = Read(gateway, time.monotonic())
+            read = Read(gateway, (answer.partition, answer.offset), time.monotonic())
             self.reads[number].append(read)
-            self._places[number].add((answer.partition, answer.offset))
+            self._places[number].add(read.place)
             self._count[gateway] += 1
             return read
 
@@ -91,9 +114,9 @@ class Ledger:
             read.acked_s = time.monotonic()
             self._acked.add(number)
 
-    def no_commits(self, gateway: GatewayUser, since_s: float, until_s: float = math.inf) -> None:
-        """The gateway could not commit between these moments: it was dead, or Kafka was."""
-        self._no_commits[gateway].append((since_s - COMMIT_MS / 1_000 - COMMIT_SLACK_S, until_s + COMMIT_SLACK_S))
+    def no_commits(self, gateway: GatewayUser, when: NoCommits) -> None:
+        """The gateway could not commit for a while."""
+        self._no_commits[gateway].append(when)
 
     def behind(self, partition: int) -> int:
         """Records of the partition that are written and not yet read."""
@@ -131,7 +154,7 @@ class Ledger:
         return seen
 
     def _came_too_late(self, read: Read) -> bool:
-        return any(since_s < read.acked_s < until_s for since_s, until_s in self._no_commits[read.gateway])
+        return any(when.may_lose(read) for when in self._no_commits[read.gateway])
 
     def fail_if_wrong(self) -> None:
         """Nothing skipped, nothing twice in Kafka, nothing read again that was acked in time, no odd answer."""

@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from services.gateway.kafka.flow import Credit
-from services.gateway.pixy.offers import Ask, RefusedAck, Span
-from services.gateway.pixy.subscription import Deliveries, Subscription
+from services.gateway.kafka.flow import MOST_REFUSED, Credit
+from services.gateway.pixy.callers import Deliveries
+from services.gateway.pixy.subscription import Subscription
+from services.gateway.pixy.terms import Ask, RefusedAck, Span
 
 
 @dataclass(slots=True)
@@ -30,7 +31,7 @@ class ConsumeStream:
     def __init__(self, subscription: Subscription, credit: Credit, *, auto_ack: bool) -> None:
         self._subscription, self._credit, self._auto_ack = subscription, credit, auto_ack
         self._next = Answer()
-        self._changed = asyncio.Event()
+        self._changed, self._taken = asyncio.Event(), asyncio.Event()
         self._no_more_requests = False
         self._failure: Exception | None = None
         self._number = subscription.attach(self)
@@ -41,14 +42,17 @@ class ConsumeStream:
 
     # ---- what the caller says
 
-    def request(self, credit: int, acks: Sequence[Span], give_backs: Sequence[Span]) -> None:
-        """One request."""
+    async def request(self, credit: int, acks: Sequence[Span], give_backs: Sequence[Span]) -> None:
+        """One request. Returns when the next one may come: a caller that listens to no refusal is not listened to."""
         self._credit.left += credit
         if acks:
             self._next.refused += self._subscription.ack_spans(self._number, acks)
         if give_backs:
             self._subscription.give_back_spans(self._number, give_backs)
         self._changed.set()
+        while len(self._next.refused) > MOST_REFUSED:
+            self._taken.clear()
+            await self._taken.wait()
 
     def end(self) -> None:
         """The caller says no more."""
@@ -88,6 +92,7 @@ class ConsumeStream:
         while self._failure is None:
             if self._next.deliveries or self._next.refused:
                 answer, self._next = self._next, Answer()
+                self._taken.set()
                 return answer
             if self._no_more_requests and not (self._auto_ack and self._credit.left):
                 return None

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from services.gateway.pixy.offers import Ask
 from services.gateway.pixy.pending import Held
+from services.gateway.pixy.terms import Ask
 
 MOST_BATCH_RECORDS = 1_000
+"""Of a response of a Consume stream."""
+MOST_PRODUCE_RECORDS = 10_000
+"""Of a request of a Produce stream: all others wait while it is read, and its answer has to fit into one response."""
+MOST_RANGES = 10_000
+"""Of a request of a Consume stream, likewise."""
+MOST_REFUSED = 1_000
+"""Refused acks that wait for their caller to take them; with more than that its requests are not read."""
 BATCH_BYTES = 1 << 20
 """A response is full with so many bytes: gRPC clients take 4 MiB if they are not told otherwise."""
 

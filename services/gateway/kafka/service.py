@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -12,13 +12,13 @@ import grpc
 from services.common.errors import InvalidRequest, NotFound, SuiteError, Unavailable
 from services.common.streams import beside, until
 from services.gateway.kafka.consume_stream import Answer, ConsumeStream
-from services.gateway.kafka.flow import BATCH_BYTES, Credit, Window
+from services.gateway.kafka.flow import BATCH_BYTES, MOST_PRODUCE_RECORDS, MOST_RANGES, Credit, Window
 from services.gateway.kafka.produce_stream import Numbered, ProduceStream
 from services.gateway.pixy.batches import Batch, NewRecord
 from services.gateway.pixy.cluster import Cluster
 from services.gateway.pixy.names import group_name, topic_name
-from services.gateway.pixy.offers import RefusedAck, Span
 from services.gateway.pixy.pending import Held
+from services.gateway.pixy.terms import RefusedAck, Span
 from services.gateway.pixy.topic_reader import Record
 from services.gen.dexorder.kafka.v1 import kafka_service_pb2 as pb
 from services.gen.dexorder.kafka.v1 import kafka_service_pb2_grpc as rpc
@@ -138,6 +138,8 @@ class KafkaService(rpc.KafkaServiceServicer):
 
 
 def _numbered(request: pb.ProduceRequest) -> Numbered:
+    if len(request.records) > MOST_PRODUCE_RECORDS:
+        raise InvalidRequest(f"{len(request.records)} records in a batch; {MOST_PRODUCE_RECORDS} are the most")
     records: list[NewRecord] = []
     size = 0
     for record in request.records:
@@ -164,17 +166,24 @@ def _produced(numbered: Numbered) -> pb.ProduceResponse:
 
 async def _listen(first: pb.ConsumeRequest, requests: AsyncIterator[pb.ConsumeRequest], stream: ConsumeStream) -> None:
     try:
-        stream.request(first.credit, _spans("acks", first.acks), _spans("give_backs", first.give_backs))
+        await _tell(stream, first)
         async for request in requests:
             if request.HasField("start"):
                 raise InvalidRequest("start is in a later request than the first")
-            stream.request(request.credit, _spans("acks", request.acks), _spans("give_backs", request.give_backs))
+            await _tell(stream, request)
     except Exception as error:
         stream.stop(error)
     stream.end()
 
 
-def _spans(name: str, ranges: Iterable[pb.OffsetRange]) -> list[Span]:
+async def _tell(stream: ConsumeStream, request: pb.ConsumeRequest) -> None:
+    acks, give_backs = _spans("acks", request.acks), _spans("give_backs", request.give_backs)
+    await stream.request(request.credit, acks, give_backs)
+
+
+def _spans(name: str, ranges: Sequence[pb.OffsetRange]) -> list[Span]:
+    if len(ranges) > MOST_RANGES:
+        raise InvalidRequest(f"{len(ranges)} {name} in a request; {MOST_RANGES} are the most")
     spans = []
     for index, given in enumerate(ranges):
         for field in ("partition", "first", "last"):

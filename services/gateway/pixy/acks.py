@@ -255,12 +255,12 @@ class AckTracker(Generic[T]):
         Never beyond the last record that was offered, whatever was acked ahead: a commit past the log's end could not
         be told from one of an earlier topic of that name.
         """
-        lowest = self.lowest_unacked
-        return lowest, commit_metadata(lowest, self._acked_above(lowest))
+        return self.lowest_unacked, commit_metadata(self.lowest_unacked, self.acked_above())
 
-    def _acked_above(self, lowest: int) -> list[Range]:
+    def acked_above(self) -> list[Range]:
+        """Acked ranges above ``lowest_unacked``, in order."""
         ranges: list[Range] = []
-        edge = lowest
+        edge = self.lowest_unacked
         for run in self._pending:
             without_holes = run.last - run.first == len(run.records) - 1
             for offset in (run.first,) if without_holes else (offset for offset, _ in run.records):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -47,8 +47,8 @@ from services.gateway.pixy.admin_views import (
     offsets_view,
 )
 from services.gateway.pixy.committing import PASSING, commit_now, committed, metadata_of
-from services.gateway.pixy.offers import Commit
 from services.gateway.pixy.options import consumer_options
+from services.gateway.pixy.starts import Commit
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -163,7 +163,9 @@ class Admin:
         Raises:
             NotFound: There is no such topic.
         """
-        partitions = [each.partition for each in await self._partitions(topic)]
+        return await self._logs(topic, [each.partition for each in await self._partitions(topic)])
+
+    async def _logs(self, topic: str, partitions: Sequence[int]) -> dict[int, Log]:
         begins, ends = await asyncio.gather(
             self._offsets_at(topic, partitions, OffsetSpec.earliest()),  # type: ignore[no-untyped-call]
             self._offsets_at(topic, partitions, OffsetSpec.latest()),  # type: ignore[no-untyped-call]
@@ -182,13 +184,14 @@ class Admin:
         Raises:
             NotFound: There is no such topic.
         """
-        logs = await self.logs(topic)
+        partitions = [each.partition for each in await self._partitions(topic)]
 
         def ask(consumer: Consumer) -> list[tuple[int, int, str]]:
-            places = [TopicPartition(topic, partition) for partition in logs]
+            places = [TopicPartition(topic, partition) for partition in partitions]
             return [(p.partition, p.offset, metadata_of(p)) for p in committed(consumer, places, _ASK_SECONDS)]
 
         found = await self._in_thread(partial(self._as_nobody, group, ask))
+        logs = await self._logs(topic, partitions)  # after the commits, or those could be ahead of the logs' ends
         return [
             offsets_view(partition, logs[partition], offset, metadata, earliest=self._earliest)
             for partition, offset, metadata in sorted(found)

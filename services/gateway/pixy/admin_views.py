@@ -8,14 +8,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from services.common.errors import InvalidRequest
-from services.gateway.pixy.offers import Commit
 from services.gateway.pixy.sparse_acks import MOST_METADATA, Range, committed_ranges, decode_ranges
+from services.gateway.pixy.starts import Commit
 
 NO_COMMIT = -1
 """The offset shown for a group that has none, as in Kafka's own protocol."""
 Log = tuple[int, int]
 """First offset and end of a partition."""
 _STOP = "."
+_LAST = 1 << 63
 _NO_TEXT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffd]")
 _SETTLED_STATES = {"Stable", "Empty", "Dead"}
 
@@ -101,7 +102,7 @@ def kept_metadata(offset: int, text: str, *, end: int) -> str:
     if ranges and ranges[-1][1] <= end:
         return text.removesuffix(_STOP) + _STOP
     try:
-        misread = committed_ranges(offset, text, end=end)
+        misread = committed_ranges(offset, text, end=_LAST)  # the log may grow
     except ValueError:
         misread = []
     if misread:

@@ -7,8 +7,8 @@ import asyncio
 from services.common.errors import Exhausted, Unavailable
 from services.gateway.config import ClusterConfig
 from services.gateway.pixy.metrics import ClusterMetrics, Name, Place
-from services.gateway.pixy.offers import NotAssigned
 from services.gateway.pixy.subscription import Subscription
+from services.gateway.pixy.terms import NotAssigned
 
 _LEAVE_SECONDS = 5.0
 

@@ -8,136 +8,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, NamedTuple
+from typing import Generic
 
-from services.common.errors import Conflict, InvalidRequest, SuiteError
+from services.common.errors import Conflict, InvalidRequest
 from services.gateway.pixy.acks import Acked, AckRules, AckTracker
-from services.gateway.pixy.pending import UNARY, Held, Run, T
-from services.gateway.pixy.sparse_acks import Range, committed_ranges
-
-Commit = tuple[int, str]
-"""Offset and metadata."""
-
-
-class NotAssigned(SuiteError):
-    """The partition is read by another member of the group, or by nobody."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """What a caller takes at once; the default is a unary call's one record.
-
-    Attributes:
-        records: Most of them.
-        bytes: New records are added until they have so many bytes; a single larger one is taken.
-        most_held: How much a stream may have unacked before it gets nothing new; a unary caller is bound by the
-            partition's ``max_pending``.
-    """
-
-    caller: int = UNARY
-    records: int = 1
-    bytes: int = 1 << 62
-    most_held: Held | None = None
-
-
-class Delivery(NamedTuple, Generic[T]):
-    """Records of a partition on their way to a caller.
-
-    Attributes:
-        records: Offset and record, at least one, in order; a unary call's is the only one.
-        again: Why they were handed out before: ``timeout`` or ``given_back``; empty the first time.
-    """
-
-    partition: int
-    records: list[tuple[int, T]]
-    again: str = ""
-
-    @property
-    def offset(self) -> int:
-        """Of the first record."""
-        return self.records[0][0]
-
-    @property
-    def record(self) -> T:
-        """The first record."""
-        return self.records[0][1]
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Offsets of a partition from first to last, both included."""
-
-    partition: int
-    first: int
-    last: int
-
-
-@dataclass(frozen=True, slots=True)
-class RefusedAck:
-    """An ack that changed nothing, and why."""
-
-    span: Span
-    reason: SuiteError
-
-
-@dataclass(frozen=True, slots=True)
-class Buffer:
-    """How much of a partition is fetched ahead; at half of it fetching goes on."""
-
-    records: int
-    bytes: int = 1 << 22
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Where reading a partition begins.
-
-    Attributes:
-        acked: Ranges above ``offset`` that are acked already.
-        committed: Whether this is exactly what is committed.
-        remark: What was wrong with the commit; empty when nothing was.
-    """
-
-    offset: int
-    acked: tuple[Range, ...] = ()
-    committed: bool = False
-    remark: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a partition is.
-
-    Attributes:
-        pending: Records offered and not acked.
-        next_offset: The first offset never offered.
-    """
-
-    pending: int
-    lowest_unacked: int
-    next_offset: int
-
-
-def start_of(offset: int, metadata: str, *, low: int, high: int, earliest: bool) -> Start:
-    """Where to begin, given a partition's commit and its log ``[low, high)``.
-
-    Args:
-        offset: Committed offset; negative when the group has none.
-        earliest: Where a group without a commit begins: at ``low`` instead of ``high``.
-    """
-    if offset < 0:
-        return Start(low if earliest else high)
-    if offset > high:
-        # The topic was made anew: none of its records was ever delivered.
-        return Start(low, remark=f"committed {offset} is beyond the log's end {high}; starting at {low}")
-    try:
-        acked = tuple(committed_ranges(offset, metadata, end=high))
-    except ValueError as error:
-        return Start(max(offset, low), remark=f"metadata {metadata!r} is not used: {error}")
-    if offset < low:
-        kept = tuple((max(start, low), end) for start, end in acked if end > low)
-        return Start(low, kept, remark=f"committed {offset} is before the log's beginning; starting at {low}")
-    return Start(offset, acked, committed=True)
+from services.gateway.pixy.pending import Held, Run, T
+from services.gateway.pixy.starts import Commit, Start
+from services.gateway.pixy.terms import Ask, Buffer, Delivery, NotAssigned, Progress, RefusedAck, Span
 
 
 @dataclass(slots=True)
@@ -146,6 +23,7 @@ class _Partition(Generic[T]):
     fetched: deque[tuple[int, T]] = field(default_factory=deque)
     fetched_bytes: int = 0
     committed: Commit | None = None
+    sent: set[Commit] = field(default_factory=set)  # and not answered, or not well: Kafka may have any of these
     forgotten: set[int] = field(default_factory=set)
 
     def pop(self, records: int, size: int) -> list[tuple[int, T]]:
@@ -160,6 +38,14 @@ class _Partition(Generic[T]):
         return taken
 
 
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    """Where a partition was left that went without a last commit; ``commits`` are those Kafka may have of us."""
+
+    start: Start
+    commits: frozenset[Commit | None]
+
+
 class Offers(Generic[T]):
     """The partitions of one group and topic that this process reads.
 
@@ -171,6 +57,20 @@ class Offers(Generic[T]):
         self._rules, self.buffer = rules, buffer
         self._partitions: dict[int, _Partition[T]] = {}
         self._turn: deque[int] = deque()
+        self._lost: dict[int, _Lost] = {}
+
+    def start(self, partition: int, start: Start, *, end: int) -> Start:
+        """Where to begin a partition that comes back after it was lost: where it was left, if nobody was there since.
+
+        Args:
+            start: What Kafka has committed.
+            end: The log's end.
+        """
+        lost = self._lost.pop(partition, None)
+        if lost is None or not start.committed or lost.start.offset > end:
+            return start
+        committed = AckTracker[T](start.offset, self._rules, start.acked).position()
+        return lost.start if committed in lost.commits else start
 
     def assign(self, partition: int, start: Start) -> None:
         """Begin to offer a partition's records."""
@@ -199,6 +99,14 @@ class Offers(Generic[T]):
         self._turn.remove(partition)
         position = owned.tracker.position()
         return None if position == owned.committed else position
+
+    def lose(self, partition: int) -> None:
+        """Forget a partition that is gone already, so nothing can be committed for it; see ``start``."""
+        owned = self._partitions.get(partition)
+        if owned is not None:
+            left = Start(owned.tracker.lowest_unacked, tuple(owned.tracker.acked_above()))
+            self._lost[partition] = _Lost(left, frozenset({owned.committed, *owned.sent}))
+            self.revoke(partition)
 
     @property
     def partitions(self) -> list[int]:
@@ -363,13 +271,17 @@ class Offers(Generic[T]):
     def commits(self) -> dict[int, Commit]:
         """What is not committed yet, a partition; call ``committed`` when Kafka has it."""
         positions = {p: owned.tracker.position() for p, owned in self._partitions.items()}
-        return {p: position for p, position in positions.items() if position != self._partitions[p].committed}
+        changed = {p: position for p, position in positions.items() if position != self._partitions[p].committed}
+        for partition, position in changed.items():
+            self._partitions[partition].sent.add(position)
+        return changed
 
     def committed(self, commits: dict[int, Commit]) -> None:
         """Kafka has these."""
         for partition, position in commits.items():
             if (owned := self._partitions.get(partition)) is not None:
                 owned.committed = position
+                owned.sent.clear()
 
 
 class _Allowance:

@@ -12,11 +12,12 @@ from typing import Any
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from services.common.errors import Exhausted, InvalidRequest, NotAllowed, SuiteError, Unavailable
+from services.common.errors import Exhausted, InvalidRequest, SuiteError, Unavailable
 from services.gateway.config import ClusterConfig
 from services.gateway.pixy.batches import Batch
 from services.gateway.pixy.metrics import ClusterMetrics, Mode
 from services.gateway.pixy.options import producer_options
+from services.gateway.pixy.produce_errors import produce_error
 from services.gateway.pixy.turns import Turns
 
 log = structlog.get_logger(__name__)
@@ -32,34 +33,6 @@ _SYNC_LINGER_MS = 5.0
 _FLUSH_SECONDS = 0.001
 _AT_ONCE = 500
 """Records of a batch that are queued before the event loop has a turn."""
-_BAD_TOPIC = {
-    KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION,
-    KafkaError.TOPIC_EXCEPTION,
-}  # fmt: skip
-_FORBIDDEN = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED}
-_TRY_AGAIN = {
-    KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN,
-    KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._FATAL, KafkaError.NOT_ENOUGH_REPLICAS,
-    KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.REQUEST_TIMED_OUT,
-}  # fmt: skip
-
-
-def produce_error(error: KafkaError, topic: str, size: int) -> SuiteError:
-    """What a failed Produce means to its caller."""
-    code, text = error.code(), error.str()
-    if code == KafkaError.MSG_SIZE_TOO_LARGE:
-        return InvalidRequest(f"message of {size} bytes is larger than topic {topic!r} takes")
-    if code in _BAD_TOPIC:
-        return InvalidRequest(f"topic {topic!r}: {text}")
-    if code in (KafkaError.INVALID_RECORD, KafkaError.INVALID_MSG):
-        return InvalidRequest(f"topic {topic!r} refuses the record: {text}")
-    if code == KafkaError._QUEUE_FULL:
-        return Exhausted("too many records wait for Kafka")
-    if code in _FORBIDDEN:
-        return NotAllowed(f"the gateway may not write topic {topic!r}: {text}")
-    if code in _TRY_AGAIN or error.retriable():
-        return Unavailable(f"no acknowledgement for topic {topic!r}, the record may have been written or not: {text}")
-    return SuiteError(f"topic {topic!r}: {text}")
 
 
 class RecordProducer:
@@ -151,14 +124,8 @@ class RecordProducer:
         for index in range(batch.next, min(batch.next + _AT_ONCE, len(batch.records))):
             if self._unreported >= self._stream_share:
                 return False
-            key, value, headers, timestamp_ms = batch.records[index]
-            partition = -1 if self._turns is None else self._turns.next(batch.topic)
             try:
-                self._producer.produce(
-                    batch.topic, value, key, partition,
-                    on_delivery=partial(self._report_of, batch, index), timestamp=timestamp_ms,
-                    headers=list(headers) if headers else None,
-                )  # fmt: skip
+                self._queue_of(batch, index)
             except BufferError:
                 if self._unreported:
                     return False
@@ -166,11 +133,24 @@ class RecordProducer:
             except KafkaException as error:
                 reason = produce_error(error.args[0], batch.topic, batch.value_bytes(index))
                 batch.failures.append((index, reason))
+            except SuiteError as error:
+                batch.failures.append((index, error))
             else:
                 batch.queued += 1
                 self._queued_one(waited_for=True)
             batch.next = index + 1
         return True
+
+    def _queue_of(self, batch: Batch, index: int) -> None:
+        key, value, headers, timestamp_ms = batch.records[index]
+        if timestamp_ms < 0:  # Kafka would store it
+            raise InvalidRequest(f"timestamp_ms {timestamp_ms} is negative")
+        partition = -1 if self._turns is None else self._turns.next(batch.topic)
+        report = partial(self._report_of, batch, index)
+        self._producer.produce(
+            batch.topic, value, key, partition,
+            on_delivery=report, timestamp=timestamp_ms, headers=list(headers) if headers else None,
+        )  # fmt: skip
 
     def _queued_one(self, *, waited_for: bool) -> None:
         self._unreported += 1

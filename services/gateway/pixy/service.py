@@ -11,8 +11,8 @@ from services.common.errors import InvalidRequest, NotFound, Unavailable
 from services.gateway.pixy.admin_views import OffsetsView, TopicView, WantedOffset
 from services.gateway.pixy.cluster import Cluster
 from services.gateway.pixy.names import group_name, topic_name
-from services.gateway.pixy.offers import Delivery, NotAssigned
 from services.gateway.pixy.subscription import Subscription
+from services.gateway.pixy.terms import Delivery, NotAssigned
 from services.gateway.pixy.topic_reader import Record
 from services.gen.kafkapixy import kafkapixy_pb2 as pb
 from services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc

@@ -11,7 +11,8 @@ from confluent_kafka import KafkaError, KafkaException
 from services.common.errors import Conflict, Unavailable
 from services.gateway.pixy.admin_views import GroupView, MemberView
 from services.gateway.pixy.committing import PASSING
-from services.gateway.pixy.offers import Commit, NotAssigned
+from services.gateway.pixy.starts import Commit
+from services.gateway.pixy.terms import NotAssigned
 
 _AGAIN_SECONDS = 0.2
 _TRY_SECONDS = 8.0

@@ -23,9 +23,12 @@ import structlog
 from services.common.errors import Exhausted, NotFound, SuiteError, Unavailable
 from services.gateway.config import ClusterConfig
 from services.gateway.pixy.acks import AckRules
+from services.gateway.pixy.callers import ONE, Caller, Deliveries, Stream, UnaryCaller
 from services.gateway.pixy.metrics import ClusterMetrics
-from services.gateway.pixy.offers import Ask, Buffer, Commit, Delivery, Offers, Progress, RefusedAck, Span
+from services.gateway.pixy.offers import Offers
 from services.gateway.pixy.pending import UNARY
+from services.gateway.pixy.starts import Commit
+from services.gateway.pixy.terms import Ask, Buffer, Delivery, Progress, RefusedAck, Span
 from services.gateway.pixy.topic_reader import Record, TopicReader
 
 log = structlog.get_logger(__name__)
@@ -39,54 +42,6 @@ class OnLeft(Protocol):
 
     def __call__(self, subscription: Subscription, *, ended: bool) -> None:
         """Runs on the event loop."""
-
-
-Deliveries = list[Delivery[Record]]
-
-
-class Caller(Protocol):
-    """Whoever waits for records; called on the event loop."""
-
-    @property
-    def gone(self) -> bool:
-        """Whether it waits no more."""
-
-    def ask(self) -> Ask:
-        """What it would take."""
-
-    def give(self, deliveries: Deliveries) -> None:
-        """Here they are; it waits no more."""
-
-
-class Stream(Caller, Protocol):
-    """A caller that stays."""
-
-    def stop(self, error: SuiteError) -> None:
-        """Nothing more will come, and no ack is taken."""
-
-
-class _Unary:
-    """A unary call that waits."""
-
-    def __init__(self, future: asyncio.Future[Delivery[Record]]) -> None:
-        self.future = future
-
-    @property
-    def gone(self) -> bool:
-        return self.future.done()
-
-    def ask(self) -> Ask:
-        return _ONE
-
-    def give(self, deliveries: Deliveries) -> None:
-        self.future.set_result(deliveries[0])
-
-    def fail(self, error: SuiteError) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)
-
-
-_ONE = Ask()
 
 
 class Subscription:
@@ -148,11 +103,11 @@ class Subscription:
         """
         self._refuse_if_closed()
         self._last_request_s = time.monotonic()
-        if not self._waiters and (found := self._take(_ONE)):
+        if not self._waiters and (found := self._take(ONE)):
             return found[0]
         if len(self._waiters) >= self._rules.channel_buffer_size:
             raise Exhausted(f"{len(self._waiters)} requests wait for group {self.group!r}, topic {self.topic!r}")
-        waiter = _Unary(self._loop.create_future())
+        waiter = UnaryCaller(self._loop.create_future())
         self._waiters.append(waiter)
         if self._streams:
             self._serve()  # those before may only wait because of their own limits
@@ -303,7 +258,7 @@ class Subscription:
             else:
                 no_more_unary |= ask.caller == UNARY  # but a stream has limits of its own
 
-    def _time_out(self, waiter: _Unary) -> None:
+    def _time_out(self, waiter: UnaryCaller) -> None:
         if self.kafka_up:
             waiter.fail(NotFound(f"nothing new in topic {self.topic!r} for group {self.group!r}"))
         else:
@@ -350,7 +305,7 @@ class Subscription:
         self._open = False
         reason = error or Unavailable("the gateway is stopping")
         for waiter in self._waiters:
-            if isinstance(waiter, _Unary):
+            if isinstance(waiter, UnaryCaller):
                 waiter.fail(reason)
         self._waiters.clear()
         for number in self._streams:

@@ -16,8 +16,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from services.common.errors import NotAllowed, NotFound, SuiteError, Unavailable
 from services.gateway.config import ClusterConfig
 from services.gateway.pixy.committing import commit_now, committed, metadata_of
-from services.gateway.pixy.offers import Commit, NotAssigned, Offers, Start, start_of
+from services.gateway.pixy.offers import Offers
 from services.gateway.pixy.options import consumer_options
+from services.gateway.pixy.starts import Commit, Start, start_of
+from services.gateway.pixy.terms import NotAssigned
 
 log = structlog.get_logger(__name__)
 _POLL_SECONDS = 0.1
@@ -304,7 +306,8 @@ class TopicReader:
             start = start_of(part.offset, metadata_of(part), low=low, high=high, earliest=self._earliest)
             if start.remark:
                 self._log.warning("commit not used as it is", partition=part.partition, reason=start.remark)
-            starts.append((part.partition, start))
+            with self._lock:
+                starts.append((part.partition, self._offers.start(part.partition, start, end=high)))
         with self._lock:
             for partition, start in starts:
                 self._offers.assign(partition, start)
@@ -317,8 +320,12 @@ class TopicReader:
         self._log.info("revoked", partitions=[p.partition for p in partitions])
 
     def _lost(self, _: Consumer, partitions: list[TopicPartition]) -> None:
-        # Somebody else has them already: a commit would be refused.
-        self._forget(partitions)
+        # Somebody else may have them already: a commit would be refused. If nobody had, we go on where we were: Kafka
+        # was away for longer than the session, and what was acked meanwhile is not to come again.
+        self._paused.difference_update(p.partition for p in partitions)
+        with self._lock:
+            for part in partitions:
+                self._offers.lose(part.partition)
         self._log.warning("lost", partitions=[p.partition for p in partitions])
 
     def _forget(self, partitions: list[TopicPartition]) -> dict[int, Commit]:

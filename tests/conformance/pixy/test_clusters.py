@@ -104,9 +104,14 @@ def test_stop_while_kafka_is_away_is_bounded(broker: Broker, tmp_path: Path) -> 
         assert gateway.stop() == 0
 
 
-def test_acks_given_while_kafka_is_away_are_committed_when_it_is_back(broker: Broker) -> None:
+@pytest.mark.parametrize("outlasts_the_session", [False, True])
+def test_acks_given_while_kafka_is_away_are_committed_when_it_is_back(
+    broker: Broker, outlasts_the_session: bool
+) -> None:
     topic = broker.topics.pop()
-    gateway = GatewayThread(kafka=broker.address, drain_seconds=0.0, offsets_commit_interval_ms=50)
+    gateway = GatewayThread(
+        kafka=broker.address, drain_seconds=0.0, offsets_commit_interval_ms=50, session_timeout_ms=6_000
+    )  # fmt: skip
     try:
         gateway.wait_ready()
         for value in numbers(4):
@@ -115,10 +120,12 @@ def test_acks_given_while_kafka_is_away_are_committed_when_it_is_back(broker: Br
         broker.freeze()
         gateway.wait_for_health(HealthCheckResponse.NOT_SERVING)
         gateway.ack(topic, 0, 2)
+        if outlasts_the_session:
+            time.sleep(4.0)
         broker.thaw()
         gateway.wait_ready()
+        assert sorted(gateway.offsets(topic, 1 + outlasts_the_session)) == [1, 3][-1 - outlasts_the_session :]
         until(lambda: committed(broker.address, topic) == (1, "BB."))
-        assert gateway.offsets(topic, 1) == [3]
     finally:
         broker.thaw()
         gateway.stop()

@@ -385,6 +385,7 @@ BAD_LATER = [
     (pb.ConsumeRequest(acks=[span(0, 1, partition=-1)]), "acks[0].partition -1 is negative"),
     (pb.ConsumeRequest(acks=[span(-1, 1)]), "acks[0].first -1 is negative"),
     (pb.ConsumeRequest(acks=[span(5, 4)]), "acks[0].last 4 is below first 5"),
+    (pb.ConsumeRequest(give_backs=[span(0, 0)] * 10_001), "10001 give_backs in a request"),
 ]
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
-from services.gateway.kafka.flow import BATCH_BYTES, MOST_BATCH_RECORDS, Credit, Window
+from services.common.errors import Conflict
+from services.gateway.kafka.consume_stream import ConsumeStream
+from services.gateway.kafka.flow import BATCH_BYTES, MOST_BATCH_RECORDS, MOST_REFUSED, Credit, Window
 from services.gateway.kafka.produce_stream import Numbered, ProduceStream
 from services.gateway.pixy.batches import Batch
-from services.gateway.pixy.offers import Ask
 from services.gateway.pixy.pending import Held
+from services.gateway.pixy.terms import Ask, RefusedAck, Span
 
 
 @pytest.mark.parametrize(
@@ -96,3 +100,27 @@ async def test_failure_comes_behind_the_answers() -> None:
         async for each in stream.answers():
             seen.append(each.batch_id)
     assert seen == [7]
+
+
+class Refuses:
+    """A subscription that refuses every ack."""
+
+    def attach(self, _: object) -> int:
+        return 1
+
+    def ack_spans(self, _: int, spans: Sequence[Span]) -> list[RefusedAck]:
+        return [RefusedAck(span, Conflict("")) for span in spans]
+
+
+async def test_caller_that_takes_no_refusals_is_not_listened_to() -> None:
+    refuses: Any = Refuses()
+    stream = ConsumeStream(refuses, Credit(0, Held()), auto_ack=False)
+    acks = [Span(0, 0, 0)] * (MOST_REFUSED - 1)
+    await stream.request(0, acks, [])
+    second = asyncio.create_task(stream.request(0, acks, []))
+    await settle()
+    assert not second.done()
+    answer = await stream.next()
+    assert answer is not None
+    assert len(answer.refused) == 2 * len(acks)
+    await second

@@ -68,11 +68,12 @@ def test_partition_is_that_of_the_unary_call(shared_gateway: GatewayThread, kafk
 def test_bad_record_among_good_ones_fails_alone(shared_gateway: GatewayThread, kafka_topic: MakeTopic) -> None:
     topic = kafka_topic(1)
     call = ProduceCall(shared_gateway)
-    answer = call.write(topic, *values([b"0", b"x" * 1_100_000, b"2", b"x" * 1_200_000]))
+    answer = call.write(topic, *values([b"0", b"x" * 1_100_000, b"2"]), pb.ProduceRecord(timestamp_ms=-1))
     call.cancel()
     assert (list(answer.partitions), list(answer.offsets)) == ([0, -1, 0, -1], [0, -1, 1, -1])
     assert [(failure.index, failure.code) for failure in answer.failures] == [(1, INVALID), (3, INVALID)]
     assert "1100000 bytes" in answer.failures[0].message
+    assert "timestamp_ms -1" in answer.failures[1].message
 
 
 def test_bad_batch_fails_and_the_stream_goes_on(shared_gateway: GatewayThread, kafka_topic: MakeTopic) -> None:
@@ -175,6 +176,18 @@ def test_stop_answers_what_came_and_ends_the_stream(start_gateway: StartGateway,
     refused = ProduceCall(gateway)
     refused.half_close()
     assert refused.ending()[0] == grpc.StatusCode.UNAVAILABLE
+
+
+def test_batch_of_too_many_records_ends_the_stream_behind_the_answers(
+    shared_gateway: GatewayThread, kafka_topic: MakeTopic
+) -> None:
+    topic = kafka_topic(1)
+    call = ProduceCall(shared_gateway)
+    call.send(topic, *values([b"v"]), batch_id=1)
+    call.send(topic, *values([b""] * 10_001))
+    assert call.answer().batch_id == 1
+    code, text = call.ending()
+    assert (code, "10001 records" in text) == (grpc.StatusCode.INVALID_ARGUMENT, True)
 
 
 def test_request_that_does_not_parse_ends_the_stream(shared_gateway: GatewayThread) -> None:

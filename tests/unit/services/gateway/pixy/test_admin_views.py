@@ -91,7 +91,7 @@ def test_given_metadata_is_kept(text: str, kept: str) -> None:
     assert read_metadata(0, kept)[0] == (text.removesuffix(".") if kept == "BBBC." else text)
 
 
-@pytest.mark.parametrize("text", ["BB. or so", "AB.", "BBBC.x"])
+@pytest.mark.parametrize("text", ["BB. or so", "AB.", "BBBC.x", "IB."])
 def test_metadata_that_would_skip_records_by_accident_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="pass for acks"):
         kept_metadata(0, text, end=5)

@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from services.gateway.pixy.metrics import KEPT_SECONDS, ClusterMetrics, PixyMetrics, lag_of
-from services.gateway.pixy.offers import Progress
+from services.gateway.pixy.terms import Progress
 
 
 class Clock:

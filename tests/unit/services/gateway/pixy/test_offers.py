@@ -1,12 +1,14 @@
-"""Partitions in turn, buffers, and where a partition starts."""
+"""Partitions in turn, buffers, and who may have how much."""
 
 from __future__ import annotations
 
 import pytest
 
 from services.gateway.pixy.acks import AckRules
-from services.gateway.pixy.offers import Ask, Buffer, Delivery, NotAssigned, Offers, Span, Start, start_of
+from services.gateway.pixy.offers import Offers
 from services.gateway.pixy.pending import Held
+from services.gateway.pixy.starts import Start
+from services.gateway.pixy.terms import Ask, Buffer, Delivery, NotAssigned, Span
 
 TIMEOUT = 100
 
@@ -25,28 +27,6 @@ def fetch(into: Offers[str], partition: int, *offsets: int) -> None:
 def take(of: Offers[str], count: int, now_ns: int = 0) -> list[str]:
     found = [delivery for _ in range(count) for delivery in of.take(Ask(), now_ns=now_ns)]
     return [delivery.record for delivery in found]
-
-
-@pytest.mark.parametrize(
-    ("offset", "metadata", "low", "high", "earliest", "start"),
-    [
-        (-1001, "", 3, 9, False, Start(9)),
-        (-1001, "", 3, 9, True, Start(3)),
-        (5, "", 3, 9, False, Start(5, committed=True)),
-        (9, "", 3, 9, False, Start(9, committed=True)),
-        (5, "BB.", 3, 9, False, Start(5, ((6, 7),), committed=True)),
-        (1, "BEBB.", 3, 9, False, Start(3, ((3, 6), (7, 8)))),
-        (1, "BB.", 3, 9, False, Start(3)),
-        (5, "BBX\ufffd", 3, 9, False, Start(5)),
-        (1, "BBX\ufffd", 3, 9, False, Start(3)),
-        # The topic was made anew: everything in it is news to the group.
-        (10, "BB.", 3, 9, False, Start(3)),
-    ],
-)
-def test_start_of_a_partition(offset: int, metadata: str, low: int, high: int, earliest: bool, start: Start) -> None:
-    found = start_of(offset, metadata, low=low, high=high, earliest=earliest)
-    assert (found.offset, found.acked, found.committed) == (start.offset, start.acked, start.committed)
-    assert bool(found.remark) == (offset >= 0 and not start.committed)
 
 
 def test_partitions_take_turns_and_keep_their_order() -> None:
@@ -137,6 +117,53 @@ def test_revoked_partition_is_forgotten() -> None:
     assert (take(of, 2), of.pending, of.partitions) == ([], 0, [1])
     with pytest.raises(NotAssigned, match="partition 0"):
         of.ack(0, 0)
+
+
+def lost_after_acks() -> Offers[str]:
+    """Lost with 1 and 3 acked, while the commit of 1 was on its way."""
+    of = offers(0)
+    fetch(of, 0, 0, 1, 2, 3, 4)
+    take(of, 4)
+    of.ack(0, 1)
+    assert of.commits() == {0: (0, "BB.")}
+    of.ack(0, 3)
+    of.lose(0)
+    assert (of.pending, of.partitions) == (0, [])
+    return of
+
+
+@pytest.mark.parametrize("acked", [(), ((1, 2),)])
+def test_lost_partition_goes_on_with_its_acks_if_kafka_has_one_of_our_commits(acked: tuple[tuple[int, int]]) -> None:
+    of = lost_after_acks()
+    start = of.start(0, Start(0, acked, committed=True), end=9)
+    assert start == Start(0, ((1, 2), (3, 4)))
+    of.assign(0, start)
+    assert of.commits() == {0: (0, "BBBB.")}
+    fetch(of, 0, 0, 1, 2, 3, 4)
+    assert take(of, 4) == ["0:0", "0:2", "0:4"]
+
+
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [
+        (Start(2, committed=True), 9),  # somebody went on
+        (Start(0, ((3, 4),), committed=True), 9),
+        (Start(0, remark="metadata of others"), 9),
+        (Start(0, committed=True), -1),  # the log was cut
+    ],
+)
+def test_lost_partition_starts_at_the_commit_of_others(start: Start, end: int) -> None:
+    of = lost_after_acks()
+    assert of.start(0, start, end=end) == start
+    assert of.start(0, Start(0, committed=True), end=9) == Start(0, committed=True), "it is remembered once"
+
+
+def test_lost_partition_that_was_never_committed_starts_anew() -> None:
+    of = offers()
+    of.assign(0, Start(9))
+    of.lose(0)
+    of.lose(0)
+    assert of.start(0, Start(9), end=9) == Start(9)
 
 
 def test_ack_on_the_way_leaves_alone_what_was_not_offered() -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from confluent_kafka import KafkaError
 from prometheus_client import CollectorRegistry
 
-from services.common.errors import Exhausted, InvalidRequest, NotAllowed, SuiteError, Unavailable
+from services.common.errors import Exhausted, Unavailable
 from services.gateway.config import ClusterConfig, ProduceConfig
 from services.gateway.pixy.batches import Batch
 from services.gateway.pixy.metrics import ClusterMetrics, PixyMetrics
-from services.gateway.pixy.producer import RecordProducer, produce_error
+from services.gateway.pixy.producer import RecordProducer
 from tests.fixtures_kafka import free_ports
 
 
@@ -126,24 +125,3 @@ def test_linger_must_be_shorter_than_the_timeout() -> None:
             ClusterConfig("c", "127.0.0.1:1", produce=ProduceConfig(timeout_seconds=0.001)),
             ClusterMetrics(),
         )
-
-
-@pytest.mark.parametrize(
-    ("code", "error"),
-    [
-        (KafkaError.MSG_SIZE_TOO_LARGE, InvalidRequest),
-        (KafkaError.UNKNOWN_TOPIC_OR_PART, InvalidRequest),
-        (KafkaError._UNKNOWN_TOPIC, InvalidRequest),
-        (KafkaError.TOPIC_EXCEPTION, InvalidRequest),
-        (KafkaError.INVALID_RECORD, InvalidRequest),
-        (KafkaError._QUEUE_FULL, Exhausted),
-        (KafkaError.TOPIC_AUTHORIZATION_FAILED, NotAllowed),
-        (KafkaError._MSG_TIMED_OUT, Unavailable),
-        (KafkaError._PURGE_INFLIGHT, Unavailable),
-        (KafkaError._FATAL, Unavailable),
-        (KafkaError.NOT_ENOUGH_REPLICAS, Unavailable),
-        (KafkaError.UNKNOWN, SuiteError),
-    ],
-)
-def test_failed_produce_has_a_status(code: int, error: type[SuiteError]) -> None:
-    assert type(produce_error(KafkaError(code), "t", 7)) is error

@@ -11,8 +11,9 @@ from confluent_kafka import KafkaError, KafkaException
 from services.common.errors import Conflict, Unavailable
 from services.gateway.pixy import set_offsets as module
 from services.gateway.pixy.admin_views import GroupView, MemberView
-from services.gateway.pixy.offers import Commit, NotAssigned
 from services.gateway.pixy.set_offsets import set_offsets
+from services.gateway.pixy.starts import Commit
+from services.gateway.pixy.terms import NotAssigned
 
 WANTED = {0: (5, ""), 1: (6, "note")}
 CHANGING = GroupView("g", settled=False)

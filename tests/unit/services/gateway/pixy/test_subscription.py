@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from services.gateway.clusters import ClusterConfig, ConsumeConfig
+from services.gateway.pixy.callers import Deliveries
 from services.gateway.pixy.metrics import ClusterMetrics
-from services.gateway.pixy.offers import Ask, Span, Start
-from services.gateway.pixy.subscription import Deliveries, Subscription
+from services.gateway.pixy.starts import Start
+from services.gateway.pixy.subscription import Subscription
+from services.gateway.pixy.terms import Ask, Span
 
 WAIT_SECONDS = 30.0
 

@@ -11,7 +11,8 @@ import pytest
 from services.common.errors import SuiteError, Unavailable
 from services.gateway.config import ClusterConfig, ConsumeConfig
 from services.gateway.pixy.acks import AckRules
-from services.gateway.pixy.offers import Ask, Buffer, NotAssigned, Offers
+from services.gateway.pixy.offers import Offers
+from services.gateway.pixy.terms import Ask, Buffer, NotAssigned
 from services.gateway.pixy.topic_reader import Record, TopicReader
 from tests.fixtures_gateway import WAIT_SECONDS
 
