@@ -57,6 +57,11 @@ class FakeGateway(pixy_rpc.KafkaPixyServicer):
     def __post_init__(self) -> None:
         self.gate.set()
 
+    async def _not_asked(self, request: Any, context: Any) -> Any:
+        raise NotImplementedError
+
+    GetOffsets = SetOffsets = ListTopics = ListConsumers = GetTopicMetadata = _not_asked
+
     async def Produce(self, request: pixy_pb.ProdRq, context: Any) -> pixy_pb.ProdRs:
         assert (request.cluster, request.topic, request.async_mode, request.key_undefined) == (
             "", "dexorder.ohlc", False, False,
