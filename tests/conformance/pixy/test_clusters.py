@@ -89,6 +89,21 @@ def test_async_records_that_were_accepted_are_written_when_kafka_is_back(broker:
     assert [message.value() for message in records(broker.address, topic)] == [b"first", *accepted]
 
 
+def test_full_queue_refuses_sync_records_too(broker: Broker) -> None:
+    topic = broker.topics.pop()
+    gateway = GatewayThread(kafka=broker.address, drain_seconds=0.0, produce_queue_messages=1)
+    try:
+        gateway.wait_ready().stub.Produce(pb.ProdRq(topic=topic))
+        broker.freeze()
+        calls = [gateway.stub.Produce.future(pb.ProdRq(topic=topic)) for _ in range(2)]
+        until(lambda: any(call.done() for call in calls))
+        broker.thaw()
+        assert {call.code() for call in calls} == {grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED}
+    finally:
+        broker.thaw()
+        gateway.stop()
+
+
 def test_stop_while_kafka_is_away_is_bounded(broker: Broker, tmp_path: Path) -> None:
     topic = broker.topics.pop()
     with GatewayProcess(tmp_path, broker.address, drain_seconds=1.0, ack_timeout_seconds=600) as gateway:
