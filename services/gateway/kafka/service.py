@@ -14,7 +14,7 @@ from services.common.streams import beside, until
 from services.gateway.kafka.consume_stream import Answer, ConsumeStream
 from services.gateway.kafka.flow import BATCH_BYTES, MOST_PRODUCE_RECORDS, MOST_RANGES, Credit, Window
 from services.gateway.kafka.produce_stream import Numbered, ProduceStream
-from services.gateway.pixy.batches import Batch, NewRecord
+from services.gateway.pixy.batches import Batch, Headers, NewRecord
 from services.gateway.pixy.cluster import Cluster
 from services.gateway.pixy.names import group_name, topic_name
 from services.gateway.pixy.pending import Held
@@ -145,7 +145,10 @@ def _numbered(request: pb.ProduceRequest) -> Numbered:
     for record in request.records:
         key = record.key if record.HasField("key") else None
         value = record.value if record.HasField("value") else None
-        headers = [(header.key, header.value) for header in record.headers] if record.headers else None
+        headers: Headers | None = None
+        if record.headers:
+            headers = [(header.key, header.value) for header in record.headers]
+            size += sum(len(header.key) + len(header.value) for header in record.headers)
         records.append((key, value, headers, record.timestamp_ms))
         size += len(value or b"") + len(key or b"")
     return Numbered(request.batch_id, Batch(request.topic, records), size)

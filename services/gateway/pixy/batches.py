@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from services.common.errors import SuiteError
 
-NewRecord = tuple[bytes | None, bytes | None, Sequence[tuple[str, bytes]] | None, int]
+Headers = list[tuple[str, str | bytes | None]]
+NewRecord = tuple[bytes | None, bytes | None, Headers | None, int]
 """Key, value, headers, milliseconds since the epoch; None for no key, a null value, no headers; 0 for now."""
 
 

@@ -101,7 +101,7 @@ class RecordProducer:
         except KafkaException as error:
             raise produce_error(error.args[0], topic, len(value)) from error
         self._metrics.writes(topic, "async" if future is None else "sync")
-        self._queued_one(waited_for=future is not None)
+        self._queued(1, waited_for=future is not None)
 
     async def write(self, batch: Batch) -> None:
         """Queue a batch, waiting while the queue is full; ``batch.done`` tells when it is known what became of it.
@@ -121,41 +121,38 @@ class RecordProducer:
 
     def _fill(self, batch: Batch) -> bool:
         """Queue some more of it; False when the queue is full."""
-        for index in range(batch.next, min(batch.next + _AT_ONCE, len(batch.records))):
-            if self._unreported >= self._stream_share:
-                return False
+        produce, topic, report, turns = self._producer.produce, batch.topic, self._report_of, self._turns
+        begin, queued = batch.next, 0
+        end = min(len(batch.records), begin + _AT_ONCE, begin + self._stream_share - self._unreported)
+        for index in range(begin, end):
+            key, value, headers, timestamp_ms = batch.records[index]
             try:
-                self._queue_of(batch, index)
+                if timestamp_ms < 0:  # Kafka would store it
+                    raise InvalidRequest(f"timestamp_ms {timestamp_ms} is negative")
+                produce(
+                    topic, value, key, -1 if turns is None else turns.next(topic),
+                    on_delivery=partial(report, batch, index), timestamp=timestamp_ms, headers=headers,
+                )  # fmt: skip
+                queued += 1
             except BufferError:
-                if self._unreported:
-                    return False
+                if self._unreported or queued:
+                    end = index
+                    break
                 batch.failures.append((index, Exhausted("the record is larger than the queue to Kafka")))
             except KafkaException as error:
-                reason = produce_error(error.args[0], batch.topic, batch.value_bytes(index))
+                reason = produce_error(error.args[0], topic, batch.value_bytes(index))
                 batch.failures.append((index, reason))
             except SuiteError as error:
                 batch.failures.append((index, error))
-            else:
-                batch.queued += 1
-                self._queued_one(waited_for=True)
-            batch.next = index + 1
-        return True
+        batch.next = max(begin, end)
+        batch.queued += queued
+        self._queued(queued, waited_for=True)
+        return batch.next > begin
 
-    def _queue_of(self, batch: Batch, index: int) -> None:
-        key, value, headers, timestamp_ms = batch.records[index]
-        if timestamp_ms < 0:  # Kafka would store it
-            raise InvalidRequest(f"timestamp_ms {timestamp_ms} is negative")
-        partition = -1 if self._turns is None else self._turns.next(batch.topic)
-        report = partial(self._report_of, batch, index)
-        self._producer.produce(
-            batch.topic, value, key, partition,
-            on_delivery=report, timestamp=timestamp_ms, headers=list(headers) if headers else None,
-        )  # fmt: skip
-
-    def _queued_one(self, *, waited_for: bool) -> None:
-        self._unreported += 1
+    def _queued(self, count: int, *, waited_for: bool) -> None:
+        self._unreported += count
         if self._lingers and waited_for:
-            self._sync_queued += 1
+            self._sync_queued += count
             self._sync_came.set()
 
     def _finish(self, batch: Batch) -> None:

@@ -13,7 +13,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 
 from services.gen.dexorder.kafka.v1 import kafka_service_pb2 as pb
 from services.gen.kafkapixy import kafkapixy_pb2 as pixy_pb
-from tests.fixtures_gateway import GatewayThread, MakeTopic, StartGateway, Write, committed, until
+from tests.fixtures_gateway import WAIT_SECONDS, GatewayThread, MakeTopic, StartGateway, Write, committed, until
 from tests.unit.services.gateway.kafka.calls import ConsumeCall, Place, ProduceCall, span
 
 pytestmark = pytest.mark.kafka
@@ -324,6 +324,54 @@ def test_partition_that_went_to_another_gateway_refuses_the_ack_and_comes_there(
     assert not call.refused
     call.cancel()
     other.cancel()
+
+
+def test_gateway_that_stops_hands_its_partitions_over_without_a_loss_or_a_copy(
+    start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write
+) -> None:
+    topic = kafka_topic(4)
+    gateways = [start_gateway(drain_seconds=20) for _ in range(2)]
+    calls = [ConsumeCall(gateway, topic, credit=50) for gateway in gateways]
+    found: list[list[Place]] = [[], []]
+
+    def stream(number: int) -> None:
+        call = calls[number]
+        try:
+            for batch in call.batches():
+                places = [(batch.partition, record.offset) for record in batch.records]
+                found[number] += places
+                call.ack((places[0][1], places[-1][1]), partition=batch.partition, credit=len(places))
+        except grpc.RpcError:
+            return
+
+    threads = [threading.Thread(target=stream, args=(n,)) for n in range(2)]
+    for thread in threads:
+        thread.start()
+    rounds = 0
+
+    def write_round() -> None:
+        nonlocal rounds
+        for partition in range(4):
+            write(topic, *numbers(5), partition=partition)
+        rounds += 1
+
+    try:
+        while not all(found):  # until each of them owns something
+            assert rounds < 500
+            write_round()
+            until(lambda: sum(map(len, found)) >= 20 * rounds)
+        write_round()
+        gateways[1].begin_stop()
+        write_round()
+        threads[1].join(WAIT_SECONDS)
+        assert calls[1].call.code() == grpc.StatusCode.UNAVAILABLE
+        until(lambda: sum(map(len, found)) >= 20 * rounds)
+    finally:
+        for call in calls:
+            call.cancel()
+        for thread in threads:
+            thread.join()
+    assert sorted(found[0] + found[1]) == [(p, n) for p in range(4) for n in range(5 * rounds)]
 
 
 def test_idle_stream_keeps_the_group(start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write) -> None:
