@@ -81,7 +81,7 @@ class Fleet:
         self._kafka, self._folder = kafka, folder
         self._settings = {
             "session_timeout_ms": SESSION_TIMEOUT_MS, "offsets_commit_interval_ms": COMMIT_MS,
-            "long_polling_timeout_ms": 500, "subscription_timeout_seconds": 3.0, "drain_seconds": 60.0,
+            "long_polling_timeout_ms": 500, "subscription_timeout_seconds": 1.0, "drain_seconds": 60.0,
             **settings,
         }  # fmt: skip
         self.topic = create_topic(kafka, PARTITIONS)
