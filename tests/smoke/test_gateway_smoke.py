@@ -62,7 +62,8 @@ def consume(gateway: GatewayProcess, topic: str, count: int) -> list[pb.ConsRs]:
 
 
 def test_kafka_is_away_for_ten_seconds(broker: ControlledKafka, tmp_path: Path) -> None:
-    with Fleet(broker.address, tmp_path, writes=False) as fleet, gateway_life.writing(fleet) as writers:
+    patient = Fleet(broker.address, tmp_path, writes=False, subscription_timeout_seconds=60)
+    with patient as fleet, gateway_life.writing(fleet) as writers:
         gateway_life.outage(fleet, writers, stop=broker.freeze, start=broker.thaw, seconds=10)
         writers.stop()
         fleet.finish()

@@ -73,7 +73,7 @@ class Outage:
     not_serving: float
     serving: float
     again: float
-    """From its return until every gateway had taken a new record and all of them were read."""
+    """From its return until every caller had a new record accepted and all sync ones were read."""
     refused: int
     """Calls of Produce that ended with UNAVAILABLE or RESOURCE_EXHAUSTED."""
 
@@ -153,7 +153,8 @@ def outage(
         back_s = start()
         until(lambda: all(map(health.serving, names)), PATIENCE_S, fleet.tails)
         writers.wait_for_each(fleet.tails)
-        fleet.catch_up()
+        written = writers.accepted(async_mode=False)
+        until(lambda: written <= fleet.ledger.reads.keys(), PATIENCE_S, fleet.tails)
         again_s = time.monotonic()
     for member in fleet.members:
         fleet.ledger.no_commits(member, NoCommits(stopped_s, again_s))

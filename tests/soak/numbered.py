@@ -159,7 +159,8 @@ class Ledger:
     def fail_if_wrong(self) -> None:
         """Nothing skipped, nothing twice in Kafka, nothing read again that was acked in time, no odd answer."""
         assert self.written, "nothing was written"
-        assert not self.skipped(), f"skipped: {self.skipped()[:20]}"
+        skipped = self.skipped()
+        assert not skipped, f"{len(skipped)} skipped: {skipped[:20]}"
         assert not self.doubled(), f"twice in Kafka: {self.doubled()[:20]}"
         wrong = self.repeats().wrong
         assert not wrong, f"read again although acked: {[(n, self.reads[n]) for n in wrong[:5]]}"
