@@ -37,8 +37,8 @@ check: setup  ## Lint, types, protos.
 test: setup  ## All tests but the whole-suite ones; real Kafka and Spark, one of each.
 	$(PY) -m pytest -m "not smoke and not soak"
 
-smoke: setup  ## The whole suite as processes; every part killed once.
-	$(PY) -m pytest -m smoke tests/smoke tests/production
+smoke: setup  ## The whole suite as processes, every part killed once; gateways that come, go and are killed.
+	$(PY) -m pytest -m smoke tests/smoke tests/production tests/conformance
 
 soak: setup  ## Long campaigns; results under bench/results.
 	$(PY) -m pytest -s -m soak tests/soak tests/production

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -37,8 +35,6 @@ class Cluster:
 
     Attributes:
         failure: Why the cluster can't be used; None while it answers and has the configured topics.
-        producer: For records whose callers wait; they are told when the produce timeout is over.
-        async_producer: For records that were answered with OK: however long Kafka is away, they are written.
     """
 
     def __init__(self, config: ClusterConfig, metrics: PixyMetrics) -> None:
@@ -53,8 +49,6 @@ class Cluster:
         self._asking = asyncio.Lock()
         own = metrics.cluster(config.name)
         self.producer = RecordProducer(config, own, self._partition_count)
-        patient = replace(config, produce=replace(config.produce, timeout_seconds=math.inf))
-        self.async_producer = RecordProducer(patient, own, self._partition_count)
         self.consumers = Consumers(config, own)
         self._log_ends = own.log_end = LogEnds(
             self._admin, read_committed=config.consume.isolation_level == "read_committed"
@@ -63,7 +57,6 @@ class Cluster:
     def start(self) -> None:
         """Take requests; the cluster need not be there yet."""
         self.producer.start()
-        self.async_producer.start()
 
     async def watch(self) -> None:
         """Ask the cluster for its topics now and then, creating the configured ones that are missing. Never returns."""
@@ -160,10 +153,7 @@ class Cluster:
     async def drain(self, timeout_seconds: float) -> None:
         """Wait for acks of what was handed out, write what was accepted, commit and leave the groups."""
         own = self.config.produce.shutdown_seconds
-        flush_seconds = timeout_seconds if own is None else own
         await asyncio.gather(
-            self.consumers.drain(timeout_seconds),
-            self.producer.close(flush_seconds),
-            self.async_producer.close(flush_seconds),
+            self.consumers.drain(timeout_seconds), self.producer.close(timeout_seconds if own is None else own)
         )
         await self.consumers.close(_CLOSE_SECONDS)

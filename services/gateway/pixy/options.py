@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from services.common.kafka import LIBRDKAFKA_LOG
@@ -41,7 +40,7 @@ def producer_options(config: ClusterConfig) -> dict[str, Any]:
         "sticky.partitioning.linger.ms": 0,
         "linger.ms": rules.linger_ms,
         "compression.codec": rules.compression,
-        "delivery.timeout.ms": _timeout_ms(rules.timeout_seconds),
+        "delivery.timeout.ms": max(1, int(rules.timeout_seconds * 1_000)),
         "message.max.bytes": rules.max_bytes,
         "queue.buffering.max.messages": rules.queue_messages,
         "queue.buffering.max.kbytes": rules.queue_kbytes,
@@ -54,15 +53,9 @@ def producer_options(config: ClusterConfig) -> dict[str, Any]:
         "retry.backoff.max.ms": max(1_000, rules.retry_backoff_ms or 0),
         **config.options,
     }  # fmt: skip
-    timeout_ms = float(options["delivery.timeout.ms"]) or math.inf
-    if float(options["linger.ms"]) >= timeout_ms:
+    if float(options["linger.ms"]) >= float(options["delivery.timeout.ms"]):
         raise ValueError("produce_timeout_seconds is not longer than produce_linger_ms")
     return options
-
-
-def _timeout_ms(seconds: float) -> int:
-    """librdkafka's 0 is for ever."""
-    return 0 if math.isinf(seconds) else max(1, int(seconds * 1_000))
 
 
 def _delivery(rules: ProduceConfig) -> dict[str, Any]:

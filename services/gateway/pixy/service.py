@@ -54,7 +54,7 @@ class KafkaPixy(rpc.KafkaPixyServicer):
         if request.async_mode:
             if cluster.failure:
                 raise Unavailable(cluster.failure)  # or we might promise what we can't keep
-            cluster.async_producer.post(topic, key, request.message, headers)
+            cluster.producer.post(topic, key, request.message, headers)
             return _QUEUED
         partition, offset = await cluster.producer.send(topic, key, request.message, headers)
         return pb.ProdRs(partition=partition, offset=offset)

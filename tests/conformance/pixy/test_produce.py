@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from services.gen.kafkapixy import kafkapixy_pb2 as pb
-from tests.fixtures_gateway import GatewayThread, MakeTopic, StartGateway, numbers, records, until
+from tests.fixtures_gateway import GatewayThread, MakeTopic, StartGateway, numbers, records, refusal, until
 from tests.gateway_process import StartProcess
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
@@ -81,6 +81,14 @@ def test_full_queue_is_refused_and_what_was_accepted_is_written_in_order(
     assert len(accepted) > 5
     gateway.stop()
     assert [m.value() for m in records(kafka, topic)] == accepted
+
+
+def test_full_queue_refuses_sync_records_too(start_gateway: StartGateway, kafka_topic: MakeTopic) -> None:
+    topic = kafka_topic(1)
+    gateway = start_gateway(produce_queue_messages=1, produce_linger_ms=600_000, produce_timeout_seconds=1_000)
+    gateway.stub.Produce(pb.ProdRq(topic=topic, async_mode=True))
+    refused = refusal(lambda: gateway.stub.Produce(pb.ProdRq(topic=topic)))
+    assert refused[0] == grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 def test_sigterm_writes_what_was_accepted(kafka: str, start_process: StartProcess, kafka_topic: MakeTopic) -> None:

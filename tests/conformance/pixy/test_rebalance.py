@@ -10,7 +10,7 @@ import pytest
 from tests.fixtures_gateway import MakeTopic, StartGateway, Write, numbers, refusal
 from tests.soak.fleet import Fleet
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.smoke, pytest.mark.kafka, pytest.mark.timeout(600)]
 
 
 def test_three_gateways_join_and_leave(kafka: str, tmp_path: Path) -> None:
