@@ -15,6 +15,8 @@ from tests.soak.fleet import PATIENCE_S, Fleet
 from tests.soak.numbered import NoCommits, PixyWriter
 from tests.soak.watching import HealthLog
 
+AROUND = 30
+"""Records that every caller writes before Kafka goes away, and again when it is back."""
 FEWEST, MOST = 2, 4
 """Gateways of the group that are asked at the same time."""
 NOT_SERVING_S, SERVING_S = 5, 15
@@ -105,11 +107,11 @@ class Writers:
         """Calls that were not answered with OK."""
         return sum(writer.refused for writer in self.all)
 
-    def wait_for_each(self, explain: Callable[[], str]) -> None:
-        """Until each of them has had one more record accepted."""
-        before = [len(writer.accepted) for writer in self.all]
+    def wait_for_each(self, more: int, explain: Callable[[], str]) -> None:
+        """Until each of them has had so many more records accepted."""
+        wanted = [len(writer.accepted) + more for writer in self.all]
         until(
-            lambda: all(len(w.accepted) > count for w, count in zip(self.all, before, strict=True)),
+            lambda: all(len(w.accepted) >= count for w, count in zip(self.all, wanted, strict=True)),
             PATIENCE_S, explain,
         )  # fmt: skip
 
@@ -143,7 +145,7 @@ def outage(
     """
     names = tuple(fleet.names)
     refused = writers.refused
-    writers.wait_for_each(fleet.tails)
+    writers.wait_for_each(AROUND, fleet.tails)
     with HealthLog(fleet, names) as health:
         until(lambda: all(map(health.serving, names)), PATIENCE_S, fleet.tails)
         stop()
@@ -152,10 +154,11 @@ def outage(
         time.sleep(max(0.0, seconds - (time.monotonic() - stopped_s)))
         back_s = start()
         until(lambda: all(map(health.serving, names)), PATIENCE_S, fleet.tails)
-        writers.wait_for_each(fleet.tails)
+        writers.wait_for_each(1, fleet.tails)
         written = writers.accepted(async_mode=False)
         until(lambda: written <= fleet.ledger.reads.keys(), PATIENCE_S, fleet.tails)
         again_s = time.monotonic()
+        writers.wait_for_each(AROUND, fleet.tails)
     for member in fleet.members:
         fleet.ledger.no_commits(member, NoCommits(stopped_s, again_s))
     return Outage(
