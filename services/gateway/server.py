@@ -17,7 +17,7 @@ from services.common.lifecycle import RunningServer, grpc_server, stop_signal
 from services.gateway.config import GatewaySettings
 from services.gateway.kafka import service as kafka
 from services.gateway.kafka.service import KafkaService
-from services.gateway.pixy.cluster import Cluster
+from services.gateway.pixy.cluster import Cluster, Clusters
 from services.gateway.pixy.metrics import PixyMetrics
 from services.gateway.pixy.service import NAME, KafkaPixy
 from services.gateway.pixy.trouble import reason
@@ -38,7 +38,8 @@ async def gateway(settings: GatewaySettings) -> AsyncIterator[RunningServer]:
     """
     registry = CollectorRegistry()
     clusters = _clusters(settings, PixyMetrics(registry))
-    service, streams = KafkaPixy(clusters), KafkaService(clusters)
+    served = Clusters(clusters)
+    service, streams = KafkaPixy(served), KafkaService(served)
     # Each cluster that does not answer keeps a thread, at the stop two; those that do must not wait for them.
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_THREADS + _THREADS * len(clusters)))
     sockets = [f"unix:{settings.unix}"] if settings.unix else []

@@ -15,7 +15,7 @@ from services.gateway.kafka.consume_stream import Answer, ConsumeStream
 from services.gateway.kafka.flow import BATCH_BYTES, MOST_PRODUCE_RECORDS, MOST_RANGES, Credit, Window
 from services.gateway.kafka.produce_stream import Numbered, ProduceStream
 from services.gateway.pixy.batches import Batch, Headers, NewRecord
-from services.gateway.pixy.cluster import Cluster
+from services.gateway.pixy.cluster import Clusters
 from services.gateway.pixy.names import group_name, topic_name
 from services.gateway.pixy.pending import Held
 from services.gateway.pixy.terms import RefusedAck, Span
@@ -28,15 +28,10 @@ NAME = pb.DESCRIPTOR.services_by_name["KafkaService"].full_name
 
 
 class KafkaService(rpc.KafkaServiceServicer):
-    """Serves one or more clusters; made on the event loop that serves.
+    """Serves one or more clusters; made on the event loop that serves."""
 
-    Args:
-        clusters: The first one is meant by an empty name.
-    """
-
-    def __init__(self, clusters: Sequence[Cluster]) -> None:
-        self._clusters = {cluster.config.name: cluster for cluster in clusters}
-        self._default = clusters[0]
+    def __init__(self, clusters: Clusters) -> None:
+        self._clusters = clusters
         self._stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def stop_taking(self) -> None:
@@ -54,7 +49,7 @@ class KafkaService(rpc.KafkaServiceServicer):
     ) -> AsyncIterator[pb.ProduceResponse]:
         """Write batches; each is answered when it is known what became of its records."""
         self._refuse_if_stopping()
-        rules = self._default.config.produce
+        rules = self._clusters.default.config.produce
         stream = ProduceStream(Window(rules.stream_records, rules.stream_kbytes * 1024))
         async with beside(self._write_all(request_iterator, stream)):
             async for numbered in stream.answers():
@@ -75,7 +70,7 @@ class KafkaService(rpc.KafkaServiceServicer):
 
     async def _write(self, cluster_name: str, batch: Batch) -> None:
         try:
-            cluster, topic = self._cluster(cluster_name), topic_name(batch.topic)
+            cluster, topic = self._clusters.named(cluster_name), topic_name(batch.topic)
             if not await cluster.has_topic(topic):
                 raise InvalidRequest(f"topic {topic!r} does not exist")
         except SuiteError as error:
@@ -110,7 +105,7 @@ class KafkaService(rpc.KafkaServiceServicer):
         if not request.HasField("start"):
             raise InvalidRequest("start is missing in the first request")
         start = request.start
-        cluster = self._cluster(start.cluster)
+        cluster = self._clusters.named(start.cluster)
         self._refuse_if_stopping()
         cluster.consumers.refuse_if_disabled()
         group, topic = group_name(start.group), topic_name(start.topic)
@@ -123,14 +118,6 @@ class KafkaService(rpc.KafkaServiceServicer):
         return ConsumeStream(cluster.consumers.subscription(group, topic), credit, auto_ack=start.auto_ack)
 
     # ---- both
-
-    def _cluster(self, name: str) -> Cluster:
-        if not name:
-            return self._default
-        try:
-            return self._clusters[name]
-        except KeyError:
-            raise InvalidRequest(f"cluster {name!r} is not configured") from None
 
     def _refuse_if_stopping(self) -> None:
         if self._stopping.done():

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from services.common.errors import Unavailable
+from services.common.errors import InvalidRequest, Unavailable
 from services.gateway.config import ClusterConfig
 from services.gateway.pixy.admin import Admin
 from services.gateway.pixy.admin_views import WantedOffset, check_wanted, commits_of
@@ -157,3 +157,31 @@ class Cluster:
             self.consumers.drain(timeout_seconds), self.producer.close(timeout_seconds if own is None else own)
         )
         await self.consumers.close(_CLOSE_SECONDS)
+
+
+class Clusters:
+    """The clusters that a gateway serves; iterates over them.
+
+    Args:
+        clusters: At least one; the first is meant by an empty name.
+    """
+
+    def __init__(self, clusters: Sequence[Cluster]) -> None:
+        self.default = clusters[0]
+        self._by_name = {cluster.config.name: cluster for cluster in clusters}
+
+    def __iter__(self) -> Iterator[Cluster]:
+        return iter(self._by_name.values())
+
+    def named(self, name: str) -> Cluster:
+        """The cluster that a request means.
+
+        Raises:
+            InvalidRequest: There is none of that name.
+        """
+        if not name:
+            return self.default
+        try:
+            return self._by_name[name]
+        except KeyError:
+            raise InvalidRequest(f"cluster {name!r} is not configured") from None

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import grpc
 
 from services.common.errors import InvalidRequest, NotFound, Unavailable
 from services.gateway.pixy.admin_views import OffsetsView, TopicView, WantedOffset
-from services.gateway.pixy.cluster import Cluster
+from services.gateway.pixy.cluster import Clusters
 from services.gateway.pixy.names import group_name, topic_name
 from services.gateway.pixy.subscription import Subscription
 from services.gateway.pixy.terms import Delivery, NotAssigned
@@ -25,26 +25,21 @@ _CONFIG_VERSION = 1
 
 
 class KafkaPixy(rpc.KafkaPixyServicer):
-    """Serves one or more clusters.
+    """Serves one or more clusters."""
 
-    Args:
-        clusters: The first one is meant by an empty name.
-    """
-
-    def __init__(self, clusters: Sequence[Cluster]) -> None:
-        self._clusters = {cluster.config.name: cluster for cluster in clusters}
-        self._default = clusters[0]
+    def __init__(self, clusters: Clusters) -> None:
+        self._clusters = clusters
         self._stopping = False
 
     def stop_taking(self) -> None:
         """Refuse what produces, consumes or sets offsets from now on; calls that wait for a record end."""
         self._stopping = True
-        for cluster in self._clusters.values():
+        for cluster in self._clusters:
             cluster.consumers.stop_taking()
 
     async def Produce(self, request: pb.ProdRq, context: Context) -> pb.ProdRs:  # noqa: N802
         """Write one record; sync answers when Kafka has it, async when it is queued."""
-        cluster = self._cluster(request.cluster)
+        cluster = self._clusters.named(request.cluster)
         self._refuse_if_stopping()
         topic = request.topic
         if not cluster.knows(topic) and not await cluster.has_topic(topic_name(topic)):
@@ -61,7 +56,7 @@ class KafkaPixy(rpc.KafkaPixyServicer):
 
     async def ConsumeNAck(self, request: pb.ConsNAckRq, context: Context) -> pb.ConsRs:  # noqa: N802
         """Ack an earlier record if asked to, then wait for the next one; NOT_FOUND when the long poll is over."""
-        cluster = self._cluster(request.cluster)
+        cluster = self._clusters.named(request.cluster)
         self._refuse_if_stopping()
         cluster.consumers.refuse_if_disabled()
         group, topic = group_name(request.group), request.topic
@@ -87,7 +82,7 @@ class KafkaPixy(rpc.KafkaPixyServicer):
 
     async def Ack(self, request: pb.AckRq, context: Context) -> pb.AckRs:  # noqa: N802
         """Ack one record that this gateway handed out."""
-        cluster = self._cluster(request.cluster)
+        cluster = self._clusters.named(request.cluster)
         group, topic = group_name(request.group), topic_name(request.topic)
         _check_place("partition", request.partition, "offset", request.offset)
         cluster.consumers.subscribed(group, topic).ack(request.partition, request.offset)
@@ -95,7 +90,7 @@ class KafkaPixy(rpc.KafkaPixyServicer):
 
     async def GetOffsets(self, request: pb.GetOffsetsRq, context: Context) -> pb.GetOffsetsRs:  # noqa: N802
         """How far a group is in every partition of a topic."""
-        cluster = self._cluster(request.cluster)
+        cluster = self._clusters.named(request.cluster)
         group, topic = group_name(request.group), topic_name(request.topic)
         async with cluster.admin.call():
             found = await cluster.admin.offsets(group, topic)
@@ -103,7 +98,7 @@ class KafkaPixy(rpc.KafkaPixyServicer):
 
     async def SetOffsets(self, request: pb.SetOffsetsRq, context: Context) -> pb.SetOffsetsRs:  # noqa: N802
         """Set a group's commits in a topic, all that are given or none."""
-        cluster = self._cluster(request.cluster)
+        cluster = self._clusters.named(request.cluster)
         self._refuse_if_stopping()
         group, topic = group_name(request.group), topic_name(request.topic)
         wanted = [WantedOffset(each.partition, each.offset, each.metadata) for each in request.offsets]
@@ -112,7 +107,7 @@ class KafkaPixy(rpc.KafkaPixyServicer):
 
     async def ListTopics(self, request: pb.ListTopicRq, context: Context) -> pb.ListTopicRs:  # noqa: N802
         """All topics."""
-        cluster = self._cluster(request.cluster)
+        cluster = self._clusters.named(request.cluster)
         async with cluster.admin.call():
             found = await cluster.admin.topics()
         return pb.ListTopicRs(
@@ -123,7 +118,7 @@ class KafkaPixy(rpc.KafkaPixyServicer):
 
     async def GetTopicMetadata(self, request: pb.GetTopicMetadataRq, context: Context) -> pb.GetTopicMetadataRs:  # noqa: N802
         """One topic."""
-        cluster = self._cluster(request.cluster)
+        cluster = self._clusters.named(request.cluster)
         name = topic_name(request.topic)
         async with cluster.admin.call():
             found = await cluster.admin.topic(name)
@@ -131,20 +126,12 @@ class KafkaPixy(rpc.KafkaPixyServicer):
 
     async def ListConsumers(self, request: pb.ListConsumersRq, context: Context) -> pb.ListConsumersRs:  # noqa: N802
         """Who reads which partitions of a topic; NOT_FOUND for a group that reads none."""
-        cluster = self._cluster(request.cluster)
+        cluster = self._clusters.named(request.cluster)
         group = group_name(request.group) if request.group else ""
         topic = topic_name(request.topic)
         async with cluster.admin.call():
             found = await cluster.admin.consumers(topic, group)
         return pb.ListConsumersRs(groups={name: _group_answer(consumers) for name, consumers in found.items()})
-
-    def _cluster(self, name: str) -> Cluster:
-        if not name:
-            return self._default
-        try:
-            return self._clusters[name]
-        except KeyError:
-            raise InvalidRequest(f"cluster {name!r} is not configured") from None
 
     def _refuse_if_stopping(self) -> None:
         if self._stopping:
