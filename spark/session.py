@@ -66,7 +66,7 @@ def session_conf(settings: SparkSettings, scratch: str) -> dict[str, str]:
 def _java_options(scratch: str) -> list[str]:
     return [
         "-Duser.timezone=UTC",
-        # Pauses do not matter to batches, and Java's usual collector takes a quarter more CPU while a driver starts.
+        # Pauses do not matter to batches, and Java's usual collector takes more CPU while a driver starts.
         "-XX:+UseParallelGC",
         "-Xss4m",
         f"-Dderby.system.home={scratch}",
