@@ -73,6 +73,8 @@ class KafkaService(rpc.KafkaServiceServicer):
             cluster, topic = self._clusters.named(cluster_name), topic_name(batch.topic)
             if not await cluster.has_topic(topic):
                 raise InvalidRequest(f"topic {topic!r} does not exist")
+            if cluster.failure:
+                raise Unavailable(cluster.failure)
         except SuiteError as error:
             batch.fail_the_rest(error)
             batch.finish_if_settled()

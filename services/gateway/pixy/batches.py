@@ -27,6 +27,7 @@ class Batch:
         reported: Of these, the ones of which it is known what became of them; counted in the producer's thread.
         settled: Of these, the ones of which the event loop knows it.
         touched: Whether the producer's thread has something to tell.
+        expired: Whether it was answered before all was known; what is reported later tells nobody anything.
     """
 
     def __init__(self, topic: str, records: Sequence[NewRecord]) -> None:
@@ -35,7 +36,7 @@ class Batch:
         self.failures: list[tuple[int, SuiteError]] = []
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.next = self.queued = self.reported = self.settled = 0
-        self.touched = False
+        self.touched = self.expired = False
 
     @property
     def is_queued(self) -> bool:
@@ -51,11 +52,25 @@ class Batch:
         self.failures += [(index, reason) for index in range(self.next, len(self.records))]
         self.next = len(self.records)
 
+    def expire(self, reason: SuiteError) -> bool:
+        """Whether just now what is not known yet counts as failed."""
+        if self.done.done():
+            return False
+        self.expired = True
+        self.fail_the_rest(reason)
+        known = {index for index, _ in self.failures}
+        self.failures += [(i, reason) for i, place in enumerate(self.partitions) if place < 0 and i not in known]
+        self._finish()
+        return True
+
     def finish_if_settled(self) -> bool:
         """Whether just now it became known what became of all of it."""
         # The future of a stream that went away is cancelled.
         if not self.is_queued or self.settled < self.queued or self.done.done():
             return False
+        self._finish()
+        return True
+
+    def _finish(self) -> None:
         self.failures.sort(key=lambda failure: failure[0])
         self.done.set_result(None)
-        return True

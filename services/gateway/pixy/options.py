@@ -27,6 +27,8 @@ def client_options(config: ClusterConfig) -> dict[str, Any]:
 def producer_options(config: ClusterConfig) -> dict[str, Any]:
     """A producer that keeps the order of a partition's records and, with acks of all replicas, doubles none.
 
+    It never gives a record up: async ones were promised. How long a caller waits is `RecordProducer`'s affair.
+
     Raises:
         ValueError: Records would time out while they wait for others to share their batch.
     """
@@ -40,7 +42,7 @@ def producer_options(config: ClusterConfig) -> dict[str, Any]:
         "sticky.partitioning.linger.ms": 0,
         "linger.ms": rules.linger_ms,
         "compression.codec": rules.compression,
-        "delivery.timeout.ms": max(1, int(rules.timeout_seconds * 1_000)),
+        "delivery.timeout.ms": 0,
         "message.max.bytes": rules.max_bytes,
         "queue.buffering.max.messages": rules.queue_messages,
         "queue.buffering.max.kbytes": rules.queue_kbytes,
@@ -53,7 +55,7 @@ def producer_options(config: ClusterConfig) -> dict[str, Any]:
         "retry.backoff.max.ms": max(1_000, rules.retry_backoff_ms or 0),
         **config.options,
     }  # fmt: skip
-    if float(options["linger.ms"]) >= float(options["delivery.timeout.ms"]):
+    if float(options["linger.ms"]) >= rules.timeout_seconds * 1_000:
         raise ValueError("produce_timeout_seconds is not longer than produce_linger_ms")
     return options
 

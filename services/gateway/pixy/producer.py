@@ -48,6 +48,7 @@ class RecordProducer:
         self, config: ClusterConfig, metrics: ClusterMetrics, partitions: Callable[[str], int] = lambda _: 0
     ) -> None:
         self._config, self._options = config, producer_options(config)
+        self._patience_s = config.produce.timeout_seconds
         self._lingers = float(self._options["linger.ms"]) > _SYNC_LINGER_MS
         self._turns = Turns(partitions) if config.produce.partitioner == "roundrobin" else None
         self._producer = Producer(self._options)
@@ -77,12 +78,17 @@ class RecordProducer:
         Raises:
             SuiteError: As `produce_error` has it; within the produce timeout.
         """
-        future: asyncio.Future[Placed] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Placed] = loop.create_future()
         self._queue(topic, key, value, headers, future)
-        return await future
+        timer = loop.call_later(self._patience_s, self._expire, future, topic)
+        try:
+            return await future
+        finally:
+            timer.cancel()
 
     def post(self, topic: str, key: bytes | None, value: bytes, headers: Headers) -> None:
-        """Queue one record and return; if Kafka does not get it, that is logged and counted.
+        """Queue one record and return; it stays queued until Kafka has it, refuses it, or the gateway stops.
 
         Raises:
             SuiteError: It was not queued.
@@ -109,6 +115,8 @@ class RecordProducer:
         Batches that are written one after the other keep their order. Cancelled, it may have queued a part.
         """
         self._metrics.writes(batch.topic, "stream")
+        timer = asyncio.get_running_loop().call_later(self._patience_s, self._expire_batch, batch)
+        batch.done.add_done_callback(lambda _: timer.cancel())
         while not batch.is_queued:
             if self._stopping.is_set():
                 batch.fail_the_rest(Unavailable("the gateway is stopping"))
@@ -157,8 +165,26 @@ class RecordProducer:
 
     def _finish(self, batch: Batch) -> None:
         if batch.finish_if_settled():
-            self._metrics.produced[batch.topic, "stream"] += len(batch.records) - len(batch.failures)
-            self._metrics.produce_failed[batch.topic, "stream"] += len(batch.failures)
+            self._count(batch)
+
+    def _count(self, batch: Batch) -> None:
+        self._metrics.produced[batch.topic, "stream"] += len(batch.records) - len(batch.failures)
+        self._metrics.produce_failed[batch.topic, "stream"] += len(batch.failures)
+
+    # ---- callers that waited long enough
+
+    def _expire(self, future: asyncio.Future[Placed], topic: str) -> None:
+        if not future.done():
+            future.set_exception(self._no_answer(topic))
+
+    def _expire_batch(self, batch: Batch) -> None:
+        if batch.expire(self._no_answer(batch.topic)):
+            self._count(batch)
+            self._settled.set()  # it may wait for room
+
+    def _no_answer(self, topic: str) -> Unavailable:
+        waited = f"no acknowledgement for topic {topic!r} within {self._patience_s:g} s"
+        return Unavailable(f"{waited}, the record may have been written or may still be")
 
     # ---- reports, from librdkafka to the thread to the event loop
 
@@ -170,7 +196,9 @@ class RecordProducer:
         self._failed_for_good |= error is not None and error.fatal()
 
     def _report_of(self, batch: Batch, index: int, error: KafkaError | None, message: Any) -> None:
-        if error is None:
+        if batch.expired:
+            self._failed_for_good |= error is not None and error.fatal()
+        elif error is None:
             batch.partitions[index] = message.partition()
             if (offset := message.offset()) is not None:
                 batch.offsets[index] = offset

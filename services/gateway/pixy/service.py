@@ -44,11 +44,11 @@ class KafkaPixy(rpc.KafkaPixyServicer):
         topic = request.topic
         if not cluster.knows(topic) and not await cluster.has_topic(topic_name(topic)):
             raise InvalidRequest(f"topic {topic!r} does not exist")
+        if cluster.failure:
+            raise Unavailable(cluster.failure)  # what is queued now stays queued until Kafka is back
         key = None if request.key_undefined else request.key_value
         headers = [(header.key, header.value) for header in request.headers]
         if request.async_mode:
-            if cluster.failure:
-                raise Unavailable(cluster.failure)  # or we might promise what we can't keep
             cluster.producer.post(topic, key, request.message, headers)
             return _QUEUED
         partition, offset = await cluster.producer.send(topic, key, request.message, headers)

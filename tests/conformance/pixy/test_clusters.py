@@ -75,11 +75,7 @@ def post_until_kafka_is_missed(gateway: GatewayThread, topic: str) -> list[bytes
     return accepted
 
 
-# Accepted, and dropped once the produce timeout is over: RecordProducer has one timeout for sync and async records.
-_DROPPED = pytest.mark.xfail(reason="async records that were accepted end with the produce timeout", strict=True)
-
-
-@pytest.mark.parametrize("produce_timeout_seconds", [600.0, pytest.param(1.0, marks=_DROPPED)])
+@pytest.mark.parametrize("produce_timeout_seconds", [600.0, 1.0])
 def test_async_records_that_were_accepted_are_written_when_kafka_is_back(
     broker: Broker, produce_timeout_seconds: float
 ) -> None:

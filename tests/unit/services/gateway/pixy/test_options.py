@@ -29,7 +29,7 @@ def consuming(**rules: Any) -> dict[str, Any]:
         ({"partitioner": "random"}, {"partitioner": "random"}),
         ({"batch_bytes": 5}, {"batch.size": 5}),
         ({"linger_ms": 0.5}, {"linger.ms": 0.5}),
-        ({"timeout_seconds": 1.5}, {"delivery.timeout.ms": 1_500}),
+        ({"timeout_seconds": 1.5}, {"delivery.timeout.ms": 0}),
         ({"retries": 4, "retry_backoff_ms": 5_000},
          {"retries": 4, "retry.backoff.ms": 5_000, "retry.backoff.max.ms": 5_000}),
         ({}, {"retry.backoff.max.ms": 1_000}),
