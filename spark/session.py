@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,11 @@ from pyspark.sql import SparkSession
 
 from dexorder.setup.errors import SetupError
 from dexorder.setup.jars import jar_folder
-from dexorder.setup.java import java_env
+from dexorder.setup.java import find_java, java_env
 from services.common.catalog import CatalogSettings
 from services.common.errors import Conflict
 from spark.catalog import catalog_conf
+from spark.classes import archive_of, options_with
 from spark.config import SparkSettings
 from spark.package import write_packages
 from spark.source.udsource import UdSource
@@ -27,7 +28,7 @@ from spark.source.udsource import UdSource
 _ROOT = Path(__file__).resolve().parents[1]
 
 
-def session_conf(settings: SparkSettings, scratch: str) -> dict[str, str]:
+def session_conf(settings: SparkSettings, scratch: str, java_options: Sequence[str] = ()) -> dict[str, str]:
     """All of the session's settings but jars and catalog; ``scratch`` is a folder of this process."""
     conf = {
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
@@ -50,7 +51,7 @@ def session_conf(settings: SparkSettings, scratch: str) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": settings.driver_memory,
-        "spark.driver.extraJavaOptions": " ".join(_java_options(scratch)),
+        "spark.driver.extraJavaOptions": " ".join([*_java_options(scratch), *java_options]),
         "spark.executor.extraJavaOptions": "-Duser.timezone=UTC",
         # Spark's own expression misses the words of Iceberg's catalogs.
         "spark.redaction.regex": "(?i)secret|password|token|access.?key|credential|authorization",
@@ -76,17 +77,31 @@ def _java_options(scratch: str) -> list[str]:
 
 
 def build_session(
-    settings: SparkSettings, catalog: CatalogSettings, *, extra: Mapping[str, str] | None = None
+    settings: SparkSettings,
+    catalog: CatalogSettings,
+    *,
+    extra: Mapping[str, str] | None = None,
+    java_options: Sequence[str] | None = None,
 ) -> SparkSession:
     """Start the JVM, or take the one of ``spark-submit``, and register the data source. One session a process.
+
+    Args:
+        settings: The driver's.
+        catalog: Where the tables are.
+        extra: Settings of Spark beside ours.
+        java_options: Options of Java beside ours; none for those of the archived classes, where there are some.
 
     Raises:
         Conflict: Java or the jars are not there; says how to get them.
     """
-    try:
-        jars = [] if settings.is_submitted else _java_and_jars(settings, catalog)
-    except SetupError as error:
-        raise Conflict(str(error)) from error
+    jars: list[Path] = []
+    if not settings.is_submitted:
+        try:
+            java, jars = find_java(), _jars(settings, catalog)
+        except SetupError as error:
+            raise Conflict(str(error)) from error
+        os.environ.update(java_env(java))
+        java_options = options_with(archive_of(java)) if java_options is None else java_options
     _prepare_python(settings)
     logging.getLogger("py4j").setLevel(logging.WARNING)
     scratch = tempfile.mkdtemp(prefix="dexorder-spark-")
@@ -96,7 +111,7 @@ def build_session(
         builder = builder.master(settings.master)
     if jars:
         builder = builder.config("spark.jars", ",".join(map(str, jars)))
-    for key, value in (session_conf(settings, scratch) | dict(extra or {})).items():
+    for key, value in (session_conf(settings, scratch, java_options or ()) | dict(extra or {})).items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     # Not before: what the builder is given stands on Java's command line for all to see.
@@ -115,8 +130,7 @@ def jvm_pid(session: SparkSession) -> int:
     return int(jvm.java.lang.ProcessHandle.current().pid())
 
 
-def _java_and_jars(settings: SparkSettings, catalog: CatalogSettings) -> list[Path]:
-    os.environ.update(java_env())
+def _jars(settings: SparkSettings, catalog: CatalogSettings) -> list[Path]:
     folders = [settings.jars] if settings.jars else [jar_folder(name) for name in catalog.jar_sets]
     return sorted(path for folder in folders for path in folder.glob("*.jar"))
 

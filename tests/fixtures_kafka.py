@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -114,9 +115,27 @@ def kafka_topic(kafka: str) -> Callable[[int], str]:
     return make
 
 
-def create_topic(bootstrap: str, partitions: int, name: str = "") -> str:
-    """Make a topic, by default one that nobody else uses; returns its name."""
+def create_topic(bootstrap: str, partitions: int, name: str = "", config: dict[str, str] | None = None) -> str:
+    """Make a topic, by default one that nobody else uses; returns its name when the broker serves it.
+
+    The controller says that a topic is made before the broker has heard of it.
+    """
     name = name or f"test-{uuid.uuid4().hex[:12]}"
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(name, num_partitions=partitions, replication_factor=1)])[name].result(timeout=30)
+    topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=config or {})
+    admin.create_topics([topic])[name].result(timeout=30)
+    until = time.monotonic() + 30
+    while not _serves(admin, name, partitions):
+        assert time.monotonic() < until, f"the broker does not serve {name}"
+        time.sleep(0.02)
     return name
+
+
+def _serves(admin: AdminClient, topic: str, partitions: int) -> bool:
+    found = admin.list_topics(timeout=30).topics.get(topic)
+    return (
+        found is not None
+        and found.error is None
+        and len(found.partitions) == partitions
+        and all(partition.leader >= 0 for partition in found.partitions.values())
+    )

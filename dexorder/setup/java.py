@@ -95,13 +95,13 @@ def ensure_java() -> Java:
         return find_java()
 
 
-def java_env() -> dict[str, str]:
-    """Return ``JAVA_HOME`` and ``PATH`` for a child process that starts Java.
+def java_env(java: Java | None = None) -> dict[str, str]:
+    """Return ``JAVA_HOME`` and ``PATH`` for a child process that starts ``java``; without it the first usable one.
 
     Raises:
         NoJavaError: As :func:`find_java`.
     """
-    java = find_java()
+    java = java or find_java()
     path = os.environ.get("PATH", os.defpath)
     return {"JAVA_HOME": str(java.home), "PATH": f"{java.home / 'bin'}{os.pathsep}{path}"}
 

@@ -8,7 +8,6 @@ import grpc
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from services.gen.kafkapixy import kafkapixy_pb2 as pb
 from services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
@@ -22,6 +21,7 @@ from tests.fixtures_gateway import (
     refusal,
     until,
 )
+from tests.fixtures_kafka import create_topic
 
 pytestmark = pytest.mark.kafka
 
@@ -111,11 +111,7 @@ def cut_before(kafka: str, topic: str, offset: int) -> None:
 @pytest.fixture
 def odd_topic(kafka: str, kafka_topic: MakeTopic) -> str:
     """A topic with a configuration of its own."""
-    name = f"{kafka_topic(1)}-odd"
-    wanted = NewTopic(name, num_partitions=2, replication_factor=1, config={"retention.ms": "1234567"})
-    admin = AdminClient({"bootstrap.servers": kafka})
-    admin.create_topics([wanted])[name].result(timeout=30)
-    return name
+    return create_topic(kafka, 2, f"{kafka_topic(1)}-odd", {"retention.ms": "1234567"})
 
 
 PARTITIONS = [pb.PartitionMetadata(partition=partition, leader=1, replicas=[1], isr=[1]) for partition in range(2)]
