@@ -70,7 +70,7 @@ def rehearse(fresh: Path) -> None:
     session = build_session(settings, catalog, java_options=[f"-XX:ArchiveClassesAtExit={fresh}"])
     warm_up(session)
     _stream_once(session, fresh.with_suffix(".checkpoint"))
-    gateway: Any = session.sparkContext._gateway  # type: ignore[attr-defined]
+    gateway: Any = session.sparkContext._gateway
     session.stop()
     gateway.shutdown()
     gateway.proc.stdin.close()
