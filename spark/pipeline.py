@@ -107,6 +107,7 @@ class Pipeline:
         good = good_pages(rows)
         refused = sum(row.kind == REFUSED_KIND for row in rows)
         candles = sum(page.rows for page in good)
+        self._pass(Moment.DECODED, candles)
         path = self._write(decoded, good, candles) if candles else "none"
         if refused:
             self._bury(decoded)
@@ -125,7 +126,10 @@ class Pipeline:
         if candles <= _SMALL_BATCH:
             batch = batch.coalesce(1)
         ranges = [upsert.KeyRange(p.ticker, p.period_seconds, p.span) for p in good if p.rows]
-        return upsert.write(batch, self._table_name, self._catalog.load_table(OHLC_TABLE), ranges)
+        target = self._catalog.load_table(OHLC_TABLE)
+        if self._fault:
+            self._fault.commit_begins(target.location())
+        return upsert.write(batch, self._table_name, target, ranges)
 
     def _bury(self, decoded: DataFrame) -> None:
         letters = [

@@ -21,7 +21,7 @@ from services.gateway.config import GatewaySettings
 from services.gateway.server import gateway
 from services.gen.kafkapixy import kafkapixy_pb2 as pb
 from services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
-from tests.fakes.lossy_proxy import LossyProxy
+from tests.fakes.tcp_proxy import LossyProxy
 from tests.fixtures_kafka import RunningKafka, free_ports
 
 CUTS = int(os.environ.get("DEXORDER_SOAK_CUTS", "500"))

@@ -6,11 +6,8 @@ import sqlite3
 import subprocess
 import threading
 from collections.abc import Iterator
-from concurrent import futures
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
@@ -18,8 +15,6 @@ from prometheus_client import CollectorRegistry
 from pyspark.sql import SparkSession
 
 from services.common.catalog import COVERAGE_TABLE, OHLC_TABLE, CatalogSettings
-from services.gen.dexorder.relay.v1 import pipeline_service_pb2 as pb
-from services.gen.dexorder.relay.v1 import pipeline_service_pb2_grpc as rpc
 from spark.catalog import catalog_conf
 from spark.config import SparkSettings
 from spark.driver import Driver
@@ -27,25 +22,11 @@ from spark.notify import RelayReporter
 from spark.tables import ensure_tables
 from tests.fakes.pages import control
 from tests.fakes.pipeline import Oracle, wait_until
+from tests.fakes.pipeline_relay import PipelineRelay, served
 from tests.fakes.source_server import FakeSource, RunningSource
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 DISK_BYTES = 16 * 1024 * 1024
-
-
-class Relay(rpc.PipelineServiceServicer):
-    """Answers reports, or with ``refusal``."""
-
-    refusal: grpc.StatusCode | None = None
-
-    def __init__(self) -> None:
-        self.reports: list[pb.ReportJobsRequest] = []
-
-    def ReportJobs(self, request: pb.ReportJobsRequest, context: Any) -> pb.ReportJobsResponse:
-        if self.refusal:
-            context.abort(self.refusal, "as the test says")
-        self.reports.append(request)
-        return pb.ReportJobsResponse()
 
 
 @dataclass
@@ -54,7 +35,7 @@ class Bench:
 
     folder: Path
     source: RunningSource
-    relay: Relay
+    relay: PipelineRelay
     catalog: CatalogSettings
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     ready: threading.Event = field(default_factory=threading.Event)
@@ -97,7 +78,7 @@ def bench(spark: SparkSession, disk: Path) -> Iterator[Bench]:
     ensure_tables(catalog.load())
     for key, value in catalog_conf(catalog).items():
         spark.conf.set(key, value)
-    source, relay, stop = RunningSource(FakeSource(partitions=2)), Relay(), threading.Event()
+    source, relay, stop = RunningSource(FakeSource(partitions=2)), PipelineRelay(), threading.Event()
     with served(relay) as address:
         made = Bench(disk, source, relay, catalog)
         settings = SparkSettings(
@@ -119,19 +100,6 @@ def bench(spark: SparkSession, disk: Path) -> Iterator[Bench]:
             reporter.close()
             source.stop()
         assert not thread.is_alive()
-
-
-@contextmanager
-def served(relay: Relay) -> Iterator[str]:
-    with futures.ThreadPoolExecutor(4) as threads:
-        server = grpc.server(threads, options=[("grpc.so_reuseport", 0)])
-        rpc.add_PipelineServiceServicer_to_server(relay, server)
-        port = server.add_insecure_port("127.0.0.1:0")
-        server.start()
-        try:
-            yield f"127.0.0.1:{port}"
-        finally:
-            server.stop(None).wait()
 
 
 @pytest.mark.parametrize("refusal", [grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNAVAILABLE])

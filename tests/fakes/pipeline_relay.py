@@ -1,0 +1,65 @@
+"""The relay as the Spark driver sees it: takes reports, refuses them, or keeps its answers back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent import futures
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+
+from services.gen.dexorder.relay.v1 import pipeline_service_pb2 as pb
+from services.gen.dexorder.relay.v1 import pipeline_service_pb2_grpc as rpc
+
+_LONGEST_HOLD_SECONDS = 600.0
+
+
+class PipelineRelay(rpc.PipelineServiceServicer):
+    """Answers reports, or with ``refusal``, or not while they are held back.
+
+    Attributes:
+        reports: Those that were answered with OK.
+        held: Set while a report waits for its answer.
+    """
+
+    def __init__(self) -> None:
+        self.refusal: grpc.StatusCode | None = None
+        self.reports: list[pb.ReportJobsRequest] = []
+        self.held = threading.Event()
+        self._free = threading.Event()
+        self._free.set()
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """No report is answered before the block ends; ``held`` tells of the first."""
+        self.held.clear()
+        self._free.clear()
+        try:
+            yield
+        finally:
+            self._free.set()
+
+    def ReportJobs(self, request: pb.ReportJobsRequest, context: Any) -> pb.ReportJobsResponse:
+        if not self._free.is_set():
+            self.held.set()
+            self._free.wait(_LONGEST_HOLD_SECONDS)
+        if self.refusal:
+            context.abort(self.refusal, "as the test says")
+        self.reports.append(request)
+        return pb.ReportJobsResponse()
+
+
+@contextmanager
+def served(relay: PipelineRelay) -> Iterator[str]:
+    """Serve it on a free port; gives host:port."""
+    with futures.ThreadPoolExecutor(8) as threads:
+        server = grpc.server(threads, options=[("grpc.so_reuseport", 0)])
+        rpc.add_PipelineServiceServicer_to_server(relay, server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        try:
+            yield f"127.0.0.1:{port}"
+        finally:
+            server.stop(None).wait()

@@ -1,0 +1,62 @@
+"""Each fault between Kafka and Iceberg once; the campaign of them is tests/soak/test_source_campaign.py.
+
+One driver is there for all of it, and starts again only where its death is what is tested. It starts while the plain
+reader, which needs no Spark, is tested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark.fault import Moment
+from tests.soak import source_faults as faults
+from tests.soak.controlled_kafka import ControlledKafka
+from tests.soak.plain_reads import PlainReads
+from tests.soak.source_faults import Checkpoint, Death
+from tests.soak.source_rig import Rig
+
+pytestmark = [pytest.mark.smoke, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def rig(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    folder = tmp_path_factory.mktemp("source")
+    kafka = ControlledKafka(folder / "kafka")
+    try:
+        with Rig(kafka, folder) as running:
+            yield running
+    finally:
+        kafka.broker.stop()
+
+
+async def test_a_plain_reader_misses_nothing_when_udsource_is_killed(rig: Rig, tmp_path: Path) -> None:
+    with PlainReads(rig.kafka.address, tmp_path) as reads:
+        await reads.live_and_die(commits=True)
+        await reads.live_and_end()
+    assert reads.unacked, "records were in flight at the kill"
+
+
+@pytest.mark.parametrize(
+    "death",
+    [
+        pytest.param(faults.stream_in_a_read, id="a stream cut in a message"),
+        pytest.param(faults.source_in_a_read, id="udsource killed in a read"),
+        pytest.param(faults.source_before_the_ack, id="udsource killed between read and ack"),
+        pytest.param(faults.kafka_before_the_ack, id="Kafka restarted"),
+        pytest.param(faults.driver_at(Moment.DECODED), id="the driver killed before its commit"),
+        pytest.param(faults.driver_at(Moment.COMMITTING), id="the driver killed in its commit"),
+    ],
+)
+def test_a_crash_loses_and_doubles_nothing(rig: Rig, death: Death) -> None:
+    faults.outlive(rig, death).fail_if_wrong()
+
+
+def test_a_driver_killed_behind_its_commit_goes_on_from_an_older_checkpoint(rig: Rig) -> None:
+    faults.outlive(rig, faults.driver_at(Moment.ROWS_COMMITTED), Checkpoint.OLDER).fail_if_wrong()
+
+
+def test_udsource_and_driver_killed_at_once_go_on_from_a_fresh_checkpoint(rig: Rig) -> None:
+    faults.outlive(rig, faults.both_before_the_ack, Checkpoint.FRESH).fail_if_wrong()

@@ -1,0 +1,184 @@
+"""Pages of numbered candles, and what the tables must hold once they are all in. Pure.
+
+Every value of a row follows from its ticker, its minute and its version, so the whole table is computed again and
+compared. A page may be sent again: in a newer version, which must win, or in an older one, which must change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from services.common.market import SECOND_NS, TimeRange, parse_time
+from services.common.page import Candle, Control, Kind, page_value
+
+TICKERS = tuple(f"NUMBER{n}/USDT.SIM" for n in range(4))
+"""One for each partition of the topic, so that each of them carries something all the time."""
+CANDLES, PAGES = 40, 4
+"""Candles of a page, and new pages of each ticker at a time."""
+_PERIOD_SECONDS = 60
+_MINUTE_NS = _PERIOD_SECONDS * SECOND_NS
+_FIRST_NS = parse_time("2024-01-31T23:00:00Z")  # the table is laid out by months
+_FETCHED_S = 1_700_000_000
+_STRIDE = 10**9
+"""More than the minutes of any ticker: a row's number is ticker * stride + minute."""
+
+Ints = npt.NDArray[np.int64]
+Columns = dict[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Page:
+    """One record of the topic."""
+
+    ticker: int
+    index: int
+    version: int
+
+    @property
+    def control(self) -> Control:
+        """Its headers."""
+        start_ns = _FIRST_NS + self.index * CANDLES * _MINUTE_NS
+        return Control(
+            Kind.PAGE, TICKERS[self.ticker], _PERIOD_SECONDS, f"job-{self.ticker}", self.index,
+            TimeRange(start_ns, start_ns + CANDLES * _MINUTE_NS), (_FETCHED_S + self.version) * SECOND_NS,
+        )  # fmt: skip
+
+    @property
+    def value(self) -> bytes:
+        """Its payload."""
+        minutes = np.arange(self.index * CANDLES, (self.index + 1) * CANDLES)
+        columns = _values(np.full(CANDLES, self.ticker), minutes, np.full(CANDLES, self.version))
+        return page_value("numbered", [
+            Candle(
+                _FIRST_NS + int(minute) * _MINUTE_NS, *(float(columns[name][row]) for name in _FLOATS),
+                trade_count=int(columns["trades"][row]),
+            )
+            for row, minute in enumerate(minutes)
+        ])  # fmt: skip
+
+
+_FLOATS = ("open", "high", "low", "close", "volume", "quote_volume")
+
+
+def _values(tickers: Ints, minutes: Ints, versions: Ints) -> Columns:
+    """Of each row; floats that are exact, so that they compare bit for bit."""
+    opens = 1_000.0 * (tickers + 1) + minutes % 997 + versions / 1_024
+    return {
+        "open": opens, "high": opens + 2, "low": opens - 1, "close": opens + 1, "volume": 1.0 + minutes % 13,
+        "quote_volume": 1.0 + minutes % 29, "trades": minutes % 17, "fetched_s": _FETCHED_S + versions,
+    }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The whole tables beside what was sent."""
+
+    rows: int
+    """That must be there."""
+    lost: int
+    doubled: int
+    wrong: int
+    """Rows with another value, or that nobody sent."""
+    coverage: int
+    """Pages that coverage does not have just once."""
+
+    def fail_if_wrong(self) -> None:
+        """Unless everything is as it must be."""
+        assert self.rows and not (self.lost or self.doubled or self.wrong or self.coverage), self
+
+
+class NumberedPages:
+    """All that was sent so far."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self.sent: set[Page] = set()
+        self._random = Random(seed)
+        self._newest: list[list[int]] = [[] for _ in TICKERS]
+        """Ticker -> version of each of its pages that must be in the table."""
+        self._versions = 0
+
+    def more(self) -> Iterator[Page]:
+        """Some new pages of each ticker; half of the time also pages that were sent before."""
+        again = self._random.random() < 0.5
+        for ticker, newest in enumerate(self._newest):
+            if again and newest:
+                yield self._send(ticker, self._random.randrange(len(newest)))
+                yield from self._late(ticker)
+            for _ in range(PAGES):
+                yield self._send(ticker, len(newest))
+
+    def _send(self, ticker: int, index: int) -> Page:
+        self._versions += 2
+        newest = self._newest[ticker]
+        if index == len(newest):
+            newest.append(0)
+        newest[index] = self._versions
+        page = Page(ticker, index, self._versions)
+        self.sent.add(page)
+        return page
+
+    def _late(self, ticker: int) -> Iterator[Page]:
+        """A page in a version that is older than the one that was sent before it."""
+        index = self._random.randrange(len(self._newest[ticker]))
+        page = Page(ticker, index, self._newest[ticker][index] - 1)
+        if page not in self.sent:
+            self.sent.add(page)
+            yield page
+
+    def verdict(self, rows: pa.Table, coverage: pa.Table) -> Verdict:
+        """Compare the whole of trading.ohlc and trading.coverage."""
+        numbers, found = _read(rows)
+        expected_numbers, expected = self._expected()
+        unique, first = np.unique(numbers, return_index=True)
+        common, ours, theirs = np.intersect1d(expected_numbers, unique, assume_unique=True, return_indices=True)
+        differs = np.zeros(len(common), np.bool_)
+        for name, column in expected.items():
+            differs |= column[ours] != found[name][first[theirs]]
+        return Verdict(
+            rows=len(expected_numbers),
+            lost=len(expected_numbers) - len(common),
+            doubled=len(numbers) - len(unique),
+            wrong=int(differs.sum()) + len(unique) - len(common),
+            coverage=self._coverage_differs(coverage),
+        )
+
+    def _expected(self) -> tuple[Ints, Columns]:
+        versions = [np.repeat(np.array(newest, np.int64), CANDLES) for newest in self._newest]
+        tickers = np.concatenate([np.full(len(each), ticker) for ticker, each in enumerate(versions)])
+        minutes = np.concatenate([np.arange(len(each)) for each in versions])
+        return tickers * _STRIDE + minutes, _values(tickers, minutes, np.concatenate(versions))
+
+    def _coverage_differs(self, coverage: pa.Table) -> int:
+        columns = (coverage[name].to_pylist() for name in ("ticker", "rows"))
+        times = (_since(coverage[name], 0).tolist() for name in ("start_time", "end_time", "fetched_at"))
+        found = sorted(zip(*columns, *times, strict=True))
+        expected = sorted(
+            (c.ticker, CANDLES, c.span.start_ns, c.span.end_ns, c.fetched_ns) for c in (p.control for p in self.sent)
+        )
+        return 0 if found == expected else max(1, len(set(expected) ^ set(found)))
+
+
+def _read(rows: pa.Table) -> tuple[Ints, Columns]:
+    """Number and values of each row; a row of an unknown market or off the grid gets a number nobody has."""
+    known = pc.index_in(pc.cast(rows["ticker"], pa.string()), pa.array(TICKERS))
+    tickers = pc.fill_null(known, len(TICKERS)).to_numpy().astype(np.int64)
+    since_ns = _since(rows["open_time"], _FIRST_NS)
+    numbers = tickers * _STRIDE + since_ns // _MINUTE_NS
+    strange = (since_ns % _MINUTE_NS != 0) | (rows["period_seconds"].to_numpy() != _PERIOD_SECONDS)
+    numbers[strange] = -1 - np.flatnonzero(strange)
+    values = {name: rows[name].to_numpy() for name in (*_FLOATS, "trades")}
+    return numbers, values | {"fetched_s": _since(rows["fetched_at"], 0) // SECOND_NS}
+
+
+def _since(times: Any, start_ns: int) -> Ints:
+    """Nanoseconds from ``start_ns`` to each time."""
+    nanos: Ints = pc.cast(times, pa.int64()).to_numpy() * 1_000 - start_ns
+    return nanos

@@ -1,0 +1,287 @@
+"""udsource and the Spark driver as processes that nobody starts again but a test, and the tables that they fill.
+
+    numbered pages -> Kafka -> udsource -> CuttingProxy -> driver -> Iceberg
+                                                              `-> PipelineRelay
+
+The relay is a fake that can keep its answer to a report back: then a batch is read and its rows are committed, and
+nothing of it is acked.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Self
+
+from confluent_kafka import KafkaException
+from pyiceberg.catalog import Catalog
+
+from dexorder.demo import MARKER, processes_marked
+from services.common.catalog import COVERAGE_TABLE, DEAD_LETTER_TABLE, OHLC_TABLE, CatalogSettings
+from spark.fault import Moment
+from tests.fakes.pipeline_relay import PipelineRelay, served
+from tests.fakes.tcp_proxy import CuttingProxy, in_a_thread
+from tests.service_process import ServiceProcess
+from tests.smoke.harness import free_block, left_over, wait_for
+from tests.soak.controlled_kafka import ControlledKafka
+from tests.soak.numbered_pages import TICKERS, NumberedPages, Verdict
+from tests.soak.topic_log import TopicLog
+
+PATIENCE_SECONDS = 300.0
+RECORDS_A_BATCH = 12
+"""Fewer than are produced at once, so that a crash has finished batches before it and waiting records behind it."""
+CUT_BYTES = range(200, 8_000)
+"""Of one ReadFn stream: up to three pages; no other call's answer is that long."""
+COMMITTED = (Moment.ROWS_COMMITTED, Moment.REPORTED)
+
+
+def kill_at_once(*processes: ServiceProcess) -> None:
+    """SIGKILL to all of them before any is waited for."""
+    for each in processes:
+        each.process.kill()
+    for each in processes:
+        each.process.wait()
+
+
+class Rig:
+    """The chain, from Kafka to the tables; a context manager. The driver may still be starting when it is entered.
+
+    Args:
+        folder: Must not have a comma in its name (spark/fault.py).
+        maintenance_seconds: Pause between two looks of the driver at the tables' files; 0 for none.
+    """
+
+    def __init__(self, kafka: ControlledKafka, folder: Path, *, maintenance_seconds: float = 0.0) -> None:
+        self.kafka, self._folder, self._maintenance_seconds = kafka, folder, maintenance_seconds
+        self.pages, self.relay = NumberedPages(), PipelineRelay()
+        self.checkpoint = folder / "checkpoint"
+        self._settings = CatalogSettings.local(folder)
+        self._topic = TopicLog(kafka.address, len(TICKERS))
+        self._port = free_block(1)  # nobody is given it while udsource is down
+        self.proxy = CuttingProxy(self._port)
+        self._numbers = itertools.count()
+        self._group = ""
+        self._scratch: Path | None = None
+        self._processes: list[ServiceProcess] = []
+        self._markers: list[str] = []
+        self._driver_marker = ""
+        self._warm = False
+        self._stack = ExitStack()
+
+    # ---- start and stop
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.enter_context(self._topic)
+            self._relay_address = stack.enter_context(served(self.relay))
+            self._source_address = f"127.0.0.1:{stack.enter_context(in_a_thread(self.proxy))}"
+            stack.callback(self._leave_nobody)
+            self.forget_commits()
+            self.start_source()
+            self.start_driver()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with self._stack:
+            if kind is None:
+                assert [self.driver.stop(), self.source.stop()] == [0, 0], self.tails()
+                wait_for(lambda: not any(map(left_over, self._markers)), PATIENCE_SECONDS, self.tails)
+
+    def _leave_nobody(self) -> None:
+        kill_at_once(*self._processes)
+        for marker in self._markers:
+            for pid in processes_marked(marker):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def start_source(self) -> None:
+        """One more life of udsource, at the same address."""
+        settings = {
+            "LISTEN": f"127.0.0.1:{self._port}", "METRICS_LISTEN": "", "SOCKET": "", "KAFKA": self.kafka.address,
+            "TOPIC": self._topic.name, "GROUP": self._group,
+        }  # fmt: skip
+        environment = {f"DEXORDER_UDSOURCE_{name}": value for name, value in settings.items()}
+        self.source = self._start("services.udsource", environment)
+
+    def start_driver(self) -> None:
+        """One more life of the driver; it can kill itself at every moment there is a hook for."""
+        self._warm = False
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+        self._scratch = scratch = self._folder / f"tmp-{next(self._numbers)}"
+        scratch.mkdir()
+        settings = {
+            "LISTEN": "127.0.0.1:0", "METRICS_LISTEN": "", "SOURCE": self._source_address,
+            "RELAY": self._relay_address, "CHECKPOINT": str(self.checkpoint), "WARM_UP": "false",
+            "MAX_RECORDS_PER_BATCH": str(RECORDS_A_BATCH),
+            "FAULT": ",".join(f"{moment.value}:1:{self._fuse(moment)}" for moment in Moment),
+            "MAINTENANCE_INTERVAL_SECONDS": str(self._maintenance_seconds),
+        }  # fmt: skip
+        environment = {f"DEXORDER_SPARK_{name}": value for name, value in settings.items()}
+        environment |= {"TMPDIR": str(scratch), "SPARK_LOCAL_DIRS": str(scratch)}
+        environment |= {
+            "DEXORDER_CATALOG_NAME": self._settings.name, "DEXORDER_CATALOG_TYPE": self._settings.type,
+            "DEXORDER_CATALOG_URI": self._settings.uri, "DEXORDER_CATALOG_WAREHOUSE": self._settings.warehouse,
+            "DEXORDER_CATALOG_PROPERTIES": "{}",
+        }  # fmt: skip
+        self.driver = self._start("spark", environment)
+        self._driver_marker = self._markers[-1]
+
+    def _start(self, module: str, environment: dict[str, str]) -> ServiceProcess:
+        self._markers.append(uuid.uuid4().hex)
+        folder = self._folder / f"{module}-{next(self._numbers)}"
+        self._processes.append(ServiceProcess(module, folder, environment | {MARKER: self._markers[-1]}))
+        return self._processes[-1]
+
+    def revive(self) -> None:
+        """Start again whatever has died."""
+        if self.kafka.broker.process.poll() is not None:
+            self.kafka.start()
+        if not self.source.lives:
+            self.start_source()
+        if not self.driver.lives:
+            self.start_driver()
+
+    def tails(self) -> str:
+        """What each logged last."""
+        return "\n".join(f"== {each.log_file}\n{each.tail()}" for each in (self.source, self.driver))
+
+    # ---- what goes in and what came of it
+
+    def produce(self) -> None:
+        """Some more pages."""
+        self._topic.write(
+            (page.ticker, page.control.job_id, page.value, page.control.headers()) for page in self.pages.more()
+        )
+
+    def finish(self) -> Verdict:
+        """Some more pages, until all there is has been read, committed and acked; then compare."""
+        self.produce()
+        self.settle()
+        tables = self._tables
+        assert tables.load_table(DEAD_LETTER_TABLE).scan().count() == 0
+        told = {(page.ticker, page.start_time) for report in self.relay.reports for page in report.pages}
+        sent = {(page.control.ticker, page.control.span.start_ns) for page in self.pages.sent}
+        assert told == sent, "each page is reported, at least once"
+        return self.pages.verdict(*(tables.load_table(name).scan().to_arrow() for name in (OHLC_TABLE, COVERAGE_TABLE)))
+
+    def warm_up(self) -> None:
+        """Until the driver that lives now has finished a batch."""
+        if not self._warm:
+            self.produce()
+            self.settle()
+
+    def settle(self) -> None:
+        """Until all there is has been read, committed and acked."""
+
+        def settled() -> bool:
+            assert self.source.lives and self.driver.lives, self.tails()
+            return self.is_settled()
+
+        wait_for(settled, PATIENCE_SECONDS, self.tails)
+        self._warm = True
+
+    def is_settled(self) -> bool:
+        """Whether the last record is in Spark's commit log, and acked in Kafka."""
+        return checkpointed(self.checkpoint) == self._topic.ends == self.acked()
+
+    def acked(self) -> dict[int, int]:
+        """What is acked, by Kafka's own account: partition -> offset; nothing while Kafka does not answer."""
+        try:
+            return self._topic.committed(f"{self._group}-replay")
+        except KafkaException:
+            return {}
+
+    def rows(self) -> int:
+        """Rows in the table now."""
+        return int(self._tables.load_table(OHLC_TABLE).scan().count())
+
+    @cached_property
+    def _tables(self) -> Catalog:
+        return self._settings.load()
+
+    # ---- moments
+
+    @contextmanager
+    def read_and_not_acked(self) -> Iterator[None]:
+        """A batch is read and its rows are committed, but it is not finished before the block ends, so not acked."""
+        acked = self.acked()
+        with self.relay.holding():
+            self.produce()
+            wait_for(self.relay.held.is_set, PATIENCE_SECONDS, self.tails)
+            assert self.acked() == acked
+            yield
+
+    def cut_in_a_read(self, then: Callable[[], None] = lambda: None) -> None:
+        """Cut a ReadFn stream in the middle of a message; returns when that has happened.
+
+        Args:
+            then: What else happens at this moment, in another thread.
+        """
+        before = self.proxy.cuts
+        self.proxy.cut_after(random.choice(CUT_BYTES), then)
+        while self.proxy.cuts == before:
+            self.produce()
+            wait_for(lambda: self.proxy.cuts > before or self.is_settled(), PATIENCE_SECONDS, self.tails)
+
+    def die_at(self, moment: Moment) -> None:
+        """The driver dies at this moment of its next batch; returns when it is dead."""
+        before = self.rows()
+        with self._catalog_locked() if moment is Moment.COMMITTING else nullcontext():
+            self._fuse(moment).touch()
+            self.produce()
+            wait_for(lambda: not self.driver.lives, PATIENCE_SECONDS, self.tails)
+        assert self.driver.process.returncode == -signal.SIGKILL and not self._fuse(moment).exists(), self.tails()
+        assert (self.rows() > before) is (moment in COMMITTED), f"it did not die at {moment}"
+
+    @contextmanager
+    def _catalog_locked(self) -> Iterator[None]:
+        """Nobody else can write to the catalog, so that a commit has all done but the last step."""
+        with closing(sqlite3.connect(self._folder / "catalog.db", isolation_level=None, timeout=60)) as lock:
+            lock.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            finally:
+                lock.execute("ROLLBACK")
+
+    def _fuse(self, moment: Moment) -> Path:
+        return self._folder / f"fuse-{moment.value}"
+
+    # ---- checkpoints
+
+    def save_checkpoint(self) -> Path:
+        """A copy of the driver's checkpoint; it must not be in the middle of a batch's end."""
+        return Path(shutil.copytree(self.checkpoint, self._folder / f"checkpoint-{next(self._numbers)}"))
+
+    def put_checkpoint(self, saved: Path | None) -> None:
+        """Give the next driver that checkpoint instead of the last one's, or none."""
+        assert not self.driver.lives
+        # a killed driver's JVM lives on for a moment
+        wait_for(lambda: not left_over(self._driver_marker), PATIENCE_SECONDS, self.tails)
+        shutil.rmtree(self.checkpoint)
+        if saved is not None:
+            saved.rename(self.checkpoint)
+
+    def forget_commits(self) -> None:
+        """From udsource's next life on it serves another group, which has committed nothing yet."""
+        self._group = f"group-{next(self._numbers)}"
+
+
+def checkpointed(checkpoint: Path) -> dict[int, int]:
+    """Where the last batch in Spark's commit log ends: partition -> offset; empty before the first."""
+    batches = [int(entry.name) for entry in (checkpoint / "commits").glob("[0-9]*")]
+    if not batches:
+        return {}
+    lines = (checkpoint / "offsets" / str(max(batches))).read_text().splitlines()
+    return {int(partition): offset for partition, offset in json.loads(lines[-1]).items()}

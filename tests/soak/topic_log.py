@@ -1,0 +1,63 @@
+"""A topic of a test's own, from Kafka's side: what was written to it, and what groups have committed of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
+
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+
+from tests.fixtures_kafka import create_topic
+
+Record = tuple[int, str, bytes, Mapping[str, str]]
+"""Partition, key, value, headers."""
+_WAIT_SECONDS = 60.0
+
+
+class TopicLog:
+    """One writer's topic; a context manager that closes the connections.
+
+    Attributes:
+        name: The topic's.
+        ends: Partition -> offset after the last record that was written; those without one are absent.
+    """
+
+    def __init__(self, kafka: str, partitions: int) -> None:
+        self.name = create_topic(kafka, partitions)
+        self.ends: dict[int, int] = {}
+        self._parts = [TopicPartition(self.name, partition) for partition in range(partitions)]
+        self._options: dict[str, Any] = {"bootstrap.servers": kafka, "log_level": 2, "reconnect.backoff.max.ms": 500}
+        self._producer = Producer({**self._options, "linger.ms": 5, "acks": "all"})
+        self._askers: dict[str, Consumer] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for asker in self._askers.values():
+            asker.close()
+
+    def write(self, records: Iterable[Record]) -> None:
+        """Write them, each partition's in order; returns when Kafka has them all."""
+        for partition, key, value, headers in records:
+            self._producer.produce(
+                self.name, value, key.encode(), partition, self._written,
+                headers=[(name, text.encode()) for name, text in headers.items()],
+            )  # fmt: skip
+        assert self._producer.flush(_WAIT_SECONDS) == 0
+
+    def committed(self, group: str) -> dict[int, int]:
+        """Partition -> committed offset; those without a commit are absent.
+
+        Raises:
+            KafkaException: Kafka does not answer.
+        """
+        if group not in self._askers:  # it never subscribes, so it is no member
+            self._askers[group] = Consumer({**self._options, "group.id": group})
+        found = self._askers[group].committed(self._parts, timeout=_WAIT_SECONDS)
+        assert not any(part.error for part in found), found
+        return {part.partition: part.offset for part in found if part.offset >= 0}
+
+    def _written(self, error: KafkaError | None, message: Any) -> None:
+        assert error is None, error
+        self.ends[message.partition()] = max(self.ends.get(message.partition(), 0), message.offset() + 1)
