@@ -17,9 +17,11 @@ from enum import Enum, auto
 from spark.fault import Moment
 from tests.smoke.harness import wait_for
 from tests.soak.numbered_pages import Verdict
-from tests.soak.source_rig import PATIENCE_SECONDS, Rig, checkpointed, kill_at_once
+from tests.soak.source_rig import PATIENCE_SECONDS, RECORDS_A_BATCH, Rig, checkpointed, kill_at_once
 
 Death = Callable[[Rig], None]
+WHOLE_TOPIC = 500
+"""Records of a batch for a driver that reads a whole campaign again."""
 
 
 class Checkpoint(Enum):
@@ -48,7 +50,7 @@ def outlive(rig: Rig, death: Death, checkpoint: Checkpoint = Checkpoint.OWN) -> 
     if checkpoint is Checkpoint.FRESH_AND_NO_COMMITS:
         rig.source.kill()
         rig.forget_commits()
-    rig.revive()
+    rig.revive(WHOLE_TOPIC if checkpoint is Checkpoint.FRESH_AND_NO_COMMITS else RECORDS_A_BATCH)
     return rig.finish()
 
 

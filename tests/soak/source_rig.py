@@ -114,7 +114,7 @@ class Rig:
         environment = {f"DEXORDER_UDSOURCE_{name}": value for name, value in settings.items()}
         self.source = self._start("services.udsource", environment)
 
-    def start_driver(self) -> None:
+    def start_driver(self, records_a_batch: int = RECORDS_A_BATCH) -> None:
         """One more life of the driver; it can kill itself at every moment there is a hook for."""
         self._warm = False
         if self._scratch is not None:
@@ -124,7 +124,7 @@ class Rig:
         settings = {
             "LISTEN": "127.0.0.1:0", "METRICS_LISTEN": "", "SOURCE": self._source_address,
             "RELAY": self._relay_address, "CHECKPOINT": str(self.checkpoint), "WARM_UP": "false",
-            "MAX_RECORDS_PER_BATCH": str(RECORDS_A_BATCH),
+            "MAX_RECORDS_PER_BATCH": str(records_a_batch), "DRAIN_SECONDS": "60",
             "FAULT": ",".join(f"{moment.value}:1:{self._fuse(moment)}" for moment in Moment),
             "MAINTENANCE_INTERVAL_SECONDS": str(self._maintenance_seconds),
         }  # fmt: skip
@@ -144,14 +144,14 @@ class Rig:
         self._processes.append(ServiceProcess(module, folder, environment | {MARKER: self._markers[-1]}))
         return self._processes[-1]
 
-    def revive(self) -> None:
+    def revive(self, records_a_batch: int = RECORDS_A_BATCH) -> None:
         """Start again whatever has died."""
         if self.kafka.broker.process.poll() is not None:
             self.kafka.start()
         if not self.source.lives:
             self.start_source()
         if not self.driver.lives:
-            self.start_driver()
+            self.start_driver(records_a_batch)
 
     def tails(self) -> str:
         """What each logged last."""

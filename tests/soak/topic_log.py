@@ -41,7 +41,7 @@ class TopicLog:
         """Write them, each partition's in order; returns when Kafka has them all."""
         for partition, key, value, headers in records:
             self._producer.produce(
-                self.name, value, key.encode(), partition, self._written,
+                self.name, value, key=key.encode(), partition=partition, on_delivery=self._written,
                 headers=[(name, text.encode()) for name, text in headers.items()],
             )  # fmt: skip
         assert self._producer.flush(_WAIT_SECONDS) == 0
