@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field, field_validator
 from pydantic_settings import SettingsConfigDict
@@ -13,8 +14,9 @@ NUMAFLOW_FOLDER = Path("/var/run/numaflow")
 """The volume a Numaflow pod mounts into its source container."""
 
 
-def _numaflow_socket() -> Path | None:
-    return NUMAFLOW_FOLDER / "source.sock" if NUMAFLOW_FOLDER.is_dir() else None
+def _numaflow_socket(validated: dict[str, Any]) -> Path | None:
+    folder: Path | None = validated.get("numaflow_folder")
+    return folder / "source.sock" if folder is not None and folder.is_dir() else None
 
 
 class UdsourceSettings(ServiceSettings):
@@ -30,6 +32,8 @@ class UdsourceSettings(ServiceSettings):
     """host:port of the Prometheus endpoint; empty serves none."""
     max_message_bytes: int = Field(default=64 * 1024 * 1024, ge=1024)
     """Largest gRPC message, both ways, in bytes; the default is what Numaflow's own servers and clients use."""
+    numaflow_folder: Path | None = NUMAFLOW_FOLDER
+    """Where this folder exists, ``source.sock`` in it is served by default. Empty: nowhere."""
     socket: Path | None = Field(default_factory=_numaflow_socket)
     """Unix socket to serve as well; default Numaflow's where its folder exists, else none. Empty means none."""
     server_info: Path | None = None
@@ -47,7 +51,7 @@ class UdsourceSettings(ServiceSettings):
     poll_seconds: float = Field(default=1.0, gt=0)
     """How often Kafka is asked whether it is there, in seconds."""
 
-    @field_validator("socket", "server_info", mode="before")
+    @field_validator("numaflow_folder", "socket", "server_info", mode="before")
     @classmethod
     def _empty_is_none(cls, value: object) -> object:
         return None if value == "" else value

@@ -1,0 +1,51 @@
+"""SIGKILL of the source at the worst moments; what is started in its place has what was not acked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.conformance.numaflow.vertex import StartUdsource
+from tests.fixtures_gateway import until
+from tests.peers.numaflow_reader import Refused
+from tests.unit.services.udsource.client import produce
+
+pytestmark = [pytest.mark.smoke, pytest.mark.kafka, pytest.mark.timeout(900)]
+MakeTopic = Callable[[int], str]
+MANY = 100_000
+
+
+def test_killed_between_read_and_acks_that_came_out_of_order(
+    start_udsource: StartUdsource, kafka: str, kafka_topic: MakeTopic
+) -> None:
+    topic = kafka_topic(1)
+    produce(kafka, topic, [(0, b"%d" % number) for number in range(40)])
+    udsource = start_udsource(topic)
+    reader = udsource.connect()
+    batches = [[record.place for record in reader.collect(10)] for _ in range(4)]
+    reader.ack(batches[0])
+    reader.ack(batches[2])
+    until(lambda: udsource.committed() == 10)
+    udsource.kill()
+    with pytest.raises(Refused) as caught:
+        reader.ack(batches[1])
+    assert caught.value.code == "UNAVAILABLE"
+    again = start_udsource(topic)
+    reader = again.connect()
+    assert [record.offset for record in reader.drain()] == list(range(10, 40))
+    until(lambda: again.committed() == 40)
+
+
+def test_hundred_thousand_acks_in_one_message(
+    start_udsource: StartUdsource, kafka: str, kafka_topic: MakeTopic
+) -> None:
+    topic = kafka_topic(4)
+    produce(kafka, topic, [(number % 4, b"x") for number in range(MANY)])
+    udsource = start_udsource(topic)
+    reader = udsource.connect()
+    places = [record.place for record in reader.collect(MANY, most=5_000)]
+    assert len(set(places)) == MANY
+    reader.ack(places)
+    assert reader.pending() == 0
+    until(lambda: [udsource.committed(partition) for partition in range(4)] == [MANY // 4] * 4)

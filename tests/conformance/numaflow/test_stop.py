@@ -1,0 +1,47 @@
+"""SIGTERM: nothing new is handed out, acks and nacks still count, and the last of them is the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.conformance.numaflow.vertex import StartUdsource
+from tests.fixtures_gateway import until
+from tests.unit.services.udsource.client import produce
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
+MakeTopic = Callable[[int], str]
+
+
+def test_acks_and_nacks_count_while_it_stops(
+    start_udsource: StartUdsource, kafka: str, kafka_topic: MakeTopic
+) -> None:
+    topic = kafka_topic(1)
+    produce(kafka, topic, [(0, b"%d" % number) for number in range(50)])
+    udsource = start_udsource(topic, drain_seconds=3_600)
+    reader = udsource.connect()
+    places = [record.place for record in reader.collect(20)]
+    udsource.begin_stop()
+    until(lambda: not reader.ready())
+    assert reader.read(10, 50).records == []
+    assert not udsource.info.exists()  # who connects now waits for the next process
+    reader.ack(places[:8])
+    reader.ack(places[8:15])
+    reader.nack(places[15:])
+    assert udsource.ended() == 0
+    assert udsource.committed() == 15
+
+
+@pytest.mark.smoke
+def test_stop_does_not_wait_for_acks_longer_than_it_may(
+    start_udsource: StartUdsource, kafka: str, kafka_topic: MakeTopic
+) -> None:
+    topic = kafka_topic(1)
+    produce(kafka, topic, [(0, b"%d" % number) for number in range(20)])
+    udsource = start_udsource(topic, drain_seconds=0.5)
+    reader = udsource.connect()
+    reader.ack([record.place for record in reader.collect(20)][:5])
+    assert udsource.stop() == 0
+    again = start_udsource(topic).connect()
+    assert [record.offset for record in again.collect(15)] == list(range(5, 20))

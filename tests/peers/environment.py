@@ -1,0 +1,77 @@
+"""Environments of the real peers, whose packages do not go together with ours (design §2)."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from dexorder.setup import config
+
+ROOT = Path(__file__).resolve().parents[2]
+MAKE_SECONDS = 900
+"""Longest time that fetching and unpacking may take."""
+
+
+def peer_python(name: str) -> Path:
+    """The interpreter of a peer's environment, which is made on the first call and kept in the project's cache.
+
+    It has exactly what ``requirements/peer-<name>.txt`` locks; another lock gives another environment. Calls at the
+    same time, also of other processes, make it once. Run it with ``-I``, so that our packages are not in its way.
+
+    Args:
+        name: Of the lock file, for example ``numaflow``.
+    Raises:
+        pytest.fail.Exception: It can't be made; says why.
+    """
+    lock = ROOT / "requirements" / f"peer-{name.removeprefix('peer-')}.txt"
+    try:
+        digest = hashlib.sha256(lock.read_bytes()).hexdigest()[:16]
+    except FileNotFoundError:
+        pytest.fail(f"there is no peer {name}: {lock.name} is missing", pytrace=False)
+    folder = config.load().cache_dir / "peers" / f"{lock.stem.removeprefix('peer-')}-{digest}"
+    python = folder / "bin" / "python"
+    if not python.exists():  # nor if the interpreter behind it was taken away
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _alone(folder.with_suffix(".lock")):
+            if not python.exists():
+                _make(folder, lock)
+    return python
+
+
+@contextmanager
+def _alone(file: Path) -> Iterator[None]:
+    with file.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _make(folder: Path, lock: Path) -> None:
+    """Make it beside its place and move it there whole: who is killed meanwhile leaves nothing half done."""
+    shutil.rmtree(folder, ignore_errors=True)
+    uv = Path(sys.executable).with_name("uv")
+    if not uv.exists():
+        pytest.fail(f"uv is not beside {sys.executable}: run make setup", pytrace=False)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{folder.name}.") as half:
+        fresh = Path(half) / "environment"
+        _run([str(uv), "venv", "--quiet", "--relocatable", "--python", sys.executable, str(fresh)], lock)
+        sync = [str(uv), "pip", "sync", "--quiet", "--compile-bytecode", "--require-hashes", "--strict"]
+        _run([*sync, "--python", str(fresh / "bin" / "python"), str(lock)], lock)
+        fresh.rename(folder)
+
+
+def _run(command: list[str], lock: Path) -> None:
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=MAKE_SECONDS)
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired, OSError) as error:
+        output = getattr(error, "stderr", None) or ""
+        text = output if isinstance(output, str) else output.decode(errors="replace")
+        pytest.fail(f"the environment of {lock.name} can't be made: {error}\n{text[-2000:]}", pytrace=False)
