@@ -66,6 +66,7 @@ def start_query(
     stream = (
         session.readStream.format("udsource")
         .option("address", settings.source)
+        .option("replay", "always")
         .option("maxRecordsPerBatch", str(settings.max_records_per_batch))
         .option("drain", str(drain).lower())
         .load()

@@ -33,10 +33,14 @@ RAW = schema(
     pa.field("partition", pa.int32()),
     pa.field("offset", pa.int64()),
 )
-"""A record as the data source gives it. ``event_time`` is what the producer or broker stamped."""
+"""A record as the pipeline takes it. ``event_time`` is what the producer or broker stamped."""
 RAW_DDL = (
     "payload binary, key string, headers map<string,string>, event_time timestamp, `partition` int, `offset` bigint"
 )
+
+RECORD = schema(*RAW, pa.field("keys", pa.list_(pa.string())), pa.field("offset_bytes", pa.binary()))
+"""A record of any source: ``RAW``, and what does not fit it: all of its keys, and the offset as the source wrote it."""
+RECORD_DDL = f"{RAW_DDL}, keys array<string>, offset_bytes binary"
 
 CANDLE = schema(
     pa.field("ticker", pa.string()),

@@ -1,25 +1,24 @@
 """A blocking client of source.v1, in its replay form: any range of a partition, read as often as need be.
 
-Used in Spark's planner and worker processes, which are plain synchronous Python.
+Used in Spark's planner and worker processes, which are plain synchronous Python. ``streams`` is the plain form.
 """
 
 from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Iterator
-from typing import TypeAlias
+from collections.abc import Callable, Iterator
 
 import grpc
 from google.protobuf.empty_pb2 import Empty
+from google.protobuf.message import DecodeError
 
 from services.common.channel import open_sync_channel
 from services.common.errors import SuiteError, Unavailable
 from services.gen.source.v1 import source_pb2 as pb
 from services.gen.source.v1 import source_pb2_grpc as rpc
 from spark.source.offsets import OffsetRange, Offsets, SourceState, parse_pairs
-
-Result: TypeAlias = pb.ReadResponse.Result
+from spark.source.records import Result
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 READ_TIMEOUT_MS = 1_000
@@ -34,11 +33,26 @@ _CHANNEL_OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.keepalive_permit_without_calls", 0),  # a foreign source may hang up on a client that pings while idle
 )
+_FINAL = (
+    grpc.StatusCode.UNIMPLEMENTED,
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.FAILED_PRECONDITION,
+)
+"""A server that says so says it again. Not INVALID_ARGUMENT: a replica may learn of a log's end a moment late."""
 _channels: dict[str, grpc.Channel] = {}
 
 
 class SourceBroken(SuiteError):
-    """The server's answers contradict source.v1; asking again would not help."""
+    """The server refuses for good or contradicts source.v1; asking again would not help."""
+
+
+class SourceRefuses(Unavailable):
+    """The server answers, but not to us: no such service there, or no permission."""
+
+
+class PendingUnknown(Unavailable):
+    """The server does not know how much is pending: ours without Kafka, or one that never counts."""
 
 
 def channel(address: str) -> grpc.Channel:
@@ -48,12 +62,27 @@ def channel(address: str) -> grpc.Channel:
     return _channels[address]
 
 
+def read_method(address: str) -> grpc.StreamStreamMultiCallable[pb.ReadRequest, pb.ReadResponse | DecodeError]:
+    """ReadFn whose answers are messages, or errors for what is none: gRPC's own parser would not say which it was."""
+    return channel(address).stream_stream(
+        "/source.v1.Source/ReadFn", pb.ReadRequest.SerializeToString, response_deserializer=_parse
+    )
+
+
+def _parse(message: bytes) -> pb.ReadResponse | DecodeError:
+    try:
+        return pb.ReadResponse.FromString(message)
+    except DecodeError as error:
+        return error
+
+
 class SourceClient:
     """Calls of one server. Holds a channel, so it is made where it is used and never pickled."""
 
     def __init__(self, address: str) -> None:
         self._address = address
         self._stub = rpc.SourceStub(channel(address))
+        self._read = read_method(address)
 
     def state(self) -> SourceState:
         """Where each partition starts, ends and is committed.
@@ -63,16 +92,19 @@ class SourceClient:
             NotImplementedError: The server cannot replay.
         """
         try:
-            answer, call = self._stub.PendingFn.with_call(Empty(), timeout=_CALL_TIMEOUT_S)
+            # With this metadata ours answers with an error while it can't tell; so an answer without ends is not ours.
+            answer, call = self._stub.PendingFn.with_call(
+                Empty(), metadata=(("x-replay", "1"),), timeout=_CALL_TIMEOUT_S
+            )
         except grpc.RpcError as error:
-            raise Unavailable(f"source {self._address}: {error_text(error)}") from error
+            kind = SourceRefuses if is_final(error) else Unavailable
+            raise kind(f"source {self._address}: {error_text(error)}") from error
         metadata = {name: str(value) for name, value in call.initial_metadata() or ()}
         if "x-ends" not in metadata and answer.result.count < 0:
-            raise Unavailable(f"source {self._address}: it does not know its offsets now")
+            raise PendingUnknown(f"source {self._address}: it does not know its offsets now")
         if "x-ends" not in metadata:
             raise NotImplementedError(
-                f"the source at {self._address} gives no x-ends metadata on PendingFn, so it cannot replay a range; "
-                "reading such a source at least once is not built yet"
+                f"the source at {self._address} gives no x-ends metadata on PendingFn, so it cannot replay a range"
             )
         return SourceState(*(parse_pairs(metadata.get(name, "")) for name in ("x-starts", "x-ends", "x-committed")))
 
@@ -83,8 +115,9 @@ class SourceClient:
         single record says that the rest of the range is gone (compaction).
 
         Raises:
-            Unavailable: For ``retry_seconds`` no stream brought anything; names the partition and the next offset.
-            SourceBroken: The server sends what it was not asked for.
+            Unavailable: For ``retry_seconds`` no stream brought anything.
+            SourceBroken: The server refuses the range for good, or sends what it was not asked for, what does not parse
+                or what is too large. Both name the address, the partition and the next offset.
         """
         position, patience = part.start, _Patience(retry_seconds)
         while position < part.end:
@@ -95,7 +128,8 @@ class SourceClient:
                     position = int(results[-1].offset.offset) + 1
                     patience.restart()
             except (grpc.RpcError, Unavailable) as error:
-                patience.use(f"partition {part.partition} at offset {position} of [{part.start}, {part.end})", error)
+                where = f"partition {part.partition} at offset {position} of [{part.start}, {part.end})"
+                patience.use(f"source {self._address}, {where}", error)
                 continue
             if position == before:
                 return
@@ -105,15 +139,22 @@ class SourceClient:
 
         Raises:
             Unavailable: It ended in the middle of a read, or a read failed.
+            SourceBroken: As for ``read``.
         """
         requests: queue.SimpleQueue[pb.ReadRequest | None] = queue.SimpleQueue()
         requests.put(pb.ReadRequest(handshake=pb.Handshake(sot=True)))
         metadata = (("x-partition", str(part.partition)), ("x-start", str(part.start)), ("x-end", str(part.end)))
-        call = self._stub.ReadFn(iter(requests.get, None), metadata=metadata, timeout=_STREAM_TIMEOUT_S)
+        call = self._read(iter(requests.get, None), metadata=metadata, timeout=_STREAM_TIMEOUT_S)
         position, reads = part.start, 0
         results: list[Result] = []
+
+        def where() -> str:
+            return f"source {self._address}, partition {part.partition}, at offset {position} or behind it"
+
         try:
             for response in call:
+                if isinstance(response, DecodeError):
+                    raise SourceBroken(f"{where()}: record {len(results) + 1} of a read is no ReadResponse: {response}")
                 if response.HasField("handshake"):
                     requests.put(_request(part.end - position, most))
                 elif response.status.eot:
@@ -125,9 +166,13 @@ class SourceClient:
                     requests.put(_request(part.end - position, most) if position < part.end else None)
                 else:
                     results.append(response.result)
-                    position = _next_position(response.result, OffsetRange(part.partition, position, part.end))
+                    position = _next_position(response.result, OffsetRange(part.partition, position, part.end), where)
             if results or not reads:
                 raise Unavailable("the stream ended early, before the end of a read")
+        except grpc.RpcError as error:
+            if is_final(error):
+                raise SourceBroken(f"{where()}: {error_text(error)}") from error
+            raise
         finally:
             requests.put(None)
             call.cancel()
@@ -182,17 +227,22 @@ def error_text(error: Exception) -> str:
     return str(error)
 
 
+def is_final(error: Exception) -> bool:
+    """Whether the same call would fail the same way again: it is refused, or one message is over our limit."""
+    if not isinstance(error, grpc.Call):
+        return False
+    too_large = error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in str(error.details())
+    return too_large or error.code() in _FINAL
+
+
 def _request(left: int, most: int) -> pb.ReadRequest:
     return pb.ReadRequest(request=pb.ReadRequest.Request(num_records=min(left, most), timeout_in_ms=READ_TIMEOUT_MS))
 
 
-def _next_position(result: Result, part: OffsetRange) -> int:
+def _next_position(result: Result, part: OffsetRange, where: Callable[[], str]) -> int:
     """The offset after a record, which must lie in the range that is still wanted."""
     text, partition = result.offset.offset, result.offset.partition_id
     offset = int(text) if text.isdigit() else -1
     if partition != part.partition or not part.start <= offset < part.end:
-        raise SourceBroken(
-            f"partition {part.partition}: asked for [{part.start}, {part.end}), "
-            f"got offset {text!r} of partition {partition}"
-        )
+        raise SourceBroken(f"{where()}: asked up to {part.end}, got offset {text!r} of partition {partition}")
     return offset + 1

@@ -1,11 +1,21 @@
-"""Options of ``spark.readStream.format("udsource")``. Pure.
+"""Options of ``format("udsource")``, of ``read`` and of ``readStream``. Pure.
 
 address              host:port or unix: address of the source.v1 server; required
+replay               ``auto`` (as the server can, or as the checkpoint was begun), ``always`` (an error where it cannot:
+                     exactly once or not at all) or ``never`` (at least once, also where it could)
 maxRecordsPerBatch   most records in one micro-batch over all partitions (600)
+drain                true lifts maxRecordsPerBatch, for Trigger.AvailableNow (Spark takes its end once, at the start)
+retrySeconds         how long a server may stay away before a task, or the start of a query, fails (60)
+
+Only where ranges can be replayed:
+
 startingOffsets      of a new query: ``committed`` (else earliest), ``earliest``, ``latest`` or JSON ``{"0": 17}``
 endingOffsets        of a batch read: ``latest`` or JSON; exclusive
-drain                true lifts maxRecordsPerBatch, for Trigger.AvailableNow (Spark takes its end once, at the start)
-retrySeconds         how long a reader keeps trying to reach the server before its task fails (60)
+
+Only where they cannot:
+
+maxBytesPerBatch     records of so many bytes end a batch, also with drain: they wait in memory (268435456, 256 MiB)
+readTimeoutMs        how long the server may wait for records before it answers a read with none (500)
 """
 
 from __future__ import annotations
@@ -13,11 +23,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from services.common.errors import InvalidRequest
 
-Position = Literal["committed", "earliest", "latest"] | Mapping[int, int]
+Position: TypeAlias = Literal["committed", "earliest", "latest"] | Mapping[int, int]
+Replay: TypeAlias = Literal["auto", "always", "never"]
+_POSITIONS: tuple[Literal["committed", "earliest", "latest"], ...] = ("committed", "earliest", "latest")
+_REPLAYS: tuple[Replay, ...] = ("auto", "always", "never")
 _TRUTHS = {"true": True, "false": False}
 
 
@@ -31,6 +44,9 @@ class SourceOptions:
     ending: Position = "latest"
     drain: bool = False
     retry_seconds: float = 60.0
+    replay: Replay = "auto"
+    max_bytes: int = 256 * 1024 * 1024
+    read_timeout_ms: int = 500
 
     @staticmethod
     def parse(options: Mapping[str, str]) -> SourceOptions:
@@ -52,7 +68,23 @@ class SourceOptions:
             ending=_position("endingOffsets", given.get("endingoffsets", "latest"), "latest"),
             drain=_truth("drain", given.get("drain", "false")),
             retry_seconds=_positive("retrySeconds", given.get("retryseconds", "60")),
+            replay=_replay(given.get("replay", "auto")),
+            max_bytes=_positive("maxBytesPerBatch", given.get("maxbytesperbatch", str(256 * 1024 * 1024))),
+            read_timeout_ms=_positive("readTimeoutMs", given.get("readtimeoutms", "500")),
         )
+
+    def check_plain(self) -> None:
+        """Refuse what only a source that can replay can do.
+
+        Raises:
+            InvalidRequest: An option asks for a place in the log.
+        """
+        for name, value, usual in (
+            ("startingOffsets", self.starting, "committed"),
+            ("endingOffsets", self.ending, "latest"),
+        ):
+            if value != usual:
+                raise InvalidRequest(f"option {name} needs a source that can replay; {self.address} is read without")
 
 
 def _positive(name: str, text: str) -> int:
@@ -67,8 +99,15 @@ def _truth(name: str, text: str) -> bool:
     return _TRUTHS[text.lower()]
 
 
+def _replay(text: str) -> Replay:
+    for word in _REPLAYS:
+        if text.lower() == word:
+            return word
+    raise InvalidRequest(f"option replay {text!r} is none of {' '.join(_REPLAYS)}")
+
+
 def _position(name: str, text: str, words: str) -> Position:
-    for word in ("committed", "earliest", "latest"):
+    for word in _POSITIONS:
         if text.lower() == word and word in words.split():
             return word
     try:

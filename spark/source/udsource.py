@@ -1,38 +1,47 @@
-"""``spark.readStream.format("udsource")``: records of a source.v1 server, exactly once where it can replay.
+"""``spark.readStream.format("udsource")``: records of any source.v1 server; exactly once where it can replay.
 
 Spark calls the planner's methods (offsets, partitions, commit) in one process beside the driver and ``read`` in pooled
-workers, which get a pickled reader: so nothing here holds a channel across a pickle. Order of its calls (4.1):
-a new query asks latestOffset before initialOffset; a restarted one calls partitions(end, end) first, with the last
-end it planned; commit(end of batch N) comes after latestOffset of batch N + 1.
+workers, which get a pickled reader: so nothing here holds a channel across a pickle. ``replay`` and ``plain`` are the
+two ways to plan; docs/spark-source.md has the options and what each way guarantees.
 """
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
-from services.common.errors import InvalidRequest, Unavailable
-from spark.schema import MICROS, RAW, RAW_DDL
-from spark.source import offsets as rules
-from spark.source.client import Result, SourceClient
+from services.common.errors import InvalidRequest
+from spark.schema import RECORD_DDL
+from spark.source.client import PendingUnknown, SourceClient
+from spark.source.held import is_mark
+from spark.source.offsets import SourceState
 from spark.source.options import SourceOptions
+from spark.source.plain import PlainPlanner, RecordsPartition, read_now
+from spark.source.replay import RangePartition, ReplayPlanner, ack_before, first_state, ranges_now
 
-log = logging.getLogger(__name__)
-_RECORDS_PER_LIST = 128
-_IDLE_WAIT_S = 0.5
+__all__ = ["UdSource", "ack_before"]
 
 
-@dataclass
-class RangePartition(InputPartition):
-    """Offsets ``[start, end)`` of one partition, read by one task; None reads nothing."""
+class Planner(Protocol):
+    """What the planner process of a stream does; offsets are JSON objects."""
 
-    part: rules.OffsetRange | None
+    def initial_offset(self) -> dict[str, Any]:
+        """Where a new query begins."""
+
+    def latest_offset(self) -> dict[str, Any]:
+        """The end of the next batch; the last one's while there is nothing new."""
+
+    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
+        """The tasks of a batch."""
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        """Everything up to ``end`` is in Spark's commit log."""
+
+    def stop(self) -> None:
+        """The query has ended."""
 
 
 class UdSource(DataSource):
@@ -45,132 +54,122 @@ class UdSource(DataSource):
 
     def schema(self) -> str:
         """Columns of a record."""
-        return RAW_DDL
+        return RECORD_DDL
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
         """For ``readStream``."""
         return UdStreamReader(SourceOptions.parse(self.options))
 
     def reader(self, schema: Any) -> DataSourceReader:
-        """For ``read``: one look at the log, without commits."""
+        """For ``read``: one look, without acks."""
         return UdBatchReader(SourceOptions.parse(self.options))
 
 
 class UdStreamReader(DataSourceStreamReader):
-    """Plans ranges of offsets and reads them."""
+    """Hands Spark's calls to the planner that fits the source, or the checkpoint."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._planned: dict[int, int] | None = None  # end of the last batch; what the next one is capped against
-        self._initial: dict[int, int] | None = None
+        self._planner: Planner | None = None
 
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the planner: workers read, they do not plan."""
+        return {"_options": self._options, "_planner": None}
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where a new query begins."""
-        if self._initial is None:
-            self._initial = rules.initial(self._first_state(), self._options.starting)
-        return rules.to_json(self._initial)
+        return self._plan().initial_offset()
 
-    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, int]:  # noqa: N802
-        """The end of the next batch, capped here since Spark 4.1 does not cap it.
+    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
+        """The end of the next batch."""
+        return self._plan().latest_offset()
 
-        While the server is out of reach there is nothing new: a query outlives a restart of its source.
-        """
-        if self._planned is None:
-            self._planned = rules.from_json(self.initialOffset())
-        try:
-            ends = self._client().state().ends
-        except Unavailable as error:
-            log.warning("udsource: no new records while the source is away: %s", error)
-            time.sleep(_IDLE_WAIT_S)
-            return rules.to_json(self._planned)
-        self._planned = rules.cap(self._planned, ends, None if self._options.drain else self._options.max_records)
-        return rules.to_json(self._planned)
-
-    def partitions(self, start: Mapping[str, int], end: Mapping[str, int]) -> Sequence[InputPartition]:
-        """One task a partition that has records; equal ends give one that reads nothing."""
-        last = rules.from_json(end)
-        if self._planned is None:
-            self._planned = last
-        return [RangePartition(part) for part in rules.plan(rules.from_json(start), last)] or [RangePartition(None)]
+    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
+        """The tasks of a batch."""
+        return self._plan(end).partitions(start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of one range, in a worker."""
-        return read_range(self._options, partition)
+        """The records of one task, in a worker."""
+        return read_partition(self._options, partition)
 
-    def commit(self, end: Mapping[str, int]) -> None:
-        """Ack what lies before ``end``: its batch is in Spark's commit log. A lost ack is made good by the next."""
-        try:
-            ack_before(self._client(), rules.from_json(end))
-        except Unavailable as error:
-            log.warning("udsource: ack postponed: %s", error)
+    def commit(self, end: Mapping[str, Any]) -> None:
+        """Everything up to ``end`` is in Spark's commit log."""
+        self._plan(end).commit(end)
 
     def stop(self) -> None:
-        """Nothing to release; the channel ends with the process."""
+        """End the planner."""
+        if self._planner is not None:
+            self._planner.stop()
 
-    def _client(self) -> SourceClient:
-        return SourceClient(self._options.address)
+    def _plan(self, checkpoint: Mapping[str, Any] | None = None) -> Planner:
+        """The planner; which one, the first offset of a checkpoint says, else the options and the server.
 
-    def _first_state(self) -> rules.SourceState:
-        deadline = time.monotonic() + self._options.retry_seconds
-        while True:
-            try:
-                return self._client().state()
-            except Unavailable:
-                if time.monotonic() >= deadline:
-                    raise
-                time.sleep(_IDLE_WAIT_S)
+        Raises:
+            InvalidRequest: The checkpoint was begun the other way, or the options do not fit the server.
+            Unavailable: The server was away for retrySeconds.
+        """
+        if self._planner is None:
+            if checkpoint is not None:
+                can_replay = not is_mark(checkpoint)
+            else:
+                can_replay = replayed_from(self._options, self._options.retry_seconds) is not None
+            self._planner = ReplayPlanner(self._options) if can_replay else PlainPlanner(self._options)
+        if checkpoint is not None:
+            self._check(checkpoint)
+        return self._planner
+
+    def _check(self, checkpoint: Mapping[str, Any]) -> None:
+        plain = isinstance(self._planner, PlainPlanner)
+        unwanted = self._options.replay == ("always" if plain else "never")
+        if is_mark(checkpoint) != plain or unwanted:
+            kind, other = ("without", "with") if is_mark(checkpoint) else ("with", "without")
+            raise InvalidRequest(
+                f"the checkpoint was begun {kind} replay, and {self._options.address} is read {other} it now "
+                f"(option replay={self._options.replay}): set replay as it was, or begin a new checkpoint"
+            )
 
 
 class UdBatchReader(DataSourceReader):
-    """Reads from startingOffsets to endingOffsets as they are at planning."""
+    """One look at the source as it is at planning."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One task a partition that has records."""
-        state = SourceClient(self._options.address).state()
-        end = dict(state.ends) if isinstance(self._options.ending, str) else dict(self._options.ending)
-        beyond = {p: offset for p, offset in end.items() if offset > state.ends.get(p, 0)}
-        if beyond:
-            raise InvalidRequest(f"endingOffsets {beyond} are beyond the ends {dict(state.ends)}")
-        parts = rules.plan(rules.initial(state, self._options.starting), end)
-        return [RangePartition(part) for part in parts] or [RangePartition(None)]
+        """The tasks."""
+        state = replayed_from(self._options, 0)
+        return read_now(self._options) if state is None else ranges_now(self._options, state)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of one range, in a worker."""
-        return read_range(self._options, partition)
+        """The records of one task, in a worker."""
+        return read_partition(self._options, partition)
 
 
-def read_range(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """Arrow batches of one task's range."""
+def read_partition(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """Arrow batches of one task, in the columns of ``spark.schema.RECORD``."""
+    if isinstance(partition, RecordsPartition):
+        return partition.read()
     assert isinstance(partition, RangePartition)
-    if partition.part is None:
-        return
-    client = SourceClient(options.address)
-    for results in client.read(partition.part, most=_RECORDS_PER_LIST, retry_seconds=options.retry_seconds):
-        yield to_batch(results)
+    return partition.read(options)
 
 
-def ack_before(client: SourceClient, end: rules.Offsets) -> None:
-    """Ack everything before ``end`` that is not committed yet.
+def replayed_from(options: SourceOptions, seconds: float) -> SourceState | None:
+    """The server's state if it is to be replayed, None if it is to be read plainly.
 
     Raises:
-        Unavailable: The source is away.
+        InvalidRequest: It cannot replay, and must.
+        Unavailable: It was away for so long.
+        SourceRefuses: It does not let us in.
     """
-    client.ack(rules.to_ack(end, client.state()))
-
-
-def to_batch(results: Sequence[Result]) -> pa.RecordBatch:
-    """Records as Arrow, in the columns of ``spark.schema.RAW``."""
-    return pa.record_batch(
-        [
-            pa.array([r.payload for r in results], pa.binary()),
-            pa.array([r.keys[0] if r.keys else None for r in results], pa.string()),
-            pa.array([list(r.headers.items()) for r in results], RAW.field("headers").type),
-            pa.array([r.event_time.ToMicroseconds() for r in results], pa.int64()).cast(MICROS),
-            pa.array([r.offset.partition_id for r in results], pa.int32()),
-            pa.array([int(r.offset.offset) for r in results], pa.int64()),
-        ],
-        schema=RAW,
-    )
+    if options.replay == "never":
+        return None
+    try:
+        return first_state(SourceClient(options.address), seconds, wait_unknown=options.replay == "always")
+    except NotImplementedError as error:
+        if options.replay == "always":
+            raise InvalidRequest(f"option replay=always: {error}") from error
+        return None
+    except PendingUnknown:
+        if options.replay == "always":
+            raise
+        return None

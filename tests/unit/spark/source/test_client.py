@@ -1,13 +1,16 @@
 from collections.abc import Iterator
+from concurrent import futures
 
+import grpc
 import pytest
 
 from services.common.errors import Unavailable
 from services.gen.source.v1 import source_pb2 as pb
-from spark.source.client import SourceBroken, SourceClient
+from spark.source.client import SourceBroken, SourceClient, SourceRefuses
 from spark.source.offsets import OffsetRange, SourceState
-from spark.source.udsource import ack_before, to_batch
+from spark.source.replay import ack_before
 from tests.fakes.source_server import FakeRecord, FakeSource, RunningSource
+from tests.unit.spark.source.plain_source import PlainSource, serving
 
 
 @pytest.fixture
@@ -54,13 +57,13 @@ def test_a_source_that_ends_early_for_good_is_an_error_that_names_the_offset(sou
         read(source, 0, 10, retry_seconds=0.2)
 
 
-def test_an_offset_that_was_not_asked_for_is_refused(source: RunningSource) -> None:
+def test_an_offset_that_was_not_asked_for_names_where_another_was_expected(source: RunningSource) -> None:
     source.fake.logs[0] = [FakeRecord(3, b"")] * 2
-    with pytest.raises(SourceBroken, match="partition 0"):
+    with pytest.raises(SourceBroken, match=rf"source {source.address}, partition 0, at offset 4 .* got offset b'3'"):
         read(source, 3, 5)
 
 
-def test_a_source_without_replay_is_not_supported_yet(source: RunningSource) -> None:
+def test_a_source_without_replay_says_so(source: RunningSource) -> None:
     source.fake.can_replay = False
     with pytest.raises(NotImplementedError, match="x-ends"):
         SourceClient(source.address).state()
@@ -98,11 +101,39 @@ def test_an_ack_the_source_refuses_is_an_error(source: RunningSource) -> None:
         SourceClient(source.address).ack({0: 99})
 
 
-def test_records_become_columns(source: RunningSource) -> None:
-    result = pb.ReadResponse.Result(payload=b"x", offset=pb.Offset(offset=b"17", partition_id=1), headers={"a": "1"})
-    result.event_time.FromMilliseconds(1_500)
-    row = to_batch([result]).to_pylist()[0]
-    assert row["event_time"].timestamp() == 1.5
-    assert {k: row[k] for k in ("payload", "key", "headers", "partition", "offset")} == {
-        "payload": b"x", "key": None, "headers": [("a", "1")], "partition": 1, "offset": 17,
-    }  # fmt: skip
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        ([b"\xff\xff"], r"at offset 2 or behind it: record 1 of a read is no ReadResponse"),
+        ([record(2), b"\xff\xff"], r"at offset 3 or behind it: record 2 of a read is no ReadResponse"),
+        ([record(2), None], r"at offset 3 or behind it: RESOURCE_EXHAUSTED: .*larger than max"),
+    ],
+    ids=["garbage", "garbage behind a record", "too large"],
+)
+def test_a_record_that_cannot_be_read_is_named_at_once(raw: list[bytes | None], reason: str) -> None:
+    large = record(3, bytes(64 << 20)) if None in raw else b""
+    with serving(PlainSource()) as running:
+        running.source.raw = [large if message is None else message for message in raw]
+        parts = SourceClient(running.address).read(OffsetRange(1, 2, 9))
+        with pytest.raises(SourceBroken, match=f"source {running.address}, partition 1, {reason}"):
+            list(parts)
+
+
+def record(offset: int, payload: bytes = b"x") -> bytes:
+    result = pb.ReadResponse.Result(payload=payload, offset=pb.Offset(offset=b"%d" % offset, partition_id=1))
+    return pb.ReadResponse(result=result).SerializeToString()
+
+
+def test_a_server_of_something_else_is_refused_at_once() -> None:
+    server = grpc.server(futures.ThreadPoolExecutor(1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    client = SourceClient(f"127.0.0.1:{port}")
+    try:
+        with pytest.raises(SourceRefuses, match=f"source 127.0.0.1:{port}: UNIMPLEMENTED"):
+            client.state()
+        with pytest.raises(SourceBroken, match="partition 3, at offset 7 or behind it: UNIMPLEMENTED"):
+            list(client.read(OffsetRange(3, 7, 9)))
+    finally:
+        server.stop(None).wait()

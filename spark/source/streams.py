@@ -1,0 +1,238 @@
+"""The plain form of source.v1: one ReadFn and one AckFn call, each opened when first used and again after a loss.
+
+What is known of servers: a new ReadFn handshake is the only sign of a new client, on which a source gives again what
+was not acked. Acks may come on any AckFn call. Some sources give nothing more until all is acked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, TypeAlias, TypeVar
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from services.common.errors import Unavailable
+from services.gen.source.v1 import source_pb2 as pb
+from services.gen.source.v1 import source_pb2_grpc as rpc
+from spark.source.client import SourceBroken, SourceRefuses, channel, error_text, is_final, read_method
+from spark.source.held import Id
+from spark.source.records import Result
+
+log = logging.getLogger(__name__)
+Q = TypeVar("Q", pb.ReadRequest, pb.AckRequest)
+A = TypeVar("A")
+
+_Reading: TypeAlias = "_Call[pb.ReadRequest, pb.ReadResponse | DecodeError]"
+_Acking: TypeAlias = "_Call[pb.AckRequest, pb.AckResponse]"
+
+_IDS_PER_ACK = 20_000
+"""Ids in one AckRequest, so that it stays far below every server's message limit."""
+
+
+class AckRefused(SourceBroken):
+    """The source does not know a record it is to settle: it has restarted since, or forgot it."""
+
+
+class PlainStreams:
+    """The two calls of one server. For one thread: Spark calls the planner's methods one at a time."""
+
+    def __init__(self, address: str, *, answer_seconds: float = 60.0) -> None:
+        """Take the address; nothing is opened yet.
+
+        Args:
+            address: Of the server.
+            answer_seconds: Beyond what a read may take by itself, the longest silence before a call is given up.
+        """
+        self._address, self._answer_s = address, answer_seconds
+        self._read_method = read_method(address)
+        self._stub = rpc.SourceStub(channel(address))
+        self._reading: _Reading | None = None
+        self._acking: _Acking | None = None
+        self._last = ""
+
+    def read(self, most: int, timeout_ms: int) -> list[Result]:
+        """What the source has now, at most ``most`` records; none if it has none within ``timeout_ms``.
+
+        Records that came before a stream was lost are given, too: the source counts them as delivered.
+
+        Raises:
+            Unavailable: Nothing came and the source failed or was lost; the next read opens a new stream.
+            SourceRefuses: It refuses to be read.
+            SourceBroken: A message is too large or none of source.v1. All name the address, the last two the record.
+        """
+        results: list[Result] = []
+        try:
+            call = self._reading or self._open_reading()
+            request = pb.ReadRequest.Request(num_records=most, timeout_in_ms=timeout_ms)
+            call.send(pb.ReadRequest(request=request))
+            failure = self._collect(call, results, timeout_ms / 1_000 + self._answer_s)
+        except (grpc.RpcError, Unavailable) as error:
+            self._drop_reading()
+            if is_final(error):
+                kind = SourceBroken if self._is_too_large(error) else SourceRefuses
+                raise kind(f"{self._where(results)}: {error_text(error)}") from error
+            failure = error_text(error)
+        except SourceBroken:
+            self._drop_reading()
+            raise
+        if results:
+            self._last = _name(results[-1])
+        if failure and not results:
+            raise Unavailable(f"source {self._address}: {failure}")
+        if failure:
+            log.warning("udsource: source %s, after %s: %s", self._address, self._last, failure)
+        return results
+
+    def ack(self, ids: Sequence[Id]) -> None:
+        """Settle records, and wait until the source has said so.
+
+        Raises:
+            Unavailable: It did not; it may or may not have happened.
+            AckRefused: It will not.
+        """
+        for first in range(0, len(ids), _IDS_PER_ACK):
+            group = ids[first : first + _IDS_PER_ACK]
+            offsets = [pb.Offset(offset=offset, partition_id=partition) for partition, offset in group]
+            try:
+                self._ack(pb.AckRequest(request=pb.AckRequest.Request(offsets=offsets)))
+            except (grpc.RpcError, Unavailable, SourceBroken) as error:
+                self._drop_acking()
+                refused = isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.INVALID_ARGUMENT
+                kind = AckRefused if refused or is_final(error) else Unavailable
+                partition, offset = group[0]
+                raise kind(
+                    f"source {self._address}: ack of {len(group)} records from partition {partition}, "
+                    f"offset {offset!r} on: {error_text(error)}"
+                ) from error
+
+    def close(self) -> None:
+        """End both calls; what was not acked stays so."""
+        self._drop_reading()
+        self._drop_acking()
+
+    def _open_reading(self) -> _Reading:
+        call: _Reading = _Call(self._read_method)
+        self._reading = call
+        call.send(pb.ReadRequest(handshake=pb.Handshake(sot=True)))
+        with call.watched(self._answer_s):
+            answer = call.next()
+        if isinstance(answer, DecodeError) or not answer.handshake.sot:
+            raise SourceBroken(f"source {self._address}: its first answer on ReadFn is no handshake")
+        return call
+
+    def _collect(self, call: _Reading, results: list[Result], limit_s: float) -> str:
+        """Add records to ``results`` up to the eot; the failure that it tells of, else nothing."""
+        with call.watched(limit_s) as note:
+            while True:
+                response = call.next()
+                note()
+                if isinstance(response, DecodeError):
+                    raise SourceBroken(f"{self._where(results)}: it is no ReadResponse: {response}")
+                status = response.status
+                if status.eot:
+                    failed = status.code != pb.ReadResponse.Status.SUCCESS
+                    return f"the source failed: {status.msg}" if failed else ""
+                if not response.result.offset.offset:
+                    raise SourceBroken(f"{self._where(results)}: it has no offset")
+                results.append(response.result)
+
+    def _ack(self, request: pb.AckRequest) -> None:
+        call = self._acking or self._open_acking()
+        call.send(request)
+        with call.watched(self._answer_s):
+            if not call.next().HasField("result"):
+                raise SourceBroken("its answer has no result")
+
+    def _open_acking(self) -> _Acking:
+        call: _Acking = _Call(self._stub.AckFn)
+        self._acking = call
+        call.send(pb.AckRequest(handshake=pb.Handshake(sot=True)))
+        with call.watched(self._answer_s):
+            if not call.next().handshake.sot:
+                raise SourceBroken("its first answer on AckFn is no handshake")
+        return call
+
+    def _where(self, results: Sequence[Result]) -> str:
+        last = _name(results[-1]) if results else self._last
+        behind = f" (behind {last})" if last else ""
+        return f"source {self._address}, record {len(results) + 1} of a read{behind}"
+
+    def _is_too_large(self, error: Exception) -> bool:
+        return isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+    def _drop_reading(self) -> None:
+        if self._reading is not None:
+            self._reading.close()
+        self._reading = None
+
+    def _drop_acking(self) -> None:
+        if self._acking is not None:
+            self._acking.close()
+        self._acking = None
+
+
+class _Call(Generic[Q, A]):
+    """A call with messages both ways, and a limit to the other side's silence."""
+
+    def __init__(self, method: grpc.StreamStreamMultiCallable[Q, A]) -> None:
+        self._requests: queue.SimpleQueue[Q | None] = queue.SimpleQueue()
+        self._answers = method(iter(self._requests.get, None))
+        self._silent_s = 0.0
+
+    def send(self, request: Q) -> None:
+        self._requests.put(request)
+
+    def next(self) -> A:
+        """The other side's next message.
+
+        Raises:
+            grpc.RpcError: The call is lost.
+            Unavailable: It has ended, or was given up for its silence.
+        """
+        try:
+            return next(self._answers)
+        except StopIteration:
+            raise Unavailable("the stream ended") from None
+        except grpc.RpcError as error:
+            if self._silent_s:
+                raise Unavailable(f"no answer within {self._silent_s:g} s") from error
+            raise
+
+    @contextlib.contextmanager
+    def watched(self, limit_s: float) -> Iterator[Callable[[], None]]:
+        """Give the call up if for ``limit_s`` nobody calls what this yields; one thread a read, none a record."""
+        done, heard_s = threading.Event(), time.monotonic()
+
+        def note() -> None:
+            nonlocal heard_s
+            heard_s = time.monotonic()
+
+        def watch() -> None:
+            while not done.wait(max(0.01, heard_s + limit_s - time.monotonic())):
+                if time.monotonic() >= heard_s + limit_s:
+                    self._silent_s = limit_s
+                    self._answers.cancel()
+                    return
+
+        thread = threading.Thread(target=watch, name="udsource-watch", daemon=True)
+        thread.start()
+        try:
+            yield note
+        finally:
+            done.set()
+            thread.join()
+
+    def close(self) -> None:
+        """Half-close and cancel."""
+        self._requests.put(None)
+        self._answers.cancel()
+
+
+def _name(result: Result) -> str:
+    return f"partition {result.offset.partition_id}, offset {result.offset.offset!r}"

@@ -1,0 +1,199 @@
+"""Records between their read and their ack."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from services.common.errors import InvalidRequest
+from spark.source.held import Held, Id, Mark, cut, is_mark, records_to_ask
+from spark.source.records import to_batch
+from tests.unit.spark.source.plain_source import id_of, record
+
+
+def add(held: Held, numbers: Sequence[int], size: int = 1) -> None:
+    records = [record(number) for number in numbers]
+    held.add(to_batch(records), [id_of(r) for r in records], [size] * len(records))
+
+
+def numbers(held: Held, start: Mark, end: Mark) -> list[int]:
+    return [int(row["payload"]) for part in held.parts(start, end) for row in part.to_pylist()]
+
+
+def ids(*numbers_: int) -> list[Id]:
+    return [id_of(record(number)) for number in numbers_]
+
+
+def test_a_batch_is_what_came_since_the_last_and_nothing_new_is_the_same_offset() -> None:
+    held = Held("r")
+    start = held.end
+    assert held.offer() == start == Mark("r", 0)
+    add(held, [1, 2])
+    add(held, [3])
+    assert held.open_records == 3
+    first = held.offer()
+    assert held.offer() == first == Mark("r", 1)
+    add(held, [4])
+    second = held.offer()
+    assert numbers(held, start, first) == [1, 2, 3]
+    assert numbers(held, first, second) == [4]
+    assert numbers(held, start, second) == [1, 2, 3, 4]
+    assert numbers(held, second, second) == []
+
+
+def test_a_new_run_goes_on_behind_its_checkpoint_and_has_nothing_of_older_runs() -> None:
+    held = Held("new")
+    held.resume(Mark("old", 7))
+    assert held.offer() == Mark("old", 7)
+    assert numbers(held, Mark("old", 6), Mark("old", 7)) == []
+    held.commit(Mark("old", 7))
+    add(held, [1])
+    end = held.offer()
+    assert end == Mark("new", 1)
+    assert numbers(held, Mark("old", 7), end) == [1]
+    held.resume(Mark("old", 7))
+    assert held.offer() == end, "too late: it has offered already"
+
+
+def test_only_what_is_committed_is_owed_and_its_rows_go() -> None:
+    held = Held("r")
+    for number in range(3):
+        add(held, [number])
+        held.offer()
+    held.commit(Mark("r", 2))
+    assert held.owed == {1: ids(0), 2: ids(1)}
+    with pytest.raises(InvalidRequest, match=r"\[1, 2\]"):
+        held.parts(Mark("r", 0), Mark("r", 3))
+    held.settle(1)
+    held.commit(Mark("r", 2))
+    assert held.owed == {2: ids(1)}
+    assert numbers(held, Mark("r", 2), Mark("r", 3)) == [2]
+
+
+def test_a_copy_is_not_fresh_until_its_record_is_settled() -> None:
+    held = Held("r")
+    assert held.fresh([*ids(1, 2), *ids(1)]) == [0, 1]
+    add(held, [1])
+    assert held.fresh(ids(1, 2)) == [1]
+    held.commit(held.offer())
+    assert held.fresh(ids(1, 2)) == [1], "owed"
+    held.settle(1)
+    assert held.fresh(ids(1)) == [0], "its source gives it again, as it may"
+    assert held.fresh([(0, b"o-1"), (1, b"o-1")]) == [0, 1], "an offset is one of its partition"
+
+
+@pytest.mark.parametrize("offset", [{}, {"0": 17}, {"run": 3, "batch": 1}, {"run": "a"}, {"run": "a", "batch": "1"}])
+def test_another_sources_offset_is_refused(offset: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest, match="without replay"):
+        Mark.from_json(offset)
+
+
+def test_offsets_tell_which_kind_they_are() -> None:
+    mark = Mark("r", 3)
+    assert Mark.from_json(mark.to_json()) == mark
+    assert is_mark(mark.to_json())
+    assert not is_mark({"0": 17})
+
+
+@given(st.lists(st.integers(0, 6 * 1024 * 1024), max_size=60))
+def test_parts_cover_everything_once_and_none_is_too_large_or_too_small(sizes: list[int]) -> None:
+    parts = cut(sizes)
+    assert [index for first, last in parts for index in range(first, last)] == list(range(len(sizes)))
+    limit = min(max(sum(sizes) // 8, 256 * 1024), 4 * 1024 * 1024)
+    for first, last in parts:
+        assert last == first + 1 or sum(sizes[first:last]) <= limit
+    for (first, last), (_, after) in zip(parts, parts[1:], strict=False):
+        assert sum(sizes[first : last + 1]) > limit, f"[{first}, {after}) would have had room in one"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "parts"),
+    [
+        ([], 0),
+        ([1], 1),
+        ([1_000] * 200, 1),
+        ([100_000] * 80, 8),
+        ([1_000_000] * 80, 20),
+        ([60_000_000] * 3, 3),
+    ],
+)
+def test_small_batches_are_one_task_and_large_ones_several(sizes: list[int], parts: int) -> None:
+    assert len(cut(sizes)) == parts
+
+
+@pytest.mark.parametrize(
+    ("most", "left_bytes", "record_bytes", "asked"),
+    [(600, 10, 0, 600), (600, 1_000, 10, 100), (50, 1_000, 10, 50), (600, 5, 10, 1), (1, 1, 1, 1)],
+)
+def test_records_are_asked_for_by_what_they_came_to(
+    most: int, left_bytes: int, record_bytes: float, asked: int
+) -> None:
+    assert records_to_ask(most, left_bytes, record_bytes) == asked
+
+
+class HeldMachine(RuleBasedStateMachine):
+    """A source that repeats itself, a Spark that commits in order, and acks that get lost."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held = Held("r")
+        self.sent = 0
+        self.offers = [self.held.end]
+        self.delivered: list[int] = []
+        self.committed: set[Id] = set()
+        self.settled: set[Id] = set()
+
+    @rule(count=st.integers(1, 4), again=st.integers(0, 4))
+    def read(self, count: int, again: int) -> None:
+        unsettled = [n for n in range(self.sent) if ids(n)[0] not in self.settled][:again]
+        came = [*unsettled, *range(self.sent, self.sent + count)]
+        self.sent += count
+        fresh = self.held.fresh(ids(*came))
+        assert [came[index] for index in fresh] == came[len(unsettled) :]
+        add(self.held, [came[index] for index in fresh])
+
+    @rule()
+    def offer(self) -> None:
+        end = self.held.offer()
+        if end != self.offers[-1]:
+            self.offers.append(end)
+            self.delivered += numbers(self.held, self.offers[-2], end)
+
+    @precondition(lambda self: len(self.offers) > 1)
+    @rule(data=st.data())
+    def commit(self, data: st.DataObject) -> None:
+        end = data.draw(st.sampled_from(self.offers))
+        for number in range(1, end.batch + 1):
+            if number not in self.held.owed and number in self.held._offered:
+                self.committed |= set(self.held._offered[number].ids)
+        self.held.commit(end)
+
+    @precondition(lambda self: bool(self.held.owed))
+    @rule()
+    def settle(self) -> None:
+        batch, owed = next(iter(self.held.owed.items()))
+        self.settled |= set(owed)
+        self.held.settle(batch)
+
+    @invariant()
+    def nothing_is_acked_before_it_is_committed(self) -> None:
+        owed = {one for batch in self.held.owed.values() for one in batch}
+        assert owed | self.settled == self.committed
+        assert not owed & self.settled
+
+    @invariant()
+    def every_record_is_delivered_once_in_order(self) -> None:
+        assert self.delivered == list(range(len(self.delivered)))
+        assert len(self.delivered) + self.held.open_records == self.sent
+
+    @invariant()
+    def nothing_stays_in_memory(self) -> None:
+        assert self.held.records == self.sent - len(self.settled)
+
+
+TestHeld = HeldMachine.TestCase

@@ -1,0 +1,145 @@
+"""A source that can replay: what is planned when, and when it is acked."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from services.common.errors import InvalidRequest, Unavailable
+from spark.source import replay
+from spark.source.options import SourceOptions
+from tests.fakes.source_server import FakeSource, RunningSource
+from tests.unit.spark.source.engine import Checkpoint, Crash, Engine, Row
+
+
+@pytest.fixture
+def source() -> Iterator[RunningSource]:
+    running = RunningSource(FakeSource(partitions=2))
+    add(running, 10)
+    yield running
+    running.stop()
+
+
+def add(source: RunningSource, count: int) -> None:
+    for _ in range(count):
+        source.fake.add(0, b"%d" % source.fake.ends[0])
+
+
+def options(source: RunningSource, **changes: Any) -> SourceOptions:
+    return SourceOptions(source.address, **{"retry_seconds": 5, "max_records": 4} | changes)
+
+
+def offsets(rows: list[Row]) -> list[int]:
+    return [row["offset"] for row in rows]
+
+
+def test_every_batch_is_acked_once_as_soon_as_it_is_committed(source: RunningSource) -> None:
+    rows: list[Row] = []
+    acked_before: list[dict[int, int]] = []
+
+    def note(_: list[Row]) -> None:
+        acked_before.append({**source.fake.committed})
+
+    query = Engine(options(source), Checkpoint(), rows.extend, on_committed=note)
+    assert query.run_to_idle() == 3
+    assert offsets(rows) == list(range(10))
+    assert acked_before == [{}, {0: 4}, {0: 8}], "never ahead of the commit log"
+    assert source.fake.committed == {0: 10}, "the last one, too, while idle"
+    assert source.fake.ack_calls == [[(0, 3)], [(0, 7)], [(0, 9)]]
+
+
+@pytest.mark.parametrize("crash", ["planning", "sink", "commit"])
+def test_a_batch_that_was_not_committed_is_read_again(source: RunningSource, crash: str) -> None:
+    rows: list[Row] = []
+    checkpoint = Checkpoint()
+    query = Engine(options(source), checkpoint, rows.extend)
+    query.poll()
+    with pytest.raises(Crash):
+        query.poll(crash)
+    assert source.fake.committed == {0: 4}
+    Engine(options(source), checkpoint, rows.extend).run_to_idle()
+    again = [4, 5, 6, 7] if crash == "commit" else []
+    assert offsets(rows) == [0, 1, 2, 3, *again, 4, 5, 6, 7, 8, 9]
+    assert source.fake.committed == {0: 10}
+
+
+def test_an_ack_that_fails_is_made_good_and_stops_nothing(
+    source: RunningSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay, "_IDLE_WAIT_S", 0)
+    rows: list[Row] = []
+    query = Engine(options(source), Checkpoint(), rows.extend)
+    query.poll()
+    fail = iter([True, True])
+
+    def on_ack(_: object) -> None:
+        if next(fail, False):
+            raise RuntimeError("no broker")
+
+    source.fake.on_ack = on_ack
+    assert query.poll()
+    assert source.fake.committed == {}
+    query.run_to_idle()
+    assert offsets(rows) == list(range(10))
+    assert source.fake.committed == {0: 10}
+
+
+def test_a_restarted_query_outlives_a_source_that_is_away(
+    source: RunningSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay, "_IDLE_WAIT_S", 0)
+    rows: list[Row] = []
+    checkpoint = Checkpoint()
+    Engine(options(source), checkpoint, rows.extend).poll()
+    source.stop()
+    query = Engine(options(source), checkpoint, rows.extend)
+    assert not query.poll()
+    source.start()
+    while len(rows) < 10:
+        query.poll()
+    assert offsets(rows) == list(range(10))
+
+
+def test_a_new_query_waits_for_its_source_only_so_long(source: RunningSource) -> None:
+    source.stop()
+    with pytest.raises(Unavailable, match=f"source {source.address}"):
+        Engine(options(source, retry_seconds=0.2), Checkpoint(), print).poll()
+
+
+def test_available_now_with_drain_takes_ten_times_the_cap_at_once(source: RunningSource) -> None:
+    add(source, 30)
+    rows: list[Row] = []
+    checkpoint = Checkpoint()
+    assert Engine(options(source, drain=True), checkpoint, rows.extend, available_now=True).run_to_idle() == 1
+    assert offsets(rows) == list(range(40))
+    assert source.fake.committed == {0: 40}
+    add(source, 40)
+    query = Engine(options(source, drain=True), checkpoint, rows.extend, available_now=True)
+    add(source, 1)  # too late for this run
+    assert query.run_to_idle() == 1
+    assert offsets(rows) == list(range(80))
+
+
+def test_available_now_without_drain_takes_one_capped_batch_and_says_so(
+    source: RunningSource, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows: list[Row] = []
+    checkpoint = Checkpoint()
+    with caplog.at_level(logging.WARNING, replay.__name__):
+        for _ in range(3):
+            Engine(options(source), checkpoint, rows.extend, available_now=True).run_to_idle()
+    assert offsets(rows) == list(range(10))
+    said = [record.getMessage() for record in caplog.records if "drain=true" in record.getMessage()]
+    assert len(said) == 2, "the third leaves nothing behind"
+
+
+def test_available_now_behind_its_checkpoint_is_an_error_that_says_what_to_do(source: RunningSource) -> None:
+    checkpoint = Checkpoint()
+    taken = options(source, starting="earliest")
+    Engine(options(source, starting="earliest", drain=True), checkpoint, len, available_now=True).run_to_idle()
+    query = Engine(taken, checkpoint, len, available_now=True)
+    with pytest.raises(InvalidRequest, match=r"end 4 of partition 0 is before start 10.*drain=true"):
+        query.poll()

@@ -1,0 +1,120 @@
+"""Which way a source is read, and what workers get."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from services.common.errors import InvalidRequest, Unavailable
+from spark.source.options import SourceOptions
+from spark.source.plain import PlainPlanner, RecordsPartition
+from spark.source.replay import RangePartition, ReplayPlanner
+from spark.source.udsource import UdBatchReader, UdSource, UdStreamReader, read_partition, replayed_from
+from tests.unit.spark.source.plain_source import PlainSource, RunningPlainSource, record, serving
+
+ENDS = (("x-starts", "0:0"), ("x-ends", "0:7"), ("x-committed", ""))
+MARK, NUMBERS = {"run": "older", "batch": 3}, {"0": 5}
+
+
+@pytest.fixture
+def running() -> Iterator[RunningPlainSource]:
+    with serving(PlainSource([record(n) for n in range(3)])) as running:
+        yield running
+
+
+def options(running: RunningPlainSource, replay: Any = "auto") -> SourceOptions:
+    return SourceOptions(running.address, retry_seconds=0.2, replay=replay, read_timeout_ms=20)
+
+
+@pytest.mark.parametrize(
+    ("replay", "metadata", "count", "way"),
+    [
+        ("auto", ENDS, 0, "replay"),
+        ("auto", (), 0, "plain"),
+        ("auto", (), -1, "plain"),  # a source that does not count; ours answers with an error instead
+        ("always", ENDS, 0, "replay"),
+        ("always", (), 0, InvalidRequest("option replay=always: .* no x-ends")),
+        ("always", (), -1, Unavailable("does not know its offsets")),
+        ("never", ENDS, 0, "plain"),
+        ("never", (), 0, "plain"),
+    ],
+)
+def test_the_server_and_the_option_say_how_it_is_read(
+    running: RunningPlainSource, replay: str, metadata: tuple[tuple[str, str], ...], count: int, way: str | Exception
+) -> None:
+    running.source.metadata, running.source.count = metadata, count
+    if isinstance(way, Exception):
+        with pytest.raises(type(way), match=str(way)):
+            UdStreamReader(options(running, replay)).initialOffset()
+        return
+    assert (replayed_from(options(running, replay), 0.2) is not None) == (way == "replay")
+    reader = UdStreamReader(options(running, replay))
+    reader.initialOffset()
+    assert isinstance(reader._planner, ReplayPlanner if way == "replay" else PlainPlanner)
+    reader.stop()
+
+
+@pytest.mark.parametrize(
+    ("replay", "checkpoint", "way"),
+    [
+        ("auto", MARK, PlainPlanner),
+        ("auto", NUMBERS, ReplayPlanner),
+        ("never", MARK, PlainPlanner),
+        ("always", NUMBERS, ReplayPlanner),
+        ("always", MARK, "begun without replay, .* is read with it"),
+        ("never", NUMBERS, "begun with replay, .* is read without it"),
+    ],
+)
+def test_a_checkpoint_goes_on_as_it_was_begun_without_asking_the_server(
+    running: RunningPlainSource, replay: str, checkpoint: dict[str, Any], way: Any
+) -> None:
+    running.stop()
+    reader = UdStreamReader(options(running, replay))
+    if isinstance(way, str):
+        with pytest.raises(InvalidRequest, match=way):
+            reader.partitions(checkpoint, checkpoint)
+    else:
+        assert len(reader.partitions(checkpoint, checkpoint)) == 1
+        assert isinstance(reader._planner, way)
+        reader.stop()
+    running.start()
+
+
+def test_a_checkpoint_that_comes_too_late_to_choose_is_checked(running: RunningPlainSource) -> None:
+    reader = UdStreamReader(options(running))
+    reader.latestOffset()  # as with Trigger.AvailableNow
+    with pytest.raises(InvalidRequest, match="begun with replay"):
+        reader.partitions(NUMBERS, NUMBERS)
+    reader.stop()
+
+
+def test_a_reader_is_pickled_without_its_calls(running: RunningPlainSource) -> None:
+    reader = UdStreamReader(options(running))
+    end = reader.latestOffset()
+    part = pickle.loads(pickle.dumps(reader.partitions(MARK, end)[0]))
+    copy = pickle.loads(pickle.dumps(reader))
+    assert [row["payload"] for batch in copy.read(part) for row in batch.to_pylist()] == [b"0", b"1", b"2"]
+    reader.stop()
+
+
+@pytest.mark.parametrize("part", [RangePartition(None), RecordsPartition(b"")])
+def test_a_task_without_records_reads_nothing(part: Any) -> None:
+    assert list(read_partition(SourceOptions("nowhere:1"), part)) == []
+
+
+def test_a_batch_read_of_a_missing_server_fails_at_once(running: RunningPlainSource) -> None:
+    running.stop()
+    for replay in ("auto", "always", "never"):
+        with pytest.raises(Unavailable, match=f"source {running.address}"):
+            UdBatchReader(options(running, replay)).partitions()
+    running.start()
+
+
+def test_options_are_refused_before_anything_is_opened() -> None:
+    source = UdSource({"address": "nowhere:1", "replay": "perhaps"})
+    for make in (source.streamReader, source.reader):
+        with pytest.raises(InvalidRequest, match="replay 'perhaps'"):
+            make(None)
