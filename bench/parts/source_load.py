@@ -1,0 +1,144 @@
+"""The client of ``bench.udsource``, a process of its own: a job a line on stdin, what it measured a line on stdout.
+
+It does what Numaflow does without read-ahead: read a batch, ack it, read the next. A record is not parsed but for its
+offset, which goes into the ack as it came.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from bench.parts.http2 import Connection, Stream
+from services.gen.source.v1 import source_pb2 as pb
+
+_SERVICE = "/source.v1.Source"
+_RESULT = 0x0A
+"""First byte of a response with a record; that of an eot begins with its status."""
+_READ_TIMEOUT_MS = 1_000
+_LONGEST_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to do.
+
+    Attributes:
+        socket: Path of the server's unix socket.
+        batch: Records asked for at a time.
+        warm: Records read and acked before the measurement; each is looked at.
+        records: Records that are measured.
+        payload_bytes: Size of each.
+    """
+
+    socket: str
+    batch: int
+    warm: int
+    records: int
+    payload_bytes: int
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What came out; ``batches`` is how many answers the measured records came in."""
+
+    rate: float
+    batches: int
+
+
+def measure(job: Job) -> Measured:
+    """Do one job over a connection of its own."""
+    with closing(Connection(Path(job.socket))) as connection:
+        reader, acker = connection.open(f"{_SERVICE}/ReadFn"), connection.open(f"{_SERVICE}/AckFn")
+        for stream, request in ((reader, pb.ReadRequest), (acker, pb.AckRequest)):
+            stream.send(request(handshake=pb.Handshake(sot=True)).SerializeToString())
+            stream.receive()
+        drain(reader, acker, job, job.warm, checked=True)
+        started = time.perf_counter()
+        batches = drain(reader, acker, job, job.records)
+        return Measured(job.records / (time.perf_counter() - started), batches)
+
+
+def drain(reader: Stream, acker: Stream, job: Job, records: int, *, checked: bool = False) -> int:
+    """Read and ack so many records; returns in how many batches they came.
+
+    Raises:
+        AssertionError: Nothing comes any more, or something else than asked for.
+    """
+    batches, left, deadline = 0, records, time.monotonic() + _LONGEST_SECONDS
+    while left:
+        reader.send(read_request(min(left, job.batch)))
+        batch: list[bytes] = []
+        while (message := reader.receive())[0] == _RESULT:
+            batch.append(message)
+        if not batch:
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{left} of {records} records did not come")
+            continue
+        if checked:
+            check(batch, job.payload_bytes)
+        acker.send(ack_request(batch))
+        acker.receive()
+        left -= len(batch)
+        batches, deadline = batches + 1, time.monotonic() + _LONGEST_SECONDS
+    return batches
+
+
+def check(batch: list[bytes], payload_bytes: int) -> None:
+    """Every record has its payload, and our shortcut finds the offsets that protobuf finds."""
+    results = [pb.ReadResponse.FromString(message).result for message in batch]
+    assert {len(result.payload) for result in results} == {payload_bytes}
+    acked = pb.AckRequest.FromString(ack_request(batch)).request.offsets
+    assert list(acked) == [result.offset for result in results]
+
+
+def read_request(records: int) -> bytes:
+    request = pb.ReadRequest.Request(num_records=records, timeout_in_ms=_READ_TIMEOUT_MS)
+    return pb.ReadRequest(request=request).SerializeToString()
+
+
+def ack_request(batch: list[bytes]) -> bytes:
+    """An AckRequest: in its request, field 1, each offset, field 1."""
+    body = b"".join([b"\x0a" + offset_of(message) for message in batch])
+    return b"\x0a" + varint(len(body)) + body
+
+
+def offset_of(message: bytes) -> bytes:
+    """The Offset of a record's response with its length ahead: Result's field 2, behind the payload."""
+    _, position = read_varint(message, 1)
+    if message[position] == 0x0A:
+        size, position = read_varint(message, position + 1)
+        position += size
+    return message[position + 1 : position + 2 + message[position + 1]]
+
+
+def read_varint(data: bytes, position: int) -> tuple[int, int]:
+    """The number there and the position behind it."""
+    number = shift = 0
+    while (byte := data[position]) > 0x7F:
+        number |= (byte & 0x7F) << shift
+        shift += 7
+        position += 1
+    return number | byte << shift, position + 1
+
+
+def varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes((*out, number))
+
+
+def main() -> None:
+    """Do what is asked until stdin ends."""
+    for line in sys.stdin:
+        print(json.dumps(asdict(measure(Job(**json.loads(line))))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

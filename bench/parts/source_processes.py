@@ -1,0 +1,114 @@
+"""The processes of ``bench.udsource`` and ``bench.spark_source``: servers of source.v1, and the client."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import grpc
+from google.protobuf.empty_pb2 import Empty
+
+from bench.parts.pixy_processes import Server, running
+from bench.parts.source_load import Job, Measured
+from services.gen.source.v1.source_pb2_grpc import SourceStub
+from tests.fixtures_kafka import free_ports
+from tests.peers.environment import peer_python
+from tests.smoke.harness import ROOT
+
+_START_SECONDS = 120.0
+_MEMORY_SOURCE = ROOT / "tests" / "peers" / "numaflow" / "memory_source.py"
+
+
+@contextmanager
+def udsource(bootstrap: str, topic: str, socket: Path) -> Iterator[Server]:
+    """Ours, over a topic, on TCP (the server's address) and on the unix socket."""
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    ours = {
+        "LISTEN": address, "METRICS_LISTEN": "", "SOCKET": str(socket), "KAFKA": bootstrap, "TOPIC": topic,
+        "GROUP": f"bench-{topic}", "DRAIN_SECONDS": "0",
+    }  # fmt: skip
+    environment = {"DEXORDER_LOG_LEVEL": "warning"} | {
+        f"DEXORDER_UDSOURCE_{name}": value for name, value in ours.items()
+    }
+    with running("-m", "services.udsource", **environment) as process:
+        wait_ready(f"unix:{socket}", process)
+        yield Server(address, process.pid)
+
+
+@contextmanager
+def best(socket: Path, payload_bytes: int) -> Iterator[Server]:
+    """grpcio at its best, which serves nothing."""
+    with running("-m", "bench.parts.source_best", str(socket), str(payload_bytes)) as process:
+        wait_ready(f"unix:{socket}", process)
+        yield Server(f"unix:{socket}", process.pid)
+
+
+@contextmanager
+def pynumaflow(socket: Path, records: int, payload_bytes: int, partitions: int) -> Iterator[Server]:
+    """Numaflow's own Python server, in an environment of its own, over records in memory."""
+    options = {"socket": socket, "records": records, "payload-bytes": payload_bytes, "partitions": partitions}
+    command = [str(peer_python("numaflow")), "-I", str(_MEMORY_SOURCE)]
+    command += [part for name, value in options.items() for part in (f"--{name}", str(value))]
+    process = subprocess.Popen(command, text=True, stdout=subprocess.DEVNULL)
+    try:
+        wait_ready(f"unix:{socket}", process)
+        yield Server(f"unix:{socket}", process.pid)
+    finally:
+        process.kill()  # it waits for its clients for a minute
+        process.wait()
+
+
+def wait_ready(address: str, process: subprocess.Popen[str]) -> None:
+    """Until the server says that it can be read.
+
+    Raises:
+        AssertionError: It ended, or did not say so in time.
+    """
+    deadline = time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise AssertionError(f"the server at {address} ended with {process.returncode}")
+        with grpc.insecure_channel(address) as channel:  # anew: one that failed waits before it tries again
+            try:
+                if SourceStub(channel).IsReady(Empty(), timeout=5).ready:
+                    return
+            except grpc.RpcError as error:
+                call: Any = error
+                if call.code() is not grpc.StatusCode.UNAVAILABLE:
+                    raise
+        time.sleep(0.1)
+    raise AssertionError(f"nobody serves {address}")
+
+
+class Load:
+    """The client process."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def run(self, job: Job) -> Measured:
+        """Have a job done.
+
+        Raises:
+            AssertionError: It failed; why is on stderr.
+        """
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.write(json.dumps(asdict(job)) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise AssertionError(f"the client failed at {job}")
+        return Measured(**json.loads(answer))
+
+
+@contextmanager
+def load() -> Iterator[Load]:
+    """A client that waits for jobs."""
+    with running("-m", "bench.parts.source_load") as process:
+        yield Load(process)

@@ -1,0 +1,152 @@
+"""Pages to plain rows, the same step behind either source, and the sources themselves, for ``bench.spark_source``.
+
+``decode_pages`` runs in Spark's workers, which import it from here.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import Producer
+
+from bench.parts.latency import candles
+from services.common.market import TimeRange
+from services.common.page import Control, Kind, page_value
+from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
+from spark.decode import decode_candles
+from spark.schema import MICROS, schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_PRICES = ("open", "high", "low", "close", "volume")
+ROWS = schema(pa.field("open_time", MICROS), *(pa.field(name, pa.float64()) for name in _PRICES))
+ROWS_DDL = f"open_time timestamp, {', '.join(f'{name} double' for name in _PRICES)}"
+NAMESPACE = "bench"
+_READING = ("Waiting for data to arrive", "Waiting for next trigger")
+"""What an idle query's status says."""
+_POLL_SECONDS = 0.002
+_LONGEST_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What every measurement needs.
+
+    Attributes:
+        catalog: Name of the catalog in Spark; its tables are in ``folder``.
+        source: Address of udsource, which serves the topic.
+    """
+
+    session: SparkSession
+    catalog: str
+    folder: Path
+    bootstrap: str
+    topic: str
+    source: str
+
+    def make_table(self, name: str) -> str:
+        """A fresh table of plain rows; its full name."""
+        full = f"{self.catalog}.{NAMESPACE}.{name}"
+        self.session.sql(f"CREATE NAMESPACE IF NOT EXISTS {self.catalog}.{NAMESPACE}")
+        self.session.sql(f"CREATE TABLE {full} ({ROWS_DDL}) USING iceberg TBLPROPERTIES ('format-version' = '2')")
+        return full
+
+
+Read = Callable[[Stage, str], "DataFrame"]
+"""A stream of one column, ``payload``, from ``earliest`` or ``latest`` on."""
+
+
+def ours(stage: Stage, start: str) -> DataFrame:
+    """Through udsource; from the earliest, all there is in one batch."""
+    drain = str(start == "earliest").lower()
+    stream = stage.session.readStream.format("udsource")
+    return stream.options(address=stage.source, startingOffsets=start, drain=drain).load().select("payload")
+
+
+def kafkas(stage: Stage, start: str) -> DataFrame:
+    """Spark's own Kafka source, tuned: as it comes, its fetches wait 500 ms for more, in every batch."""
+    options = {
+        "kafka.bootstrap.servers": stage.bootstrap, "subscribe": stage.topic, "startingOffsets": start,
+        "kafka.fetch.max.wait.ms": "10",
+    }  # fmt: skip
+    return stage.session.readStream.format("kafka").options(**options).load().selectExpr("value AS payload")
+
+
+SIDES: dict[str, Read] = {"ours": ours, "kafka": kafkas}
+
+
+def decode_pages(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """For ``mapInArrow``: payloads, each a page, to ``ROWS``."""
+    for batch in batches:
+        pages = (pb.DataResponse.FromString(payload) for payload in batch.column("payload").to_pylist())
+        columns = decode_candles([candle for page in pages for candle in page.ohlc_data])
+        micros = (columns.column("open_time").to_numpy() // 1_000).astype(np.int64)
+        prices = [columns.column(name) for name in _PRICES]
+        yield pa.record_batch([pa.array(micros).cast(MICROS), *prices], schema=ROWS)
+
+
+def append(stream: DataFrame, table: str, checkpoint: Path, trigger: dict[str, Any]) -> StreamingQuery:
+    """Start a query that decodes the pages and appends their rows."""
+    writer = stream.mapInArrow(decode_pages, ROWS_DDL).writeStream.outputMode("append")
+    return writer.option("checkpointLocation", str(checkpoint)).trigger(**trigger).toTable(table)
+
+
+def produce(producer: Producer, topic: str, span: TimeRange, job: str, fetched_ns: int) -> None:
+    """Write one page and wait until Kafka has it."""
+    control = Control(Kind.PAGE, "BTC/USDT.SIM", 60, job, 0, span, fetched_ns)
+    headers: list[Any] = [(name, value.encode()) for name, value in control.headers().items()]
+    producer.produce(topic, page_value("bench", candles(span)), job.encode(), headers=headers)
+    if producer.flush(_LONGEST_SECONDS):
+        raise AssertionError("the page was not written")
+
+
+def wait_idle(query: StreamingQuery) -> None:
+    """Until the query has nothing to do.
+
+    Raises:
+        AssertionError: It ended or did not come to rest.
+    """
+    deadline = time.monotonic() + _LONGEST_SECONDS
+    while query.status["message"] not in _READING:
+        if not query.isActive or time.monotonic() > deadline:
+            raise AssertionError(f"the query is not idle: {query.status}, {query.exception()}")
+        time.sleep(0.01)
+
+
+class Watched:
+    """A table of a catalog in SQLite, looked at from outside of Spark."""
+
+    def __init__(self, catalog: Path, table: str) -> None:
+        self._file, self._table = catalog, table
+
+    def seconds_until_snapshot(self, query: StreamingQuery, act: Callable[[], None]) -> float:
+        """From the begin of ``act`` until the table has another snapshot.
+
+        Raises:
+            AssertionError: The query ended, or no snapshot came.
+        """
+        with sqlite3.connect(self._file) as connection:
+            before = self._metadata(connection)
+            started = time.perf_counter()
+            act()
+            while self._metadata(connection) == before:
+                spent = time.perf_counter() - started
+                if spent > _LONGEST_SECONDS or not (spent < 1 or query.isActive):
+                    raise AssertionError(f"no snapshot after {spent:.0f} s: {query.exception()}")
+                time.sleep(_POLL_SECONDS)
+            return time.perf_counter() - started
+
+    def _metadata(self, connection: sqlite3.Connection) -> str:
+        """Where the table's metadata is; it moves with every commit."""
+        query = "SELECT metadata_location FROM iceberg_tables WHERE table_name = ?"
+        (location,) = connection.execute(query, (self._table,)).fetchone()
+        return str(location)

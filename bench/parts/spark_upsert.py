@@ -1,0 +1,190 @@
+"""The pipeline's upsert: latency of new and of replayed ranges end to end, and its time in large tables."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from confluent_kafka import Producer
+
+from bench.parts.report import Row, spread, table
+from bench.parts.sink import Nobody
+from bench.parts.spark_rows import Stage, Watched, produce, wait_idle
+from services.common.catalog import OHLC_TABLE, CatalogSettings
+from services.common.market import SECOND_NS, TimeRange
+from services.common.page import MOST_CANDLES
+from spark import upsert
+from spark.catalog import catalog_conf
+from spark.pipeline import Pipeline
+from spark.tables import ensure_tables
+from tests.smoke.harness import minutes
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+WARM_RANGES = 3
+NEW_AIM_S, REPLAYED_AIM_S = 0.5, 0.8
+FIRST_MINUTE = -900_000
+TICKERS = 20
+PERIOD_SECONDS = 60
+COALESCED = 50_000
+"""Rows up to which the pipeline has one task write a batch."""
+_LOAD_ROWS_A_TASK = 1_250_000
+
+
+def open_catalog(session: SparkSession, stage: Stage, name: str) -> CatalogSettings:
+    """A catalog of its own with the pipeline's tables, known to Spark."""
+    folder = stage.folder / name
+    folder.mkdir()
+    catalog = CatalogSettings.local(folder, name)
+    ensure_tables(catalog.load())
+    for key, value in catalog_conf(catalog).items():
+        session.conf.set(key, value)
+    return catalog
+
+
+def latency(stage: Stage, runs: int) -> str:
+    """Each range once new and then again, fetched later, through the pipeline to the table's new snapshot."""
+    catalog = open_catalog(stage.session, stage, "pipeline")
+    pipeline = Pipeline(catalog, stage.source, Nobody())
+
+    def process(raw: DataFrame, _: int) -> None:
+        pipeline.process(raw)
+
+    stream = stage.session.readStream.format("udsource").options(address=stage.source, startingOffsets="latest").load()
+    writer = stream.writeStream.foreachBatch(process).option("checkpointLocation", str(stage.folder / "pipeline-log"))
+    query = writer.trigger(processingTime="0 seconds").start()
+    watched = Watched(stage.folder / "pipeline" / "catalog.db", "ohlc")
+    producer = Producer({"bootstrap.servers": stage.bootstrap, "linger.ms": 0})
+    jitter, seconds = random.Random(0), defaultdict[str, list[float]](list)
+    try:
+        for number in range(WARM_RANGES + runs):
+            span = minutes(FIRST_MINUTE + number * MOST_CANDLES, MOST_CANDLES)
+            for kind in ("new", "replayed"):
+                wait_idle(query)
+                time.sleep(jitter.uniform(0, 0.1))
+
+                def act(job: str = f"{kind}-{number}", span: TimeRange = span) -> None:
+                    produce(producer, stage.topic, span, job, time.time_ns())
+
+                seconds[kind].append(watched.seconds_until_snapshot(query, act))
+    finally:
+        query.stop()
+    found = stage.session.table(f"{catalog.name}.{OHLC_TABLE}").count()
+    if found != (WARM_RANGES + runs) * MOST_CANDLES:
+        raise AssertionError(f"{found} rows are in the table")
+    rows = []
+    for kind, aim_s in (("new", NEW_AIM_S), ("replayed", REPLAYED_AIM_S)):
+        warm = seconds[kind][WARM_RANGES:]
+        verdict = "ok" if statistics.median(warm) <= aim_s else "short"
+        rows.append(
+            Row(f"{kind} range of {MOST_CANDLES:,} rows, {runs} runs", spread(warm), aim=f"p50 <= {aim_s} s: {verdict}")
+        )
+    return table("Produce to visible snapshot through the pipeline's upsert", rows)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A block of candles: so many minutes of some neighbouring tickers."""
+
+    first_ticker: int
+    tickers: int
+    first_minute: int
+    minutes: int
+    fetched_s: int
+
+    @property
+    def rows(self) -> int:
+        """How many candles it has."""
+        return self.tickers * self.minutes
+
+    def frame(self, session: SparkSession, tasks: int) -> DataFrame:
+        """Its rows in the columns of the table, ascending by time; made by Spark's own expressions."""
+        minute = f"({self.first_minute} + id div {self.tickers})"
+        start_s = minutes(0, 0).start_ns // SECOND_NS
+        return session.range(0, self.rows, 1, tasks).selectExpr(
+            f"concat('T', cast({self.first_ticker} + id % {self.tickers} AS string), '/USDT.BENCH') AS ticker",
+            f"{PERIOD_SECONDS} AS period_seconds",
+            f"timestamp_seconds({start_s} + {minute} * {PERIOD_SECONDS}) AS open_time",
+            "100D + id % 977 AS open", "101D + id % 977 AS high", "99D + id % 977 AS low",
+            "100.5D + id % 977 AS close", "cast(id % 1009 AS double) / 7 AS volume",
+            "cast(NULL AS double) AS quote_volume", "cast(NULL AS bigint) AS trades",
+            f"timestamp_seconds({self.fetched_s}) AS fetched_at",
+        )  # fmt: skip
+
+    def pages(self) -> list[upsert.KeyRange]:
+        """What the pipeline would know of its keys: a range for each page."""
+        starts = range(self.first_minute, self.first_minute + self.minutes, MOST_CANDLES)
+        return [
+            upsert.KeyRange(f"T{ticker}/USDT.BENCH", PERIOD_SECONDS, minutes(start, MOST_CANDLES))
+            for ticker in range(self.first_ticker, self.first_ticker + self.tickers)
+            for start in starts
+        ]
+
+
+def by_size(stage: Stage, sizes: list[int], rounds: int) -> Iterator[str]:
+    """A table for each size."""
+    for size in sizes:
+        yield in_table(stage, size, rounds)
+
+
+def in_table(stage: Stage, size: int, rounds: int) -> str:
+    """Batches that are new to a table of ``size`` rows and batches that lie in it; beside plain appends of the same."""
+    session, last = stage.session, size // TICKERS
+    catalog, plain = (open_catalog(session, stage, f"{kind}_{size}") for kind in ("upsert", "plain"))
+    name, plain_name = (f"`{each.name}`.{OHLC_TABLE}" for each in (catalog, plain))
+    loaded = Batch(0, TICKERS, 0, last, fetched_s=1)
+    loaded.frame(session, max(2, size // _LOAD_ROWS_A_TASK)).writeTo(name).append()
+    seconds: dict[tuple[int, str], list[float]] = defaultdict(list)
+    ways: dict[tuple[int, str], set[str]] = defaultdict(set)
+    added = 0
+    for number in range(1 + rounds):  # the first warms up
+        for rows, batches in plan(number, last).items():
+            for kind, batch in batches.items():
+                frame = batch.frame(session, 2).persist()
+                frame.count()
+                given = frame.coalesce(1) if rows <= COALESCED else frame
+                started = time.perf_counter()
+                given.writeTo(plain_name).append()
+                appended = time.perf_counter()
+                way = upsert.write(given, name, catalog.load().load_table(OHLC_TABLE), batch.pages())
+                ended = time.perf_counter()
+                frame.unpersist()
+                added += rows if kind == "disjoint" else 0
+                if number:
+                    seconds[rows, kind].append(ended - appended)
+                    seconds[rows, "plain"].append(appended - started)
+                    ways[rows, kind].add(way)
+    if (found := session.table(name).count()) != size + added:
+        raise AssertionError(f"{found} rows are in the table, not {size + added}")
+    table_rows = []
+    for (rows, kind), way in ways.items():
+        took, alone = (statistics.median(seconds[rows, each]) for each in (kind, "plain"))
+        what = f"{rows:,} rows, {kind}: {' and '.join(sorted(way))}"
+        table_rows.append(Row(what, f"{took:.2f} s", f"{alone:.2f} s", f"{took / alone:.1f}"))
+    title = f"Upsert into {size:,} rows, medians of {rounds}; limit: the same rows by a plain append"
+    return table(title, table_rows)
+
+
+def plan(number: int, last: int) -> dict[int, dict[str, Batch]]:
+    """The batches of a round, by size and kind; no two rounds have a key of ``disjoint`` ones in common.
+
+    Args:
+        number: Of the round, from 0 to 39.
+        last: Minutes of each ticker that were loaded.
+    """
+    small = Batch(number % TICKERS, 1, last // 2, MOST_CANDLES, fetched_s=2 + number)
+    large = Batch(4 * number % TICKERS, 4, 0, 25 * MOST_CANDLES, fetched_s=2 + number)
+    behind = {  # first the small ones, whose tickers come again after 20 rounds, then the large ones, after 5
+        small: last + number // TICKERS * small.minutes,
+        large: last + 2 * small.minutes + number // 5 * large.minutes,
+    }
+    return {
+        each.rows: {"disjoint": replace(each, first_minute=start), "overlapping": each}
+        for each, start in behind.items()
+    }

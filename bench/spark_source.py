@@ -1,0 +1,107 @@
+"""Spark's way from Kafka to Iceberg: our source beside Spark's own, and the pipeline's upsert.
+
+    .venv/bin/python -m bench.spark_source [append] [latency] [upsert] [size] [--small]
+        [--pages N] [--rounds N] [--runs N] [--rows N,N]
+
+append    rows a second of a plain append from a preloaded topic, ours beside Spark's own Kafka source
+latency   from Produce to a visible snapshot for a page of 1,000 rows, plain append, both
+upsert    the same through the pipeline, for new ranges and for ranges that are there already
+size      the upsert in tables of 1 and 10 million rows, disjoint and overlapping batches of 1,000 and 100,000 rows
+
+All four without a name. A record is a page of 1,000 candles, as in the pipeline; the pages of both sources are decoded
+by the same code. Spark's own source needs `python -m dexorder.setup fetch spark-kafka` once. Prints Markdown.
+``--small`` only shows that the script works.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.parts import pixy_raw, report, sink, source_processes, spark_append, spark_upsert
+from bench.parts.spark_rows import Stage
+from dexorder.setup.jars import jar_paths
+from services.common.catalog import CatalogSettings
+from services.common.page import OHLC_TOPIC
+from spark.config import SparkSettings
+from spark.session import build_session
+from tests.fixtures_kafka import RunningKafka
+
+PARTS = ("append", "latency", "upsert", "size")
+CATALOG = "plain"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much and how often.
+
+    Attributes:
+        pages: In the preloaded topic.
+        rounds: Turns of each side; batches of each kind and size.
+        runs: Pages whose latency is measured, on each side and in each of two rounds.
+        rows: Sizes of the tables for the upsert.
+    """
+
+    pages: int
+    rounds: int
+    runs: int
+    rows: list[int]
+
+
+FULL = Plan(pages=2_000, rounds=5, runs=15, rows=[1_000_000, 10_000_000])
+SMALL = Plan(pages=20, rounds=1, runs=2, rows=[600_000])
+LATENCY_ROUNDS = 2
+
+
+def measure(wanted: list[str], plan: Plan, folder: Path) -> Iterator[str]:
+    """The tables, each as soon as it is there."""
+    with ExitStack() as stack:
+        broker = RunningKafka(folder / "kafka")
+        stack.callback(broker.stop)
+        pixy_raw.make_topic(broker.bootstrap, OHLC_TOPIC)
+        if "append" in wanted:
+            sink.preload(broker.bootstrap, plan.pages)
+        server = stack.enter_context(source_processes.udsource(broker.bootstrap, OHLC_TOPIC, folder / "source.sock"))
+        catalog = CatalogSettings.local(folder, CATALOG)
+        catalog.load()
+        jars = [str(path) for name in (*catalog.jar_sets, "spark-kafka") for path in jar_paths(name)]
+        settings = SparkSettings(listen="127.0.0.1:0", metrics_listen="")
+        session = build_session(settings, catalog, extra={"spark.jars": ",".join(jars)})
+        stack.callback(session.stop)
+        stage = Stage(session, CATALOG, folder, broker.bootstrap, OHLC_TOPIC, server.address)
+        if "append" in wanted:
+            yield spark_append.throughput(stage, plan.pages, plan.rounds)
+        if "latency" in wanted:
+            yield spark_append.latency(stage, plan.runs, LATENCY_ROUNDS)
+        if "upsert" in wanted:
+            yield spark_upsert.latency(stage, plan.runs)
+        if "size" in wanted:
+            yield from spark_upsert.by_size(stage, plan.rows, plan.rounds)
+
+
+def main() -> int:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="which of them; all by default")
+    parser.add_argument("--small", action="store_true")
+    for name in ("pages", "rounds", "runs"):
+        parser.add_argument(f"--{name}", type=int, default=None)
+    parser.add_argument("--rows", type=lambda text: [int(part) for part in text.split(",")], default=None)
+    options = parser.parse_args()
+    base = SMALL if options.small else FULL
+    given = {name: getattr(options, name) for name in ("pages", "rounds", "runs", "rows")}
+    plan = Plan(**{name: getattr(base, name) if value is None else value for name, value in given.items()})
+    print(report.heading("From Kafka to Iceberg through Spark"), flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        for text in measure(options.parts or list(PARTS), plan, Path(folder)):
+            print(text, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,168 @@
+"""udsource's plain reads and acks beside pynumaflow and beside grpcio at its best, in the same run.
+
+    .venv/bin/python -m bench.udsource [--records N] [--rounds N] [--small]
+
+ReadFn and AckFn over a unix socket, payloads of 1 KiB with a key and a header, one client: read a batch, ack it, read
+the next, as Numaflow does. Ours reads a Kafka topic of 4 partitions; the other two have nothing to read: pynumaflow has
+its records in memory, grpcio's best sends the same ready bytes for each. Client and servers are processes of their own;
+the servers take turns. Prints Markdown. ``--small`` only shows that the script works.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+from collections import defaultdict
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.parts import pixy_raw, report, source_processes
+from bench.parts.pixy_processes import Server
+from bench.parts.report import Row
+from bench.parts.source_load import Job
+from tests.fixtures_kafka import RunningKafka
+
+TOPIC = "bench-source"
+PAYLOAD_BYTES = len(pixy_raw.VALUE)
+BATCHES = (500, 5_000)
+OURS = "ours"
+AIMS = {"pynumaflow": 1.8, "grpcio's best": 0.7}
+"""The others, and what we want to reach of their rate."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much and how often.
+
+    Attributes:
+        records: Measured in each turn of each server, for each size of batch.
+        warm: Read before, in each turn.
+    """
+
+    rounds: int
+    records: int
+    warm: int
+
+    @property
+    def total(self) -> int:
+        """Records that each server gives away in all."""
+        return self.rounds * len(BATCHES) * (self.warm + self.records)
+
+
+FULL = Plan(rounds=5, records=50_000, warm=10_000)
+SMALL = Plan(rounds=1, records=5_000, warm=1_000)
+
+
+@dataclass
+class Samples:
+    """One figure a round for each server."""
+
+    rates: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    cpu_us: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    def text(self, side: str) -> str:
+        """The medians of a server."""
+        return f"{statistics.median(self.rates[side]):,.0f} msgs/s, {statistics.median(self.cpu_us[side]):.1f} us"
+
+    def ratio(self, other: str) -> float:
+        """Ours to the other's rate; the median of the rounds."""
+        return statistics.median(o / t for o, t in zip(self.rates[OURS], self.rates[other], strict=True))
+
+
+def measure(plan: Plan, folder: Path) -> dict[int, Samples]:
+    """Samples by size of batch; every server's turn comes in each round, forth and back."""
+    results: dict[int, Samples] = defaultdict(Samples)
+    with ExitStack() as stack:
+        broker = RunningKafka(folder)
+        stack.callback(broker.stop)
+        pixy_raw.make_topic(broker.bootstrap, TOPIC)
+        preload(broker.bootstrap, plan.total)
+        sockets = {side: socket_in(folder / f"{number}") for number, side in enumerate((OURS, *AIMS))}
+        servers = {
+            OURS: source_processes.udsource(broker.bootstrap, TOPIC, sockets[OURS]),
+            "pynumaflow": source_processes.pynumaflow(
+                sockets["pynumaflow"], plan.total, PAYLOAD_BYTES, pixy_raw.PARTITIONS
+            ),
+            "grpcio's best": source_processes.best(sockets["grpcio's best"], PAYLOAD_BYTES),
+        }
+        running = {side: stack.enter_context(server) for side, server in servers.items()}
+        client = stack.enter_context(source_processes.load())
+        for number in range(plan.rounds):
+            for batch in BATCHES:
+                for side in list(running)[:: 1 if number % 2 == 0 else -1]:
+                    turn(plan, client, results[batch], side, running[side], sockets[side], batch)
+    return results
+
+
+def socket_in(folder: Path) -> Path:
+    """A path for a server's socket, in a folder of its own as its info file stands beside it."""
+    folder.mkdir()
+    return folder / "source.sock"
+
+
+def turn(
+    plan: Plan, client: source_processes.Load, samples: Samples, side: str, server: Server, socket: Path, batch: int
+) -> None:
+    job = Job(str(socket), batch, plan.warm, plan.records, PAYLOAD_BYTES)
+    before_s = server.cpu_seconds()
+    samples.rates[side].append(client.run(job).rate)
+    samples.cpu_us[side].append((server.cpu_seconds() - before_s) / (plan.warm + plan.records) * 1e6)
+
+
+def preload(bootstrap: str, records: int) -> None:
+    """Records in turn for each partition."""
+    producer = pixy_raw.producer(bootstrap)
+    for number in range(records):
+        queued = False
+        while not queued:
+            try:
+                producer.produce(
+                    TOPIC, pixy_raw.VALUE, b"key-%d" % (number % 100), number % pixy_raw.PARTITIONS,
+                    headers=[("h", b"v")],
+                )  # fmt: skip
+                queued = True
+            except BufferError:
+                producer.poll(0.01)
+    if left := producer.flush(120):
+        raise AssertionError(f"{left} records were not written")
+
+
+def table(results: dict[int, Samples]) -> str:
+    """Rate and CPU of the server a record, both ways included."""
+    rows = []
+    for batch, samples in results.items():
+        for other, aim in AIMS.items():
+            ratio = samples.ratio(other)
+            rows.append(
+                Row(
+                    f"batches of {batch:,}, beside {other}", samples.text(OURS), samples.text(other), f"{ratio:.2f}",
+                    f"at least {aim}: {'ok' if ratio >= aim else 'short'}",
+                )
+            )  # fmt: skip
+    return report.table(
+        "ReadFn and AckFn, records a second and the server's CPU a record; limit: the other server", rows
+    )
+
+
+def main() -> int:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--records", type=int, default=FULL.records, help="measured in each turn")
+    parser.add_argument("--rounds", type=int, default=FULL.rounds)
+    parser.add_argument("--small", action="store_true")
+    options = parser.parse_args()
+    plan = SMALL if options.small else Plan(options.rounds, options.records, FULL.warm)
+    print(report.heading("udsource beside pynumaflow and grpcio"), flush=True)
+    print(
+        f"Medians of {plan.rounds} rounds of {plan.records:,} records in which every server has its turn.\n", flush=True
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        print(table(measure(plan, Path(folder))), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
