@@ -5,7 +5,10 @@ SuiteError            its own status, its own text; retry-after-ms in the traili
 NotImplementedError   UNIMPLEMENTED
 undecodable request   INVALID_ARGUMENT (grpcio alone answers UNKNOWN with a Python exception's text)
 CancelledError        passes
-anything else         INTERNAL with a fixed text; the traceback goes to the log
+anything else         INTERNAL with a fixed text, or one of `Unforeseen`; the traceback goes to the log
+
+A streaming handler may give a list of serialized answers in place of one answer: they are sent one after the other
+without a step through the handler for each.
 """
 
 from __future__ import annotations
@@ -32,6 +35,8 @@ Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Behavior = Callable[..., Any]
 Admit = Callable[[str, Any], None]
 """Given the service's full name and the call's context; raises what keeps the caller out."""
+Unforeseen = Callable[[str, BaseException], str | None]
+"""Given ``service/method`` and what it raised that is no error of ours; the text of the answer, none: the fixed one."""
 _TYPES = {
     (False, False): "unary", (False, True): "server_stream", (True, False): "client_stream", (True, True): "bidi_stream"
 }  # fmt: skip
@@ -54,6 +59,10 @@ def _tolerant(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
     return decode
 
 
+def _unless_bytes(serialize: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
+    return lambda answer: answer if type(answer) is bytes else serialize(answer)
+
+
 def _checked(request: Any) -> Any:
     if isinstance(request, _Undecodable):
         raise InvalidRequest(request.reason)
@@ -67,31 +76,44 @@ class _Method:
     Attributes:
         name: ``service/method``, for the log.
         streaming: Whether its requests are a stream.
+        unforeseen: Told of errors that are none of ours.
     """
 
     service: str
     name: str
     tally: CallTally
     streaming: bool
+    unforeseen: Unforeseen
 
 
 class _Call:
     """One RPC: counts it and turns what it raises into a status."""
 
-    __slots__ = ("_code", "_context", "_method", "_start")
+    __slots__ = ("_code", "_context", "_lost", "_method", "_start")
 
     def __init__(self, method: _Method, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         self._method, self._context = method, context
         self._code = grpc.StatusCode.OK
+        self._lost: grpc.aio.BaseError | None = None
         self._start = time.perf_counter()
         method.tally.started += 1
+
+    async def send(self, answers: list[bytes]) -> None:
+        """Send serialized answers."""
+        try:
+            for answer in answers:
+                await self._context.write(answer)
+        except grpc.aio.BaseError as error:
+            self._lost = error
+            raise
+        self._method.tally.sent += len(answers)
 
     async def fail(self, error: BaseException) -> NoReturn:
         if isinstance(error, AbortError):
             number: Any = self._context.code()  # abort() keeps the number, not the enum
             self._code = next((c for c in grpc.StatusCode if number in (c, c.value[0])), grpc.StatusCode.UNKNOWN)
             raise error
-        if isinstance(error, (asyncio.CancelledError, GeneratorExit)):
+        if error is self._lost or isinstance(error, (asyncio.CancelledError, GeneratorExit)):  # nobody to tell
             self._code = grpc.StatusCode.CANCELLED
             raise error
         if isinstance(error, SuiteError):
@@ -99,8 +121,10 @@ class _Call:
         elif isinstance(error, NotImplementedError):
             self._code, text = grpc.StatusCode.UNIMPLEMENTED, str(error) or "not implemented"
         else:
-            self._code, text = grpc.StatusCode.INTERNAL, "internal error; the server's log has the details"
             log.error("rpc failed", method=self._method.name, exc_info=error)
+            # Of grpcio's own errors the wire is to blame, not the handler.
+            told = None if isinstance(error, grpc.aio.BaseError) else self._method.unforeseen(self._method.name, error)
+            self._code, text = grpc.StatusCode.INTERNAL, told or "internal error; the server's log has the details"
         seconds = error.retry_seconds if isinstance(error, SuiteError) else None
         wait = () if seconds is None else (("retry-after-ms", str(math.ceil(seconds * 1_000))),)
         await self._context.abort(self._code, text, wait)
@@ -112,9 +136,10 @@ class _Call:
 class Boundary(grpc.aio.ServerInterceptor):
     """Installed by ``lifecycle.grpc_server`` on every server; see the module's table."""
 
-    def __init__(self, metrics: CallMetrics, admit: Admit | None = None) -> None:
+    def __init__(self, metrics: CallMetrics, admit: Admit | None = None, unforeseen: Unforeseen | None = None) -> None:
         self._metrics = metrics
         self._admit = admit or (lambda service, context: None)
+        self._unforeseen = unforeseen or (lambda method, error: None)
         self._wrapped: dict[str, tuple[Handler, Handler]] = {}
 
     async def intercept_service(
@@ -135,7 +160,7 @@ class Boundary(grpc.aio.ServerInterceptor):
     def _wrap(self, path: str, handler: Handler) -> Handler:
         _, service, name = path.split("/", 2)
         tally = self._metrics.tally((_TYPES[handler.request_streaming, handler.response_streaming], service, name))
-        method = _Method(service, f"{service}/{name}", tally, handler.request_streaming)
+        method = _Method(service, f"{service}/{name}", tally, handler.request_streaming, self._unforeseen)
         wrap = self._wrap_stream if handler.response_streaming else self._wrap_unary
         behavior = next(
             b for b in (handler.unary_unary, handler.unary_stream, handler.stream_unary, handler.stream_stream) if b
@@ -144,11 +169,13 @@ class Boundary(grpc.aio.ServerInterceptor):
             (False, False): grpc.unary_unary_rpc_method_handler, (False, True): grpc.unary_stream_rpc_method_handler,
             (True, False): grpc.stream_unary_rpc_method_handler, (True, True): grpc.stream_stream_rpc_method_handler,
         }[handler.request_streaming, handler.response_streaming]  # fmt: skip
-        deserialize = handler.request_deserializer
+        deserialize, serialize = handler.request_deserializer, handler.response_serializer
+        if serialize and handler.response_streaming:
+            serialize = _unless_bytes(serialize)
         return make(
             wrap(behavior, method),
             request_deserializer=_tolerant(deserialize) if deserialize else None,
-            response_serializer=handler.response_serializer,
+            response_serializer=serialize,
         )
 
     def _wrap_unary(self, behavior: Behavior, method: _Method) -> Behavior:
@@ -183,6 +210,9 @@ class Boundary(grpc.aio.ServerInterceptor):
                     return
                 async with aclosing(answers):
                     async for answer in answers:
+                        if type(answer) is list:
+                            await call.send(answer)
+                            continue
                         tally.sent += 1
                         yield answer
             except BaseException as error:

@@ -1,18 +1,30 @@
-"""Kafka records as source.v1 messages, and offsets back. Pure; the only place that builds ReadResponse."""
+"""Kafka records as the bytes of source.v1 messages, and offsets back. Pure; the only place that builds ReadResponse.
+
+A record is assembled by hand, field by field, since a protobuf object for each cost as much as reading it from Kafka:
+
+    ReadResponse  0a len Result  12 00                    result 1; status 2, all of it default: no eot, SUCCESS
+    Result        0a len payload                          payload 1
+                  12 len (0a len offset  10 partition)    offset 2: its digits 1, partition_id 2
+                  1a len (08 seconds  10 nanos)           event_time 3
+                  22 len key                              keys 4
+                  2a len (0a len name  12 len value) ...  headers 5, an entry each
+
+Lengths and numbers are varints. A default (empty, or 0) takes no byte, but in a header's entry, as protobuf has it.
+"""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any, Protocol
 
 from google.protobuf.empty_pb2 import Empty
-from google.protobuf.timestamp_pb2 import Timestamp
 
 from services.gen.source.v1 import source_pb2 as pb
 from services.udsource import replay
 
-BASE64 = "base64:"
+BASE64 = b"base64:"
 
 
 class KafkaRecord(Protocol):
@@ -27,56 +39,93 @@ class KafkaRecord(Protocol):
 
 
 _MORE = pb.ReadResponse.Status(eot=False, code=pb.ReadResponse.Status.SUCCESS)
+_MORE_FIELD = pb.ReadResponse(status=_MORE).SerializeToString()
 
-READ_GREETING = pb.ReadResponse(handshake=pb.Handshake(sot=True), status=_MORE)
-END_OF_BATCH = pb.ReadResponse(status=pb.ReadResponse.Status(eot=True, code=pb.ReadResponse.Status.SUCCESS))
-END_OF_RANGE = pb.ReadResponse(
-    status=pb.ReadResponse.Status(eot=True, code=pb.ReadResponse.Status.SUCCESS, msg=replay.COMPLETE)
-)
+
+def _end(**status: Any) -> bytes:
+    return pb.ReadResponse(status=pb.ReadResponse.Status(eot=True, **status)).SerializeToString()
+
+
+READ_GREETING = pb.ReadResponse(handshake=pb.Handshake(sot=True), status=_MORE).SerializeToString()
+END_OF_BATCH = _end()
+END_OF_RANGE = _end(msg=replay.COMPLETE)
 ACKED = pb.AckResponse(result=pb.AckResponse.Result(success=Empty()))
 ACK_GREETING = pb.AckResponse(handshake=pb.Handshake(sot=True), result=ACKED.result)
 NACKED = pb.NackResponse(result=pb.NackResponse.Result(success=Empty()))
 
 
-def failed_batch(reason: str) -> pb.ReadResponse:
+def failed_batch(reason: str) -> bytes:
     """The end of a batch for which Kafka could not be read."""
-    status = pb.ReadResponse.Status
-    return pb.ReadResponse(status=status(eot=True, code=status.FAILURE, error=status.OTHER, msg=reason))
+    return _end(code=pb.ReadResponse.Status.FAILURE, error=pb.ReadResponse.Status.OTHER, msg=reason)
 
 
-def as_text(value: bytes) -> str:
-    """Bytes as a proto string: UTF-8 as it is, anything else as ``base64:`` and its base64.
+def as_text(value: bytes) -> bytes:
+    """Bytes as those of a proto string: UTF-8 as it is, anything else as ``base64:`` and its base64.
 
     UTF-8 that itself starts with ``base64:`` is encoded too, so that the prefix always means what it says.
     """
     try:
-        text = value.decode()
+        value.decode()
     except UnicodeDecodeError:
-        return BASE64 + base64.b64encode(value).decode()
-    return BASE64 + base64.b64encode(value).decode() if text.startswith(BASE64) else text
+        return BASE64 + base64.b64encode(value)
+    return BASE64 + base64.b64encode(value) if value.startswith(BASE64) else value
 
 
-def to_response(record: KafkaRecord) -> pb.ReadResponse:
+def to_bytes(record: KafkaRecord) -> bytes:
     """One record. A null key is no key, a null value or header is an empty one; of equal header names the last wins.
 
     A record without a timestamp gets 1970: Numaflow dies of a missing event time, and now would differ in a replay.
     """
-    timestamp_ms = max(0, record.timestamp()[1])
-    key, headers = record.key(), record.headers()
-    response = pb.ReadResponse(
-        result=pb.ReadResponse.Result(
-            payload=record.value() or b"",
-            offset=pb.Offset(offset=b"%d" % (record.offset() or 0), partition_id=record.partition() or 0),
-            event_time=Timestamp(seconds=timestamp_ms // 1000, nanos=timestamp_ms % 1000 * 1_000_000),
-            keys=() if key is None else (as_text(key),),
-        ),
-        status=_MORE,
-    )
+    value, key, headers = record.value(), record.key(), record.headers()
+    digits = b"%d" % (record.offset() or 0)
+    partition = _partition(record.partition() or 0)
+    # Both are below 128 bytes, so one byte says how long they are.
+    offset = b"\x12%c\x0a%c%b%b" % (2 + len(digits) + len(partition), len(digits), digits, partition)
+    parts = [offset, _event_time(max(0, record.timestamp()[1]))]
+    if value:
+        parts[:0] = (b"\x0a", _varint(len(value)), value)
+    if key is not None:
+        parts += _field(b"\x22", as_text(key))
     if headers:
-        target = response.result.headers
-        for name, value in headers:
-            target[name] = as_text(value or b"")
-    return response
+        for name, data in dict(headers).items():
+            entry = b"".join((*_field(b"\x0a", name.encode()), *_field(b"\x12", as_text(data or b""))))
+            parts += _field(b"\x2a", entry)
+    result = b"".join(parts)
+    return b"".join((*_field(b"\x0a", result), _MORE_FIELD))
+
+
+def _field(tag: bytes, data: bytes) -> tuple[bytes, bytes, bytes]:
+    return tag, _varint(len(data)), data
+
+
+@lru_cache(maxsize=1_024)
+def _partition(number: int) -> bytes:
+    return b"\x10" + _varint(number) if number else b""
+
+
+@lru_cache(maxsize=4_096)  # records that are produced together have the same millisecond
+def _event_time(time_ms: int) -> bytes:
+    seconds, rest_ms = divmod(time_ms, 1_000)
+    body = b"\x08" + _varint(seconds) if seconds else b""
+    body += b"\x10" + _varint(rest_ms * 1_000_000) if rest_ms else b""
+    return b"".join(_field(b"\x1a", body))
+
+
+def _long_varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+_SHORT_VARINTS = tuple(_long_varint(number) for number in range(1 << 14))
+"""Those of at most two bytes: the length of nearly everything."""
+
+
+def _varint(number: int) -> bytes:
+    return _SHORT_VARINTS[number] if number < 1 << 14 else _long_varint(number)
 
 
 def to_pairs(offsets: Iterable[pb.Offset]) -> list[tuple[int, int]]:

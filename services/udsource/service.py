@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
-from typing import Any, Protocol, TypeVar
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from google.protobuf.empty_pb2 import Empty
 
@@ -20,8 +20,12 @@ from services.udsource.topic_reader import TopicReader
 from services.udsource.topic_watch import TopicWatch
 
 M = TypeVar("M", pb.ReadRequest, pb.AckRequest)
+ReadyResponses: TypeAlias = list[bytes]
+"""Serialized ReadResponses; a transport sends as many of them at once as it can."""
 FRESH_S = 0.05
 """Age of the topic's ends that PendingFn may tell; bounds what frequent callers cost Kafka."""
+_ENCODED_AT_ONCE = 128
+"""Records that are serialized before the first of them goes out; bounds how long that takes, and the copies."""
 
 
 class CallContext(Protocol):
@@ -46,32 +50,35 @@ class SourceService:
     # ---- reading
 
     def ReadFn(self, request_iterator: AsyncIterator[pb.ReadRequest], context: CallContext) -> Any:  # noqa: N802
-        """Batches of records, each ended by eot; plain, or a range of one partition by the call's metadata."""
+        """Batches of records, each ended by eot; plain, or a range of one partition by the call's metadata.
+
+        The responses come serialized, many at a time: see `ReadyResponses`.
+        """
         metadata = tuple(context.invocation_metadata() or ())
         messages = until(self._closing, request_iterator)
         return self._read_range(messages, metadata) if replay.is_range(metadata) else self._read_plain(messages)
 
-    async def _read_plain(self, messages: AsyncIterator[pb.ReadRequest]) -> AsyncIterator[pb.ReadResponse]:
+    async def _read_plain(self, messages: AsyncIterator[pb.ReadRequest]) -> AsyncIterator[ReadyResponses]:
         if (state := await _greeted(messages)) is None:
             return
         stream = await self._topic.open()
-        yield codec.READ_GREETING
+        yield [codec.READ_GREETING]
         async for message in messages:
             wanted = _request(state, message).request
             try:
                 records = await self._topic.read(stream, wanted.num_records, wanted.timeout_in_ms / 1000)
             except Unavailable as error:
-                yield codec.failed_batch(str(error))
+                yield [codec.failed_batch(str(error))]
                 continue
             self._metrics.plain_read.inc(len(records))
-            for record in records:
-                yield codec.to_response(record)
+            for some in _encoded(records):
+                yield some
             failure = None if records else self._watch.failure
-            yield codec.END_OF_BATCH if failure is None else codec.failed_batch(failure)
+            yield [codec.END_OF_BATCH if failure is None else codec.failed_batch(failure)]
 
     async def _read_range(
         self, messages: AsyncIterator[pb.ReadRequest], metadata: replay.Metadata
-    ) -> AsyncIterator[pb.ReadResponse]:
+    ) -> AsyncIterator[ReadyResponses]:
         """Ends by itself, with OK, behind the eot that completes the range: OK always means complete."""
         # The range is looked at behind the handshake: a refusal before it would cut into the client's first write.
         if (state := await _greeted(messages)) is None:
@@ -80,18 +87,18 @@ class SourceService:
         if self._draining:
             raise Unavailable("udsource is stopping")
         async with self._ranges.lease(span) as reader:
-            yield codec.READ_GREETING
+            yield [codec.READ_GREETING]
             async for message in messages:
                 wanted = _request(state, message).request
                 try:
                     records = await self._ranges.read(reader, wanted.num_records, wanted.timeout_in_ms / 1000)
                 except Unavailable as error:
-                    yield codec.failed_batch(str(error))
+                    yield [codec.failed_batch(str(error))]
                     continue
                 self._metrics.replay_read.inc(len(records))
-                for record in records:
-                    yield codec.to_response(record)
-                yield codec.END_OF_RANGE if reader.done else codec.END_OF_BATCH
+                for some in _encoded(records):
+                    yield some
+                yield [codec.END_OF_RANGE if reader.done else codec.END_OF_BATCH]
                 if reader.done:
                     self._metrics.replay_ranges.inc()
                     return
@@ -172,6 +179,11 @@ class SourceService:
                 while (self._acking and self._topic.in_flight()) or self._ranges.active:  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
         self._closing.set_result(None)
+
+
+def _encoded(records: Sequence[codec.KafkaRecord]) -> Iterator[ReadyResponses]:
+    for first in range(0, len(records), _ENCODED_AT_ONCE):
+        yield [codec.to_bytes(record) for record in records[first : first + _ENCODED_AT_ONCE]]
 
 
 async def _greeted(messages: AsyncIterator[M]) -> Handshake | None:

@@ -11,6 +11,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
 from services.common import errors
 from services.common.config import ServiceSettings, load_settings
@@ -135,6 +136,58 @@ async def test_a_cancelled_streams_handler_is_closed_at_once() -> None:
         await call.read()
         call.cancel()
         await asyncio.wait_for(servicer.closed.wait(), 30)
+
+
+class Ready(Raising):
+    """Gives some of its answers serialized, in lists; without end if told so."""
+
+    def __init__(self, *, endless: bool = False) -> None:
+        self.endless, self.closed = endless, asyncio.Event()
+
+    async def WatchProgress(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        try:
+            yield [numbered(0), numbered(1)]
+            yield pb.WatchProgressResponse.FromString(numbered(2))
+            yield []
+            yield [numbered(3)]
+            while self.endless:
+                yield [numbered(4)] * 1_000
+            if self.error:
+                raise self.error
+        finally:
+            self.closed.set()
+
+
+def numbered(number: int) -> bytes:
+    return pb.WatchProgressResponse(progress=pb.Progress(candles=number)).SerializeToString()
+
+
+async def test_serialized_answers_go_out_in_order_and_are_counted() -> None:
+    registry, servicer = CollectorRegistry(), Ready()  # type: ignore[abstract]
+    servicer.error = errors.NotFound("field x 7")
+    async with await serve(servicer, registry) as running, grpc.aio.insecure_channel(running.address) as channel:
+        answers = []
+        with pytest.raises(grpc.aio.AioRpcError) as ended:
+            async for answer in rpc.RelayServiceStub(channel).WatchProgress(pb.WatchProgressRequest()):
+                answers.append(answer.SerializeToString())
+    assert answers == [numbered(n) for n in range(4)]
+    assert (ended.value.code(), ended.value.details()) == (grpc.StatusCode.NOT_FOUND, "field x 7")
+    labels = {"grpc_type": "server_stream", "grpc_service": NAME, "grpc_method": "WatchProgress"}
+    assert registry.get_sample_value("grpc_server_msg_sent_total", labels) == 4
+
+
+async def test_a_client_that_leaves_amid_serialized_answers_is_no_error() -> None:
+    registry, servicer = CollectorRegistry(), Ready(endless=True)  # type: ignore[abstract]
+    labels = {"grpc_type": "server_stream", "grpc_service": NAME, "grpc_method": "WatchProgress"}
+    with capture_logs() as logs:
+        async with await serve(servicer, registry) as running, grpc.aio.insecure_channel(running.address) as channel:
+            call = rpc.RelayServiceStub(channel).WatchProgress(pb.WatchProgressRequest())
+            for _ in range(100):
+                await call.read()
+            await channel.close()
+            await asyncio.wait_for(servicer.closed.wait(), 60)
+    assert registry.get_sample_value("grpc_server_handled_total", labels | {"grpc_code": "CANCELLED"}) == 1
+    assert [line for line in logs if line["event"] == "rpc failed"] == []
 
 
 async def test_calls_are_counted() -> None:
