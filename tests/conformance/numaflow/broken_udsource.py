@@ -1,9 +1,9 @@
 """udsource with a bug where ``DEXORDER_TEST_BROKEN`` says, for the tests of what becomes of it.
 
-    read    the thread that reads Kafka raises at the first read
-    ack     taking an ack raises
-    tick    the care of the consumer in the background raises once somebody has read
-    stuck   as ``read``, and then the consumer never closes
+read    the thread that reads Kafka raises at the first read
+ack     taking an ack raises
+tick    the care of the consumer in the background raises once somebody has read
+stuck   as ``read``, and then the consumer never closes
 """
 
 from __future__ import annotations

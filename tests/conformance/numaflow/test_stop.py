@@ -14,9 +14,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 MakeTopic = Callable[[int], str]
 
 
-def test_acks_and_nacks_count_while_it_stops(
-    start_udsource: StartUdsource, kafka: str, kafka_topic: MakeTopic
-) -> None:
+def test_acks_and_nacks_count_while_it_stops(start_udsource: StartUdsource, kafka: str, kafka_topic: MakeTopic) -> None:
     topic = kafka_topic(1)
     produce(kafka, topic, [(0, b"%d" % number) for number in range(50)])
     udsource = start_udsource(topic, drain_seconds=3_600)

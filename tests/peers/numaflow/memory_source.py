@@ -56,8 +56,9 @@ class MemorySource(Sourcer):
         self._flying.clear()
 
     async def read_handler(self, datum: ReadRequest, output: NonBlockingIterator) -> None:
-        until = asyncio.get_running_loop().time() + datum.timeout_in_ms / 1000
-        while not (self._due or self._next < self._records) and asyncio.get_running_loop().time() < until:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + datum.timeout_in_ms / 1000
+        while not (self._due or self._next < self._records) and loop.time() < until:  # noqa: ASYNC110
             await asyncio.sleep(IDLE_SLICE_S)
         for _ in range(datum.num_records):
             if self._due:
