@@ -22,7 +22,7 @@ from grpc_reflection.v1alpha import reflection
 from prometheus_client import CollectorRegistry
 
 from services.common import logs
-from services.common.boundary import Boundary
+from services.common.boundary import Boundary, Unforeseen
 from services.common.config import BadSettings, ServiceSettings, split_address
 from services.common.identity import CallersFile, Gate, Role
 from services.common.metrics import CallMetrics, metrics_endpoint
@@ -64,6 +64,7 @@ async def grpc_server(
     registry: CollectorRegistry | None = None,
     extra_addresses: Sequence[str] = (),
     roles: Mapping[str, Collection[Role]] | None = None,
+    unforeseen: Unforeseen | None = None,
 ) -> AsyncIterator[RunningServer]:
     """Serve until the block ends, then drain.
 
@@ -73,6 +74,7 @@ async def grpc_server(
         extra_addresses: Further plaintext addresses, for example ``unix:/path``; there the file's permissions are all
             the identity that is asked for.
         roles: With identity on, which roles may call which service (full names); the others are for identity.STAFF.
+        unforeseen: See `boundary.Unforeseen`; told of errors of handlers that are none of ours.
     Yields:
         The server, bound, with health NOT_SERVING until ``set_serving``.
     Raises:
@@ -84,7 +86,7 @@ async def grpc_server(
     if settings.identity != "none" and settings.tokens:
         gate = Gate(settings.identity, CallersFile(settings.tokens), roles or {})
     server = grpc.aio.server(
-        interceptors=[Boundary(CallMetrics(registry), gate.admit if gate else None)],
+        interceptors=[Boundary(CallMetrics(registry), gate.admit if gate else None, unforeseen)],
         options=[
             *KEEPALIVE,
             *BACKLOG,

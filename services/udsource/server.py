@@ -3,7 +3,8 @@
     admin client -> gRPC on TCP and the unix socket -> server-info file -> health by a question to Kafka each second
 
 The consumer group is joined by the first plain ReadFn, not here. At SIGTERM: not serving, nothing new is handed out,
-acks and running ranges come to their end within ``drain_seconds``, the streams end, the acked is committed.
+acks and running ranges come to their end within ``drain_seconds``, the streams end, the acked is committed. What nobody
+foresaw, in a handler or in the background, is answered and ends the process the same way, with exit status 1.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from services.gen.source.v1 import source_pb2
 from services.gen.source.v1 import source_pb2_grpc as rpc
 from services.udsource import server_info
 from services.udsource.config import UdsourceSettings
+from services.udsource.failure import Failure, end_within
 from services.udsource.metrics import UdsourceMetrics
 from services.udsource.replay_reader import ReplayReader
 from services.udsource.service import SourceService
@@ -31,51 +33,77 @@ from services.udsource.topic_watch import TopicWatch
 
 log = structlog.get_logger(__name__)
 TICK_SECONDS = 0.5
+CLOSE_SECONDS = 15.0
+"""Beyond ``drain_seconds``, how long a failed process may take for its last commit and for leaving the group."""
 
 
 async def main(settings: UdsourceSettings) -> None:
-    """Serve until SIGTERM or SIGINT."""
-    async with stop_signal() as stop, serve(settings):
-        await stop.wait()
+    """Serve until SIGTERM, SIGINT or a failure.
+
+    Raises:
+        Exception: The failure.
+    """
+    async with stop_signal() as stop:
+
+        def failed() -> None:
+            stop.set()
+            end_within(settings.drain_seconds + CLOSE_SECONDS)
+
+        async with serve(settings, Failure(failed)):
+            await stop.wait()
 
 
 @asynccontextmanager
-async def serve(settings: UdsourceSettings) -> AsyncIterator[RunningServer]:
+async def serve(settings: UdsourceSettings, failure: Failure | None = None) -> AsyncIterator[RunningServer]:
     """Serve until the block ends, then drain.
 
+    Args:
+        failure: Gets what nobody foresaw; the block should end then.
     Raises:
         OSError: An address can't be bound or the server-info file not be written.
+        Exception: What nobody foresaw, behind everything else.
     """
+    failure = failure or Failure()
     registry = CollectorRegistry()
     metrics = UdsourceMetrics(registry)
     watch = TopicWatch(settings)
     topic = TopicReader(settings, metrics, lambda: watch.failure is None)
     ranges = ReplayReader(settings, watch)
     service = SourceService(watch, topic, ranges, metrics)
+    source = source_pb2.DESCRIPTOR.services_by_name["Source"].full_name
 
     def register(server: grpc.aio.Server) -> Sequence[str]:
         # The service does not know its transport, so it is no subclass of grpcio's.
         rpc.add_SourceServicer_to_server(cast(rpc.SourceServicer, service), server)
-        return [source_pb2.DESCRIPTOR.services_by_name["Source"].full_name]
+        return [source]
+
+    def unforeseen(method: str, error: BaseException) -> str | None:
+        # Health, reflection and channelz are not what a source is for.
+        return failure.note(method, error) if method.startswith(f"{source}/") else None
 
     info = settings.server_info_file
     if info is not None:
         server_info.remove(info)
     sockets = [f"unix:{settings.socket}"] if settings.socket else []
     try:
-        async with grpc_server(settings, register, registry=registry, extra_addresses=sockets) as running:
+        async with grpc_server(
+            settings, register, registry=registry, extra_addresses=sockets, unforeseen=unforeseen
+        ) as running:
             if info is not None:
                 server_info.write(info)
+            watching = _watch_kafka(settings, running, watch, topic, ranges, metrics)
             async with asyncio.TaskGroup() as group:
                 tasks = [
-                    group.create_task(_watch_kafka(settings, running, watch, topic, ranges, metrics)),
-                    group.create_task(_keep_ticking(topic)),
+                    group.create_task(failure.guard("the watch of Kafka", watching)),
+                    group.create_task(failure.guard("the care of the consumer", _keep_ticking(topic))),
                 ]
                 try:
                     yield running
                 finally:
                     tasks[0].cancel()
                     await running.set_serving(False)
+                    if info is not None:
+                        server_info.remove(info)  # who connects anew waits for the next process
                     await service.drain(settings.drain_seconds)
                     tasks[1].cancel()
     finally:
@@ -84,6 +112,8 @@ async def serve(settings: UdsourceSettings) -> AsyncIterator[RunningServer]:
         await watch.close()
         if info is not None:
             server_info.remove(info)
+    if failure.error is not None:
+        raise failure.error
 
 
 async def _watch_kafka(

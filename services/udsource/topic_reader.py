@@ -69,6 +69,7 @@ class TopicReader:
         Raises:
             Conflict: A newer stream has taken over.
             Unavailable: Kafka refuses to be read.
+            KafkaException: The consumer is broken for good.
         """
         given_up = threading.Event()
         try:
@@ -184,6 +185,8 @@ class TopicReader:
         if lost:
             self._metrics.lost.inc(lost)
             log.error("records were dropped by the topic before they were acked", count=lost)
+        if error is not None and (error.fatal() or error.code() == KafkaError._FATAL):  # it will never read again
+            raise KafkaException(error)
         if error is not None and not good:
             raise Unavailable(f"topic {self._settings.topic} can't be read: {error.str()}")
         return good
