@@ -84,7 +84,7 @@ def test_broken_list_is_refused(text: str, names: str) -> None:
 
 def test_the_projects_lock_answers_the_projects_list() -> None:
     wanted, locked = parse_wanted(jars.WANTED_FILE.read_text()), parse_lock(jars.LOCK_FILE.read_text())
-    assert set(wanted) == set(locked) == {"spark", "production", "nessie", "kafka"}
+    assert set(wanted) == set(locked) == {"spark", "production", "nessie", "spark-kafka", "kafka"}
     assert jars.set_names() == ("spark", "kafka"), "what every suite needs"
     for name, each in wanted.items():
         assert set(each.coordinates) <= {found.coordinate for found in locked[name]}
