@@ -1,4 +1,4 @@
-"""Any source of source.v1, at least once: the planner reads, keeps and acks; tasks get their records inside a partition.
+"""Any source of source.v1, at least once: the planner reads, keeps and acks; tasks get records inside their partition.
 
 What Spark 4.1 does, in this order (MicroBatchExecution and, for Trigger.AvailableNow, its wrapper of our stream):
 

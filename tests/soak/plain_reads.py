@@ -116,7 +116,7 @@ class PlainReads:
         wanted = self._first_unacked()
 
         def committed() -> dict[int, int]:
-            return {p: 0 for p in wanted} | self._topic.committed(_GROUP)
+            return dict.fromkeys(wanted, 0) | self._topic.committed(_GROUP)
 
         await poll(lambda: committed() == wanted, lambda: f"{committed()} is not {wanted}\n{process.tail()}")
 
@@ -146,7 +146,7 @@ async def poll(condition: Callable[[], bool], explain: Callable[[], str]) -> Non
     """Until it is true."""
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while not condition():
+            while not condition():  # noqa: ASYNC110 - Kafka tells nobody
                 await asyncio.sleep(0.1)
     except TimeoutError:
         raise AssertionError(explain()) from None

@@ -158,7 +158,7 @@ _NAMES = {
 
 
 def groups() -> list[tuple[int, list[Tally]]]:
-    """The cases, by the fault they stand for, and the part of a campaign's kills that each group gets: one in so many."""
+    """The cases by the fault they stand for; before each group, one in how many of a campaign's kills it gets."""
     behind = driver_at(Moment.ROWS_COMMITTED)
     return [
         (1, [

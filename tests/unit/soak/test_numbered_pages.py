@@ -88,7 +88,9 @@ def test_what_is_not_right_is_counted(change: Change, wrong: dict[str, int]) -> 
         verdict.fail_if_wrong()
 
 
-@pytest.mark.parametrize("change", [lambda rows: rows.slice(1), lambda rows: pa.concat_tables([rows, rows.slice(0, 1)])])
+@pytest.mark.parametrize(
+    "change", [lambda rows: rows.slice(1), lambda rows: pa.concat_tables([rows, rows.slice(0, 1)])]
+)
 def test_coverage_has_each_page_once(change: Change) -> None:
     pages, each = sent()
     assert pages.verdict(table(each), change(covered(each))).coverage == 1

@@ -139,9 +139,7 @@ class PlainSource:
             self._issued |= {id_of(result) for result in taken}
             return again + taken
 
-    def ack_fn(
-        self, requests: Iterator[pb.AckRequest], context: grpc.ServicerContext
-    ) -> Iterator[pb.AckResponse]:
+    def ack_fn(self, requests: Iterator[pb.AckRequest], context: grpc.ServicerContext) -> Iterator[pb.AckResponse]:
         assert next(requests).handshake.sot
         yield pb.AckResponse(handshake=pb.Handshake(sot=True), result=pb.AckResponse.Result(success=Empty()))
         for request in requests:

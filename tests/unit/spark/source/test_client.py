@@ -101,6 +101,10 @@ def test_an_ack_the_source_refuses_is_an_error(source: RunningSource) -> None:
         SourceClient(source.address).ack({0: 99})
 
 
+def record(offset: int, payload: bytes = b"x") -> bytes:
+    result = pb.ReadResponse.Result(payload=payload, offset=pb.Offset(offset=b"%d" % offset, partition_id=1))
+    return pb.ReadResponse(result=result).SerializeToString()
+
 
 @pytest.mark.parametrize(
     ("raw", "reason"),
@@ -118,11 +122,6 @@ def test_a_record_that_cannot_be_read_is_named_at_once(raw: list[bytes | None], 
         parts = SourceClient(running.address).read(OffsetRange(1, 2, 9))
         with pytest.raises(SourceBroken, match=f"source {running.address}, partition 1, {reason}"):
             list(parts)
-
-
-def record(offset: int, payload: bytes = b"x") -> bytes:
-    result = pb.ReadResponse.Result(payload=payload, offset=pb.Offset(offset=b"%d" % offset, partition_id=1))
-    return pb.ReadResponse(result=result).SerializeToString()
 
 
 def test_a_server_of_something_else_is_refused_at_once() -> None:

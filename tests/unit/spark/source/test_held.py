@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -107,7 +108,7 @@ def test_parts_cover_everything_once_and_none_is_too_large_or_too_small(sizes: l
     limit = min(max(sum(sizes) // 8, 256 * 1024), 4 * 1024 * 1024)
     for first, last in parts:
         assert last == first + 1 or sum(sizes[first:last]) <= limit
-    for (first, last), (_, after) in zip(parts, parts[1:], strict=False):
+    for (first, last), (_, after) in itertools.pairwise(parts):
         assert sum(sizes[first : last + 1]) > limit, f"[{first}, {after}) would have had room in one"
 
 

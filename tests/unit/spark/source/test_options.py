@@ -12,8 +12,15 @@ def test_defaults_need_only_the_address() -> None:
 
 def test_names_are_read_in_any_case() -> None:
     options = SourceOptions.parse(
-        {"ADDRESS": "h:1", "MaxRecordsPerBatch": "5", "drain": "True", "startingoffsets": '{"0": 7}',
-         "REPLAY": "Never", "maxbytesperbatch": "9", "READTIMEOUTMS": "8"}
+        {
+            "ADDRESS": "h:1",
+            "MaxRecordsPerBatch": "5",
+            "drain": "True",
+            "startingoffsets": '{"0": 7}',
+            "REPLAY": "Never",
+            "maxbytesperbatch": "9",
+            "READTIMEOUTMS": "8",
+        }
     )
     assert (options.max_records, options.drain, options.starting) == (5, True, {0: 7})
     assert (options.replay, options.max_bytes, options.read_timeout_ms) == ("never", 9, 8)

@@ -209,9 +209,7 @@ def test_a_checkpoint_of_another_kind_is_refused(
         start(plain.address, Sink(), replay="never").awaitTermination(240)
 
 
-def test_a_source_made_with_pynumaflow_is_read_and_acked_to_the_last_record(
-    start: Start, tmp_path: Path
-) -> None:
+def test_a_source_made_with_pynumaflow_is_read_and_acked_to_the_last_record(start: Start, tmp_path: Path) -> None:
     sink = Sink()
     with memory_source(folder_of(tmp_path), records=2_000, payload_bytes=100, partitions=3) as source:
         query = start(source.target, sink, maxRecordsPerBatch="300")
@@ -248,4 +246,3 @@ def folder_of(tmp_path: Path) -> Path:
 def pending(target: str) -> int:
     with grpc.insecure_channel(target) as channel:
         return int(rpc.SourceStub(channel).PendingFn(Empty(), timeout=30).result.count)
-
