@@ -102,6 +102,7 @@ def test_a_batch_without_candles_reports_no_snapshot_of_an_empty_table(
     assert recorder.snapshots == [None]
 
 
+@pytest.mark.smoke
 def test_a_crash_behind_the_rows_and_a_lost_checkpoint_double_nothing(
     spark: SparkSession, trading: CatalogSettings, source: RunningSource, settings: Callable[..., SparkSettings]
 ) -> None:
