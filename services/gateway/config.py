@@ -115,6 +115,10 @@ class GatewaySettings(ServiceSettings):
         parse_topics(self.topics)
         return self
 
+    def said_in(self, address: str) -> str:
+        """As every service; Kafka-Pixy's file is named with the place in it."""
+        return f" (grpc_addr in {self.pixy_config})" if self.pixy_config and address == self.listen else ""
+
     @property
     def pixy(self) -> PixyConfig | None:
         """What Kafka-Pixy's file says, if there is one."""
