@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -30,14 +30,17 @@ class Kills:
     ready: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     running: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
-    def round(self) -> None:
-        """One kill of each part, in a random order as far as they do not need each other."""
+    def round(self, parts: Collection[str] = tuple(LIMITS)) -> None:
+        """One kill of each of the parts, in a random order as far as they do not need each other."""
+        beside_spark = [part for part in BESIDE_SPARK if part in parts]
         with ThreadPoolExecutor(1) as pool:
-            spark = pool.submit(self.kill, "spark", self._rows_land)
-            for part in random.sample(BESIDE_SPARK, len(BESIDE_SPARK)):
+            spark = pool.submit(self.kill, "spark", self._rows_land) if "spark" in parts else None
+            for part in random.sample(beside_spark, len(beside_spark)):
                 self.kill(part, self._held_jobs_run_on)
-            spark.result()
-        self.kill("udsource", self._rows_are_read_and_land)
+            if spark:
+                spark.result()
+        if "udsource" in parts:
+            self.kill("udsource", self._rows_are_read_and_land)
 
     def kill(self, part: str, recovery: Callable[[str, int], Callable[[], bool]]) -> None:
         """Kill a part in the middle of a backfill; returns when its jobs run again.
