@@ -48,6 +48,10 @@ def session_conf(settings: SparkSettings, scratch: str, java_options: Sequence[s
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         # A batch is cached for the seconds until it is written; squeezing it took longer than reading it again.
         "spark.sql.inMemoryColumnarStorage.compressed": "false",
+        # Hadoop's usual file system starts a chmod for each local file, and one more for its checksum beside it: a
+        # third of the time in which a batch is written. Parquet and Spark's checkpoint have checksums of their own.
+        "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+        "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": settings.driver_memory,
