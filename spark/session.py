@@ -48,10 +48,6 @@ def session_conf(settings: SparkSettings, scratch: str, java_options: Sequence[s
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         # A batch is cached for the seconds until it is written; squeezing it took longer than reading it again.
         "spark.sql.inMemoryColumnarStorage.compressed": "false",
-        # Hadoop's usual file system starts a chmod for each local file, and one more for its checksum beside it: a
-        # third of the time in which a batch is written. Parquet and Spark's checkpoint have checksums of their own.
-        "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
-        "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": settings.driver_memory,
@@ -124,8 +120,17 @@ def build_session(
     session.sparkContext.setLogLevel("WARN")
     if not settings.is_local and not settings.is_submitted:
         session.sparkContext.addPyFile(str(write_packages(Path(scratch) / "dexorder-packages.zip")))
+    if settings.is_local:
+        _write_no_checksums(session)
     session.dataSource.register(UdSource)
     return session
+
+
+def _write_no_checksums(session: SparkSession) -> None:
+    """No checksum file beside each local file: Parquet has its own, and Hadoop starts a chmod process for each file."""
+    jvm: Any = session.sparkContext._jvm
+    configuration = session.sparkContext._jsc.hadoopConfiguration()
+    jvm.org.apache.hadoop.fs.FileSystem.getLocal(configuration).setWriteChecksum(False)
 
 
 def jvm_pid(session: SparkSession) -> int:
