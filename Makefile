@@ -37,11 +37,11 @@ check: setup  ## Lint, types, protos.
 	$(PY) protos/generate.py --check
 	$(PY) docs/write_settings.py --check
 
-test: classes  ## All tests but the whole-suite ones; real Kafka and Spark, one of each.
+test: classes  ## All tests but the long ones; real Kafka and Spark, one of each.
 	$(PY) -m pytest -m "not smoke and not soak"
 
-smoke: classes  ## The whole suite as processes, every part killed once; gateways that come, go and are killed.
-	$(PY) -m pytest -m smoke tests/smoke tests/production tests/conformance
+smoke: classes  ## The whole suite as processes, every part killed once; and whatever else takes longer than ten seconds.
+	$(PY) -m pytest -m smoke
 
 soak: classes  ## Long campaigns; results under bench/results.
 	$(PY) -m pytest -s -m soak tests/soak tests/production
@@ -56,7 +56,7 @@ docs: setup  ## Write docs/settings.md from the settings classes.
 	$(PY) docs/write_settings.py
 
 proto-baseline:  ## After a landing: our own protos become what must stay readable.
-	cp -r protos/dexorder/{relay,market,pipeline} tests/wire/baseline/protos/dexorder/
+	cp -r protos/dexorder/{relay,market,pipeline,kafka} tests/wire/baseline/protos/dexorder/
 
 lock:  ## Newest versions that fit, with hashes; then look at the diff.
 	for name in bootstrap runtime dev java peer-numaflow; do .venv/bin/uv pip compile --quiet --upgrade --generate-hashes \

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 _SMALL_BATCH = 50_000
-"""Candles up to which one task writes them: one file a partition instead of one a task."""
+"""Candles up to which one task writes them."""
 
 
 @dataclass(frozen=True)
@@ -123,8 +123,8 @@ class Pipeline:
 
     def _write(self, decoded: DataFrame, good: Sequence[ledger.GoodPage], candles: int) -> str:
         batch = decoded.where(f"kind = '{CANDLE_KIND}'").select(*CANDLE.names)
-        if candles <= _SMALL_BATCH:
-            batch = batch.coalesce(1)
+        # Each task writes a file a partition: no more tasks than can run at once.
+        batch = batch.coalesce(1 if candles <= _SMALL_BATCH else batch.sparkSession.sparkContext.defaultParallelism)
         ranges = [upsert.KeyRange(p.ticker, p.period_seconds, p.span) for p in good if p.rows]
         target = self._catalog.load_table(OHLC_TABLE)
         if self._fault:

@@ -120,8 +120,17 @@ def build_session(
     session.sparkContext.setLogLevel("WARN")
     if not settings.is_local and not settings.is_submitted:
         session.sparkContext.addPyFile(str(write_packages(Path(scratch) / "dexorder-packages.zip")))
+    if settings.is_local:
+        _write_no_checksums(session)
     session.dataSource.register(UdSource)
     return session
+
+
+def _write_no_checksums(session: SparkSession) -> None:
+    """No checksum file beside each local file: Parquet has its own, and Hadoop starts a chmod process for each file."""
+    jvm: Any = session.sparkContext._jvm
+    configuration = session.sparkContext._jsc.hadoopConfiguration()
+    jvm.org.apache.hadoop.fs.FileSystem.getLocal(configuration).setWriteChecksum(False)
 
 
 def jvm_pid(session: SparkSession) -> int:

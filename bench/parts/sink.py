@@ -27,7 +27,7 @@ from tests.smoke.harness import Suite, minutes
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ROUNDS = 3
+ROUNDS = 6
 FIRST_MINUTE = -1_000_000
 
 
@@ -39,7 +39,7 @@ class Nobody:
 
 
 def measure(suite: Suite, pages: int) -> str:
-    """One round to warm up, then rounds in turns; the ratio is that of the best of each."""
+    """One round to warm up, then rounds in turns (Java compiles on for some); the ratio is that of the best of each."""
     preload(suite.address("kafka"), pages)
     source = suite.address("udsource")
     iceberg, nothing = [], []

@@ -85,21 +85,26 @@ class ServiceSettings(BaseSettings):
             raise ValueError("identity certificate needs tls_certificate, tls_key and tls_client_ca")
         if self.tls_client_ca and not self.tls_certificate:
             raise ValueError("tls_client_ca is of no use without tls_certificate")
-        exposed = [a for a in self.exposed_addresses() if not is_loopback(a)]
+        exposed = [f"{a}{self.said_in(a)}" for a in self.exposed_addresses() if not is_loopback(a)]
         if exposed and not self.allow_insecure:
             raise ValueError(
                 f"{', '.join(exposed)} is reachable from outside without TLS; set TLS or DEXORDER_ALLOW_INSECURE=1"
             )
         known = self.identity != "none" or self.tls_client_ca
         if not known and not is_loopback(self.listen) and not self.allow_insecure:
+            listening = f"{self.listen}{self.said_in(self.listen)}"
             raise ValueError(
-                f"{self.listen} takes calls from anyone; set identity or tls_client_ca, or DEXORDER_ALLOW_INSECURE=1"
+                f"{listening} takes calls from anyone; set identity or tls_client_ca, or DEXORDER_ALLOW_INSECURE=1"
             )
         return self
 
     def exposed_addresses(self) -> list[str]:
         """Addresses this service listens on without encryption; a service with further sockets adds them."""
         return [] if self.tls_certificate else [self.listen]
+
+    def said_in(self, address: str) -> str:
+        """Where an address was said, if not in the environment; for the errors about it."""
+        return ""
 
 
 class BadSettings(ValueError):

@@ -49,7 +49,7 @@ class GatewaySettings(ServiceSettings):
     """How often Kafka is asked whether it is there, in seconds."""
 
     produce_timeout_seconds: float = Field(default=30.0, gt=0)
-    """Longest time, in seconds, from a Produce to the broker's acknowledgement; then it fails."""
+    """How long, in seconds, a caller waits for the broker's acknowledgement; an async record stays queued."""
     produce_linger_ms: float = Field(default=1.0, ge=0)
     """How long, in milliseconds, an async record waits for others to share its batch; one that is awaited at most 5."""
     produce_queue_messages: int = Field(default=50_000, ge=1)
@@ -114,6 +114,10 @@ class GatewaySettings(ServiceSettings):
     def _topics_parse(self) -> Self:
         parse_topics(self.topics)
         return self
+
+    def said_in(self, address: str) -> str:
+        """As every service; Kafka-Pixy's file is named with the place in it."""
+        return f" (grpc_addr in {self.pixy_config})" if self.pixy_config and address == self.listen else ""
 
     @property
     def pixy(self) -> PixyConfig | None:

@@ -78,6 +78,7 @@ def append(catalog: CatalogSettings, oracle: Oracle, pages: int) -> None:
         ledger.append_coverage(tables, [good], now_ns=head.fetched_ns)
 
 
+@pytest.mark.smoke
 @pytest.mark.spark
 def test_many_small_files_deletes_manifests_and_snapshots_become_few_and_the_rows_stay(
     spark: SparkSession, trading: CatalogSettings
@@ -156,6 +157,7 @@ def test_only_old_files_that_nothing_refers_to_are_removed(spark: SparkSession, 
     oracle.check(trading)
 
 
+@pytest.mark.smoke
 @pytest.mark.spark
 def test_a_batch_replayed_after_compaction_and_expiry_of_everything_doubles_nothing(
     spark: SparkSession, trading: CatalogSettings, tmp_path: Path

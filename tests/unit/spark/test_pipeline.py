@@ -59,6 +59,9 @@ def test_a_stream_of_pages_becomes_exactly_the_rows_of_the_oracle(
     assert newest and recorder.snapshots[-1] == newest.snapshot_id
     through_spark = spark.sql(f"SELECT count(*), sum(open) FROM {trading.name}.{OHLC_TABLE}").collect()[0]
     assert tuple(through_spark) == (len(oracle.rows), sum(price for _, price in oracle.rows.values()))
+    files = [path.name for path in Path(str(trading.warehouse).removeprefix("file://")).rglob("*")]
+    assert any(name.endswith(".parquet") for name in files)
+    assert not [name for name in files if name.endswith(".crc")], "each would cost a process"
 
 
 def test_a_batch_again_changes_nothing_but_is_reported_again(spark: SparkSession, trading: CatalogSettings) -> None:
@@ -102,6 +105,7 @@ def test_a_batch_without_candles_reports_no_snapshot_of_an_empty_table(
     assert recorder.snapshots == [None]
 
 
+@pytest.mark.smoke
 def test_a_crash_behind_the_rows_and_a_lost_checkpoint_double_nothing(
     spark: SparkSession, trading: CatalogSettings, source: RunningSource, settings: Callable[..., SparkSettings]
 ) -> None:

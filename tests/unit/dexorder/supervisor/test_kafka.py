@@ -120,6 +120,7 @@ def read_one(bootstrap: str, topic: str, group: str) -> bytes:
         consumer.close()
 
 
+@pytest.mark.smoke
 @pytest.mark.kafka
 def test_killed_broker_comes_back_with_its_records_and_its_cluster_id(kafka_jars: Path, tmp_path: Path) -> None:
     first = RunningKafka(tmp_path)

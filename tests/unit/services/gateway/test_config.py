@@ -110,8 +110,8 @@ def test_what_both_say_names_both(
 
 
 def test_address_beyond_loopback_needs_tls_or_consent(pixy_file: WriteFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    pixy_file("grpc_addr: 0.0.0.0:19091\nproxies: {main: }")
-    assert "0.0.0.0:19091 is reachable from outside without TLS" in refused()
+    path = pixy_file("grpc_addr: 0.0.0.0:19091\nproxies: {main: }")
+    assert f"0.0.0.0:19091 (grpc_addr in {path}) is reachable from outside without TLS" in refused()
     monkeypatch.setenv("DEXORDER_ALLOW_INSECURE", "1")
     assert load_settings(GatewaySettings).listen == "0.0.0.0:19091"
 

@@ -52,6 +52,7 @@ def test_without_a_broker_everything_is_unavailable_and_health_says_so() -> None
         gateway.stop()
 
 
+@pytest.mark.smoke
 @pytest.mark.kafka
 def test_broker_that_stops_answering_and_comes_back(kafka_jars: Path, tmp_path: Path) -> None:
     broker = RunningKafka(tmp_path)

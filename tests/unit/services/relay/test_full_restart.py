@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
 import zmq.asyncio
 
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
@@ -16,6 +17,7 @@ from tests.unit.services.relay.harness import final_of as final
 QUEUED, RUNNING = 1_000, 8
 
 
+@pytest.mark.smoke
 async def test_every_request_ends_once_after_a_restart(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     broker = f"tcp://127.0.0.1:{port}"

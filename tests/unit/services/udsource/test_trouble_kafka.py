@@ -146,6 +146,7 @@ async def test_rested_reader_loses_nothing(
         assert [o for p, o in offsets if p == partition] == list(range(30))
 
 
+@pytest.mark.smoke
 async def test_outage_is_told_and_ends(kafka_jars: Path, tmp_path: Path, make_settings: MakeSettings) -> None:
     broker = RunningKafka(tmp_path)
     try:
