@@ -16,8 +16,8 @@ log = structlog.get_logger(__name__)
 
 PREFIX = "UDF_EXECUTION_ERROR(udsource)"
 """The dataplane files the error under the container's name in the first parentheses of the text."""
-MOST_CHARACTERS = 1_000
-"""Longest text of an answer; it travels in a trailer, whose size is bounded."""
+MOST_CHARACTERS = 500
+"""Longest text of an answer; it travels in a trailer of at most 8 KiB, where a character takes up to 12 bytes."""
 EXIT_STATUS = 1
 
 
@@ -45,10 +45,10 @@ class Failure:
         reason = f"{PREFIX}: {place} raised {type(error).__name__}: {error}"
         return f"{reason[:MOST_CHARACTERS]}; udsource ends with status {EXIT_STATUS} so that its container starts anew"
 
-    async def guard(self, place: str, work: Awaitable[None]) -> None:
-        """Wait for a background task; what it raises is noted, so that there is one way in which all ends."""
+    async def guard(self, place: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Do what runs in the background; what it raises is noted, so that there is one way in which all ends."""
         try:
-            await work
+            await work()
         except Exception as error:
             self.note(place, error)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import cast
 
 import grpc
@@ -91,27 +92,26 @@ async def serve(settings: UdsourceSettings, failure: Failure | None = None) -> A
         ) as running:
             if info is not None:
                 server_info.write(info)
-            watching = _watch_kafka(settings, running, watch, topic, ranges, metrics)
+            watching = partial(_watch_kafka, settings, running, watch, topic, ranges, metrics)
+            ticking = partial(_keep_ticking, topic)
             async with asyncio.TaskGroup() as group:
                 tasks = [
                     group.create_task(failure.guard("the watch of Kafka", watching)),
-                    group.create_task(failure.guard("the care of the consumer", _keep_ticking(topic))),
+                    group.create_task(failure.guard("the care of the consumer", ticking)),
                 ]
                 try:
                     yield running
                 finally:
                     tasks[0].cancel()
-                    await running.set_serving(False)
                     if info is not None:
                         server_info.remove(info)  # who connects anew waits for the next process
+                    await running.set_serving(False)
                     await service.drain(settings.drain_seconds)
                     tasks[1].cancel()
     finally:
         await topic.close()
         await ranges.close(reachable=watch.ready)
         await watch.close()
-        if info is not None:
-            server_info.remove(info)
     if failure.error is not None:
         raise failure.error
 

@@ -2,7 +2,7 @@
 
 read    the thread that reads Kafka raises at the first read
 ack     taking an ack raises
-tick    the care of the consumer in the background raises once somebody has read
+tick    the care of the consumer in the background raises once somebody has acked
 stuck   as ``read``, and then the consumer never closes
 """
 
@@ -31,8 +31,19 @@ def break_it(where: str) -> None:
     if where == "stuck":
         setattr(TopicReader, "_stop", wait_for_ever)  # noqa: B010 - mypy takes no assignment to a method
     if where == "tick":
-        rest = TopicReader._rest
-        setattr(TopicReader, "_rest", lambda self: rest(self) if self._consumer is None else bug())  # noqa: B010
+        ack, rest, acked = TopicReader.ack, TopicReader._rest, threading.Event()
+
+        def note_ack(*given: Any) -> None:
+            ack(*given)
+            acked.set()
+
+        def rest_until_acked(reader: TopicReader) -> None:
+            if acked.is_set():
+                bug()
+            rest(reader)
+
+        setattr(TopicReader, "ack", note_ack)  # noqa: B010
+        setattr(TopicReader, "_rest", rest_until_acked)  # noqa: B010
 
 
 if __name__ == "__main__":

@@ -103,7 +103,7 @@ def test_acks_out_of_order_across_batches_commit_the_prefix_only(vertex: Vertex)
 
 
 def test_read_does_not_wait_for_acks_and_brings_nothing_twice(vertex: Vertex) -> None:
-    found = set()
+    found: set[bytes] = set()
     for _ in range(3):
         written = vertex.write(20)
         new = payloads(vertex.reader.collect(20))
