@@ -9,7 +9,7 @@ upsert    the same through the pipeline, for new ranges and for ranges that are 
 size      the upsert in tables of 1 and 10 million rows, disjoint and overlapping batches of 1,000 and 100,000 rows
 
 All four without a name. A record is a page of 1,000 candles, as in the pipeline; the pages of both sources are decoded
-by the same code. Spark's own source needs `python -m dexorder.setup fetch spark-kafka` once. Prints Markdown.
+by the same code. The first two need `python -m dexorder.setup fetch spark-kafka` once. Prints Markdown.
 ``--small`` only shows that the script works.
 """
 
@@ -33,6 +33,7 @@ from spark.session import build_session
 from tests.fixtures_kafka import RunningKafka
 
 PARTS = ("append", "latency", "upsert", "size")
+BESIDE_KAFKAS = {"append", "latency"}
 CATALOG = "plain"
 
 
@@ -69,7 +70,8 @@ def measure(wanted: list[str], plan: Plan, folder: Path) -> Iterator[str]:
         server = stack.enter_context(source_processes.udsource(broker.bootstrap, OHLC_TOPIC, folder / "source.sock"))
         catalog = CatalogSettings.local(folder, CATALOG)
         catalog.load()
-        jars = [str(path) for name in (*catalog.jar_sets, "spark-kafka") for path in jar_paths(name)]
+        sets = [*catalog.jar_sets, *(["spark-kafka"] if BESIDE_KAFKAS.intersection(wanted) else [])]
+        jars = [str(path) for name in sets for path in jar_paths(name)]
         settings = SparkSettings(listen="127.0.0.1:0", metrics_listen="")
         session = build_session(settings, catalog, extra={"spark.jars": ",".join(jars)})
         stack.callback(session.stop)

@@ -62,10 +62,13 @@ class Samples:
 
     rates: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     cpu_us: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    sizes: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """Records that really came in an answer."""
 
     def text(self, side: str) -> str:
         """The medians of a server."""
-        return f"{statistics.median(self.rates[side]):,.0f} msgs/s, {statistics.median(self.cpu_us[side]):.1f} us"
+        rate, cpu_us, size = (statistics.median(each[side]) for each in (self.rates, self.cpu_us, self.sizes))
+        return f"{rate:,.0f} msgs/s, {cpu_us:.1f} us, {size:,.0f} a batch"
 
     def ratio(self, other: str) -> float:
         """Ours to the other's rate; the median of the rounds."""
@@ -108,7 +111,9 @@ def turn(
 ) -> None:
     job = Job(str(socket), batch, plan.warm, plan.records, PAYLOAD_BYTES)
     before_s = server.cpu_seconds()
-    samples.rates[side].append(client.run(job).rate)
+    measured = client.run(job)
+    samples.rates[side].append(measured.rate)
+    samples.sizes[side].append(plan.records / measured.batches)
     samples.cpu_us[side].append((server.cpu_seconds() - before_s) / (plan.warm + plan.records) * 1e6)
 
 
@@ -143,7 +148,7 @@ def table(results: dict[int, Samples]) -> str:
                 )
             )  # fmt: skip
     return report.table(
-        "ReadFn and AckFn, records a second and the server's CPU a record; limit: the other server", rows
+        "ReadFn and AckFn: records a second, the server's CPU a record, records a batch; limit: the other server", rows
     )
 
 

@@ -54,13 +54,18 @@ def measure(job: Job) -> Measured:
     """Do one job over a connection of its own."""
     with closing(Connection(Path(job.socket))) as connection:
         reader, acker = connection.open(f"{_SERVICE}/ReadFn"), connection.open(f"{_SERVICE}/AckFn")
-        for stream, request in ((reader, pb.ReadRequest), (acker, pb.AckRequest)):
-            stream.send(request(handshake=pb.Handshake(sot=True)).SerializeToString())
-            stream.receive()
+        greeting = pb.Handshake(sot=True)
+        reader.send(pb.ReadRequest(handshake=greeting).SerializeToString())
+        reader.receive()
+        acker.send(pb.AckRequest(handshake=greeting).SerializeToString())
+        acker.receive()
         drain(reader, acker, job, job.warm, checked=True)
         started = time.perf_counter()
         batches = drain(reader, acker, job, job.records)
-        return Measured(job.records / (time.perf_counter() - started), batches)
+        seconds = time.perf_counter() - started
+        for stream in (reader, acker):
+            stream.finish()
+        return Measured(job.records / seconds, batches)
 
 
 def drain(reader: Stream, acker: Stream, job: Job, records: int, *, checked: bool = False) -> int:

@@ -80,7 +80,7 @@ def wait_ready(address: str, process: subprocess.Popen[str]) -> None:
                     return
             except grpc.RpcError as error:
                 call: Any = error
-                if call.code() is not grpc.StatusCode.UNAVAILABLE:
+                if call.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
                     raise
         time.sleep(0.1)
     raise AssertionError(f"nobody serves {address}")

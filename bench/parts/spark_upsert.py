@@ -138,6 +138,7 @@ def in_table(stage: Stage, size: int, rounds: int) -> str:
     session, last = stage.session, size // TICKERS
     catalog, plain = (open_catalog(session, stage, f"{kind}_{size}") for kind in ("upsert", "plain"))
     name, plain_name = (f"`{each.name}`.{OHLC_TABLE}" for each in (catalog, plain))
+    tables = catalog.load()
     loaded = Batch(0, TICKERS, 0, last, fetched_s=1)
     loaded.frame(session, max(2, size // _LOAD_ROWS_A_TASK)).writeTo(name).append()
     seconds: dict[tuple[int, str], list[float]] = defaultdict(list)
@@ -152,7 +153,7 @@ def in_table(stage: Stage, size: int, rounds: int) -> str:
                 started = time.perf_counter()
                 given.writeTo(plain_name).append()
                 appended = time.perf_counter()
-                way = upsert.write(given, name, catalog.load().load_table(OHLC_TABLE), batch.pages())
+                way = upsert.write(given, name, tables.load_table(OHLC_TABLE), batch.pages())
                 ended = time.perf_counter()
                 frame.unpersist()
                 added += rows if kind == "disjoint" else 0

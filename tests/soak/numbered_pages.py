@@ -54,12 +54,12 @@ class Page:
     @property
     def value(self) -> bytes:
         """Its payload."""
-        minutes = np.arange(self.index * CANDLES, (self.index + 1) * CANDLES)
+        minutes = np.arange(self.index * CANDLES, (self.index + 1) * CANDLES, dtype=np.int64)
         columns = _values(np.full(CANDLES, self.ticker), minutes, np.full(CANDLES, self.version))
         return page_value("numbered", [
             Candle(
-                _FIRST_NS + int(minute) * _MINUTE_NS, *(float(columns[name][row]) for name in _FLOATS),
-                trade_count=int(columns["trades"][row]),
+                _FIRST_NS + int(minute) * _MINUTE_NS, trade_count=int(columns["trades"][row]),
+                **{name: float(columns[name][row]) for name in _FLOATS},
             )
             for row, minute in enumerate(minutes)
         ])  # fmt: skip
@@ -106,13 +106,17 @@ class NumberedPages:
         self._versions = 0
 
     def more(self) -> Iterator[Page]:
-        """Some new pages of each ticker; half of the time also pages that were sent before."""
+        """Some new pages of each ticker; half of the time also pages that were sent before.
+
+        A new one is the first of each: however few have arrived when a batch is planned, it adds rows.
+        """
         again = self._random.random() < 0.5
         for ticker, newest in enumerate(self._newest):
-            if again and newest:
+            yield self._send(ticker, len(newest))
+            if again:
                 yield self._send(ticker, self._random.randrange(len(newest)))
                 yield from self._late(ticker)
-            for _ in range(PAGES):
+            for _ in range(PAGES - 1):
                 yield self._send(ticker, len(newest))
 
     def _send(self, ticker: int, index: int) -> Page:
@@ -153,7 +157,7 @@ class NumberedPages:
     def _expected(self) -> tuple[Ints, Columns]:
         versions = [np.repeat(np.array(newest, np.int64), CANDLES) for newest in self._newest]
         tickers = np.concatenate([np.full(len(each), ticker) for ticker, each in enumerate(versions)])
-        minutes = np.concatenate([np.arange(len(each)) for each in versions])
+        minutes = np.concatenate([np.arange(len(each), dtype=np.int64) for each in versions])
         return tickers * _STRIDE + minutes, _values(tickers, minutes, np.concatenate(versions))
 
     def _coverage_differs(self, coverage: pa.Table) -> int:

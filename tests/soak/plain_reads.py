@@ -96,16 +96,18 @@ class PlainReads:
         self._topic.write((n % PARTITIONS, "", b"%d" % n, {}) for n in numbers)
         self.written += RECORDS
         committed = self._topic.committed(_GROUP)
-        due = [(p, offset) for p, end in self._topic.ends.items() for offset in range(committed.get(p, 0), end)]
+        ends = sorted(self._topic.ends.items())
+        due = [(p, offset) for p, end in ends for offset in range(committed.get(p, 0), end)]
         found = await reader.collect(len(due), most=_MOST_READ)
         places = list(map(offset_of, found))
-        assert sorted(places) == sorted(due), "something is missing, or came again without need"
+        in_order = sorted(places, key=lambda place: place[0])  # keeps the order of each partition
+        assert in_order == due, "something is missing, out of order, or came again without need"
         assert [number_of(record) for record in found] == [offset * PARTITIONS + p for p, offset in places]
         again = self._read.intersection(due)
         self.uncommitted += len(again & self._acked)
         self.unacked += len(again - self._acked)
         self._read.update(due)
-        return sorted(due)
+        return due
 
     async def _ack(self, acker: Acker, places: list[Place]) -> None:
         for first in range(0, len(places), _MOST_ACKED):

@@ -16,6 +16,7 @@ import random
 import shutil
 import signal
 import sqlite3
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
@@ -32,7 +33,7 @@ from spark.fault import Moment
 from tests.fakes.pipeline_relay import PipelineRelay, served
 from tests.fakes.tcp_proxy import CuttingProxy, in_a_thread
 from tests.service_process import ServiceProcess
-from tests.smoke.harness import free_block, left_over, wait_for
+from tests.smoke.harness import free_block, wait_for
 from tests.soak.controlled_kafka import ControlledKafka
 from tests.soak.numbered_pages import TICKERS, NumberedPages, Verdict
 from tests.soak.topic_log import TopicLog
@@ -67,6 +68,7 @@ class Rig:
         self.checkpoint = folder / "checkpoint"
         self._settings = CatalogSettings.local(folder)
         self._topic = TopicLog(kafka.address, len(TICKERS))
+        self._writing = threading.Lock()
         self._port = free_block(1)  # nobody is given it while udsource is down
         self.proxy = CuttingProxy(self._port)
         self._numbers = itertools.count()
@@ -96,7 +98,7 @@ class Rig:
         with self._stack:
             if kind is None:
                 assert [self.driver.stop(), self.source.stop()] == [0, 0], self.tails()
-                wait_for(lambda: not any(map(left_over, self._markers)), PATIENCE_SECONDS, self.tails)
+                wait_for(lambda: not any(map(processes_marked, self._markers)), PATIENCE_SECONDS, self.tails)
 
     def _leave_nobody(self) -> None:
         kill_at_once(*self._processes)
@@ -161,9 +163,10 @@ class Rig:
 
     def produce(self) -> None:
         """Some more pages."""
-        self._topic.write(
-            (page.ticker, page.control.job_id, page.value, page.control.headers()) for page in self.pages.more()
-        )
+        with self._writing:
+            self._topic.write(
+                (page.ticker, page.control.job_id, page.value, page.control.headers()) for page in self.pages.more()
+            )
 
     def finish(self) -> Verdict:
         """Some more pages, until all there is has been read, committed and acked; then compare."""
@@ -203,6 +206,11 @@ class Rig:
         except KafkaException:
             return {}
 
+    @property
+    def repeats(self) -> int:
+        """How many times so far a page was reported again; only while all is settled."""
+        return sum(len(report.pages) for report in self.relay.reports) - len(self.pages.sent)
+
     def rows(self) -> int:
         """Rows in the table now."""
         return int(self._tables.load_table(OHLC_TABLE).scan().count())
@@ -229,8 +237,13 @@ class Rig:
         Args:
             then: What else happens at this moment, in another thread.
         """
+
+        def at_the_cut() -> None:
+            with self._writing:  # Kafka may be what dies
+                then()
+
         before = self.proxy.cuts
-        self.proxy.cut_after(random.choice(CUT_BYTES), then)
+        self.proxy.cut_after(random.choice(CUT_BYTES), at_the_cut)
         while self.proxy.cuts == before:
             self.produce()
             wait_for(lambda: self.proxy.cuts > before or self.is_settled(), PATIENCE_SECONDS, self.tails)
@@ -268,7 +281,7 @@ class Rig:
         """Give the next driver that checkpoint instead of the last one's, or none."""
         assert not self.driver.lives
         # a killed driver's JVM lives on for a moment
-        wait_for(lambda: not left_over(self._driver_marker), PATIENCE_SECONDS, self.tails)
+        wait_for(lambda: not processes_marked(self._driver_marker), PATIENCE_SECONDS, self.tails)
         shutil.rmtree(self.checkpoint)
         if saved is not None:
             saved.rename(self.checkpoint)
