@@ -13,12 +13,15 @@ for which ``commit`` would never come. A batch that fails ends the query and its
 A restarted query begins with ``partitions(end, end)`` and repeats the batch that the commit log misses. Its records
 went with the old planner; nothing of it was acked, so the source gives them again and they come with the next batch.
 
-Trigger.AvailableNow asks ``latestOffset`` once for its end, before anything else, and again ahead of each batch and at
-the end, for its metrics. Reading then would take records that no batch will have, so once the trigger is known, nothing
-more is read. It is known by what no other does: ``partitions(end, end)`` of a checkpoint comes after ``latestOffset``,
-or ``latestOffset`` comes again when ``initialOffset`` was asked, or a batch offered, but nothing planned. Its last
-question comes behind the commit log, so everything is acked when the query ends. Trigger.Once never asks again: its
-batch is acked by nobody.
+Trigger.AvailableNow has a wrapper for streams like ours, if spark.sql.streaming.triggerAvailableNowWrapper.enabled is
+set. It asks ``latestOffset`` once for its end, before anything else, and again ahead of each batch and at the end, for
+its metrics. Reading then would take records that no batch will have, so once the trigger is known, nothing more is
+read. It is known by what no other does: ``partitions(end, end)`` of a checkpoint comes after ``latestOffset``, or
+``latestOffset`` comes again when ``initialOffset`` was asked, or a batch offered, but nothing planned. Its last
+question comes behind the commit log, so everything is acked when the query ends.
+
+Without the wrapper, which is Spark's default, Trigger.AvailableNow is Trigger.Once: one batch, and no question behind
+it. That batch is acked by nobody.
 """
 
 from __future__ import annotations
@@ -34,10 +37,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from services.common.errors import Unavailable
+from spark.source.client import SourceRefuses
 from spark.source.held import Held, Id, Mark, records_to_ask
 from spark.source.options import SourceOptions
 from spark.source.records import Result, to_batch
-from spark.source.streams import AckRefused, PlainStreams, SourceRefuses
+from spark.source.streams import AckRefused, PlainStreams
 
 log = logging.getLogger(__name__)
 _IDLE_WAIT_S = 0.5

@@ -70,7 +70,7 @@ class ReplayPlanner:
         if self._initial is None:
             state = first_state(self._client, self._options.retry_seconds)
             self._initial = rules.initial(state, self._options.starting)
-        return dict(rules.to_json(self._initial))
+        return rules.to_json(self._initial)
 
     def latest_offset(self) -> dict[str, Any]:
         """Ack what is committed; the end of the next batch, capped here since Spark 4.1 does not cap it.
@@ -89,14 +89,14 @@ class ReplayPlanner:
         except Unavailable as error:
             log.warning("udsource: no new records while the source is away: %s", error)
             time.sleep(_IDLE_WAIT_S)
-            return dict(rules.to_json(self._next))
+            return rules.to_json(self._next)
         self._ack_planned(state)
         end = rules.cap(self._next, state.ends, None if self._options.drain else self._options.max_records)
         self._warn_of_available_now(end)
         if end != self._next:
             self._offered = end
         self._next = end
-        return dict(rules.to_json(end))
+        return rules.to_json(end)
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
         """One task a partition that has records; equal ends give one that reads nothing.
@@ -108,7 +108,8 @@ class ReplayPlanner:
         if self._next is None:
             self._next = last
         if first != last:
-            self._offered, self._planned = None, last
+            self._offered = None
+        self._planned = last  # also the end of a checkpoint: whoever stopped there may not have acked it
         try:
             parts = rules.plan(first, last)
         except InvalidRequest as error:
@@ -147,7 +148,7 @@ class ReplayPlanner:
             self._warned = True
             log.warning(
                 "udsource: with Trigger.AvailableNow this query reads up to %s, one batch; option drain=true reads all",
-                dict(rules.to_json(self._offered)),
+                rules.to_json(self._offered),
             )
 
 

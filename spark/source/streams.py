@@ -33,6 +33,7 @@ _Acking: TypeAlias = "_Call[pb.AckRequest, pb.AckResponse]"
 
 _IDS_PER_ACK = 20_000
 """Ids in one AckRequest, so that it stays far below every server's message limit."""
+_END_SECONDS = 2.0
 
 
 class AckRefused(SourceBroken):
@@ -75,7 +76,7 @@ class PlainStreams:
         except (grpc.RpcError, Unavailable) as error:
             self._drop_reading()
             if is_final(error):
-                kind = SourceBroken if self._is_too_large(error) else SourceRefuses
+                kind = SourceBroken if _code(error) is grpc.StatusCode.RESOURCE_EXHAUSTED else SourceRefuses
                 raise kind(f"{self._where(results)}: {error_text(error)}") from error
             failure = error_text(error)
         except SourceBroken:
@@ -103,8 +104,8 @@ class PlainStreams:
                 self._ack(pb.AckRequest(request=pb.AckRequest.Request(offsets=offsets)))
             except (grpc.RpcError, Unavailable, SourceBroken) as error:
                 self._drop_acking()
-                refused = isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.INVALID_ARGUMENT
-                kind = AckRefused if refused or is_final(error) else Unavailable
+                refused = _code(error) is grpc.StatusCode.INVALID_ARGUMENT or is_final(error)
+                kind = AckRefused if refused else Unavailable
                 partition, offset = group[0]
                 raise kind(
                     f"source {self._address}: ack of {len(group)} records from partition {partition}, "
@@ -113,6 +114,10 @@ class PlainStreams:
 
     def close(self) -> None:
         """End both calls; what was not acked stays so."""
+        if self._reading is not None:
+            self._reading.end()
+        if self._acking is not None:
+            self._acking.end()
         self._drop_reading()
         self._drop_acking()
 
@@ -162,9 +167,6 @@ class PlainStreams:
         last = _name(results[-1]) if results else self._last
         behind = f" (behind {last})" if last else ""
         return f"source {self._address}, record {len(results) + 1} of a read{behind}"
-
-    def _is_too_large(self, error: Exception) -> bool:
-        return isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
     def _drop_reading(self) -> None:
         if self._reading is not None:
@@ -228,10 +230,21 @@ class _Call(Generic[Q, A]):
             done.set()
             thread.join()
 
+    def end(self) -> None:
+        """Half-close, and wait a little for the other side's end: some sources stop when a call is cancelled."""
+        self._requests.put(None)
+        with contextlib.suppress(grpc.RpcError, Unavailable), self.watched(_END_SECONDS):
+            while True:
+                self.next()
+
     def close(self) -> None:
         """Half-close and cancel."""
         self._requests.put(None)
         self._answers.cancel()
+
+
+def _code(error: Exception) -> grpc.StatusCode | None:
+    return error.code() if isinstance(error, grpc.Call) else None
 
 
 def _name(result: Result) -> str:

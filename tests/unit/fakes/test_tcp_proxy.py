@@ -33,11 +33,14 @@ def test_only_the_body_of_one_stream_counts(limit: int | None, passed: int | Non
 
 
 async def test_the_client_gets_what_comes_before_the_cut_and_no_more() -> None:
+    ended = asyncio.Semaphore(0)
+
     async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(SAID)
         with suppress(OSError):
             await reader.read()
         writer.close()
+        ended.release()
 
     server = await asyncio.start_server(say, "127.0.0.1", 0)
     proxy = CuttingProxy(server.sockets[0].getsockname()[1])
@@ -51,6 +54,8 @@ async def test_the_client_gets_what_comes_before_the_cut_and_no_more() -> None:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             assert await reader.readexactly(len(SAID)) == SAID, "the next one is whole"
             writer.close()
+        for _ in range(2):
+            await ended.acquire()
     assert (proxy.cuts, cuts_then) == (1, [0])
 
 

@@ -25,7 +25,7 @@ class Checkpoint:
 
 
 class Engine:
-    """One run of a query; ``poll`` is one look of its trigger."""
+    """One run of a query; ``poll`` is one look of its trigger. ``available_now``: with Spark's wrapper for it."""
 
     def __init__(
         self,

@@ -53,6 +53,7 @@ class PlainSource:
         acks: The ids of every AckFn request that counted.
         reads: num_records of every read.
         streams: How many ReadFn calls there were.
+        left: How many of them their reader ended in good order.
     """
 
     def __init__(self, records: Sequence[Result] = ()) -> None:
@@ -62,7 +63,7 @@ class PlainSource:
         self.cut_after: list[int] = []
         self.failures: list[str] = []
         self.raw: list[bytes] = []
-        self.refusals = self.lost_acks = self.streams = 0
+        self.refusals = self.lost_acks = self.streams = self.left = 0
         self.hang: threading.Event | None = None
         self.on_ack: Callable[[list[Id]], None] = lambda ids: None
         self.acks: list[list[Id]] = []
@@ -127,6 +128,7 @@ class PlainSource:
                 return
             failure = self.failures.pop(0) if self.failures else None
             yield _end(failure)
+        self.left += 1
 
     def _take(self, most: int) -> list[Result]:
         with self._lock:

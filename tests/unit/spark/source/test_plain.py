@@ -67,7 +67,8 @@ def sink(source: PlainSource) -> Iterator[Sink]:
 
 
 def options(running: RunningPlainSource, **changes: Any) -> SourceOptions:
-    return SourceOptions(running.address, **{"retry_seconds": 5, "read_timeout_ms": 20, "max_records": 4} | changes)
+    usual: dict[str, Any] = {"retry_seconds": 5, "read_timeout_ms": 20, "max_records": 4}
+    return SourceOptions(running.address, **(usual | changes))
 
 
 def engine(
@@ -189,6 +190,15 @@ def test_available_now_without_drain_takes_the_cap_and_no_record_more(
     assert sink.numbers == list(range(10))
     assert runs == [1, 1, 1, 1], "the last one has an empty batch: its offset is of its own run"
     assert source.pending == 0
+
+
+def test_a_query_of_one_batch_acks_nothing(running: RunningPlainSource, source: PlainSource, sink: Sink) -> None:
+    fill(source, 0, 4)
+    checkpoint = Checkpoint()
+    for _ in range(2):  # as with Trigger.Once
+        engine(running, sink, checkpoint).poll()
+    assert sink.numbers == [*range(4), *range(4)], "what was not acked comes again"
+    assert source.acks == []
 
 
 def test_available_now_repeats_the_batch_that_crashed(
@@ -388,13 +398,15 @@ class CrashMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.source.cut_after, self.source.lost_acks = [], 0
-        query = self.query or engine(self.running, self.sink, self.checkpoint)
-        for _ in range(100):
-            if not query.poll() and not self.source.pending:
-                break
-        self.sink.stop()
-        self.running.stop()
-        self.patch.stop()
+        try:
+            query = self.query or engine(self.running, self.sink, self.checkpoint)
+            for _ in range(100):
+                if not query.poll() and not self.source.pending:
+                    break
+        finally:
+            self.sink.stop()
+            self.running.stop()
+            self.patch.stop()
         assert self.source.pending == 0
         assert set(self.sink.numbers) == set(range(self.sent))
         assert not self.sink.early

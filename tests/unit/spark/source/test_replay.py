@@ -29,7 +29,8 @@ def add(source: RunningSource, count: int) -> None:
 
 
 def options(source: RunningSource, **changes: Any) -> SourceOptions:
-    return SourceOptions(source.address, **{"retry_seconds": 5, "max_records": 4} | changes)
+    usual: dict[str, Any] = {"retry_seconds": 5, "max_records": 4}
+    return SourceOptions(source.address, **(usual | changes))
 
 
 def offsets(rows: list[Row]) -> list[int]:
@@ -90,7 +91,7 @@ def test_an_ack_that_fails_is_made_good_and_stops_nothing(
 def test_a_restarted_query_outlives_a_source_that_is_away(
     source: RunningSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replay, "_IDLE_WAIT_S", 0)
+    monkeypatch.setattr(replay, "_IDLE_WAIT_S", 0.02)
     rows: list[Row] = []
     checkpoint = Checkpoint()
     Engine(options(source), checkpoint, rows.extend).poll()
@@ -107,6 +108,15 @@ def test_a_new_query_waits_for_its_source_only_so_long(source: RunningSource) ->
     source.stop()
     with pytest.raises(Unavailable, match=f"source {source.address}"):
         Engine(options(source, retry_seconds=0.2), Checkpoint(), print).poll()
+
+
+def test_a_query_of_one_batch_is_acked_by_the_next_run(source: RunningSource) -> None:
+    rows: list[Row] = []
+    checkpoint = Checkpoint()
+    for _ in range(4):  # as with Trigger.Once
+        Engine(options(source), checkpoint, rows.extend).poll()
+    assert offsets(rows) == list(range(10))
+    assert source.fake.ack_calls == [[(0, 3)], [(0, 7)], [(0, 9)]], "the last one, too, though nothing new came"
 
 
 def test_available_now_with_drain_takes_ten_times_the_cap_at_once(source: RunningSource) -> None:

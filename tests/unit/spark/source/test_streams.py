@@ -91,13 +91,20 @@ def test_a_source_that_is_away_comes_back(running: RunningPlainSource, streams: 
 
 def test_a_silent_source_is_given_up(running: RunningPlainSource) -> None:
     running.source.hang = threading.Event()
-    streams = PlainStreams(running.address, answer_seconds=0.2)
-    with pytest.raises(Unavailable, match=r"no answer within 0\.21 s"):
+    streams = PlainStreams(running.address, answer_seconds=2)
+    with pytest.raises(Unavailable, match=r"no answer within 2\.01 s"):
         streams.read(5, 10)
     running.source.hang.set()
     running.source.hang = None  # the read that hung gives nothing any more
     assert numbers(streams.read(5, 10)) == [0, 1, 2, 3, 4]
     streams.close()
+
+
+def test_a_reader_that_leaves_says_so(running: RunningPlainSource, streams: PlainStreams) -> None:
+    streams.read(4, 10)
+    streams.close()
+    assert (running.source.streams, running.source.left) == (1, 1), "not cancelled: some sources stop at that"
+    assert numbers(streams.read(4, 10)) == [0, 1, 2, 3]
 
 
 def message(payload: bytes = b"", offset: bytes = b"") -> bytes:

@@ -25,8 +25,8 @@ def running() -> Iterator[RunningPlainSource]:
         yield running
 
 
-def options(running: RunningPlainSource, replay: Any = "auto") -> SourceOptions:
-    return SourceOptions(running.address, retry_seconds=0.2, replay=replay, read_timeout_ms=20)
+def options(running: RunningPlainSource, replay: Any = "auto", retry_seconds: float = 5) -> SourceOptions:
+    return SourceOptions(running.address, retry_seconds=retry_seconds, replay=replay, read_timeout_ms=20)
 
 
 @pytest.mark.parametrize(
@@ -48,9 +48,9 @@ def test_the_server_and_the_option_say_how_it_is_read(
     running.source.metadata, running.source.count = metadata, count
     if isinstance(way, Exception):
         with pytest.raises(type(way), match=str(way)):
-            UdStreamReader(options(running, replay)).initialOffset()
+            UdStreamReader(options(running, replay, 0.2)).initialOffset()
         return
-    assert (replayed_from(options(running, replay), 0.2) is not None) == (way == "replay")
+    assert (replayed_from(options(running, replay), 5) is not None) == (way == "replay")
     reader = UdStreamReader(options(running, replay))
     reader.initialOffset()
     assert isinstance(reader._planner, ReplayPlanner if way == "replay" else PlainPlanner)
