@@ -26,6 +26,7 @@ from pathlib import Path
 from bench.parts import pixy_raw, report, sink, source_processes, spark_append, spark_upsert
 from bench.parts.spark_rows import Stage
 from dexorder.setup.jars import jar_paths
+from services.common import logs
 from services.common.catalog import CatalogSettings
 from services.common.page import OHLC_TOPIC
 from spark.config import SparkSettings
@@ -98,6 +99,7 @@ def main() -> int:
     base = SMALL if options.small else FULL
     given = {name: getattr(options, name) for name in ("pages", "rounds", "runs", "rows")}
     plan = Plan(**{name: getattr(base, name) if value is None else value for name, value in given.items()})
+    logs.configure("bench", level="warning")  # the pipeline's line for each batch goes elsewhere than Markdown
     print(report.heading("From Kafka to Iceberg through Spark"), flush=True)
     with tempfile.TemporaryDirectory() as folder:
         for text in measure(options.parts or list(PARTS), plan, Path(folder)):
