@@ -63,7 +63,11 @@ class KafkaService(rpc.KafkaServiceServicer):
             async for request in until(self._stopping, requests):
                 numbered = _numbered(request)
                 await stream.admit(numbered)
-                await self._write(request.cluster, numbered.batch)
+                try:
+                    await self._write(request.cluster, numbered.batch)
+                except Exception as error:
+                    numbered.batch.fail(error)
+                    raise
             if self._stopping.done():
                 failure = Unavailable("the gateway is stopping")
         except Exception as error:
