@@ -127,13 +127,13 @@ async def unary(channel: grpc.aio.Channel, job: Job) -> Measured:
 async def stream_produce(channel: grpc.aio.Channel, job: Job) -> Measured:
     """Write the records in batches, a few of them unanswered; timed from the first request to the last answer."""
     room = asyncio.Semaphore(STREAM_BATCHES_OUT)
-    record = kafka.ProduceRecord(value=VALUE)
+    values = [VALUE] * STREAM_BATCH
     batches = job.records // STREAM_BATCH
 
     async def requests() -> AsyncIterator[kafka.ProduceRequest]:
         for number in range(batches):
             await room.acquire()
-            yield kafka.ProduceRequest(batch_id=number, topic=job.topic, records=[record] * STREAM_BATCH)
+            yield kafka.ProduceRequest(batch_id=number, topic=job.topic, values=values)
 
     written = 0
     started = time.perf_counter()
@@ -156,7 +156,7 @@ async def stream_consume(channel: grpc.aio.Channel, job: Job) -> Measured:
     while read < job.records:
         answer: Any = await call.read()
         answers += 1
-        taken = sum(len(batch.records) for batch in answer.batches)
+        taken = sum(len(batch.offsets) for batch in answer.batches)
         read += taken
         if not started:
             started, first = time.perf_counter(), taken
@@ -167,9 +167,7 @@ async def stream_consume(channel: grpc.aio.Channel, job: Job) -> Measured:
 
 
 def acked(batch: kafka.RecordBatch) -> kafka.OffsetRange:
-    return kafka.OffsetRange(
-        partition=batch.partition, first=batch.records[0].offset, last=batch.records[-1].offset
-    )  # fmt: skip
+    return kafka.OffsetRange(partition=batch.partition, first=batch.offsets[0], last=batch.offsets[-1])
 
 
 STREAMS = {"stream produce": stream_produce, "stream consume": stream_consume}

@@ -34,7 +34,7 @@ class ProduceConfig:
     """
 
     timeout_seconds: float = 30.0
-    linger_ms: float = 1.0
+    linger_ms: float = 20.0
     queue_messages: int = 50_000
     queue_kbytes: int = 65_536
     max_bytes: int = 1_000_000

@@ -50,8 +50,8 @@ class GatewaySettings(ServiceSettings):
 
     produce_timeout_seconds: float = Field(default=30.0, gt=0)
     """How long, in seconds, a caller waits for the broker's acknowledgement; an async record stays queued."""
-    produce_linger_ms: float = Field(default=1.0, ge=0)
-    """How long, in milliseconds, an async record waits for others to share its batch; one that is awaited at most 5."""
+    produce_linger_ms: float = Field(default=20.0, ge=0)
+    """How long, in milliseconds, an async record waits for others to share its batch; above 5, only async ones do."""
     produce_queue_messages: int = Field(default=50_000, ge=1)
     """Most records waiting for the broker; one more is RESOURCE_EXHAUSTED."""
     produce_queue_kbytes: int = Field(default=65_536, ge=1)

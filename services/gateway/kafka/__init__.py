@@ -1,1 +1,4 @@
-"""dexorder.kafka.v1: ``service`` converts, ``flow`` has the rules, the streams bring both to a cluster's clients."""
+"""dexorder.kafka.v1 on a cluster's clients.
+
+``service`` and ``columns`` convert, ``flow`` has the rules, the streams bring them to the clients.
+"""

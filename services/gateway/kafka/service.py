@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
+from itertools import accumulate
 from typing import Any
 
 import grpc
 
 from services.common.errors import InvalidRequest, NotFound, SuiteError, Unavailable
 from services.common.streams import beside, until
+from services.gateway.kafka.columns import Columns, new_records
 from services.gateway.kafka.consume_stream import Answer, ConsumeStream
 from services.gateway.kafka.flow import BATCH_BYTES, MOST_PRODUCE_RECORDS, MOST_RANGES, Credit, Window
 from services.gateway.kafka.produce_stream import Numbered, ProduceStream
-from services.gateway.pixy.batches import Batch, Headers, NewRecord
+from services.gateway.pixy.batches import Batch
 from services.gateway.pixy.cluster import Clusters
 from services.gateway.pixy.names import group_name, topic_name
 from services.gateway.pixy.pending import Held
 from services.gateway.pixy.terms import RefusedAck, Span
-from services.gateway.pixy.topic_reader import Record
 from services.gen.dexorder.kafka.v1 import kafka_service_pb2 as pb
 from services.gen.dexorder.kafka.v1 import kafka_service_pb2_grpc as rpc
 
@@ -61,7 +63,11 @@ class KafkaService(rpc.KafkaServiceServicer):
             async for request in until(self._stopping, requests):
                 numbered = _numbered(request)
                 await stream.admit(numbered)
-                await self._write(request.cluster, numbered.batch)
+                try:
+                    await self._write(request.cluster, numbered.batch)
+                except Exception as error:
+                    numbered.batch.fail(error)
+                    raise
             if self._stopping.done():
                 failure = Unavailable("the gateway is stopping")
         except Exception as error:
@@ -127,19 +133,9 @@ class KafkaService(rpc.KafkaServiceServicer):
 
 
 def _numbered(request: pb.ProduceRequest) -> Numbered:
-    if len(request.records) > MOST_PRODUCE_RECORDS:
-        raise InvalidRequest(f"{len(request.records)} records in a batch; {MOST_PRODUCE_RECORDS} are the most")
-    records: list[NewRecord] = []
-    size = 0
-    for record in request.records:
-        key = record.key if record.HasField("key") else None
-        value = record.value if record.HasField("value") else None
-        headers: Headers | None = None
-        if record.headers:
-            headers = [(header.key, header.value) for header in record.headers]
-            size += sum(len(header.key) + len(header.value) for header in record.headers)
-        records.append((key, value, headers, record.timestamp_ms))
-        size += len(value or b"") + len(key or b"")
+    if len(request.values) > MOST_PRODUCE_RECORDS:
+        raise InvalidRequest(f"{len(request.values)} records in a batch; {MOST_PRODUCE_RECORDS} are the most")
+    records, size = new_records(request)
     return Numbered(request.batch_id, Batch(request.topic, records), size)
 
 
@@ -194,15 +190,18 @@ def _consumed(answer: Answer) -> Iterator[pb.ConsumeResponse]:
     response = pb.ConsumeResponse(refused_acks=[_refused(each) for each in answer.refused])
     size = 0
     for delivery in answer.deliveries:
-        records = None
-        for offset, record in delivery.records:
+        columns = Columns(delivery.records)
+        before = list(accumulate(columns.sizes(), initial=0))  # bytes in front of each record, and of all of them
+        begin, count = 0, len(delivery.records)
+        while begin < count:
             if size >= BATCH_BYTES:
                 yield response
-                response, records, size = pb.ConsumeResponse(), None, 0
-            if records is None:
-                batch = response.batches.add(partition=delivery.partition, redelivered=bool(delivery.again))
-                records = batch.records
-            size += _add(records, offset, record)
+                response, size = pb.ConsumeResponse(), 0
+            end = bisect_left(before, before[begin] + BATCH_BYTES - size, begin + 1, count)
+            batch = response.batches.add(partition=delivery.partition, redelivered=bool(delivery.again))
+            columns.fill(batch, begin, end)
+            size += before[end] - before[begin]
+            begin = end
     yield response
 
 
@@ -213,18 +212,3 @@ def _refused(refused: RefusedAck) -> pb.RefusedAck:
         code=reason.code.value[0],
         message=str(reason),
     )
-
-
-def _add(records: Any, offset: int, record: Record) -> int:
-    """Straight from Kafka's client into the message, as this is done for every record; returns its bytes."""
-    added = records.add(offset=offset, timestamp_ms=max(record.timestamp()[1], 0))
-    size = len(record)
-    if (value := record.value()) is not None:
-        added.value = value
-    if (key := record.key()) is not None:
-        added.key = key
-        size += len(key)
-    for name, data in record.headers() or ():
-        added.headers.add(key=name, value=data or b"")
-        size += len(name) + len(data or b"")
-    return size

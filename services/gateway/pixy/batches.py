@@ -21,7 +21,7 @@ class Batch:
         partitions: Where each record is; -1 while that is not known, and where it failed.
         offsets: Likewise.
         failures: Index and reason of those that failed.
-        done: Set, to None, when it is known what became of all of them.
+        done: Set, to None, when it is known what became of all of them; raises what ``fail`` was told.
         next: Index of the first record that was not queued yet.
         queued: Records that were, without those that failed at once.
         reported: Of these, the ones of which it is known what became of them; counted in the producer's thread.
@@ -62,6 +62,11 @@ class Batch:
         self.failures += [(i, reason) for i, place in enumerate(self.partitions) if place < 0 and i not in known]
         self._finish()
         return True
+
+    def fail(self, error: Exception) -> None:
+        """It can't be known what became of it, for a reason nobody foresaw: ``done`` raises that."""
+        if not self.done.done():
+            self.done.set_exception(error)
 
     def finish_if_settled(self) -> bool:
         """Whether just now it became known what became of all of it."""

@@ -101,7 +101,7 @@ class RecordProducer:
         try:
             report = partial(self._report, future, len(value))
             partition = -1 if self._turns is None else self._turns.next(topic)  # -1: librdkafka's partitioner
-            self._producer.produce(topic, value, key, partition, on_delivery=report, headers=list(headers))
+            self._producer.produce(topic, value, key, partition, report, None, 0, list(headers) or None)
         except BufferError as error:
             raise Exhausted(f"{self.queued} records wait for Kafka, the queue is full") from error
         except KafkaException as error:
@@ -137,10 +137,9 @@ class RecordProducer:
             try:
                 if timestamp_ms < 0:  # Kafka would store it
                     raise InvalidRequest(f"timestamp_ms {timestamp_ms} is negative")
-                produce(
-                    topic, value, key, -1 if turns is None else turns.next(topic),
-                    on_delivery=partial(report, batch, index), timestamp=timestamp_ms, headers=headers,
-                )  # fmt: skip
+                partition = -1 if turns is None else turns.next(topic)
+                # By place, its alias left out: named arguments make the call take twice its time.
+                produce(topic, value, key, partition, partial(report, batch, index), None, timestamp_ms, headers)
                 queued += 1
             except BufferError:
                 if self._unreported or queued:

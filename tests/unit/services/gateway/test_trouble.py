@@ -11,12 +11,11 @@ import grpc
 import pytest
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 
-from services.gen.dexorder.kafka.v1 import kafka_service_pb2 as kafka_pb
 from services.gen.kafkapixy import kafkapixy_pb2 as pb
 from services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
 from tests.fixtures_gateway import WAIT_SECONDS, GatewayThread, refusal
 from tests.fixtures_kafka import RunningKafka, create_topic, free_ports
-from tests.unit.services.gateway.kafka.calls import ConsumeCall, ProduceCall
+from tests.unit.services.gateway.kafka.calls import ConsumeCall, ProduceCall, Record
 
 
 def administrative_calls(stub: rpc.KafkaPixyStub, topic: str) -> list[tuple[Any, Any]]:
@@ -42,7 +41,7 @@ def test_without_a_broker_everything_is_unavailable_and_health_says_so() -> None
         for ask, request in administrative_calls(gateway.stub, "t"):
             assert refusal(partial(ask, request))[0] == grpc.StatusCode.UNAVAILABLE
         produce, consume = ProduceCall(gateway), ConsumeCall(gateway, "t")
-        (failure,) = produce.write("t", kafka_pb.ProduceRecord()).failures
+        (failure,) = produce.write("t", Record()).failures
         assert failure.code == grpc.StatusCode.UNAVAILABLE.value[0]
         assert consume.ending()[0] == grpc.StatusCode.UNAVAILABLE
         produce.cancel()
@@ -78,7 +77,7 @@ def test_broker_that_stops_answering_and_comes_back(kafka_jars: Path, tmp_path: 
             assert answer.exception(WAIT_SECONDS).code() == grpc.StatusCode.UNAVAILABLE
         for request in (pb.ProdRq(topic=topic), pb.ProdRq(topic=topic, async_mode=True)):
             assert refusal(partial(gateway.stub.Produce, request))[0] == grpc.StatusCode.UNAVAILABLE
-        (failure,) = produce.write(topic, kafka_pb.ProduceRecord()).failures
+        (failure,) = produce.write(topic, Record()).failures
         assert failure.code == grpc.StatusCode.UNAVAILABLE.value[0]
         assert waiting.ending()[0] == grpc.StatusCode.UNAVAILABLE
         # What was fetched before is still handed out; after that the poll says why nothing comes.
@@ -87,7 +86,7 @@ def test_broker_that_stops_answering_and_comes_back(kafka_jars: Path, tmp_path: 
         assert refusal(lambda: gateway.stub.ConsumeNAck(consume))[0] == grpc.StatusCode.UNAVAILABLE
         broker.process.send_signal(signal.SIGCONT)
         gateway.wait_ready()
-        assert not produce.write(topic, kafka_pb.ProduceRecord()).failures
+        assert not produce.write(topic, Record()).failures
         produce.cancel()
         assert gateway.stub.Produce(pb.ProdRq(topic=topic, message=b"3")).offset >= 2
         for ask, request in administrative_calls(gateway.stub, topic):

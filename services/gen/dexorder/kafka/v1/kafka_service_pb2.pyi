@@ -45,15 +45,44 @@ class Header(_message.Message):
 Global___Header: _TypeAlias = Header  # noqa: Y015
 
 @_typing.final
+class Headers(_message.Message):
+    """The headers of a record."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def headers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Header]:
+        """In order; none: it has no headers."""
+
+    def __init__(
+        self,
+        *,
+        headers: _abc.Iterable[Global___Header] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["headers", b"headers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Headers: _TypeAlias = Headers  # noqa: Y015
+
+@_typing.final
 class ProduceRequest(_message.Message):
-    """A batch for one topic."""
+    """A batch for one topic. Its records are columns: the first of each belong to the first record, and so on."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     BATCH_ID_FIELD_NUMBER: _builtins.int
     CLUSTER_FIELD_NUMBER: _builtins.int
     TOPIC_FIELD_NUMBER: _builtins.int
-    RECORDS_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    NULL_VALUES_FIELD_NUMBER: _builtins.int
+    NULL_KEYS_FIELD_NUMBER: _builtins.int
+    HEADERS_FIELD_NUMBER: _builtins.int
+    TIMESTAMPS_MS_FIELD_NUMBER: _builtins.int
     batch_id: _builtins.int
     """Chosen by the caller, comes back with the answer; the gateway does not look at it."""
     cluster: _builtins.str
@@ -61,8 +90,32 @@ class ProduceRequest(_message.Message):
     topic: _builtins.str
     """Which topic; one that does not exist fails the batch's records, not the stream."""
     @_builtins.property
-    def records(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProduceRecord]:
-        """In the order they are to be written."""
+    def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """One a record, in the order they are to be written."""
+
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Decide the partitions, as in the unary calls. None: no record has a key; else one a record."""
+
+    @_builtins.property
+    def null_values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Indexes of the records, from 0, whose value is null, which deletes the key of a compacted topic. Their entries in
+        values are empty.
+        """
+
+    @_builtins.property
+    def null_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Indexes of the records without a key, which go to any partition, where others have one. Their entries in keys are
+        empty.
+        """
+
+    @_builtins.property
+    def headers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Headers]:
+        """None: no record has headers; else one a record."""
+
+    @_builtins.property
+    def timestamps_ms(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Milliseconds since the epoch; 0: when the gateway got it. None: 0 for all; else one a record."""
 
     def __init__(
         self,
@@ -70,58 +123,20 @@ class ProduceRequest(_message.Message):
         batch_id: _builtins.int = ...,
         cluster: _builtins.str = ...,
         topic: _builtins.str = ...,
-        records: _abc.Iterable[Global___ProduceRecord] | None = ...,
+        values: _abc.Iterable[_builtins.bytes] | None = ...,
+        keys: _abc.Iterable[_builtins.bytes] | None = ...,
+        null_values: _abc.Iterable[_builtins.int] | None = ...,
+        null_keys: _abc.Iterable[_builtins.int] | None = ...,
+        headers: _abc.Iterable[Global___Headers] | None = ...,
+        timestamps_ms: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "cluster", b"cluster", "records", b"records", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "cluster", b"cluster", "headers", b"headers", "keys", b"keys", "null_keys", b"null_keys", "null_values", b"null_values", "timestamps_ms", b"timestamps_ms", "topic", b"topic", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ProduceRequest: _TypeAlias = ProduceRequest  # noqa: Y015
-
-@_typing.final
-class ProduceRecord(_message.Message):
-    """A record to write."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    KEY_FIELD_NUMBER: _builtins.int
-    VALUE_FIELD_NUMBER: _builtins.int
-    HEADERS_FIELD_NUMBER: _builtins.int
-    TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
-    key: _builtins.bytes
-    """Decides the partition, as in the unary calls; absent: no key, any partition."""
-    value: _builtins.bytes
-    """Absent: a null value, which deletes the key of a compacted topic."""
-    timestamp_ms: _builtins.int
-    """Milliseconds since the epoch; 0: when the gateway got it."""
-    @_builtins.property
-    def headers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Header]:
-        """Kept in order."""
-
-    def __init__(
-        self,
-        *,
-        key: _builtins.bytes | None = ...,
-        value: _builtins.bytes | None = ...,
-        headers: _abc.Iterable[Global___Header] | None = ...,
-        timestamp_ms: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_value", b"_value", "key", b"key", "value", b"value"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_value", b"_value", "headers", b"headers", "key", b"key", "timestamp_ms", b"timestamp_ms", "value", b"value"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__key: _TypeAlias = _typing.Literal["key"]  # noqa: Y015
-    _WhichOneofArgType__key: _TypeAlias = _typing.Literal["_key", b"_key"]  # noqa: Y015
-    _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
-    _WhichOneofArgType__value: _TypeAlias = _typing.Literal["_value", b"_value"]  # noqa: Y015
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__key) -> _WhichOneofReturnType__key | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__value) -> _WhichOneofReturnType__value | None: ...
-
-Global___ProduceRecord: _TypeAlias = ProduceRecord  # noqa: Y015
 
 @_typing.final
 class ProduceResponse(_message.Message):
@@ -350,82 +365,73 @@ Global___ConsumeResponse: _TypeAlias = ConsumeResponse  # noqa: Y015
 
 @_typing.final
 class RecordBatch(_message.Message):
-    """Records of one partition, in the order of their offsets: an ack of the first to the last means all of them."""
+    """Records of one partition, in the order of their offsets: an ack of the first to the last means all of them. They are
+    columns: the first of each belong to the first record, and so on.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     PARTITION_FIELD_NUMBER: _builtins.int
-    RECORDS_FIELD_NUMBER: _builtins.int
     REDELIVERED_FIELD_NUMBER: _builtins.int
+    OFFSETS_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    NULL_VALUES_FIELD_NUMBER: _builtins.int
+    NULL_KEYS_FIELD_NUMBER: _builtins.int
+    HEADERS_FIELD_NUMBER: _builtins.int
+    TIMESTAMPS_MS_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     """Where they are from."""
     redelivered: _builtins.bool
     """They were handed out before by this gateway, to this stream or to another caller, and not acked."""
     @_builtins.property
-    def records(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConsumedRecord]:
-        """At least one. Offsets ascend, not always by one."""
+    def offsets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """One a record, at least one. They ascend, not always by one."""
+
+    @_builtins.property
+    def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """One a record."""
+
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """None: no record has a key; else one a record."""
+
+    @_builtins.property
+    def null_values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Indexes of the records, from 0, whose value is null, ascending. Their entries in values are empty."""
+
+    @_builtins.property
+    def null_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Indexes of the records without a key, ascending, where others have one. Their entries in keys are empty."""
+
+    @_builtins.property
+    def headers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Headers]:
+        """None: no record has headers; else one a record."""
+
+    @_builtins.property
+    def timestamps_ms(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """One a record. Milliseconds since the epoch, the producer's or the broker's as the topic has it; 0: none."""
 
     def __init__(
         self,
         *,
         partition: _builtins.int = ...,
-        records: _abc.Iterable[Global___ConsumedRecord] | None = ...,
         redelivered: _builtins.bool = ...,
+        offsets: _abc.Iterable[_builtins.int] | None = ...,
+        values: _abc.Iterable[_builtins.bytes] | None = ...,
+        keys: _abc.Iterable[_builtins.bytes] | None = ...,
+        null_values: _abc.Iterable[_builtins.int] | None = ...,
+        null_keys: _abc.Iterable[_builtins.int] | None = ...,
+        headers: _abc.Iterable[Global___Headers] | None = ...,
+        timestamps_ms: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "records", b"records", "redelivered", b"redelivered"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["headers", b"headers", "keys", b"keys", "null_keys", b"null_keys", "null_values", b"null_values", "offsets", b"offsets", "partition", b"partition", "redelivered", b"redelivered", "timestamps_ms", b"timestamps_ms", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RecordBatch: _TypeAlias = RecordBatch  # noqa: Y015
-
-@_typing.final
-class ConsumedRecord(_message.Message):
-    """A record that was read."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    OFFSET_FIELD_NUMBER: _builtins.int
-    KEY_FIELD_NUMBER: _builtins.int
-    VALUE_FIELD_NUMBER: _builtins.int
-    HEADERS_FIELD_NUMBER: _builtins.int
-    TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
-    offset: _builtins.int
-    """Its place in the partition."""
-    key: _builtins.bytes
-    """Absent: it has no key."""
-    value: _builtins.bytes
-    """Absent: a null value."""
-    timestamp_ms: _builtins.int
-    """Milliseconds since the epoch, the producer's or the broker's as the topic has it; 0: none."""
-    @_builtins.property
-    def headers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Header]:
-        """In order."""
-
-    def __init__(
-        self,
-        *,
-        offset: _builtins.int = ...,
-        key: _builtins.bytes | None = ...,
-        value: _builtins.bytes | None = ...,
-        headers: _abc.Iterable[Global___Header] | None = ...,
-        timestamp_ms: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_value", b"_value", "key", b"key", "value", b"value"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_value", b"_value", "headers", b"headers", "key", b"key", "offset", b"offset", "timestamp_ms", b"timestamp_ms", "value", b"value"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__key: _TypeAlias = _typing.Literal["key"]  # noqa: Y015
-    _WhichOneofArgType__key: _TypeAlias = _typing.Literal["_key", b"_key"]  # noqa: Y015
-    _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
-    _WhichOneofArgType__value: _TypeAlias = _typing.Literal["_value", b"_value"]  # noqa: Y015
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__key) -> _WhichOneofReturnType__key | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__value) -> _WhichOneofReturnType__value | None: ...
-
-Global___ConsumedRecord: _TypeAlias = ConsumedRecord  # noqa: Y015
 
 @_typing.final
 class RefusedAck(_message.Message):

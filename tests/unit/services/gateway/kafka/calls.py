@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -15,6 +16,16 @@ _STREAM_SECONDS = 3 * WAIT_SECONDS
 
 Place = tuple[int, int]
 """Partition and offset."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """A record of a batch, whose messages have columns of them; None: null, no key."""
+
+    value: bytes | None = None
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes], ...] = ()
+    timestamp_ms: int = 0
 
 
 class _Call:
@@ -46,10 +57,13 @@ class ProduceCall(_Call):
     def __init__(self, gateway: GatewayUser) -> None:
         super().__init__(gateway.streams.Produce, _STREAM_SECONDS)
 
-    def send(self, topic: str, *records: pb.ProduceRecord, batch_id: int = 0, cluster: str = "") -> None:
-        self._requests.put(pb.ProduceRequest(batch_id=batch_id, cluster=cluster, topic=topic, records=records))
+    def request(self, **fields: Any) -> None:
+        self._requests.put(pb.ProduceRequest(**fields))
 
-    def write(self, topic: str, *records: pb.ProduceRecord, **fields: Any) -> pb.ProduceResponse:
+    def send(self, topic: str, *records: Record, batch_id: int = 0, cluster: str = "") -> None:
+        self.request(batch_id=batch_id, cluster=cluster, topic=topic, **columns(records))
+
+    def write(self, topic: str, *records: Record, **fields: Any) -> pb.ProduceResponse:
         self.send(topic, *records, **fields)
         return self.answer()
 
@@ -85,23 +99,14 @@ class ConsumeCall(_Call):
         self._batches += response.batches
         self.refused += response.refused_acks
 
-    def records(self, count: int) -> list[pb.ConsumedRecord]:
-        """So many, and not more of the response they come in."""
-        found: list[pb.ConsumedRecord] = []
-        for batch in self.batches():
-            found += batch.records
-            if len(found) >= count:
-                break
-        assert len(found) == count
-        return found
-
     def offsets(self, count: int) -> list[int]:
-        return [record.offset for record in self.records(count)]
+        """So many, and not more of the response they come in."""
+        return [offset for _, offset in self.places(count)]
 
     def places(self, count: int) -> list[Place]:
         found: list[Place] = []
         for batch in self.batches():
-            found += [(batch.partition, record.offset) for record in batch.records]
+            found += places(batch)
             if len(found) >= count:
                 break
         assert len(found) == count
@@ -122,5 +127,49 @@ def span(first: int, last: int, partition: int = 0) -> pb.OffsetRange:
     return pb.OffsetRange(partition=partition, first=first, last=last)
 
 
-def values(records: Iterable[bytes]) -> list[pb.ProduceRecord]:
-    return [pb.ProduceRecord(value=value) for value in records]
+def places(batch: pb.RecordBatch) -> list[Place]:
+    return [(batch.partition, offset) for offset in batch.offsets]
+
+
+def values(records: Iterable[bytes]) -> list[Record]:
+    return [Record(value) for value in records]
+
+
+def columns(records: Sequence[Record]) -> dict[str, Any]:
+    """Fields of a ProduceRequest; a column that may be left out is there if it says something."""
+    fields: dict[str, Any] = {
+        "values": [record.value or b"" for record in records],
+        "null_values": [index for index, record in enumerate(records) if record.value is None],
+    }
+    if any(record.key is not None for record in records):
+        fields["keys"] = [record.key or b"" for record in records]
+        fields["null_keys"] = [index for index, record in enumerate(records) if record.key is None]
+    if any(record.headers for record in records):
+        fields["headers"] = [
+            pb.Headers(headers=[pb.Header(key=name, value=data) for name, data in record.headers]) for record in records
+        ]
+    if any(record.timestamp_ms for record in records):
+        fields["timestamps_ms"] = [record.timestamp_ms for record in records]
+    return fields
+
+
+def records(batch: pb.RecordBatch) -> list[Record]:
+    """What its columns say; each has to be of the right length, and left out where it says nothing."""
+    count = len(batch.offsets)
+    assert count and len(batch.values) == len(batch.timestamps_ms) == count
+    headers: list[tuple[tuple[str, bytes], ...]] = [
+        tuple((header.key, header.value) for header in each.headers) for each in batch.headers
+    ]
+    assert any(headers) == bool(headers)
+    assert len(batch.null_keys) < count
+    keys = _with_nulls(batch.keys, batch.null_keys) or [None] * count
+    fields = zip(
+        _with_nulls(batch.values, batch.null_values), keys, headers or [()] * count, batch.timestamps_ms, strict=True
+    )
+    return [Record(*each) for each in fields]
+
+
+def _with_nulls(column: Sequence[bytes], nulls: Sequence[int]) -> list[bytes | None]:
+    assert list(nulls) == sorted(set(nulls))
+    assert not any(column[index] for index in nulls)
+    return [None if index in nulls else entry for index, entry in enumerate(column)]

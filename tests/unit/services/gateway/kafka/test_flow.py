@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
 
 from services.common.errors import Conflict
+from services.gateway.clusters import ClusterConfig
 from services.gateway.kafka.consume_stream import ConsumeStream
 from services.gateway.kafka.flow import BATCH_BYTES, MOST_BATCH_RECORDS, MOST_REFUSED, Credit, Window
 from services.gateway.kafka.produce_stream import Numbered, ProduceStream
+from services.gateway.kafka.service import KafkaService
 from services.gateway.pixy.batches import Batch
 from services.gateway.pixy.pending import Held
 from services.gateway.pixy.terms import Ask, RefusedAck, Span
+from services.gen.dexorder.kafka.v1 import kafka_service_pb2 as pb
 
 
 @pytest.mark.parametrize(
@@ -124,3 +127,31 @@ async def test_caller_that_takes_no_refusals_is_not_listened_to() -> None:
     assert answer is not None
     assert len(answer.refused) == 2 * len(acks)
     await second
+
+
+class BrokenCluster:
+    """As its default cluster is, so are all: what nobody foresaw is raised by it."""
+
+    config = ClusterConfig("default", "k:1")
+
+    @property
+    def default(self) -> BrokenCluster:
+        return self
+
+    def named(self, name: str) -> BrokenCluster:
+        return self
+
+    async def has_topic(self, name: str) -> bool:
+        raise ZeroDivisionError
+
+
+async def test_what_nobody_foresaw_ends_the_stream() -> None:
+    async def requests() -> AsyncIterator[pb.ProduceRequest]:
+        yield pb.ProduceRequest(topic="t", values=[b"v"])
+        await asyncio.Event().wait()
+
+    clusters: Any = BrokenCluster()
+    context: Any = None
+    async with asyncio.timeout(5):
+        with pytest.raises(ZeroDivisionError):
+            await anext(KafkaService(clusters).Produce(requests(), context))

@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, TopicPartition
 from services.gen.dexorder.kafka.v1 import kafka_service_pb2 as pb
 from services.gen.kafkapixy import kafkapixy_pb2 as pixy_pb
 from tests.fixtures_gateway import WAIT_SECONDS, GatewayThread, MakeTopic, StartGateway
-from tests.unit.services.gateway.kafka.calls import ProduceCall, values
+from tests.unit.services.gateway.kafka.calls import ProduceCall, Record, values
 
 pytestmark = pytest.mark.kafka
 INVALID, UNAVAILABLE = 3, 14
@@ -37,14 +37,14 @@ def test_records_are_answered_in_order_and_stored_as_they_are(
     topic = kafka_topic(1)
     call = ProduceCall(shared_gateway)
     records = [
-        pb.ProduceRecord(key=b"k", value=b"v", headers=[pb.Header(key="a", value=b"1"), pb.Header(key="a")]),
-        pb.ProduceRecord(key=b"", value=b"", timestamp_ms=1_700_000_000_123),
-        pb.ProduceRecord(),
+        Record(b"v", b"k", headers=(("a", b"1"), ("a", b""))),
+        Record(b"", b"", timestamp_ms=1_700_000_000_123),
+        Record(),
     ]
     answer = call.write(topic, *records, batch_id=7)
     assert answer == pb.ProduceResponse(batch_id=7, partitions=[0, 0, 0], offsets=[0, 1, 2])
     assert call.write(topic, batch_id=8) == pb.ProduceResponse(batch_id=8)
-    assert call.write(topic, pb.ProduceRecord(value=b"last")).offsets == [3]
+    assert call.write(topic, Record(b"last")).offsets == [3]
     call.half_close()
     assert call.ending()[0] == grpc.StatusCode.OK
     found = read_back(kafka, topic, 4)
@@ -58,7 +58,7 @@ def test_records_are_answered_in_order_and_stored_as_they_are(
 def test_partition_is_that_of_the_unary_call(shared_gateway: GatewayThread, kafka_topic: MakeTopic) -> None:
     topic, keys = kafka_topic(5), [b"", b"a", b"bc", b"\xff\x00", b"key-17"]
     call = ProduceCall(shared_gateway)
-    streamed = call.write(topic, *(pb.ProduceRecord(key=key) for key in keys)).partitions
+    streamed = call.write(topic, *(Record(key=key) for key in keys)).partitions
     call.cancel()
     unary = [shared_gateway.stub.Produce(pixy_pb.ProdRq(topic=topic, key_value=key)).partition for key in keys]
     assert list(streamed) == unary
@@ -68,7 +68,7 @@ def test_partition_is_that_of_the_unary_call(shared_gateway: GatewayThread, kafk
 def test_bad_record_among_good_ones_fails_alone(shared_gateway: GatewayThread, kafka_topic: MakeTopic) -> None:
     topic = kafka_topic(1)
     call = ProduceCall(shared_gateway)
-    answer = call.write(topic, *values([b"0", b"x" * 1_100_000, b"2"]), pb.ProduceRecord(timestamp_ms=-1))
+    answer = call.write(topic, *values([b"0", b"x" * 1_100_000, b"2"]), Record(timestamp_ms=-1))
     call.cancel()
     assert (list(answer.partitions), list(answer.offsets)) == ([0, -1, 0, -1], [0, -1, 1, -1])
     assert [(failure.index, failure.code) for failure in answer.failures] == [(1, INVALID), (3, INVALID)]
@@ -79,7 +79,7 @@ def test_bad_record_among_good_ones_fails_alone(shared_gateway: GatewayThread, k
 def test_bad_batch_fails_and_the_stream_goes_on(shared_gateway: GatewayThread, kafka_topic: MakeTopic) -> None:
     topic = kafka_topic(1)
     call = ProduceCall(shared_gateway)
-    record = pb.ProduceRecord(value=b"v")
+    record = Record(b"v")
     bad = [
         (call.write("no-such-topic", record, record), "no-such-topic"),
         (call.write("a b", record, record), "'a b'"),
@@ -105,7 +105,7 @@ def test_half_close_ends_the_stream_behind_all_answers_and_keys_keep_their_order
     call = ProduceCall(gateway)
     for number in range(batches):
         numbers = range(number * size, (number + 1) * size)
-        call.send(topic, *(pb.ProduceRecord(key=b"%d" % (n % 7), value=b"%d" % n) for n in numbers), batch_id=number)
+        call.send(topic, *(Record(b"%d" % n, b"%d" % (n % 7)) for n in numbers), batch_id=number)
     call.half_close()
     answers = list(call.call)
     assert [answer.batch_id for answer in answers] == list(range(batches))
@@ -125,7 +125,7 @@ def test_half_close_ends_the_stream_behind_all_answers_and_keys_keep_their_order
 
 def test_caller_that_takes_no_answers_is_not_read_any_more(shared_gateway: GatewayThread) -> None:
     # Answers of records that fail are long, and nothing has to be written. HTTP/2 itself holds some MiB of both.
-    batch = pb.ProduceRequest(topic="no-such-topic", records=[pb.ProduceRecord(value=b"x" * 200)] * 1_000)
+    batch = pb.ProduceRequest(topic="no-such-topic", values=[b"x" * 200] * 1_000)
     taken, total = 0, 300
 
     def requests() -> Any:
@@ -178,16 +178,24 @@ def test_stop_answers_what_came_and_ends_the_stream(start_gateway: StartGateway,
     assert refused.ending()[0] == grpc.StatusCode.UNAVAILABLE
 
 
-def test_batch_of_too_many_records_ends_the_stream_behind_the_answers(
-    shared_gateway: GatewayThread, kafka_topic: MakeTopic
+@pytest.mark.parametrize(
+    ("batch", "text"),
+    [
+        ({"values": [b""] * 10_001}, "10001 records"),
+        ({"values": [b""] * 5, "keys": [b""] * 3}, "3 keys for 5 values"),
+        ({"values": [b""] * 5, "null_values": [7]}, "null_values[0] 7 is no index of 5 values"),
+    ],
+)
+def test_batch_that_cannot_be_read_ends_the_stream_behind_the_answers(
+    shared_gateway: GatewayThread, kafka_topic: MakeTopic, batch: dict[str, Any], text: str
 ) -> None:
     topic = kafka_topic(1)
     call = ProduceCall(shared_gateway)
     call.send(topic, *values([b"v"]), batch_id=1)
-    call.send(topic, *values([b""] * 10_001))
+    call.request(topic=topic, **batch)
     assert call.answer().batch_id == 1
-    code, text = call.ending()
-    assert (code, "10001 records" in text) == (grpc.StatusCode.INVALID_ARGUMENT, True)
+    code, details = call.ending()
+    assert (code, text in details) == (grpc.StatusCode.INVALID_ARGUMENT, True), details
 
 
 def test_request_that_does_not_parse_ends_the_stream(shared_gateway: GatewayThread) -> None:
