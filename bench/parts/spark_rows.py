@@ -87,7 +87,8 @@ SIDES: dict[str, Read] = {"ours": ours, "kafka": kafkas}
 def decode_pages(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """For ``mapInArrow``: payloads, each a page, to ``ROWS``."""
     for batch in batches:
-        pages = (pb.DataResponse.FromString(payload) for payload in batch.column("payload").to_pylist())
+        payloads: list[Any] = batch.column("payload").to_pylist()
+        pages = map(pb.DataResponse.FromString, payloads)
         columns = decode_candles([candle for page in pages for candle in page.ohlc_data])
         micros = (columns.column("open_time").to_numpy() // 1_000).astype(np.int64)
         prices = [columns.column(name) for name in _PRICES]

@@ -164,9 +164,9 @@ def in_table(stage: Stage, size: int, rounds: int) -> str:
     if (found := session.table(name).count()) != size + added:
         raise AssertionError(f"{found} rows are in the table, not {size + added}")
     table_rows = []
-    for (rows, kind), way in ways.items():
+    for (rows, kind), seen in ways.items():
         took, alone = (statistics.median(seconds[rows, each]) for each in (kind, "plain"))
-        what = f"{rows:,} rows, {kind}: {' and '.join(sorted(way))}"
+        what = f"{rows:,} rows, {kind}: {' and '.join(sorted(seen))}"
         table_rows.append(Row(what, f"{took:.2f} s", f"{alone:.2f} s", f"{took / alone:.1f}"))
     title = f"Upsert into {size:,} rows, medians of {rounds}; limit: the same rows by a plain append"
     return table(title, table_rows)

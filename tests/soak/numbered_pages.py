@@ -172,8 +172,8 @@ class NumberedPages:
 
 def _read(rows: pa.Table) -> tuple[Ints, Columns]:
     """Number and values of each row; a row of an unknown market or off the grid gets a number nobody has."""
-    known = pc.index_in(pc.cast(rows["ticker"], pa.string()), pa.array(TICKERS))
-    tickers = pc.fill_null(known, len(TICKERS)).to_numpy().astype(np.int64)
+    numbered: dict[Any, int] = {ticker: number for number, ticker in enumerate(TICKERS)}
+    tickers = np.array([numbered.get(ticker, len(TICKERS)) for ticker in rows["ticker"].to_pylist()], np.int64)
     since_ns = _since(rows["open_time"], _FIRST_NS)
     numbers = tickers * _STRIDE + since_ns // _MINUTE_NS
     strange = (since_ns % _MINUTE_NS != 0) | (rows["period_seconds"].to_numpy() != _PERIOD_SECONDS)

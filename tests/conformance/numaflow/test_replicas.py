@@ -92,5 +92,5 @@ def test_killed_replica_is_taken_over_and_nothing_is_lost(
     assert taken_over.pending() == 0
     places = [record.place for record in replicas[1].acked]
     assert len(set(places)) == len(places)  # again only what the killed one had not committed, and from the other
-    for partition in range(PARTITIONS):
-        until(lambda partition=partition: sources[1].committed(partition) == len(written) // PARTITIONS)
+    ends = [len(written) // PARTITIONS] * PARTITIONS
+    until(lambda: [sources[1].committed(partition) for partition in range(PARTITIONS)] == ends)

@@ -84,9 +84,10 @@ def test_batch_of_acks_has_one_answer_and_is_committed(vertex: Vertex) -> None:
     found = vertex.reader.collect(40)
     vertex.reader.ack(record.place for record in found)
     assert vertex.reader.pending() == 0
-    for partition in range(PARTITIONS):
-        end = max(record.offset for record in found if record.partition == partition) + 1
-        until(lambda partition=partition, end=end: vertex.udsource.committed(partition) == end)
+    ends = [
+        max(record.offset for record in found if record.partition == partition) + 1 for partition in range(PARTITIONS)
+    ]
+    until(lambda: [vertex.udsource.committed(partition) for partition in range(PARTITIONS)] == ends)
 
 
 def test_acks_out_of_order_across_batches_commit_the_prefix_only(vertex: Vertex) -> None:
@@ -217,6 +218,5 @@ def test_reader_that_vanishes_loses_nothing(vertex: Vertex, vanish: Callable[[Nu
     assert written - payloads(found) <= payloads(maybe_acked)
     places = {record.place for record in [*found, *maybe_acked]}
     assert len(places) == 1_000
-    for partition in range(PARTITIONS):
-        end = max(offset for number, offset in places if number == partition) + 1
-        until(lambda partition=partition, end=end: vertex.udsource.committed(partition) == end)
+    ends = [max(offset for number, offset in places if number == partition) + 1 for partition in range(PARTITIONS)]
+    until(lambda: [vertex.udsource.committed(partition) for partition in range(PARTITIONS)] == ends)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -31,14 +32,15 @@ def table(pages: list[Page]) -> pa.Table:
 
 
 def covered(pages: list[Page]) -> pa.Table:
-    names = ("ticker", "rows", "start_time", "end_time", "fetched_at")
+    names = ["ticker", "rows", "start_time", "end_time", "fetched_at"]
     controls = [page.control for page in pages]
-    values = [
+    values: list[list[Any]] = [
         [c.ticker for c in controls], [CANDLES] * len(controls), [c.span.start_ns // 1_000 for c in controls],
         [c.span.end_ns // 1_000 for c in controls], [c.fetched_ns // 1_000 for c in controls],
     ]  # fmt: skip
-    types = (pa.string(), pa.int64(), MICROS, MICROS, MICROS)
-    return pa.table({n: pa.array(v, t) for n, v, t in zip(names, values, types, strict=True)})
+    types: tuple[Any, ...] = (pa.string(), pa.int64(), MICROS, MICROS, MICROS)
+    columns: list[Any] = [pa.array(each, kind) for each, kind in zip(values, types, strict=True)]
+    return pa.table(columns, names=names)
 
 
 def test_what_was_sent_is_right() -> None:
