@@ -69,6 +69,12 @@ def _java_options(scratch: str) -> list[str]:
         "-Duser.timezone=UTC",
         # Pauses do not matter to batches, and Java's usual collector takes more CPU while a driver starts.
         "-XX:+UseParallelGC",
+        # Six times Java's own thresholds: while a driver starts, the compiler of what runs often takes the cores its
+        # first batches need. What runs all day passes these numbers all the same.
+        "-XX:Tier4InvocationThreshold=30000",
+        "-XX:Tier4MinInvocationThreshold=3600",
+        "-XX:Tier4CompileThreshold=90000",
+        "-XX:Tier4BackEdgeThreshold=240000",
         "-Xss4m",
         f"-Dderby.system.home={scratch}",
         # Java does not read TMPDIR, and a killed driver leaves its unpacked libraries there.
