@@ -40,7 +40,7 @@ check: setup  ## Lint, types, protos.
 test: classes  ## All tests but the long ones; real Kafka and Spark, one of each.
 	$(PY) -m pytest -m "not smoke and not soak"
 
-smoke: classes  ## The whole suite as processes, every part killed once; and whatever else takes longer than ten seconds.
+smoke: classes  ## The whole suite as processes, every part killed once; and whatever else takes more than some seconds.
 	$(PY) -m pytest -m smoke
 
 soak: classes  ## Long campaigns; results under bench/results.

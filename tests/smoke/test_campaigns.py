@@ -1,4 +1,7 @@
-"""Each campaign of tests/soak once, shortened, on the running suite; `test_kills` is that of the kills."""
+"""Each campaign of tests/soak once, shortened, on the running suite.
+
+`test_kills` is that of the kills; a driver that dies behind its commit is in test_source_crashes.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.smoke.harness import Suite
-from tests.soak import kafka_outage, same_id, spark_fault, stopped_ingestor
+from tests.soak import kafka_outage, same_id, stopped_ingestor
 from tests.soak.backfills import Backfills
 from tests.soak.queued import Campaign
 
@@ -48,10 +51,3 @@ def test_a_frozen_kafka_loses_nothing(suite: Suite) -> None:
     finally:
         thaw()
     backfills.assert_all_ended_well()
-
-
-def test_a_batch_that_died_behind_its_commit_is_not_doubled(suite: Suite) -> None:
-    with Backfills(suite, "fault", candles=20_000, at_once=1, symbols=("TRX/USDT",)) as backfills:
-        spark_fault.run(suite, backfills, 1)
-    backfills.assert_all_ended_well()
-    suite.wait_ready()

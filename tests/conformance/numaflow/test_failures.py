@@ -12,7 +12,7 @@ from tests.fixtures_kafka import free_ports
 from tests.peers.numaflow_reader import Batch, NumaflowReader, Refused
 from tests.unit.services.udsource.client import produce
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.smoke, pytest.mark.kafka, pytest.mark.timeout(600)]
 MakeTopic = Callable[[int], str]
 RECORDS = 20
 
@@ -76,7 +76,6 @@ def test_bug_in_a_read_ends_in_a_restart(start_udsource: StartUdsource, start_br
     goes_on(start_udsource, broken)
 
 
-@pytest.mark.smoke
 def test_bug_in_an_ack_ends_in_a_restart(start_udsource: StartUdsource, start_broken: Callable[..., Udsource]) -> None:
     broken = start_broken("ack", drain_seconds=1)
     reader = broken.connect()
@@ -86,7 +85,6 @@ def test_bug_in_an_ack_ends_in_a_restart(start_udsource: StartUdsource, start_br
     goes_on(start_udsource, broken)
 
 
-@pytest.mark.smoke
 def test_bug_in_the_background_ends_in_a_restart(
     start_udsource: StartUdsource, start_broken: Callable[..., Udsource]
 ) -> None:
@@ -96,7 +94,6 @@ def test_bug_in_the_background_ends_in_a_restart(
     goes_on(start_udsource, broken)
 
 
-@pytest.mark.smoke
 def test_bug_ends_the_process_even_if_a_thread_hangs(
     start_udsource: StartUdsource, start_broken: Callable[..., Udsource]
 ) -> None:

@@ -10,7 +10,7 @@ from tests.conformance.numaflow.vertex import StartUdsource
 from tests.fixtures_gateway import until
 from tests.unit.services.udsource.client import produce
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.smoke, pytest.mark.kafka, pytest.mark.timeout(600)]
 MakeTopic = Callable[[int], str]
 
 
@@ -31,7 +31,6 @@ def test_acks_and_nacks_count_while_it_stops(start_udsource: StartUdsource, kafk
     assert udsource.committed() == 15
 
 
-@pytest.mark.smoke
 def test_stop_does_not_wait_for_acks_longer_than_it_may(
     start_udsource: StartUdsource, kafka: str, kafka_topic: MakeTopic
 ) -> None:

@@ -75,6 +75,7 @@ def post_until_kafka_is_missed(gateway: GatewayThread, topic: str) -> list[bytes
     return accepted
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("produce_timeout_seconds", [600.0, 1.0])
 def test_async_records_that_were_accepted_are_written_when_kafka_is_back(
     broker: Broker, produce_timeout_seconds: float
@@ -98,6 +99,7 @@ def test_async_records_that_were_accepted_are_written_when_kafka_is_back(
     assert [message.value() for message in records(broker.address, topic)] == [b"first", *accepted]
 
 
+@pytest.mark.smoke
 def test_stop_while_kafka_is_away_is_bounded(broker: Broker, tmp_path: Path) -> None:
     topic = broker.topics.pop()
     with GatewayProcess(tmp_path, broker.address, drain_seconds=1.0, ack_timeout_seconds=600) as gateway:

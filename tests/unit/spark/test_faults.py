@@ -102,6 +102,7 @@ def bench(spark: SparkSession, disk: Path) -> Iterator[Bench]:
         assert not thread.is_alive()
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("refusal", [grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNAVAILABLE])
 def test_a_relay_that_does_not_take_a_report_shows_in_health_and_costs_nothing(
     bench: Bench, refusal: grpc.StatusCode

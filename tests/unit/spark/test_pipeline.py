@@ -162,6 +162,7 @@ def test_the_source_can_be_read_as_a_batch(spark: SparkSession, source: RunningS
     ]  # fmt: skip
 
 
+@pytest.mark.smoke
 def test_the_driver_waits_for_the_source_outlives_failures_and_acks_the_last_batch(
     spark: SparkSession, trading: CatalogSettings, source: RunningSource, settings: Callable[..., SparkSettings]
 ) -> None:
@@ -187,6 +188,7 @@ def test_the_driver_waits_for_the_source_outlives_failures_and_acks_the_last_bat
     oracle.check(trading)
 
 
+@pytest.mark.smoke
 def test_the_driver_gives_up_after_too_many_failures(
     spark: SparkSession, trading: CatalogSettings, source: RunningSource, settings: Callable[..., SparkSettings]
 ) -> None:

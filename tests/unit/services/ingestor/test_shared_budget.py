@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import pytest
+
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from tests.unit.services.ingestor.conftest import (
     exchanges_file,
@@ -24,6 +26,7 @@ MOST_CALLS_1S = int((UNITS_A_SECOND + BURST) / CANDLES_COST) + 1 + SESSIONS + PR
 jobs' questions for the time, which cost half. Three budgets would make it 60."""
 
 
+@pytest.mark.smoke
 async def test_three_processes_keep_one_limit_and_one_ban(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         sim = await stack.enter_async_context(running_sim(call_limit=MOST_CALLS_1S))

@@ -101,6 +101,7 @@ async def test_unacked_records_gone_by_retention_are_passed_over(
         assert (await source.pending())[0] == 0
 
 
+@pytest.mark.smoke
 async def test_two_replicas_share_the_partitions(kafka: str, kafka_topic: MakeTopic, start_source: StartSource) -> None:
     """The second joins while records of the first are in flight; each record is acked, and none is lost."""
     topic = kafka_topic(4)
@@ -128,6 +129,7 @@ async def test_two_replicas_share_the_partitions(kafka: str, kafka_topic: MakeTo
     assert seen == {(p, o) for p in range(4) for o in range(200)}
 
 
+@pytest.mark.smoke
 async def test_rested_reader_loses_nothing(
     kafka: str, kafka_topic: MakeTopic, start_source: StartSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:

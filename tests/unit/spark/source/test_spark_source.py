@@ -20,7 +20,7 @@ from tests.fakes.source_server import FakeSource, RunningSource
 from tests.peers.memory_source import memory_source
 from tests.unit.spark.source.plain_source import PlainSource, RunningPlainSource, record, serving
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]  # a cold first batch on a busy machine
+pytestmark = [pytest.mark.smoke, pytest.mark.spark, pytest.mark.timeout(300)]  # a cold first batch on a busy machine
 
 
 class Sink:
