@@ -1,6 +1,7 @@
-"""Kafka records as the bytes of source.v1 messages, and offsets back. Pure; the only place that builds ReadResponse.
+"""Kafka records as the bytes of source.v1 messages, and offsets back. Pure but for a warning about headers.
 
-A record is assembled by hand, field by field, since a protobuf object for each cost as much as reading it from Kafka:
+The only place that builds ReadResponse. A record is assembled by hand, field by field, since a protobuf object for each
+cost as much as reading it from Kafka:
 
     ReadResponse  0a len Result  12 00                    result 1; status 2, all of it default: no eot, SUCCESS
     Result        0a len payload                          payload 1
@@ -21,21 +22,19 @@ from typing import Any, Protocol
 
 from google.protobuf.empty_pb2 import Empty
 
+from services.common.kafka import WithHeaders, headers_of
 from services.gen.source.v1 import source_pb2 as pb
 from services.udsource import replay
 
 BASE64 = b"base64:"
 
 
-class KafkaRecord(Protocol):
+class KafkaRecord(WithHeaders, Protocol):
     """What we use of a confluent-kafka message."""
 
-    def partition(self) -> int | None: ...  # noqa: D102
-    def offset(self) -> int | None: ...  # noqa: D102
     def timestamp(self) -> tuple[int, int]: ...  # noqa: D102
     def key(self) -> bytes | None: ...  # noqa: D102
     def value(self) -> bytes | None: ...  # noqa: D102
-    def headers(self) -> Any: ...  # noqa: D102 - a list of (str, bytes | None), or None
 
 
 _MORE = pb.ReadResponse.Status(eot=False, code=pb.ReadResponse.Status.SUCCESS)
@@ -76,7 +75,7 @@ def to_bytes(record: KafkaRecord) -> bytes:
 
     A record without a timestamp gets 1970: Numaflow dies of a missing event time, and now would differ in a replay.
     """
-    value, key, headers = record.value(), record.key(), record.headers()
+    value, key, headers = record.value(), record.key(), headers_of(record)
     digits = b"%d" % (record.offset() or 0)
     partition = _partition(record.partition() or 0)
     # Both are below 128 bytes, so one byte says how long they are.

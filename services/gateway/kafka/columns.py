@@ -1,4 +1,4 @@
-"""Records of a batch from columns and into them. Pure.
+"""Records of a batch from columns and into them. Pure but for a warning about headers.
 
 What is done here for a single record bounds the streams: a column costs one pass over a list, a message a record
 microseconds.
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from itertools import repeat
 
 from services.common.errors import InvalidRequest
+from services.common.kafka import headers_of
 from services.gateway.pixy.batches import Headers, NewRecord
 from services.gateway.pixy.topic_reader import Record
 from services.gen.dexorder.kafka.v1 import kafka_service_pb2 as pb
@@ -62,7 +63,7 @@ class Columns:
         self._offsets = [offset for offset, _ in records]
         self._values = [record.value() for _, record in records]
         self._keys = [record.key() for _, record in records]
-        self._headers = [record.headers() for _, record in records]
+        self._headers = [headers_of(record) for _, record in records]
         self._timestamps_ms = [at if at > 0 else 0 for _, record in records for _, at in [record.timestamp()]]
 
     def sizes(self) -> list[int]:
@@ -71,7 +72,7 @@ class Columns:
         if any(self._keys):
             sizes = [size + len(key or b"") for size, key in zip(sizes, self._keys, strict=True)]
         if any(self._headers):
-            headers = (sum(len(name) + len(data or b"") for name, data in each or ()) for each in self._headers)
+            headers = (sum(len(name) + len(data or b"") for name, data in each) for each in self._headers)
             sizes = [size + more for size, more in zip(sizes, headers, strict=True)]
         return sizes
 
@@ -90,7 +91,7 @@ class Columns:
         if any(headers):
             for each in headers:
                 added = batch.headers.add().headers
-                for name, data in each or ():
+                for name, data in each:
                     added.add(key=name, value=data or b"")
 
 

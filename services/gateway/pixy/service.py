@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 
 from services.common.errors import InvalidRequest, NotFound, Unavailable
+from services.common.kafka import headers_of
 from services.gateway.pixy.admin_views import OffsetsView, TopicView, WantedOffset
 from services.gateway.pixy.cluster import Clusters
 from services.gateway.pixy.names import group_name, topic_name
@@ -175,7 +176,7 @@ def _answer(delivery: Delivery[Record]) -> pb.ConsRs:
         key_undefined=key is None,
         message=record.value() or b"",
     )
-    if headers := record.headers():
+    if headers := headers_of(record):
         answer.headers.extend(pb.RecordHeader(key=name, value=value or b"") for name, value in headers)
     return answer
 

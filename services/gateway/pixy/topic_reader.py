@@ -14,6 +14,7 @@ import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from services.common.errors import NotAllowed, NotFound, SuiteError, Unavailable
+from services.common.kafka import WithHeaders
 from services.gateway.config import ClusterConfig
 from services.gateway.pixy.committing import commit_now, committed, metadata_of
 from services.gateway.pixy.offers import Offers
@@ -28,7 +29,7 @@ _ASK_SECONDS = 10.0
 _SET_SECONDS = 3.0
 
 
-class Record(Protocol):
+class Record(WithHeaders, Protocol):
     """A record as Kafka's client has it; it is read where it is answered. Its length is its value's."""
 
     def __len__(self) -> int: ...
@@ -38,9 +39,6 @@ class Record(Protocol):
 
     def value(self) -> bytes | None:
         """None: a null value."""
-
-    def headers(self) -> list[tuple[str, bytes | None]] | None:
-        """In order; None: it has none."""
 
     def timestamp(self) -> tuple[int, int]:
         """Its kind, 0 for none, and milliseconds since the epoch."""

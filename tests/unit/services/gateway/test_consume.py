@@ -23,6 +23,7 @@ from tests.fixtures_gateway import (
     refusal,
     until,
 )
+from tests.raw_headers import produce_raw
 
 pytestmark = pytest.mark.kafka
 
@@ -40,6 +41,19 @@ def test_record_comes_as_it_was_produced(
         pb.ConsRs(partition=0, offset=1),
         pb.ConsRs(partition=0, offset=2, key_undefined=True),
     ]
+
+
+def test_header_with_a_name_that_is_not_utf8_costs_a_record_its_headers(
+    start_gateway: StartGateway, kafka: str, kafka_topic: MakeTopic
+) -> None:
+    topic = kafka_topic(1)
+    produce_raw(kafka, topic, [b"x"], [(b"a", b"1")])
+    produce_raw(kafka, topic, [b"y"], [(b"a", b"1"), (b"n\xff", b"2")])
+    gateway = start_gateway(ack_timeout_seconds=1.0)
+    for _ in range(3):  # unacked, so the same two come again
+        found = [gateway.consume(topic, no_ack=True) for _ in range(2)]
+        assert [(record.offset, record.message) for record in found] == [(0, b"x"), (1, b"y")]
+        assert [[(each.key, each.value) for each in record.headers] for record in found] == [[("a", b"1")], []]
 
 
 def test_each_call_acks_the_record_before(

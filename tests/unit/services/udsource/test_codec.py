@@ -23,6 +23,9 @@ class Record:
     body: bytes | None = b"\x00\xff"
     extra: list[tuple[str, bytes | None]] | None = field(default_factory=list)
 
+    def topic(self) -> str:
+        return "t"
+
     def partition(self) -> int:
         return self.at[0]
 
@@ -40,6 +43,9 @@ class Record:
 
     def headers(self) -> list[tuple[str, bytes | None]] | None:
         return self.extra
+
+    def set_headers(self, headers: list[tuple[str, bytes | None]]) -> None:
+        self.extra = headers
 
 
 def by_protobuf(record: Record) -> pb.ReadResponse:

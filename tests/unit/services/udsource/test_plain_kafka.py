@@ -10,9 +10,11 @@ import grpc
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from google.protobuf.empty_pb2 import Empty
+from structlog.testing import capture_logs
 
 from services.gen.source.v1 import source_pb2 as pb
 from services.udsource.server import serve
+from tests.raw_headers import produce_raw
 from tests.unit.services.udsource.client import SourceClient, offset_of, produce
 from tests.unit.services.udsource.conftest import MakeSettings, StartSource
 
@@ -65,6 +67,24 @@ async def test_nothing_there_ends_the_batch_empty(
             records, status = await reader.batch(10, timeout_ms)
             assert records == [] and status.code == pb.ReadResponse.Status.SUCCESS
         assert (await reader.batch(0))[0] == []
+
+
+async def test_header_with_a_name_that_is_not_utf8_costs_a_record_its_headers(
+    kafka: str, kafka_topic: MakeTopic, start_source: StartSource
+) -> None:
+    topic = kafka_topic(1)
+    for headers in [(b"a", b"1")], [(b"a", b"1"), (b"n\xff", b"secret")], [(b"b", b"2")]:
+        produce_raw(kafka, topic, [b"x"] * 50, headers)
+    with capture_logs() as logged:
+        async with start_source(topic) as source:
+            first, again = await (await source.read()).collect(150), await (await source.read()).collect(150)
+            for records in first, again, await source.replay(0, 0, 150):
+                assert [offset_of(r)[1] for r in records] == list(range(150))
+                found = [dict(r.result.headers) for r in records]
+                assert found == [{"a": "1"}] * 50 + [{}] * 50 + [{"b": "2"}] * 50
+    warned = [(line["topic"], line["partition"], line["offset"]) for line in logged if "UTF-8" in line["event"]]
+    assert warned == [(topic, 0, offset) for offset in range(50, 100)]
+    assert "secret" not in str(logged)
 
 
 async def test_unacked_come_again_to_the_next_handshake_only(

@@ -40,8 +40,16 @@ class Stored:
     def key(self) -> bytes | None:
         return self.record.key
 
+    def topic(self) -> None: ...
+
+    def partition(self) -> None: ...
+
+    def offset(self) -> None: ...
+
     def headers(self) -> list[tuple[str, bytes | None]] | None:
         return [(name, data or None) for name, data in self.record.headers] or None
+
+    def set_headers(self, headers: object) -> None: ...
 
     def timestamp(self) -> tuple[int, int]:
         return (1, self.record.timestamp_ms) if self.record.timestamp_ms else (0, -1)

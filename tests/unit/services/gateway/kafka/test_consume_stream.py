@@ -14,6 +14,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from services.gen.dexorder.kafka.v1 import kafka_service_pb2 as pb
 from services.gen.kafkapixy import kafkapixy_pb2 as pixy_pb
 from tests.fixtures_gateway import WAIT_SECONDS, GatewayThread, MakeTopic, StartGateway, Write, committed, until
+from tests.raw_headers import produce_raw
 from tests.unit.services.gateway.kafka.calls import ConsumeCall, Place, ProduceCall, Record, places, records, span
 
 pytestmark = pytest.mark.kafka
@@ -45,6 +46,23 @@ def test_record_comes_as_it_was_produced(shared_gateway: GatewayThread, kafka_to
     assert (batch.partition, batch.redelivered) == (0, False)
     assert list(batch.offsets) == [0, 1, 2]
     assert records(batch) == given
+
+
+def test_header_with_a_name_that_is_not_utf8_costs_a_record_its_headers(
+    shared_gateway: GatewayThread, kafka: str, kafka_topic: MakeTopic
+) -> None:
+    topic = kafka_topic(1)
+    for headers in [(b"a", b"1")], [(b"a", b"1"), (b"n\xff", b"2")], [(b"b", b"2")]:
+        produce_raw(kafka, topic, [b"x"] * 50, headers)
+    for _ in range(2):  # what the first stream did not ack goes to the second
+        call = ConsumeCall(shared_gateway, topic, credit=150)
+        found: list[Record] = []
+        for batch in call.batches():
+            found += records(batch)
+            if len(found) == 150:
+                break
+        call.cancel()
+        assert [record.headers for record in found] == [(("a", b"1"),)] * 50 + [()] * 50 + [(("b", b"2"),)] * 50
 
 
 def test_credit_is_what_comes(shared_gateway: GatewayThread, kafka_topic: MakeTopic, write: Write) -> None:
