@@ -1,12 +1,14 @@
 """Start and stop of every service: one gRPC server with its usual companions, and SIGTERM as an event.
 
-Order at the end: health says NOT_SERVING, no new calls, running calls get ``drain_seconds``, sockets close.
+Order at the end: health says NOT_SERVING, no new calls, running calls get ``drain_seconds``, sockets close. A part that
+drains by itself first calls `RunningServer.begin_stop`; running calls then get what it leaves of ``drain_seconds``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -34,9 +36,11 @@ log = structlog.get_logger(__name__)
 KEEPALIVE = (("grpc.http2.min_ping_interval_without_data_ms", 5_000), ("grpc.keepalive_permit_without_calls", 1))
 # gRPC drops calls at random, as CANCELLED, once 1,000 wait to be taken up; a list of tickers is more than that.
 BACKLOG = (("grpc.server.max_pending_requests", 20_000), ("grpc.server.max_pending_requests_hard_limit", 40_000))
+LAST_SECONDS = 1.0
+"""What running calls get at least, to end by themselves, when a part has drained for all of ``drain_seconds``."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class RunningServer:
     """A server that listens.
 
@@ -48,12 +52,24 @@ class RunningServer:
     server: grpc.aio.Server
     _health: health.aio.HealthServicer
     _services: tuple[str, ...]
+    _stopping_since_s: float | None = None
 
     async def set_serving(self, serving: bool) -> None:
         """Set the health of "" and of each service."""
         status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
         for name in ("", *self._services):
             await self._health.set(name, status)
+
+    async def begin_stop(self) -> None:
+        """Say NOT_SERVING; from now on ``drain_seconds`` run. Without this they do when the block ends."""
+        self._stopping_since_s = time.monotonic()
+        await self.set_serving(False)
+
+    def grace_seconds(self, drain_seconds: float) -> float:
+        """What running calls get when the block has ended."""
+        if self._stopping_since_s is None:
+            return drain_seconds
+        return max(LAST_SECONDS, drain_seconds - (time.monotonic() - self._stopping_since_s))
 
 
 @asynccontextmanager
@@ -115,7 +131,7 @@ async def grpc_server(
             yield running
         finally:
             await health_servicer.enter_graceful_shutdown()
-            await server.stop(settings.drain_seconds)
+            await server.stop(running.grace_seconds(settings.drain_seconds))
 
 
 def bind(server: grpc.aio.Server, address: str, settings: ServiceSettings | None) -> int:

@@ -3,8 +3,9 @@
     admin client -> gRPC on TCP and the unix socket -> server-info file -> health by a question to Kafka each second
 
 The consumer group is joined by the first plain ReadFn, not here. At SIGTERM: not serving, nothing new is handed out,
-acks and running ranges come to their end within ``drain_seconds``, the streams end, the acked is committed. What nobody
-foresaw, in a handler or in the background, is answered and ends the process the same way, with exit status 1.
+acks and running ranges come to their end within ``drain_seconds``, the streams end, the acked is committed. A
+stream whose client reads no more is cut, at the latest a second after that. What nobody foresaw, in a handler or in the
+background, is answered and ends the process the same way, with exit status 1.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ async def serve(settings: UdsourceSettings, failure: Failure | None = None) -> A
                     tasks[0].cancel()
                     if info is not None:
                         server_info.remove(info)  # who connects anew waits for the next process
-                    await running.set_serving(False)
+                    await running.begin_stop()
                     await service.drain(settings.drain_seconds)
                     tasks[1].cancel()
     finally:

@@ -17,6 +17,8 @@ from confluent_kafka.admin import AdminClient
 from google.protobuf.empty_pb2 import Empty
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from services.common import lifecycle
+from services.gen.source.v1 import source_pb2 as pb
 from services.udsource import topic_reader
 from services.udsource.config import UdsourceSettings
 from services.udsource.server import serve
@@ -187,6 +189,35 @@ async def test_missing_topic_is_not_serving(kafka: str, make_settings: MakeSetti
                 await source.pending(REPLAY)
             assert failed.value.code() == grpc.StatusCode.UNAVAILABLE
             assert await health_of(source) == 2
+
+
+async def test_client_that_reads_no_more_does_not_stretch_a_stop(
+    kafka: str, kafka_topic: MakeTopic, make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More is on its way than its stream takes, and none of it is acked: the drain takes all the time there is."""
+    topic = kafka_topic(1)
+    produce(kafka, topic, [(0, bytes(100_000))] * 50)
+    monkeypatch.setattr(lifecycle, "LAST_SECONDS", 0.1)
+    graces: list[float | None] = []
+    async with serve(make_settings(topic, drain_seconds=0.5)) as running:
+        stop = running.server.stop
+
+        async def noted(grace: float | None) -> None:
+            graces.append(grace)
+            await stop(grace)
+
+        monkeypatch.setattr(running.server, "stop", noted)
+        source = SourceClient(running.address)
+        reader, _ = await source.read(), await source.ack()
+        request = pb.ReadRequest.Request(num_records=50, timeout_in_ms=5_000)
+        for _ in range(50):
+            await reader.call.write(pb.ReadRequest(request=request))
+        assert (await reader.call.read()).HasField("result")
+    assert graces == [0.1]
+    async with source.channel:
+        with pytest.raises(grpc.aio.AioRpcError):  # it was cut
+            while await reader.call.read() is not grpc.aio.EOF:
+                pass
 
 
 def environment(settings: UdsourceSettings, **more: str) -> Mapping[str, str]:
