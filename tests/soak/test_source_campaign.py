@@ -24,6 +24,7 @@ from tests.soak.source_faults import groups
 from tests.soak.source_rig import Rig
 
 KILLS = int(os.environ.get("DEXORDER_SOAK_SOURCE_KILLS", "50"))
+# The limit ends a campaign that hangs; it is no measure of how long one takes.
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(KILLS * 300 + 1_800)]
 
 
