@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -61,7 +61,7 @@ class Writer:
         metadata = layout.metadata
         self._schema, self._spec = metadata.schema(), metadata.spec()
         self._fields = [
-            (field, self._schema.find_field(field.source_id), self._schema.find_column_name(field.source_id))
+            (field, self._schema.find_field(field.source_id), self._schema.find_field(field.source_id).name)
             for field in self._spec.fields
         ]
         self._file_schema = self._schema.select(*CANDLE.names)
@@ -178,7 +178,7 @@ def frame(session: SparkSession, layout: Layout, files: Sequence[DataFile]) -> D
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for path in batch.column("path").to_pylist():
-                yield from _read(io, path, CANDLE.names).cast(CANDLE).to_batches()
+                yield from _read(io, str(path), CANDLE.names).cast(CANDLE).to_batches()
 
     paths = pa.table({"path": [file.file_path for file in files]})
     return session.createDataFrame(paths, "path string").mapInArrow(read, CANDLE_DDL)
@@ -186,4 +186,5 @@ def frame(session: SparkSession, layout: Layout, files: Sequence[DataFile]) -> D
 
 def _read(io: FileIO, path: str, columns: Sequence[str]) -> pa.Table:
     with io.new_input(path).open() as file:
-        return pq.read_table(file, columns=list(columns)).select(list(columns))
+        found: pa.Table = pq.read_table(cast(Any, file), columns=list(columns))  # it takes any file that can seek
+    return found.select(list(columns))

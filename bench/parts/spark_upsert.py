@@ -8,7 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from confluent_kafka import Producer
@@ -121,7 +121,7 @@ class Batch:
 
     def records(self, session: SparkSession) -> DataFrame:
         """The same keys as the pipeline gets them: a record for each page."""
-        rows = []
+        rows: list[dict[str, Any]] = []
         for ticker in range(self.first_ticker, self.first_ticker + self.tickers):
             for start in range(self.first_minute, self.first_minute + self.minutes, MOST_CANDLES):
                 span = minutes(start, MOST_CANDLES)

@@ -97,7 +97,7 @@ def versions(some: Versions, ticker: str = TICKER) -> pa.Table:
     opens = [candle(minute).open_ns // 1_000 for minute, _ in some]
     fetched = [at + later * MINUTE_NS // 1_000 for at, (_, later) in zip(opens, some, strict=True)]
     times = [pa.array(each, pa.int64()).cast(MICROS) for each in (opens, fetched)]
-    return pa.table([[ticker] * len(some), pa.array([60] * len(some), pa.int32()), *times], schema=schema)
+    return pa.table([pa.array([ticker] * len(some)), pa.array([60] * len(some), pa.int32()), *times], schema=schema)
 
 
 @given(
