@@ -92,7 +92,7 @@ class SparkSettings(ServiceSettings):
     poll_ms: int = Field(default=100, ge=1)
     """Milliseconds between two looks at an idle source."""
     warm_up: bool = True
-    """Run two tiny batches through throw-away tables before the first real one, unless records wait already."""
+    """Run a tiny batch through throw-away tables before the first real one, unless records wait already."""
     restarts: int = Field(default=60, ge=0)
     """Times in a row that a failed query is restarted, at most 5 s apart, before the process gives up with a non-zero
     status: a full disk or a busy catalog is waited out in the warm session."""

@@ -6,7 +6,7 @@ ranges together account for every period of the span. Anything else is refused a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from services.common.market import (
 from services.common.page import MOST_CANDLES, Control, Kind
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from services.gen.dexorder.market.v1 import ohlcv_pb2
-from spark.schema import CANDLE, CANDLE_KIND, CONTROL, DECODED, FINAL_KIND, MICROS, PAGE_KIND, RAW, REFUSED_KIND
+from spark.schema import CANDLE, DECODED, FINAL_KIND, MICROS, PAGE_KIND, RAW, REFUSED_KIND
 
 try:
     from ptars import HandlerPool
@@ -42,21 +42,20 @@ _ANYTHING = Exception
 _PRICES = ("open", "high", "low", "close", "volume")
 
 
-def decode_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """For ``mapInArrow``: batches of ``RAW`` to batches of ``DECODED``."""
+Take = Callable[[pa.RecordBatch], None]
+"""Takes a page's candles, at least one, as columns of ``CANDLE``."""
+
+
+def decode_batches(batches: Iterable[pa.RecordBatch], take: Take) -> Iterator[pa.RecordBatch]:
+    """Batches of ``RAW`` to batches of ``DECODED``, all control rows; good pages' candles go to ``take``."""
     for batch in batches:
-        candles: list[pa.RecordBatch] = []
-        control: list[dict[str, Any]] = []
-        for record in _records(batch):
-            control += decode_record(record, candles)
-        if candles:
-            yield _widen_candles(pa.Table.from_batches(candles).combine_chunks().to_batches()[0])
-        if control:
-            yield _widen_control(control)
+        rows = [row for record in _records(batch) for row in decode_record(record, take)]
+        if rows:
+            yield pa.RecordBatch.from_pylist(rows, schema=DECODED)
 
 
-def decode_record(record: dict[str, Any], candles: list[pa.RecordBatch]) -> list[dict[str, Any]]:
-    """Control rows (kind, control, raw) of one record; a good page's candles are added to ``candles``."""
+def decode_record(record: dict[str, Any], take: Take) -> list[dict[str, Any]]:
+    """Control rows (kind, control, raw) of one record; a good page's candles go to ``take``."""
     try:
         control = Control.parse(dict(record["headers"] or ()))
         check_period(control.period_seconds)
@@ -76,7 +75,7 @@ def decode_record(record: dict[str, Any], candles: list[pa.RecordBatch]) -> list
         refused["control"] = {"reason": _reason(error)}  # not a page of the job
         return [{"kind": FINAL_KIND, "control": row | ended | {"total_records": 0}}, refused]
     if rows.num_rows:
-        candles.append(rows)
+        take(rows)
     return [{"kind": PAGE_KIND, "control": row | {"rows": rows.num_rows}}]
 
 
@@ -223,16 +222,3 @@ def _check_values(columns: pa.RecordBatch) -> None:
 def _first(opens_ns: npt.NDArray[Any], bad: npt.NDArray[np.bool_], what: str) -> None:
     if bad.any():
         raise InvalidRequest(f"candle {int(opens_ns[int(np.argmax(bad))])} {what}")
-
-
-def _widen_candles(rows: pa.RecordBatch) -> pa.RecordBatch:
-    nulls = [pa.nulls(rows.num_rows, DECODED.field(name).type) for name in ("control", "raw")]
-    return pa.record_batch([pa.repeat(pa.scalar(CANDLE_KIND), rows.num_rows), *rows.columns, *nulls], schema=DECODED)
-
-
-def _widen_control(rows: list[dict[str, Any]]) -> pa.RecordBatch:
-    kinds = pa.array([row["kind"] for row in rows], pa.string())
-    control = pa.array([row.get("control") for row in rows], CONTROL)
-    raw = pa.array([row.get("raw") for row in rows], DECODED.field("raw").type)
-    nulls = [pa.nulls(len(rows), field.type) for field in CANDLE]
-    return pa.record_batch([kinds, *nulls, control, raw], schema=DECODED)

@@ -1,7 +1,7 @@
 """One micro-batch, from raw records to rows, report and coverage, in crash-safe order.
 
-1. Decode once and keep the result; take the control rows to the driver.
-2. Commit the candles of good pages, and the dead letters.
+1. Decode: the workers write the candles into files and hand the control rows to the driver.
+2. Commit the files of good pages, and the dead letters.
 3. Report every page and final with the table's snapshot, until the relay has answered OK.
 4. Commit the coverage of the good pages.
 Then Spark writes its commit log, and only what is in there is acked at the source. A crash anywhere replays the batch:
@@ -16,23 +16,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from pyspark.storagelevel import StorageLevel
+from pyiceberg.manifest import DataFile
 
 from services.common.catalog import OHLC_TABLE, CatalogSettings
 from services.common.clock import Clock, SystemClock
 from services.common.market import TimeRange
 from spark import ledger, upsert
-from spark.decode import decode_batches
 from spark.fault import Fault, Moment
+from spark.files import Layout, stage, unpack
 from spark.notify import FinalReport, PageReport, Reporter
-from spark.schema import CANDLE, CANDLE_KIND, DECODED_DDL, FINAL_KIND, PAGE_KIND, REFUSED_KIND
+from spark.schema import DECODED_DDL, FILE_KIND, FINAL_KIND, PAGE_KIND, REFUSED_KIND
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 log = structlog.get_logger(__name__)
-_SMALL_BATCH = 50_000
-"""Candles up to which one task writes them."""
 
 
 @dataclass(frozen=True)
@@ -90,27 +88,27 @@ class Pipeline:
     def process(self, raw: DataFrame) -> BatchResult:
         """Run the four steps on one batch of ``spark.schema.RAW``; safe to repeat."""
         times = _Times()
-        decoded = raw.mapInArrow(decode_batches, DECODED_DDL).persist(StorageLevel.MEMORY_AND_DISK)
-        try:
-            control = decoded.where(f"kind <> '{CANDLE_KIND}'").select("kind", "control", "raw.partition", "raw.offset")
-            rows = control.collect()
-            times.lap("decode")
-            result = self._commit(decoded, rows, times)
-        finally:
-            decoded.unpersist()
+        session = raw.sparkSession
+        layout = Layout.of(self._catalog.load_table(OHLC_TABLE))
+        # Each task writes a file a partition: no more tasks than can run at once.
+        staged = raw.coalesce(session.sparkContext.defaultParallelism).mapInArrow(stage(layout), DECODED_DDL)
+        rows = staged.collect()
+        times.lap("decode")
+        result = self._commit(session, rows, times)
         log.info("batch", **vars(result))
         return result
 
-    def _commit(self, decoded: DataFrame, rows: Sequence[Row], times: _Times) -> BatchResult:
+    def _commit(self, session: SparkSession, rows: Sequence[Row], times: _Times) -> BatchResult:
         reports = page_reports(rows)
         finals = final_reports(rows)
         good = good_pages(rows)
         refused = sum(row.kind == REFUSED_KIND for row in rows)
         candles = sum(page.rows for page in good)
         self._pass(Moment.DECODED, candles)
-        path = self._write(decoded, good, candles) if candles else "none"
+        files = [unpack(row.file) for row in rows if row.kind == FILE_KIND]
+        path = self._write(session, files, good) if candles else "none"
         if refused:
-            self._bury(decoded)
+            self._bury(rows)
         times.lap("write")
         self._pass(Moment.ROWS_COMMITTED, candles)
         if reports or finals:
@@ -121,23 +119,20 @@ class Pipeline:
         self._pass(Moment.REPORTED, candles)
         return BatchResult(candles, len(good), len(finals), refused, path, times.laps)
 
-    def _write(self, decoded: DataFrame, good: Sequence[ledger.GoodPage], candles: int) -> str:
-        batch = decoded.where(f"kind = '{CANDLE_KIND}'").select(*CANDLE.names)
-        # Each task writes a file a partition: no more tasks than can run at once.
-        batch = batch.coalesce(1 if candles <= _SMALL_BATCH else batch.sparkSession.sparkContext.defaultParallelism)
+    def _write(self, session: SparkSession, files: Sequence[DataFile], good: Sequence[ledger.GoodPage]) -> str:
         ranges = [upsert.KeyRange(p.ticker, p.period_seconds, p.span) for p in good if p.rows]
         target = self._catalog.load_table(OHLC_TABLE)
         if self._fault:
             self._fault.commit_begins(target.location())
-        return upsert.write(batch, self._table_name, target, ranges)
+        return upsert.write(session, self._table_name, target, files, ranges)
 
-    def _bury(self, decoded: DataFrame) -> None:
+    def _bury(self, rows: Iterable[Row]) -> None:
         letters = [
             ledger.DeadLetter(
-                partition=row.raw.partition, offset=row.raw.offset, reason=row.reason, key=row.raw.key,
+                partition=row.raw.partition, offset=row.raw.offset, reason=row.control.reason, key=row.raw.key,
                 headers=row.raw.headers or {}, payload=bytes(row.raw.payload or b""),
             )
-            for row in decoded.where(f"kind = '{REFUSED_KIND}'").selectExpr("raw", "control.reason").collect()
+            for row in rows if row.kind == REFUSED_KIND
         ]  # fmt: skip
         for letter in letters:
             log.warning("record refused", partition=letter.partition, offset=letter.offset, reason=letter.reason)

@@ -68,7 +68,7 @@ def rehearse(fresh: Path) -> None:
     settings = SparkSettings(listen="127.0.0.1:0", metrics_listen="")
     catalog = CatalogSettings.local(fresh.parent)
     session = build_session(settings, catalog, java_options=[f"-XX:ArchiveClassesAtExit={fresh}"])
-    warm_up(session)
+    warm_up(session, merge=True)
     _stream_once(session, fresh.with_suffix(".checkpoint"))
     gateway: Any = session.sparkContext._gateway
     session.stop()

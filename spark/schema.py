@@ -1,7 +1,8 @@
 """Columns on their way through the pipeline: raw records, decoded rows, and the same in Spark's words.
 
-A decoded row is a candle (its columns filled, ``control`` and ``raw`` null) or a control row: ``page`` and ``final``
-carry ``control``; ``refused`` carries ``raw`` with the payload, for the dead letters, and ``control`` as far as known.
+A decoded row is a control row or a file of candles: ``page`` and ``final`` carry ``control``; ``refused`` carries
+``raw`` with the payload, for the dead letters, and ``control`` as far as known; ``file`` carries what the table must be
+told of the file.
 """
 
 from __future__ import annotations
@@ -51,6 +52,10 @@ CANDLE = schema(
     pa.field("fetched_at", MICROS),
 )
 """A row of trading.ohlc."""
+CANDLE_DDL = (
+    "ticker string, period_seconds int, open_time timestamp, open double, high double, low double, close double, "
+    "volume double, quote_volume double, trades bigint, fetched_at timestamp"
+)
 KEY = ("ticker", "period_seconds", "open_time")
 
 CONTROL = pa.struct([
@@ -68,8 +73,11 @@ CONTROL = pa.struct([
     pa.field("reason", pa.string()),
 ])  # fmt: skip
 """What the headers say and how the record fared; ``empty`` is start, end, start, end, ... in nanoseconds."""
-DECODED = pa.schema(
-    [pa.field("kind", pa.string()), *CANDLE, pa.field("control", CONTROL), pa.field("raw", pa.struct(list(RAW)))]
+DECODED = schema(
+    pa.field("kind", pa.string()),
+    pa.field("control", CONTROL),
+    pa.field("raw", pa.struct(list(RAW))),
+    pa.field("file", pa.binary()),
 )
 _CONTROL_DDL = (
     "struct<job_id:string, ticker:string, period_seconds:int, start_ns:bigint, end_ns:bigint, fetched_ns:bigint, "
@@ -79,10 +87,6 @@ _RAW_STRUCT_DDL = (
     "struct<payload:binary, key:string, headers:map<string,string>, event_time:timestamp, `partition`:int, "
     "`offset`:bigint>"
 )
-DECODED_DDL = (
-    "kind string, ticker string, period_seconds int, open_time timestamp, open double, high double, low double, "
-    "close double, volume double, quote_volume double, trades bigint, fetched_at timestamp, "
-    f"control {_CONTROL_DDL}, raw {_RAW_STRUCT_DDL}"
-)
+DECODED_DDL = f"kind string, control {_CONTROL_DDL}, raw {_RAW_STRUCT_DDL}, file binary"
 
-CANDLE_KIND, PAGE_KIND, FINAL_KIND, REFUSED_KIND = "candle", "page", "final", "refused"
+PAGE_KIND, FINAL_KIND, REFUSED_KIND, FILE_KIND = "page", "final", "refused", "file"

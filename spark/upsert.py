@@ -1,32 +1,51 @@
 """Candles into ``trading.ohlc``: by key (ticker, period_seconds, open_time), the later ``fetched_at`` stays.
 
-Most batches bring something new, so a probe on their key ranges decides: nothing there means a plain append, else a
-MERGE, merge-on-read, with the ranges as literals in ON (without them Iceberg reads the whole table). Both are
-idempotent: what is there with the same or a later ``fetched_at`` is left alone.
+Most batches bring only what is new, so a look at their key ranges decides: where nothing is there, their files are
+appended as they are; where all is there already, as in a replay, nothing is done. Else a MERGE, merge-on-read, with the
+ranges as literals in ON (without them Iceberg reads the whole table). Each way is idempotent: what is there with the
+same or a later ``fetched_at`` is left alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from functools import reduce
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg import expressions
 from pyiceberg.expressions import BooleanExpression
+from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
+from pyspark.storagelevel import StorageLevel
 
 from services.common.market import TimeRange, merge
+from spark.files import Layout, append, frame, read_columns, remove
 from spark.schema import CANDLE, KEY, time_text
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 MOST_BOXES = 32
 """Boxes a filter or an ON may hold; more are covered by fewer, wider ones."""
 _MOST_PROBED_BYTES = 64 * 1024 * 1024
+VERSION = (*KEY, "fetched_at")
+"""Columns that say which copy of a candle a row is."""
 _ex: Any = expressions  # its constructors take a column's name and a value, which their annotations do not say
+
+
+class There(Enum):
+    """What a table has of a batch's candles."""
+
+    NOTHING = auto()
+    SOMETHING = auto()
+    """Some of them, or all with some older, or too much to look at."""
+    ALL = auto()
+    """All of them, none older."""
 
 
 @dataclass(frozen=True, order=True)
@@ -105,46 +124,73 @@ def merge_condition(parts: Sequence[Box]) -> str:
     return f"{same} AND ({inside})"
 
 
-def holds_any(table: Table, parts: Sequence[Box]) -> bool:
-    """Whether the table may have a row in the boxes.
+def is_there(table: Table, parts: Sequence[Box], staged: Callable[[], pa.Table]) -> There:
+    """What the table has of staged candles.
 
     Files whose bounds rule it out are not opened. Bounds of a file that several jobs share reach over what it does not
-    hold, so a few small candidates are looked into: that is cheaper than a MERGE that finds nothing.
-    """
-    scan = table.scan(row_filter=row_filter(parts), selected_fields=("open_time",))
-    tasks = list(scan.plan_files())
-    if not tasks:
-        return False
-    if sum(task.file.file_size_in_bytes for task in tasks) > _MOST_PROBED_BYTES:
-        return True
-    return bool(scan.count())
-
-
-def write(candles: DataFrame, table_name: str, target: Table, pages: Sequence[KeyRange]) -> Literal["append", "merge"]:
-    """Commit a batch's candles; returns how.
+    hold, so a few small candidates are looked into: that is cheaper than a MERGE that finds nothing new.
 
     Args:
-        candles: Columns of ``trading.ohlc``; cached, since MERGE reads it twice.
+        parts: Boxes that hold every key of them.
+        staged: Their keys and ``fetched_at``, no key twice.
+    """
+    scan = table.scan(row_filter=row_filter(parts), selected_fields=VERSION)
+    tasks = list(scan.plan_files())
+    if not tasks:
+        return There.NOTHING
+    if sum(task.file.file_size_in_bytes for task in tasks) > _MOST_PROBED_BYTES:
+        return There.SOMETHING
+    found = scan.to_arrow()
+    return compare(staged(), found) if found.num_rows else There.NOTHING
+
+
+def compare(staged: pa.Table, found: pa.Table) -> There:
+    """What ``found`` has of ``staged``; both of the columns `VERSION`, and no key twice in either."""
+    key = list(KEY)
+    found = found.select(VERSION).cast(pa.schema([CANDLE.field(name) for name in VERSION]))
+    both = staged.join(found, key, join_type="inner", right_suffix="_found")
+    if not both.num_rows:
+        return There.NOTHING
+    newer = pc.any(pc.greater(both.column("fetched_at"), both.column("fetched_at_found"))).as_py()
+    return There.SOMETHING if newer or both.num_rows < staged.num_rows else There.ALL
+
+
+def write(
+    session: SparkSession, table_name: str, target: Table, files: Sequence[DataFile], pages: Sequence[KeyRange]
+) -> Literal["append", "merge", "none"]:
+    """Commit a batch's staged candles; returns how.
+
+    Args:
         table_name: With the catalog, as Spark knows it.
         target: The same table, freshly loaded by pyiceberg.
+        files: What the workers have written; after a merge, or if there was nothing to do, they are removed.
         pages: What bounds the keys, at least one.
     """
-    parts = boxes(pages)
-    if overlap(pages):
-        candles = _latest(candles)
-    if not holds_any(target, parts):
-        candles.writeTo(table_name).append()
+    parts, doubled = boxes(pages), overlap(pages)
+    there = There.SOMETHING if doubled else is_there(target, parts, lambda: read_columns(target.io, files, VERSION))
+    if there is There.NOTHING:
+        append(target, files)
         return "append"
+    if there is There.SOMETHING:
+        _merge(session, table_name, frame(session, Layout.of(target), files), parts, doubled=doubled)
+    remove(target.io, files)
+    return "none" if there is There.ALL else "merge"
+
+
+def _merge(session: SparkSession, table_name: str, candles: DataFrame, parts: Sequence[Box], *, doubled: bool) -> None:
     # Columns by name: SET * and INSERT * would do the same but for a table that has grown a column.
     names = CANDLE.names
     updates = ", ".join(f"t.{name} = s.{name}" for name in names if name not in KEY)
-    candles.createOrReplaceTempView("dexorder_batch")
-    candles.sparkSession.sql(
-        f"MERGE INTO {table_name} t USING dexorder_batch s ON {merge_condition(parts)} "  # noqa: S608 - quoted above
-        f"WHEN MATCHED AND s.fetched_at > t.fetched_at THEN UPDATE SET {updates} "
-        f"WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) VALUES ({', '.join(f's.{name}' for name in names)})"
-    )
-    return "merge"
+    candles = (_latest(candles) if doubled else candles).persist(StorageLevel.MEMORY_AND_DISK)  # MERGE reads it twice
+    try:
+        candles.createOrReplaceTempView("dexorder_batch")
+        session.sql(
+            f"MERGE INTO {table_name} t USING dexorder_batch s ON {merge_condition(parts)} "  # noqa: S608 - quoted above
+            f"WHEN MATCHED AND s.fetched_at > t.fetched_at THEN UPDATE SET {updates} "
+            f"WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) VALUES ({', '.join(f's.{name}' for name in names)})"
+        )
+    finally:
+        candles.unpersist()
 
 
 def _latest(candles: DataFrame) -> DataFrame:

@@ -1,4 +1,4 @@
-"""Two tiny batches through throw-away tables, so that the first real one does not pay for cold code."""
+"""Tiny batches through throw-away tables, so that the first real one does not pay for cold code."""
 
 from __future__ import annotations
 
@@ -28,8 +28,12 @@ class _Nobody:
         """Drop it."""
 
 
-def warm_up(session: SparkSession) -> None:
-    """Append a page, then merge it again, in a catalog of its own that is deleted afterwards. Local masters only."""
+def warm_up(session: SparkSession, *, merge: bool = False) -> None:
+    """Append a page, in a catalog of its own that is deleted afterwards. Local masters only.
+
+    Args:
+        merge: Then merge it, which takes Java several times as long; few batches need it.
+    """
     folder = Path(tempfile.mkdtemp(prefix="dexorder-warm-up-"))
     catalog = CatalogSettings.local(folder, f"dexorder_warm_up_{secrets.token_hex(4)}")
     try:
@@ -37,7 +41,7 @@ def warm_up(session: SparkSession) -> None:
         for key, value in catalog_conf(catalog).items():
             session.conf.set(key, value)
         pipeline = Pipeline(catalog, "warm-up", _Nobody())
-        for fetched_ns in (_MINUTE_NS, 2 * _MINUTE_NS):
+        for fetched_ns in (_MINUTE_NS, 2 * _MINUTE_NS)[: 1 + merge]:
             arrow = pa.Table.from_batches([_page(fetched_ns)])
             pipeline.process(session.createDataFrame(arrow, RAW_DDL))
     finally:

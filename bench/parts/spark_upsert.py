@@ -8,19 +8,21 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from confluent_kafka import Producer
 
+from bench.parts.latency import candles
 from bench.parts.report import Row, spread, table
 from bench.parts.sink import Nobody
 from bench.parts.spark_rows import Stage, Watched, produce, wait_idle
 from services.common.catalog import OHLC_TABLE, CatalogSettings
 from services.common.market import SECOND_NS, TimeRange
-from services.common.page import MOST_CANDLES
-from spark import upsert
+from services.common.page import MOST_CANDLES, Control, Kind, page_value
 from spark.catalog import catalog_conf
 from spark.pipeline import Pipeline
+from spark.schema import RAW, RAW_DDL
 from spark.tables import ensure_tables
 from tests.smoke.harness import minutes
 
@@ -33,7 +35,7 @@ FIRST_MINUTE = -900_000
 TICKERS = 20
 PERIOD_SECONDS = 60
 COALESCED = 50_000
-"""Rows up to which the pipeline has one task write a batch."""
+"""Rows up to which one task writes the plain append."""
 _LOAD_ROWS_A_TASK = 1_250_000
 
 
@@ -117,14 +119,21 @@ class Batch:
             f"timestamp_seconds({self.fetched_s}) AS fetched_at",
         )  # fmt: skip
 
-    def pages(self) -> list[upsert.KeyRange]:
-        """What the pipeline would know of its keys: a range for each page."""
-        starts = range(self.first_minute, self.first_minute + self.minutes, MOST_CANDLES)
-        return [
-            upsert.KeyRange(f"T{ticker}/USDT.BENCH", PERIOD_SECONDS, minutes(start, MOST_CANDLES))
-            for ticker in range(self.first_ticker, self.first_ticker + self.tickers)
-            for start in starts
-        ]
+    def records(self, session: SparkSession) -> DataFrame:
+        """The same keys as the pipeline gets them: a record for each page."""
+        rows: list[dict[str, Any]] = []
+        for ticker in range(self.first_ticker, self.first_ticker + self.tickers):
+            for start in range(self.first_minute, self.first_minute + self.minutes, MOST_CANDLES):
+                span = minutes(start, MOST_CANDLES)
+                control = Control(
+                    Kind.PAGE, f"T{ticker}/USDT.BENCH", PERIOD_SECONDS, "bench", len(rows), span,
+                    self.fetched_s * SECOND_NS,
+                )  # fmt: skip
+                rows.append({
+                    "payload": page_value("bench", candles(span)), "key": "bench",
+                    "headers": list(control.headers().items()), "event_time": 0, "partition": 0, "offset": len(rows),
+                })  # fmt: skip
+        return session.createDataFrame(pa.Table.from_pylist(rows, schema=RAW), RAW_DDL)
 
 
 def by_size(stage: Stage, sizes: list[int], rounds: int) -> Iterator[str]:
@@ -134,11 +143,14 @@ def by_size(stage: Stage, sizes: list[int], rounds: int) -> Iterator[str]:
 
 
 def in_table(stage: Stage, size: int, rounds: int) -> str:
-    """Batches that are new to a table of ``size`` rows and batches that lie in it; beside plain appends of the same."""
+    """Batches that are new to a table of ``size`` rows and batches that lie in it; beside plain appends of the same.
+
+    Ours is the whole pipeline from records on: decode, write, report to nobody, coverage.
+    """
     session, last = stage.session, size // TICKERS
     catalog, plain = (open_catalog(session, stage, f"{kind}_{size}") for kind in ("upsert", "plain"))
     name, plain_name = (f"`{each.name}`.{OHLC_TABLE}" for each in (catalog, plain))
-    tables = catalog.load()
+    pipeline = Pipeline(catalog, "bench", Nobody())
     loaded = Batch(0, TICKERS, 0, last, fetched_s=1)
     loaded.frame(session, max(2, size // _LOAD_ROWS_A_TASK)).writeTo(name).append()
     seconds: dict[tuple[int, str], list[float]] = defaultdict(list)
@@ -149,11 +161,11 @@ def in_table(stage: Stage, size: int, rounds: int) -> str:
             for kind, batch in batches.items():
                 frame = batch.frame(session, 2).persist()
                 frame.count()
-                given = frame.coalesce(1) if rows <= COALESCED else frame
+                given, records = frame.coalesce(1) if rows <= COALESCED else frame, batch.records(session)
                 started = time.perf_counter()
                 given.writeTo(plain_name).append()
                 appended = time.perf_counter()
-                way = upsert.write(given, name, tables.load_table(OHLC_TABLE), batch.pages())
+                way = pipeline.process(records).path
                 ended = time.perf_counter()
                 frame.unpersist()
                 added += rows if kind == "disjoint" else 0

@@ -71,7 +71,7 @@ def append(catalog: CatalogSettings, oracle: Oracle, pages: int) -> None:
         oracle.send(head)
         record = oracle.source.logs[(oracle.sent - 1) % 2][-1]
         candles: list[pa.RecordBatch] = []
-        decode_record({"headers": list(record.headers.items()), "payload": record.payload}, candles)
+        decode_record({"headers": list(record.headers.items()), "payload": record.payload}, candles.append)
         table = tables.load_table(OHLC_TABLE)
         table.append(pa.Table.from_batches(candles).cast(table.schema().as_arrow()))
         good = ledger.GoodPage(head.ticker, 60, head.span, head.fetched_ns, 10, ())

@@ -17,9 +17,11 @@ def decode(*records: Record) -> list[dict[str, Any]]:
         {"payload": payload, "key": "k", "headers": list(headers.items()), "event_time": 0, "partition": 3, "offset": n}
         for n, (payload, headers) in enumerate(records)
     ]
-    batches = list(decode_batches([pa.RecordBatch.from_pylist(rows, schema=RAW)]))
-    assert all(batch.schema == DECODED for batch in batches)
-    return [row for batch in batches for row in batch.to_pylist()]
+    pages: list[pa.RecordBatch] = []
+    batches = list(decode_batches([pa.RecordBatch.from_pylist(rows, schema=RAW)], pages.append))
+    assert all(batch.schema == DECODED for batch in batches) and all(page.schema == CANDLE for page in pages)
+    control = [row for batch in batches for row in batch.to_pylist()]
+    return [{"kind": "candle", **row} for page in pages for row in page.to_pylist()] + control
 
 
 def kinds(rows: list[dict[str, Any]]) -> list[str]:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -19,7 +20,7 @@ from spark.driver import Driver, QueryFailed, start_query
 from spark.notify import FinalReport
 from spark.pipeline import Pipeline
 from tests.fakes.pages import DAY, MINUTE_NS, control, final, page, span
-from tests.fakes.pipeline import Oracle, Recorder, frame, settled, wait_until
+from tests.fakes.pipeline import Oracle, Recorder, frame, ns, settled, wait_until
 from tests.fakes.source_server import FakeSource, RunningSource
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]  # a cold first batch on a busy machine
@@ -74,9 +75,34 @@ def test_a_batch_again_changes_nothing_but_is_reported_again(spark: SparkSession
     oracle.check(trading)
     second = pipeline.process(frame(spark, records))
     oracle.check(trading)
-    assert (first.path, second.path) == ("append", "merge")
+    assert (first.path, second.path) == ("merge", "merge"), "some of its pages share keys"
     assert recorder.pages[: len(recorder.pages) // 2] == recorder.pages[len(recorder.pages) // 2 :]
     assert recorder.finals == [FinalReport("job-1", ingest_pb2.DataResponse.OK, None, 80)] * 2
+
+
+def test_pages_are_appended_when_new_left_alone_when_there_and_merged_when_newer(
+    spark: SparkSession, trading: CatalogSettings
+) -> None:
+    def go(fetched_s: int, price: float, *spans: tuple[int, int]) -> tuple[str, dict[int, float]]:
+        heads = [control(first, count, page=n, fetched_s=fetched_s) for n, (first, count) in enumerate(spans)]
+        path = pipeline.process(frame(spark, [page(head, price) for head in heads])).path
+        found = trading.load().load_table(OHLC_TABLE).scan().to_arrow()
+        rows = {(ns(row["open_time"]) - DAY) // MINUTE_NS: row["open"] for row in found.to_pylist()}
+        assert len(rows) == found.num_rows
+        return path, rows
+
+    pipeline = Pipeline(trading, "test", Recorder())
+    old = dict.fromkeys(range(40), 100.0)
+    assert go(10, 100.0, (0, 20), (20, 20)) == ("append", old)
+    assert go(10, 100.0, (0, 20), (20, 20)) == ("none", old)
+    assert go(9, 90.0, (10, 5)) == ("none", old)
+    assert go(11, 110.0, (35, 10)) == ("merge", old | dict.fromkeys(range(35, 45), 110.0))
+    assert go(11, 120.0, (100, 5), (45, 5))[0] == "append"
+    snapshots = len(trading.load().load_table(OHLC_TABLE).metadata.snapshots)
+    assert snapshots == 3, "a batch that is there already commits nothing"
+    files = Path(str(trading.warehouse).removeprefix("file://"), *OHLC_TABLE.split("."), "data").rglob("*.parquet")
+    known = trading.load().load_table(OHLC_TABLE).inspect.all_files().column("file_path").to_pylist()
+    assert {str(path) for path in files} == {unquote(urlsplit(path).path) for path in known}, "the others are removed"
 
 
 def test_a_refused_record_is_kept_and_reported_and_stops_nothing(spark: SparkSession, trading: CatalogSettings) -> None:

@@ -9,7 +9,7 @@ from services.common.catalog import OHLC_TABLE, CatalogSettings
 from services.common.market import TimeRange
 from services.common.page import Candle
 from spark.schema import CANDLE, MICROS
-from spark.upsert import Box, KeyRange, boxes, holds_any, merge_condition, overlap
+from spark.upsert import VERSION, Box, KeyRange, There, boxes, compare, is_there, merge_condition, overlap
 from tests.fakes.pages import DAY, MINUTE_NS, TICKER, candle, span
 
 spans = st.builds(lambda a, n: TimeRange(a, a + n), st.integers(0, 50), st.integers(1, 20))
@@ -63,23 +63,52 @@ def arrow(candles: list[Candle], ticker: str = TICKER) -> pa.Table:
 
 
 @pytest.mark.parametrize(
-    ("ticker", "first", "count", "there"),
+    ("ticker", "minutes", "there"),
     [
-        (TICKER, 0, 1, True),
-        (TICKER, 2, 1, False),  # inside the file's bounds, but not in it
-        (TICKER, 4, 5, True),
-        (TICKER, 10, 5, False),
-        ("ETH/USDT.BINANCE", 0, 10, False),
+        (TICKER, [0], There.ALL),
+        (TICKER, [0, 1, 5, 6], There.ALL),
+        (TICKER, [2], There.NOTHING),  # inside the file's bounds, but not in it
+        (TICKER, [4, 5], There.SOMETHING),
+        (TICKER, [10], There.NOTHING),
+        ("ETH/USDT.BINANCE", [0, 1], There.NOTHING),
     ],
 )
-def test_the_probe_knows_what_the_table_holds(
-    catalog: CatalogSettings, ticker: str, first: int, count: int, there: bool
+def test_a_look_knows_what_the_table_has(
+    catalog: CatalogSettings, ticker: str, minutes: list[int], there: There
 ) -> None:
     table = catalog.load().load_table(OHLC_TABLE)
     table.append(arrow([candle(n) for n in (0, 1, 5, 6)]))
     assert DAY % MINUTE_NS == 0
-    assert holds_any(table, [Box((ticker,), 60, span(first, count))]) is there
+    box = Box((ticker,), 60, span(minutes[0], minutes[-1] - minutes[0] + 1))
+    assert is_there(table, [box], lambda: versions([(n, 0) for n in minutes], ticker)) is there
 
 
-def test_the_probe_of_an_empty_table_finds_nothing(catalog: CatalogSettings) -> None:
-    assert not holds_any(catalog.load().load_table(OHLC_TABLE), [Box((TICKER,), 60, span(0, 10))])
+def test_a_look_into_an_empty_table_finds_nothing_and_reads_no_file(catalog: CatalogSettings) -> None:
+    table = catalog.load().load_table(OHLC_TABLE)
+    assert is_there(table, [Box((TICKER,), 60, span(0, 10))], lambda: pytest.fail("read")) is There.NOTHING
+
+
+Versions = list[tuple[int, int]]
+
+
+def versions(some: Versions, ticker: str = TICKER) -> pa.Table:
+    """Keys of minutes; the second number is how many minutes later than the candle it was fetched."""
+    schema = pa.schema([CANDLE.field(name) for name in VERSION])
+    opens = [candle(minute).open_ns // 1_000 for minute, _ in some]
+    fetched = [at + later * MINUTE_NS // 1_000 for at, (_, later) in zip(opens, some, strict=True)]
+    times = [pa.array(each, pa.int64()).cast(MICROS) for each in (opens, fetched)]
+    return pa.table([pa.array([ticker] * len(some)), pa.array([60] * len(some), pa.int32()), *times], schema=schema)
+
+
+@given(
+    st.dictionaries(st.integers(0, 6), st.integers(0, 2), min_size=1),
+    st.dictionaries(st.integers(0, 6), st.integers(0, 2)),
+)
+def test_a_candle_is_there_if_it_is_as_late_or_later(staged: dict[int, int], found: dict[int, int]) -> None:
+    if not staged.keys() & found.keys():
+        expected = There.NOTHING
+    elif all(minute in found and found[minute] >= later for minute, later in staged.items()):
+        expected = There.ALL
+    else:
+        expected = There.SOMETHING
+    assert compare(versions(list(staged.items())), versions(list(found.items()))) is expected
