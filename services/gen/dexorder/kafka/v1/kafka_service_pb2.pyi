@@ -70,8 +70,8 @@ Global___Headers: _TypeAlias = Headers  # noqa: Y015
 
 @_typing.final
 class Records(_message.Message):
-    """Records as columns: the first entry of each belongs to the first record, and so on. All but values may be left out where
-    they would say nothing; the gateway does so.
+    """Records as columns: the first entry of each belongs to the first record, and so on. All but values may be left out
+    where they would say nothing; the gateway does so.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -88,18 +88,18 @@ class Records(_message.Message):
 
     @_builtins.property
     def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """None: no record has a key; else one a record. Written, they decide the partitions, as in the unary calls."""
+        """None: no record has a key; else one a record. In a Produce they decide the partitions, as in the unary calls."""
 
     @_builtins.property
     def null_values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Indexes of the records, from 0, whose value is null, which deletes the key of a compacted topic. Their entries in
-        values are empty. Ascending where the gateway says them.
+        values are empty. Ascending when the gateway sends them.
         """
 
     @_builtins.property
     def null_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Indexes of the records without a key, which go to any partition, where others have one. Their entries in keys are
-        empty. Ascending where the gateway says them.
+        empty. Ascending when the gateway sends them.
         """
 
     @_builtins.property
@@ -108,8 +108,8 @@ class Records(_message.Message):
 
     @_builtins.property
     def timestamps_ms(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Milliseconds since the epoch. None: 0 for all; else one a record. Written, 0 is when the gateway got it; read, they
-        are the producer's or the broker's, as the topic has it, and 0 is none.
+        """Milliseconds since the epoch. None: 0 for all; else one a record. In a Produce 0 means when the gateway got it; in
+        a Consume they are the producer's or the broker's, as the topic has it, and 0 means none.
         """
 
     def __init__(
