@@ -1,4 +1,4 @@
-"""grpcio's ceiling: KafkaPixy whose handlers do nothing, as a process.
+"""grpcio's ceiling: KafkaPixy and KafkaService whose handlers do nothing, as a process.
 
     python -m bench.parts.pixy_empty HOST:PORT bare|suite
 
@@ -16,8 +16,10 @@ from typing import Any
 import grpc
 import uvloop
 
+from bench.parts.pixy_empty_streams import EmptyStreams
 from services.common.config import ServiceSettings
 from services.common.lifecycle import grpc_server, stop_signal
+from services.gen.dexorder.kafka.v1 import kafka_service_pb2_grpc as kafka_rpc
 from services.gen.kafkapixy import kafkapixy_pb2 as pb
 from services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
 
@@ -41,7 +43,8 @@ class Nothing(rpc.KafkaPixyServicer):
 def register(server: grpc.aio.Server) -> Sequence[str]:
     servicer = Nothing()  # type: ignore[abstract]  # the other methods stay UNIMPLEMENTED
     rpc.add_KafkaPixyServicer_to_server(servicer, server)
-    return ["KafkaPixy"]
+    kafka_rpc.add_KafkaServiceServicer_to_server(EmptyStreams(), server)
+    return ["KafkaPixy", "dexorder.kafka.v1.KafkaService"]
 
 
 @asynccontextmanager

@@ -28,7 +28,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Server:
-    """A process that serves KafkaPixy."""
+    """A process that serves KafkaPixy and KafkaService."""
 
     address: str
     pid: int

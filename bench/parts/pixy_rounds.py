@@ -69,8 +69,7 @@ def unary(plan: Plan, load: Load, sides: Mapping[str, Server], bootstrap: str) -
     for number in range(plan.rounds):
         for kind in UNARY:
             for callers in CALLERS:
-                order = list(sides)[:: 1 if number % 2 == 0 else -1]
-                for side in order:
+                for side in turns(sides, number):
                     unary_run(plan, load, results[kind, callers], side, sides[side], kind, callers)
         one_by_one = raw.produce_one_by_one(bootstrap, WRITE, plan.seconds)
         results["produce sync", 1].rates["raw"].append(one_by_one)
@@ -91,18 +90,23 @@ def group_of(kind: str) -> str:
     return kind.replace(" ", "-")
 
 
-def streams(plan: Plan, load: Load, gateway: Server, bootstrap: str) -> Results:
-    """The streaming calls beside confluent-kafka alone."""
+def streams(plan: Plan, load: Load, sides: Mapping[str, Server], bootstrap: str) -> Results:
+    """The streaming calls, side by side, beside confluent-kafka alone."""
     results: Results = defaultdict(Samples)
     alone = {"stream produce": (raw.produce_bulk, WRITE), "stream consume": (raw.consume_batches, READ)}
     for number in range(plan.rounds):
         for kind in STREAMS:
-            rates = results[kind, 1].rates
-            limit, topic = alone[kind]
-            if number % 2 == 0:
-                rates["raw"].append(limit(bootstrap, topic, plan.stream_records))
-            job = Job(kind, gateway.address, topic, uuid.uuid4().hex, records=plan.stream_records)
-            rates["gateway"].append(load.run(job).rate)
-            if number % 2 == 1:
-                rates["raw"].append(limit(bootstrap, topic, plan.stream_records))
+            in_bulk, topic = alone[kind]
+            for side in turns(("raw", *sides), number):
+                if side == "raw":
+                    rate = in_bulk(bootstrap, topic, plan.stream_records)
+                else:
+                    job = Job(kind, sides[side].address, topic, uuid.uuid4().hex, records=plan.stream_records)
+                    rate = load.run(job).rate
+                results[kind, 1].rates[side].append(rate)
     return results
+
+
+def turns(sides: Iterable[str], number: int) -> list[str]:
+    """The sides in the order of this round: every other one goes backwards."""
+    return list(sides)[:: 1 if number % 2 == 0 else -1]

@@ -6,8 +6,9 @@ microseconds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, MutableSequence, Sequence
 from itertools import repeat
+from typing import cast
 
 from services.common.errors import InvalidRequest
 from services.common.kafka import headers_of
@@ -16,44 +17,49 @@ from services.gateway.pixy.topic_reader import Record
 from services.gen.dexorder.kafka.v1 import kafka_service_pb2 as pb
 
 
-def new_records(request: pb.ProduceRequest) -> tuple[list[NewRecord], int]:
+def new_records(columns: pb.Records) -> tuple[list[NewRecord], int]:
     """The records to write, and their bytes.
 
     Raises:
         InvalidRequest: A column is of another length than ``values``; a null is not in its column, or not empty there.
     """
-    values, keys = list(request.values), list(request.keys)
-    count = len(values)
+    count = len(columns.values)
     for name in ("keys", "headers", "timestamps_ms"):
-        if (given := len(getattr(request, name))) not in (0, count):
+        if (given := len(getattr(columns, name))) not in (0, count):
             raise InvalidRequest(f"{given} {name} for {count} values")
-    size = sum(map(len, values)) + sum(map(len, keys))
-    size += sum(len(header.key) + len(header.value) for each in request.headers for header in each.headers)
+    keys = _with_nulls("keys", columns.keys, columns.null_keys)
+    values = _with_nulls("values", columns.values, columns.null_values)
+    headers = _headers(columns.headers)
+    size = sum(map(len, filter(None, keys))) + sum(map(len, filter(None, values))) + sum(map(_headers_size, headers))
     records = zip(
-        _with_nulls("keys", keys, request.null_keys) or repeat(None, count),
-        _with_nulls("values", values, request.null_values),
-        _headers(request.headers) or repeat(None, count),
-        request.timestamps_ms or repeat(0, count),
+        keys or repeat(None, count),
+        values,
+        headers or repeat(None, count),
+        columns.timestamps_ms or repeat(0, count),
         strict=True,
     )
     return list(records), size
 
 
-def _with_nulls(name: str, column: Sequence[bytes], nulls: Sequence[int]) -> list[bytes | None]:
-    if len(nulls) > len(column):
-        raise InvalidRequest(f"{len(nulls)} null_{name} for {len(column)} {name}")
-    found: list[bytes | None] = [*column]
+def _with_nulls(name: str, column: Iterable[bytes], nulls: Sequence[int]) -> list[bytes | None]:
+    found: list[bytes | None] = list(column)
+    if len(nulls) > len(found):
+        raise InvalidRequest(f"{len(nulls)} null_{name} for {len(found)} {name}")
     for place, index in enumerate(nulls):
-        if index >= len(column):
-            raise InvalidRequest(f"null_{name}[{place}] {index} is no index of {len(column)} {name}")
-        if column[index]:
-            raise InvalidRequest(f"{name}[{index}] has {len(column[index])} bytes and is in null_{name}")
+        if index >= len(found):
+            raise InvalidRequest(f"null_{name}[{place}] {index} is no index of {len(found)} {name}")
+        if entry := found[index]:
+            raise InvalidRequest(f"{name}[{index}] has {len(entry)} bytes and is in null_{name}")
         found[index] = None
     return found
 
 
-def _headers(column: Sequence[pb.Headers]) -> list[Headers | None]:
+def _headers(column: Iterable[pb.Headers]) -> list[Headers | None]:
     return [[(header.key, header.value) for header in each.headers] or None for each in column]
+
+
+def _headers_size(headers: Sequence[tuple[str, str | bytes | None]] | None) -> int:
+    return sum(len(name) + len(data or b"") for name, data in headers or ())
 
 
 class Columns:
@@ -72,30 +78,32 @@ class Columns:
         if any(self._keys):
             sizes = [size + len(key or b"") for size, key in zip(sizes, self._keys, strict=True)]
         if any(self._headers):
-            headers = (sum(len(name) + len(data or b"") for name, data in each) for each in self._headers)
-            sizes = [size + more for size, more in zip(sizes, headers, strict=True)]
+            sizes = [size + _headers_size(each) for size, each in zip(sizes, self._headers, strict=True)]
         return sizes
 
     def fill(self, batch: pb.RecordBatch, begin: int, end: int) -> None:
         """Put some of them into an empty batch that is in its response already: one put there later is copied."""
-        batch.offsets.extend(self._offsets[begin:end])
-        batch.timestamps_ms.extend(self._timestamps_ms[begin:end])
-        values, null_values = _without_nulls(self._values[begin:end])
-        batch.values.extend(values)
-        batch.null_values.extend(null_values)
-        keys, null_keys = _without_nulls(self._keys[begin:end])
-        if len(null_keys) < len(keys):
-            batch.keys.extend(keys)
-            batch.null_keys.extend(null_keys)
-        headers = self._headers[begin:end]
+        part, records = slice(begin, end), batch.records
+        batch.offsets.extend(self._offsets[part])
+        _put(self._values[part], records.values, records.null_values)
+        keys = self._keys[part]
+        if keys.count(None) < len(keys):
+            _put(keys, records.keys, records.null_keys)
+        headers = self._headers[part]
         if any(headers):
             for each in headers:
-                added = batch.headers.add().headers
+                added = records.headers.add().headers
                 for name, data in each:
                     added.add(key=name, value=data or b"")
+        timestamps_ms = self._timestamps_ms[part]
+        if any(timestamps_ms):
+            records.timestamps_ms.extend(timestamps_ms)
 
 
-def _without_nulls(column: Sequence[bytes | None]) -> tuple[list[bytes], list[int]]:
-    """Nulls become empty; where they were."""
-    nulls = [] if all(column) else [index for index, entry in enumerate(column) if entry is None]
-    return [entry or b"" for entry in column], nulls
+def _put(column: list[bytes | None], entries: MutableSequence[bytes], nulls: MutableSequence[int]) -> None:
+    """A null becomes an empty entry whose index is in ``nulls``."""
+    if all(column):
+        entries.extend(cast("list[bytes]", column))
+    else:
+        entries.extend([entry or b"" for entry in column])
+        nulls.extend([index for index, entry in enumerate(column) if entry is None])

@@ -58,21 +58,24 @@ class KafkaService(rpc.KafkaServiceServicer):
                 yield _produced(numbered)
 
     async def _write_all(self, requests: AsyncIterator[pb.ProduceRequest], stream: ProduceStream) -> None:
-        failure: Exception | None = None
+        """Until there are no more; the stream is told what ended them."""
         try:
             async for request in until(self._stopping, requests):
-                numbered = _numbered(request)
-                await stream.admit(numbered)
-                try:
-                    await self._write(request.cluster, numbered.batch)
-                except Exception as error:
-                    numbered.batch.fail(error)
-                    raise
-            if self._stopping.done():
-                failure = Unavailable("the gateway is stopping")
+                await self._write_one(request, stream)
+            self._refuse_if_stopping()
         except Exception as error:
-            failure = error
-        stream.end(failure)
+            stream.end(error)
+        else:
+            stream.end()
+
+    async def _write_one(self, request: pb.ProduceRequest, stream: ProduceStream) -> None:
+        numbered = _numbered(request)
+        await stream.admit(numbered)
+        try:
+            await self._write(request.cluster, numbered.batch)
+        except Exception as error:  # unforeseen; whoever answers waits for the batch
+            numbered.batch.fail(error)
+            raise
 
     async def _write(self, cluster_name: str, batch: Batch) -> None:
         try:
@@ -133,9 +136,9 @@ class KafkaService(rpc.KafkaServiceServicer):
 
 
 def _numbered(request: pb.ProduceRequest) -> Numbered:
-    if len(request.values) > MOST_PRODUCE_RECORDS:
-        raise InvalidRequest(f"{len(request.values)} records in a batch; {MOST_PRODUCE_RECORDS} are the most")
-    records, size = new_records(request)
+    if (count := len(request.records.values)) > MOST_PRODUCE_RECORDS:
+        raise InvalidRequest(f"{count} records in a batch; {MOST_PRODUCE_RECORDS} are the most")
+    records, size = new_records(request.records)
     return Numbered(request.batch_id, Batch(request.topic, records), size)
 
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%dexorder/kafka/v1/kafka_service.proto\x12\x11\x64\x65xorder.kafka.v1\"$\n\x06Header\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\"5\n\x07Headers\x12*\n\x07headers\x18\x01 \x03(\x0b\x32\x19.dexorder.kafka.v1.Header\"\xcc\x01\n\x0eProduceRequest\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\x04\x12\x0f\n\x07\x63luster\x18\x02 \x01(\t\x12\r\n\x05topic\x18\x03 \x01(\t\x12\x0e\n\x06values\x18\x04 \x03(\x0c\x12\x0c\n\x04keys\x18\x05 \x03(\x0c\x12\x13\n\x0bnull_values\x18\x06 \x03(\r\x12\x11\n\tnull_keys\x18\x07 \x03(\r\x12+\n\x07headers\x18\x08 \x03(\x0b\x32\x1a.dexorder.kafka.v1.Headers\x12\x15\n\rtimestamps_ms\x18\t \x03(\x03\"}\n\x0fProduceResponse\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\x04\x12\x12\n\npartitions\x18\x02 \x03(\x05\x12\x0f\n\x07offsets\x18\x03 \x03(\x03\x12\x33\n\x08\x66\x61ilures\x18\x04 \x03(\x0b\x32!.dexorder.kafka.v1.ProduceFailure\">\n\x0eProduceFailure\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0c\n\x04\x63ode\x18\x02 \x01(\x05\x12\x0f\n\x07message\x18\x03 \x01(\t\"\xb2\x01\n\x0e\x43onsumeRequest\x12.\n\x05start\x18\x01 \x01(\x0b\x32\x1f.dexorder.kafka.v1.ConsumeStart\x12\x0e\n\x06\x63redit\x18\x02 \x01(\r\x12,\n\x04\x61\x63ks\x18\x03 \x03(\x0b\x32\x1e.dexorder.kafka.v1.OffsetRange\x12\x32\n\ngive_backs\x18\x04 \x03(\x0b\x32\x1e.dexorder.kafka.v1.OffsetRange\"j\n\x0c\x43onsumeStart\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\r\n\x05group\x18\x03 \x01(\t\x12\x10\n\x08\x61uto_ack\x18\x04 \x01(\x08\x12\x19\n\x11max_batch_records\x18\x05 \x01(\r\"m\n\x0bOffsetRange\x12\x16\n\tpartition\x18\x01 \x01(\x05H\x00\x88\x01\x01\x12\x12\n\x05\x66irst\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12\x11\n\x04last\x18\x03 \x01(\x03H\x02\x88\x01\x01\x42\x0c\n\n_partitionB\x08\n\x06_firstB\x07\n\x05_last\"w\n\x0f\x43onsumeResponse\x12/\n\x07\x62\x61tches\x18\x01 \x03(\x0b\x32\x1e.dexorder.kafka.v1.RecordBatch\x12\x33\n\x0crefused_acks\x18\x02 \x03(\x0b\x32\x1d.dexorder.kafka.v1.RefusedAck\"\xd0\x01\n\x0bRecordBatch\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x13\n\x0bredelivered\x18\x02 \x01(\x08\x12\x0f\n\x07offsets\x18\x03 \x03(\x03\x12\x0e\n\x06values\x18\x04 \x03(\x0c\x12\x0c\n\x04keys\x18\x05 \x03(\x0c\x12\x13\n\x0bnull_values\x18\x06 \x03(\r\x12\x11\n\tnull_keys\x18\x07 \x03(\r\x12+\n\x07headers\x18\x08 \x03(\x0b\x32\x1a.dexorder.kafka.v1.Headers\x12\x15\n\rtimestamps_ms\x18\t \x03(\x03\"Z\n\nRefusedAck\x12-\n\x05range\x18\x01 \x01(\x0b\x32\x1e.dexorder.kafka.v1.OffsetRange\x12\x0c\n\x04\x63ode\x18\x02 \x01(\x05\x12\x0f\n\x07message\x18\x03 \x01(\t2\xba\x01\n\x0cKafkaService\x12T\n\x07Produce\x12!.dexorder.kafka.v1.ProduceRequest\x1a\".dexorder.kafka.v1.ProduceResponse(\x01\x30\x01\x12T\n\x07\x43onsume\x12!.dexorder.kafka.v1.ConsumeRequest\x1a\".dexorder.kafka.v1.ConsumeResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%dexorder/kafka/v1/kafka_service.proto\x12\x11\x64\x65xorder.kafka.v1\"$\n\x06Header\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\"5\n\x07Headers\x12*\n\x07headers\x18\x01 \x03(\x0b\x32\x19.dexorder.kafka.v1.Header\"\x93\x01\n\x07Records\x12\x0e\n\x06values\x18\x01 \x03(\x0c\x12\x0c\n\x04keys\x18\x02 \x03(\x0c\x12\x13\n\x0bnull_values\x18\x03 \x03(\r\x12\x11\n\tnull_keys\x18\x04 \x03(\r\x12+\n\x07headers\x18\x05 \x03(\x0b\x32\x1a.dexorder.kafka.v1.Headers\x12\x15\n\rtimestamps_ms\x18\x06 \x03(\x03\"o\n\x0eProduceRequest\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\x04\x12\x0f\n\x07\x63luster\x18\x02 \x01(\t\x12\r\n\x05topic\x18\x03 \x01(\t\x12+\n\x07records\x18\x04 \x01(\x0b\x32\x1a.dexorder.kafka.v1.Records\"}\n\x0fProduceResponse\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\x04\x12\x12\n\npartitions\x18\x02 \x03(\x05\x12\x0f\n\x07offsets\x18\x03 \x03(\x03\x12\x33\n\x08\x66\x61ilures\x18\x04 \x03(\x0b\x32!.dexorder.kafka.v1.ProduceFailure\">\n\x0eProduceFailure\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0c\n\x04\x63ode\x18\x02 \x01(\x05\x12\x0f\n\x07message\x18\x03 \x01(\t\"\xb2\x01\n\x0e\x43onsumeRequest\x12.\n\x05start\x18\x01 \x01(\x0b\x32\x1f.dexorder.kafka.v1.ConsumeStart\x12\x0e\n\x06\x63redit\x18\x02 \x01(\r\x12,\n\x04\x61\x63ks\x18\x03 \x03(\x0b\x32\x1e.dexorder.kafka.v1.OffsetRange\x12\x32\n\ngive_backs\x18\x04 \x03(\x0b\x32\x1e.dexorder.kafka.v1.OffsetRange\"j\n\x0c\x43onsumeStart\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\r\n\x05group\x18\x03 \x01(\t\x12\x10\n\x08\x61uto_ack\x18\x04 \x01(\x08\x12\x19\n\x11max_batch_records\x18\x05 \x01(\r\"m\n\x0bOffsetRange\x12\x16\n\tpartition\x18\x01 \x01(\x05H\x00\x88\x01\x01\x12\x12\n\x05\x66irst\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12\x11\n\x04last\x18\x03 \x01(\x03H\x02\x88\x01\x01\x42\x0c\n\n_partitionB\x08\n\x06_firstB\x07\n\x05_last\"w\n\x0f\x43onsumeResponse\x12/\n\x07\x62\x61tches\x18\x01 \x03(\x0b\x32\x1e.dexorder.kafka.v1.RecordBatch\x12\x33\n\x0crefused_acks\x18\x02 \x03(\x0b\x32\x1d.dexorder.kafka.v1.RefusedAck\"s\n\x0bRecordBatch\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x13\n\x0bredelivered\x18\x02 \x01(\x08\x12\x0f\n\x07offsets\x18\x03 \x03(\x03\x12+\n\x07records\x18\x04 \x01(\x0b\x32\x1a.dexorder.kafka.v1.Records\"Z\n\nRefusedAck\x12-\n\x05range\x18\x01 \x01(\x0b\x32\x1e.dexorder.kafka.v1.OffsetRange\x12\x0c\n\x04\x63ode\x18\x02 \x01(\x05\x12\x0f\n\x07message\x18\x03 \x01(\t2\xba\x01\n\x0cKafkaService\x12T\n\x07Produce\x12!.dexorder.kafka.v1.ProduceRequest\x1a\".dexorder.kafka.v1.ProduceResponse(\x01\x30\x01\x12T\n\x07\x43onsume\x12!.dexorder.kafka.v1.ConsumeRequest\x1a\".dexorder.kafka.v1.ConsumeResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,24 +35,26 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HEADER']._serialized_end=96
   _globals['_HEADERS']._serialized_start=98
   _globals['_HEADERS']._serialized_end=151
-  _globals['_PRODUCEREQUEST']._serialized_start=154
-  _globals['_PRODUCEREQUEST']._serialized_end=358
-  _globals['_PRODUCERESPONSE']._serialized_start=360
-  _globals['_PRODUCERESPONSE']._serialized_end=485
-  _globals['_PRODUCEFAILURE']._serialized_start=487
-  _globals['_PRODUCEFAILURE']._serialized_end=549
-  _globals['_CONSUMEREQUEST']._serialized_start=552
-  _globals['_CONSUMEREQUEST']._serialized_end=730
-  _globals['_CONSUMESTART']._serialized_start=732
-  _globals['_CONSUMESTART']._serialized_end=838
-  _globals['_OFFSETRANGE']._serialized_start=840
-  _globals['_OFFSETRANGE']._serialized_end=949
-  _globals['_CONSUMERESPONSE']._serialized_start=951
-  _globals['_CONSUMERESPONSE']._serialized_end=1070
-  _globals['_RECORDBATCH']._serialized_start=1073
-  _globals['_RECORDBATCH']._serialized_end=1281
-  _globals['_REFUSEDACK']._serialized_start=1283
-  _globals['_REFUSEDACK']._serialized_end=1373
-  _globals['_KAFKASERVICE']._serialized_start=1376
-  _globals['_KAFKASERVICE']._serialized_end=1562
+  _globals['_RECORDS']._serialized_start=154
+  _globals['_RECORDS']._serialized_end=301
+  _globals['_PRODUCEREQUEST']._serialized_start=303
+  _globals['_PRODUCEREQUEST']._serialized_end=414
+  _globals['_PRODUCERESPONSE']._serialized_start=416
+  _globals['_PRODUCERESPONSE']._serialized_end=541
+  _globals['_PRODUCEFAILURE']._serialized_start=543
+  _globals['_PRODUCEFAILURE']._serialized_end=605
+  _globals['_CONSUMEREQUEST']._serialized_start=608
+  _globals['_CONSUMEREQUEST']._serialized_end=786
+  _globals['_CONSUMESTART']._serialized_start=788
+  _globals['_CONSUMESTART']._serialized_end=894
+  _globals['_OFFSETRANGE']._serialized_start=896
+  _globals['_OFFSETRANGE']._serialized_end=1005
+  _globals['_CONSUMERESPONSE']._serialized_start=1007
+  _globals['_CONSUMERESPONSE']._serialized_end=1126
+  _globals['_RECORDBATCH']._serialized_start=1128
+  _globals['_RECORDBATCH']._serialized_end=1243
+  _globals['_REFUSEDACK']._serialized_start=1245
+  _globals['_REFUSEDACK']._serialized_end=1335
+  _globals['_KAFKASERVICE']._serialized_start=1338
+  _globals['_KAFKASERVICE']._serialized_end=1524
 # @@protoc_insertion_point(module_scope)

@@ -69,44 +69,37 @@ class Headers(_message.Message):
 Global___Headers: _TypeAlias = Headers  # noqa: Y015
 
 @_typing.final
-class ProduceRequest(_message.Message):
-    """A batch for one topic. Its records are columns: the first of each belong to the first record, and so on."""
+class Records(_message.Message):
+    """Records as columns: the first entry of each belongs to the first record, and so on. All but values may be left out
+    where they would say nothing; the gateway does so.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    BATCH_ID_FIELD_NUMBER: _builtins.int
-    CLUSTER_FIELD_NUMBER: _builtins.int
-    TOPIC_FIELD_NUMBER: _builtins.int
     VALUES_FIELD_NUMBER: _builtins.int
     KEYS_FIELD_NUMBER: _builtins.int
     NULL_VALUES_FIELD_NUMBER: _builtins.int
     NULL_KEYS_FIELD_NUMBER: _builtins.int
     HEADERS_FIELD_NUMBER: _builtins.int
     TIMESTAMPS_MS_FIELD_NUMBER: _builtins.int
-    batch_id: _builtins.int
-    """Chosen by the caller, comes back with the answer; the gateway does not look at it."""
-    cluster: _builtins.str
-    """Which cluster; empty is the default one."""
-    topic: _builtins.str
-    """Which topic; one that does not exist fails the batch's records, not the stream."""
     @_builtins.property
     def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """One a record, in the order they are to be written."""
+        """One a record."""
 
     @_builtins.property
     def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """Decide the partitions, as in the unary calls. None: no record has a key; else one a record."""
+        """None: no record has a key; else one a record. In a Produce they decide the partitions, as in the unary calls."""
 
     @_builtins.property
     def null_values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Indexes of the records, from 0, whose value is null, which deletes the key of a compacted topic. Their entries in
-        values are empty.
+        values are empty. Ascending when the gateway sends them.
         """
 
     @_builtins.property
     def null_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Indexes of the records without a key, which go to any partition, where others have one. Their entries in keys are
-        empty.
+        empty. Ascending when the gateway sends them.
         """
 
     @_builtins.property
@@ -115,14 +108,13 @@ class ProduceRequest(_message.Message):
 
     @_builtins.property
     def timestamps_ms(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Milliseconds since the epoch; 0: when the gateway got it. None: 0 for all; else one a record."""
+        """Milliseconds since the epoch. None: 0 for all; else one a record. In a Produce 0 means when the gateway got it; in
+        a Consume they are the producer's or the broker's, as the topic has it, and 0 means none.
+        """
 
     def __init__(
         self,
         *,
-        batch_id: _builtins.int = ...,
-        cluster: _builtins.str = ...,
-        topic: _builtins.str = ...,
         values: _abc.Iterable[_builtins.bytes] | None = ...,
         keys: _abc.Iterable[_builtins.bytes] | None = ...,
         null_values: _abc.Iterable[_builtins.int] | None = ...,
@@ -132,7 +124,43 @@ class ProduceRequest(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "cluster", b"cluster", "headers", b"headers", "keys", b"keys", "null_keys", b"null_keys", "null_values", b"null_values", "timestamps_ms", b"timestamps_ms", "topic", b"topic", "values", b"values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["headers", b"headers", "keys", b"keys", "null_keys", b"null_keys", "null_values", b"null_values", "timestamps_ms", b"timestamps_ms", "values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Records: _TypeAlias = Records  # noqa: Y015
+
+@_typing.final
+class ProduceRequest(_message.Message):
+    """A batch for one topic."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BATCH_ID_FIELD_NUMBER: _builtins.int
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    batch_id: _builtins.int
+    """Chosen by the caller, comes back with the answer; the gateway does not look at it."""
+    cluster: _builtins.str
+    """Which cluster; empty is the default one."""
+    topic: _builtins.str
+    """Which topic; one that does not exist fails the batch's records, not the stream."""
+    @_builtins.property
+    def records(self) -> Global___Records:
+        """In the order they are to be written."""
+
+    def __init__(
+        self,
+        *,
+        batch_id: _builtins.int = ...,
+        cluster: _builtins.str = ...,
+        topic: _builtins.str = ...,
+        records: Global___Records | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["records", b"records"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "cluster", b"cluster", "records", b"records", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -365,21 +393,14 @@ Global___ConsumeResponse: _TypeAlias = ConsumeResponse  # noqa: Y015
 
 @_typing.final
 class RecordBatch(_message.Message):
-    """Records of one partition, in the order of their offsets: an ack of the first to the last means all of them. They are
-    columns: the first of each belong to the first record, and so on.
-    """
+    """Records of one partition, in the order of their offsets: an ack of the first to the last means all of them."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     PARTITION_FIELD_NUMBER: _builtins.int
     REDELIVERED_FIELD_NUMBER: _builtins.int
     OFFSETS_FIELD_NUMBER: _builtins.int
-    VALUES_FIELD_NUMBER: _builtins.int
-    KEYS_FIELD_NUMBER: _builtins.int
-    NULL_VALUES_FIELD_NUMBER: _builtins.int
-    NULL_KEYS_FIELD_NUMBER: _builtins.int
-    HEADERS_FIELD_NUMBER: _builtins.int
-    TIMESTAMPS_MS_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     """Where they are from."""
     redelivered: _builtins.bool
@@ -389,28 +410,8 @@ class RecordBatch(_message.Message):
         """One a record, at least one. They ascend, not always by one."""
 
     @_builtins.property
-    def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """One a record."""
-
-    @_builtins.property
-    def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """None: no record has a key; else one a record."""
-
-    @_builtins.property
-    def null_values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Indexes of the records, from 0, whose value is null, ascending. Their entries in values are empty."""
-
-    @_builtins.property
-    def null_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Indexes of the records without a key, ascending, where others have one. Their entries in keys are empty."""
-
-    @_builtins.property
-    def headers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Headers]:
-        """None: no record has headers; else one a record."""
-
-    @_builtins.property
-    def timestamps_ms(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """One a record. Milliseconds since the epoch, the producer's or the broker's as the topic has it; 0: none."""
+    def records(self) -> Global___Records:
+        """As many as there are offsets."""
 
     def __init__(
         self,
@@ -418,16 +419,11 @@ class RecordBatch(_message.Message):
         partition: _builtins.int = ...,
         redelivered: _builtins.bool = ...,
         offsets: _abc.Iterable[_builtins.int] | None = ...,
-        values: _abc.Iterable[_builtins.bytes] | None = ...,
-        keys: _abc.Iterable[_builtins.bytes] | None = ...,
-        null_values: _abc.Iterable[_builtins.int] | None = ...,
-        null_keys: _abc.Iterable[_builtins.int] | None = ...,
-        headers: _abc.Iterable[Global___Headers] | None = ...,
-        timestamps_ms: _abc.Iterable[_builtins.int] | None = ...,
+        records: Global___Records | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["records", b"records"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["headers", b"headers", "keys", b"keys", "null_keys", b"null_keys", "null_values", b"null_values", "offsets", b"offsets", "partition", b"partition", "redelivered", b"redelivered", "timestamps_ms", b"timestamps_ms", "values", b"values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offsets", b"offsets", "partition", b"partition", "records", b"records", "redelivered", b"redelivered"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -20,7 +20,7 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True)
 class Record:
-    """A record of a batch, whose messages have columns of them; None: null, no key."""
+    """A record of a batch, whose message has columns of them; None: null, no key."""
 
     value: bytes | None = None
     key: bytes | None = None
@@ -61,7 +61,7 @@ class ProduceCall(_Call):
         self._requests.put(pb.ProduceRequest(**fields))
 
     def send(self, topic: str, *records: Record, batch_id: int = 0, cluster: str = "") -> None:
-        self.request(batch_id=batch_id, cluster=cluster, topic=topic, **columns(records))
+        self.request(batch_id=batch_id, cluster=cluster, topic=topic, records=columns(records))
 
     def write(self, topic: str, *records: Record, **fields: Any) -> pb.ProduceResponse:
         self.send(topic, *records, **fields)
@@ -135,36 +135,40 @@ def values(records: Iterable[bytes]) -> list[Record]:
     return [Record(value) for value in records]
 
 
-def columns(records: Sequence[Record]) -> dict[str, Any]:
-    """Fields of a ProduceRequest; a column that may be left out is there if it says something."""
-    fields: dict[str, Any] = {
-        "values": [record.value or b"" for record in records],
-        "null_values": [index for index, record in enumerate(records) if record.value is None],
-    }
+def columns(records: Sequence[Record]) -> pb.Records:
+    """A column that may be left out is there if it says something."""
+    found = pb.Records(
+        values=[record.value or b"" for record in records],
+        null_values=[index for index, record in enumerate(records) if record.value is None],
+    )
     if any(record.key is not None for record in records):
-        fields["keys"] = [record.key or b"" for record in records]
-        fields["null_keys"] = [index for index, record in enumerate(records) if record.key is None]
+        found.keys.extend(record.key or b"" for record in records)
+        found.null_keys.extend(index for index, record in enumerate(records) if record.key is None)
     if any(record.headers for record in records):
-        fields["headers"] = [
+        found.headers.extend(
             pb.Headers(headers=[pb.Header(key=name, value=data) for name, data in record.headers]) for record in records
-        ]
+        )
     if any(record.timestamp_ms for record in records):
-        fields["timestamps_ms"] = [record.timestamp_ms for record in records]
-    return fields
+        found.timestamps_ms.extend(record.timestamp_ms for record in records)
+    return found
 
 
 def records(batch: pb.RecordBatch) -> list[Record]:
     """What its columns say; each has to be of the right length, and left out where it says nothing."""
-    count = len(batch.offsets)
-    assert count and len(batch.values) == len(batch.timestamps_ms) == count
+    found, count = batch.records, len(batch.offsets)
+    assert count and len(found.values) == count
     headers: list[tuple[tuple[str, bytes], ...]] = [
-        tuple((header.key, header.value) for header in each.headers) for each in batch.headers
+        tuple((header.key, header.value) for header in each.headers) for each in found.headers
     ]
     assert any(headers) == bool(headers)
-    assert len(batch.null_keys) < count
-    keys = _with_nulls(batch.keys, batch.null_keys) or [None] * count
+    assert any(found.timestamps_ms) == bool(found.timestamps_ms)
+    assert len(found.null_keys) < count
     fields = zip(
-        _with_nulls(batch.values, batch.null_values), keys, headers or [()] * count, batch.timestamps_ms, strict=True
+        _with_nulls(found.values, found.null_values),
+        _with_nulls(found.keys, found.null_keys) or [None] * count,
+        headers or [()] * count,
+        found.timestamps_ms or [0] * count,
+        strict=True,
     )
     return [Record(*each) for each in fields]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -88,7 +87,7 @@ BATCHES = [
 
 @pytest.mark.parametrize("batch", [[], *BATCHES])
 def test_columns_become_records(batch: list[Record]) -> None:
-    assert new_records(pb.ProduceRequest(**columns(batch))) == (
+    assert new_records(columns(batch)) == (
         [(record.key, record.value, list(record.headers) or None, record.timestamp_ms) for record in batch],
         sum(map(size, batch)),
     )
@@ -102,25 +101,25 @@ def test_records_become_columns(batch: list[Record]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("batch", "fields"),
+    ("batch", "wanted"),
     [
-        ([Record(b"v"), Record(b"")], {"values": [b"v", b""]}),
-        ([Record(), Record(b"v"), Record()], {"values": [b"", b"v", b""], "null_values": [0, 2]}),
-        ([Record(b"", b""), Record(b"", b"k")], {"values": [b"", b""], "keys": [b"", b"k"]}),
-        ([Record(b""), Record(b"", b"")], {"values": [b"", b""], "keys": [b"", b""], "null_keys": [0]}),
+        ([Record(b"v"), Record(b"")], pb.Records(values=[b"v", b""])),
+        ([Record(), Record(b"v"), Record()], pb.Records(values=[b"", b"v", b""], null_values=[0, 2])),
+        ([Record(b"", b""), Record(b"", b"k")], pb.Records(values=[b"", b""], keys=[b"", b"k"])),
+        ([Record(b""), Record(b"", b"")], pb.Records(values=[b"", b""], keys=[b"", b""], null_keys=[0])),
         (
             [Record(b""), Record(b"", headers=HEADERS)],
-            {
-                "values": [b"", b""],
-                "headers": [pb.Headers(), pb.Headers(headers=[pb.Header(key="a", value=b"1"), pb.Header(key="a")])],
-            },
+            pb.Records(
+                values=[b"", b""],
+                headers=[pb.Headers(), pb.Headers(headers=[pb.Header(key="a", value=b"1"), pb.Header(key="a")])],
+            ),
         ),
+        ([Record(b""), Record(b"", timestamp_ms=5)], pb.Records(values=[b"", b""], timestamps_ms=[0, 5])),
     ],
 )
-def test_column_that_says_nothing_is_left_out(batch: list[Record], fields: dict[str, Any]) -> None:
-    count = len(batch)
-    wanted = pb.RecordBatch(offsets=range(10, 10 + count), timestamps_ms=[0] * count, **fields)
-    assert consumed(batch) == [pb.ConsumeResponse(batches=[wanted])]
+def test_column_that_says_nothing_is_left_out(batch: list[Record], wanted: pb.Records) -> None:
+    (response,) = consumed(batch)
+    assert response == pb.ConsumeResponse(batches=[pb.RecordBatch(offsets=range(10, 10 + len(batch)), records=wanted)])
 
 
 def test_batch_says_where_it_is_from_and_whether_it_was_handed_out_before() -> None:
@@ -132,25 +131,25 @@ def test_batch_says_where_it_is_from_and_whether_it_was_handed_out_before() -> N
         ]
 
 
-BAD: list[tuple[dict[str, Any], str]] = [
-    ({"values": [b""] * 5, "keys": [b""] * 3}, "3 keys for 5 values"),
-    ({"keys": [b"k"]}, "1 keys for 0 values"),
-    ({"values": [b""] * 2, "headers": [pb.Headers()]}, "1 headers for 2 values"),
-    ({"values": [b""], "timestamps_ms": [1, 2]}, "2 timestamps_ms for 1 values"),
-    ({"values": [b""] * 5, "null_values": [7]}, "null_values[0] 7 is no index of 5 values"),
-    ({"values": [b""] * 2, "null_values": [0, 2]}, "null_values[1] 2 is no index of 2 values"),
-    ({"values": [b""], "null_values": [0, 0]}, "2 null_values for 1 values"),
-    ({"values": [b"", b"abc"], "null_values": [1]}, "values[1] has 3 bytes and is in null_values"),
-    ({"values": [b"v"], "null_keys": [0]}, "1 null_keys for 0 keys"),
-    ({"values": [b"v"], "keys": [b""], "null_keys": [1]}, "null_keys[0] 1 is no index of 1 keys"),
-    ({"values": [b"v"], "keys": [b"k"], "null_keys": [0]}, "keys[0] has 1 bytes and is in null_keys"),
+BAD = [
+    (pb.Records(values=[b""] * 5, keys=[b""] * 3), "3 keys for 5 values"),
+    (pb.Records(keys=[b"k"]), "1 keys for 0 values"),
+    (pb.Records(values=[b""] * 2, headers=[pb.Headers()]), "1 headers for 2 values"),
+    (pb.Records(values=[b""], timestamps_ms=[1, 2]), "2 timestamps_ms for 1 values"),
+    (pb.Records(values=[b""] * 5, null_values=[7]), "null_values[0] 7 is no index of 5 values"),
+    (pb.Records(values=[b""] * 2, null_values=[0, 2]), "null_values[1] 2 is no index of 2 values"),
+    (pb.Records(values=[b""], null_values=[0, 0]), "2 null_values for 1 values"),
+    (pb.Records(values=[b"", b"abc"], null_values=[1]), "values[1] has 3 bytes and is in null_values"),
+    (pb.Records(values=[b"v"], null_keys=[0]), "1 null_keys for 0 keys"),
+    (pb.Records(values=[b"v"], keys=[b""], null_keys=[1]), "null_keys[0] 1 is no index of 1 keys"),
+    (pb.Records(values=[b"v"], keys=[b"k"], null_keys=[0]), "keys[0] has 1 bytes and is in null_keys"),
 ]
 
 
-@pytest.mark.parametrize(("fields", "text"), BAD)
-def test_columns_that_do_not_fit_are_refused_by_name(fields: dict[str, Any], text: str) -> None:
+@pytest.mark.parametrize(("bad", "text"), BAD)
+def test_columns_that_do_not_fit_are_refused_by_name(bad: pb.Records, text: str) -> None:
     with pytest.raises(InvalidRequest, match=f"^{re.escape(text)}$"):
-        new_records(pb.ProduceRequest(**fields))
+        new_records(bad)
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,7 @@ class BrokenCluster:
 
 async def test_what_nobody_foresaw_ends_the_stream() -> None:
     async def requests() -> AsyncIterator[pb.ProduceRequest]:
-        yield pb.ProduceRequest(topic="t", values=[b"v"])
+        yield pb.ProduceRequest(topic="t", records=pb.Records(values=[b"v"]))
         await asyncio.Event().wait()
 
     clusters: Any = BrokenCluster()

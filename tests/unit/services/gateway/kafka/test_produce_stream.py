@@ -125,7 +125,7 @@ def test_half_close_ends_the_stream_behind_all_answers_and_keys_keep_their_order
 
 def test_caller_that_takes_no_answers_is_not_read_any_more(shared_gateway: GatewayThread) -> None:
     # Answers of records that fail are long, and nothing has to be written. HTTP/2 itself holds some MiB of both.
-    batch = pb.ProduceRequest(topic="no-such-topic", values=[b"x" * 200] * 1_000)
+    batch = pb.ProduceRequest(topic="no-such-topic", records=pb.Records(values=[b"x" * 200] * 1_000))
     taken, total = 0, 300
 
     def requests() -> Any:
@@ -179,20 +179,20 @@ def test_stop_answers_what_came_and_ends_the_stream(start_gateway: StartGateway,
 
 
 @pytest.mark.parametrize(
-    ("batch", "text"),
+    ("records", "text"),
     [
-        ({"values": [b""] * 10_001}, "10001 records"),
-        ({"values": [b""] * 5, "keys": [b""] * 3}, "3 keys for 5 values"),
-        ({"values": [b""] * 5, "null_values": [7]}, "null_values[0] 7 is no index of 5 values"),
+        (pb.Records(values=[b""] * 10_001), "10001 records"),
+        (pb.Records(values=[b""] * 5, keys=[b""] * 3), "3 keys for 5 values"),
+        (pb.Records(values=[b""] * 5, null_values=[7]), "null_values[0] 7 is no index of 5 values"),
     ],
 )
 def test_batch_that_cannot_be_read_ends_the_stream_behind_the_answers(
-    shared_gateway: GatewayThread, kafka_topic: MakeTopic, batch: dict[str, Any], text: str
+    shared_gateway: GatewayThread, kafka_topic: MakeTopic, records: pb.Records, text: str
 ) -> None:
     topic = kafka_topic(1)
     call = ProduceCall(shared_gateway)
     call.send(topic, *values([b"v"]), batch_id=1)
-    call.request(topic=topic, **batch)
+    call.request(topic=topic, records=records)
     assert call.answer().batch_id == 1
     code, details = call.ending()
     assert (code, text in details) == (grpc.StatusCode.INVALID_ARGUMENT, True), details
