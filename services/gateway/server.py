@@ -62,7 +62,7 @@ async def gateway(settings: GatewaySettings) -> AsyncIterator[RunningServer]:
             streams.stop_taking()
             for task in tasks:
                 task.cancel()
-            await running.set_serving(False)
+            await running.begin_stop()
             await asyncio.gather(*(cluster.drain(settings.drain_seconds) for cluster in clusters))
             log.info("drained")
 
