@@ -58,19 +58,12 @@ class Writer:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        metadata = layout.metadata
-        self._schema, self._spec = metadata.schema(), metadata.spec()
-        self._fields = [
-            (field, self._schema.find_field(field.source_id), self._schema.find_field(field.source_id).name)
-            for field in self._spec.fields
-        ]
+        self._schema, self._spec = layout.metadata.schema(), layout.metadata.spec()
         self._file_schema = self._schema.select(*CANDLE.names)
-        self._transforms = [
-            (name, field.transform.pyarrow_transform(source.field_type)) for field, source, name in self._fields
-        ]
+        sources = [(field.transform, self._schema.find_field(field.source_id)) for field in self._spec.fields]
+        self._transforms = [(source.name, how.pyarrow_transform(source.field_type)) for how, source in sources]
         self._ends_tell = all(
-            name in _CONSTANT or (name == "open_time" and field.transform.preserves_order)
-            for field, _, name in self._fields
+            source.name in _CONSTANT or (source.name == "open_time" and how.preserves_order) for how, source in sources
         )
         self._pages: dict[Key, list[pa.RecordBatch]] = {}
         self._rows = 0
@@ -95,7 +88,7 @@ class Writer:
 
     def _task(self, key: Key, parts: list[pa.RecordBatch]) -> WriteTask:
         parts.sort(key=lambda part: tuple(part.column(name)[0].as_py() for name in KEY))
-        values = [PartitionFieldValue(field, value) for (field, _, _), value in zip(self._fields, key, strict=True)]
+        values = [PartitionFieldValue(field, value) for field, value in zip(self._spec.fields, key, strict=True)]
         return WriteTask(
             write_uuid=self._id,
             task_id=next(self._numbers),
