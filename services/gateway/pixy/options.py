@@ -61,10 +61,15 @@ def producer_options(config: ClusterConfig) -> dict[str, Any]:
 
 
 def _delivery(rules: ProduceConfig) -> dict[str, Any]:
-    if rules.acks == "all":
-        return {"enable.idempotence": True, "acks": "all"}
-    # Without sequence numbers a batch that is sent again could land behind the next one.
-    return {"enable.idempotence": False, "acks": _ACKS[rules.acks], "max.in.flight.requests.per.connection": 1}
+    # One batch on the way at a time. Without sequence numbers one that is sent again could land behind the next. With
+    # them the same would lose it: Kafka takes any sequence number as a producer's first in a partition, so when a
+    # partition refuses a producer's first batch, as one just made does for a moment, it takes the second, and
+    # librdkafka reads that as an ack of both (docs/decisions/0013).
+    return {
+        "enable.idempotence": rules.acks == "all",
+        "acks": _ACKS[rules.acks],
+        "max.in.flight.requests.per.connection": 1,
+    }
 
 
 def consumer_options(config: ClusterConfig) -> dict[str, Any]:

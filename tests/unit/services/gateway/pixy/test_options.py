@@ -22,7 +22,7 @@ def consuming(**rules: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("rules", "options"),
     [
-        ({"acks": "all"}, {"enable.idempotence": True, "acks": "all"}),
+        ({"acks": "all"}, {"enable.idempotence": True, "acks": "all", "max.in.flight.requests.per.connection": 1}),
         ({"acks": "leader"}, {"enable.idempotence": False, "acks": "1", "max.in.flight.requests.per.connection": 1}),
         ({"acks": "none"}, {"enable.idempotence": False, "acks": "0", "max.in.flight.requests.per.connection": 1}),
         ({"partitioner": "hash"}, {"partitioner": "fnv1a_random", "sticky.partitioning.linger.ms": 0}),
