@@ -20,7 +20,7 @@ def production_jars() -> Path:
     return jars.fetch("production", java.ensure_java, print)
 
 
-@pytest.mark.smoke
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_a_suite_on_postgresql_s3_and_a_kafka_of_the_sites(
     tmp_path: Path, kafka: str, monkeypatch: pytest.MonkeyPatch
