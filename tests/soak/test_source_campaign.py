@@ -46,7 +46,8 @@ def test_nothing_that_dies_between_kafka_and_iceberg_loses_or_doubles_a_row(
     random.shuffle(turns)
     try:
         with Rig(broker, tmp_path, maintenance_seconds=5.0) as rig:
-            for case in turns:
+            for number, case in enumerate(turns, 1):
+                print(f"{number} of {len(turns)}: {case.name}", flush=True)
                 case.go(rig)
     finally:
         say(
