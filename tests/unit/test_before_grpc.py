@@ -6,5 +6,5 @@ from grpc._cython import cygrpc  # type: ignore[attr-defined]
 
 
 def test_grpc_does_not_prepare_for_forks() -> None:
-    """Where it does, about one in thirty children forked while gRPC was busy died; Spark's JVM is such a child."""
+    """Where it does, some children forked while gRPC is busy die; Spark's JVM is such a child."""
     assert not cygrpc.is_fork_support_enabled()
