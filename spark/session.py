@@ -60,6 +60,7 @@ def session_conf(settings: SparkSettings, scratch: str, java_options: Sequence[s
         conf |= {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
+            "spark.python.daemon.module": "spark.worker_daemon",
         }
     return conf
 

@@ -119,6 +119,8 @@ def java_command(java: Java, jars: Path, main: str, arguments: Sequence[str], *,
         str(java.executable),
         "-Xms64m",
         f"-Xmx{heap_mb}m",
+        # Java's second compiler took half of a backfill's CPU time in the broker and gave nothing back within minutes.
+        "-XX:TieredStopAtLevel=1",
         # Out of memory, a broker limps on for long; dead, it is restarted.
         "-XX:+ExitOnOutOfMemoryError",
         "-Djava.awt.headless=true",

@@ -11,6 +11,9 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from services.common.errors import InvalidRequest
 from services.common.market import TimeRange
@@ -24,6 +27,17 @@ MOST_CANDLES = 1_000
 KIND, TICKER, PERIOD, JOB, PAGE = "dx-kind", "dx-ticker", "dx-period-s", "dx-job", "dx-page"
 START, END, EMPTY, FETCHED, TRACE = "dx-start-ns", "dx-end-ns", "dx-empty", "dx-fetched-ns", "dx-trace"
 
+_VARINT_BYTES = 9
+_PLAIN_TIMES_NS = range(1 << 56, 1 << 63)
+"""Open times, from April 1972 on, whose varint takes so many bytes."""
+_VALUES = ("open", "high", "low", "close", "volume")
+_fields = ohlcv_pb2.OHLCV.DESCRIPTOR.fields_by_name
+_TAGS = {name: _fields[name].number << 3 | (0 if name == "open_time" else 1) for name in ("open_time", *_VALUES)}
+_ROW = np.dtype([
+    ("open_time_tag", "u1"), ("open_time", "u1", _VARINT_BYTES),
+    *(part for name in _VALUES for part in ((f"{name}_tag", "u1"), (name, "<f8"))),
+])  # fmt: skip
+
 
 class Kind(StrEnum):
     """What a record is."""
@@ -32,9 +46,8 @@ class Kind(StrEnum):
     FINAL = "final"
 
 
-@dataclass(frozen=True, slots=True)
-class Candle:
-    """One OHLCV candle; floats as the exchange gave them."""
+class Candle(NamedTuple):
+    """One OHLCV candle; floats as the exchange gave them. A tuple, since candles are made by the million."""
 
     open_ns: int
     open: float
@@ -121,7 +134,7 @@ def page_value(request_id: str, candles: Sequence[Candle]) -> bytes:
     return pb.DataResponse(
         request_id=request_id,
         status=pb.DataResponse.OK,
-        ohlc_data=[encode_candle(c) for c in candles],
+        ohlc_data=encode_candles(candles),
         total_records=len(candles),
     ).SerializeToString(deterministic=True)
 
@@ -144,3 +157,24 @@ def encode_candle(candle: Candle) -> bytes:
         open_time=candle.open_ns, open=candle.open, high=candle.high, low=candle.low, close=candle.close,
         volume=candle.volume, quote_volume=candle.quote_volume, trade_count=candle.trade_count,
     ).SerializeToString(deterministic=True)  # fmt: skip
+
+
+def encode_candles(candles: Sequence[Candle]) -> list[bytes]:
+    """Elements of ohlc_data.
+
+    Candles as exchanges give them, without optional values, are put together by columns, in a tenth of the time. Such a
+    message spells out zeros, which the plain encoder leaves out; both read the same.
+    """
+    if not all(c.open_ns in _PLAIN_TIMES_NS and c.quote_volume is None and c.trade_count is None for c in candles):
+        return [encode_candle(c) for c in candles]
+    rows = np.zeros(len(candles), _ROW)
+    opens: Any = np.array([c.open_ns for c in candles], np.uint64)
+    shifts = np.arange(0, 7 * _VARINT_BYTES, 7, dtype=np.uint64)
+    rows["open_time"] = (opens[:, None] >> shifts) & 0x7F | 0x80
+    rows["open_time"][:, -1] &= 0x7F
+    for name, tag in _TAGS.items():
+        rows[f"{name}_tag"] = tag
+    for place, name in enumerate(_VALUES, 1):
+        rows[name] = [c[place] for c in candles]
+    data, size = rows.tobytes(), _ROW.itemsize
+    return [data[start : start + size] for start in range(0, len(data), size)]

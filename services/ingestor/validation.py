@@ -6,12 +6,19 @@ ccxt turns text, HTML and cut JSON into rows of garbage without an error, so not
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
+
+import numpy as np
 
 from services.common.market import TimeRange, is_on_grid, iso
 from services.common.page import Candle
 
 MS_NS = 1_000_000
+_COLUMNS = 6
+_DAY_SECONDS = 86_400
+_EXACT_MS = 2**43
+"""Milliseconds below this are whole floats, and nanoseconds that fit 64 bits."""
 _MOST = 1e300
 """Larger values are no prices; below it an int is a finite float."""
 
@@ -41,6 +48,8 @@ def read_candles(rows: Any, window: TimeRange, period_seconds: int) -> list[Cand
     """
     if not isinstance(rows, Sequence) or isinstance(rows, (str, bytes)):
         raise BadAnswer(f"the answer is a {type(rows).__name__}, not a list of candles")
+    if (sound := _all_sound(rows, window, period_seconds)) is not None:
+        return sound
     candles: list[Candle] = []
     invalid: BadAnswer | None = None
     last_ns = -1
@@ -64,6 +73,34 @@ def read_candles(rows: Any, window: TimeRange, period_seconds: int) -> list[Cand
     if invalid is not None:  # only now: a fault of the whole answer counts for more than one of a candle
         raise invalid
     return candles
+
+
+def _all_sound(rows: Sequence[Any], window: TimeRange, period_seconds: int) -> list[Candle] | None:
+    """The candles of rows without any fault, checked by columns; None where a closer look is needed."""
+    if period_seconds > _DAY_SECONDS or not all(type(row) is list and len(row) == _COLUMNS for row in rows):
+        return None
+    if not rows or not set(map(type, chain.from_iterable(rows))) <= {int, float}:
+        return None
+    try:
+        table = np.array(rows, np.float64)
+    except OverflowError:
+        return None
+    times_ms, opened, high, low, close, volume = table.T
+    if not (np.abs(table) <= _MOST).all() or not (times_ms < _EXACT_MS).all():  # NaN is not <= anything
+        return None
+    whole_ms = times_ms.astype(np.int64)
+    first_ms, step_ms = -(-window.start_ns // MS_NS), period_seconds * 1_000
+    good = (
+        (whole_ms == times_ms).all()
+        and whole_ms[0] >= first_ms
+        and whole_ms[-1] * MS_NS < window.end_ns
+        and (whole_ms % step_ms == 0).all()
+        and (np.diff(whole_ms) > 0).all()
+        and (low <= np.minimum(opened, close)).all()
+        and (high >= np.maximum(opened, close)).all()
+        and (volume >= 0).all()
+    )
+    return list(map(Candle, (whole_ms * MS_NS).tolist(), *(c.tolist() for c in table.T[1:]))) if good else None
 
 
 def _open_time(row: Any) -> int:

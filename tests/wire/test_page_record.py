@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from services.common.errors import InvalidRequest
 from services.common.market import TimeRange
-from services.common.page import OHLC_TOPIC, Candle, Control, Kind, final_value, page_value
+from services.common.page import (
+    OHLC_TOPIC,
+    Candle,
+    Control,
+    Kind,
+    encode_candle,
+    encode_candles,
+    final_value,
+    page_value,
+)
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
+from services.gen.dexorder.market.v1 import ohlcv_pb2
 
 CANDLES = [
     Candle(1_700_000_040_000_000_000, 42000.5, 42010.25, 41990.0, 42001.0, 1.5),
@@ -95,3 +107,24 @@ def test_final_value(
 def test_headers_in_their_order() -> None:
     assert list(CONTROL.headers().items()) == list(HEADERS.items())
     assert Control.parse(HEADERS) == CONTROL
+
+
+@given(
+    st.lists(
+        st.builds(
+            Candle,
+            st.integers(1 << 56, (1 << 63) - 1) | st.integers(0, (1 << 64) - 1),
+            *[st.floats(allow_nan=False)] * 5,
+            st.none() | st.floats(allow_nan=False),
+            st.none() | st.integers(0, (1 << 64) - 1),
+        ),
+        max_size=4,
+    ),
+    st.booleans(),
+)
+def test_candles_encoded_by_columns_read_as_those_encoded_one_by_one(candles: list[Candle], plain: bool) -> None:
+    if plain:
+        candles = [c._replace(open_ns=c.open_ns % (1 << 56) + (1 << 56)) for c in candles]
+        candles = [c._replace(quote_volume=None, trade_count=None) for c in candles]
+    read = [ohlcv_pb2.OHLCV.FromString(data) for data in encode_candles(candles)]
+    assert read == [ohlcv_pb2.OHLCV.FromString(encode_candle(c)) for c in candles]

@@ -1,4 +1,3 @@
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -66,16 +65,16 @@ BAD_PAGES: list[tuple[str, Any]] = [
     ("outside the span", [candle(0), candle(1), candle(3)]),
     ("not after", [candle(0), candle(0), candle(2)]),
     ("not after", [candle(1), candle(0), candle(2)]),
-    ("off the grid", [candle(0), replace(candle(1), open_ns=candle(1).open_ns + SECOND_NS), candle(2)]),
+    ("off the grid", [candle(0), candle(1)._replace(open_ns=candle(1).open_ns + SECOND_NS), candle(2)]),
     ("neither a candle nor", [candle(0), candle(2)]),
-    ("open or close beyond", [candle(0), replace(candle(1), low=100.5), candle(2)]),
-    ("open or close beyond", [candle(0), replace(candle(1), high=100.5), candle(2)]),
-    ("volume below 0", [candle(0), replace(candle(1), volume=-1.0), candle(2)]),
-    ("high that is no number", [candle(0), replace(candle(1), high=float("nan")), candle(2)]),
-    ("close that is no number", [candle(0), replace(candle(1), close=float("inf")), candle(2)]),
-    ("quote_volume", [candle(0), replace(candle(1), quote_volume=-2.0), candle(2)]),
-    ("trade_count", [candle(0), replace(candle(1), trade_count=2**63), candle(2)]),
-    ("outside the span", [candle(0), candle(1), replace(candle(2), open_ns=2**64 - 1)]),
+    ("open or close beyond", [candle(0), candle(1)._replace(low=100.5), candle(2)]),
+    ("open or close beyond", [candle(0), candle(1)._replace(high=100.5), candle(2)]),
+    ("volume below 0", [candle(0), candle(1)._replace(volume=-1.0), candle(2)]),
+    ("high that is no number", [candle(0), candle(1)._replace(high=float("nan")), candle(2)]),
+    ("close that is no number", [candle(0), candle(1)._replace(close=float("inf")), candle(2)]),
+    ("quote_volume", [candle(0), candle(1)._replace(quote_volume=-2.0), candle(2)]),
+    ("trade_count", [candle(0), candle(1)._replace(trade_count=2**63), candle(2)]),
+    ("outside the span", [candle(0), candle(1), candle(2)._replace(open_ns=2**64 - 1)]),
 ]
 
 

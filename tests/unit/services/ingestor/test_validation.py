@@ -123,3 +123,31 @@ def test_whatever_comes_is_either_sound_candles_or_a_bad_answer(rows: Any) -> No
         assert all(math.isfinite(v) for v in (c.open, c.high, c.low, c.close, c.volume))
         assert c.low <= min(c.open, c.close) <= max(c.open, c.close) <= c.high
         assert c.volume >= 0
+
+
+VALUES = st.one_of(
+    st.integers(-2, 5), st.floats(-1, 5), st.sampled_from([None, "1", True, math.nan, math.inf, 10**400])
+)
+NEARLY_SOUND = st.lists(
+    st.builds(
+        lambda minute, values: [T + minute * 60_000, *values],
+        st.integers(0, 10),
+        st.one_of(st.just([2.0, 4, 1.0, 3.0, 0]), st.lists(VALUES, min_size=5, max_size=5)),
+    ),
+    max_size=4,
+)
+
+
+@settings(max_examples=300)
+@given(NEARLY_SOUND, st.booleans())
+def test_columns_and_rows_are_read_alike(rows: list[list[Any]], in_order: bool) -> None:
+    rows = sorted(rows, key=lambda r: r[0]) if in_order else rows
+
+    def outcome(rows: Any) -> Any:
+        try:
+            return read_candles(rows, WINDOW, 60)
+        except BadAnswer as error:
+            return error.kind, error.open_ns
+
+    # tuples are always read row by row
+    assert outcome(rows) == outcome([tuple(r) for r in rows])
