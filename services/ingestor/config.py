@@ -76,11 +76,11 @@ class IngestorSettings(ServiceSettings):
     longest_ban_seconds: float = Field(default=600.0, ge=0)
     """A ban that ends later than this many seconds from now ends the job with an error."""
 
-    hole_answers: int = Field(default=3, ge=2)
-    """Agreeing answers that prove a span empty when no known candles stand on both sides of it."""
+    hole_answers: int = Field(default=8, ge=2)
+    """Agreeing answers, at least, that prove a span empty when no known candles stand on both sides of it."""
     hole_spacing_seconds: float = Field(default=0.2, ge=0)
     """Time between two such answers, in seconds."""
-    evidence_asks: int = Field(default=24, ge=1)
+    evidence_asks: int = Field(default=100, ge=1)
     """Most questions about one page before its unverified part is given up as missing."""
     close_wait_seconds: float = Field(default=10.0, ge=0)
     """Wait at most this long, in seconds, for a range's last candle to close."""

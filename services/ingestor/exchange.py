@@ -32,6 +32,7 @@ from services.ingestor.failures import (
 from services.ingestor.gate import Gate
 from services.ingestor.metrics import IngestorMetrics
 from services.ingestor.paging import NO_HISTORY, call_limits
+from services.ingestor.rates import Rates
 from services.ingestor.validation import MS_NS, BadAnswer, read_candles
 
 log = structlog.get_logger(__name__)
@@ -73,6 +74,7 @@ class Venue:
         self._markets_lock = asyncio.Lock()
         client = self.build()
         self.limits = call_limits(exchange.ccxt, client.features)
+        self.rates = Rates()
         self._budget = open_budget(
             settings.budget_dir, exchange.ccxt, _host(client), _rate(exchange, client), now_ns=clock.monotonic_ns()
         )

@@ -10,10 +10,10 @@ import structlog
 from services.common.market import (
     SECOND_NS,
     TimeRange,
+    count_periods,
     floor_to_grid,
     intersect,
     next_open,
-    split_by_periods,
     subtract,
 )
 from services.common.page import Candle
@@ -21,7 +21,7 @@ from services.ingestor.evidence import Ask, Evidence
 from services.ingestor.exchange import Session, Venue
 from services.ingestor.failures import ExchangeFailure, ImpossibleCandle
 from services.ingestor.intake import Job
-from services.ingestor.paging import plan_pages
+from services.ingestor.paging import page_periods, plan_pages
 
 log = structlog.get_logger(__name__)
 _MOST_IMPOSSIBLE = 16
@@ -78,12 +78,17 @@ class Fetcher:
             return [Missing(span, str(error))]
         closed = TimeRange(span.start_ns, max(span.start_ns, min(span.end_ns, closed_end_ns)))
         evidence = Evidence(
+            closed,
             self._job.period_seconds,
             self._venue.limits,
+            self._venue.rates,
             closed_end_ns=closed_end_ns,
             hole_answers=self._venue.settings.hole_answers,
         )
-        await self._fetch(closed, evidence, put)
+        try:
+            await self._fetch(closed, evidence, put)
+        finally:
+            evidence.close()
         if closed.end_ns < span.end_ns and not self._enough():
             self._missing.append(Missing(TimeRange(closed.end_ns, span.end_ns), "not closed yet"))
         return sorted(self._missing, key=lambda m: m.span)
@@ -100,7 +105,8 @@ class Fetcher:
         return floor_to_grid(max(0, now_ns), job.period_seconds)
 
     async def _fetch(self, span: TimeRange, evidence: Evidence, put: Put) -> None:
-        todo = plan_pages(span, self._job.period_seconds, self._venue.settings.page_candles)
+        periods = page_periods(self._venue.settings.page_candles, self._venue.limits)
+        todo = plan_pages(span, self._job.period_seconds, periods)
         impossible = 0
         while todo and not self._enough():
             page = todo[0]
@@ -134,13 +140,19 @@ class Fetcher:
             _Unproven: The answers do not come to agree.
         """
         settings, name = self._venue.settings, self._venue.name
-        chunks = len(split_by_periods(page, self._job.period_seconds, self._venue.limits.candles))
+        chunks = count_periods(page, self._job.period_seconds) // self._venue.limits.candles + 1
         asks, reason = 0, f"{name}'s answers do not agree on which candles exist"
         while ask := evidence.next_ask(page):
             asks += 1
             if asks > settings.evidence_asks + chunks or not ask.window:
                 raise _Unproven(evidence.unproven(page) or [page], reason)
-            candles, fetched_ns = await self._ask(ask)
+            try:
+                candles, fetched_ns = await self._ask(ask)
+            except ExchangeFailure as error:
+                if isinstance(error, ImpossibleCandle) or not ask.ahead:
+                    raise
+                evidence.look_no_further()
+                continue
             contradiction = evidence.add(ask.window, candles, fetched_ns=fetched_ns)
             if contradiction:
                 self._venue.metrics.contradictions.labels(name).inc()

@@ -17,10 +17,12 @@ class CallLimits:
         candles: Most candles.
         wide: The window may span more periods than that; the exchange then returns the oldest ``candles`` of it. Only
             for exchanges known to do so: one that returns the newest, or cuts the window, would make holes look empty.
+        names_symbol: Its answers say whose candles they are, and that is checked.
     """
 
     candles: int
     wide: bool = False
+    names_symbol: bool = False
 
 
 KNOWN_LIMITS: dict[str, CallLimits] = {
@@ -43,6 +45,17 @@ def call_limits(ccxt_id: str, features: Mapping[str, Any] | None) -> CallLimits:
     spot = (features or {}).get("spot") or {}
     limit = (spot.get("fetchOHLCV") or {}).get("limit")
     return CallLimits(min(limit, 1_000) if isinstance(limit, int) and limit > 0 else UNKNOWN_LIMIT)
+
+
+def link_periods(candles: int) -> int:
+    """Periods by which a question reaches back to known candles, of calls that return so many."""
+    return min(4, max(1, candles // 50))
+
+
+def page_periods(most: int, limits: CallLimits) -> int:
+    """Periods of a page, at most ``most``: as many calls as go into one, each less its link."""
+    call = max(1, limits.candles - link_periods(limits.candles))
+    return most // call * call or most
 
 
 def plan_pages(

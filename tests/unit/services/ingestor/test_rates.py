@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.ingestor.rates import ODDS, Rate, Rates, agreeing, lead
+
+
+@pytest.mark.parametrize(("rate", "answers", "ahead"), [(0.0005, 2, 2), (0.01, 3, 4), (0.05, 5, 5), (0.2, 9, 10)])
+def test_answers_that_must_agree(rate: float, answers: int, ahead: int) -> None:
+    assert (agreeing(rate), lead(rate)) == (answers, ahead)
+
+
+@given(st.floats(1e-4, 0.45))
+def test_they_are_the_fewest_that_keep_the_odds(rate: float) -> None:
+    for count, share in ((agreeing(rate), rate), (lead(rate), rate / (1 - rate))):
+        assert share**count <= ODDS * (1 + 1e-6)
+        assert count == 2 or share ** (count - 1) > ODDS * (1 - 1e-6)
+
+
+def test_half_untrue_is_no_majority() -> None:
+    assert agreeing(0.5) == 20
+    assert lead(0.5) > 300
+
+
+def test_rate_begins_at_one_in_twenty_and_follows_what_is_seen() -> None:
+    rate = Rate()
+    assert rate.value == 0.05
+    rate.note(true=980)
+    assert rate.value == pytest.approx(0.001)
+    rate.note(true=800, untrue=200)
+    assert rate.value == pytest.approx(0.1, rel=0.05)
+    for _ in range(10):
+        rate.note(true=1_000)
+    assert rate.value < 0.01, "old answers count less and less"
+
+
+def test_kinds_are_counted_apart() -> None:
+    rates = Rates()
+    rates.incomplete.note(true=500, untrue=500)
+    assert (rates.agreeing(), rates.lead()) == (20, 5)
