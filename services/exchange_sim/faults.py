@@ -35,7 +35,7 @@ BODIES: dict[str, tuple[str, str]] = {
     "null": ("application/json", "null"),
     "empty": ("application/json", "[]"),
 }
-"""Kinds that answer 200 with something else: content type, body; ``slow_down`` and ``unavailable`` are the dialects'."""
+"""Kinds that answer 200 with something else: content type, body; dialects word ``slow_down`` and ``unavailable``."""
 SILENCES = ("hang", "drip", "stall", "reset")
 """Kinds that never give a whole answer: no byte; the answer byte by byte; half of it; a connection reset at once."""
 BANS = ("http_429", "http_418")

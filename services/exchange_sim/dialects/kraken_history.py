@@ -43,7 +43,7 @@ def ohlc(query: Query, venue: Venue, now_ns: int) -> Answer:
     running_s = period.open_s(period.index(now_ns // _NS))
     newest = _candles(source, period, CandleQuery(None, None, MAX_CANDLES + 1), now_ns)
     finished = [row for row in newest if row[0] < running_s][-MAX_CANDLES:]
-    last = finished[-1][0] if finished else 0
+    asked = 0 if since is None else since // _NS
     rows = [row for row in finished if since is None or row[0] * _NS > since]
     rows += [row for row in newest if row[0] >= running_s]
     asked_ns = since + 1 if since is not None else rows[0][0] * _NS if rows else now_ns
@@ -58,7 +58,7 @@ def ohlc(query: Query, venue: Venue, now_ns: int) -> Answer:
 
     history = History(
         *(rows, _OHLC, (asked_ns, now_ns)),
-        *(_wrap(pair, last), _wrap(pair, 0 if since is None else since // _NS)([])),
+        *(_wrap(pair, finished[-1][0] if finished else asked), _wrap(pair, asked)([])),
         *(earlier, half, running_s),
     )
     return _answer(history)
@@ -83,22 +83,22 @@ def trades(query: Query, venue: Venue, now_ns: int) -> Answer:
     count = min(integer(query, "count", MAX_TRADES), MAX_TRADES)
     if count < 1:
         raise KrakenError("EGeneral:Invalid arguments:count")
-    source, nothing = pair.source, _wrap(pair, str(now_ns if since is None else since))([])
+    source, asked = pair.source, str(now_ns if since is None else since)
     if not isinstance(source, SyntheticMarket):  # recordings hold candles only
-        return Answer(nothing, weight=0)
+        return Answer(_wrap(pair, asked)([]), weight=0)
     stop_id = source.first_trade_at(now_ns // _MS, now_ns=now_ns)
     first_id = max(0, stop_id - count) if since is None else _first_after(source, since, now_ns)
     rows, times_ns = _trade_rows(source, first_id, min(count, stop_id - first_id), now_ns)
     full = bool(rows) and rows[-1][6] < stop_id - 1
     start_ns = since + 1 if since is not None else times_ns[0] if rows else now_ns
-    last = str(times_ns[-1]) if rows else ""
+    wrap = _wrap(pair, str(times_ns[-1]) if rows else asked)
 
     def earlier(size: int) -> Rows:
         from_id = max(0, first_id - size)
         return _trade_rows(source, from_id, first_id - from_id, now_ns)[0]
 
     window_ns = (start_ns, times_ns[-1] + 1 if full else now_ns)
-    return _answer(History(rows, _TRADE, window_ns, _wrap(pair, last), nothing, earlier))
+    return _answer(History(rows, _TRADE, window_ns, wrap, _wrap(pair, asked)([]), earlier))
 
 
 def _first_after(source: SyntheticMarket, since_ns: int, now_ns: int) -> int:
@@ -128,4 +128,4 @@ def _wrap(pair: Pair, last: int | str) -> Callable[[Rows], Any]:
 
 
 def _answer(history: History) -> Answer:
-    return Answer(history.wrap(history.rows) if history.rows else history.nothing, weight=0, history=history)
+    return Answer(history.wrap(history.rows), weight=0, history=history)
