@@ -17,6 +17,10 @@ class Instrument:
         lot_decimals: Decimals of the lot size; None for recorded data.
         active: False lists the market as halted (``BREAK``); its history stays readable.
         listed_s: First second with data, midnight UTC.
+        delisted_s: First second without data any more, midnight UTC; None for a market that goes on.
+        outage_s: First second of a hole in the data and the first one after it, both midnight UTC.
+        busy_minutes: Minutes of each hour that have trades; the others have no candle.
+        busy_seconds: Seconds of each such minute that have trades.
         price: Price on the reference day (see `market`).
         daily_volatility: Standard deviation of a day's logarithmic return.
         daily_turnover: Typical quote units traded a day.
@@ -31,6 +35,10 @@ class Instrument:
     price: float = 1.0
     daily_volatility: float = 0.03
     daily_turnover: float = 1e8
+    delisted_s: int | None = None
+    outage_s: tuple[int, int] | None = None
+    busy_minutes: int = 60
+    busy_seconds: int = 60
 
     @property
     def id(self) -> str:
@@ -41,6 +49,10 @@ class Instrument:
     def symbol(self) -> str:
         """The unified name, ``BTC/USDT``."""
         return f"{self.base}/{self.quote}"
+
+    def is_active(self, now_s: int) -> bool:
+        """Whether it is traded at a time, seconds since the epoch."""
+        return self.active and (self.delisted_s is None or now_s < self.delisted_s)
 
 
 def _day(text: str) -> int:
@@ -81,5 +93,24 @@ def _read(rows: tuple[tuple[str, str, int, int, str, float, float, float], ...],
     ]
 
 
-INSTRUMENTS = (*_read(_COLUMNS, active=True), *_read(_HALTED, active=False))
+_ODD = (
+    # quiet: 18 minutes of each hour without a trade
+    Instrument("XMR", "USD", 2, 5, True, _day("2019-01-01"), 160, 0.04, 2e6, busy_minutes=42, busy_seconds=3),
+    # down for three days
+    Instrument(
+        *("ZEC", "USD", 2, 5, True, _day("2019-01-01"), 28, 0.05, 2e6),
+        outage_s=(_day("2022-03-10"), _day("2022-03-13")),
+    ),
+    # gone
+    Instrument("OMG", "USD", 4, 3, True, _day("2019-01-01"), 0.7, 0.05, 2e6, delisted_s=_day("2023-06-15")),
+    # names: a coin that Kraken calls otherwise, and a dot
+    Instrument("DOGE", "USD", 5, 0, True, _day("2019-07-05"), 0.09, 0.05, 2e7, busy_seconds=10),
+    Instrument("ETH2.S", "ETH", 5, 5, True, _day("2021-01-01"), 0.98, 0.004, 1e3, busy_minutes=12, busy_seconds=1),
+)
+
+INSTRUMENTS = (*_read(_COLUMNS, active=True), *_read(_HALTED, active=False), *_ODD)
 """The synthetic markets; recorded files replace or extend them (see `venue`)."""
+DARK_POOLS = (
+    Instrument("BTC", "USD", 2, 5, True, _day("2019-01-01"), 44_000, 0.03, 1e6, busy_minutes=5, busy_seconds=1),
+)
+"""Second markets under the name of one above, with trades of their own; only some dialects list them."""

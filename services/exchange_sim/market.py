@@ -6,6 +6,9 @@ second into 4 trades; each split fills its parent exactly: prices chain from the
 touches the parent's high and one its low, and volumes add up. Any range of any period therefore costs only its own
 length, and sums of fine candles equal coarse ones to the last tick and lot.
 
+A quiet market splits its hours into fewer minutes and its minutes into fewer seconds, drawn anew for each; an outage
+leaves out days. Both by fixed numbers, so that the trades of any moment are still had without counting from the first.
+
 Below the day everything is integer arithmetic or single correctly rounded operations on rows that do not know each
 other, so how a range is sliced cannot change it.
 """
@@ -27,6 +30,7 @@ Hashes = NDArray[np.uint64]
 
 TRADES_A_SECOND = 4
 _STEPS_S = (DAY, HOUR, MINUTE, 1)
+_NEVER_S = 1 << 60
 _REFERENCE_DAY = 19_723
 """2024-01-01, the day `Instrument.price` speaks of."""
 _CHUNK_DAYS = 1024
@@ -51,8 +55,17 @@ class Trades:
         return len(self.id)
 
 
+def usual_trades(instrument: Instrument, lengths_s: Ints) -> Ints:
+    """How many trades whole candles of these lengths hold, where the market is quiet on average; 0 for recordings."""
+    if instrument.price_decimals is None:
+        return np.zeros_like(lengths_s)
+    seconds, minutes = instrument.busy_seconds / 60, instrument.busy_minutes / 60
+    share = np.where(lengths_s < MINUTE, 1.0, np.where(lengths_s < HOUR, seconds, seconds * minutes))
+    return np.rint(lengths_s * share).astype(np.int64) * TRADES_A_SECOND
+
+
 class SyntheticMarket:
-    """Candles and trades of one instrument, from its listing to any now."""
+    """Candles and trades of one instrument, from its listing to its delisting or any now."""
 
     def __init__(self, instrument: Instrument, *, seed: int) -> None:
         if instrument.price_decimals is None or instrument.lot_decimals is None:
@@ -62,6 +75,10 @@ class SyntheticMarket:
         self._lot = 10**instrument.lot_decimals
         digest = hashlib.blake2b(f"{seed}/{instrument.symbol}".encode(), digest_size=8).digest()
         self._key = int.from_bytes(digest, "big")
+        self._end_s = _NEVER_S if instrument.delisted_s is None else instrument.delisted_s
+        self._outage_s = instrument.outage_s or (_NEVER_S, _NEVER_S)
+        self._children = {HOUR: (24, 24), MINUTE: (60, instrument.busy_minutes), 1: (60, instrument.busy_seconds)}
+        self._minute_trades = instrument.busy_seconds * TRADES_A_SECOND
         self._chunks: dict[int, Candles] = {}
         self._reference = float(self._walk(np.array([_REFERENCE_DAY]))[0])
 
@@ -74,26 +91,42 @@ class SyntheticMarket:
         end_ms = now_s * 1000 if query.end_ms is None else min(query.end_ms, now_s * 1000)
         if now_s < self.instrument.listed_s or end_ms < 0 or (start_ms is not None and start_ms > end_ms):
             return self._units(self._rows(0, 0, 0))
-        low = first = period.index(self.instrument.listed_s)
-        high = period.index(end_ms // 1000)
+        low = period.index(self.instrument.listed_s)
+        high = period.index(min(end_ms // 1000, self._end_s - 1))
         if start_ms is None:
-            low = max(first, high - query.limit + 1)
-        else:
-            low = max(first, period.first_index(start_ms))
-            high = min(high, low + query.limit - 1)
-        if high < low:
-            return self._units(self._rows(0, 0, 0))
-        start_s = max(period.open_s(low), self.instrument.listed_s)
-        level = next(level for level, step in enumerate(_STEPS_S) if (period.step_s or DAY) % step == 0)
-        return self._units(aggregate(self._until(level, start_s, period.open_s(high + 1), now_s + 1), period))
+            return self._units(self._newest(period, low, high, query.limit, now_s))
+        return self._units(self._oldest(period, max(low, period.first_index(start_ms)), high, query.limit, now_s))
 
     def newest_s(self, *, now_ns: int) -> int:
         """See `Source.newest_s`."""
-        return now_ns // 1_000_000_000
+        return min(now_ns // 1_000_000_000, self._end_s)
+
+    def _oldest(self, period: Period, low: int, high: int, limit: int, now_s: int) -> Candles:
+        """The first ``limit`` candles with indexes in [low, high]; looks further where there are holes."""
+        parts, count, width = [self._rows(0, 0, 0)], 0, limit
+        while count < limit and low <= high:
+            parts.append(self._span(period, low, min(high, low + width - 1), now_s)[: limit - count])
+            count, low, width = count + len(parts[-1]), low + width, 2 * width
+        return concat(parts)
+
+    def _newest(self, period: Period, low: int, high: int, limit: int, now_s: int) -> Candles:
+        """The last ``limit`` candles with indexes in [low, high]; looks further where there are holes."""
+        parts, count, width = [self._rows(0, 0, 0)], 0, limit
+        while count < limit and low <= high:
+            rows = self._span(period, max(low, high - width + 1), high, now_s)
+            parts.append(rows[max(0, len(rows) - (limit - count)) :])
+            count, high, width = count + len(parts[-1]), high - width, 2 * width
+        return concat(parts[::-1])
+
+    def _span(self, period: Period, low: int, high: int, now_s: int) -> Candles:
+        """The candles with indexes in [low, high]."""
+        start_s = max(period.open_s(low), self.instrument.listed_s)
+        level = next(level for level, step in enumerate(_STEPS_S) if (period.step_s or DAY) % step == 0)
+        return aggregate(self._until(level, start_s, period.open_s(high + 1), now_s + 1), period)
 
     def _until(self, level: int, start_s: int, end_s: int, stop_s: int) -> Candles:
         """Rows of a level over [start_s, end_s), the part after the last whole row before ``stop_s`` in finer rows."""
-        parts = []
+        parts = [self._rows(0, 0, 0)]
         for finer in range(level, len(_STEPS_S)):
             step = _STEPS_S[finer]
             cut_s = min(end_s, stop_s // step * step)
@@ -110,8 +143,9 @@ class SyntheticMarket:
         above = _STEPS_S[level - 1]
         from_s = start_s // above * above
         parents = self._rows(level - 1, from_s, -(-end_s // above) * above)
-        children = self._split(parents, step, above // step)
-        return children[(start_s - from_s) // step : (end_s - from_s) // step]
+        children = self._split(parents, step)
+        low, high = np.searchsorted(children.open_s, (start_s, end_s))
+        return children[int(low) : int(high)]
 
     def _units(self, rows: Candles) -> Candles:
         o, h, low, c = (column / self._tick for column in (rows.open, rows.high, rows.low, rows.close))
@@ -120,17 +154,18 @@ class SyntheticMarket:
     # Days
 
     def _days(self, first: int, end: int) -> Candles:
-        """Whole days [first, end); drawn in fixed chunks, which are kept."""
+        """Whole days [first, end) that have data; drawn in fixed chunks, which are kept."""
         parts = []
         for number in range(first // _CHUNK_DAYS, max(first, end - 1) // _CHUNK_DAYS + 1):
             chunk = self._chunks.get(number)
             if chunk is None:
                 chunk = self._chunks[number] = self._draw_days(number * _CHUNK_DAYS)
-            origin = number * _CHUNK_DAYS
-            parts.append(chunk[max(first - origin, 0) : max(min(end - origin, _CHUNK_DAYS), 0)])
+            low, high = np.searchsorted(chunk.open_s, (first * DAY, end * DAY))
+            parts.append(chunk[int(low) : int(high)])
         return concat(parts)
 
     def _draw_days(self, first: int) -> Candles:
+        """The days of one chunk, less the outage and what follows the delisting."""
         market = self.instrument
         days = np.arange(first, first + _CHUNK_DAYS + 1)
         price = market.price * np.exp(self._walk(days) - self._reference)
@@ -144,7 +179,8 @@ class SyntheticMarket:
         move = np.abs(closes - opens) / (opens * market.daily_volatility)
         lots = market.daily_turnover / price[:-1] * self._lot * np.exp(0.35 * self._normal("volume", days))
         volume = np.rint(np.maximum(lots * (0.6 + 0.5 * move), _LEAST_DAY_LOTS)).astype(np.int64)
-        return Candles(days * DAY, opens, high, low, closes, volume)
+        there = (days * DAY < self._end_s) & ((days * DAY < self._outage_s[0]) | (days * DAY >= self._outage_s[1]))
+        return Candles(*(column[there] for column in (days * DAY, opens, high, low, closes, volume)))
 
     def _walk(self, days: Ints) -> NDArray[np.float64]:
         """Logarithmic price at midnight: the hats of every span of 2, 4, 8 ... days that hold the day, added up."""
@@ -158,9 +194,10 @@ class SyntheticMarket:
 
     # Splitting
 
-    def _split(self, parents: Candles, step_s: int, count: int) -> Candles:
-        """Cut each parent into ``count`` children that fill it exactly."""
-        starts = parents.open_s[:, None] + np.arange(count) * step_s
+    def _split(self, parents: Candles, step_s: int) -> Candles:
+        """Cut each parent into its busy children, which fill it exactly."""
+        starts = self._busy(parents.open_s, step_s)
+        count = starts.shape[1]
         first, second = self._hash(f"path{step_s}", starts), self._hash(f"size{step_s}", starts)
         steps = _bell(first)
         o, h, low, c = (column[:, None] for column in (parents.open, parents.high, parents.low, parents.close))
@@ -178,15 +215,25 @@ class SyntheticMarket:
         volumes = _share(parents.volume, weights, np.maximum(parents.volume // (4 * count), 1))
         return Candles(*(column.ravel() for column in (starts, opens, highs, lows, closes, volumes)))
 
+    def _busy(self, parents_s: Ints, step_s: int) -> Ints:
+        """Opens of the children that have trades, a row a parent: all of them, or so many chosen by chance."""
+        whole, count = self._children[step_s]
+        starts = parents_s[:, None] + np.arange(whole) * step_s
+        if count == whole:
+            return starts
+        chosen = np.argsort(self._hash(f"busy{step_s}", starts), axis=1)[:, :count]
+        return np.take_along_axis(starts, np.sort(chosen, axis=1), axis=1)
+
     # Trades
 
     def trades(self, first_id: int, limit: int, *, now_ns: int) -> Trades:
         """Up to ``limit`` trades from an id on, none after ``now_ns``; they add up to the 1s candles exactly."""
         now_s, now_ms = now_ns // 1_000_000_000, now_ns // 1_000_000
-        start_s = self.instrument.listed_s + first_id // TRADES_A_SECOND
-        end_s = min(start_s + limit // TRADES_A_SECOND + 2, now_s + 1)
-        seconds = self._rows(3, start_s, end_s) if end_s > start_s else self._rows(0, 0, 0)
-        ids = (seconds.open_s - self.instrument.listed_s)[:, None] * TRADES_A_SECOND + np.arange(TRADES_A_SECOND)
+        first, last = (self._minute_s(number // self._minute_trades) for number in (first_id, first_id + limit - 1))
+        end_s = min(last + MINUTE, now_s // MINUTE * MINUTE + MINUTE)
+        seconds = self._rows(3, first, end_s) if end_s > first else self._rows(0, 0, 0)
+        start_id = first_id // self._minute_trades * self._minute_trades
+        ids = start_id + np.arange(len(seconds) * TRADES_A_SECOND).reshape(-1, TRADES_A_SECOND)
         random = self._hash("trade", ids)
         times = seconds.open_s[:, None] * 1000 + np.arange(TRADES_A_SECOND) * 250 + _bits(random, 0, 16) % 250
         up = seconds.close >= seconds.open
@@ -205,11 +252,35 @@ class SyntheticMarket:
 
     def first_trade_at(self, time_ms: int, *, now_ns: int) -> int:
         """Id of the first trade at or after a time; one past the newest if there is none."""
-        time_ms = min(max(time_ms, self.instrument.listed_s * 1000), now_ns // 1_000_000 + 1)
-        first_id = max((time_ms // 1000 - self.instrument.listed_s) * TRADES_A_SECOND, 0)
-        # The trades of the second that holds the time, seen from its end.
-        second = self.trades(first_id, TRADES_A_SECOND, now_ns=(time_ms // 1000 + 1) * 1_000_000_000 - 1)
-        return first_id + int(np.count_nonzero(second.time_ms < time_ms))
+        time_ms = min(time_ms, now_ns // 1_000_000 + 1)
+        if time_ms <= self.instrument.listed_s * 1000:
+            return 0
+        minute_s = time_ms // 1000 // MINUTE * MINUTE
+        first_id = self._minutes_before(minute_s) * self._minute_trades
+        if self._minute_s(first_id // self._minute_trades) != minute_s or minute_s >= self._end_s:
+            return first_id
+        # The trades of the minute that holds the time, seen from its end.
+        minute = self.trades(first_id, self._minute_trades, now_ns=(minute_s + MINUTE) * 1_000_000_000 - 1)
+        return first_id + int(np.count_nonzero(minute.time_ms < time_ms))
+
+    def _minutes_before(self, minute_s: int) -> int:
+        """How many busy minutes lie between the listing and a minute."""
+        minute_s = min(minute_s, self._end_s)
+        hour_s = minute_s // HOUR * HOUR
+        start_s, end_s = self._outage_s
+        hours = (hour_s - self.instrument.listed_s - max(0, min(hour_s, end_s) - start_s)) // HOUR
+        before = hours * self.instrument.busy_minutes
+        if start_s <= hour_s < end_s:
+            return before
+        return before + int(np.count_nonzero(self._busy(np.array([hour_s]), MINUTE) < minute_s))
+
+    def _minute_s(self, number: int) -> int:
+        """Open of a busy minute, counted from the listing."""
+        hours, place = divmod(number, self.instrument.busy_minutes)
+        hour_s = self.instrument.listed_s + min(hours, _NEVER_S // DAY) * HOUR
+        if hour_s >= self._outage_s[0]:
+            hour_s += self._outage_s[1] - self._outage_s[0]
+        return int(self._busy(np.array([hour_s]), MINUTE)[0, place])
 
     # Random numbers
 

@@ -1,4 +1,4 @@
-"""The HTTP server around the dialect: control paths, faults, start and stop."""
+"""The HTTP server around the dialects: control paths, faults, start and stop."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import asyncio
 import math
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import orjson
 import structlog
@@ -16,29 +17,35 @@ from pydantic import TypeAdapter, ValidationError
 
 from services.exchange_sim import recorded
 from services.exchange_sim.config import SimSettings
-from services.exchange_sim.dialects import binance
-from services.exchange_sim.faults import BANS, BODIES, SILENCES, STATUSES, FaultPlan, FaultRule, spoil
+from services.exchange_sim.dialects import binance, kraken
+from services.exchange_sim.dialects.dialect import Answer, Dialect, Query, Refusal
+from services.exchange_sim.faults import BANS, BODIES, SILENCES, STATUSES, FaultPlan, FaultRule, Strike
 from services.exchange_sim.silence import keep_silent
+from services.exchange_sim.spoiling import spoil
 from services.exchange_sim.stats import Stats
 from services.exchange_sim.venue import Clock, Venue
 
 _RULES = TypeAdapter(tuple[FaultRule, ...])
-_NS = 1_000_000_000
+_DIALECTS = (binance.DIALECT, kraken.DIALECT)
 _log = structlog.get_logger(__name__)
 
 
 class Simulator:
-    """One exchange: its markets, its clock, the faults in force and what it has counted."""
+    """One exchange: its markets, its clock, the faults in force and what it has counted.
+
+    Raises:
+        ValueError: A recorded file cannot be served, or a fault rule names an unknown market.
+    """
 
     def __init__(self, settings: SimSettings) -> None:
         self._settings = settings
         self.clock = Clock(settings.now_ns)
         self.venue = Venue(recorded.load(settings.recorded), seed=settings.seed)
-        self.plan = FaultPlan(settings.faults, seed=settings.seed)
+        self.plan = self._plan(settings.faults)
         self.stats = Stats()
 
     def app(self) -> web.Application:
-        """The routes: control paths, and everything else to the dialect."""
+        """The routes: control paths, and everything else to the dialects."""
         app = web.Application()
         app.router.add_get("/healthz", self._health)
         app.router.add_get("/sim/stats", self._get_stats)
@@ -67,11 +74,16 @@ class Simulator:
     async def _set_faults(self, request: web.Request) -> web.Response:
         """Replace all rules; ``[]`` clears them. Each rule's count starts anew."""
         try:
-            rules = _RULES.validate_json(await request.read())
-        except ValidationError as error:
+            self.plan = self._plan(_RULES.validate_json(await request.read()))
+        except (ValidationError, ValueError) as error:
             return _json({"error": str(error)}, status=400)
-        self.plan = FaultPlan(rules, seed=self._settings.seed)
         return await self._get_faults(request)
+
+    def _plan(self, rules: Sequence[FaultRule]) -> FaultPlan:
+        for rule in rules:
+            if rule.other is not None and not any(dialect.knows(rule.other, self.venue) for dialect in _DIALECTS):
+                raise ValueError(f"other {rule.other!r} is no market of this exchange")
+        return FaultPlan(rules, seed=self._settings.seed)
 
     async def _set_clock(self, request: web.Request) -> web.Response:
         """``{"now_ns": N}``: stand still there; ``{"now_ns": null}``: the machine's; ``{"advance_ns": N}`` moves it."""
@@ -93,21 +105,46 @@ class Simulator:
             return self._over_limit(retry_after_s=1)
         if self._settings.latency_ms:
             await asyncio.sleep(self._settings.latency_ms / 1000)
-        rule = self.plan.pick(request.path, request.query.get("symbol"))
-        if rule is None:
-            return self._answer(request, None)
-        self.stats.fault(rule.kind)
-        if rule.kind in SILENCES:
-            return await keep_silent(request, rule, self._answer(request, None))
-        if rule.kind in STATUSES:
-            return self._refuse(rule)
-        if rule.kind in BODIES:
-            content_type, body = BODIES[rule.kind]
-            return web.Response(text=body, content_type=content_type)
-        return self._answer(request, rule)
+        dialect = kraken.DIALECT if request.path.startswith("/0/") else binance.DIALECT
+        answer = self._ask(dialect, request.path, request.query)
+        window_ns = answer.history.window_ns if answer.history else None
+        strike = self.plan.pick(request.path, dialect.market(request.query, self.venue), window_ns)
+        if strike is None:
+            return self._send(answer)
+        self.stats.fault(strike.rule.kind)
+        if strike.rule.kind in SILENCES:
+            return await keep_silent(request, strike.rule, self._send(answer))
+        if strike.rule.kind == "other_symbol":
+            query = dialect.of_other(request.query, self.venue, strike.rule.other)
+            return self._send(self._ask(dialect, request.path, query))
+        return self._spoiled(strike, dialect, answer)
 
-    def _refuse(self, rule: FaultRule) -> web.Response:
-        status, content_type, body = STATUSES[rule.kind]
+    def _ask(self, dialect: Dialect, path: str, query: Query) -> Answer:
+        try:
+            answer = dialect.answer(path, query, self.venue, self.clock.now_ns())
+        except Refusal as refusal:
+            return refusal.answer
+        return answer or Answer({"code": -1000, "msg": f"no such path: {path}"}, weight=0, status=404)
+
+    def _spoiled(self, strike: Strike, dialect: Dialect, answer: Answer) -> web.Response:
+        rule, history = strike.rule, answer.history
+        if rule.kind in STATUSES:
+            return self._refuse(rule, dialect)
+        if rule.kind == "empty" and history is not None:
+            return _json(history.nothing)
+        instead = dialect.bodies.get(rule.kind) or BODIES.get(rule.kind)
+        if instead is not None:
+            return web.Response(text=instead[1], content_type=instead[0])
+        if history is not None:
+            answer = replace(answer, body=history.wrap(spoil(strike, history)))
+        response = self._send(answer)
+        if rule.kind == "cut_json" and isinstance(response.body, bytes):
+            response.body = response.body[: len(response.body) // 2]
+        return response
+
+    def _refuse(self, rule: FaultRule, dialect: Dialect = binance.DIALECT) -> web.Response:
+        status, *usual = STATUSES[rule.kind]
+        content_type, body = dialect.bodies.get(rule.kind, usual)
         response = web.Response(status=status, text=body, content_type=content_type)
         if rule.kind in BANS:
             response.headers["Retry-After"] = str(rule.retry_after_s)
@@ -118,22 +155,9 @@ class Simulator:
         self.stats.fault("over_limit")
         return self._refuse(FaultRule(kind="http_429", retry_after_s=retry_after_s))
 
-    def _answer(self, request: web.Request, rule: FaultRule | None) -> web.Response:
-        now_ns = self.clock.now_ns()
-        try:
-            answer = binance.answer(request.path, request.query, self.venue, now_ns=now_ns)
-        except binance.BinanceError as error:
-            return self._weighed(_json(error.body, status=400), 1)
-        if answer is None:
-            return _json({"code": -1000, "msg": f"no such path: {request.path}"}, status=404)
-        body = answer.body
-        if rule is not None and answer.period is not None:
-            running_s = answer.period.open_s(answer.period.index(now_ns // _NS))
-            body = spoil(rule, body, running_ms=running_s * 1000)
-        response = _json(body)
-        if rule is not None and rule.kind == "cut_json" and isinstance(response.body, bytes):
-            response.body = response.body[: len(response.body) // 2]
-        return self._weighed(response, answer.weight)
+    def _send(self, answer: Answer) -> web.Response:
+        response = _json(answer.body, status=answer.status)
+        return self._weighed(response, answer.weight) if answer.weight else response
 
     def _weighed(self, response: web.Response, weight: int) -> web.Response:
         """Count the weight, say it, and refuse beyond the limit if there is one."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 
 from services.exchange_sim.candles import Source
-from services.exchange_sim.instruments import INSTRUMENTS
+from services.exchange_sim.instruments import DARK_POOLS, INSTRUMENTS
 from services.exchange_sim.market import SyntheticMarket
 
 
@@ -26,8 +26,14 @@ class Clock:
 
 
 class Venue:
-    """All markets by the exchange's id; recorded ones replace synthetic ones of the same symbol."""
+    """All markets by the exchange's id; recorded ones replace synthetic ones of the same symbol.
+
+    ``dark`` holds the dark pools by the id of the market whose name they share.
+    """
 
     def __init__(self, recorded: Iterable[Source], *, seed: int) -> None:
         synthetic: list[Source] = [SyntheticMarket(instrument, seed=seed) for instrument in INSTRUMENTS]
         self.sources = {source.instrument.id: source for source in (*synthetic, *recorded)}
+        # A seed of their own, or they would trade at the other market's prices.
+        dark: list[Source] = [SyntheticMarket(instrument, seed=-1 - seed) for instrument in DARK_POOLS]
+        self.dark = {source.instrument.id: source for source in dark}

@@ -6,50 +6,59 @@ up between periods; its trade count is the market's constant rate, and 0 for rec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
-from services.exchange_sim.candles import CandleQuery, Candles, Column, Source
+from services.exchange_sim.candles import CandleQuery, Candles, Source
+from services.exchange_sim.dialects.dialect import Answer, Dialect, History, Layout, Query, Refusal, Row, Rows
+from services.exchange_sim.dialects.text import printer
 from services.exchange_sim.instruments import Instrument
-from services.exchange_sim.market import TRADES_A_SECOND, SyntheticMarket
+from services.exchange_sim.market import SyntheticMarket, usual_trades
 from services.exchange_sim.periods import DAY, PERIODS, Period
+from services.exchange_sim.summary import sum_up
 from services.exchange_sim.venue import Venue
-
-Query = Mapping[str, str]
 
 MAX_LIMIT = 1000
 DEFAULT_LIMIT = 500
 WEIGHT_LIMIT = 6000
+_MS = 1_000_000
+_KLINE = Layout(time=0, unit_ns=_MS, close=4, volume=5, high=2, low=3, off_grid=500)
+_AGG_TRADE = Layout(time="T", unit_ns=_MS, close="p", volume="q")
+_OTHERS = ("ETHUSDT", "BTCUSDT")
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """An answer with its request weight; ``period`` is set on kline answers."""
-
-    body: Any
-    weight: int = 1
-    period: Period | None = None
-
-
-class BinanceError(Exception):
+class BinanceError(Refusal):
     """An error as Binance words it: a code, a message, HTTP 400."""
 
     def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
-        self.body = {"code": code, "msg": message}
+        super().__init__(Answer({"code": code, "msg": message}, status=400))
 
 
-def answer(path: str, query: Query, venue: Venue, *, now_ns: int) -> Answer | None:
-    """Answer one request; None for a path this exchange does not have.
+def answer(path: str, query: Query, venue: Venue, now_ns: int) -> Answer | None:
+    """See `Dialect.answer`.
 
     Raises:
         BinanceError: The exchange refuses the request.
     """
     handler = _ROUTES.get(path)
     return None if handler is None else handler(query, venue, now_ns)
+
+
+def _knows(id: str, venue: Venue) -> bool:
+    return id in venue.sources
+
+
+def _market_of(query: Query, venue: Venue) -> str | None:
+    return query.get("symbol")
+
+
+def _of_other(query: Query, venue: Venue, other: str | None) -> Query:
+    asked = query.get("symbol")
+    if asked is None:
+        return query
+    return {**query, "symbol": next(id for id in (other, *_OTHERS) if id and id != asked)}
 
 
 def _ping(query: Query, venue: Venue, now_ns: int) -> Answer:
@@ -64,7 +73,7 @@ def _spot_info(query: Query, venue: Venue, now_ns: int) -> Answer:
     wanted: Iterable[Source] = venue.sources.values()
     if "symbol" in query:
         wanted = [_source(query, venue)]
-    return Answer(_info([_market(source.instrument) for source in wanted], now_ns), weight=20)
+    return Answer(_info([_market(source.instrument, now_ns) for source in wanted], now_ns), weight=20)
 
 
 def _no_derivatives(query: Query, venue: Venue, now_ns: int) -> Answer:
@@ -82,14 +91,14 @@ def _info(symbols: list[dict[str, Any]], now_ns: int) -> dict[str, Any]:
     }
 
 
-def _market(instrument: Instrument) -> dict[str, Any]:
+def _market(instrument: Instrument, now_ns: int) -> dict[str, Any]:
     tick, lot = (
         f"{10.0 ** -(8 if decimals is None else decimals):.8f}"
         for decimals in (instrument.price_decimals, instrument.lot_decimals)
     )
     return {
         "symbol": instrument.id,
-        "status": "TRADING" if instrument.active else "BREAK",
+        "status": "TRADING" if instrument.is_active(now_ns // 1_000_000_000) else "BREAK",
         "baseAsset": instrument.base,
         "baseAssetPrecision": 8,
         "quoteAsset": instrument.quote,
@@ -117,44 +126,56 @@ def _klines(query: Query, venue: Venue, now_ns: int) -> Answer:
     if period is None:
         raise BinanceError(-1120, "Invalid interval.")
     wanted = CandleQuery(_integer(query, "startTime"), _integer(query, "endTime"), _limit(query))
-    candles = source.candles(period, wanted, now_ns=now_ns)
-    return Answer(kline_rows(candles, period, source.instrument), weight=2, period=period)
+    rows = _fetch(source, period, wanted, now_ns)
+    return Answer(rows, weight=2, history=_kline_history(source, period, wanted, rows, now_ns))
+
+
+def _fetch(source: Source, period: Period, wanted: CandleQuery, now_ns: int) -> Rows:
+    return kline_rows(source.candles(period, wanted, now_ns=now_ns), period, source.instrument)
+
+
+def _kline_history(source: Source, period: Period, wanted: CandleQuery, rows: Rows, now_ns: int) -> History:
+    asked_ms = wanted.start_ms if wanted.start_ms is not None else rows[0][0] if rows else now_ns // _MS
+    end_ms = now_ns // _MS if wanted.end_ms is None else wanted.end_ms + 1
+    if wanted.start_ms is not None and len(rows) == wanted.limit:
+        end_ms = rows[-1][6] + 1
+
+    def half() -> Row | None:
+        open_ms, last_ms = rows[-1][0], rows[-1][6]
+        middle_ns = min(now_ns, (open_ms + last_ms + 1) // 2 * _MS - 1)
+        return next(iter(_fetch(source, period, CandleQuery(open_ms, open_ms, 1), middle_ns)), None)
+
+    return History(
+        rows,
+        _KLINE,
+        (asked_ms * _MS, end_ms * _MS),
+        wrap=lambda rows: rows,
+        nothing=[],
+        earlier=lambda size: _fetch(source, period, CandleQuery(None, asked_ms - 1, size), now_ns),
+        half=half,
+        running=period.open_s(period.index(now_ns // 1_000_000_000)) * 1000,
+    )
 
 
 def kline_rows(candles: Candles, period: Period, instrument: Instrument) -> list[list[Any]]:
     """Candles as the twelve columns of a kline; values as text that reads back to the same float64."""
     indexes = period.indexes(candles.open_s)
     ends_s = period.opens_s(indexes + 1)
-    price, lot = _printer(instrument.price_decimals), _printer(instrument.lot_decimals)
+    price, lot = printer(instrument.price_decimals), printer(instrument.lot_decimals)
     typical = (candles.open + candles.high + candles.low + candles.close) / 4
     traded = np.clip(typical, candles.low, candles.high) * candles.volume
-    synthetic = instrument.price_decimals is not None
-    counts = (ends_s - candles.open_s) * TRADES_A_SECOND if synthetic else np.zeros(len(candles), np.int64)
-    rough = _printer(8)
+    rough = printer(8)
     columns = (
         (candles.open_s * 1000).tolist(),
         *(price(column) for column in (candles.open, candles.high, candles.low, candles.close)),
         lot(candles.volume),
         (ends_s * 1000 - 1).tolist(),
         rough(traded),
-        counts.tolist(),
+        usual_trades(instrument, ends_s - candles.open_s).tolist(),
         rough(candles.volume / 2),
         rough(traded / 2),
     )
     return [[*row, "0"] for row in zip(*columns, strict=True)]
-
-
-def _printer(decimals: int | None) -> Callable[[Column], list[str]]:
-    if decimals is None:
-        return lambda column: [_shortest(value) for value in column.tolist()]
-    form = f"%.{decimals}f"
-    return lambda column: [form % value for value in column.tolist()]
-
-
-def _shortest(value: float) -> str:
-    """The shortest text that reads back to the same float, without an exponent, which no exchange sends."""
-    text = repr(value)
-    return text if "e" not in text else np.format_float_positional(value, trim="0")
 
 
 def _agg_trades(query: Query, venue: Venue, now_ns: int) -> Answer:
@@ -169,14 +190,39 @@ def _agg_trades(query: Query, venue: Venue, now_ns: int) -> Answer:
     if first_id is None:
         first_id = stop_id - limit if start_ms is None else source.first_trade_at(start_ms, now_ns=now_ns)
     first_id = max(first_id, 0)
-    trades = source.trades(first_id, max(0, min(limit, stop_id - first_id)), now_ns=now_ns)
-    price, lot = _printer(source.instrument.price_decimals), _printer(source.instrument.lot_decimals)
+    rows = _trade_rows(source, first_id, min(limit, stop_id - first_id), now_ns)
+    return Answer(rows, weight=4, history=_trade_history(source, rows, first_id, stop_id, (start_ms, end_ms), now_ns))
+
+
+def _trade_rows(source: SyntheticMarket, first_id: int, limit: int, now_ns: int) -> Rows:
+    trades = source.trades(first_id, max(0, limit), now_ns=now_ns)
+    price, lot = printer(source.instrument.price_decimals), printer(source.instrument.lot_decimals)
     columns = (trades.id.tolist(), price(trades.price), lot(trades.amount), trades.time_ms.tolist())
     rows = zip(*columns, trades.buyer_is_maker.tolist(), strict=True)
-    return Answer(
-        [{"a": i, "p": p, "q": q, "f": i, "l": i, "T": t, "m": maker, "M": True} for i, p, q, t, maker in rows],
-        weight=4,
-    )
+    return [{"a": i, "p": p, "q": q, "f": i, "l": i, "T": t, "m": maker, "M": True} for i, p, q, t, maker in rows]
+
+
+def _trade_history(
+    source: SyntheticMarket,
+    rows: Rows,
+    first_id: int,
+    stop_id: int,
+    asked_ms: tuple[int | None, int | None],
+    now_ns: int,
+) -> History:
+    start_ms, end_ms = asked_ms
+    now_ms = now_ns // _MS
+    from_ms = start_ms if start_ms is not None else rows[0]["T"] if rows else now_ms
+    to_ms = now_ms if end_ms is None else end_ms + 1
+    if rows and rows[-1]["a"] < stop_id - 1:
+        to_ms = rows[-1]["T"] + 1
+
+    def earlier(size: int) -> Rows:
+        from_id = max(0, first_id - size)
+        return _trade_rows(source, from_id, first_id - from_id, now_ns)
+
+    window_ns = (from_ms * _MS, to_ms * _MS)
+    return History(rows, _AGG_TRADE, window_ns, wrap=lambda rows: rows, nothing=[], earlier=earlier)
 
 
 def _ticker(query: Query, venue: Venue, now_ns: int) -> Answer:
@@ -189,23 +235,18 @@ def _day(source: Source, now_ns: int) -> dict[str, Any]:
     """The last 24 hours, to the minute."""
     end_s = source.newest_s(now_ns=now_ns)
     start_s = end_s - DAY
-    minutes = source.candles(PERIODS["1m"], CandleQuery(start_s * 1000, end_s * 1000, DAY // 60 + 1), now_ns=now_ns)
+    day = sum_up(source, start_s, end_s, now_ns=now_ns)
     instrument = source.instrument
-    price, lot, rough = (_printer(d) for d in (instrument.price_decimals, instrument.lot_decimals, 8))
-    opened, high, low, close, volume = (
-        (minutes.open[0], minutes.high.max(), minutes.low.min(), minutes.close[-1], minutes.volume.sum())
-        if len(minutes)
-        else (0.0, 0.0, 0.0, 0.0, 0.0)
-    )
-    mean = float(np.average(minutes.close, weights=minutes.volume)) if volume else float(close)
-    prices = price(np.array([opened, high, low, close]))
-    change, percent, average, turnover = rough(
-        np.array([close - opened, (close / opened - 1) * 100 if opened else 0.0, mean, mean * volume])
+    price, lot, rough = (printer(d) for d in (instrument.price_decimals, instrument.lot_decimals, 8))
+    prices = price(np.array([day.open, day.high, day.low, day.close]))
+    percent = (day.close / day.open - 1) * 100 if day.open else 0.0
+    change, percent_text, average, turnover = rough(
+        np.array([day.close - day.open, percent, day.mean, day.mean * day.volume])
     )
     return {
         "symbol": instrument.id,
         "priceChange": change,
-        "priceChangePercent": percent,
+        "priceChangePercent": percent_text,
         "weightedAvgPrice": average,
         "prevClosePrice": prices[0],
         "lastPrice": prices[3],
@@ -217,7 +258,7 @@ def _day(source: Source, now_ns: int) -> dict[str, Any]:
         "openPrice": prices[0],
         "highPrice": prices[1],
         "lowPrice": prices[2],
-        "volume": lot(np.array([volume]))[0],
+        "volume": lot(np.array([day.volume]))[0],
         "quoteVolume": turnover,
         "openTime": start_s * 1000,
         "closeTime": end_s * 1000,
@@ -271,3 +312,14 @@ _ROUTES: dict[str, Callable[[Query, Venue, int], Answer]] = {
     "/dapi/v1/time": _time,
     "/dapi/v1/exchangeInfo": _no_derivatives,
 }
+
+DIALECT = Dialect(
+    answer,
+    _knows,
+    _market_of,
+    _of_other,
+    bodies={
+        "slow_down": ("application/json", '{"code":-1003,"msg":"Too many requests."}'),
+        "unavailable": ("application/json", '{"code":-1001,"msg":"Internal error; unable to process your request."}'),
+    },
+)

@@ -32,9 +32,20 @@ class Exchange:
         point_at(client, self.url)
         return client
 
+    @cached_property
+    def kraken(self) -> Any:
+        client = ccxt.kraken({"enableRateLimit": False})
+        point_at(client, self.url)
+        return client
+
     async def close(self) -> None:
-        if "client" in vars(self):
-            await self.client.close()
+        for name in ("client", "kraken"):
+            if name in vars(self):
+                await vars(self)[name].close()
+
+    async def get(self, path: str, **query: str | int) -> Any:
+        async with self.http.get(self.url + path, params=query) as answer:
+            return await answer.json()
 
     async def klines(self, **query: str | int) -> list[list[Any]]:
         async with self.http.get(f"{self.url}/api/v3/klines", params=query) as answer:

@@ -5,12 +5,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from services.exchange_sim.faults import FaultPlan, FaultRule, spoil
+from services.exchange_sim.faults import FaultPlan, FaultRule
 
 PATH = "/api/v3/klines"
-ROWS: list[list[Any]] = [
-    [minute * 60_000, "2.00", "3.00", "1.00", "2.50", "9.0", 0, "0", 4, "0", "0", "0"] for minute in range(100)
-]
 
 
 def strikes(rule: FaultRule, calls: int = 1000, seed: int = 1) -> list[int]:
@@ -43,7 +40,48 @@ def test_only_matching_requests_count() -> None:
 def test_the_first_rule_wins_and_the_others_count_on() -> None:
     plan = FaultPlan([FaultRule(kind="text", every=2), FaultRule(kind="html", every=3)], seed=1)
     picked = [plan.pick(PATH, None) for _ in range(6)]
-    assert [rule and rule.kind for rule in picked] == [None, "text", "html", "text", None, "text"]
+    assert [strike and strike.rule.kind for strike in picked] == [None, "text", "html", "text", None, "text"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "path", "struck"),
+    [
+        ("history", "/api/v3/klines", True),
+        ("history", "/0/public/OHLC", True),
+        ("history", "/0/public/Trades", True),
+        ("history", "/api/v3/aggTrades", False),
+        ("history", "/0/public/Ticker", False),
+        ("/api/v3/klines", "/0/public/OHLC", False),
+        ("*", "/0/public/Time", True),
+    ],
+)
+def test_history_is_where_candles_come_from(wanted: str, path: str, struck: bool) -> None:
+    assert FaultRule(kind="text").path == "history"
+    assert bool(FaultPlan([FaultRule(kind="text", path=wanted)], seed=1).pick(path, None)) == struck
+
+
+@pytest.mark.parametrize(
+    ("window", "struck"),
+    [((0, 100), False), ((0, 101), True), ((150, 160), True), ((199, 300), True), ((200, 300), False), (None, False)],
+)
+def test_a_span_strikes_what_touches_it(window: tuple[int, int] | None, struck: bool) -> None:
+    plan = FaultPlan([FaultRule(kind="empty", span=(100, 200))], seed=1)
+    assert bool(plan.pick(PATH, "BTCUSDT", window)) == struck
+
+
+def test_requests_outside_a_span_do_not_count() -> None:
+    plan = FaultPlan([FaultRule(kind="empty", span=(100, 200), every=2)], seed=1)
+    assert not any(plan.pick(PATH, None, window) for window in [(0, 10), (100, 110), (300, 310)])
+    assert plan.pick(PATH, None, (100, 110)) is not None
+
+
+def test_each_strike_rolls_anew_and_the_same_under_one_seed() -> None:
+    def rolls(seed: int) -> list[int]:
+        plan = FaultPlan([FaultRule(kind="hole", place="random")], seed=seed)
+        return [strike.roll for _ in range(50) if (strike := plan.pick(PATH, None))]
+
+    assert rolls(1) == rolls(1) != rolls(2)
+    assert len(set(rolls(1))) == 50
 
 
 @pytest.mark.parametrize(
@@ -53,31 +91,18 @@ def test_the_first_rule_wins_and_the_others_count_on() -> None:
         {"kind": "text", "often": 1},
         {"kind": "text", "every": 2, "probability": 0.5},
         {"kind": "text", "every": 0},
+        {"kind": "hole", "place": "end"},
+        {"kind": "empty", "place": "random"},
+        {"kind": "hole", "place": "random", "span": [1, 2]},
+        {"kind": "hole", "span": [2, 2]},
+        {"kind": "hole", "span": [3, 2]},
+        {"kind": "hole", "span": [-1, 2]},
+        {"kind": "hole", "span": [0, 2**63]},
+        {"kind": "hole", "span": [1]},
+        {"kind": "short", "other": "ETHUSDT"},
+        {"kind": "short", "size": -1},
     ],
 )
 def test_a_rule_that_means_nothing_is_refused(rule: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         FaultRule.model_validate(rule)
-
-
-@pytest.mark.parametrize(
-    ("kind", "expected"),
-    [
-        ("hole", ROWS[:45] + ROWS[55:]),
-        ("drop_first", ROWS[1:]),
-        ("drop_last", ROWS[:-1]),
-        ("duplicate_tail", ROWS + ROWS[-2:]),
-        ("reversed", ROWS[::-1]),
-        ("unfinished", [*ROWS, [7, *ROWS[-1][1:]]]),
-        ("null_fields", [*ROWS[:50], [*ROWS[50][:4], None, None, *ROWS[50][6:]], *ROWS[51:]]),
-        ("edited", [*ROWS[:50], [*ROWS[50][:4], ROWS[50][2], *ROWS[50][5:]], *ROWS[51:]]),
-        ("off_grid", [*ROWS[:50], [ROWS[50][0] + 500, *ROWS[50][1:]], *ROWS[51:]]),
-        ("low_above_high", [*ROWS[:50], [*ROWS[50][:3], "3.03000000", *ROWS[50][4:]], *ROWS[51:]]),
-        ("cut_json", ROWS),
-    ],
-)
-def test_spoiled_rows(kind: Any, expected: list[list[Any]]) -> None:
-    before = [list(row) for row in ROWS]
-    assert spoil(FaultRule(kind=kind), ROWS, running_ms=7) == expected
-    assert before == ROWS
-    assert spoil(FaultRule(kind=kind), [], running_ms=7) == []

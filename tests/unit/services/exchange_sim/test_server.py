@@ -13,7 +13,8 @@ import pytest
 from pydantic import ValidationError
 
 from services.exchange_sim.config import SimSettings
-from services.exchange_sim.faults import Kind
+from services.exchange_sim.faults import FaultRule, Kind
+from services.exchange_sim.server import Simulator
 
 from .conftest import NOW_NS, Exchange, Start
 
@@ -28,7 +29,7 @@ async def test_load_markets_with_default_options(exchange: Exchange) -> None:
     assert len(markets) >= 20
     assert markets["BTC/USDT"]["active"] and markets["BTC/USDT"]["spot"]
     assert markets["BTC/USDT"]["precision"]["price"] == 0.01
-    assert [symbol for symbol, market in markets.items() if not market["active"]] == ["LUNA/USDT"]
+    assert [symbol for symbol, market in markets.items() if not market["active"]] == ["LUNA/USDT", "OMG/USD"]
 
 
 async def test_spot_only_loads_from_one_host(start: Start) -> None:
@@ -161,6 +162,7 @@ BODIES: dict[Kind, str] = {
     "null": "null",
     "empty": "[]",
     "slow_down": '{"code":-1003,"msg":"Too many requests."}',
+    "unavailable": '{"code":-1001,"msg":"Internal error; unable to process your request."}',
 }
 
 
@@ -187,6 +189,56 @@ async def test_row_faults_reach_the_client(exchange: Exchange) -> None:
     assert await exchange.klines(symbol="BTCUSDT", interval="1m", startTime=SINCE, limit=100) == good[:45] + good[55:]
     odd = await exchange.klines(symbol="BTCUSDT", interval="1m", startTime=SINCE, limit=100)
     assert odd[:-1] == good and odd[-1][0] == NOW_MS // 60_000 * 60_000
+
+
+async def test_answers_of_another_market_and_of_another_range(exchange: Exchange) -> None:
+    async def rows(symbol: str, since: int = SINCE, limit: int = 100) -> list[list[Any]]:
+        return await exchange.klines(symbol=symbol, interval="1m", startTime=since, limit=limit)
+
+    btc, eth, bnb = [await rows(symbol) for symbol in ("BTCUSDT", "ETHUSDT", "BNBUSDT")]
+    before = await rows("BTCUSDT", SINCE - 120_000, 2)
+    await exchange.faults({"kind": "other_symbol"})
+    assert (await rows("BTCUSDT"), await rows("ETHUSDT"), await rows("BNBUSDT")) == (eth, btc, eth)
+    await exchange.faults({"kind": "other_symbol", "other": "BNBUSDT"})
+    assert (await rows("BTCUSDT"), await rows("BNBUSDT")) == (bnb, eth)
+    await exchange.faults({"kind": "outside"})
+    assert await rows("BTCUSDT") == before + btc
+    await exchange.faults({"kind": "short", "size": 30})
+    assert await rows("BTCUSDT") == btc[:30]
+
+
+async def test_running_is_the_last_candle_at_half_its_time(exchange: Exchange) -> None:
+    query: dict[str, str | int] = {"symbol": "BTCUSDT", "startTime": SINCE}
+    good = await exchange.klines(**query, interval="1h", limit=3)
+    half = await exchange.klines(**query | {"startTime": SINCE + 2 * HOUR_MS}, interval="30m", limit=1)
+    await exchange.faults({"kind": "running"})
+    bad = await exchange.klines(**query, interval="1h", limit=3)
+    assert bad[:2] == good[:2]
+    assert bad[2][:6] == [*half[0][:6]] != good[2][:6]
+    assert bad[2][6] == good[2][6]
+
+
+async def test_a_broken_shard_spoils_its_time_for_whoever_asks(exchange: Exchange) -> None:
+    async def opens(start: int, limit: int) -> list[int]:
+        rows = await exchange.klines(symbol="BTCUSDT", interval="1m", startTime=SINCE + start * 60_000, limit=limit)
+        return [(row[0] - SINCE) // 60_000 for row in rows]
+
+    start_ns = SINCE * 1_000_000
+    await exchange.faults({"kind": "hole", "span": [start_ns + 600_000_000_000, start_ns + 720_000_000_000]})
+    assert await opens(0, 10) == list(range(10))
+    assert await opens(0, 20) == [*range(10), *range(12, 20)]
+    assert await opens(11, 3) == [12, 13]
+    assert await opens(12, 3) == [12, 13, 14]
+    assert (await exchange.stats())["faults"] == {"hole": 2}
+
+
+async def test_a_rule_that_names_no_market_is_refused(exchange: Exchange) -> None:
+    for other, status in (("NOPE", 400), ("XETHZUSD", 200), ("ETHUSDT", 200)):
+        rules = [{"kind": "other_symbol", "other": other}]
+        async with exchange.http.post(f"{exchange.url}/sim/faults", json=rules) as answer:
+            assert answer.status == status, await answer.text()
+    with pytest.raises(ValueError, match="NOPE"):
+        Simulator(SimSettings(faults=(FaultRule(kind="other_symbol", other="NOPE"),)))
 
 
 async def test_drip_sends_the_head_and_then_byte_after_byte(exchange: Exchange) -> None:
