@@ -8,8 +8,9 @@ a trade:
   different questions begin with the same trade.
 - Trade ids count up: an answer that skips one is asked for again, until ``answers`` answers skip the same.
   Trades without ids are taken when two answers in a row are equal.
-- A walk ends with a trade at or after the window's end, or when ``answers`` answers, asked by turns from the last trade
-  and from the window's end, agree that there is none.
+- A walk ends with a trade at or after the window's end, or when ``answers`` answers agree that nothing follows the last
+  trade and another, asked from the window's end, shows none there either. Once that has shown one, no answer that stops
+  short is believed.
 
 Which periods have no trade at all is no claim of a walk: its caller proves holes as those of any other exchange.
 """
@@ -144,7 +145,7 @@ class Walk:
         self._head = _NEVER
         self._heads = 0
         self._quiet = 0
-        self._later = False
+        self._later: bool | None = None  # whether there are trades at or after the window's end
         self._skipped: Counter[tuple[int, int]] = Counter()
         self._unconfirmed: list[Trade] | None = None
         self._idle = 0
@@ -208,21 +209,14 @@ class Walk:
         elif self._later:
             raise BadAnswer(f"the answer ends at {at}, though there are later trades", kind="window")
         else:
-            self._hear_nothing()
+            self._quiet += 1
+            self._done = self._quiet >= self._needed and self._later is False
 
     def _take_beyond(self, trades: list[Trade]) -> None:
         self._later = any(trade.time_ns >= self._window.end_ns for trade in trades)
-        if self._later:
-            self._quiet = 0
-        else:
-            self._hear_nothing()
 
     def _asks_beyond(self) -> bool:
-        return self._quiet % 2 == 1
-
-    def _hear_nothing(self) -> None:
-        self._quiet += 1
-        self._done = self._quiet >= self._needed
+        return self._quiet > 0 and self._later is None
 
     # ---- trades
 
@@ -241,6 +235,7 @@ class Walk:
         last_ns = trades[-1].time_ns
         self._tail = [t for t in (*self._tail, *trades) if t.time_ns == last_ns]
         self._quiet = self._idle = 0
+        self._later = self._later or None  # that there were none is no longer sure
 
     def _after_tail(self, trades: list[Trade]) -> list[Trade]:
         """The trades behind the last known ones, which the answer has to hold."""

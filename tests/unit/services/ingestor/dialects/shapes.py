@@ -116,13 +116,12 @@ COINBASE = Shape(
     "coinbase",
     "BTC-USDT",
     {
-        "/api/v3/brokerage/market/products": {
-            "products": [{
+        "/api/v3/brokerage/market/products": lambda query: {
+            "products": [] if "product_type" in query else [{
                 "product_id": "BTC-USDT", "product_type": "SPOT",
                 "base_currency_id": "BTC", "quote_currency_id": "USDT",
                 "base_increment": "0.00000001", "quote_increment": "0.01", "trading_disabled": False, "alias_to": [],
             }],
-            "num_products": "1",
         },
         "/v2/currencies": {"data": [{"id": "USD", "name": "US Dollar", "min_size": "0.01"}]},
         "/v2/currencies/crypto": {"data": []},

@@ -155,12 +155,11 @@ TRADES = [
 ]  # fmt: skip
 MADE = [
     [START_MS, 10.0, 12.0, 10.0, 12.0, 1.5],
-    [START_MS + 60_000, 11.0, 11.5, 11.0, 11.5, 2.0],
+    [START_MS + 60_000, 11.0, 11.5, 11.0, 11.5, 2.5],
     [START_MS + 540_000, 9.0, 9.0, 9.0, 9.0, 0.25],
 ]
 CROWDED = TRADES
 SPREAD = [[*r[:2], r[2] + (n - 3) * 1e-5 if 3 <= n < 1503 else r[2], *r[3:]] for n, r in enumerate(TRADES)]
-MADE[1][5] = 2.5  # 1500 x 0.001 + 1.0
 
 
 @asynccontextmanager
@@ -256,8 +255,8 @@ async def test_kraken_newest_trades_are_believed_after_answers_that_agree() -> N
     rows = SPREAD[:-1]
     async with kraken(rows, hole_answers=3, hole_spacing_seconds=2) as (at, bench, session):
         assert numbers(await candles(bench, session, SYMBOL)) == MADE
-        assert [int(q["since"]) == SPAN.end_ns for q in at.asked] == [False, False, False, True, False]
-        assert bench.slept == [2, 2]
+        assert [int(q["since"]) == SPAN.end_ns for q in at.asked] == [False, False, False, True, False, False]
+        assert bench.slept == [2, 2, 2]
 
 
 async def test_kraken_impossible_trade_spoils_one_candle() -> None:

@@ -102,7 +102,7 @@ def test_moment_with_more_trades_than_a_page_ends_instead_of_going_round() -> No
 
 def test_newest_trades_take_several_answers_that_agree() -> None:
     rows = tape(-1_000, 0, 1_000)
-    assert walked(Tape(rows)) == (oracle(rows), 1 + NEEDED)
+    assert walked(Tape(rows)) == (oracle(rows), 1 + NEEDED + 1)
 
 
 def test_answer_that_always_ends_early_is_found_out_by_the_windows_end() -> None:
@@ -137,7 +137,7 @@ def test_walk_stops_when_it_has_enough_whole_candles() -> None:
     rows = tape(-1, *range(0, 600_000, 10_000), 600_000)
     found, answers = walked(Tape(rows), candles=2)
     assert found == oracle(rows)[:2]
-    assert answers == 4, "13 of 62 trades, five a page, one of each known"
+    assert answers == 4, "14 of 62 trades, five a page, the first of each known"
 
 
 def test_skipped_id_is_believed_when_several_answers_skip_it() -> None:
@@ -198,7 +198,7 @@ def test_times_stay_on_their_side_of_a_border() -> None:
 
 
 def faults(chance: random.Random) -> Callable[[int], Spoil | None]:
-    """Of three answers in a row at most two are spoiled: one less than have to agree."""
+    """Of four answers in a row at most two are spoiled: one less than have to agree."""
     kinds: list[Spoil] = [
         lambda r: r[1:], lambda r: r[:-1], lambda r: r[: len(r) // 2], lambda r: r[:1], lambda r: [],
         lambda r: r[: len(r) // 3] + r[len(r) // 3 + 1 :], lambda r: r + r[-2:], lambda r: r[::-1],
@@ -206,14 +206,14 @@ def faults(chance: random.Random) -> Callable[[int], Spoil | None]:
     recent: list[bool] = []
 
     def spoil(turn: int) -> Spoil | None:
-        bad = chance.random() < 0.5 and sum(recent[-2:]) < 2
+        bad = chance.random() < 0.5 and sum(recent[-3:]) < 2
         recent.append(bad)
         return chance.choice(kinds) if bad else None
 
     return spoil
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=200)
 @given(
     gaps_ms=st.lists(st.sampled_from([0, 0, 0, 1, 900, 20_000, 61_000, 400_000]), max_size=40),
     first_ms=st.sampled_from([-2_000_000, -50_000, -1, 0, 30_000]),
@@ -236,6 +236,6 @@ def test_candles_are_those_of_all_trades_whatever_the_answers(
         try:
             found, _ = walked(tape, candles=candles, spoil=faults(random.Random(seed)))
         except BadAnswer:
-            assert page == 7 or skips, "an exchange that is right every third time can be walked"
+            assert page == 7 or skips, "an exchange that is right every other time can be walked"
             continue
         assert found == oracle(rows)[:candles]
