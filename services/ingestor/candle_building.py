@@ -18,11 +18,12 @@ class CandleBuilder:
     def __init__(self, period_seconds: int) -> None:
         self._period = period_seconds
         self._closed: list[Candle] = []
-        self._open_ns = self._end_ns = -1
+        self._end_ns = -1
+        self._count = 0
 
     def __len__(self) -> int:
         """Candles so far, the one that is being built among them."""
-        return len(self._closed) + (self._open_ns >= 0)
+        return len(self._closed) + bool(self._count)
 
     def add(self, time_ns: int, price: Decimal, amount: Decimal) -> None:
         """Take the next trade, which is not before the last one's candle."""
@@ -41,10 +42,10 @@ class CandleBuilder:
 
     def candles(self) -> list[Candle]:
         """All candles, as the trades so far make them, in time order."""
-        return [*self._closed, self._candle()] if self._open_ns >= 0 else list(self._closed)
+        return [*self._closed, self._candle()] if self._count else list(self._closed)
 
     def _close(self) -> None:
-        if self._open_ns >= 0:
+        if self._count:
             self._closed.append(self._candle())
 
     def _candle(self) -> Candle:
