@@ -18,20 +18,25 @@ import tenacity
 
 from services.common.clock import Clock
 from services.common.exchanges import Exchange, override_urls
-from services.common.market import PERIODS, SECOND_NS, TimeRange
+from services.common.market import PERIODS, SECOND_NS, TimeRange, iso
 from services.common.page import Candle
 from services.ingestor.budget import Rate, open_budget
 from services.ingestor.config import IngestorSettings
+from services.ingestor.dialects.answers import check_rows
+from services.ingestor.dialects.markets import without_shadows
+from services.ingestor.dialects.table import at, dialect_of
+from services.ingestor.dialects.trades import PAGE_TRADES, Ask, Walk, read_trades
 from services.ingestor.failures import (
     ExchangeFailure,
     Failures,
     announced_pause,
+    as_bad_answer,
     is_slow_down,
     kind_of,
 )
 from services.ingestor.gate import Gate
 from services.ingestor.metrics import IngestorMetrics
-from services.ingestor.paging import NO_HISTORY, call_limits
+from services.ingestor.paging import call_limits
 from services.ingestor.rates import Rates
 from services.ingestor.validation import MS_NS, BadAnswer, read_candles
 
@@ -73,6 +78,7 @@ class Venue:
         self._markets_loaded_ns = 0
         self._markets_lock = asyncio.Lock()
         client = self.build()
+        self.dialect = dialect_of(exchange.ccxt, client.features)
         self.limits = call_limits(exchange.ccxt, client.features)
         self.rates = Rates()
         self._budget = open_budget(
@@ -120,10 +126,10 @@ class Venue:
             ExchangeFailure: They are not, or the markets can't be loaded.
         """
         client = session.client
-        if self._exchange.ccxt in NO_HISTORY:
-            raise ExchangeFailure(f"{self.name} has no candle history: {NO_HISTORY[self._exchange.ccxt]}")
+        if self.dialect.history == "candles" and client.has.get("fetchOHLCV") is not True:
+            raise ExchangeFailure(f"{self.name} has no candle history: ccxt's {self.dialect.ccxt} can't fetch candles")
         timeframe = PERIODS[period_seconds]
-        if timeframe not in (client.timeframes or {}):
+        if self.dialect.history == "candles" and timeframe not in (client.timeframes or {}):
             raise ExchangeFailure(
                 f"period_seconds {period_seconds} ({timeframe}) is not offered by {self.name}; "
                 f"it has {', '.join(client.timeframes or {})}"
@@ -158,6 +164,7 @@ class Session:
     def __init__(self, venue: Venue) -> None:
         self._venue = venue
         self._paused = False
+        self._worst_status = 0
         self.client = venue.build()
         self.client.throttler = venue.gate
         self._read = self.client.on_rest_response
@@ -167,6 +174,7 @@ class Session:
     def _hear(self, status: int, reason: str, url: str, method: str, headers: Any, body: str, *request: Any) -> Any:
         """See an answer before ccxt does: a ban must be known before anything else is awaited."""
         settings, wall_ns = self._venue.settings, self._venue.clock.wall_ns()
+        self._worst_status = max(self._worst_status, status)
         pause = announced_pause(status, headers, body, default=settings.ban_seconds, wall_ns=wall_ns)
         if pause is not None:
             self._paused = True
@@ -183,6 +191,10 @@ class Session:
         async def load() -> None:
             if not await self.client.load_markets(True):
                 raise BadAnswer("the list of markets is empty", kind="no_markets")
+            listed = (market for same in self.client.markets_by_id.values() for market in same)
+            kept = without_shadows(listed, self._venue.dialect.shadow)
+            if kept is not None:
+                self.client.set_markets(kept, self.client.currencies)
 
         await self._ask("its markets", load)
 
@@ -213,33 +225,50 @@ class Session:
             ExchangeFailure: No sound answer after all tries.
             ImpossibleCandle: The answers are sound but for one candle, the same each time.
         """
+        if self._venue.dialect.history == "trades":
+            return await self._candles_from_trades(symbol, period_seconds, window)
         since_ms, until_ms = window.start_ns // MS_NS, (window.end_ns - 1) // MS_NS
         limit = self._venue.limits.candles
 
         async def ask() -> tuple[list[Candle], int]:
-            self.client.last_json_response = None
             rows = await self.client.fetch_ohlcv(symbol, timeframe, since_ms, limit, {"until": until_ms})
             fetched_ns = self._venue.clock.wall_ns()
-            self._check_raw(rows)
+            self._raw_rows(symbol, rows)
             return read_candles(rows, window, period_seconds), fetched_ns
 
         return await self._ask(f"{symbol} {timeframe} {window}", ask)
 
-    def _check_raw(self, rows: Any) -> None:
-        """Look at the answer itself: ccxt drops rows before ``since`` or over the limit, and all of what is no JSON."""
-        raw = self.client.last_json_response
-        if not isinstance(raw, (list, dict)):
-            raise BadAnswer("the answer is not JSON", kind="not_json")
-        if isinstance(raw, list) and isinstance(rows, list) and len(raw) != len(rows):
-            raise BadAnswer(
-                f"{len(raw) - len(rows)} of {len(raw)} rows are outside the asked window or doubled", kind="window"
-            )
+    async def _candles_from_trades(
+        self, symbol: str, period_seconds: int, window: TimeRange
+    ) -> tuple[list[Candle], int]:
+        settings = self._venue.settings
+        walk = Walk(window, period_seconds, candles=self._venue.limits.candles, answers=settings.hole_answers)
+        while ask := walk.next_ask():
+            if ask.spaced:
+                await self._venue.sleep(settings.hole_spacing_seconds)
+            await self._ask(f"{symbol} trades since {iso(ask.since_ns)}", self._trades_of(symbol, ask, walk))
+        return walk.candles(), self._venue.clock.wall_ns()
+
+    def _trades_of(self, symbol: str, ask: Ask, walk: Walk) -> Callable[[], Awaitable[None]]:
+        async def add() -> None:
+            # In ``params`` ``since`` goes out as it is: ccxt's own would be cut to whole seconds.
+            trades = await self.client.fetch_trades(symbol, None, PAGE_TRADES, {"since": str(ask.since_ns)})
+            rows = self._raw_rows(symbol, trades)
+            last = at(self.client.last_json_response, ("result", "last"))
+            walk.add(read_trades(rows, last, since_ns=ask.since_ns))
+
+        return add
+
+    def _raw_rows(self, symbol: str, rows: Any) -> list[Any]:
+        """The raw rows behind what ccxt made of the last answer, checked; none if it is not known where they lie."""
+        raw, market_id = self.client.last_json_response, self.client.markets[symbol]["id"]
+        return check_rows(self._venue.dialect, raw, rows, market_id) or []
 
     # ---- retries
 
     async def _ask(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
         settings, name = self._venue.settings, self._venue.name
-        failures = Failures(name, what, refused_attempts=settings.refused_attempts)
+        failures = Failures(name, what, self._venue.dialect, refused_attempts=settings.refused_attempts)
 
         def note(state: tenacity.RetryCallState) -> None:
             error = state.outcome.exception() if state.outcome else None
@@ -261,16 +290,20 @@ class Session:
 
     async def _once(self, call: Callable[[], Awaitable[T]]) -> T:
         """One try, counted; a ban told by the exchange's own code instead of HTTP's is noted."""
-        metrics, name = self._venue.metrics, self._venue.name
-        self._paused = False
+        metrics, name, dialect = self._venue.metrics, self._venue.name, self._venue.dialect
+        self._paused, self._worst_status, self.client.last_json_response = False, 0, None
         metrics.calls.labels(name).inc()
         try:
             with metrics.call_seconds.labels(name).time():
                 return await _readable(call)
         except (ccxt.BaseError, BadAnswer) as error:
-            metrics.bad_answers.labels(name, kind_of(error)).inc()
-            if is_slow_down(error) and not self._paused:
+            answer = self.client.last_json_response
+            bad = as_bad_answer(error, dialect, status=self._worst_status, answer=answer)
+            metrics.bad_answers.labels(name, kind_of(bad or error)).inc()
+            if is_slow_down(error, dialect) and not self._paused:
                 self._venue.gate.ban(self._venue.settings.ban_seconds)
+            if bad is not None:
+                raise bad from error
             raise
 
 

@@ -1,10 +1,11 @@
 """What a failed call to an exchange means: whether to ask again, and whether to leave the exchange alone first. Pure.
 
-ccxt.OperationFailed, a bad answer      ask again, up to ``attempts`` times, with backoff and jitter
-429, 418, a rate-limit code             the same, and nobody asks the venue before Retry-After (or the ban) is over
-403, 404, 451                           ``refused_attempts`` tries
-any other ccxt error                    no second try
-the same impossible candle three times  no further try
+ccxt.OperationFailed, 5xx, a bad answer  ask again, up to ``attempts`` times, with backoff and jitter
+429, 418, a rate-limit code              the same, and nobody asks the venue before Retry-After (or the ban) is over
+403, 404, 451                            ``refused_attempts`` tries
+a code the table of dialects knows       what the table says
+any other ccxt error                     no second try
+the same impossible candle three times   no further try
 """
 
 from __future__ import annotations
@@ -12,15 +13,18 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 
 import aiohttp
 import ccxt.async_support as ccxt
 
 from services.common.market import SECOND_NS
+from services.ingestor.dialects.table import Dialect, Remedy
 from services.ingestor.validation import MS_NS, BadAnswer
 
 _EQUAL_FAULTS = 3
 _BAN_UNTIL = re.compile(r"banned until (\d{13})")
+_THROTTLED_UNTIL = re.compile(r"EService: ?Throttled: ?(\d{10})\b")
 _STATUS = re.compile(r"^\S+ (?:\S+ \S+ )?(\d{3}) ")
 _TOO_MANY = (429, 418)
 
@@ -44,8 +48,9 @@ class ImpossibleCandle(ExchangeFailure):
 class Failures:
     """What went wrong with one question so far."""
 
-    def __init__(self, venue: str, what: str, *, refused_attempts: int) -> None:
+    def __init__(self, venue: str, what: str, dialect: Dialect, *, refused_attempts: int) -> None:
         self._venue = venue
+        self._dialect = dialect
         self._what = what
         self._refused_attempts = refused_attempts
         self._refused = 0
@@ -59,7 +64,7 @@ class Failures:
         if status_of(error) in (403, 404, 451):
             self._refused += 1
             return self._refused < self._refused_attempts
-        return may_heal(error)
+        return may_heal(error, self._dialect)
 
     def final(self, error: Exception, tries: int) -> ExchangeFailure:
         """What to raise after the last try."""
@@ -67,20 +72,41 @@ class Failures:
         if isinstance(error, BadAnswer) and error.open_ns is not None:
             if self._faults[str(error)] >= _EQUAL_FAULTS:
                 return ImpossibleCandle(f"{self._venue} keeps answering {error}", error.open_ns)
-        elif isinstance(error, ccxt.BaseError) and not may_heal(error):
+        elif isinstance(error, ccxt.BaseError) and not may_heal(error, self._dialect):
             text = f"{self._venue} refuses {self._what}: {brief(error)}"
         return ExchangeFailure(text)
 
 
-def may_heal(error: BaseException) -> bool:
+def may_heal(error: BaseException, dialect: Dialect) -> bool:
     """Whether a ccxt error says that the same question may be answered later."""
     # ccxt reports a body that broke off as a plain ExchangeError; its cause tells.
-    return isinstance(error, ccxt.OperationFailed) or isinstance(error.__cause__, aiohttp.ClientError)
+    if isinstance(error, ccxt.OperationFailed) or isinstance(error.__cause__, aiohttp.ClientError):
+        return True
+    return dialect.remedy(str(error)) is not None
 
 
-def is_slow_down(error: BaseException) -> bool:
+def is_slow_down(error: BaseException, dialect: Dialect) -> bool:
     """Whether the exchange says, in its own code, that it is asked too often."""
-    return isinstance(error, (ccxt.DDoSProtection, ccxt.RateLimitExceeded))
+    if isinstance(error, (ccxt.DDoSProtection, ccxt.RateLimitExceeded)):
+        return True
+    return isinstance(error, ccxt.BaseError) and dialect.remedy(str(error)) is Remedy.SLOW_DOWN
+
+
+def as_bad_answer(error: Exception, dialect: Dialect, *, status: int, answer: Any) -> BadAnswer | None:
+    """The bad answer behind an error ccxt takes for a refusal: what a broken server says is no word of an exchange.
+
+    Args:
+        status: The HTTP status, 0 if there was none.
+        answer: The decoded answer; None if it was no JSON.
+    """
+    if not isinstance(error, ccxt.BaseError) or may_heal(error, dialect):
+        return None
+    if status >= 500:
+        return BadAnswer(f"HTTP status {status}: {brief(error)}", kind="status")
+    uncoded = dialect.always_coded and answer is not None and dialect.code(answer) is None
+    if uncoded and type(error) is ccxt.ExchangeError:
+        return BadAnswer(f"the answer has no code: {brief(error)}", kind="shape")
+    return None
 
 
 def kind_of(error: BaseException) -> str:
@@ -101,6 +127,9 @@ def announced_pause(
 
     The end of a ban in its text, else its Retry-After header, else ``default`` if it says "too many requests".
     """
+    throttled = _THROTTLED_UNTIL.search(body)
+    if throttled:  # Kraken says so with status 200
+        return max(0.0, int(throttled.group(1)) - wall_ns / SECOND_NS)
     if status not in (403, *_TOO_MANY) and status < 500:
         return None
     until = _BAN_UNTIL.search(body)

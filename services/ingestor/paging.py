@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from services.common.market import TimeRange, split_by_periods, subtract
+from services.ingestor.dialects.table import dialect_of
 
 
 @dataclass(frozen=True, slots=True)
 class CallLimits:
-    """What one OHLCV call of an exchange returns.
+    """What one OHLCV call of an exchange returns; from its `Dialect`.
 
     Attributes:
         candles: Most candles.
-        wide: The window may span more periods than that; the exchange then returns the oldest ``candles`` of it. Only
-            for exchanges known to do so: one that returns the newest, or cuts the window, would make holes look empty.
-        names_symbol: Its answers say whose candles they are, and that is checked.
+        wide: The window may span more periods than that; the exchange then returns the oldest ``candles`` of it.
+        names_symbol: The answer says which symbol it is for, and has been compared with the asked one.
     """
 
     candles: int
@@ -25,26 +25,10 @@ class CallLimits:
     names_symbol: bool = False
 
 
-KNOWN_LIMITS: dict[str, CallLimits] = {
-    "binance": CallLimits(1_000, wide=True),
-    "binanceus": CallLimits(1_000, wide=True),
-    "bybit": CallLimits(1_000),
-    "coinbase": CallLimits(300),
-    "okx": CallLimits(100),  # 300 for recent candles; its history endpoint returns 100
-}
-"""By ccxt id; answers that come out shorter are caught by the evidence, they only cost calls."""
-UNKNOWN_LIMIT = 500
-NO_HISTORY = {"kraken": "its candles ignore the asked start and return the newest 720; build history from trades"}
-"""Exchanges whose OHLCV call can't serve history, and why (ccxt id)."""
-
-
 def call_limits(ccxt_id: str, features: Mapping[str, Any] | None) -> CallLimits:
-    """Limits of an exchange: our table, else what ccxt says of its spot markets, else a cautious guess."""
-    if ccxt_id in KNOWN_LIMITS:
-        return KNOWN_LIMITS[ccxt_id]
-    spot = (features or {}).get("spot") or {}
-    limit = (spot.get("fetchOHLCV") or {}).get("limit")
-    return CallLimits(min(limit, 1_000) if isinstance(limit, int) and limit > 0 else UNKNOWN_LIMIT)
+    """Limits of an exchange: the table of dialects, else what ccxt says of its spot markets, else a cautious guess."""
+    dialect = dialect_of(ccxt_id, features)
+    return CallLimits(dialect.candles, dialect.wide, dialect.names_symbol)
 
 
 def link_periods(candles: int) -> int:

@@ -186,15 +186,6 @@ async def test_period_the_exchange_does_not_have_is_refused(sim: Sim) -> None:
             await b.venue.check(session, "BTC/USDT", 180)
 
 
-async def test_exchange_without_candle_history_is_refused_before_any_call() -> None:
-    b = Bench("http://127.0.0.1:9", ccxt_id="kraken")
-    async with b.venue.session() as session:
-        with pytest.raises(ExchangeFailure, match="newest 720"):
-            await b.venue.check(session, "BTC/USD", 60)
-    await b.venue.close()
-    b.close()
-
-
 async def test_refusal_is_not_repeated(sim: Sim) -> None:
     async with bench(sim.url) as (b, session):
         await b.candles(session)

@@ -32,6 +32,8 @@ def test_pages_of_months_keep_the_calendar() -> None:
     ("ccxt_id", "features", "limits"),
     [
         ("binance", None, CallLimits(1000, wide=True)),
+        ("kraken", None, CallLimits(240, wide=True, names_symbol=True)),
+        ("bybit", None, CallLimits(1000, names_symbol=True)),
         ("coinbase", {"spot": {"fetchOHLCV": {"limit": 9}}}, CallLimits(300)),
         ("gate", {"spot": {"fetchOHLCV": {"limit": 200}}}, CallLimits(200)),
         ("bitfinex", {"spot": {"fetchOHLCV": {"limit": 10_000}}}, CallLimits(1000)),
