@@ -10,16 +10,17 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Self
 
 import pyarrow as pa
 
-from dexorder import errors, iceberg, reading, records
+from dexorder import coverage, errors, iceberg, reading, records
 from dexorder.connection import Connection, relay_address
-from dexorder.request import HistoryRequest, Moment, make_request
+from dexorder.coverage import Coverage
+from dexorder.request import HistoryRequest, Moment, make_request, read_part
 from services.common.catalog import OHLC_TABLE
 from services.gen.dexorder.ingest.v1 import ingest_pb2
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
@@ -213,6 +214,29 @@ class AsyncClient:
         except errors.RequestUnknown as error:
             raise errors.VenueUnknown(f"the relay knows no markets of {venue!r}: {error}") from None
         return records.markets_from(venue, answer)
+
+    async def coverage(
+        self, ticker: str, period: str | int, since: Moment | None = None, until: Moment | None = None, *,
+        detail: bool = False,
+    ) -> Coverage:  # fmt: skip
+        """What the table is known to hold of a market, all of it or between two times (floored to the grid).
+
+        Args:
+            detail: With the pages it rests on.
+
+        Raises:
+            RequestRefused: The relay names the field and value it can't answer.
+        """
+        seconds, start_ns, end_ns = read_part(period, since, until)
+        request = pb.GetCoverageRequest(
+            ticker=ticker, period_seconds=seconds, start_time=start_ns, end_time=end_ns, detail=detail
+        )
+        known, pages = [], []
+        async with aclosing(self._connection.answers(self._stub.GetCoverage, request)) as answers:
+            async for answer in answers:
+                known += map(coverage.known_from, answer.ranges)
+                pages += map(coverage.page_from, answer.pages)
+        return Coverage(ticker, seconds, tuple(known), tuple(pages))
 
     async def catalog(self) -> tuple[str, dict[str, str]]:
         """Name and pyiceberg properties of the catalog, with what the environment sets instead."""

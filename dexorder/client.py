@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar
 import pyarrow as pa
 
 from dexorder.aio import AsyncClient, Ended, OnProgress
+from dexorder.coverage import Coverage
 from dexorder.records import MarketList, RequestRecord, State
 from dexorder.request import HistoryRequest, Moment
 
@@ -99,6 +100,13 @@ class Client:
     def markets(self, venue: str) -> MarketList:
         """See AsyncClient.markets."""
         return self._run(self._client.markets(venue))
+
+    def coverage(
+        self, ticker: str, period: str | int, since: Moment | None = None, until: Moment | None = None, *,
+        detail: bool = False,
+    ) -> Coverage:  # fmt: skip
+        """See AsyncClient.coverage."""
+        return self._run(self._client.coverage(ticker, period, since, until, detail=detail))
 
     def catalog(self) -> tuple[str, dict[str, str]]:
         """See AsyncClient.catalog."""

@@ -88,6 +88,21 @@ def read_range(period: str | int, since: Moment, until: Moment) -> tuple[int, Ti
         raise RequestRefused(str(error)) from None
 
 
+def read_part(period: str | int, since: Moment | None, until: Moment | None) -> tuple[int, int | None, int | None]:
+    """Period in seconds, and the ends that are given, floored to its grid; RequestRefused as ``read_range``."""
+    if since is not None and until is not None:
+        seconds, span = read_range(period, since, until)
+        return seconds, span.start_ns, span.end_ns
+    try:
+        seconds = parse_period(period)
+        start_ns, end_ns = (
+            each if each is None else floor_to_grid(moment_ns(each), seconds) for each in (since, until)
+        )
+    except InvalidRequest as error:
+        raise RequestRefused(str(error)) from None
+    return seconds, start_ns, end_ns
+
+
 def check_limit(limit: int | None) -> None:
     """RequestRefused unless it is None or fits the message."""
     if limit is not None and not 0 < limit < 2**32:

@@ -24,6 +24,10 @@ app.add_typer(requests_app, name="requests")
 
 Relay = Annotated[str | None, typer.Option(help="host:port of the relay; default DEXORDER_RELAY, else 127.0.0.1:50051")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON value on stdout")]
+Ticker = Annotated[str, typer.Argument(help="SYMBOL.VENUE, for example BTC/USDT.BINANCE")]
+Period = Annotated[str, typer.Argument(help="1m, 1h, 1d ... or seconds")]
+Since = Annotated[str | None, typer.Option(help="ISO 8601, UTC without a zone; floored to the period")]
+Until = Annotated[str | None, typer.Option(help="The same, exclusive")]
 Dir = Annotated[
     Path | None, typer.Option("--dir", help="The suite's folder; default DEXORDER_DIR, else ./dexorder-data")
 ]
@@ -131,6 +135,23 @@ def markets(
 
     with reported():
         command.run(venue, text, tickers, as_json, relay)
+
+
+@app.command()
+def coverage(
+    ticker: Ticker,
+    period: Period,
+    since: Since = None,
+    until: Until = None,
+    detail: Annotated[bool, typer.Option("--detail", help="Also the pages that the ranges rest on")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line")] = False,
+    relay: Relay = None,
+) -> None:
+    """Show what the table is known to hold of a market, and the holes between."""
+    from dexorder.cli import coverage as command
+
+    with reported():
+        command.run(ticker, period, since, until, detail, as_json, relay)
 
 
 @app.command()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from services.common.catalog import NAMESPACE, OHLC_TABLE
 from services.common.errors import InvalidRequest
 from services.common.market import Ticker, TimeRange, check_span
 from services.gen.dexorder.ingest.v1 import ingest_pb2
 from services.gen.dexorder.relay.v1 import ingestor_service_pb2, pipeline_service_pb2, relay_service_pb2
 from services.relay.answers import AnswerPage
+from services.relay.counting import LedgerPage
+from services.relay.ledger import Known
 from services.relay.model import (
     FinalResult,
     FinalStatus,
@@ -94,6 +98,29 @@ def markets(value: Listed) -> relay_service_pb2.ListMarketsResponse:
     )
 
 
+def ranges(value: Iterable[TimeRange]) -> list[relay_service_pb2.TimeRange]:
+    """Half-open ranges."""
+    return [relay_service_pb2.TimeRange(start_time=each.start_ns, end_time=each.end_ns) for each in value]
+
+
+def coverage_range(value: Known) -> relay_service_pb2.CoverageRange:
+    """A range of one kind."""
+    return relay_service_pb2.CoverageRange(
+        start_time=value.span.start_ns,
+        end_time=value.span.end_ns,
+        kind=value.kind.value,  # type: ignore[arg-type]
+    )
+
+
+def coverage_page(value: LedgerPage) -> relay_service_pb2.CoveragePage:
+    """A row of the table of coverage."""
+    covered = value.covered
+    return relay_service_pb2.CoveragePage(
+        start_time=covered.span.start_ns, end_time=covered.span.end_ns, rows=value.rows, empty=ranges(covered.empty),
+        evidence=value.evidence, fetched_at=covered.fetched_ns, committed_at=value.committed_ns,
+    )  # fmt: skip
+
+
 def progress(value: Progress) -> relay_service_pb2.Progress:
     """How far a request is."""
     return relay_service_pb2.Progress(
@@ -122,9 +149,7 @@ def record(value: Record) -> relay_service_pb2.RequestRecord:
         message.error_message = end.error
         message.row_count, message.empty_periods = end.row_count, end.empty_periods
         message.completed_at, message.answered_end_time = end.completed_ns, end.end_ns
-        message.missing.extend(
-            relay_service_pb2.TimeRange(start_time=part.start_ns, end_time=part.end_ns) for part in end.missing
-        )
+        message.missing.extend(ranges(end.missing))
         if not end.error:
             message.ClearField("error_message")
         if end.snapshot_id is not None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
-from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, LessThan
+from pyiceberg.expressions import And, EqualTo, GreaterThan, GreaterThanOrEqual, LessThan
 from pyiceberg.table import Table
 
 from services.common.catalog import COVERAGE_TABLE, OHLC_TABLE
@@ -19,6 +19,7 @@ from services.common.market import TimeRange
 from services.relay.model import Market
 
 CANDLE_COLUMNS = ("open_time", "open", "high", "low", "close", "volume", "quote_volume", "trades")
+_CLAIM_COLUMNS = ("ticker", "period_seconds", "start_time", "end_time", "empty", "fetched_at")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -39,11 +40,22 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class CoveredRange:
-    """One row of the coverage table."""
+    """What a row of the coverage table claims, and when the exchange had said so."""
 
     market: Market
     span: TimeRange
     empty: tuple[TimeRange, ...]
+    fetched_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerPage:
+    """A whole row of the coverage table."""
+
+    covered: CoveredRange
+    rows: int
+    evidence: str
+    committed_ns: int
 
 
 class IcebergReader:
@@ -57,12 +69,24 @@ class IcebergReader:
         table = self._table(COVERAGE_TABLE)
         if table is None:
             return
-        fields = ("ticker", "period_seconds", "start_time", "end_time", "empty")
-        for batch in table.scan(selected_fields=fields).to_arrow_batch_reader():
-            for row in batch.to_pylist():
-                empty = tuple(_span(part["start_time"], part["end_time"]) for part in row["empty"] or ())
-                market = Market(row["ticker"], row["period_seconds"])
-                yield CoveredRange(market, _span(row["start_time"], row["end_time"]), empty)
+        for batch in table.scan(selected_fields=_CLAIM_COLUMNS).to_arrow_batch_reader():
+            yield from map(_covered, batch.to_pylist())
+
+    def pages(self, market: Market, span: TimeRange) -> list[LedgerPage]:
+        """The coverage table's rows that reach into ``span``, by start and time of fetching."""
+        table = self._table(COVERAGE_TABLE)
+        if table is None:
+            return []
+        wanted = _all(
+            (EqualTo, "ticker", market.ticker),
+            (EqualTo, "period_seconds", market.period_seconds),
+            (GreaterThan, "end_time", _text(span.start_ns)),
+            (LessThan, "start_time", _text(span.end_ns)),
+        )
+        columns = (*_CLAIM_COLUMNS, "rows", "evidence", "committed_at")
+        rows = table.scan(row_filter=wanted, selected_fields=columns).to_arrow().to_pylist()
+        found = [LedgerPage(_covered(row), row["rows"], row["evidence"], _ns(row["committed_at"])) for row in rows]
+        return sorted(found, key=lambda page: (page.covered.span, page.covered.fetched_ns))
 
     def count(self, market: Market, span: TimeRange, snapshot_id: int | None, limit: int | None) -> Count:
         """Count the rows that open in ``span``, or the first ``limit`` of them.
@@ -142,6 +166,12 @@ def _all(*comparisons: tuple[Callable[..., Any], str, Any]) -> Any:
 
 def _text(time_ns: int) -> str:
     return (_EPOCH + timedelta(microseconds=time_ns // 1_000)).isoformat()
+
+
+def _covered(row: dict[str, Any]) -> CoveredRange:
+    empty = tuple(_span(part["start_time"], part["end_time"]) for part in row["empty"] or ())
+    market, span = Market(row["ticker"], row["period_seconds"]), _span(row["start_time"], row["end_time"])
+    return CoveredRange(market, span, empty, _ns(row["fetched_at"]))
 
 
 def _span(start: Any, end: Any) -> TimeRange:

@@ -31,6 +31,7 @@ from services.relay.counting import CoveredRange, IcebergReader
 from services.relay.deciding import Decider
 from services.relay.dispatch import Dispatcher
 from services.relay.engine import Engine
+from services.relay.ledger import Ledger
 from services.relay.markets import Markets
 from services.relay.metrics import RelayMetrics
 from services.relay.schema import Batch
@@ -81,7 +82,7 @@ async def relay(settings: RelaySettings, catalog: CatalogSettings, clock: Clock)
                 add = partial(
                     register, engine=engine, metrics=metrics, catalog=catalog,
                     answers=Answers(engine, reader, most_bytes=settings.max_message_bytes),
-                    markets=Markets(store, engine.venues, clock),
+                    markets=Markets(store, engine.venues, clock), ledger=Ledger(board, reader),
                 )  # fmt: skip
                 async with grpc_server(settings, add, registry=registry, roles=ROLES) as server:
                     await server.set_serving(True)

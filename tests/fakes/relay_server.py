@@ -37,6 +37,8 @@ class FakeRelay:
         ends_of: The record at the end for requests of these tickers, instead of ``ends``.
         refuse_tickers: Tickers that are answered INVALID, with the sentence.
         markets: What ListMarkets answers by exchange.
+        coverage: What GetCoverage answers, one after the other.
+        asked: What else was asked of the relay than requests.
     """
 
     properties: dict[str, str]
@@ -53,6 +55,8 @@ class FakeRelay:
     ends_of: dict[str, pb.RequestRecord] = field(default_factory=dict)
     refuse_tickers: dict[str, str] = field(default_factory=dict)
     markets: dict[str, pb.ListMarketsResponse] = field(default_factory=dict)
+    coverage: list[pb.GetCoverageResponse] = field(default_factory=list)
+    asked: list[Any] = field(default_factory=list)
     submitted: list[ingest_pb2.SubmitHistoricalRequest] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
     address: str = ""
@@ -136,6 +140,12 @@ class _Servicer(rpc.RelayServiceServicer):
         if request.exchange not in self.fake.markets:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"no ingestor has reported markets of {request.exchange!r}")
         return self.fake.markets[request.exchange]
+
+    async def GetCoverage(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        await self._gate(context)
+        self.fake.asked.append(request)
+        for answer in self.fake.coverage:
+            yield answer
 
     def FetchOhlc(self, request: Any, context: Any) -> Any:
         raise NotImplementedError("our clients read from Iceberg")
