@@ -66,6 +66,7 @@ def page_result(message: pipeline_service_pb2.PageResult) -> PageResult:
         message.job_id, Market(message.ticker, message.period_seconds), span,
         tuple(time_range(part) for part in message.empty),
         (message.refused or "no reason given") if message.HasField("refused") else None,
+        message.fetched_at,
     )  # fmt: skip
 
 
@@ -112,12 +113,13 @@ def coverage_range(value: Known) -> relay_service_pb2.CoverageRange:
     )
 
 
-def coverage_page(value: LedgerPage) -> relay_service_pb2.CoveragePage:
-    """A row of the table of coverage."""
+def coverage_page(value: LedgerPage, retracted: Iterable[TimeRange]) -> relay_service_pb2.CoveragePage:
+    """A row of the table of coverage, and the parts of it that no longer count."""
     covered = value.covered
     return relay_service_pb2.CoveragePage(
         start_time=covered.span.start_ns, end_time=covered.span.end_ns, rows=value.rows, empty=ranges(covered.empty),
         evidence=value.evidence, fetched_at=covered.fetched_ns, committed_at=value.committed_ns,
+        retracted=ranges(retracted),
     )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -85,7 +85,7 @@ class IcebergReader:
         )
         columns = (*_CLAIM_COLUMNS, "rows", "evidence", "committed_at")
         rows = table.scan(row_filter=wanted, selected_fields=columns).to_arrow().to_pylist()
-        found = [LedgerPage(_covered(row), row["rows"], row["evidence"], _ns(row["committed_at"])) for row in rows]
+        found = [LedgerPage(_covered(row), row["rows"], row["evidence"], time_ns(row["committed_at"])) for row in rows]
         return sorted(found, key=lambda page: (page.covered.span, page.covered.fetched_ns))
 
     def count(self, market: Market, span: TimeRange, snapshot_id: int | None, limit: int | None) -> Count:
@@ -169,14 +169,15 @@ def _text(time_ns: int) -> str:
 
 
 def _covered(row: dict[str, Any]) -> CoveredRange:
-    empty = tuple(_span(part["start_time"], part["end_time"]) for part in row["empty"] or ())
-    market, span = Market(row["ticker"], row["period_seconds"]), _span(row["start_time"], row["end_time"])
-    return CoveredRange(market, span, empty, _ns(row["fetched_at"]))
+    market, empty = Market(row["ticker"], row["period_seconds"]), tuple(map(range_of, row["empty"] or ()))
+    return CoveredRange(market, range_of(row), empty, time_ns(row["fetched_at"]))
 
 
-def _span(start: Any, end: Any) -> TimeRange:
-    return TimeRange(_ns(start), _ns(end))
+def range_of(row: Mapping[str, Any]) -> TimeRange:
+    """The columns ``start_time`` and ``end_time``."""
+    return TimeRange(time_ns(row["start_time"]), time_ns(row["end_time"]))
 
 
-def _ns(moment: datetime) -> int:
+def time_ns(moment: datetime) -> int:
+    """Nanoseconds since the epoch of a time as Arrow gives it."""
     return (moment - _EPOCH) // timedelta(microseconds=1) * 1_000

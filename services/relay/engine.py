@@ -311,9 +311,7 @@ class Engine:
         try:
             batch = Batch()
             outcome = await self._decider.decide(request, batch)
-            if request.ending:
-                return
-            if outcome is None:
+            if outcome is None or request.ending:
                 await self._store.commit(batch)
                 self._wake.set()
             else:

@@ -49,13 +49,19 @@ class Ledger:
         coverage = self._board.coverage.get(market)
         return known(coverage.covered.within(span), coverage.empty.within(span)) if coverage else []
 
-    async def pages(self, market: Market, span: TimeRange) -> list[LedgerPage]:
-        """The pages behind it, by start; whole ones, where they only reach into ``span``.
+    async def pages(self, market: Market, span: TimeRange) -> list[tuple[LedgerPage, list[TimeRange]]]:
+        """The pages behind it, by start, each with what of it was taken back; whole, where they reach beyond.
 
         Raises:
             Unavailable: The table can't be read now.
         """
         try:
-            return await asyncio.to_thread(self._reader.pages, market, span)
+            pages = await asyncio.to_thread(self._reader.pages, market, span)
         except Exception as error:  # catalog, object store, file system: each has errors of its own
             raise Unavailable(f"{COVERAGE_TABLE} can't be read: {error}") from error
+        taken = self._board.retractions[market].taken if market in self._board.retractions else _nothing
+        return [(page, taken(page.covered.span, page.covered.fetched_ns)) for page in pages]
+
+
+def _nothing(*_: object) -> list[TimeRange]:
+    return []

@@ -159,13 +159,18 @@ class Dispatch:
 
 @dataclass(frozen=True, slots=True)
 class PageResult:
-    """One page as Spark committed or refused it."""
+    """One page as Spark committed or refused it.
+
+    Attributes:
+        fetched_ns: When the exchange answered; 0 when that is not known.
+    """
 
     job_id: str
     market: Market
     span: TimeRange
     empty: tuple[TimeRange, ...] = ()
     refused: str | None = None
+    fetched_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from services.common.market import TimeRange
 from services.relay.jobs import Job, LiveRequest
 from services.relay.model import Listed, ListedMarket, Market, Outcome, Progress, Record, State, Status, Submission
 from services.relay.ranges import Diff
+from services.relay.retractions import Retraction
 
 STEPS = (
     # 1
@@ -44,6 +45,23 @@ CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE markets (exchange TEXT PRIMARY KEY, fetched_ns INTEGER NOT NULL, markets TEXT NOT NULL);
 CREATE INDEX requests_by_end ON requests (completed_ns) WHERE completed_ns IS NOT NULL;
 CREATE INDEX notifications_by_request ON notifications (request_id);
+""",
+    # 3: coverage can be taken back; and ranges that overlap, which earlier versions left behind, are merged
+    """
+ALTER TABLE requests ADD COLUMN refresh INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE dispatches ADD COLUMN retracted_ns INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE retractions (
+    ticker TEXT, period_seconds INTEGER, start_ns INTEGER, end_ns INTEGER, retracted_ns INTEGER,
+    PRIMARY KEY (ticker, period_seconds, start_ns, end_ns, retracted_ns)) WITHOUT ROWID;
+CREATE TEMP TABLE merged AS
+    SELECT owner, kind, min(start_ns) AS start_ns, max(end_ns) AS end_ns FROM (
+        SELECT *, sum(apart) OVER (PARTITION BY owner, kind ORDER BY start_ns) AS island FROM (
+            SELECT *, start_ns > coalesce(max(end_ns) OVER (PARTITION BY owner, kind ORDER BY start_ns
+                ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), -1) AS apart FROM ranges))
+    GROUP BY owner, kind, island;
+DELETE FROM ranges;
+INSERT INTO ranges (owner, kind, start_ns, end_ns) SELECT owner, kind, start_ns, end_ns FROM merged;
+DROP TABLE merged;
 """,
 )
 """How a file comes from each version to the next; a new one takes them all. What was released is never edited."""
@@ -130,7 +148,11 @@ class Batch:
 
     def dispatch(self, job: Job) -> None:
         """A job's current dispatch."""
-        self._add("INSERT INTO dispatches (job_id, job) VALUES (?, ?)", job.job_id, job.number)
+        assert job.job_id is not None
+        self._add(
+            "INSERT INTO dispatches (job_id, job, retracted_ns) VALUES (?, ?, ?)",
+            job.job_id, job.number, job.job_ids[job.job_id],
+        )  # fmt: skip
         self.job(job)
 
     def attach(self, request_id: str, job: int) -> None:
@@ -154,6 +176,14 @@ class Batch:
                 "INSERT INTO ranges (owner, kind, start_ns, end_ns) VALUES (?, ?, ?, ?)",
                 owner, kind, part.start_ns, part.end_ns,
             )  # fmt: skip
+
+    def retraction(self, made: Retraction) -> None:
+        """A retraction that coverage, and jobs, have followed."""
+        self._add(
+            "INSERT OR IGNORE INTO retractions (ticker, period_seconds, start_ns, end_ns, retracted_ns)"
+            " VALUES (?, ?, ?, ?, ?)",
+            *made.market, made.span.start_ns, made.span.end_ns, made.retracted_ns,
+        )  # fmt: skip
 
     def snapshot(self, snapshot_id: int) -> None:
         """The newest snapshot the pipeline reported."""

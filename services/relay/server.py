@@ -34,6 +34,8 @@ from services.relay.engine import Engine
 from services.relay.ledger import Ledger
 from services.relay.markets import Markets
 from services.relay.metrics import RelayMetrics
+from services.relay.retracting import RetractionTable, Retractor
+from services.relay.retractions import Retraction
 from services.relay.schema import Batch
 from services.relay.service import register
 from services.relay.store import Store, open_store
@@ -69,10 +71,13 @@ async def relay(settings: RelaySettings, catalog: CatalogSettings, clock: Clock)
     registry = CollectorRegistry()
     metrics = RelayMetrics(registry)
     async with open_store(settings.db, metrics.committed) as store:
-        reader = IcebergReader(await asyncio.to_thread(catalog.load))
+        tables = await asyncio.to_thread(catalog.load)
+        reader, retractions = IcebergReader(tables), RetractionTable(tables)
         board = Board(_dispatcher(settings), job_periods=settings.job_periods, page_periods=settings.page_periods)
-        await _fill(board, store, reader, clock)
-        decider = Decider(board, reader, clock, attempts=settings.count_attempts)
+        await _fill(board, store, reader, retractions, clock)
+        last_ns = max((each.latest_ns for each in board.retractions.values()), default=0)
+        retractor = Retractor(retractions, clock, last_ns=last_ns)
+        decider = Decider(board, reader, retractor, clock, attempts=settings.count_attempts)
         engine = Engine(
             settings, board=board, store=store, decider=decider, venues=venues, clock=clock, metrics=metrics
         )
@@ -104,17 +109,20 @@ def _dispatcher(settings: RelaySettings) -> Dispatcher:
     )
 
 
-async def _fill(board: Board, store: Store, reader: IcebergReader, clock: Clock) -> None:
-    """What the database has, then what the coverage table has beyond it."""
+async def _fill(board: Board, store: Store, reader: IcebergReader, table: RetractionTable, clock: Clock) -> None:
+    """What the database has, less what was taken back beyond it, then what the coverage table has beyond it."""
     await store.load(board, now_ns=clock.monotonic_ns())
+    followed = await store.retractions()
     tries = AsyncRetrying(stop=stop_after_attempt(LOAD_ATTEMPTS), wait=wait_exponential(0.2, max=5), reraise=True)
+    made: list[Retraction] = await tries(asyncio.to_thread, table.read)
     ranges: list[CoveredRange] = await tries(asyncio.to_thread, lambda: list(reader.coverage()))
+    batch, news = Batch(), [each for each in made if each not in followed]
+    for each in news:
+        board.retract(each.market, [each.span], each.retracted_ns, batch)
     for row in ranges:
-        coverage = board.coverage[row.market]
-        coverage.covered.add(row.span)
-        for part in row.empty:
-            coverage.empty.add(part)
-    batch = Batch()
+        board.cover(row.market, row.span, row.empty, row.fetched_ns, batch)
+    for each in news:
+        board.replan(each.market, [each.span], batch)
     board.trim(batch)
     await store.commit(batch)
     log.info("loaded", requests=len(board.requests), jobs=len(board.jobs), covered_ranges=len(ranges))

@@ -169,7 +169,7 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
             pages = await self._ledger.pages(market, span) if request.detail else []
             for first in range(0, len(pages), PAGES_IN_AN_ANSWER):
                 yield relay_service_pb2.GetCoverageResponse(
-                    pages=map(convert.coverage_page, pages[first : first + PAGES_IN_AN_ANSWER])
+                    pages=[convert.coverage_page(*each) for each in pages[first : first + PAGES_IN_AN_ANSWER]]
                 )
 
     def _asked(self, request: relay_service_pb2.GetCoverageRequest) -> tuple[Market, TimeRange]:
