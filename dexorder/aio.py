@@ -21,6 +21,7 @@ from dexorder import coverage, errors, iceberg, reading, records
 from dexorder.connection import Connection, relay_address
 from dexorder.coverage import Coverage
 from dexorder.request import HistoryRequest, Moment, make_request, read_part
+from dexorder.verification import Checking, Verification, checking_from, verification_from
 from services.common.catalog import OHLC_TABLE
 from services.gen.dexorder.ingest.v1 import ingest_pb2
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
@@ -28,6 +29,7 @@ from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
 GRACE_SECONDS = 10.0
 """How long a notification may stay behind the record's end before the record alone is believed."""
 OnProgress = Callable[[records.Progress], None]
+OnChecking = Callable[[Checking], None]
 _RAISES = {
     records.Status.NOT_FOUND: errors.HistoryNotFound,
     records.Status.ERROR: errors.HistoryFailed,
@@ -237,6 +239,32 @@ class AsyncClient:
                 known += map(coverage.known_from, answer.ranges)
                 pages += map(coverage.page_from, answer.pages)
         return Coverage(ticker, seconds, tuple(known), tuple(pages))
+
+    async def verify(
+        self, ticker: str, period: str | int, since: Moment | None = None, until: Moment | None = None, *,
+        repair: bool = False, on_progress: OnChecking | None = None,
+    ) -> Verification:  # fmt: skip
+        """Check the table against coverage: all of a market, or between two times (floored to the grid).
+
+        Args:
+            repair: Take coverage of what is lost back, and submit requests for it; ``wait`` follows them.
+            on_progress: Called at each change.
+
+        Raises:
+            RequestRefused: The relay names the field and value it can't answer.
+            RelayUnreachable: It went away meanwhile; verify again.
+        """
+        seconds, start_ns, end_ns = read_part(period, since, until)
+        request = pb.VerifyCoverageRequest(
+            ticker=ticker, period_seconds=seconds, start_time=start_ns, end_time=end_ns, repair=repair
+        )
+        async with aclosing(self._connection.answers(self._stub.VerifyCoverage, request)) as answers:
+            async for answer in answers:
+                if answer.HasField("result"):
+                    return verification_from(ticker, seconds, answer.result)
+                if on_progress is not None:
+                    on_progress(checking_from(answer.progress))
+        raise errors.DexorderError("the relay ended its answer without a result; verify again")
 
     async def catalog(self) -> tuple[str, dict[str, str]]:
         """Name and pyiceberg properties of the catalog, with what the environment sets instead."""

@@ -12,10 +12,11 @@ from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
-from dexorder.aio import AsyncClient, Ended, OnProgress
+from dexorder.aio import AsyncClient, Ended, OnChecking, OnProgress
 from dexorder.coverage import Coverage
 from dexorder.records import MarketList, RequestRecord, State
 from dexorder.request import HistoryRequest, Moment
+from dexorder.verification import Verification
 
 T = TypeVar("T")
 
@@ -107,6 +108,13 @@ class Client:
     ) -> Coverage:  # fmt: skip
         """See AsyncClient.coverage."""
         return self._run(self._client.coverage(ticker, period, since, until, detail=detail))
+
+    def verify(
+        self, ticker: str, period: str | int, since: Moment | None = None, until: Moment | None = None, *,
+        repair: bool = False, on_progress: OnChecking | None = None,
+    ) -> Verification:  # fmt: skip
+        """See AsyncClient.verify. A thread calls ``on_progress``."""
+        return self._run(self._client.verify(ticker, period, since, until, repair=repair, on_progress=on_progress))
 
     def catalog(self) -> tuple[str, dict[str, str]]:
         """See AsyncClient.catalog."""

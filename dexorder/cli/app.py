@@ -155,6 +155,25 @@ def coverage(
 
 
 @app.command()
+def verify(
+    ticker: Ticker,
+    period: Period,
+    since: Since = None,
+    until: Until = None,
+    repair: Annotated[bool, typer.Option("--repair", help="Fetch again what is lost, and wait for it")] = False,
+    as_json: Json = False,
+    quiet: Annotated[bool, typer.Option(help="No progress")] = False,
+    relay: Relay = None,
+) -> None:
+    """Check the table's rows against what coverage claims; exit code 0 only if all is well in the end."""
+    from dexorder.cli import verify as command
+
+    with reported():
+        code = command.run(ticker, period, since, until, repair=repair, as_json=as_json, quiet=quiet, relay=relay)
+        raise typer.Exit(code)
+
+
+@app.command()
 def maintain(
     spark: Annotated[
         str | None,

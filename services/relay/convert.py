@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from services.common.catalog import NAMESPACE, OHLC_TABLE
 from services.common.errors import InvalidRequest
-from services.common.market import Ticker, TimeRange, check_span
+from services.common.market import Ticker, TimeRange, check_span, total_periods
 from services.gen.dexorder.ingest.v1 import ingest_pb2
 from services.gen.dexorder.relay.v1 import ingestor_service_pb2, pipeline_service_pb2, relay_service_pb2
 from services.relay.answers import AnswerPage
@@ -24,6 +24,7 @@ from services.relay.model import (
     Record,
     Submission,
 )
+from services.relay.verifying import Repair, Step
 
 MOST_UINT32 = 2**32 - 1
 
@@ -120,6 +121,29 @@ def coverage_page(value: LedgerPage, retracted: Iterable[TimeRange]) -> relay_se
         start_time=covered.span.start_ns, end_time=covered.span.end_ns, rows=value.rows, empty=ranges(covered.empty),
         evidence=value.evidence, fetched_at=covered.fetched_ns, committed_at=value.committed_ns,
         retracted=ranges(retracted),
+    )  # fmt: skip
+
+
+def verify_progress(value: Step, market: Market) -> relay_service_pb2.VerifyProgress:
+    """How far a check is."""
+    finding = value.finding
+    return relay_service_pb2.VerifyProgress(
+        windows=value.windows, checked_windows=value.checked, rows=finding.rows,
+        lost_periods=total_periods(finding.lost, market.period_seconds),
+    )  # fmt: skip
+
+
+def verify_result(value: Step, market: Market, repair: Repair, most: int) -> relay_service_pb2.VerifyResult:
+    """What a check found, at most so many ranges of each kind, and what was done about it."""
+    finding, period = value.finding, market.period_seconds
+    return relay_service_pb2.VerifyResult(
+        checked=ranges([value.span])[0] if value.span else None,
+        rows=finding.rows, row_periods=finding.row_periods, empty_periods=finding.empty_periods,
+        lost=ranges(finding.lost[:most]), lost_periods=total_periods(finding.lost, period),
+        unexpected=ranges(finding.unexpected[:most]), unexpected_periods=total_periods(finding.unexpected, period),
+        duplicates=ranges(finding.duplicates[:most]), surplus_rows=finding.surplus_rows,
+        off_grid_rows=finding.off_grid_rows, unclaimed_periods=finding.unclaimed_periods,
+        repair_request_ids=repair.request_ids, repaired_periods=total_periods(repair.spans, period),
     )  # fmt: skip
 
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.expressions import And, EqualTo, GreaterThan, GreaterThanOrEqual, LessThan
@@ -102,6 +104,22 @@ class IcebergReader:
         opens = sorted(_opens(table, market, span, snapshot_id))[:limit]
         return Count(len(opens), opens[-1] if len(opens) == limit else None, snapshot_id)
 
+    def times(self, market: Market, span: TimeRange) -> NDArray[np.int64]:
+        """Open times of the rows in ``span`` at the current snapshot, nanoseconds, unordered."""
+        table = self._table(OHLC_TABLE)
+        parts = [micros * 1_000 for micros in _open_micros(table, market, span, _kept(table, None))]
+        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+    def reach(self, market: Market, span: TimeRange) -> tuple[int, int] | None:
+        """Open times of the first and the last row in ``span`` at the current snapshot; None when there is no row."""
+        table = self._table(OHLC_TABLE)
+        ends = [
+            (int(micros.min()), int(micros.max()))
+            for micros in _open_micros(table, market, span, _kept(table, None))
+            if len(micros)
+        ]
+        return (min(first for first, _ in ends) * 1_000, max(last for _, last in ends) * 1_000) if ends else None
+
     def opens(self, market: Market, span: TimeRange, snapshot_id: int | None) -> list[int]:
         """Open times of the rows in ``span``, nanoseconds, unordered."""
         return _opens(self._table(OHLC_TABLE), market, span, snapshot_id)
@@ -138,12 +156,15 @@ def _kept(table: Table | None, snapshot_id: int | None) -> int | None:
 
 
 def _opens(table: Table | None, market: Market, span: TimeRange, snapshot_id: int | None) -> list[int]:
+    return [int(each) * 1_000 for micros in _open_micros(table, market, span, snapshot_id) for each in micros]
+
+
+def _open_micros(
+    table: Table | None, market: Market, span: TimeRange, snapshot_id: int | None
+) -> Iterator[NDArray[np.int64]]:
     times = pa.timestamp("us", tz="UTC")
-    parts = [
-        pc.cast(pc.cast(batch.column("open_time"), times), pa.int64())
-        for batch in _batches(table, market, span, snapshot_id, ("open_time",))
-    ]
-    return [int(micros) * 1_000 for part in parts for micros in part.to_numpy()]
+    for batch in _batches(table, market, span, snapshot_id, ("open_time",)):
+        yield pc.cast(pc.cast(batch.column("open_time"), times), pa.int64()).to_numpy()
 
 
 def _batches(

@@ -39,6 +39,7 @@ from services.relay.retractions import Retraction
 from services.relay.schema import Batch
 from services.relay.service import register
 from services.relay.store import Store, open_store
+from services.relay.verifying import Verifier
 
 log = structlog.get_logger(__name__)
 LOAD_ATTEMPTS = 5
@@ -79,8 +80,9 @@ async def relay(settings: RelaySettings, catalog: CatalogSettings, clock: Clock)
         retractor = Retractor(retractions, clock, last_ns=last_ns)
         decider = Decider(board, reader, retractor, clock, attempts=settings.count_attempts)
         engine = Engine(
-            settings, board=board, store=store, decider=decider, venues=venues, clock=clock, metrics=metrics
-        )
+            settings, board=board, store=store, decider=decider, retractor=retractor, venues=venues, clock=clock,
+            metrics=metrics,
+        )  # fmt: skip
         with open_broker(settings, metrics) as broker:
             async with asyncio.TaskGroup() as tasks:
                 work = [tasks.create_task(engine.run(broker)), tasks.create_task(broker.run(engine))]
@@ -88,6 +90,7 @@ async def relay(settings: RelaySettings, catalog: CatalogSettings, clock: Clock)
                     register, engine=engine, metrics=metrics, catalog=catalog,
                     answers=Answers(engine, reader, most_bytes=settings.max_message_bytes),
                     markets=Markets(store, engine.venues, clock), ledger=Ledger(board, reader),
+                    verifier=Verifier(engine, board, reader, settings),
                 )  # fmt: skip
                 async with grpc_server(settings, add, registry=registry, roles=ROLES) as server:
                     await server.set_serving(True)

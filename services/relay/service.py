@@ -29,12 +29,14 @@ from services.relay.ledger import Ledger
 from services.relay.markets import Markets
 from services.relay.metrics import RelayMetrics
 from services.relay.model import Market, State
+from services.relay.verifying import Step, Verifier
 
 log = structlog.get_logger(__name__)
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 M = TypeVar("M")
 V = TypeVar("V")
 PAGE_SIZE, LARGEST_PAGE_SIZE = 100, 1_000
+LONGEST_LIST = 10_000
 RANGES_IN_AN_ANSWER, PAGES_IN_AN_ANSWER = 10_000, 1_000
 
 
@@ -47,10 +49,12 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
         answers: Answers,
         markets: Markets,
         ledger: Ledger,
+        verifier: Verifier,
         metrics: RelayMetrics,
         catalog: CatalogSettings,
     ) -> None:
-        self._engine, self._answers, self._markets, self._ledger = engine, answers, markets, ledger
+        self._engine, self._answers, self._markets = engine, answers, markets
+        self._ledger, self._verifier = ledger, verifier
         self._metrics, self._catalog = metrics, catalog
 
     async def SubmitHistorical(  # noqa: N802
@@ -172,7 +176,23 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
                     pages=[convert.coverage_page(*each) for each in pages[first : first + PAGES_IN_AN_ANSWER]]
                 )
 
-    def _asked(self, request: relay_service_pb2.GetCoverageRequest) -> tuple[Market, TimeRange]:
+    async def VerifyCoverage(  # noqa: N802
+        self, request: relay_service_pb2.VerifyCoverageRequest, context: Context
+    ) -> AsyncIterator[relay_service_pb2.VerifyCoverageResponse]:
+        """Progress, then the result."""
+        caller, (market, span) = current_caller(), self._asked(request)
+        step = Step()
+        with self._engine.quotas.stream(caller):
+            async with aclosing(self._verifier.check(market, span)) as steps:
+                async for step in steps:
+                    yield relay_service_pb2.VerifyCoverageResponse(progress=convert.verify_progress(step, market))
+            repair = await self._verifier.repair(market, step.finding.lost if request.repair else [], caller)
+        result = convert.verify_result(step, market, repair, LONGEST_LIST)
+        yield relay_service_pb2.VerifyCoverageResponse(result=result)
+
+    def _asked(
+        self, request: relay_service_pb2.GetCoverageRequest | relay_service_pb2.VerifyCoverageRequest
+    ) -> tuple[Market, TimeRange]:
         market = Market(request.ticker, request.period_seconds)
         start_ns = request.start_time if request.HasField("start_time") else None
         end_ns = request.end_time if request.HasField("end_time") else None
@@ -250,11 +270,12 @@ def register(
     answers: Answers,
     markets: Markets,
     ledger: Ledger,
+    verifier: Verifier,
     metrics: RelayMetrics,
     catalog: CatalogSettings,
 ) -> Sequence[str]:
     """Add the three services; returns their names."""
-    relay = RelayService(engine, answers, markets, ledger, metrics, catalog)
+    relay = RelayService(engine, answers, markets, ledger, verifier, metrics, catalog)
     relay_service_pb2_grpc.add_RelayServiceServicer_to_server(relay, server)
     ingestor_service_pb2_grpc.add_IngestorServiceServicer_to_server(IngestorService(engine, markets), server)
     pipeline_service_pb2_grpc.add_PipelineServiceServicer_to_server(PipelineService(engine, metrics), server)

@@ -38,6 +38,7 @@ class FakeRelay:
         refuse_tickers: Tickers that are answered INVALID, with the sentence.
         markets: What ListMarkets answers by exchange.
         coverage: What GetCoverage answers, one after the other.
+        verified: What VerifyCoverage answers, one after the other.
         asked: What else was asked of the relay than requests.
     """
 
@@ -56,6 +57,7 @@ class FakeRelay:
     refuse_tickers: dict[str, str] = field(default_factory=dict)
     markets: dict[str, pb.ListMarketsResponse] = field(default_factory=dict)
     coverage: list[pb.GetCoverageResponse] = field(default_factory=list)
+    verified: list[pb.VerifyCoverageResponse] = field(default_factory=list)
     asked: list[Any] = field(default_factory=list)
     submitted: list[ingest_pb2.SubmitHistoricalRequest] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
@@ -145,6 +147,12 @@ class _Servicer(rpc.RelayServiceServicer):
         await self._gate(context)
         self.fake.asked.append(request)
         for answer in self.fake.coverage:
+            yield answer
+
+    async def VerifyCoverage(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        await self._gate(context)
+        self.fake.asked.append(request)
+        for answer in self.fake.verified:
             yield answer
 
     def FetchOhlc(self, request: Any, context: Any) -> Any:

@@ -96,7 +96,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize("rpc", ["GetCoverage"])
+@pytest.mark.parametrize("rpc", ["GetCoverage", "VerifyCoverage"])
 async def test_bad_questions_name_field_and_value(tmp_path: Path, rpc: str) -> None:
     async with suite(tmp_path) as s:
         for fields, text in BAD:
