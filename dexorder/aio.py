@@ -85,7 +85,7 @@ class AsyncClient:
 
     async def history(
         self, ticker: str, period: str | int, since: Moment, until: Moment, *,
-        limit: int | None = None, request_id: str | None = None, client_id: str = "",
+        limit: int | None = None, request_id: str | None = None, client_id: str = "", refresh: bool = False,
         on_progress: OnProgress | None = None, timeout: float | None = None,
     ) -> pa.Table:  # fmt: skip
         """Candles of ``[since, until)``, fetched if they are not in the table yet.
@@ -98,6 +98,7 @@ class AsyncClient:
             limit: Only the first so many candles.
             request_id: Makes a repeat the same request; else a new one.
             client_id: The caller, for ``list_requests``.
+            refresh: Fetch all of it from the exchange again; candles that have changed since are replaced.
             on_progress: Called at each change.
             timeout: Seconds to wait for the end; None waits as long as the relay does.
 
@@ -111,8 +112,9 @@ class AsyncClient:
             RelayUnreachable: No answer for ``patience_seconds``.
         """
         request = make_request(
-            request_id or new_request_id(), ticker, period, since, until, limit=limit, client_id=client_id
-        )
+            request_id or new_request_id(), ticker, period, since, until,
+            limit=limit, client_id=client_id, refresh=refresh,
+        )  # fmt: skip
         await self.submit(request)
         ended = await self.wait(request.request_id, on_progress=on_progress, timeout=timeout)
         return await self.read(ended)
@@ -125,7 +127,11 @@ class AsyncClient:
         Raises:
             RequestRefused: INVALID or ERROR, with the relay's sentence.
         """
-        answer = await self._call(self._stub.SubmitHistorical, request.message())
+        if request.refresh:
+            anew = pb.RefreshHistoricalRequest(request=request.message())
+            answer = await self._call(self._stub.RefreshHistorical, anew)
+        else:
+            answer = await self._call(self._stub.SubmitHistorical, request.message())
         if answer.status in (ingest_pb2.SubmitResponse.QUEUED, ingest_pb2.SubmitResponse.DUPLICATE):
             return str(answer.notification_topic)
         status = ingest_pb2.SubmitResponse.SubmitStatus.Name(answer.status)

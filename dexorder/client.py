@@ -57,14 +57,14 @@ class Client:
 
     def history(
         self, ticker: str, period: str | int, since: Moment, until: Moment, *,
-        limit: int | None = None, request_id: str | None = None, client_id: str = "",
+        limit: int | None = None, request_id: str | None = None, client_id: str = "", refresh: bool = False,
         on_progress: OnProgress | None = None, timeout: float | None = None,
     ) -> pa.Table:  # fmt: skip
         """Candles of ``[since, until)`` as an Arrow table; see AsyncClient.history. A thread calls ``on_progress``."""
         return self._run(
             self._client.history(
                 ticker, period, since, until, limit=limit, request_id=request_id, client_id=client_id,
-                on_progress=on_progress, timeout=timeout,
+                refresh=refresh, on_progress=on_progress, timeout=timeout,
             )
         )  # fmt: skip
 

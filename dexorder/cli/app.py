@@ -78,6 +78,9 @@ def history(
     file: Annotated[Path | None, typer.Option(help="Tickers, one a line, # for comments; - is stdin")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N candles")] = None,
     as_json: Json = False,
+    refresh: Annotated[
+        bool, typer.Option("--refresh", help="Fetch all of it from the exchange again, whatever the table has")
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(help="Write the rows to FILE.parquet or FILE.csv; of many tickers also to a folder")
     ] = None,
@@ -104,7 +107,14 @@ def history(
         try:
             if resume:
                 own = (since, until, file, limit, out, plot, request_id)
-                if len(given) > 1 or as_json or chart or client_id or any(value is not None for value in own):
+                if (
+                    len(given) > 1
+                    or as_json
+                    or chart
+                    or refresh
+                    or client_id
+                    or any(value is not None for value in own)
+                ):
                     raise ValueError(
                         "--resume goes on as the run began: only its id and --relay, --state, --timeout, "
                         "--quiet and --parallel may be given with it"
@@ -114,7 +124,7 @@ def history(
             else:
                 shown = Shown(as_json=as_json, out=out, plot=plot, chart=chart, rows=rows)
                 asked = command.new_run(given, file, since, until, shown, limit=limit, request_id=request_id,
-                                        client_id=client_id, relay=relay)  # fmt: skip
+                                        client_id=client_id, refresh=refresh, relay=relay)  # fmt: skip
         except ValueError as error:
             raise typer.BadParameter(str(error)) from None
         raise typer.Exit(command.run(asked, store, timeout=timeout, quiet=quiet, parallel=parallel))

@@ -29,11 +29,11 @@ from services.relay.verifying import Repair, Step
 MOST_UINT32 = 2**32 - 1
 
 
-def submission(message: ingest_pb2.SubmitHistoricalRequest) -> Submission:
+def submission(message: ingest_pb2.SubmitHistoricalRequest, *, refresh: bool = False) -> Submission:
     """A request, unchecked; an empty client_id is none."""
     return Submission(
         message.request_id, message.ticker, message.start_time, message.end_time, message.period_seconds,
-        message.limit if message.HasField("limit") else None, message.client_id or None,
+        message.limit if message.HasField("limit") else None, message.client_id or None, refresh,
     )  # fmt: skip
 
 
@@ -169,6 +169,7 @@ def record(value: Record) -> relay_service_pb2.RequestRecord:
         notification_topic=request.topics[-1],
         submitted_at=value.submitted_ns,
         progress=progress(value.progress),
+        refresh=request.refresh,
     )  # fmt: skip
     if (end := value.outcome) is not None:
         message.status = end.status.value  # type: ignore[assignment]

@@ -94,6 +94,7 @@ class Engine:
         self._tasks: asyncio.TaskGroup | None = None
         self._ending: dict[str, LiveRequest] = {}
         self._unsaved: dict[str, asyncio.Future[None]] = {}
+        self._under_way: dict[str, asyncio.Future[None]] = {}
 
     async def run(self, sender: Sender) -> None:
         """Dispatch, watch leases and timeouts, decide; until cancelled, or until the store fails."""
@@ -119,14 +120,20 @@ class Engine:
         Raises:
             InvalidRequest: A field can't be answered, or the id belongs to another request.
             Exhausted: A quota of the caller; nothing is stored.
+            Unavailable: The store, or for a refresh the table of retractions, can't be written; ask again.
         """
         self.quotas.submit(caller, now_ns=self._clock.monotonic_ns())
         requests.check(submission, self.venues, self._settings.max_request_periods)
-        known = await self._known(submission.request_id)
+        request_id = submission.request_id
+        while (known := await self._known(request_id)) is None and request_id in self._under_way:
+            await asyncio.wait([self._under_way[request_id]])
         if known is not None:
             if known != submission:
-                raise InvalidRequest(f"request_id {submission.request_id!r} was used for another request")
+                raise InvalidRequest(f"request_id {request_id!r} was used for another request")
             return Accepted(submission.topics[-1], duplicate=True)
+        if submission.refresh:
+            await self.refetch([submission.span], f"request {request_id} fetches it anew", [submission], caller)
+            return Accepted(submission.topics[-1], duplicate=False)
         self._enter([submission], caller)
         await self._accept([submission], Batch())
         return Accepted(submission.topics[-1], duplicate=False)
@@ -147,7 +154,8 @@ class Engine:
             Unavailable: A table or the store can't be written now.
         """
         self._enter(submissions, caller)
-        await self._in_full(self._refetch(spans, reason, submissions))
+        work = self._refetch(spans, reason, submissions)
+        await self._in_full(work, [each.request_id for each in submissions])
 
     async def _refetch(self, spans: Sequence[TimeRange], reason: str, submissions: Sequence[Submission]) -> None:
         market = submissions[0].market
@@ -187,10 +195,21 @@ class Engine:
     def _saved(self, request_id: str, _: object) -> None:
         del self._unsaved[request_id]
 
-    async def _in_full(self, work: Coroutine[Any, Any, None]) -> None:
-        """Carry it through in a task of the engine's, whatever becomes of the caller, who gets what it raises."""
+    async def _in_full(self, work: Coroutine[Any, Any, None], request_ids: Sequence[str]) -> None:
+        """Carry it through in a task of the engine's, whatever becomes of the caller, who gets what it raises.
+
+        Args:
+            request_ids: Of requests that it accepts; nobody else may meanwhile.
+        """
         done = asyncio.get_running_loop().create_future()
-        done.add_done_callback(lambda _: done.cancelled() or done.exception())  # the caller may be gone
+        self._under_way.update(dict.fromkeys(request_ids, done))
+
+        def ended(_: object) -> None:
+            for request_id in request_ids:
+                del self._under_way[request_id]
+            done.cancelled() or done.exception()  # seen, though the caller be gone
+
+        done.add_done_callback(ended)
 
         async def carry() -> None:
             try:

@@ -35,6 +35,8 @@ def check(submission: Submission, venues: Container[str], most_periods: int) -> 
     span = check_span(submission.start_ns, submission.end_ns, submission.period_seconds)
     if submission.limit == 0:
         raise InvalidRequest("limit 0 asks for nothing; leave it out for the whole range")
+    if submission.refresh and submission.limit is not None:
+        raise InvalidRequest(f"limit {submission.limit} does not go with a refresh; its whole range is fetched anew")
     periods = count_periods(span, submission.period_seconds)
     if min(periods, submission.limit or periods) > most_periods:
         raise InvalidRequest(f"end_time {submission.end_ns} makes {periods} periods; {most_periods} are allowed")

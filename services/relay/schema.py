@@ -75,7 +75,8 @@ FORGET = (
 """Requests that ended before a time, at most so many, oldest first; with their notifications, which go first."""
 REQUEST_COLUMNS = (
     "sequence, request_id, ticker, start_ns, end_ns, period_seconds, most, client_id, submitted_ns, planned_end_ns, "
-    "state, progress, status, error, answered_end_ns, completed_ns, row_count, empty_periods, missing, snapshot_id"
+    "state, progress, status, error, answered_end_ns, completed_ns, row_count, empty_periods, missing, snapshot_id, "
+    "refresh"
 )
 
 
@@ -109,8 +110,8 @@ class Batch:
         s = request.submission
         self._add(
             "INSERT INTO requests (request_id, ticker, start_ns, end_ns, period_seconds, most, client_id,"
-            " submitted_ns, planned_end_ns, state) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            s.request_id, s.ticker, s.start_ns, s.end_ns, s.period_seconds, s.limit, s.client_id,
+            " refresh, submitted_ns, planned_end_ns, state) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            s.request_id, s.ticker, s.start_ns, s.end_ns, s.period_seconds, s.limit, s.client_id, s.refresh,
             request.submitted_ns, request.planned_end_ns, request.state,
         )  # fmt: skip
 
@@ -211,7 +212,7 @@ def read_listed(fetched_ns: int, markets: str) -> Listed:
 def read_submission(row: tuple[Any, ...]) -> Submission:
     """The request in a row of ``REQUEST_COLUMNS``."""
     _, request_id, ticker, start_ns, end_ns, period_seconds, most, client_id = row[:8]
-    return Submission(request_id, ticker, start_ns, end_ns, period_seconds, most, client_id)
+    return Submission(request_id, ticker, start_ns, end_ns, period_seconds, most, client_id, bool(row[20]))
 
 
 def read_outcome(row: tuple[Any, ...]) -> Outcome:

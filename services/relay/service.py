@@ -28,7 +28,7 @@ from services.relay.engine import Engine
 from services.relay.ledger import Ledger
 from services.relay.markets import Markets
 from services.relay.metrics import RelayMetrics
-from services.relay.model import Market, State
+from services.relay.model import Market, State, Submission
 from services.relay.verifying import Step, Verifier
 
 log = structlog.get_logger(__name__)
@@ -61,10 +61,19 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
         self, request: ingest.SubmitHistoricalRequest, context: Context
     ) -> ingest.SubmitResponse:
         """Accept a request; a bad field is status INVALID in the answer, not a gRPC error."""
+        return await self._submit(convert.submission(request))
+
+    async def RefreshHistorical(  # noqa: N802
+        self, request: relay_service_pb2.RefreshHistoricalRequest, context: Context
+    ) -> ingest.SubmitResponse:
+        """The same, fetched anew."""
+        return await self._submit(convert.submission(request.request, refresh=True))
+
+    async def _submit(self, submission: Submission) -> ingest.SubmitResponse:
         caller = current_caller()
-        answer = ingest.SubmitResponse(request_id=request.request_id)
+        answer = ingest.SubmitResponse(request_id=submission.request_id)
         try:
-            accepted = await self._engine.submit(access.signed(caller, convert.submission(request)), caller)
+            accepted = await self._engine.submit(access.signed(caller, submission), caller)
         except InvalidRequest as error:
             answer.status, answer.error_message = ingest.SubmitResponse.INVALID, str(error)
         else:

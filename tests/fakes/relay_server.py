@@ -116,6 +116,10 @@ class _Servicer(rpc.RelayServiceServicer):
             notification_topic=f"HISTORY_READY:{request.request_id}",
         )
 
+    async def RefreshHistorical(self, request: Any, context: Any) -> Any:
+        self.fake.asked.append(request)
+        return await self.SubmitHistorical(request.request, context)
+
     async def GetRequest(self, request: Any, context: Any) -> Any:
         await self._gate(context)
         return pb.GetRequestResponse(record=await self._record(request.request_id, context))
