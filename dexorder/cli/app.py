@@ -107,14 +107,8 @@ def history(
         try:
             if resume:
                 own = (since, until, file, limit, out, plot, request_id)
-                if (
-                    len(given) > 1
-                    or as_json
-                    or chart
-                    or refresh
-                    or client_id
-                    or any(value is not None for value in own)
-                ):
+                flags = (as_json, chart, refresh, client_id)
+                if len(given) > 1 or any(flags) or any(value is not None for value in own):
                     raise ValueError(
                         "--resume goes on as the run began: only its id and --relay, --state, --timeout, "
                         "--quiet and --parallel may be given with it"

@@ -316,7 +316,7 @@ class Board:
         for number in self._by_market[market]:
             job = self.jobs[number]
             in_hand = [*job.acked, *([job.sent] if job.sent else [])]
-            stale = [part for span in spans for part in intersect(in_hand, span)]
+            stale = subtract(in_hand, subtract(in_hand, spans))
             for part in stale:
                 batch.ranges(job_owner(number), "handled", job.handled.add(part))
                 for kind in ("acked", "acked_empty", "refused"):
@@ -326,11 +326,11 @@ class Board:
 
     def replan(self, market: Market, spans: Sequence[TimeRange], batch: Batch, but: str = "") -> None:
         """Plan what was taken back for every request that waits for it, except the one whose end is being written."""
+        taken = RangeSet(spans)
         for request_id, request in self.requests.items():
             if request.submission.market == market and request_id != but and not request.ending:
-                for span in spans:
-                    if common := request.planned.intersect(span):
-                        self.plan(request, common, batch)
+                for part in taken.within(request.planned):
+                    self.plan(request, part, batch)
 
     # ---- what others ask -------------------------------------------------------------------------------------------
 

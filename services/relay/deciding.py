@@ -31,6 +31,7 @@ from services.relay.retracting import Retractor
 from services.relay.schema import Batch
 
 log = structlog.get_logger(__name__)
+MOST_TAKEN = 1_000
 LOST = "the table lacks rows that were reported as committed"
 
 
@@ -87,9 +88,11 @@ class Decider:
     async def _take_back(self, request: LiveRequest, lost: list[TimeRange], batch: Batch) -> None:
         """Others who wait for what is lost get new jobs for it; this request ends and says so."""
         market = request.submission.market
-        retracted_ns = await self._retractor.record(market, lost, LOST)
-        self._board.retract(market, lost, retracted_ns, batch)
-        self._board.replan(market, lost, batch, but=request.submission.request_id)
+        # too many to follow one by one without keeping everybody waiting: then all between them too
+        taken = lost if len(lost) <= MOST_TAKEN else [TimeRange(lost[0].start_ns, lost[-1].end_ns)]
+        retracted_ns = await self._retractor.record(market, taken, LOST)
+        self._board.retract(market, taken, retracted_ns, batch)
+        self._board.replan(market, taken, batch, but=request.submission.request_id)
 
     async def _look(self, request: LiveRequest) -> Finding:
         """Look until the table bears out what coverage says, or the tries are used up."""

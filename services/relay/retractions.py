@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from services.common.market import TimeRange, subtract
+from services.common.market import TimeRange, merge, subtract
 from services.relay.model import Market
+from services.relay.ranges import RangeSet
 
 
 class Retraction(NamedTuple):
@@ -29,23 +30,27 @@ class Retractions:
 
     def __init__(self) -> None:
         self.latest_ns = 0
-        self._made: list[tuple[TimeRange, int]] = []
+        self._taken: dict[int, RangeSet] = {}
 
     def add(self, span: TimeRange, retracted_ns: int) -> None:
-        """One more, made at any time; what a later one covers whole is forgotten."""
+        """One more, made at any time; of two that meet the later one holds."""
         self.latest_ns = max(self.latest_ns, retracted_ns)
-        if not any(later >= retracted_ns and other.contains(span) for other, later in self._made):
-            older = [each for each in self._made if each[1] > retracted_ns or not span.contains(each[0])]
-            self._made = [*older, (span, retracted_ns)]
+        for part in self.claimed(span, retracted_ns):
+            for older in [each for each in self._taken if each < retracted_ns]:
+                self._taken[older].remove(part)
+                if not self._taken[older]:
+                    del self._taken[older]
+            self._taken.setdefault(retracted_ns, RangeSet()).add(part)
 
-    def made(self) -> list[tuple[TimeRange, int]]:
-        """Those that still say something, with their times."""
-        return list(self._made)
+    def made(self) -> dict[int, tuple[TimeRange, ...]]:
+        """By time, the ranges of which no later one holds."""
+        return {retracted_ns: tuple(taken) for retracted_ns, taken in self._taken.items()}
 
     def claimed(self, span: TimeRange, fetched_ns: int) -> list[TimeRange]:
         """What a page of ``span`` that was fetched then still claims."""
-        return subtract([span], [taken for taken, retracted_ns in self._made if retracted_ns > fetched_ns])
+        return subtract([span], self.taken(span, fetched_ns))
 
     def taken(self, span: TimeRange, fetched_ns: int) -> list[TimeRange]:
         """The rest of it."""
-        return subtract([span], self.claimed(span, fetched_ns))
+        later = (taken for retracted_ns, taken in self._taken.items() if retracted_ns > fetched_ns)
+        return merge(part for taken in later for part in taken.within(span))

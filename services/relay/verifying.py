@@ -31,7 +31,8 @@ log = structlog.get_logger(__name__)
 WINDOW_PERIODS = 500_000
 """Periods looked at together: their open times take 4 MB."""
 MOST_REPAIR_PERIODS = 1_000_000
-MOST_REPAIRS = 1_000
+MOST_LOST = 1_000
+"""Ranges, and requests for them, of one repair."""
 LONGEST_PAUSE_SECONDS = 5.0
 LOST = "the table lacks rows that coverage claims"
 
@@ -96,15 +97,15 @@ class Verifier:
     async def repair(self, market: Market, lost: Sequence[TimeRange], caller: Caller | None) -> Repair:
         """Take coverage of what is lost back and submit requests for it, as the caller's.
 
-        What others have taken back meanwhile is theirs to fetch; beyond ``MOST_REPAIRS`` requests the rest stays lost.
+        What others have taken back meanwhile is theirs to fetch; beyond ``MOST_LOST`` ranges the rest stays lost.
 
         Raises:
             Exhausted, InvalidRequest: A quota of the caller; nothing was changed.
             Unavailable: A table or the store can't be written now.
         """
         covered = self._board.coverage[market].covered
-        lost = [part for each in lost for part in covered.within(each)]
-        asked = repairs(lost, covered, market.period_seconds, self._most_periods)[:MOST_REPAIRS]
+        lost = [part for each in lost for part in covered.within(each)][:MOST_LOST]
+        asked = repairs(lost, covered, market.period_seconds, self._most_periods)[:MOST_LOST]
         if not asked:
             return Repair()
         verify_id, client_id = f"verify-{uuid.uuid4().hex[:12]}", caller.client_id if caller else None

@@ -221,7 +221,7 @@ def dump(board: Board) -> Any:
             for request_id, live in board.requests.items()
         },
         {market: (tuple(c.covered), tuple(c.empty)) for market, c in board.coverage.items() if c.covered},
-        {market: (r.latest_ns, sorted(r.made())) for market, r in board.retractions.items() if r.latest_ns},
+        {market: (r.latest_ns, r.made()) for market, r in board.retractions.items() if r.latest_ns},
         board.snapshot_id,
     )  # fmt: skip
 
