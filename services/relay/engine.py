@@ -167,9 +167,8 @@ class Engine:
             raise
         batch = Batch()
         self._board.retract(market, spans, retracted_ns, batch)
-        self._board.replan(market, spans, batch)
         self._changed(r for r, live in self._board.requests.items() if live.submission.market == market)
-        await self._accept(submissions, batch)
+        await self._accept(submissions, batch, spans)
 
     def _enter(self, submissions: Sequence[Submission], caller: Caller | None) -> None:
         for number, submission in enumerate(submissions):
@@ -181,9 +180,11 @@ class Engine:
                 raise
             self.quotas.enter(submission)
 
-    async def _accept(self, submissions: Sequence[Submission], batch: Batch) -> None:
+    async def _accept(self, submissions: Sequence[Submission], batch: Batch, taken: Sequence[TimeRange] = ()) -> None:
+        """Plan them, and what was taken back for others; on disk when it returns."""
         wall_ns, now_ns = self._clock.wall_ns(), self._clock.monotonic_ns()
         lives = [self._board.accept(each, batch, wall_ns=wall_ns, now_ns=now_ns) for each in submissions]
+        self._board.replan(submissions[0].market, taken, batch)
         saved = self._store.commit(batch)
         for each in submissions:
             self._unsaved[each.request_id] = saved
