@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar
 
@@ -80,7 +80,7 @@ class Connection:
                 ) from None
             raise _translated(error) from None
 
-    async def answers(self, method: Callable[..., Any], request: Any) -> AsyncIterator[Any]:
+    async def answers(self, method: Callable[..., Any], request: Any) -> AsyncGenerator[Any, None]:
         """Messages of a stream that ends by itself; opened again as ``call`` does, but not once it has answered.
 
         Raises:

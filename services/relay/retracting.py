@@ -33,7 +33,7 @@ from services.relay.retractions import Retraction
 
 WRITE_ATTEMPTS = 4
 MICROSECOND_NS = 1_000
-_SCHEMA = Schema(
+SCHEMA = Schema(
     NestedField(1, "ticker", StringType(), required=True),
     NestedField(2, "period_seconds", IntegerType(), required=True),
     NestedField(3, "start_time", TimestamptzType(), required=True, doc="first moment that is no longer settled"),
@@ -91,7 +91,7 @@ class RetractionTable:
             with suppress(NamespaceAlreadyExistsError):
                 self._catalog.create_namespace(NAMESPACE)
             with suppress(TableAlreadyExistsError):
-                return self._catalog.create_table(RETRACTION_TABLE, _SCHEMA, properties=_PROPERTIES)
+                return self._catalog.create_table(RETRACTION_TABLE, SCHEMA, properties=_PROPERTIES)
             return self._catalog.load_table(RETRACTION_TABLE)
 
 
