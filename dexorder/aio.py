@@ -10,16 +10,18 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Self
 
 import pyarrow as pa
 
-from dexorder import errors, iceberg, reading, records
+from dexorder import coverage, errors, iceberg, reading, records
 from dexorder.connection import Connection, relay_address
-from dexorder.request import HistoryRequest, Moment, make_request
+from dexorder.coverage import Coverage
+from dexorder.request import HistoryRequest, Moment, make_request, read_part
+from dexorder.verification import Checking, Verification, checking_from, verification_from
 from services.common.catalog import OHLC_TABLE
 from services.gen.dexorder.ingest.v1 import ingest_pb2
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
@@ -27,6 +29,7 @@ from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
 GRACE_SECONDS = 10.0
 """How long a notification may stay behind the record's end before the record alone is believed."""
 OnProgress = Callable[[records.Progress], None]
+OnChecking = Callable[[Checking], None]
 _RAISES = {
     records.Status.NOT_FOUND: errors.HistoryNotFound,
     records.Status.ERROR: errors.HistoryFailed,
@@ -82,7 +85,7 @@ class AsyncClient:
 
     async def history(
         self, ticker: str, period: str | int, since: Moment, until: Moment, *,
-        limit: int | None = None, request_id: str | None = None, client_id: str = "",
+        limit: int | None = None, request_id: str | None = None, client_id: str = "", refresh: bool = False,
         on_progress: OnProgress | None = None, timeout: float | None = None,
     ) -> pa.Table:  # fmt: skip
         """Candles of ``[since, until)``, fetched if they are not in the table yet.
@@ -95,6 +98,7 @@ class AsyncClient:
             limit: Only the first so many candles.
             request_id: Makes a repeat the same request; else a new one.
             client_id: The caller, for ``list_requests``.
+            refresh: Fetch all of it from the exchange again; candles that have changed since are replaced.
             on_progress: Called at each change.
             timeout: Seconds to wait for the end; None waits as long as the relay does.
 
@@ -108,8 +112,9 @@ class AsyncClient:
             RelayUnreachable: No answer for ``patience_seconds``.
         """
         request = make_request(
-            request_id or new_request_id(), ticker, period, since, until, limit=limit, client_id=client_id
-        )
+            request_id or new_request_id(), ticker, period, since, until,
+            limit=limit, client_id=client_id, refresh=refresh,
+        )  # fmt: skip
         await self.submit(request)
         ended = await self.wait(request.request_id, on_progress=on_progress, timeout=timeout)
         return await self.read(ended)
@@ -122,7 +127,11 @@ class AsyncClient:
         Raises:
             RequestRefused: INVALID or ERROR, with the relay's sentence.
         """
-        answer = await self._call(self._stub.SubmitHistorical, request.message())
+        if request.refresh:
+            anew = pb.RefreshHistoricalRequest(request=request.message())
+            answer = await self._call(self._stub.RefreshHistorical, anew)
+        else:
+            answer = await self._call(self._stub.SubmitHistorical, request.message())
         if answer.status in (ingest_pb2.SubmitResponse.QUEUED, ingest_pb2.SubmitResponse.DUPLICATE):
             return str(answer.notification_topic)
         status = ingest_pb2.SubmitResponse.SubmitStatus.Name(answer.status)
@@ -213,6 +222,55 @@ class AsyncClient:
         except errors.RequestUnknown as error:
             raise errors.VenueUnknown(f"the relay knows no markets of {venue!r}: {error}") from None
         return records.markets_from(venue, answer)
+
+    async def coverage(
+        self, ticker: str, period: str | int, since: Moment | None = None, until: Moment | None = None, *,
+        detail: bool = False,
+    ) -> Coverage:  # fmt: skip
+        """What the table is known to hold of a market, all of it or between two times (floored to the grid).
+
+        Args:
+            detail: With the pages it rests on.
+
+        Raises:
+            RequestRefused: The relay names the field and value it can't answer.
+        """
+        seconds, start_ns, end_ns = read_part(period, since, until)
+        request = pb.GetCoverageRequest(
+            ticker=ticker, period_seconds=seconds, start_time=start_ns, end_time=end_ns, detail=detail
+        )
+        known, pages = [], []
+        async with aclosing(self._connection.answers(self._stub.GetCoverage, request)) as answers:
+            async for answer in answers:
+                known += map(coverage.known_from, answer.ranges)
+                pages += map(coverage.page_from, answer.pages)
+        return Coverage(ticker, seconds, tuple(known), tuple(pages))
+
+    async def verify(
+        self, ticker: str, period: str | int, since: Moment | None = None, until: Moment | None = None, *,
+        repair: bool = False, on_progress: OnChecking | None = None,
+    ) -> Verification:  # fmt: skip
+        """Check the table against coverage: all of a market, or between two times (floored to the grid).
+
+        Args:
+            repair: Take coverage of what is lost back, and submit requests for it; ``wait`` follows them.
+            on_progress: Called at each change.
+
+        Raises:
+            RequestRefused: The relay names the field and value it can't answer.
+            RelayUnreachable: It went away meanwhile; verify again.
+        """
+        seconds, start_ns, end_ns = read_part(period, since, until)
+        request = pb.VerifyCoverageRequest(
+            ticker=ticker, period_seconds=seconds, start_time=start_ns, end_time=end_ns, repair=repair
+        )
+        async with aclosing(self._connection.answers(self._stub.VerifyCoverage, request)) as answers:
+            async for answer in answers:
+                if answer.HasField("result"):
+                    return verification_from(ticker, seconds, answer.result)
+                if on_progress is not None:
+                    on_progress(checking_from(answer.progress))
+        raise errors.DexorderError("the relay ended its answer without a result; verify again")
 
     async def catalog(self) -> tuple[str, dict[str, str]]:
         """Name and pyiceberg properties of the catalog, with what the environment sets instead."""

@@ -12,9 +12,11 @@ from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
-from dexorder.aio import AsyncClient, Ended, OnProgress
+from dexorder.aio import AsyncClient, Ended, OnChecking, OnProgress
+from dexorder.coverage import Coverage
 from dexorder.records import MarketList, RequestRecord, State
 from dexorder.request import HistoryRequest, Moment
+from dexorder.verification import Verification
 
 T = TypeVar("T")
 
@@ -55,14 +57,14 @@ class Client:
 
     def history(
         self, ticker: str, period: str | int, since: Moment, until: Moment, *,
-        limit: int | None = None, request_id: str | None = None, client_id: str = "",
+        limit: int | None = None, request_id: str | None = None, client_id: str = "", refresh: bool = False,
         on_progress: OnProgress | None = None, timeout: float | None = None,
     ) -> pa.Table:  # fmt: skip
         """Candles of ``[since, until)`` as an Arrow table; see AsyncClient.history. A thread calls ``on_progress``."""
         return self._run(
             self._client.history(
                 ticker, period, since, until, limit=limit, request_id=request_id, client_id=client_id,
-                on_progress=on_progress, timeout=timeout,
+                refresh=refresh, on_progress=on_progress, timeout=timeout,
             )
         )  # fmt: skip
 
@@ -99,6 +101,20 @@ class Client:
     def markets(self, venue: str) -> MarketList:
         """See AsyncClient.markets."""
         return self._run(self._client.markets(venue))
+
+    def coverage(
+        self, ticker: str, period: str | int, since: Moment | None = None, until: Moment | None = None, *,
+        detail: bool = False,
+    ) -> Coverage:  # fmt: skip
+        """See AsyncClient.coverage."""
+        return self._run(self._client.coverage(ticker, period, since, until, detail=detail))
+
+    def verify(
+        self, ticker: str, period: str | int, since: Moment | None = None, until: Moment | None = None, *,
+        repair: bool = False, on_progress: OnChecking | None = None,
+    ) -> Verification:  # fmt: skip
+        """See AsyncClient.verify. A thread calls ``on_progress``."""
+        return self._run(self._client.verify(ticker, period, since, until, repair=repair, on_progress=on_progress))
 
     def catalog(self) -> tuple[str, dict[str, str]]:
         """See AsyncClient.catalog."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import grpc
@@ -79,6 +80,25 @@ class Connection:
                 ) from None
             raise _translated(error) from None
 
+    async def answers(self, method: Callable[..., Any], request: Any) -> AsyncGenerator[Any, None]:
+        """Messages of a stream that ends by itself; opened again as ``call`` does, but not once it has answered.
+
+        Raises:
+            RelayUnreachable: The relay does not answer, or went away in the midst of it.
+            DexorderError: What the relay's status means.
+        """
+        stream, message = await self.call(_opened, partial(method, request))
+        try:
+            while message is not grpc.aio.EOF:
+                yield message
+                message = await stream.read()
+        except grpc.aio.AioRpcError as error:
+            if _passing(error):
+                raise errors.RelayUnreachable(f"the relay at {self.address} went away; ask again") from None
+            raise _translated(error) from None
+        finally:
+            stream.cancel()
+
     async def stream(
         self, method: Callable[..., Any], request: Any, answers: Callable[[], Awaitable[object]]
     ) -> AsyncIterator[Any]:
@@ -107,6 +127,19 @@ class Connection:
                 call.cancel()
             await asyncio.sleep(pause)
             await answers()
+
+
+async def _opened(open_stream: Callable[[], Any], timeout: float) -> tuple[Any, Any]:
+    """A stream and its first message."""
+    stream = open_stream()
+    try:
+        async with asyncio.timeout(timeout):
+            return stream, await stream.read()
+    except TimeoutError:
+        raise errors.RelayUnreachable(f"the relay did not answer within {timeout:g} s") from None
+    except BaseException:
+        stream.cancel()
+        raise
 
 
 async def _once(method: Callable[..., Awaitable[T]], request: Any, timeout: float) -> T:

@@ -76,6 +76,7 @@ class RequestRecord:
         snapshot_id: The table's snapshot at which ``row_count`` was counted; None when it has none.
         answered_end_ns: Where the answer ends, exclusive: ``span``'s end, or with a limit the end of the last candle it
             counts; None until the request has ended.
+        refresh: Whether its range was to be fetched anew.
     """
 
     request_id: str
@@ -96,6 +97,7 @@ class RequestRecord:
     completed_ns: int | None
     progress: Progress
     answered_end_ns: int | None = None
+    refresh: bool = False
 
     def missing_text(self, most: int = 5) -> str:
         """The missing ranges for a message; the first ``most`` of them, then how many more."""
@@ -117,7 +119,8 @@ class RequestRecord:
         return {
             "request_id": self.request_id, "client_id": self.client_id, "ticker": self.ticker,
             "period_seconds": self.period_seconds, "since": iso(self.span.start_ns), "until": iso(self.span.end_ns),
-            "limit": self.limit, "state": self.state.value, "status": self.status.value if self.status else None,
+            "limit": self.limit, "refresh": self.refresh,
+            "state": self.state.value, "status": self.status.value if self.status else None,
             "error_message": self.error_message or None, "row_count": self.row_count,
             "empty_periods": self.empty_periods, "missing": [ranges_json(r) for r in self.missing],
             "snapshot_id": self.snapshot_id, "topic": self.topic, "submitted_at": iso(self.submitted_ns),
@@ -188,6 +191,7 @@ def record_from(message: pb.RequestRecord) -> RequestRecord:
         completed_ns=message.completed_at if message.HasField("completed_at") else None,
         progress=progress_from(message.state, message.progress),
         answered_end_ns=message.answered_end_time if message.HasField("answered_end_time") else None,
+        refresh=message.refresh,
     )
 
 

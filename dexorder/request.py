@@ -26,7 +26,11 @@ Moment = str | int | dt.date | dt.datetime
 
 @dataclass(frozen=True, slots=True)
 class HistoryRequest:
-    """Candles of one ticker and period in a half-open range on the period's grid."""
+    """Candles of one ticker and period in a half-open range on the period's grid.
+
+    Attributes:
+        refresh: Fetch all of it from the exchange again, whatever the table has.
+    """
 
     request_id: str
     ticker: str
@@ -34,6 +38,7 @@ class HistoryRequest:
     span: TimeRange
     limit: int | None = None
     client_id: str = ""
+    refresh: bool = False
 
     @property
     def expected_candles(self) -> int:
@@ -52,7 +57,7 @@ class HistoryRequest:
 
 def make_request(
     request_id: str, ticker: str, period: str | int, since: Moment, until: Moment, *,
-    limit: int | None = None, client_id: str = "",
+    limit: int | None = None, client_id: str = "", refresh: bool = False,
 ) -> HistoryRequest:  # fmt: skip
     """Read what a person wrote; ``since`` and ``until`` are floored to the grid.
 
@@ -62,7 +67,7 @@ def make_request(
     check_ticker(ticker)
     seconds, span = read_range(period, since, until)
     check_limit(limit)
-    return HistoryRequest(request_id, ticker, seconds, span, limit, client_id)
+    return HistoryRequest(request_id, ticker, seconds, span, limit, client_id, refresh)
 
 
 def check_ticker(ticker: str) -> None:
@@ -86,6 +91,21 @@ def read_range(period: str | int, since: Moment, until: Moment) -> tuple[int, Ti
         return seconds, check_span(start_ns, end_ns, seconds)
     except InvalidRequest as error:
         raise RequestRefused(str(error)) from None
+
+
+def read_part(period: str | int, since: Moment | None, until: Moment | None) -> tuple[int, int | None, int | None]:
+    """Period in seconds, and the ends that are given, floored to its grid; RequestRefused as ``read_range``."""
+    if since is not None and until is not None:
+        seconds, span = read_range(period, since, until)
+        return seconds, span.start_ns, span.end_ns
+    try:
+        seconds = parse_period(period)
+        start_ns, end_ns = (
+            each if each is None else floor_to_grid(moment_ns(each), seconds) for each in (since, until)
+        )
+    except InvalidRequest as error:
+        raise RequestRefused(str(error)) from None
+    return seconds, start_ns, end_ns
 
 
 def check_limit(limit: int | None) -> None:

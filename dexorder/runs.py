@@ -39,6 +39,7 @@ class Run:
         many: Shown as a list, whatever the number of tickers.
         tickers: In the order given, each once, unchecked: what is no ticker is refused when its turn comes.
         span: On the period's grid.
+        refresh: Everything is fetched from the exchange again.
     """
 
     run_id: str
@@ -50,6 +51,7 @@ class Run:
     limit: int | None
     client_id: str
     shown: Shown
+    refresh: bool = False
 
     def request_id(self, index: int) -> str:
         """The id of the request for ``tickers[index]``, always the same."""
@@ -60,7 +62,7 @@ class Run:
         ticker = self.tickers[index]
         check_ticker(ticker)
         return HistoryRequest(
-            self.request_id(index), ticker, self.period_seconds, self.span, self.limit, self.client_id
+            self.request_id(index), ticker, self.period_seconds, self.span, self.limit, self.client_id, self.refresh
         )
 
     def own_file(self, index: int) -> Path | None:

@@ -24,6 +24,10 @@ app.add_typer(requests_app, name="requests")
 
 Relay = Annotated[str | None, typer.Option(help="host:port of the relay; default DEXORDER_RELAY, else 127.0.0.1:50051")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON value on stdout")]
+Ticker = Annotated[str, typer.Argument(help="SYMBOL.VENUE, for example BTC/USDT.BINANCE")]
+Period = Annotated[str, typer.Argument(help="1m, 1h, 1d ... or seconds")]
+Since = Annotated[str | None, typer.Option(help="ISO 8601, UTC without a zone; floored to the period")]
+Until = Annotated[str | None, typer.Option(help="The same, exclusive")]
 Dir = Annotated[
     Path | None, typer.Option("--dir", help="The suite's folder; default DEXORDER_DIR, else ./dexorder-data")
 ]
@@ -74,6 +78,9 @@ def history(
     file: Annotated[Path | None, typer.Option(help="Tickers, one a line, # for comments; - is stdin")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N candles")] = None,
     as_json: Json = False,
+    refresh: Annotated[
+        bool, typer.Option("--refresh", help="Fetch all of it from the exchange again, whatever the table has")
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(help="Write the rows to FILE.parquet or FILE.csv; of many tickers also to a folder")
     ] = None,
@@ -100,7 +107,8 @@ def history(
         try:
             if resume:
                 own = (since, until, file, limit, out, plot, request_id)
-                if len(given) > 1 or as_json or chart or client_id or any(value is not None for value in own):
+                flags = (as_json, chart, refresh, client_id)
+                if len(given) > 1 or any(flags) or any(value is not None for value in own):
                     raise ValueError(
                         "--resume goes on as the run began: only its id and --relay, --state, --timeout, "
                         "--quiet and --parallel may be given with it"
@@ -110,7 +118,7 @@ def history(
             else:
                 shown = Shown(as_json=as_json, out=out, plot=plot, chart=chart, rows=rows)
                 asked = command.new_run(given, file, since, until, shown, limit=limit, request_id=request_id,
-                                        client_id=client_id, relay=relay)  # fmt: skip
+                                        client_id=client_id, refresh=refresh, relay=relay)  # fmt: skip
         except ValueError as error:
             raise typer.BadParameter(str(error)) from None
         raise typer.Exit(command.run(asked, store, timeout=timeout, quiet=quiet, parallel=parallel))
@@ -131,6 +139,42 @@ def markets(
 
     with reported():
         command.run(venue, text, tickers, as_json, relay)
+
+
+@app.command()
+def coverage(
+    ticker: Ticker,
+    period: Period,
+    since: Since = None,
+    until: Until = None,
+    detail: Annotated[bool, typer.Option("--detail", help="Also the pages that the ranges rest on")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line")] = False,
+    relay: Relay = None,
+) -> None:
+    """Show what the table is known to hold of a market, and the holes between."""
+    from dexorder.cli import coverage as command
+
+    with reported():
+        command.run(ticker, period, since, until, detail, as_json, relay)
+
+
+@app.command()
+def verify(
+    ticker: Ticker,
+    period: Period,
+    since: Since = None,
+    until: Until = None,
+    repair: Annotated[bool, typer.Option("--repair", help="Fetch again what is lost, and wait for it")] = False,
+    as_json: Json = False,
+    quiet: Annotated[bool, typer.Option(help="No progress")] = False,
+    relay: Relay = None,
+) -> None:
+    """Check the table's rows against what coverage claims; exit code 0 only if all is well in the end."""
+    from dexorder.cli import verify as command
+
+    with reported():
+        code = command.run(ticker, period, since, until, repair=repair, as_json=as_json, quiet=quiet, relay=relay)
+        raise typer.Exit(code)
 
 
 @app.command()

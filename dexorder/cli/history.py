@@ -31,7 +31,8 @@ class Follower(Protocol):
 
 def new_run(
     words: Sequence[str], file: Path | None, since: str | None, until: str | None, shown: Shown, *,
-    limit: int | None = None, request_id: str | None = None, client_id: str = "", relay: str | None = None,
+    limit: int | None = None, request_id: str | None = None, client_id: str = "", refresh: bool = False,
+    relay: str | None = None,
 ) -> Run:  # fmt: skip
     """The run that the command's arguments mean.
 
@@ -55,10 +56,12 @@ def new_run(
     if shown.as_json and shown.chart:
         raise ValueError("--chart and --json exclude each other")
     check_limit(limit)
+    if refresh and limit is not None:
+        raise ValueError("--refresh and --limit exclude each other")
     seconds, span = read_range(period, since, until)
     run_id = new_request_id()[:12] if many else request_id or new_request_id()
     shown = replace(shown, out=shown.out and shown.out.absolute(), plot=shown.plot and shown.plot.absolute())
-    return Run(run_id, relay_address(relay), many, tickers, seconds, span, limit, client_id, shown)
+    return Run(run_id, relay_address(relay), many, tickers, seconds, span, limit, client_id, shown, refresh)
 
 
 def _tickers(words: Sequence[str], file: Path | None) -> tuple[tuple[str, ...], str]:

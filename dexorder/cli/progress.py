@@ -57,7 +57,7 @@ def of_one(request: HistoryRequest, console: Console, *, quiet: bool) -> Iterato
     elif not console.is_terminal:
         yield _Tenths(console.print, what)
     else:
-        with _bars(console) as bars:
+        with bars_on(console) as bars:
             task = bars.add_task(what, total=request.expected_candles, unit="candles", note="submitting")
             yield lambda now: _move(bars, task, now, request)
 
@@ -97,7 +97,7 @@ def of_many(count: int, console: Console, *, quiet: bool, plain: bool) -> Iterat
     elif plain or not console.is_terminal:
         yield _Lines(count, console.print)
     else:
-        with _bars(console) as bars:
+        with bars_on(console) as bars:
             yield _Rows(count, bars, most=max(console.height - 4, 1))
 
 
@@ -149,7 +149,8 @@ class _Rows:
         self._bars.update(self._all, advance=1, note=f"{self._rows:,} rows{failed}")
 
 
-def _bars(console: Console) -> Progress:
+def bars_on(console: Console) -> Progress:
+    """Bars whose tasks have the fields ``unit`` and ``note``."""
     return Progress(
         TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(),
         TextColumn("{task.completed:,.0f} of {task.total:,.0f} {task.fields[unit]}, {task.fields[note]}", markup=False),

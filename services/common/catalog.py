@@ -20,6 +20,7 @@ from services.common.postgres import with_driver, with_password
 NAMESPACE = "trading"
 OHLC_TABLE = f"{NAMESPACE}.ohlc"
 COVERAGE_TABLE = f"{NAMESPACE}.coverage"
+RETRACTION_TABLE = f"{NAMESPACE}.coverage_retractions"
 DEAD_LETTER_TABLE = f"{NAMESPACE}.dead_letters"
 
 PUBLIC_PROPERTIES = frozenset(

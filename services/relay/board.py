@@ -7,7 +7,7 @@ before it lets anyone outside see the change.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from services.common.errors import InvalidRequest
@@ -26,6 +26,7 @@ from services.relay.model import (
     Submission,
 )
 from services.relay.ranges import RangeSet
+from services.relay.retractions import Retraction, Retractions
 from services.relay.schema import Batch, job_owner, market_owner
 
 
@@ -45,6 +46,7 @@ class Board:
         self.requests: dict[str, LiveRequest] = {}
         self.jobs: dict[int, Job] = {}
         self.coverage: defaultdict[Market, Coverage] = defaultdict(Coverage)
+        self.retractions: defaultdict[Market, Retractions] = defaultdict(Retractions)
         self.snapshot_id: int | None = None
         self.next_job = 1
         self._by_job_id: dict[str, int] = {}
@@ -137,7 +139,7 @@ class Board:
             # in time order, one contiguous range a dispatch; a further one goes out after this one's final
             job.sent = job.to_fetch(self.coverage[job.market].covered)[0]
             job.job_id, job.produced = assign.job_id, False
-            job.job_ids.append(assign.job_id)
+            job.job_ids[assign.job_id] = self.retractions[job.market].latest_ns
             self._by_job_id[assign.job_id] = job.number
             batch.dispatch(job)
             for request in self._requests_of(job):
@@ -210,9 +212,10 @@ class Board:
         if job.sent is None or not job.sent.contains(span):
             raise InvalidRequest(f"page {span} is not inside the range {job.sent} of job {job_id!r}")
         self.dispatcher.renew(job_id, now_ns=now_ns, fruitful=bool(span))
-        batch.ranges(job_owner(number), "acked", job.acked.add(span))
-        for part in intersect(empty, span):
-            batch.ranges(job_owner(number), "acked_empty", job.acked_empty.add(part))
+        for wanted in subtract([span], job.handled):  # not what was taken back since the dispatch
+            batch.ranges(job_owner(number), "acked", job.acked.add(wanted))
+            for part in intersect(empty, wanted):
+                batch.ranges(job_owner(number), "acked_empty", job.acked_empty.add(part))
         for request in self._requests_of(job):
             request.progress_ns = now_ns
         return job
@@ -234,7 +237,8 @@ class Board:
         for page in pages:
             landed[page.market].append(page.span)
             if page.refused is None:
-                self._cover(page, batch)
+                fetched_ns = max(page.fetched_ns, self._dispatched_ns(page.job_id))
+                self.cover(page.market, page.span, page.empty, fetched_ns, batch)
             else:
                 self._refuse(page, batch)
         for request in self.requests.values():
@@ -247,11 +251,21 @@ class Board:
                 if self._trim(self.jobs[number]):
                     batch.job(self.jobs[number])
 
-    def _cover(self, page: PageResult, batch: Batch) -> None:
-        coverage, owner = self.coverage[page.market], market_owner(page.market)
-        batch.ranges(owner, "covered", coverage.covered.add(page.span))
-        for part in intersect(page.empty, page.span):
-            batch.ranges(owner, "empty", coverage.empty.add(part))
+    def cover(self, market: Market, span: TimeRange, empty: Iterable[TimeRange], fetched_ns: int, batch: Batch) -> None:
+        """A page whose rows are in the table covers what was not taken back since it was fetched."""
+        coverage, owner, empty = self.coverage[market], market_owner(market), tuple(empty)
+        for claimed in self.retractions[market].claimed(span, fetched_ns):
+            batch.ranges(owner, "covered", coverage.covered.add(claimed))
+            for part in intersect(empty, claimed):
+                batch.ranges(owner, "empty", coverage.empty.add(part))
+
+    def _dispatched_ns(self, job_id: str) -> int:
+        """Of a dispatch we know: no page of it was fetched before the retractions that had been made by then.
+
+        By the time of those, not by the clock: the exchange's answer is dated by the ingestor's, which may be behind.
+        """
+        number = self._by_job_id.get(job_id)
+        return 0 if number is None else self.jobs[number].job_ids[job_id]
 
     def _refuse(self, page: PageResult, batch: Batch) -> None:
         number = self._by_job_id.get(page.job_id)
@@ -286,12 +300,37 @@ class Board:
         for request in self._requests_of(job):
             request.progress_ns = now_ns
 
-    def uncover(self, market: Market, ranges: Iterable[TimeRange], batch: Batch) -> None:
-        """Take back coverage that the table does not bear out, so that the next request fetches it again."""
+    # ---- taking back -----------------------------------------------------------------------------------------------
+
+    def retract(self, market: Market, spans: Sequence[TimeRange], retracted_ns: int, batch: Batch) -> None:
+        """Take coverage back, as the table of retractions already says; what is asked for next is fetched anew.
+
+        Jobs on their way bring those ranges no more: what they have in hand was fetched before.
+        """
         coverage, owner = self.coverage[market], market_owner(market)
-        for part in ranges:
-            batch.ranges(owner, "covered", coverage.covered.remove(part))
-            batch.ranges(owner, "empty", coverage.empty.remove(part))
+        for span in spans:
+            self.retractions[market].add(span, retracted_ns)
+            batch.retraction(Retraction(market, span, retracted_ns))
+            batch.ranges(owner, "covered", coverage.covered.remove(span))
+            batch.ranges(owner, "empty", coverage.empty.remove(span))
+        for number in self._by_market[market]:
+            job = self.jobs[number]
+            in_hand = [*job.acked, *([job.sent] if job.sent else [])]
+            stale = subtract(in_hand, subtract(in_hand, spans))
+            for part in stale:
+                batch.ranges(job_owner(number), "handled", job.handled.add(part))
+                for kind in ("acked", "acked_empty", "refused"):
+                    batch.ranges(job_owner(number), kind, getattr(job, kind).remove(part))
+            if stale and self._trim(job):
+                batch.job(job)
+
+    def replan(self, market: Market, spans: Sequence[TimeRange], batch: Batch, but: str = "") -> None:
+        """Plan what was taken back for every request that waits for it, except the one whose end is being written."""
+        taken = RangeSet(spans)
+        for request_id, request in self.requests.items():
+            if request.submission.market == market and request_id != but and not request.ending:
+                for part in taken.within(request.planned):
+                    self.plan(request, part, batch)
 
     # ---- what others ask -------------------------------------------------------------------------------------------
 

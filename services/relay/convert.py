@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from services.common.catalog import NAMESPACE, OHLC_TABLE
 from services.common.errors import InvalidRequest
-from services.common.market import Ticker, TimeRange, check_span
+from services.common.market import Ticker, TimeRange, check_span, total_periods
 from services.gen.dexorder.ingest.v1 import ingest_pb2
 from services.gen.dexorder.relay.v1 import ingestor_service_pb2, pipeline_service_pb2, relay_service_pb2
 from services.relay.answers import AnswerPage
+from services.relay.counting import LedgerPage
+from services.relay.ledger import Known
 from services.relay.model import (
     FinalResult,
     FinalStatus,
@@ -20,15 +24,16 @@ from services.relay.model import (
     Record,
     Submission,
 )
+from services.relay.verifying import Repair, Step
 
 MOST_UINT32 = 2**32 - 1
 
 
-def submission(message: ingest_pb2.SubmitHistoricalRequest) -> Submission:
+def submission(message: ingest_pb2.SubmitHistoricalRequest, *, refresh: bool = False) -> Submission:
     """A request, unchecked; an empty client_id is none."""
     return Submission(
         message.request_id, message.ticker, message.start_time, message.end_time, message.period_seconds,
-        message.limit if message.HasField("limit") else None, message.client_id or None,
+        message.limit if message.HasField("limit") else None, message.client_id or None, refresh,
     )  # fmt: skip
 
 
@@ -62,6 +67,7 @@ def page_result(message: pipeline_service_pb2.PageResult) -> PageResult:
         message.job_id, Market(message.ticker, message.period_seconds), span,
         tuple(time_range(part) for part in message.empty),
         (message.refused or "no reason given") if message.HasField("refused") else None,
+        message.fetched_at,
     )  # fmt: skip
 
 
@@ -94,6 +100,53 @@ def markets(value: Listed) -> relay_service_pb2.ListMarketsResponse:
     )
 
 
+def ranges(value: Iterable[TimeRange]) -> list[relay_service_pb2.TimeRange]:
+    """Half-open ranges."""
+    return [relay_service_pb2.TimeRange(start_time=each.start_ns, end_time=each.end_ns) for each in value]
+
+
+def coverage_range(value: Known) -> relay_service_pb2.CoverageRange:
+    """A range of one kind."""
+    return relay_service_pb2.CoverageRange(
+        start_time=value.span.start_ns,
+        end_time=value.span.end_ns,
+        kind=value.kind.value,  # type: ignore[arg-type]
+    )
+
+
+def coverage_page(value: LedgerPage, retracted: Iterable[TimeRange]) -> relay_service_pb2.CoveragePage:
+    """A row of the table of coverage, and the parts of it that no longer count."""
+    covered = value.covered
+    return relay_service_pb2.CoveragePage(
+        start_time=covered.span.start_ns, end_time=covered.span.end_ns, rows=value.rows, empty=ranges(covered.empty),
+        evidence=value.evidence, fetched_at=covered.fetched_ns, committed_at=value.committed_ns,
+        retracted=ranges(retracted),
+    )  # fmt: skip
+
+
+def verify_progress(value: Step, market: Market) -> relay_service_pb2.VerifyProgress:
+    """How far a check is."""
+    finding = value.finding
+    return relay_service_pb2.VerifyProgress(
+        windows=value.windows, checked_windows=value.checked, rows=finding.rows,
+        lost_periods=total_periods(finding.lost, market.period_seconds),
+    )  # fmt: skip
+
+
+def verify_result(value: Step, market: Market, repair: Repair, most: int) -> relay_service_pb2.VerifyResult:
+    """What a check found, at most so many ranges of each kind, and what was done about it."""
+    finding, period = value.finding, market.period_seconds
+    return relay_service_pb2.VerifyResult(
+        checked=ranges([value.span])[0] if value.span else None,
+        rows=finding.rows, row_periods=finding.row_periods, empty_periods=finding.empty_periods,
+        lost=ranges(finding.lost[:most]), lost_periods=total_periods(finding.lost, period),
+        unexpected=ranges(finding.unexpected[:most]), unexpected_periods=total_periods(finding.unexpected, period),
+        duplicates=ranges(finding.duplicates[:most]), surplus_rows=finding.surplus_rows,
+        off_grid_rows=finding.off_grid_rows, unclaimed_periods=finding.unclaimed_periods,
+        repair_request_ids=repair.request_ids, repaired_periods=total_periods(repair.spans, period),
+    )  # fmt: skip
+
+
 def progress(value: Progress) -> relay_service_pb2.Progress:
     """How far a request is."""
     return relay_service_pb2.Progress(
@@ -116,15 +169,14 @@ def record(value: Record) -> relay_service_pb2.RequestRecord:
         notification_topic=request.topics[-1],
         submitted_at=value.submitted_ns,
         progress=progress(value.progress),
+        refresh=request.refresh,
     )  # fmt: skip
     if (end := value.outcome) is not None:
         message.status = end.status.value  # type: ignore[assignment]
         message.error_message = end.error
         message.row_count, message.empty_periods = end.row_count, end.empty_periods
         message.completed_at, message.answered_end_time = end.completed_ns, end.end_ns
-        message.missing.extend(
-            relay_service_pb2.TimeRange(start_time=part.start_ns, end_time=part.end_ns) for part in end.missing
-        )
+        message.missing.extend(ranges(end.missing))
         if not end.error:
             message.ClearField("error_message")
         if end.snapshot_id is not None:

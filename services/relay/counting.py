@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
-from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, LessThan
+from pyiceberg.expressions import And, EqualTo, GreaterThan, GreaterThanOrEqual, LessThan
 from pyiceberg.table import Table
 
 from services.common.catalog import COVERAGE_TABLE, OHLC_TABLE
@@ -19,6 +21,7 @@ from services.common.market import TimeRange
 from services.relay.model import Market
 
 CANDLE_COLUMNS = ("open_time", "open", "high", "low", "close", "volume", "quote_volume", "trades")
+_CLAIM_COLUMNS = ("ticker", "period_seconds", "start_time", "end_time", "empty", "fetched_at")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -39,11 +42,22 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class CoveredRange:
-    """One row of the coverage table."""
+    """What a row of the coverage table claims, and when the exchange had said so."""
 
     market: Market
     span: TimeRange
     empty: tuple[TimeRange, ...]
+    fetched_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerPage:
+    """A whole row of the coverage table."""
+
+    covered: CoveredRange
+    rows: int
+    evidence: str
+    committed_ns: int
 
 
 class IcebergReader:
@@ -57,12 +71,24 @@ class IcebergReader:
         table = self._table(COVERAGE_TABLE)
         if table is None:
             return
-        fields = ("ticker", "period_seconds", "start_time", "end_time", "empty")
-        for batch in table.scan(selected_fields=fields).to_arrow_batch_reader():
-            for row in batch.to_pylist():
-                empty = tuple(_span(part["start_time"], part["end_time"]) for part in row["empty"] or ())
-                market = Market(row["ticker"], row["period_seconds"])
-                yield CoveredRange(market, _span(row["start_time"], row["end_time"]), empty)
+        for batch in table.scan(selected_fields=_CLAIM_COLUMNS).to_arrow_batch_reader():
+            yield from map(_covered, batch.to_pylist())
+
+    def pages(self, market: Market, span: TimeRange) -> list[LedgerPage]:
+        """The coverage table's rows that reach into ``span``, by start and time of fetching."""
+        table = self._table(COVERAGE_TABLE)
+        if table is None:
+            return []
+        wanted = _all(
+            (EqualTo, "ticker", market.ticker),
+            (EqualTo, "period_seconds", market.period_seconds),
+            (GreaterThan, "end_time", _text(span.start_ns)),
+            (LessThan, "start_time", _text(span.end_ns)),
+        )
+        columns = (*_CLAIM_COLUMNS, "rows", "evidence", "committed_at")
+        rows = table.scan(row_filter=wanted, selected_fields=columns).to_arrow().to_pylist()
+        found = [LedgerPage(_covered(row), row["rows"], row["evidence"], time_ns(row["committed_at"])) for row in rows]
+        return sorted(found, key=lambda page: (page.covered.span, page.covered.fetched_ns))
 
     def count(self, market: Market, span: TimeRange, snapshot_id: int | None, limit: int | None) -> Count:
         """Count the rows that open in ``span``, or the first ``limit`` of them.
@@ -77,6 +103,22 @@ class IcebergReader:
             return Count(rows, None, snapshot_id)
         opens = sorted(_opens(table, market, span, snapshot_id))[:limit]
         return Count(len(opens), opens[-1] if len(opens) == limit else None, snapshot_id)
+
+    def times(self, market: Market, span: TimeRange) -> NDArray[np.int64]:
+        """Open times of the rows in ``span`` at the current snapshot, nanoseconds, unordered."""
+        table = self._table(OHLC_TABLE)
+        parts = [micros * 1_000 for micros in _open_micros(table, market, span, _kept(table, None))]
+        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+    def reach(self, market: Market, span: TimeRange) -> tuple[int, int] | None:
+        """Open times of the first and the last row in ``span`` at the current snapshot; None when there is no row."""
+        table = self._table(OHLC_TABLE)
+        ends = [
+            (int(micros.min()), int(micros.max()))
+            for micros in _open_micros(table, market, span, _kept(table, None))
+            if len(micros)
+        ]
+        return (min(first for first, _ in ends) * 1_000, max(last for _, last in ends) * 1_000) if ends else None
 
     def opens(self, market: Market, span: TimeRange, snapshot_id: int | None) -> list[int]:
         """Open times of the rows in ``span``, nanoseconds, unordered."""
@@ -114,12 +156,15 @@ def _kept(table: Table | None, snapshot_id: int | None) -> int | None:
 
 
 def _opens(table: Table | None, market: Market, span: TimeRange, snapshot_id: int | None) -> list[int]:
+    return [int(each) * 1_000 for micros in _open_micros(table, market, span, snapshot_id) for each in micros]
+
+
+def _open_micros(
+    table: Table | None, market: Market, span: TimeRange, snapshot_id: int | None
+) -> Iterator[NDArray[np.int64]]:
     times = pa.timestamp("us", tz="UTC")
-    parts = [
-        pc.cast(pc.cast(batch.column("open_time"), times), pa.int64())
-        for batch in _batches(table, market, span, snapshot_id, ("open_time",))
-    ]
-    return [int(micros) * 1_000 for part in parts for micros in part.to_numpy()]
+    for batch in _batches(table, market, span, snapshot_id, ("open_time",)):
+        yield pc.cast(pc.cast(batch.column("open_time"), times), pa.int64()).to_numpy()
 
 
 def _batches(
@@ -144,9 +189,16 @@ def _text(time_ns: int) -> str:
     return (_EPOCH + timedelta(microseconds=time_ns // 1_000)).isoformat()
 
 
-def _span(start: Any, end: Any) -> TimeRange:
-    return TimeRange(_ns(start), _ns(end))
+def _covered(row: dict[str, Any]) -> CoveredRange:
+    market, empty = Market(row["ticker"], row["period_seconds"]), tuple(map(range_of, row["empty"] or ()))
+    return CoveredRange(market, range_of(row), empty, time_ns(row["fetched_at"]))
 
 
-def _ns(moment: datetime) -> int:
+def range_of(row: Mapping[str, Any]) -> TimeRange:
+    """The columns ``start_time`` and ``end_time``."""
+    return TimeRange(time_ns(row["start_time"]), time_ns(row["end_time"]))
+
+
+def time_ns(moment: datetime) -> int:
+    """Nanoseconds since the epoch of a time as Arrow gives it."""
     return (moment - _EPOCH) // timedelta(microseconds=1) * 1_000

@@ -27,9 +27,11 @@ from services.relay.board import Board
 from services.relay.counting import Count, IcebergReader
 from services.relay.jobs import LiveRequest
 from services.relay.model import Outcome
+from services.relay.retracting import Retractor
 from services.relay.schema import Batch
 
 log = structlog.get_logger(__name__)
+MOST_TAKEN = 1_000
 LOST = "the table lacks rows that were reported as committed"
 
 
@@ -47,20 +49,26 @@ class Finding:
 class Decider:
     """Works out ends; the only one who reads the table."""
 
-    def __init__(self, board: Board, reader: IcebergReader, clock: Clock, *, attempts: int) -> None:
-        self._board, self._reader, self._clock, self._attempts = board, reader, clock, attempts
+    def __init__(
+        self, board: Board, reader: IcebergReader, retractor: Retractor, clock: Clock, *, attempts: int
+    ) -> None:
+        self._board, self._reader, self._retractor = board, reader, retractor
+        self._clock, self._attempts = clock, attempts
 
     async def decide(self, request: LiveRequest, batch: Batch) -> Outcome | None:
         """The request's end, or None when a further wave was planned or the request was ended meanwhile.
 
+        Whatever it returns, the batch holds changes that must be made durable next.
+
         Raises:
-            Unavailable: The table can't be read now.
+            Unavailable: The table can't be read, or coverage can't be taken back now.
         """
         finding = await self._look(request)
         lost = await self._lost(request, finding) if finding.lacking_rows > 0 else []
+        if lost:
+            await self._take_back(request, lost, batch)
         if request.ending:
             return None
-        self._board.uncover(request.submission.market, lost, batch)
         limit, count = request.submission.limit, finding.count
         lacking = 0 if limit is None or count.last_open_ns is not None else limit - count.rows
         missing = merge([*finding.missing, *lost])
@@ -76,6 +84,15 @@ class Decider:
             snapshot_id=count.snapshot_id,
             completed_ns=self._clock.wall_ns(),
         )
+
+    async def _take_back(self, request: LiveRequest, lost: list[TimeRange], batch: Batch) -> None:
+        """Others who wait for what is lost get new jobs for it; this request ends and says so."""
+        market = request.submission.market
+        # too many to follow one by one without keeping everybody waiting: then all between them too
+        taken = lost if len(lost) <= MOST_TAKEN else [TimeRange(lost[0].start_ns, lost[-1].end_ns)]
+        retracted_ns = await self._retractor.record(market, taken, LOST)
+        self._board.retract(market, taken, retracted_ns, batch)
+        self._board.replan(market, taken, batch, but=request.submission.request_id)
 
     async def _look(self, request: LiveRequest) -> Finding:
         """Look until the table bears out what coverage says, or the tries are used up."""

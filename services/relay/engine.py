@@ -9,9 +9,10 @@ Order of every change, so that a kill at any point loses nothing:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
 import structlog
 
@@ -37,6 +38,7 @@ from services.relay.model import (
     Submission,
 )
 from services.relay.notifications import Signals
+from services.relay.retracting import Retractor
 from services.relay.schema import Batch
 from services.relay.store import FORGOTTEN_AT_ONCE, Store
 from services.relay.views import Views
@@ -73,12 +75,13 @@ class Engine:
         board: Board,
         store: Store,
         decider: Decider,
+        retractor: Retractor,
         venues: Iterable[str],
         clock: Clock,
         metrics: RelayMetrics,
     ) -> None:
         self._settings, self._board, self._store, self._clock = settings, board, store, clock
-        self._decider, self._metrics = decider, metrics
+        self._decider, self._retractor, self._metrics = decider, retractor, metrics
         self.venues = frozenset(venues)
         self.quotas = Quotas(settings.limits(), lambda client_id, quota: metrics.refused.labels(client_id, quota).inc())
         for live in board.requests.values():
@@ -91,6 +94,7 @@ class Engine:
         self._tasks: asyncio.TaskGroup | None = None
         self._ending: dict[str, LiveRequest] = {}
         self._unsaved: dict[str, asyncio.Future[None]] = {}
+        self._under_way: dict[str, asyncio.Future[None]] = {}
 
     async def run(self, sender: Sender) -> None:
         """Dispatch, watch leases and timeouts, decide; until cancelled, or until the store fails."""
@@ -116,26 +120,112 @@ class Engine:
         Raises:
             InvalidRequest: A field can't be answered, or the id belongs to another request.
             Exhausted: A quota of the caller; nothing is stored.
+            Unavailable: The store, or for a refresh the table of retractions, can't be written; ask again.
         """
         self.quotas.submit(caller, now_ns=self._clock.monotonic_ns())
         requests.check(submission, self.venues, self._settings.max_request_periods)
-        known = await self._known(submission.request_id)
+        request_id = submission.request_id
+        while (known := await self._known(request_id)) is None and request_id in self._under_way:
+            await asyncio.wait([self._under_way[request_id]])
         if known is not None:
             if known != submission:
-                raise InvalidRequest(f"request_id {submission.request_id!r} was used for another request")
+                raise InvalidRequest(f"request_id {request_id!r} was used for another request")
             return Accepted(submission.topics[-1], duplicate=True)
-        self.quotas.admit(caller, submission)
-        self.quotas.enter(submission)
+        if submission.refresh:
+            await self.refetch([submission.span], f"request {request_id} fetches it anew", [submission], caller)
+            return Accepted(submission.topics[-1], duplicate=False)
+        self._enter([submission], caller)
+        await self._accept([submission], Batch())
+        return Accepted(submission.topics[-1], duplicate=False)
+
+    async def refetch(
+        self, spans: Sequence[TimeRange], reason: str, submissions: Sequence[Submission], caller: Caller | None
+    ) -> None:
+        """Take coverage of ranges back and accept checked requests that fetch them anew; all of it, or nothing.
+
+        Done when this returns, and carried through even if the caller goes meanwhile.
+
+        Args:
+            spans: Of the requests' market.
+            submissions: At least one, all of one market, under ids that nobody else uses.
+
+        Raises:
+            Exhausted, InvalidRequest: A quota of the caller; nothing has changed.
+            Unavailable: A table or the store can't be written now.
+        """
+        self._enter(submissions, caller)
+        work = self._refetch(spans, reason, submissions)
+        await self._in_full(work, [each.request_id for each in submissions])
+
+    async def _refetch(self, spans: Sequence[TimeRange], reason: str, submissions: Sequence[Submission]) -> None:
+        market = submissions[0].market
+        try:
+            retracted_ns = await self._retractor.record(market, spans, reason)
+        except BaseException:
+            for each in submissions:
+                self.quotas.leave(each)
+            raise
         batch = Batch()
-        now_ns = self._clock.monotonic_ns()
-        live = self._board.accept(submission, batch, wall_ns=self._clock.wall_ns(), now_ns=now_ns)
+        self._board.retract(market, spans, retracted_ns, batch)
+        self._changed(r for r, live in self._board.requests.items() if live.submission.market == market)
+        await self._accept(submissions, batch, spans)
+
+    def _enter(self, submissions: Sequence[Submission], caller: Caller | None) -> None:
+        for number, submission in enumerate(submissions):
+            try:
+                self.quotas.admit(caller, submission)
+            except BaseException:
+                for entered in submissions[:number]:
+                    self.quotas.leave(entered)
+                raise
+            self.quotas.enter(submission)
+
+    async def _accept(self, submissions: Sequence[Submission], batch: Batch, taken: Sequence[TimeRange] = ()) -> None:
+        """Plan them, and what was taken back for others; on disk when it returns."""
+        wall_ns, now_ns = self._clock.wall_ns(), self._clock.monotonic_ns()
+        lives = [self._board.accept(each, batch, wall_ns=wall_ns, now_ns=now_ns) for each in submissions]
+        self._board.replan(submissions[0].market, taken, batch)
         saved = self._store.commit(batch)
-        self._unsaved[submission.request_id] = saved
-        saved.add_done_callback(lambda _: self._unsaved.pop(submission.request_id))
+        for each in submissions:
+            self._unsaved[each.request_id] = saved
+            saved.add_done_callback(partial(self._saved, each.request_id))
         await asyncio.shield(saved)  # others wait for it too
         self._wake.set()
-        self._consider([live])
-        return Accepted(submission.topics[-1], duplicate=False)
+        self._consider(lives)
+
+    def _saved(self, request_id: str, _: object) -> None:
+        del self._unsaved[request_id]
+
+    async def _in_full(self, work: Coroutine[Any, Any, None], request_ids: Sequence[str]) -> None:
+        """Carry it through in a task of the engine's, whatever becomes of the caller, who gets what it raises.
+
+        Args:
+            request_ids: Of requests that it accepts; nobody else may meanwhile.
+        """
+        done = asyncio.get_running_loop().create_future()
+        self._under_way.update(dict.fromkeys(request_ids, done))
+
+        def ended(_: object) -> None:
+            for request_id in request_ids:
+                del self._under_way[request_id]
+            done.cancelled() or done.exception()  # seen, though the caller be gone
+
+        done.add_done_callback(ended)
+
+        async def carry() -> None:
+            try:
+                await work
+            except Exception as error:
+                done.set_exception(error)
+            except BaseException:
+                done.cancel()
+                raise
+            else:
+                done.set_result(None)
+
+        assert self._tasks is not None  # calls are served only while it runs
+        self._tasks.create_task(carry())
+        await asyncio.shield(done)
 
     async def _known(self, request_id: str) -> Submission | None:
         """A request with this id, durable; none may come into being between this answer and the caller's next step."""
@@ -311,9 +401,7 @@ class Engine:
         try:
             batch = Batch()
             outcome = await self._decider.decide(request, batch)
-            if request.ending:
-                return
-            if outcome is None:
+            if outcome is None or request.ending:
                 await self._store.commit(batch)
                 self._wake.set()
             else:

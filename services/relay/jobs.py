@@ -27,9 +27,11 @@ class Job:
         acked: Settled by pages that Kafka has acknowledged, of any of its dispatches.
         acked_empty: The verified-empty part of that.
         refused: Pages the pipeline could not use.
-        handled: Ranges of dispatches that had their final record reported.
         sent: The range of the current dispatch.
-        job_ids: Every dispatch so far; late pages come under old ones.
+        handled: What no dispatch of it is to bring any more: ranges of dispatches that had their final record reported,
+            and those whose coverage was taken back while it had them in hand.
+        job_ids: Every dispatch so far, with the time of the market's latest retraction before it (nanoseconds); late
+            pages come under old ones.
     """
 
     number: int
@@ -48,7 +50,7 @@ class Job:
     refused: RangeSet = field(default_factory=RangeSet)
     handled: RangeSet = field(default_factory=RangeSet)
     requests: set[str] = field(default_factory=set)
-    job_ids: list[str] = field(default_factory=list)
+    job_ids: dict[str, int] = field(default_factory=dict)
 
     def to_fetch(self, covered: RangeSet) -> list[TimeRange]:
         """What the next dispatch must bring: nobody has settled it, and no final was given for it."""

@@ -65,7 +65,11 @@ class FinalStatus(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A request as a client made it; two are the same request when all fields are equal."""
+    """A request as a client made it; two are the same request when all fields are equal.
+
+    Attributes:
+        refresh: Coverage of its range is taken back before it is planned.
+    """
 
     request_id: str
     ticker: str
@@ -74,6 +78,7 @@ class Submission:
     period_seconds: int
     limit: int | None = None
     client_id: str | None = None
+    refresh: bool = False
 
     @property
     def market(self) -> Market:
@@ -159,13 +164,18 @@ class Dispatch:
 
 @dataclass(frozen=True, slots=True)
 class PageResult:
-    """One page as Spark committed or refused it."""
+    """One page as Spark committed or refused it.
+
+    Attributes:
+        fetched_ns: When the exchange answered; 0 when that is not known.
+    """
 
     job_id: str
     market: Market
     span: TimeRange
     empty: tuple[TimeRange, ...] = ()
     refused: str | None = None
+    fetched_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 
 from services.common.errors import InvalidRequest
-from services.common.market import Ticker, TimeRange, check_span, count_periods
-from services.relay.model import Outcome, Status, Submission
+from services.common.market import (
+    MAX_TIME_NS,
+    Ticker,
+    TimeRange,
+    ceil_to_grid,
+    check_period,
+    check_span,
+    count_periods,
+    floor_to_grid,
+)
+from services.relay.model import Market, Outcome, Status, Submission
 
 LONGEST_ID = 256
 RANGES_IN_A_MESSAGE = 50
@@ -22,17 +31,41 @@ def check(submission: Submission, venues: Container[str], most_periods: int) -> 
     for field, text in (("request_id", submission.request_id), ("client_id", submission.client_id or "-")):
         if not text or len(text) > LONGEST_ID:
             raise InvalidRequest(f"{field} {text[:32]!r} has {len(text)} characters; 1 to {LONGEST_ID} are allowed")
-    if len(submission.ticker) > LONGEST_ID:
-        raise InvalidRequest(f"ticker {submission.ticker[:32]!r}... has over {LONGEST_ID} characters")
-    venue = Ticker.parse(submission.ticker).venue
-    if venue not in venues:
-        raise InvalidRequest(f"ticker {submission.ticker!r} names the unknown exchange {venue!r}")
+    check_ticker(submission.ticker, venues)
     span = check_span(submission.start_ns, submission.end_ns, submission.period_seconds)
     if submission.limit == 0:
         raise InvalidRequest("limit 0 asks for nothing; leave it out for the whole range")
+    if submission.refresh and submission.limit is not None:
+        raise InvalidRequest(f"limit {submission.limit} does not go with a refresh; its whole range is fetched anew")
     periods = count_periods(span, submission.period_seconds)
     if min(periods, submission.limit or periods) > most_periods:
         raise InvalidRequest(f"end_time {submission.end_ns} makes {periods} periods; {most_periods} are allowed")
+
+
+def check_ticker(ticker: str, venues: Container[str]) -> None:
+    """Refuse what is no ticker, or one of an unknown exchange.
+
+    Raises:
+        InvalidRequest: Names it.
+    """
+    if len(ticker) > LONGEST_ID:
+        raise InvalidRequest(f"ticker {ticker[:32]!r}... has over {LONGEST_ID} characters")
+    venue = Ticker.parse(ticker).venue
+    if venue not in venues:
+        raise InvalidRequest(f"ticker {ticker!r} names the unknown exchange {venue!r}")
+
+
+def check_part(market: Market, start_ns: int | None, end_ns: int | None, venues: Container[str]) -> TimeRange:
+    """The part of a market's history that is asked about; where an end is left out, as far as time goes.
+
+    Raises:
+        InvalidRequest: Names the field and its value.
+    """
+    check_ticker(market.ticker, venues)
+    period = market.period_seconds
+    check_period(period)
+    start_ns = ceil_to_grid(0, period) if start_ns is None else start_ns
+    return check_span(start_ns, floor_to_grid(MAX_TIME_NS, period) if end_ns is None else end_ns, period)
 
 
 def describe_missing(missing: Sequence[TimeRange]) -> str:

@@ -11,6 +11,7 @@ from services.common.market import TimeRange
 from services.relay.jobs import Job, LiveRequest
 from services.relay.model import Listed, ListedMarket, Market, Outcome, Progress, Record, State, Status, Submission
 from services.relay.ranges import Diff
+from services.relay.retractions import Retraction
 
 STEPS = (
     # 1
@@ -45,6 +46,23 @@ CREATE TABLE markets (exchange TEXT PRIMARY KEY, fetched_ns INTEGER NOT NULL, ma
 CREATE INDEX requests_by_end ON requests (completed_ns) WHERE completed_ns IS NOT NULL;
 CREATE INDEX notifications_by_request ON notifications (request_id);
 """,
+    # 3: coverage can be taken back; and ranges that overlap, which earlier versions left behind, are merged
+    """
+ALTER TABLE requests ADD COLUMN refresh INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE dispatches ADD COLUMN retracted_ns INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE retractions (
+    ticker TEXT, period_seconds INTEGER, start_ns INTEGER, end_ns INTEGER, retracted_ns INTEGER,
+    PRIMARY KEY (ticker, period_seconds, start_ns, end_ns, retracted_ns)) WITHOUT ROWID;
+CREATE TEMP TABLE merged AS
+    SELECT owner, kind, min(start_ns) AS start_ns, max(end_ns) AS end_ns FROM (
+        SELECT *, sum(apart) OVER (PARTITION BY owner, kind ORDER BY start_ns) AS island FROM (
+            SELECT *, start_ns > coalesce(max(end_ns) OVER (PARTITION BY owner, kind ORDER BY start_ns
+                ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), -1) AS apart FROM ranges))
+    GROUP BY owner, kind, island;
+DELETE FROM ranges;
+INSERT INTO ranges (owner, kind, start_ns, end_ns) SELECT owner, kind, start_ns, end_ns FROM merged;
+DROP TABLE merged;
+""",
 )
 """How a file comes from each version to the next; a new one takes them all. What was released is never edited."""
 VERSION = len(STEPS)
@@ -57,7 +75,8 @@ FORGET = (
 """Requests that ended before a time, at most so many, oldest first; with their notifications, which go first."""
 REQUEST_COLUMNS = (
     "sequence, request_id, ticker, start_ns, end_ns, period_seconds, most, client_id, submitted_ns, planned_end_ns, "
-    "state, progress, status, error, answered_end_ns, completed_ns, row_count, empty_periods, missing, snapshot_id"
+    "state, progress, status, error, answered_end_ns, completed_ns, row_count, empty_periods, missing, snapshot_id, "
+    "refresh"
 )
 
 
@@ -91,8 +110,8 @@ class Batch:
         s = request.submission
         self._add(
             "INSERT INTO requests (request_id, ticker, start_ns, end_ns, period_seconds, most, client_id,"
-            " submitted_ns, planned_end_ns, state) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            s.request_id, s.ticker, s.start_ns, s.end_ns, s.period_seconds, s.limit, s.client_id,
+            " refresh, submitted_ns, planned_end_ns, state) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            s.request_id, s.ticker, s.start_ns, s.end_ns, s.period_seconds, s.limit, s.client_id, s.refresh,
             request.submitted_ns, request.planned_end_ns, request.state,
         )  # fmt: skip
 
@@ -130,7 +149,11 @@ class Batch:
 
     def dispatch(self, job: Job) -> None:
         """A job's current dispatch."""
-        self._add("INSERT INTO dispatches (job_id, job) VALUES (?, ?)", job.job_id, job.number)
+        assert job.job_id is not None
+        self._add(
+            "INSERT INTO dispatches (job_id, job, retracted_ns) VALUES (?, ?, ?)",
+            job.job_id, job.number, job.job_ids[job.job_id],
+        )  # fmt: skip
         self.job(job)
 
     def attach(self, request_id: str, job: int) -> None:
@@ -154,6 +177,14 @@ class Batch:
                 "INSERT INTO ranges (owner, kind, start_ns, end_ns) VALUES (?, ?, ?, ?)",
                 owner, kind, part.start_ns, part.end_ns,
             )  # fmt: skip
+
+    def retraction(self, made: Retraction) -> None:
+        """A retraction that coverage, and jobs, have followed."""
+        self._add(
+            "INSERT OR IGNORE INTO retractions (ticker, period_seconds, start_ns, end_ns, retracted_ns)"
+            " VALUES (?, ?, ?, ?, ?)",
+            *made.market, made.span.start_ns, made.span.end_ns, made.retracted_ns,
+        )  # fmt: skip
 
     def snapshot(self, snapshot_id: int) -> None:
         """The newest snapshot the pipeline reported."""
@@ -181,7 +212,7 @@ def read_listed(fetched_ns: int, markets: str) -> Listed:
 def read_submission(row: tuple[Any, ...]) -> Submission:
     """The request in a row of ``REQUEST_COLUMNS``."""
     _, request_id, ticker, start_ns, end_ns, period_seconds, most, client_id = row[:8]
-    return Submission(request_id, ticker, start_ns, end_ns, period_seconds, most, client_id)
+    return Submission(request_id, ticker, start_ns, end_ns, period_seconds, most, client_id, bool(row[20]))
 
 
 def read_outcome(row: tuple[Any, ...]) -> Outcome:

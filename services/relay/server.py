@@ -31,11 +31,15 @@ from services.relay.counting import CoveredRange, IcebergReader
 from services.relay.deciding import Decider
 from services.relay.dispatch import Dispatcher
 from services.relay.engine import Engine
+from services.relay.ledger import Ledger
 from services.relay.markets import Markets
 from services.relay.metrics import RelayMetrics
+from services.relay.retracting import RetractionTable, Retractor
+from services.relay.retractions import Retraction
 from services.relay.schema import Batch
 from services.relay.service import register
 from services.relay.store import Store, open_store
+from services.relay.verifying import Verifier
 
 log = structlog.get_logger(__name__)
 LOAD_ATTEMPTS = 5
@@ -68,20 +72,25 @@ async def relay(settings: RelaySettings, catalog: CatalogSettings, clock: Clock)
     registry = CollectorRegistry()
     metrics = RelayMetrics(registry)
     async with open_store(settings.db, metrics.committed) as store:
-        reader = IcebergReader(await asyncio.to_thread(catalog.load))
+        tables = await asyncio.to_thread(catalog.load)
+        reader, retractions = IcebergReader(tables), RetractionTable(tables)
         board = Board(_dispatcher(settings), job_periods=settings.job_periods, page_periods=settings.page_periods)
-        await _fill(board, store, reader, clock)
-        decider = Decider(board, reader, clock, attempts=settings.count_attempts)
+        await _fill(board, store, reader, retractions, clock)
+        last_ns = max((each.latest_ns for each in board.retractions.values()), default=0)
+        retractor = Retractor(retractions, clock, last_ns=last_ns)
+        decider = Decider(board, reader, retractor, clock, attempts=settings.count_attempts)
         engine = Engine(
-            settings, board=board, store=store, decider=decider, venues=venues, clock=clock, metrics=metrics
-        )
+            settings, board=board, store=store, decider=decider, retractor=retractor, venues=venues, clock=clock,
+            metrics=metrics,
+        )  # fmt: skip
         with open_broker(settings, metrics) as broker:
             async with asyncio.TaskGroup() as tasks:
                 work = [tasks.create_task(engine.run(broker)), tasks.create_task(broker.run(engine))]
                 add = partial(
                     register, engine=engine, metrics=metrics, catalog=catalog,
                     answers=Answers(engine, reader, most_bytes=settings.max_message_bytes),
-                    markets=Markets(store, engine.venues, clock),
+                    markets=Markets(store, engine.venues, clock), ledger=Ledger(board, reader),
+                    verifier=Verifier(engine, board, reader, settings),
                 )  # fmt: skip
                 async with grpc_server(settings, add, registry=registry, roles=ROLES) as server:
                     await server.set_serving(True)
@@ -103,17 +112,20 @@ def _dispatcher(settings: RelaySettings) -> Dispatcher:
     )
 
 
-async def _fill(board: Board, store: Store, reader: IcebergReader, clock: Clock) -> None:
-    """What the database has, then what the coverage table has beyond it."""
+async def _fill(board: Board, store: Store, reader: IcebergReader, table: RetractionTable, clock: Clock) -> None:
+    """What the database has, less what was taken back beyond it, then what the coverage table has beyond it."""
     await store.load(board, now_ns=clock.monotonic_ns())
+    followed = await store.retractions()
     tries = AsyncRetrying(stop=stop_after_attempt(LOAD_ATTEMPTS), wait=wait_exponential(0.2, max=5), reraise=True)
+    made: list[Retraction] = await tries(asyncio.to_thread, table.read)
     ranges: list[CoveredRange] = await tries(asyncio.to_thread, lambda: list(reader.coverage()))
+    batch, news = Batch(), [each for each in made if each not in followed]
+    for each in news:
+        board.retract(each.market, [each.span], each.retracted_ns, batch)
     for row in ranges:
-        coverage = board.coverage[row.market]
-        coverage.covered.add(row.span)
-        for part in row.empty:
-            coverage.empty.add(part)
-    batch = Batch()
+        board.cover(row.market, row.span, row.empty, row.fetched_ns, batch)
+    for each in news:
+        board.replan(each.market, [each.span], batch)
     board.trim(batch)
     await store.commit(batch)
     log.info("loaded", requests=len(board.requests), jobs=len(board.jobs), covered_ranges=len(ranges))

@@ -12,7 +12,7 @@ import structlog
 from services.common.catalog import CatalogSettings
 from services.common.errors import InvalidRequest
 from services.common.identity import current_caller
-from services.common.market import MAX_TIME_NS
+from services.common.market import MAX_TIME_NS, TimeRange
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from services.gen.dexorder.relay.v1 import (
     ingestor_service_pb2,
@@ -22,37 +22,58 @@ from services.gen.dexorder.relay.v1 import (
     relay_service_pb2,
     relay_service_pb2_grpc,
 )
-from services.relay import access, convert
+from services.relay import access, convert, requests
 from services.relay.answers import Answers
 from services.relay.engine import Engine
+from services.relay.ledger import Ledger
 from services.relay.markets import Markets
 from services.relay.metrics import RelayMetrics
-from services.relay.model import State
+from services.relay.model import Market, State, Submission
+from services.relay.verifying import Step, Verifier
 
 log = structlog.get_logger(__name__)
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 M = TypeVar("M")
 V = TypeVar("V")
 PAGE_SIZE, LARGEST_PAGE_SIZE = 100, 1_000
+LONGEST_LIST = 10_000
+RANGES_IN_AN_ANSWER, PAGES_IN_AN_ANSWER = 10_000, 1_000
 
 
 class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
     """What clients call."""
 
     def __init__(
-        self, engine: Engine, answers: Answers, markets: Markets, metrics: RelayMetrics, catalog: CatalogSettings
+        self,
+        engine: Engine,
+        answers: Answers,
+        markets: Markets,
+        ledger: Ledger,
+        verifier: Verifier,
+        metrics: RelayMetrics,
+        catalog: CatalogSettings,
     ) -> None:
         self._engine, self._answers, self._markets = engine, answers, markets
+        self._ledger, self._verifier = ledger, verifier
         self._metrics, self._catalog = metrics, catalog
 
     async def SubmitHistorical(  # noqa: N802
         self, request: ingest.SubmitHistoricalRequest, context: Context
     ) -> ingest.SubmitResponse:
         """Accept a request; a bad field is status INVALID in the answer, not a gRPC error."""
+        return await self._submit(convert.submission(request))
+
+    async def RefreshHistorical(  # noqa: N802
+        self, request: relay_service_pb2.RefreshHistoricalRequest, context: Context
+    ) -> ingest.SubmitResponse:
+        """The same, fetched anew."""
+        return await self._submit(convert.submission(request.request, refresh=True))
+
+    async def _submit(self, submission: Submission) -> ingest.SubmitResponse:
         caller = current_caller()
-        answer = ingest.SubmitResponse(request_id=request.request_id)
+        answer = ingest.SubmitResponse(request_id=submission.request_id)
         try:
-            accepted = await self._engine.submit(access.signed(caller, convert.submission(request)), caller)
+            accepted = await self._engine.submit(access.signed(caller, submission), caller)
         except InvalidRequest as error:
             answer.status, answer.error_message = ingest.SubmitResponse.INVALID, str(error)
         else:
@@ -149,6 +170,43 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
                 async for page in pages:
                     yield convert.answer_page(request.request_id, page)
 
+    async def GetCoverage(  # noqa: N802
+        self, request: relay_service_pb2.GetCoverageRequest, context: Context
+    ) -> AsyncIterator[relay_service_pb2.GetCoverageResponse]:
+        """What is known of a market; the same for every caller."""
+        market, span = self._asked(request)
+        with self._engine.quotas.stream(current_caller()):
+            found = [convert.coverage_range(each) for each in self._ledger.known(market, span)]
+            for first in range(0, len(found) or 1, RANGES_IN_AN_ANSWER):
+                yield relay_service_pb2.GetCoverageResponse(ranges=found[first : first + RANGES_IN_AN_ANSWER])
+            pages = await self._ledger.pages(market, span) if request.detail else []
+            for first in range(0, len(pages), PAGES_IN_AN_ANSWER):
+                yield relay_service_pb2.GetCoverageResponse(
+                    pages=[convert.coverage_page(*each) for each in pages[first : first + PAGES_IN_AN_ANSWER]]
+                )
+
+    async def VerifyCoverage(  # noqa: N802
+        self, request: relay_service_pb2.VerifyCoverageRequest, context: Context
+    ) -> AsyncIterator[relay_service_pb2.VerifyCoverageResponse]:
+        """Progress, then the result."""
+        caller, (market, span) = current_caller(), self._asked(request)
+        step = Step()
+        with self._engine.quotas.stream(caller):
+            async with aclosing(self._verifier.check(market, span)) as steps:
+                async for step in steps:
+                    yield relay_service_pb2.VerifyCoverageResponse(progress=convert.verify_progress(step, market))
+            repair = await self._verifier.repair(market, step.finding.lost if request.repair else [], caller)
+        result = convert.verify_result(step, market, repair, LONGEST_LIST)
+        yield relay_service_pb2.VerifyCoverageResponse(result=result)
+
+    def _asked(
+        self, request: relay_service_pb2.GetCoverageRequest | relay_service_pb2.VerifyCoverageRequest
+    ) -> tuple[Market, TimeRange]:
+        market = Market(request.ticker, request.period_seconds)
+        start_ns = request.start_time if request.HasField("start_time") else None
+        end_ns = request.end_time if request.HasField("end_time") else None
+        return market, requests.check_part(market, start_ns, end_ns, self._engine.venues)
+
     async def _check_seen(self, request_id: str) -> None:
         """Refuse another's request as one that is not there."""
         if (caller := current_caller()) is not None:
@@ -220,11 +278,13 @@ def register(
     engine: Engine,
     answers: Answers,
     markets: Markets,
+    ledger: Ledger,
+    verifier: Verifier,
     metrics: RelayMetrics,
     catalog: CatalogSettings,
 ) -> Sequence[str]:
     """Add the three services; returns their names."""
-    relay = RelayService(engine, answers, markets, metrics, catalog)
+    relay = RelayService(engine, answers, markets, ledger, verifier, metrics, catalog)
     relay_service_pb2_grpc.add_RelayServiceServicer_to_server(relay, server)
     ingestor_service_pb2_grpc.add_IngestorServiceServicer_to_server(IngestorService(engine, markets), server)
     pipeline_service_pb2_grpc.add_PipelineServiceServicer_to_server(PipelineService(engine, metrics), server)

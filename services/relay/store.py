@@ -12,7 +12,7 @@ import queue
 import sqlite3
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ from services.relay.board import Board
 from services.relay.jobs import Job, LiveRequest, Phase
 from services.relay.lock import sole_owner
 from services.relay.model import Listed, Market, Notification, Record, State
+from services.relay.retractions import Retraction
 from services.relay.schema import (
     FORGET,
     REQUEST_COLUMNS,
@@ -186,6 +187,10 @@ class Store:
         row = await self.read(lambda connection: connection.execute(sql, (exchange,)).fetchone())
         return read_listed(*row) if row else None
 
+    async def retractions(self) -> set[Retraction]:
+        """Those that what the file says of coverage has followed."""
+        return await self.read(lambda connection: set(read_retractions(connection)))
+
     async def load(self, board: Board, *, now_ns: int) -> None:
         """Fill an empty board with what the file has; running jobs keep their job_id and get a full lease."""
         await self.read(lambda connection: fill_board(connection, board, now_ns))
@@ -233,6 +238,8 @@ def fill_board(connection: sqlite3.Connection, board: Board, now_ns: int) -> Non
     for owner, parts in ranges.items():
         if owner.startswith("market:"):
             _fill(board.coverage[schema.parse_market_owner(owner)], parts)
+    for each in read_retractions(connection):
+        board.retractions[each.market].add(each.span, each.retracted_ns)
     live = f"SELECT {REQUEST_COLUMNS} FROM requests WHERE state != ? ORDER BY sequence"  # noqa: S608
     for row in connection.execute(live, (State.FINISHED,)):
         submission = read_submission(row)
@@ -256,6 +263,13 @@ def fill_board(connection: sqlite3.Connection, board: Board, now_ns: int) -> Non
     board.snapshot_id = row[0] if row else None
 
 
+def read_retractions(connection: sqlite3.Connection) -> Iterator[Retraction]:
+    """Every retraction in the file."""
+    sql = "SELECT ticker, period_seconds, start_ns, end_ns, retracted_ns FROM retractions"
+    for ticker, period, start_ns, end_ns, retracted_ns in connection.execute(sql):
+        yield Retraction(Market(ticker, period), TimeRange(start_ns, end_ns), retracted_ns)
+
+
 def _fill(target: object, parts: Iterable[tuple[str, TimeRange]]) -> None:
     for kind, part in parts:
         getattr(target, kind).add(part)
@@ -268,7 +282,7 @@ def _read_job(connection: sqlite3.Connection, row: tuple[Any, ...]) -> Job:
     job.fruitless, job.job_id, job.produced = fruitless, job_id, bool(produced)
     job.sent = None if sent_start_ns is None else TimeRange(sent_start_ns, sent_end_ns)
     job.requests = {r for (r,) in connection.execute("SELECT request_id FROM attachments WHERE job = ?", (number,))}
-    job.job_ids = [i for (i,) in connection.execute("SELECT job_id FROM dispatches WHERE job = ?", (number,))]
+    job.job_ids = dict(connection.execute("SELECT job_id, retracted_ns FROM dispatches WHERE job = ?", (number,)))
     return job
 
 

@@ -37,6 +37,9 @@ class FakeRelay:
         ends_of: The record at the end for requests of these tickers, instead of ``ends``.
         refuse_tickers: Tickers that are answered INVALID, with the sentence.
         markets: What ListMarkets answers by exchange.
+        coverage: What GetCoverage answers, one after the other.
+        verified: What VerifyCoverage answers, one after the other.
+        asked: What else was asked of the relay than requests.
     """
 
     properties: dict[str, str]
@@ -53,6 +56,9 @@ class FakeRelay:
     ends_of: dict[str, pb.RequestRecord] = field(default_factory=dict)
     refuse_tickers: dict[str, str] = field(default_factory=dict)
     markets: dict[str, pb.ListMarketsResponse] = field(default_factory=dict)
+    coverage: list[pb.GetCoverageResponse] = field(default_factory=list)
+    verified: list[pb.VerifyCoverageResponse] = field(default_factory=list)
+    asked: list[Any] = field(default_factory=list)
     submitted: list[ingest_pb2.SubmitHistoricalRequest] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
     address: str = ""
@@ -110,6 +116,10 @@ class _Servicer(rpc.RelayServiceServicer):
             notification_topic=f"HISTORY_READY:{request.request_id}",
         )
 
+    async def RefreshHistorical(self, request: Any, context: Any) -> Any:
+        self.fake.asked.append(request)
+        return await self.SubmitHistorical(request.request, context)
+
     async def GetRequest(self, request: Any, context: Any) -> Any:
         await self._gate(context)
         return pb.GetRequestResponse(record=await self._record(request.request_id, context))
@@ -136,6 +146,18 @@ class _Servicer(rpc.RelayServiceServicer):
         if request.exchange not in self.fake.markets:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"no ingestor has reported markets of {request.exchange!r}")
         return self.fake.markets[request.exchange]
+
+    async def GetCoverage(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        await self._gate(context)
+        self.fake.asked.append(request)
+        for answer in self.fake.coverage:
+            yield answer
+
+    async def VerifyCoverage(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        await self._gate(context)
+        self.fake.asked.append(request)
+        for answer in self.fake.verified:
+            yield answer
 
     def FetchOhlc(self, request: Any, context: Any) -> Any:
         raise NotImplementedError("our clients read from Iceberg")

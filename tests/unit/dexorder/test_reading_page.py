@@ -11,8 +11,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from services.common.catalog import COVERAGE_TABLE, OHLC_TABLE, CatalogSettings
+from services.common.catalog import COVERAGE_TABLE, OHLC_TABLE, RETRACTION_TABLE, CatalogSettings
 from services.common.market import TimeRange
+from services.relay.retracting import SCHEMA
 from spark.ledger import GoodPage, append_coverage
 from spark.tables import TABLES
 from tests.fakes.candle_table import HOUR_NS, HOURS, OTHER, SPAN, START, TICKER
@@ -98,9 +99,11 @@ def test_spark(names: dict[str, Any], spark: SparkSession) -> None:
     assert names["pinned"].agg({"close": "max"}).first()[0] == 130.0
 
 
-@pytest.mark.parametrize("name", [OHLC_TABLE, COVERAGE_TABLE])
+SCHEMAS = {RETRACTION_TABLE: SCHEMA} | {table.name: table.schema for table in TABLES}
+
+
+@pytest.mark.parametrize("name", [OHLC_TABLE, COVERAGE_TABLE, RETRACTION_TABLE])
 def test_the_columns_are_those_of_the_table(name: str) -> None:
-    (layout,) = (table for table in TABLES if table.name == name)
     (listed,) = re.findall(rf"\| column of `{re.escape(name)}`.*?\n\n", PAGE, re.S)
     rows = re.findall(r"^\| `(\w+)` \| (\w+)", listed, re.M)
-    assert rows == [(field.name, re.match(r"\w+", str(field.field_type))[0]) for field in layout.schema.fields]  # type: ignore[index]
+    assert rows == [(field.name, re.match(r"\w+", str(field.field_type))[0]) for field in SCHEMAS[name].fields]  # type: ignore[index]

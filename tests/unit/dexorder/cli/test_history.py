@@ -52,6 +52,18 @@ def test_json_is_one_object_with_the_rows(fake: FakeRelay) -> None:
     }  # fmt: skip
 
 
+def test_a_refresh_is_asked_for_and_goes_on_as_one(fake: FakeRelay) -> None:
+    fake.stuck = True
+    assert run("--refresh", "--timeout", "0.2").exit_code == 1
+    fake.stuck = False
+    result = CliRunner().invoke(app, ["history", "--resume"])
+    assert result.exit_code == 0, result.stderr
+    first, again = fake.asked
+    assert first == again and first.request.ticker == TICKER and len(fake.submitted) == 1
+    assert run("--refresh", "--limit", "3").exit_code == 2
+    assert CliRunner().invoke(app, ["history", "--resume", "--refresh"]).exit_code == 2
+
+
 def test_nothing_is_printed_of_rows_that_are_not_all_there(fake: FakeRelay, tmp_dir: Path) -> None:
     fake.ends.row_count = HOURS + 1
     result = run("--json", "--out", "rows.parquet")

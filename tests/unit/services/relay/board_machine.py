@@ -49,7 +49,7 @@ class BoardMachine(RuleBasedStateMachine):
         self.new_id = map("id{}".format, itertools.count()).__next__
         self.board, self.model = self.new_board(), Model()
         self.now_ns, self.wall_ns = 0, 10 * HOUR_NS
-        self.requests, self.identities = itertools.count(1), itertools.count(1)
+        self.requests, self.identities, self.retractions = itertools.count(1), itertools.count(1), itertools.count(1)
         self.alive: list[bytes] = []
         self.workers: list[Worker] = []
         self.fenced: set[str] = set()
@@ -134,6 +134,20 @@ class BoardMachine(RuleBasedStateMachine):
         self.save(batch)
         self.notice_what_left()
 
+    @rule(market=markets, start=st.integers(0, 30), length=st.integers(1, 20))
+    def take_back(self, market: Market, start: int, length: int) -> None:
+        """Coverage of a range is no good any more; whoever waits for it waits on."""
+        span, before = TimeRange(at(start), at(start + length)), dump(self.board)
+        retracted_ns = next(self.retractions)
+        self.plan(lambda batch: self.take_back_now(market, span, retracted_ns, batch))
+        assert not self.board.coverage[market].covered.within(span)
+        assert before[1].keys() == self.board.requests.keys()
+        self.notice_what_left()
+
+    def take_back_now(self, market: Market, span: TimeRange, retracted_ns: int, batch: Batch) -> None:
+        self.board.retract(market, [span], retracted_ns, batch)
+        self.board.replan(market, [span], batch)
+
     # ---- ingestors -------------------------------------------------------------------------------------------------
 
     @rule(exchange=exchanges, kind=st.sampled_from(list(SlotKind)), slots=st.integers(1, 4), data=st.data())
@@ -179,7 +193,7 @@ class BoardMachine(RuleBasedStateMachine):
                 back = Batch()
                 self.board.unsent(assign, back)
                 self.save(back)
-                self.take_back(assign.job_id, front=True)
+                self.give_up(assign.job_id, front=True)
 
     def unreachable(self, identity: bytes) -> None:
         assert self.board.dispatcher.drop(identity) == self.model.offered(identity)
@@ -299,7 +313,7 @@ class BoardMachine(RuleBasedStateMachine):
         if finals and job is not None:
             if finals[0].status is FinalStatus.ERROR:
                 self.excused.append((worker.dispatch.market, self.board.jobs[job].span))
-            self.take_back(worker.job_id, front=self.board.jobs[job].phase is Phase.OPEN)
+            self.give_up(worker.job_id, front=self.board.jobs[job].phase is Phase.OPEN)
         self.notice_what_left()
 
     # ---- time and restarts -----------------------------------------------------------------------------------------
@@ -337,6 +351,10 @@ class BoardMachine(RuleBasedStateMachine):
         """Running jobs keep their job_id; ingestors notice the loss and will offer their slots under new identities."""
         self.board = self.loaded()
         self.model.restart(self.now_ns)
+        for job_id, number in self.model.current.items():  # what was taken back is no sign of pages any more
+            job = self.board.jobs[number]
+            if job.sent and job.handled.within(job.sent) and not job.acked.within(job.sent):
+                self.model.fruitful.discard(job_id)
         self.alive.clear()
 
     def loaded(self) -> Board:
@@ -358,10 +376,10 @@ class BoardMachine(RuleBasedStateMachine):
             if lost.dead:
                 self.excused.append((self.board.jobs[lost.job].market, self.board.jobs[lost.job].span))
             self.board.lost(lost, batch)
-            self.take_back(lost.job_id, front=not lost.dead)
+            self.give_up(lost.job_id, front=not lost.dead)
         self.save(batch)
 
-    def take_back(self, job_id: str, *, front: bool) -> None:
+    def give_up(self, job_id: str, *, front: bool) -> None:
         job = self.model.current.pop(job_id)
         self.model.deadline_ns.pop(job_id, None)
         self.fenced.add(job_id)
@@ -406,7 +424,7 @@ class BoardMachine(RuleBasedStateMachine):
     @invariant()
     def no_range_is_fetched_twice_at_once(self) -> None:
         jobs = [self.board.jobs[number] for number in self.model.current.values()]
-        wanted = [(job.market, subtract([job.sent] if job.sent else [], job.acked)) for job in jobs]
+        wanted = [(job.market, subtract([job.sent] if job.sent else [], [*job.acked, *job.handled])) for job in jobs]
         for (market, one), (other, two) in itertools.combinations(wanted, 2):
             assert market != other or subtract(one, two) == one
 

@@ -33,7 +33,7 @@ from pyiceberg.types import (
 from services.common.broker_frames import decode, encode
 from services.common.catalog import COVERAGE_TABLE, NAMESPACE, OHLC_TABLE, CatalogSettings
 from services.common.clock import Clock, SystemClock
-from services.common.market import SECOND_NS
+from services.common.market import SECOND_NS, TimeRange
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from services.gen.dexorder.relay.v1 import ingestor_service_pb2 as ipb
 from services.gen.dexorder.relay.v1 import ingestor_service_pb2_grpc as irpc
@@ -42,6 +42,8 @@ from services.gen.dexorder.relay.v1 import pipeline_service_pb2_grpc as prpc
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
 from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
 from services.relay.config import RelaySettings
+from services.relay.counting import CoveredRange, LedgerPage
+from services.relay.model import Market
 from services.relay.server import RunningRelay, relay
 
 TICKER = "BTC/USDT.SIM"
@@ -118,7 +120,36 @@ def make_tables(catalog: Catalog) -> None:
         NestedField(4, "end_time", TimestamptzType(), required=False),
         NestedField(5, "rows", LongType(), required=False),
         NestedField(6, "empty", ListType(7, span, element_required=False), required=False),
+        NestedField(8, "evidence", StringType(), required=False),
+        NestedField(9, "fetched_at", TimestamptzType(), required=False),
+        NestedField(12, "committed_at", TimestamptzType(), required=False),
     ))  # fmt: skip
+
+
+def write_ledger(catalog: Catalog, *pages: LedgerPage) -> None:
+    """Append to the table of coverage, as the pipeline does after its report."""
+    table = catalog.load_table(COVERAGE_TABLE)
+    rows = [
+        {
+            "ticker": each.covered.market.ticker, "period_seconds": each.covered.market.period_seconds,
+            "start_time": each.covered.span.start_ns // 1_000, "end_time": each.covered.span.end_ns // 1_000,
+            "rows": each.rows, "evidence": each.evidence, "fetched_at": each.covered.fetched_ns // 1_000,
+            "committed_at": each.committed_ns // 1_000,
+            "empty": [{"start_time": e.start_ns // 1_000, "end_time": e.end_ns // 1_000} for e in each.covered.empty],
+        }
+        for each in pages
+    ]  # fmt: skip
+    table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
+
+
+def ledger_page(
+    start: int, end: int, *, fetched_ns: int, empty: Sequence[tuple[int, int]] = (), market: Market | None = None
+) -> LedgerPage:
+    """A row of the table of coverage for minutes [start, end)."""
+    holes = tuple(TimeRange(at(first), at(last)) for first, last in empty)
+    rows = end - start - sum(last - first for first, last in empty)
+    covered = CoveredRange(market or Market(TICKER, 60), TimeRange(at(start), at(end)), holes, fetched_ns)
+    return LedgerPage(covered, rows, "page", fetched_ns + SECOND_NS)
 
 
 async def until(condition: Callable[[], bool]) -> None:

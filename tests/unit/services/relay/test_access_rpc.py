@@ -123,7 +123,8 @@ MATRIX = {
     "RelayService/SubmitHistorical": CLIENTS, "RelayService/GetRequest": CLIENTS, "RelayService/ListRequests": CLIENTS,
     "RelayService/CancelRequest": CLIENTS, "RelayService/WatchProgress": CLIENTS,
     "RelayService/SubscribeNotifications": CLIENTS, "RelayService/GetCatalog": CLIENTS,
-    "RelayService/ListMarkets": CLIENTS, "RelayService/FetchOhlc": CLIENTS,
+    "RelayService/ListMarkets": CLIENTS, "RelayService/FetchOhlc": CLIENTS, "RelayService/GetCoverage": CLIENTS,
+    "RelayService/VerifyCoverage": CLIENTS, "RelayService/RefreshHistorical": CLIENTS,
     "IngestorService/ReportPage": INGESTORS, "IngestorService/ReportMarkets": INGESTORS,
     "PipelineService/ReportJobs": PIPELINES,
 }  # fmt: skip

@@ -211,7 +211,7 @@ def dump(board: Board) -> Any:
             number: (
                 job.request_id, job.span, job.phase, job.error, job.fruitless, job.job_id, job.produced, job.sent,
                 *(tuple(getattr(job, name)) for name in ("acked", "acked_empty", "refused", "handled")),
-                frozenset(job.requests), frozenset(job.job_ids), board.dispatcher.is_queued(number),
+                frozenset(job.requests), frozenset(job.job_ids.items()), board.dispatcher.is_queued(number),
                 board.dispatcher.is_running(number), board.dispatcher.fruitless(number),
             )
             for number, job in board.jobs.items()
@@ -221,6 +221,7 @@ def dump(board: Board) -> Any:
             for request_id, live in board.requests.items()
         },
         {market: (tuple(c.covered), tuple(c.empty)) for market, c in board.coverage.items() if c.covered},
+        {market: (r.latest_ns, r.made()) for market, r in board.retractions.items() if r.latest_ns},
         board.snapshot_id,
     )  # fmt: skip
 

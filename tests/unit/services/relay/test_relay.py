@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import pyarrow as pa
 import pytest
 
-from services.common.catalog import COVERAGE_TABLE
 from services.common.clock import SystemClock
 from services.common.market import MAX_TIME_NS
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
@@ -23,14 +21,15 @@ from tests.unit.services.relay.harness import (
     at,
     catalog_settings,
     final_of,
+    ledger_page,
     make_tables,
     minute,
-    moment,
     page,
     ranges,
     request,
     settings,
     suite,
+    write_ledger,
 )
 
 OK, NOT_FOUND, ERROR, TIMEOUT = (
@@ -264,12 +263,7 @@ async def test_restart_goes_on_with_the_same_job_and_keeps_cursors(tmp_path: Pat
 async def test_coverage_table_is_read_at_start(tmp_path: Path) -> None:
     catalog = catalog_settings(tmp_path).load()
     make_tables(catalog)
-    table = catalog.load_table(COVERAGE_TABLE)
-    row = {
-        "ticker": TICKER, "period_seconds": 60, "start_time": moment(0), "end_time": moment(10), "rows": 0,
-        "empty": [{"start_time": moment(0), "end_time": moment(10)}],
-    }  # fmt: skip
-    table.append(pa.Table.from_pylist([row], schema=table.schema().as_arrow()))
+    write_ledger(catalog, ledger_page(0, 10, fetched_ns=1, empty=[(0, 10)]))
     catalog.close()
     async with suite(tmp_path) as s:
         await s.queued("r", 2, 8)

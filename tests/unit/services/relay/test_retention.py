@@ -111,5 +111,5 @@ def _through(board: Board, request_id: str, completed_ns: int) -> Batch:
     board.report(None, [], [FinalResult(assign.job_id, FinalStatus.OK)], batch, now_ns=0)
     batch.finish(submission, Outcome(Status.OK, "", at(10), completed_ns, 10), board.progress(request))
     board.leave(request, batch)
-    board.uncover(Market(TICKER, 60), [span], batch)
+    board.retract(Market(TICKER, 60), [span], 1_000, batch)
     return batch

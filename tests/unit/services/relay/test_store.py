@@ -24,7 +24,8 @@ from services.relay import schema
 from services.relay.board import Board
 from services.relay.dispatch import Dispatcher, Slot, SlotKind
 from services.relay.jobs import Phase
-from services.relay.model import FinalResult, FinalStatus, Market, Outcome, PageResult, Status, Submission
+from services.relay.model import FinalResult, FinalStatus, Market, PageResult, Submission
+from services.relay.retractions import Retraction
 from services.relay.schema import Batch
 from services.relay.store import Store, open_store
 from tests.unit.services.relay.harness import ROOT, TICKER, at, environment, free_port, minute, request, suite
@@ -192,26 +193,42 @@ async def test_commits_keep_their_order_and_a_failed_one_stops_the_store(tmp_pat
     await store.close()
 
 
-async def test_a_file_of_the_first_version_opens_and_keeps_its_data(tmp_path: Path) -> None:
-    """Made with the first version's own statements: an ended request, a live one, coverage."""
-    path = tmp_path / "relay.db"
-    board, batch = new_board(), Batch()
-    board.accept(submission("live", 0, 10), batch, wall_ns=1, now_ns=0)
-    ended = board.accept(submission("ended", 20, 30, "me"), batch, wall_ns=2, now_ns=0)
-    batch.finish(ended.submission, Outcome(Status.OK, "", at(30), 9, 10), board.progress(ended))
-    board.leave(ended, batch)
-    board.report(7, [PageResult("x", MARKET, span(50, 60))], [], batch, now_ns=0)
+def first_version(path: Path) -> None:
+    """A file as the first version left it: an ended request, a live one with a dispatch, coverage with overlaps."""
     with closing(sqlite3.connect(path)) as old:
         old.executescript(f"{schema.STEPS[0]} PRAGMA user_version = 1;")
-        for sql, values in batch.statements:
-            old.execute(sql, values)
+        request = (
+            "INSERT INTO requests (request_id, ticker, start_ns, end_ns, period_seconds, most, client_id, submitted_ns,"
+            " planned_end_ns, state) VALUES (?, ?, ?, ?, 60, NULL, ?, 1, ?, ?)"
+        )
+        old.execute(request, ("live", TICKER, at(0), at(10), None, at(10), 2))
+        old.execute(request, ("ended", TICKER, at(20), at(30), "me", at(30), 3))
+        old.execute(
+            "UPDATE requests SET progress = '[10, 10, 10, 1, 1, 1, 1, 0]', status = 0, error = '', answered_end_ns = ?,"
+            " completed_ns = 9, row_count = 10, empty_periods = 0, missing = '[]', snapshot_id = 7"
+            " WHERE request_id = 'ended'", (at(30),),
+        )  # fmt: skip
+        old.execute("INSERT INTO notifications (topic, request_id) VALUES ('RESPONSE:me', 'ended')")
+        job = (1, "live", None, TICKER, 60, at(0), at(10), 1, "", 0, "id0", 0, at(0), at(10))
+        old.execute(f"INSERT INTO jobs VALUES ({', '.join('?' * len(job))})", job)
+        old.execute("INSERT INTO dispatches (job_id, job) VALUES ('id0', 1)")
+        old.execute("INSERT INTO attachments (request_id, job) VALUES ('live', 1)")
+        for start, end in ((50, 60), (52, 54), (55, 70), (70, 80), (90, 95)):
+            old.execute("INSERT INTO ranges VALUES (?, 'covered', ?, ?)", (f"market:60:{TICKER}", at(start), at(end)))
+        old.execute("INSERT INTO ranges VALUES (?, 'empty', ?, ?)", (f"market:60:{TICKER}", at(52), at(54)))
+        old.execute("INSERT INTO meta (name, value) VALUES ('snapshot_id', 7)")
         old.commit()
 
+
+async def test_a_file_of_the_first_version_opens_and_keeps_its_data(tmp_path: Path) -> None:
+    path = tmp_path / "relay.db"
+    first_version(path)
     for _ in range(2):
         store, again = Store(path), new_board()
         await store.load(again, now_ns=0)
         assert again.requests.keys() == {"live"} and again.snapshot_id == 7
-        assert list(again.coverage[MARKET].covered) == [span(50, 60)]
+        assert list(again.coverage[MARKET].covered) == [span(50, 80), span(90, 95)]
+        assert again.jobs[1].job_ids == {"id0": 0} and again.dispatcher.job_of("id0") == 1
         record = await store.record("ended")
         assert record is not None and record.outcome is not None and record.outcome.row_count == 10
         assert [n.submission.request_id for n in await store.notifications("RESPONSE:me", 0, 9)] == ["ended"]
@@ -222,6 +239,22 @@ async def test_a_file_of_the_first_version_opens_and_keeps_its_data(tmp_path: Pa
         tables = "SELECT type, name, sql FROM sqlite_master WHERE sql NOT NULL ORDER BY name"
         assert new.execute(tables).fetchall() == fresh.execute(tables).fetchall()
         assert new.execute("PRAGMA user_version").fetchone() == (schema.VERSION,) == (len(schema.STEPS),)
+
+
+async def test_what_is_taken_back_stays_so_in_a_file_that_had_overlapping_ranges(tmp_path: Path) -> None:
+    """Else what lay inside a longer range would be there again after the next restart."""
+    path = tmp_path / "relay.db"
+    first_version(path)
+    store, board, batch = Store(path), new_board(), Batch()
+    await store.load(board, now_ns=0)
+    board.retract(MARKET, [span(51, 58)], 1_000, batch)
+    await store.commit(batch)
+    again = new_board()
+    await store.load(again, now_ns=0)
+    assert list(again.coverage[MARKET].covered) == [span(50, 51), span(58, 80), span(90, 95)]
+    assert not again.coverage[MARKET].empty
+    assert await store.retractions() == {Retraction(MARKET, span(51, 58), 1_000)}
+    await store.close()
 
 
 def test_a_file_that_is_newer_or_no_database_is_refused(tmp_path: Path) -> None:

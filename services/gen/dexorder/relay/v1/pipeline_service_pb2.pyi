@@ -70,6 +70,7 @@ class PageResult(_message.Message):
     ROWS_FIELD_NUMBER: _builtins.int
     EMPTY_FIELD_NUMBER: _builtins.int
     REFUSED_FIELD_NUMBER: _builtins.int
+    FETCHED_AT_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """The dispatch it belongs to."""
     ticker: _builtins.str
@@ -84,6 +85,10 @@ class PageResult(_message.Message):
     """Candles decoded from it."""
     refused: _builtins.str
     """Why the page was refused; its rows are not in the table then and its range counts as missing."""
+    fetched_at: _builtins.int
+    """When the exchange answered, nanoseconds since the epoch; decides whether the page counts where coverage was taken
+    back. Absent: not before its dispatch.
+    """
     @_builtins.property
     def empty(self) -> _containers.RepeatedCompositeFieldContainer[_relay_service_pb2.TimeRange]:
         """Verified-empty ranges inside it."""
@@ -99,13 +104,19 @@ class PageResult(_message.Message):
         rows: _builtins.int = ...,
         empty: _abc.Iterable[_relay_service_pb2.TimeRange] | None = ...,
         refused: _builtins.str | None = ...,
+        fetched_at: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_refused", b"_refused", "refused", b"refused"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_fetched_at", b"_fetched_at", "_refused", b"_refused", "fetched_at", b"fetched_at", "refused", b"refused"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_refused", b"_refused", "empty", b"empty", "end_time", b"end_time", "job_id", b"job_id", "period_seconds", b"period_seconds", "refused", b"refused", "rows", b"rows", "start_time", b"start_time", "ticker", b"ticker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fetched_at", b"_fetched_at", "_refused", b"_refused", "empty", b"empty", "end_time", b"end_time", "fetched_at", b"fetched_at", "job_id", b"job_id", "period_seconds", b"period_seconds", "refused", b"refused", "rows", b"rows", "start_time", b"start_time", "ticker", b"ticker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__fetched_at: _TypeAlias = _typing.Literal["fetched_at"]  # noqa: Y015
+    _WhichOneofArgType__fetched_at: _TypeAlias = _typing.Literal["_fetched_at", b"_fetched_at"]  # noqa: Y015
     _WhichOneofReturnType__refused: _TypeAlias = _typing.Literal["refused"]  # noqa: Y015
     _WhichOneofArgType__refused: _TypeAlias = _typing.Literal["_refused", b"_refused"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__fetched_at) -> _WhichOneofReturnType__fetched_at | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__refused) -> _WhichOneofReturnType__refused | None: ...
 
 Global___PageResult: _TypeAlias = PageResult  # noqa: Y015

@@ -48,6 +48,30 @@ REQUEST_STATE_FINISHED: RequestState.ValueType  # 3
 """It has its one final status, which never changes."""
 Global___RequestState: _TypeAlias = RequestState  # noqa: Y015
 
+class _CoverageKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _CoverageKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CoverageKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    COVERAGE_KIND_UNSPECIFIED: _CoverageKind.ValueType  # 0
+    """Not set; never sent."""
+    COVERAGE_KIND_ROWS: _CoverageKind.ValueType  # 1
+    """Each period has its row."""
+    COVERAGE_KIND_EMPTY: _CoverageKind.ValueType  # 2
+    """Each period is verified to have no candle."""
+
+class CoverageKind(_CoverageKind, metaclass=_CoverageKindEnumTypeWrapper):
+    """What is known of every period in a range."""
+
+COVERAGE_KIND_UNSPECIFIED: CoverageKind.ValueType  # 0
+"""Not set; never sent."""
+COVERAGE_KIND_ROWS: CoverageKind.ValueType  # 1
+"""Each period has its row."""
+COVERAGE_KIND_EMPTY: CoverageKind.ValueType  # 2
+"""Each period is verified to have no candle."""
+Global___CoverageKind: _TypeAlias = CoverageKind  # noqa: Y015
+
 @_typing.final
 class TimeRange(_message.Message):
     """A half-open range of time, [start_time, end_time)."""
@@ -143,6 +167,7 @@ class RequestRecord(_message.Message):
     COMPLETED_AT_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
     ANSWERED_END_TIME_FIELD_NUMBER: _builtins.int
+    REFRESH_FIELD_NUMBER: _builtins.int
     state: Global___RequestState.ValueType
     """Where it is in its life."""
     status: _ingest_pb2.HistoryReadyNotification.NotificationStatus.ValueType
@@ -165,6 +190,8 @@ class RequestRecord(_message.Message):
     """Where the answer ends, nanoseconds since the epoch, exclusive: the request's end_time, or with a limit the end of
     the last candle it counts. Only with state FINISHED.
     """
+    refresh: _builtins.bool
+    """Whether its range was to be fetched anew, whatever the table had."""
     @_builtins.property
     def request(self) -> _ingest_pb2.SubmitHistoricalRequest:
         """The request as it was accepted."""
@@ -193,10 +220,11 @@ class RequestRecord(_message.Message):
         completed_at: _builtins.int | None = ...,
         progress: Global___Progress | None = ...,
         answered_end_time: _builtins.int | None = ...,
+        refresh: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_answered_end_time", b"_answered_end_time", "_completed_at", b"_completed_at", "_error_message", b"_error_message", "_snapshot_id", b"_snapshot_id", "_status", b"_status", "answered_end_time", b"answered_end_time", "completed_at", b"completed_at", "error_message", b"error_message", "progress", b"progress", "request", b"request", "snapshot_id", b"snapshot_id", "status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_answered_end_time", b"_answered_end_time", "_completed_at", b"_completed_at", "_error_message", b"_error_message", "_snapshot_id", b"_snapshot_id", "_status", b"_status", "answered_end_time", b"answered_end_time", "completed_at", b"completed_at", "empty_periods", b"empty_periods", "error_message", b"error_message", "missing", b"missing", "notification_topic", b"notification_topic", "progress", b"progress", "request", b"request", "row_count", b"row_count", "snapshot_id", b"snapshot_id", "state", b"state", "status", b"status", "submitted_at", b"submitted_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_answered_end_time", b"_answered_end_time", "_completed_at", b"_completed_at", "_error_message", b"_error_message", "_snapshot_id", b"_snapshot_id", "_status", b"_status", "answered_end_time", b"answered_end_time", "completed_at", b"completed_at", "empty_periods", b"empty_periods", "error_message", b"error_message", "missing", b"missing", "notification_topic", b"notification_topic", "progress", b"progress", "refresh", b"refresh", "request", b"request", "row_count", b"row_count", "snapshot_id", b"snapshot_id", "state", b"state", "status", b"status", "submitted_at", b"submitted_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__answered_end_time: _TypeAlias = _typing.Literal["answered_end_time"]  # noqa: Y015
     _WhichOneofArgType__answered_end_time: _TypeAlias = _typing.Literal["_answered_end_time", b"_answered_end_time"]  # noqa: Y015
@@ -631,3 +659,381 @@ class Market(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Market: _TypeAlias = Market  # noqa: Y015
+
+@_typing.final
+class GetCoverageRequest(_message.Message):
+    """Which market, and which part of its history."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TICKER_FIELD_NUMBER: _builtins.int
+    PERIOD_SECONDS_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    END_TIME_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    ticker: _builtins.str
+    """Market identifier, for example BTC/USDT.BINANCE."""
+    period_seconds: _builtins.int
+    """Candle period in seconds."""
+    start_time: _builtins.int
+    """Only from here on, nanoseconds since the epoch, on the period's grid; from the beginning when absent."""
+    end_time: _builtins.int
+    """Only up to here, exclusive, on the grid; to the end when absent."""
+    detail: _builtins.bool
+    """Send the pages too."""
+    def __init__(
+        self,
+        *,
+        ticker: _builtins.str = ...,
+        period_seconds: _builtins.int = ...,
+        start_time: _builtins.int | None = ...,
+        end_time: _builtins.int | None = ...,
+        detail: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_start_time", b"_start_time", "end_time", b"end_time", "start_time", b"start_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_start_time", b"_start_time", "detail", b"detail", "end_time", b"end_time", "period_seconds", b"period_seconds", "start_time", b"start_time", "ticker", b"ticker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__end_time: _TypeAlias = _typing.Literal["end_time"]  # noqa: Y015
+    _WhichOneofArgType__end_time: _TypeAlias = _typing.Literal["_end_time", b"_end_time"]  # noqa: Y015
+    _WhichOneofReturnType__start_time: _TypeAlias = _typing.Literal["start_time"]  # noqa: Y015
+    _WhichOneofArgType__start_time: _TypeAlias = _typing.Literal["_start_time", b"_start_time"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__end_time) -> _WhichOneofReturnType__end_time | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__start_time) -> _WhichOneofReturnType__start_time | None: ...
+
+Global___GetCoverageRequest: _TypeAlias = GetCoverageRequest  # noqa: Y015
+
+@_typing.final
+class GetCoverageResponse(_message.Message):
+    """A part of the answer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RANGES_FIELD_NUMBER: _builtins.int
+    PAGES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def ranges(self) -> _containers.RepeatedCompositeFieldContainer[Global___CoverageRange]:
+        """Ranges, ascending over all answers, cut to what was asked; neighbours that touch differ in kind."""
+
+    @_builtins.property
+    def pages(self) -> _containers.RepeatedCompositeFieldContainer[Global___CoveragePage]:
+        """Pages as the table of coverage has them, ascending by start_time over all answers; only with detail."""
+
+    def __init__(
+        self,
+        *,
+        ranges: _abc.Iterable[Global___CoverageRange] | None = ...,
+        pages: _abc.Iterable[Global___CoveragePage] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pages", b"pages", "ranges", b"ranges"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetCoverageResponse: _TypeAlias = GetCoverageResponse  # noqa: Y015
+
+@_typing.final
+class CoverageRange(_message.Message):
+    """A half-open range of one kind."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    START_TIME_FIELD_NUMBER: _builtins.int
+    END_TIME_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    start_time: _builtins.int
+    """First nanosecond since the epoch inside the range."""
+    end_time: _builtins.int
+    """First nanosecond since the epoch after the range."""
+    kind: Global___CoverageKind.ValueType
+    """What it holds."""
+    def __init__(
+        self,
+        *,
+        start_time: _builtins.int = ...,
+        end_time: _builtins.int = ...,
+        kind: Global___CoverageKind.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "kind", b"kind", "start_time", b"start_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CoverageRange: _TypeAlias = CoverageRange  # noqa: Y015
+
+@_typing.final
+class CoveragePage(_message.Message):
+    """One row of the table of coverage: a range and what it rests on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    START_TIME_FIELD_NUMBER: _builtins.int
+    END_TIME_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    EMPTY_FIELD_NUMBER: _builtins.int
+    EVIDENCE_FIELD_NUMBER: _builtins.int
+    FETCHED_AT_FIELD_NUMBER: _builtins.int
+    COMMITTED_AT_FIELD_NUMBER: _builtins.int
+    RETRACTED_FIELD_NUMBER: _builtins.int
+    start_time: _builtins.int
+    """First nanosecond since the epoch that it settles."""
+    end_time: _builtins.int
+    """First nanosecond since the epoch after what it settles."""
+    rows: _builtins.int
+    """Candles inside."""
+    evidence: _builtins.str
+    """How the range came to be settled."""
+    fetched_at: _builtins.int
+    """When the exchange answered, nanoseconds since the epoch."""
+    committed_at: _builtins.int
+    """When the row was written, nanoseconds since the epoch."""
+    @_builtins.property
+    def empty(self) -> _containers.RepeatedCompositeFieldContainer[Global___TimeRange]:
+        """Ranges inside verified to have no candle."""
+
+    @_builtins.property
+    def retracted(self) -> _containers.RepeatedCompositeFieldContainer[Global___TimeRange]:
+        """Parts inside that were taken back later and no longer count."""
+
+    def __init__(
+        self,
+        *,
+        start_time: _builtins.int = ...,
+        end_time: _builtins.int = ...,
+        rows: _builtins.int = ...,
+        empty: _abc.Iterable[Global___TimeRange] | None = ...,
+        evidence: _builtins.str = ...,
+        fetched_at: _builtins.int = ...,
+        committed_at: _builtins.int = ...,
+        retracted: _abc.Iterable[Global___TimeRange] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed_at", b"committed_at", "empty", b"empty", "end_time", b"end_time", "evidence", b"evidence", "fetched_at", b"fetched_at", "retracted", b"retracted", "rows", b"rows", "start_time", b"start_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CoveragePage: _TypeAlias = CoveragePage  # noqa: Y015
+
+@_typing.final
+class VerifyCoverageRequest(_message.Message):
+    """Which market, which part of its history, and what to do about losses."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TICKER_FIELD_NUMBER: _builtins.int
+    PERIOD_SECONDS_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    END_TIME_FIELD_NUMBER: _builtins.int
+    REPAIR_FIELD_NUMBER: _builtins.int
+    ticker: _builtins.str
+    """Market identifier."""
+    period_seconds: _builtins.int
+    """Candle period in seconds."""
+    start_time: _builtins.int
+    """Only from here on, nanoseconds since the epoch, on the period's grid; from the beginning when absent."""
+    end_time: _builtins.int
+    """Only up to here, exclusive, on the grid; to the end when absent."""
+    repair: _builtins.bool
+    """Take coverage of what is lost back and submit ordinary requests for it."""
+    def __init__(
+        self,
+        *,
+        ticker: _builtins.str = ...,
+        period_seconds: _builtins.int = ...,
+        start_time: _builtins.int | None = ...,
+        end_time: _builtins.int | None = ...,
+        repair: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_start_time", b"_start_time", "end_time", b"end_time", "start_time", b"start_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_start_time", b"_start_time", "end_time", b"end_time", "period_seconds", b"period_seconds", "repair", b"repair", "start_time", b"start_time", "ticker", b"ticker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__end_time: _TypeAlias = _typing.Literal["end_time"]  # noqa: Y015
+    _WhichOneofArgType__end_time: _TypeAlias = _typing.Literal["_end_time", b"_end_time"]  # noqa: Y015
+    _WhichOneofReturnType__start_time: _TypeAlias = _typing.Literal["start_time"]  # noqa: Y015
+    _WhichOneofArgType__start_time: _TypeAlias = _typing.Literal["_start_time", b"_start_time"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__end_time) -> _WhichOneofReturnType__end_time | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__start_time) -> _WhichOneofReturnType__start_time | None: ...
+
+Global___VerifyCoverageRequest: _TypeAlias = VerifyCoverageRequest  # noqa: Y015
+
+@_typing.final
+class VerifyCoverageResponse(_message.Message):
+    """Progress, or the result, which is the last answer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROGRESS_FIELD_NUMBER: _builtins.int
+    RESULT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def progress(self) -> Global___VerifyProgress:
+        """How far the check is."""
+
+    @_builtins.property
+    def result(self) -> Global___VerifyResult:
+        """What was found and done."""
+
+    def __init__(
+        self,
+        *,
+        progress: Global___VerifyProgress | None = ...,
+        result: Global___VerifyResult | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "progress", b"progress", "result", b"result"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "progress", b"progress", "result", b"result"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_answer: _TypeAlias = _typing.Literal["progress", "result"]  # noqa: Y015
+    _WhichOneofArgType_answer: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_answer) -> _WhichOneofReturnType_answer | None: ...
+
+Global___VerifyCoverageResponse: _TypeAlias = VerifyCoverageResponse  # noqa: Y015
+
+@_typing.final
+class VerifyProgress(_message.Message):
+    """How far a check is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WINDOWS_FIELD_NUMBER: _builtins.int
+    CHECKED_WINDOWS_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    LOST_PERIODS_FIELD_NUMBER: _builtins.int
+    windows: _builtins.int
+    """Windows to check; 0 until that is known, and where there is nothing to."""
+    checked_windows: _builtins.int
+    """Windows checked."""
+    rows: _builtins.int
+    """Rows seen so far."""
+    lost_periods: _builtins.int
+    """Periods that seem lost so far; looked at again before the result calls them so."""
+    def __init__(
+        self,
+        *,
+        windows: _builtins.int = ...,
+        checked_windows: _builtins.int = ...,
+        rows: _builtins.int = ...,
+        lost_periods: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checked_windows", b"checked_windows", "lost_periods", b"lost_periods", "rows", b"rows", "windows", b"windows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VerifyProgress: _TypeAlias = VerifyProgress  # noqa: Y015
+
+@_typing.final
+class VerifyResult(_message.Message):
+    """What a check found. Lists of ranges hold at most 10,000; the counts beside them count all."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHECKED_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    ROW_PERIODS_FIELD_NUMBER: _builtins.int
+    EMPTY_PERIODS_FIELD_NUMBER: _builtins.int
+    LOST_FIELD_NUMBER: _builtins.int
+    LOST_PERIODS_FIELD_NUMBER: _builtins.int
+    UNEXPECTED_FIELD_NUMBER: _builtins.int
+    UNEXPECTED_PERIODS_FIELD_NUMBER: _builtins.int
+    DUPLICATES_FIELD_NUMBER: _builtins.int
+    SURPLUS_ROWS_FIELD_NUMBER: _builtins.int
+    OFF_GRID_ROWS_FIELD_NUMBER: _builtins.int
+    UNCLAIMED_PERIODS_FIELD_NUMBER: _builtins.int
+    REPAIR_REQUEST_IDS_FIELD_NUMBER: _builtins.int
+    REPAIRED_PERIODS_FIELD_NUMBER: _builtins.int
+    rows: _builtins.int
+    """Rows of the market in it."""
+    row_periods: _builtins.int
+    """Periods that coverage claims as rows."""
+    empty_periods: _builtins.int
+    """Periods that coverage claims as verified empty."""
+    lost_periods: _builtins.int
+    """Periods in lost."""
+    unexpected_periods: _builtins.int
+    """Periods in unexpected."""
+    surplus_rows: _builtins.int
+    """Rows that would have to go so that each period has one."""
+    off_grid_rows: _builtins.int
+    """Rows whose open_time is none of the period's grid."""
+    unclaimed_periods: _builtins.int
+    """Periods with a row that coverage does not claim; no fault, they are fetched again when asked for."""
+    repaired_periods: _builtins.int
+    """Lost periods that those requests fetch again."""
+    @_builtins.property
+    def checked(self) -> Global___TimeRange:
+        """The range that was checked; absent where neither coverage nor the table has anything."""
+
+    @_builtins.property
+    def lost(self) -> _containers.RepeatedCompositeFieldContainer[Global___TimeRange]:
+        """Claimed as rows, and the table lacks them."""
+
+    @_builtins.property
+    def unexpected(self) -> _containers.RepeatedCompositeFieldContainer[Global___TimeRange]:
+        """Claimed as verified empty, and the table has a row."""
+
+    @_builtins.property
+    def duplicates(self) -> _containers.RepeatedCompositeFieldContainer[Global___TimeRange]:
+        """Periods with more than one row."""
+
+    @_builtins.property
+    def repair_request_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Requests submitted for what is lost; only with repair."""
+
+    def __init__(
+        self,
+        *,
+        checked: Global___TimeRange | None = ...,
+        rows: _builtins.int = ...,
+        row_periods: _builtins.int = ...,
+        empty_periods: _builtins.int = ...,
+        lost: _abc.Iterable[Global___TimeRange] | None = ...,
+        lost_periods: _builtins.int = ...,
+        unexpected: _abc.Iterable[Global___TimeRange] | None = ...,
+        unexpected_periods: _builtins.int = ...,
+        duplicates: _abc.Iterable[Global___TimeRange] | None = ...,
+        surplus_rows: _builtins.int = ...,
+        off_grid_rows: _builtins.int = ...,
+        unclaimed_periods: _builtins.int = ...,
+        repair_request_ids: _abc.Iterable[_builtins.str] | None = ...,
+        repaired_periods: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["checked", b"checked"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checked", b"checked", "duplicates", b"duplicates", "empty_periods", b"empty_periods", "lost", b"lost", "lost_periods", b"lost_periods", "off_grid_rows", b"off_grid_rows", "repair_request_ids", b"repair_request_ids", "repaired_periods", b"repaired_periods", "row_periods", b"row_periods", "rows", b"rows", "surplus_rows", b"surplus_rows", "unclaimed_periods", b"unclaimed_periods", "unexpected", b"unexpected", "unexpected_periods", b"unexpected_periods"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VerifyResult: _TypeAlias = VerifyResult  # noqa: Y015
+
+@_typing.final
+class RefreshHistoricalRequest(_message.Message):
+    """A request whose range is to be fetched anew."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def request(self) -> _ingest_pb2.SubmitHistoricalRequest:
+        """The request; without a limit."""
+
+    def __init__(
+        self,
+        *,
+        request: _ingest_pb2.SubmitHistoricalRequest | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RefreshHistoricalRequest: _TypeAlias = RefreshHistoricalRequest  # noqa: Y015

@@ -81,6 +81,21 @@ class RelayServiceStub:
                 request_serializer=dexorder_dot_ingest_dot_v1_dot_ingest__pb2.OHLCRequest.SerializeToString,
                 response_deserializer=dexorder_dot_ingest_dot_v1_dot_ingest__pb2.Response.FromString,
                 _registered_method=True)
+        self.GetCoverage = channel.unary_stream(
+                '/dexorder.relay.v1.RelayService/GetCoverage',
+                request_serializer=dexorder_dot_relay_dot_v1_dot_relay__service__pb2.GetCoverageRequest.SerializeToString,
+                response_deserializer=dexorder_dot_relay_dot_v1_dot_relay__service__pb2.GetCoverageResponse.FromString,
+                _registered_method=True)
+        self.VerifyCoverage = channel.unary_stream(
+                '/dexorder.relay.v1.RelayService/VerifyCoverage',
+                request_serializer=dexorder_dot_relay_dot_v1_dot_relay__service__pb2.VerifyCoverageRequest.SerializeToString,
+                response_deserializer=dexorder_dot_relay_dot_v1_dot_relay__service__pb2.VerifyCoverageResponse.FromString,
+                _registered_method=True)
+        self.RefreshHistorical = channel.unary_unary(
+                '/dexorder.relay.v1.RelayService/RefreshHistorical',
+                request_serializer=dexorder_dot_relay_dot_v1_dot_relay__service__pb2.RefreshHistoricalRequest.SerializeToString,
+                response_deserializer=dexorder_dot_ingest_dot_v1_dot_ingest__pb2.SubmitResponse.FromString,
+                _registered_method=True)
 
 
 class RelayServiceServicer:
@@ -94,6 +109,7 @@ class RelayServiceServicer:
         same topic; with another body, or with a field that can't be answered, INVALID with the field and its value.
         The answer is the given message, which clients of the ingest protocol already know.
         buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
+        buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -160,6 +176,34 @@ class RelayServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetCoverage(self, request, context):
+        """What the table is known to hold of one market, in time order: at least one answer, without anything where nothing is.
+
+        First the ranges; then, with detail, the pages they rest on. The stream ends by itself.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def VerifyCoverage(self, request, context):
+        """Compare the table with what coverage says of one market, window by window: progress, then the result at the end.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RefreshHistorical(self, request, context):
+        """Accept a request for historical candles whose range is fetched anew, whatever the table has of it.
+
+        Coverage of the range is taken back, durably, before QUEUED is answered. The same request_id again is DUPLICATE and
+        takes nothing back. Otherwise as SubmitHistorical, and followed, cancelled and announced like any request.
+        buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
+        buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RelayServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -207,6 +251,21 @@ def add_RelayServiceServicer_to_server(servicer, server):
                     servicer.FetchOhlc,
                     request_deserializer=dexorder_dot_ingest_dot_v1_dot_ingest__pb2.OHLCRequest.FromString,
                     response_serializer=dexorder_dot_ingest_dot_v1_dot_ingest__pb2.Response.SerializeToString,
+            ),
+            'GetCoverage': grpc.unary_stream_rpc_method_handler(
+                    servicer.GetCoverage,
+                    request_deserializer=dexorder_dot_relay_dot_v1_dot_relay__service__pb2.GetCoverageRequest.FromString,
+                    response_serializer=dexorder_dot_relay_dot_v1_dot_relay__service__pb2.GetCoverageResponse.SerializeToString,
+            ),
+            'VerifyCoverage': grpc.unary_stream_rpc_method_handler(
+                    servicer.VerifyCoverage,
+                    request_deserializer=dexorder_dot_relay_dot_v1_dot_relay__service__pb2.VerifyCoverageRequest.FromString,
+                    response_serializer=dexorder_dot_relay_dot_v1_dot_relay__service__pb2.VerifyCoverageResponse.SerializeToString,
+            ),
+            'RefreshHistorical': grpc.unary_unary_rpc_method_handler(
+                    servicer.RefreshHistorical,
+                    request_deserializer=dexorder_dot_relay_dot_v1_dot_relay__service__pb2.RefreshHistoricalRequest.FromString,
+                    response_serializer=dexorder_dot_ingest_dot_v1_dot_ingest__pb2.SubmitResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -453,6 +512,87 @@ class RelayService:
             '/dexorder.relay.v1.RelayService/FetchOhlc',
             dexorder_dot_ingest_dot_v1_dot_ingest__pb2.OHLCRequest.SerializeToString,
             dexorder_dot_ingest_dot_v1_dot_ingest__pb2.Response.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetCoverage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/dexorder.relay.v1.RelayService/GetCoverage',
+            dexorder_dot_relay_dot_v1_dot_relay__service__pb2.GetCoverageRequest.SerializeToString,
+            dexorder_dot_relay_dot_v1_dot_relay__service__pb2.GetCoverageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def VerifyCoverage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/dexorder.relay.v1.RelayService/VerifyCoverage',
+            dexorder_dot_relay_dot_v1_dot_relay__service__pb2.VerifyCoverageRequest.SerializeToString,
+            dexorder_dot_relay_dot_v1_dot_relay__service__pb2.VerifyCoverageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RefreshHistorical(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dexorder.relay.v1.RelayService/RefreshHistorical',
+            dexorder_dot_relay_dot_v1_dot_relay__service__pb2.RefreshHistoricalRequest.SerializeToString,
+            dexorder_dot_ingest_dot_v1_dot_ingest__pb2.SubmitResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -41,6 +41,7 @@ class RelayServiceStub:
     same topic; with another body, or with a field that can't be answered, INVALID with the field and its value.
     The answer is the given message, which clients of the ingest protocol already know.
     buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
+    buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
     """
     GetRequest: _grpc.UnaryUnaryMultiCallable[_relay_service_pb2.GetRequestRequest, _relay_service_pb2.GetRequestResponse]
     """One request's record. NOT_FOUND for an id that was never accepted or is past its retention."""
@@ -64,6 +65,21 @@ class RelayServiceStub:
     buf:lint:ignore RPC_REQUEST_STANDARD_NAME
     buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
     """
+    GetCoverage: _grpc.UnaryStreamMultiCallable[_relay_service_pb2.GetCoverageRequest, _relay_service_pb2.GetCoverageResponse]
+    """What the table is known to hold of one market, in time order: at least one answer, without anything where nothing is.
+
+    First the ranges; then, with detail, the pages they rest on. The stream ends by itself.
+    """
+    VerifyCoverage: _grpc.UnaryStreamMultiCallable[_relay_service_pb2.VerifyCoverageRequest, _relay_service_pb2.VerifyCoverageResponse]
+    """Compare the table with what coverage says of one market, window by window: progress, then the result at the end."""
+    RefreshHistorical: _grpc.UnaryUnaryMultiCallable[_relay_service_pb2.RefreshHistoricalRequest, _ingest_pb2.SubmitResponse]
+    """Accept a request for historical candles whose range is fetched anew, whatever the table has of it.
+
+    Coverage of the range is taken back, durably, before QUEUED is answered. The same request_id again is DUPLICATE and
+    takes nothing back. Otherwise as SubmitHistorical, and followed, cancelled and announced like any request.
+    buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
+    buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+    """
 
 @_typing.type_check_only
 class RelayServiceAsyncStub(RelayServiceStub):
@@ -77,6 +93,7 @@ class RelayServiceAsyncStub(RelayServiceStub):
     same topic; with another body, or with a field that can't be answered, INVALID with the field and its value.
     The answer is the given message, which clients of the ingest protocol already know.
     buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
+    buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
     """
     GetRequest: _aio.UnaryUnaryMultiCallable[_relay_service_pb2.GetRequestRequest, _relay_service_pb2.GetRequestResponse]  # type: ignore[assignment]
     """One request's record. NOT_FOUND for an id that was never accepted or is past its retention."""
@@ -100,6 +117,21 @@ class RelayServiceAsyncStub(RelayServiceStub):
     buf:lint:ignore RPC_REQUEST_STANDARD_NAME
     buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
     """
+    GetCoverage: _aio.UnaryStreamMultiCallable[_relay_service_pb2.GetCoverageRequest, _relay_service_pb2.GetCoverageResponse]  # type: ignore[assignment]
+    """What the table is known to hold of one market, in time order: at least one answer, without anything where nothing is.
+
+    First the ranges; then, with detail, the pages they rest on. The stream ends by itself.
+    """
+    VerifyCoverage: _aio.UnaryStreamMultiCallable[_relay_service_pb2.VerifyCoverageRequest, _relay_service_pb2.VerifyCoverageResponse]  # type: ignore[assignment]
+    """Compare the table with what coverage says of one market, window by window: progress, then the result at the end."""
+    RefreshHistorical: _aio.UnaryUnaryMultiCallable[_relay_service_pb2.RefreshHistoricalRequest, _ingest_pb2.SubmitResponse]  # type: ignore[assignment]
+    """Accept a request for historical candles whose range is fetched anew, whatever the table has of it.
+
+    Coverage of the range is taken back, durably, before QUEUED is answered. The same request_id again is DUPLICATE and
+    takes nothing back. Otherwise as SubmitHistorical, and followed, cancelled and announced like any request.
+    buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
+    buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+    """
 
 class RelayServiceServicer(metaclass=_abc_1.ABCMeta):
     """Requests for market data: submit, follow, cancel, be told."""
@@ -116,6 +148,7 @@ class RelayServiceServicer(metaclass=_abc_1.ABCMeta):
         same topic; with another body, or with a field that can't be answered, INVALID with the field and its value.
         The answer is the given message, which clients of the ingest protocol already know.
         buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
+        buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
         """
 
     @_abc_1.abstractmethod
@@ -186,6 +219,39 @@ class RelayServiceServicer(metaclass=_abc_1.ABCMeta):
         ends without all its rows, is one page with status ERROR; a range without a candle is one page with NOT_FOUND.
         buf:lint:ignore RPC_REQUEST_STANDARD_NAME
         buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
+        """
+
+    @_abc_1.abstractmethod
+    def GetCoverage(
+        self,
+        request: _relay_service_pb2.GetCoverageRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_relay_service_pb2.GetCoverageResponse], _abc.AsyncIterator[_relay_service_pb2.GetCoverageResponse]]:
+        """What the table is known to hold of one market, in time order: at least one answer, without anything where nothing is.
+
+        First the ranges; then, with detail, the pages they rest on. The stream ends by itself.
+        """
+
+    @_abc_1.abstractmethod
+    def VerifyCoverage(
+        self,
+        request: _relay_service_pb2.VerifyCoverageRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_relay_service_pb2.VerifyCoverageResponse], _abc.AsyncIterator[_relay_service_pb2.VerifyCoverageResponse]]:
+        """Compare the table with what coverage says of one market, window by window: progress, then the result at the end."""
+
+    @_abc_1.abstractmethod
+    def RefreshHistorical(
+        self,
+        request: _relay_service_pb2.RefreshHistoricalRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_ingest_pb2.SubmitResponse, _abc.Awaitable[_ingest_pb2.SubmitResponse]]:
+        """Accept a request for historical candles whose range is fetched anew, whatever the table has of it.
+
+        Coverage of the range is taken back, durably, before QUEUED is answered. The same request_id again is DUPLICATE and
+        takes nothing back. Otherwise as SubmitHistorical, and followed, cancelled and announced like any request.
+        buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
+        buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
         """
 
 def add_RelayServiceServicer_to_server(servicer: RelayServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

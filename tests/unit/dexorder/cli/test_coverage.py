@@ -1,0 +1,90 @@
+import json
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from dexorder.cli.app import app
+from dexorder.coverage import Coverage, Kind, Known
+from services.common.market import TimeRange
+from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
+from tests.fakes.candle_table import START, TICKER
+from tests.fakes.relay_server import FakeRelay
+
+HOUR_NS = 3_600_000_000_000
+ROWS, EMPTY = pb.COVERAGE_KIND_ROWS, pb.COVERAGE_KIND_EMPTY
+
+
+def hours(start: int, end: int) -> dict[str, int]:
+    return {"start_time": START + start * HOUR_NS, "end_time": START + end * HOUR_NS}
+
+
+@pytest.fixture
+def covered(fake: FakeRelay) -> FakeRelay:
+    fake.coverage = [
+        pb.GetCoverageResponse(ranges=[pb.CoverageRange(**hours(0, 6), kind=ROWS)]),
+        pb.GetCoverageResponse(ranges=[pb.CoverageRange(**hours(8, 10), kind=EMPTY)]),
+        pb.GetCoverageResponse(pages=[pb.CoveragePage(
+            **hours(0, 6), rows=6, evidence="page", fetched_at=START, committed_at=START + 10**9,
+            retracted=[pb.TimeRange(**hours(2, 3))],
+        )]),
+    ]  # fmt: skip
+    return fake
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["coverage", TICKER, "1h", *arguments])
+
+
+def test_ranges_with_their_holes_and_shares_are_a_table(covered: FakeRelay) -> None:
+    result = run("--detail")
+    assert result.exit_code == 0, result.stderr
+    cells = [line.split() for line in result.stdout.splitlines()]
+    assert ["2024-01-01T00:00:00Z", "2024-01-01T06:00:00Z", "6", "rows"] in cells
+    assert ["2024-01-01T06:00:00Z", "2024-01-01T08:00:00Z", "2", "not", "covered"] in cells
+    assert ["2024-01-01T08:00:00Z", "2024-01-01T10:00:00Z", "2", "verified", "empty"] in cells
+    assert any(line[4:5] == ["page"] and "[2024-01-01T02:00:00Z," in line for line in cells)
+    assert result.stdout.splitlines()[-1] == (
+        f"{TICKER} 1h: 10 periods: 6 rows (60.0%), 2 verified empty (20.0%), 2 not covered (20.0%)"
+    )
+    assert covered.asked == [pb.GetCoverageRequest(ticker=TICKER, period_seconds=3_600, detail=True)]
+
+
+def test_json_is_a_line_a_range(covered: FakeRelay) -> None:
+    result = run("--since", "2024-01-01T00:30", "--until", "2024-01-01T12:00", "--json")
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [(line["kind"], line.get("periods")) for line in lines] == [
+        ("rows", 6), ("missing", 2), ("empty", 2), ("missing", 2), ("page", None),
+    ]  # fmt: skip
+    assert lines[0]["start_ns"] == START and lines[0]["until"] == "2024-01-01T06:00:00Z"
+    asked = pb.GetCoverageRequest(ticker=TICKER, period_seconds=3_600, **hours(0, 12))
+    assert covered.asked == [asked], "ends are floored to the grid"
+
+
+def test_nothing_covered_is_said(fake: FakeRelay) -> None:
+    fake.coverage, fake.unavailable = [pb.GetCoverageResponse()], 1
+    assert run().stdout == f"{TICKER} 1h: nothing is covered\n"
+    assert run("--json").stdout == ""
+
+
+def test_bad_times_are_one_sentence(fake: FakeRelay) -> None:
+    for options, text in (
+        (("--since", "soon"), "time 'soon'"),
+        (("--since", "2024-01-02", "--until", "2024-01-01"), "not after"),
+    ):
+        result = run(*options)
+        assert result.exit_code == 1 and text in result.stderr and len(result.stderr.splitlines()) == 1
+
+
+def test_holes_are_between_the_ranges_or_out_to_the_given_ends() -> None:
+    rows = Known(TimeRange(120, 180), Kind.ROWS)
+    found = Coverage("A.B", 60, (rows,))
+    assert found.whole() == [rows]
+    assert found.whole(60, 240) == [
+        Known(TimeRange(60, 120), Kind.MISSING),
+        rows,
+        Known(TimeRange(180, 240), Kind.MISSING),
+    ]
+    assert found.whole(None, 240) == [rows, Known(TimeRange(180, 240), Kind.MISSING)]
+    nothing = Coverage("A.B", 60, ())
+    assert nothing.whole() == nothing.whole(60) == []
+    assert nothing.whole(60, 120) == [Known(TimeRange(60, 120), Kind.MISSING)]
