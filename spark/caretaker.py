@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import structlog
@@ -19,7 +19,7 @@ from services.common.clock import Clock, SystemClock
 from services.common.errors import Conflict, InvalidRequest, SuiteError, Unavailable
 from spark import procedures
 from spark.config import MaintenanceSettings
-from spark.maintenance import Compact, Expire, Policy, Step, TableState, plan
+from spark.maintenance import Compact, Expire, MergeLines, Policy, Step, TableState, plan
 from spark.metrics import MaintenanceMetrics
 from spark.procedures import Done
 from spark.turns import Turns
@@ -67,6 +67,7 @@ class Caretaker:
         self._session: SparkSession | None = None
         self._settled_ns = 0
         self._seen: dict[str, tuple[int | None, int]] = {}
+        self._merged_lines = 0
         self._orphans_from_ns = self._clock.monotonic_ns() + _LOOK_AGAIN_NS
         self._asked, self._running, self._in_step = threading.Lock(), threading.Lock(), threading.Event()
 
@@ -132,6 +133,7 @@ class Caretaker:
             raise Conflict("another call is caring for the tables; try again when it has ended")
         try:
             with self._running:
+                self._merged_lines = 0
                 for name in tables or TABLES:
                     yield self._care(name, self._policy.eager(), dry_run=dry_run, cancelled=cancelled)
         finally:
@@ -166,11 +168,14 @@ class Caretaker:
 
     def _do(self, name: str, step: Step, policy: Policy, cancelled: threading.Event | None) -> Iterator[Done]:
         """One step, or its repeats, each in a turn of its own."""
-        for _ in range(step.repeats if isinstance(step, Compact) else 1):
+        for _ in range(step.repeats if isinstance(step, Compact | MergeLines) else 1):
             if cancelled is not None and cancelled.is_set():
                 raise Unavailable("the caller has gone")
             done = self._take_turn(name, step, policy)
             self._metrics.add(name, done)
+            if done.lines is not None:
+                self._merged_lines = done.lines.left
+                log.info("lines merged", table=name, **vars(done.lines))
             yield done
             if not done.changed:
                 break
@@ -204,7 +209,7 @@ class Caretaker:
     def _look(self, name: str, policy: Policy) -> TableState:
         state = procedures.look(self._attached(), self._catalog, name, policy)
         self._metrics.show(state)
-        return state
+        return replace(state, merged_rows=self._merged_lines)
 
     def _may_need(self, name: str) -> bool:
         """Cheap: the table has another snapshot than at the last look, or that is long ago."""

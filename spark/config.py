@@ -38,6 +38,10 @@ class MaintenanceSettings(BaseSettings):
     """About the most bytes rewritten in one step, for which a batch may have to wait."""
     manifests: int = Field(default=64, ge=2)
     """Manifests of a table that make merging them due."""
+    ledger_lines: int = Field(default=500, ge=0)
+    """Lines of trading.coverage that must come, and must go by merging, to make merging them due; 0 for never."""
+    ledger_grace_seconds: float = Field(default=600.0, ge=0)
+    """Age at which a line of trading.coverage may be merged with others."""
     snapshot_days: float = Field(default=7.0, gt=0)
     """Days that snapshots of the candles are kept; those of the other tables an hour."""
     most_snapshots: int = Field(default=1_000, ge=1)
@@ -59,7 +63,8 @@ class MaintenanceSettings(BaseSettings):
             small_files=self.small_files, small_file_bytes=self.small_file_bytes,
             target_file_bytes=self.target_file_bytes, delete_files=self.delete_files, step_bytes=self.step_bytes,
             manifests=self.manifests, snapshot_ns=round(self.snapshot_days * _DAY_NS),
-            most_snapshots=self.most_snapshots,
+            most_snapshots=self.most_snapshots, ledger_lines=self.ledger_lines,
+            ledger_grace_ns=round(self.ledger_grace_seconds * 1_000_000_000),
         )  # fmt: skip
 
 

@@ -74,7 +74,8 @@ class DeadLetter:
 def append_coverage(catalog: Catalog, pages: Sequence[GoodPage], *, now_ns: int) -> int:
     """Write one row for each page that has none yet; returns how many.
 
-    Key: ticker, period, range and time of fetching.
+    Key: ticker, period, range and time of fetching. A page that was merged into a longer line (``spark/lines.py``) gets
+    a row again, which says nothing that the line does not say, and goes into it again.
     """
     rows = [
         {

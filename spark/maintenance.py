@@ -1,7 +1,8 @@
-"""What a table needs: which partitions to compact, when to merge manifests, which snapshots may go. Pure.
+"""What a table needs: which partitions to compact, when to merge manifests and lines, which snapshots may go. Pure.
 
 Every step is bounded, since a batch that comes meanwhile waits for it. Snapshots go by age, but never one that is
-younger than the last batch in Spark's commit log: what may be replayed finds the table it left.
+younger than the last batch in Spark's commit log: what may be replayed finds the table it left. For the same
+reason no younger line of the ledger is merged.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TypeAlias
 
-from services.common.catalog import OHLC_TABLE
+from services.common.catalog import COVERAGE_TABLE, OHLC_TABLE
 from spark.schema import time_text
 
 _HOUR_NS = 3_600 * 1_000_000_000
 _MOST_REPEATS = 20
-"""Steps for one partition in one run; the next run goes on."""
+"""Steps of a kind for one partition in one run; the next run goes on."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,15 @@ class Policy:
     least_expired: int = 50
     """Snapshots that make an expiry due: it reads the table's metadata, which is not worth it for a few."""
 
+    ledger_lines: int = 500
+    ledger_grace_ns: int = _HOUR_NS // 6
+    step_lines: int = 100_000
+    """About the most lines of the ledger that are compared at once."""
+
     def eager(self) -> Policy:
         """The same for someone who asked for it: whatever can be made less is due."""
-        return replace(self, small_files=2, delete_files=1, manifests=2, least_expired=1)
+        lines = min(self.ledger_lines, 1)
+        return replace(self, small_files=2, delete_files=1, manifests=2, least_expired=1, ledger_lines=lines)
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,8 @@ class Part:
     small_files: int
     small_bytes: int
     delete_files: int = 0
+    rows: int = 0
+    """In the data files; deleted ones count."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +78,8 @@ class TableState:
     parts: tuple[Part, ...]
     manifests: int
     snapshot_times_ns: tuple[int, ...]
+    merged_rows: int = 0
+    """Lines of the ledger that the last merging has left, so that only further ones make the next one due."""
 
     @property
     def data_files(self) -> int:
@@ -79,6 +90,11 @@ class TableState:
     def delete_files(self) -> int:
         """In all partitions."""
         return sum(part.delete_files for part in self.parts)
+
+    @property
+    def rows(self) -> int:
+        """In all partitions."""
+        return sum(part.rows for part in self.parts)
 
 
 @dataclass(frozen=True)
@@ -100,6 +116,19 @@ class MergeManifests:
 
 
 @dataclass(frozen=True)
+class MergeLines:
+    """Merge lines of the ledger that were committed before ``before_ns``, if at least ``least`` go, ``repeats`` times.
+
+    Each time about ``most`` are compared.
+    """
+
+    before_ns: int
+    least: int
+    most: int
+    repeats: int
+
+
+@dataclass(frozen=True)
 class Expire:
     """Forget snapshots from before ``before_ns``, and their files."""
 
@@ -107,7 +136,7 @@ class Expire:
     snapshots: int
 
 
-Step: TypeAlias = Compact | MergeManifests | Expire
+Step: TypeAlias = Compact | MergeManifests | MergeLines | Expire
 
 
 def plan(state: TableState, policy: Policy, *, now_ns: int, settled_ns: int) -> list[Step]:
@@ -119,6 +148,11 @@ def plan(state: TableState, policy: Policy, *, now_ns: int, settled_ns: int) -> 
     steps: list[Step] = [step for part in state.parts if (step := _compact(part, policy))]
     if state.manifests >= policy.manifests:
         steps.append(MergeManifests())
+    further = state.rows - state.merged_rows if state.name == COVERAGE_TABLE else 0
+    if 0 < policy.ledger_lines <= further:
+        repeats = min(-(-state.rows // policy.step_lines), _MOST_REPEATS)
+        before_ns = min(now_ns - policy.ledger_grace_ns, settled_ns)
+        steps.append(MergeLines(before_ns, policy.ledger_lines, policy.step_lines, repeats))
     before_ns = expire_before(state, policy, now_ns=now_ns, settled_ns=settled_ns)
     old = sum(time_ns < before_ns for time_ns in state.snapshot_times_ns[:-1])
     if old >= policy.least_expired:

@@ -70,6 +70,7 @@ class MaintenanceMetrics:
 
         self.files = counter("maintenance_files", "Files rewritten, removed with a snapshot, orphan.", "table", "what")
         self.snapshots_expired = counter("maintenance_snapshots_expired", "Snapshots expired.", "table")
+        self.lines_merged = counter("maintenance_lines_merged", "Lines of the ledger that went into others.", "table")
         self.failures = counter("maintenance_failures", "Steps that failed.", "table", "step")
         self.step_seconds = Histogram(
             "dexorder_spark_maintenance_seconds", "Time of one step of maintenance: the longest a batch waits.",
@@ -77,6 +78,7 @@ class MaintenanceMetrics:
         )  # fmt: skip
         self._data_files = gauge("table_data_files", "Data files at the last look.")
         self._delete_files = gauge("table_delete_files", "Delete files at the last look.")
+        self._rows = gauge("table_rows", "Rows in the data files at the last look; those of delete files count.")
         self._manifests = gauge("table_manifests", "Manifests at the last look.")
         self._snapshots = gauge("table_snapshots", "Snapshots at the last look.")
 
@@ -85,10 +87,13 @@ class MaintenanceMetrics:
         self.files.labels(table, "rewritten").inc(done.rewritten)
         self.files.labels(table, "removed").inc(done.removed)
         self.snapshots_expired.labels(table).inc(done.expired)
+        if done.lines is not None:
+            self.lines_merged.labels(table).inc(done.lines.before - done.lines.after)
 
     def show(self, state: TableState) -> None:
         """A table as it was found."""
         self._data_files.labels(state.name).set(state.data_files)
         self._delete_files.labels(state.name).set(state.delete_files)
+        self._rows.labels(state.name).set(state.rows)
         self._manifests.labels(state.name).set(state.manifests)
         self._snapshots.labels(state.name).set(len(state.snapshot_times_ns))

@@ -7,7 +7,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from services.common.catalog import CatalogSettings
-from spark.maintenance import Compact, Cut, Expire, MergeManifests, Part, Policy, Step, TableState, predicate
+from spark.maintenance import (
+    Compact,
+    Cut,
+    Expire,
+    MergeLines,
+    MergeManifests,
+    Part,
+    Policy,
+    Step,
+    TableState,
+    predicate,
+)
+from spark.merging import Merged, merge_ledger
 from spark.schema import time_text
 
 if TYPE_CHECKING:
@@ -23,12 +35,14 @@ class Done:
         rewritten: Data files whose rows are in others now.
         expired: Snapshots that are gone.
         removed: Files removed from the storage.
+        lines: What merging the ledger's lines came to.
     """
 
     changed: int
     rewritten: int = 0
     expired: int = 0
     removed: int = 0
+    lines: Merged | None = None
 
 
 def look(session: SparkSession, catalog: CatalogSettings, name: str, policy: Policy) -> TableState:
@@ -44,6 +58,7 @@ def look(session: SparkSession, catalog: CatalogSettings, name: str, policy: Pol
         f"count_if({small}) AS small_files",
         f"coalesce(sum(if({small}, file_size_in_bytes, 0)), 0) AS small_bytes",
         "count_if(content <> 0) AS delete_files",
+        "coalesce(sum(if(content = 0, record_count, 0)), 0) AS data_rows",
         *names,
     )
     rows = session.sql(
@@ -53,7 +68,7 @@ def look(session: SparkSession, catalog: CatalogSettings, name: str, policy: Pol
     parts = tuple(
         Part(
             tuple(Cut(column, transform, row[field]) for field, column, transform in fields),
-            row.data_files, row.data_bytes, row.small_files, row.small_bytes, row.delete_files,
+            row.data_files, row.data_bytes, row.small_files, row.small_bytes, row.delete_files, row.data_rows,
         )
         for row in rows
     )  # fmt: skip
@@ -73,6 +88,9 @@ def run(session: SparkSession, catalog: CatalogSettings, name: str, step: Step, 
         case MergeManifests():
             (row,) = call(session, catalog, "rewrite_manifests", name)
             return Done(row.rewritten_manifests_count)
+        case MergeLines():
+            lines = merge_ledger(catalog.load(), step)
+            return Done(lines.before - lines.after, lines=lines)
         case Expire():
             older = f"older_than => TIMESTAMP '{time_text(step.before_ns, ' ')}'"
             before = _snapshots(catalog, name)

@@ -44,7 +44,9 @@ class Parts:
     """A caretaker and what it was made of."""
 
     catalog: CatalogSettings
-    settings: MaintenanceSettings = field(default_factory=lambda: MaintenanceSettings(small_files=4, delete_files=2))
+    settings: MaintenanceSettings = field(
+        default_factory=lambda: MaintenanceSettings(small_files=4, delete_files=2, ledger_lines=0)
+    )
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     turns: Turns = field(default_factory=Turns)
     clock: ManualClock = field(default_factory=lambda: ManualClock(time.time_ns()))

@@ -9,6 +9,7 @@ from spark.maintenance import (
     Compact,
     Cut,
     Expire,
+    MergeLines,
     MergeManifests,
     Part,
     Policy,
@@ -85,6 +86,26 @@ def test_every_step_is_bounded(small: int, large: int, deletes: int, small_mb: i
 def test_many_manifests_are_merged() -> None:
     assert steps(state(manifests=63)) == []
     assert steps(state(manifests=64)) == [MergeManifests()]
+
+
+@pytest.mark.parametrize(
+    ("rows", "merged", "least", "repeats"),
+    [(499, 0, 500, 0), (500, 0, 500, 1), (900, 401, 500, 0), (901, 401, 500, 1), (250_000, 0, 500, 3), (9, 0, 0, 0)],
+)
+def test_lines_are_merged_once_enough_have_come_since(rows: int, merged: int, least: int, repeats: int) -> None:
+    policy = replace(POLICY, ledger_lines=least, ledger_grace_ns=HOUR)
+    table = replace(state(replace(part(small=1), rows=rows), name=COVERAGE_TABLE), merged_rows=merged)
+    due = [MergeLines(NOW - HOUR, least, 100_000, repeats)] if repeats else []
+    assert steps(table, policy) == due
+    assert steps(replace(table, name=OHLC_TABLE), policy) == []
+    assert bool(steps(table, policy.eager())) == (least > 0), "one who asks has them merged unless it is turned off"
+
+
+def test_a_line_that_may_be_replayed_is_not_merged() -> None:
+    table = state(replace(part(small=1), rows=900), name=COVERAGE_TABLE)
+    (step,) = steps(table, settled_ns=NOW - 3 * HOUR)
+    assert isinstance(step, MergeLines)
+    assert step.before_ns == NOW - 3 * HOUR
 
 
 def test_old_snapshots_go_once_there_are_enough_of_them() -> None:
