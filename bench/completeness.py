@@ -135,7 +135,7 @@ def read_options(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--share", type=read_shares, default=[0.05, 0.2, 0.5], help="per cent, default 5,20,50")
     parser.add_argument("--rows", type=lambda text: text.split(","), help="names of rows; default all")
     parser.add_argument("--market", type=lambda text: tuple(text.split(",")), default=cells.DENSE, help="BTC/USDT,...")
-    parser.add_argument("--thin", help="a market with true holes, for a few more rows")
+    parser.add_argument("--thin", default=cells.thin_market(), help="a market with true holes, for a few more rows")
     parser.add_argument("--deadline", type=float, default=DEADLINE_SECONDS, help="seconds a request may take")
     parser.add_argument("--out", type=Path, help="write the Markdown there, too")
     options = parser.parse_args(argv)

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from services.common.market import SECOND_NS, TimeRange
 from services.exchange_sim.faults import FaultRule
+from services.exchange_sim.instruments import INSTRUMENTS
 
 MINUTE_NS = 60 * SECOND_NS
 EPOCH_MINUTE_NS = 1_704_067_200 * SECOND_NS
@@ -95,6 +96,7 @@ _SINGLE = (
     _fault("other_symbol", "rows of another symbol"),
 )
 NONE = Fault("none", "none", ())
+THIN_MARKET = "XMR/USD"
 THIN = ("none", "empty", "drop_last", "hole", "short", "mixed")
 """Rows that a market with true holes is asked for."""
 
@@ -104,6 +106,11 @@ def offered() -> tuple[list[Fault], list[Fault]]:
     known = [fault for fault in _SINGLE if all(_is_known(kind) for kind in fault.kinds)]
     mixed = Fault("mixed", "all of these, mixed", tuple(kind for fault in known for kind in fault.kinds))
     return [NONE, *known, mixed], [fault for fault in _SINGLE if fault not in known]
+
+
+def thin_market() -> str | None:
+    """A market with true holes, if the simulated exchange has it."""
+    return next((each.symbol for each in INSTRUMENTS if each.symbol == THIN_MARKET), None)
 
 
 def _is_known(kind: Kind) -> bool:
