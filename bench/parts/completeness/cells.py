@@ -91,7 +91,7 @@ _SINGLE = (
     _fault("off_grid", "a candle off the grid"),
     _fault("low_above_high", "low above high"),
     _fault("unfinished", "unfinished candle added"),
-    _fault("running", "unfinished candle in a range's place"),
+    _fault("running", "last candle half-finished"),
     _fault("outside", "rows outside the range"),
     _fault("other_symbol", "rows of another symbol"),
 )
