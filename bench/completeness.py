@@ -1,0 +1,190 @@
+"""What is lost, doubled or changed on a bad exchange: the whole suite beside ccxt's tutorial loop and its ``paginate``.
+
+    .venv/bin/python -m bench.completeness [--small] [--share 5,20,50] [--rows NAME,...] [--out FILE]
+
+One row a kind of faulty answer, one table a share of faulty answers, all on the simulated exchange. Each cell asks for
+a range of its own, the three ways one after the other under the same rules and the same seed, and compares every candle
+with what the exchange says when no fault is switched on. Prints Markdown, progress on stderr; exit code 0 only when
+ours did in every cell what it must (`bench.parts.completeness.tables.Result`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from bench.parts.completeness import asks, cells, ours, peers, tables
+from bench.parts.completeness.cells import Cell
+from bench.parts.completeness.compare import HANG, Outcome, Row, Values, judge
+from bench.parts.completeness.exchange import SimulatedExchange
+from bench.parts.completeness.tables import Result
+from bench.parts.report import heading
+from services.common.market import TimeRange
+from tests.smoke.harness import running_suite
+
+CANDLES, SMALL = 100_000, 5_000
+DEADLINE_SECONDS = 300.0
+Answer = tuple[str, list[Row], tuple[TimeRange, ...]]
+
+
+class Bench:
+    """Measures one cell after the other on one suite."""
+
+    def __init__(self, relay: str, exchange: SimulatedExchange, deadline_s: float) -> None:
+        self._relay, self._exchange, self._deadline_s = relay, exchange, deadline_s
+
+    def measure(self, cell: Cell) -> Result:
+        """The three ways in one cell; what breaks is an outcome, too."""
+
+        def loop() -> Answer:
+            return *self._peer(peers.tutorial_loop, cell), ()
+
+        def paginate() -> Answer:
+            return *self._peer(peers.paginate, cell), ()
+
+        def chain() -> Answer:
+            return ours.run(self._relay, cell, self._deadline_s)
+
+        try:
+            truth = self._exchange.truth(cell)
+            return Result(cell, *(self._outcome(cell, truth, way) for way in (loop, paginate, chain)))
+        except Exception as error:  # the exchange itself; the next cell may find it again
+            return Result(cell, *[_broken(error)] * 3)
+
+    def _peer(self, way: peers.Way, cell: Cell) -> tuple[str, list[Row]]:
+        return asyncio.run(peers.run(way, self._exchange.address, cell, self._deadline_s))
+
+    def _outcome(self, cell: Cell, truth: Mapping[int, Values], way: Callable[[], Answer]) -> Outcome:
+        self._exchange.set_faults(cells.rules(cell))
+        self._exchange.reset_counters()
+        started = time.perf_counter()
+        try:
+            end, rows, missing = way()
+        except Exception as error:
+            return _broken(error)
+        finally:
+            seconds = time.perf_counter() - started
+            counters = self._exchange.counters()
+            self._exchange.set_faults([])
+        verdict = None if end == HANG and not rows else judge(truth, rows, cell.span, missing)
+        return Outcome(end, verdict, *counters, seconds, len(missing))
+
+
+def _broken(error: Exception) -> Outcome:
+    return Outcome(" ".join(f"not measured: {type(error).__name__} {error}".split())[:160])
+
+
+def documents(
+    options: argparse.Namespace, plan: Sequence[Cell], skipped: Sequence[cells.Fault], results: list[Result]
+) -> Iterator[str]:
+    """The parts of the page, each as soon as it is there; ``results`` grows with them."""
+    yield f"{heading('Completeness on a bad exchange')}\n{about(options.candles, skipped)}"
+    pages = peers.pages(plan[0])
+    with tempfile.TemporaryDirectory() as folder, running_suite(Path(folder) / "suite", **asks.environment()) as suite:
+        bench = Bench(suite.relay, SimulatedExchange(suite.address("sim")), options.deadline)
+        say, started = Progress(len(plan)), time.monotonic()
+        for share in options.share:
+            for cell in (cell for cell in plan if cell.share == share):
+                results.append(bench.measure(cell))
+                say(results[-1], time.monotonic() - started)
+            of_share = [result for result in results if result.cell.share == share]
+            yield tables.share_table(share, options.candles, pages, of_share)
+    yield asks.odds_text(max(options.share))
+    yield tables.readme_table(results)
+
+
+def about(candles: int, skipped: Sequence[cells.Fault]) -> str:
+    """How to read the tables."""
+    text = (
+        f"One-minute candles of synthetic markets, {candles:,} a cell, {peers.PAGE:,} a call; faults strike calls for "
+        f"candles at random, Retry-After is {cells.RETRY_AFTER_SECONDS} s. A candle is lost when no row has its open "
+        "time, doubled when a second has, wrong when its values are not the exchange's or it does not exist, null when "
+        "a value is absent. In brackets what ccxt's caller is told; without brackets nothing. Rows of ccxt's outside "
+        "the range are not counted. Three figures in a cell: loop / `paginate` / dexorder.\n\n"
+    )
+    names = ", ".join(fault.name for fault in skipped)
+    return text + asks.settings_text() + (f"\nNot offered by this simulated exchange: {names}.\n" if names else "")
+
+
+class Progress:
+    """A line on stderr after each cell."""
+
+    def __init__(self, cells_: int) -> None:
+        self._cells, self._done = cells_, 0
+
+    def __call__(self, result: Result, seconds: float) -> None:
+        self._done += 1
+        left = seconds / self._done * (self._cells - self._done)
+        cell, outcome = result.cell, result.ours
+        print(
+            f"cell {self._done} of {self._cells}, {seconds:.0f} s, {left:.0f} s to go: {tables.percent(cell.share)} "
+            f"{cell.label}: {tables.ours_end(outcome)}, {tables.harm(outcome.verdict)}, {outcome.seconds:.1f} s",
+            file=sys.stderr, flush=True,
+        )  # fmt: skip
+
+
+def read_options(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--small", action="store_true", help=f"{SMALL:,} candles a cell instead of {CANDLES:,}")
+    parser.add_argument("--share", type=read_shares, default=[0.05, 0.2, 0.5], help="per cent, default 5,20,50")
+    parser.add_argument("--rows", type=lambda text: text.split(","), help="names of rows; default all")
+    parser.add_argument("--market", type=lambda text: tuple(text.split(",")), default=cells.DENSE, help="BTC/USDT,...")
+    parser.add_argument("--thin", default=cells.thin_market(), help="a market with true holes, for a few more rows")
+    parser.add_argument("--deadline", type=float, default=DEADLINE_SECONDS, help="seconds a request may take")
+    parser.add_argument("--out", type=Path, help="write the Markdown there, too")
+    options = parser.parse_args(argv)
+    options.candles = SMALL if options.small else CANDLES
+    return options
+
+
+def read_shares(text: str) -> list[float]:
+    """``5,20`` as parts of 1, ascending."""
+    shares = sorted({float(each) / 100 for each in text.split(",")})
+    if not all(0 < share < 1 for share in shares):
+        raise argparse.ArgumentTypeError(f"{text!r}: each share is between 0 and 100 per cent")
+    return shares
+
+
+def chosen(offered: Sequence[cells.Fault], names: Sequence[str] | None) -> list[cells.Fault]:
+    """The rows asked for, in the table's order; all without names.
+
+    Raises:
+        ValueError: A name is none of a row; says which there are.
+    """
+    known = [fault.name for fault in offered]
+    if names and (strange := [name for name in names if name not in known]):
+        raise ValueError(f"no rows {', '.join(strange)}; there are {', '.join(known)}")
+    return [fault for fault in offered if not names or fault.name in names]
+
+
+def main() -> int:
+    """Run and print."""
+    options = read_options()
+    offered, skipped = cells.offered()
+    try:
+        plan = cells.plan(
+            chosen(offered, options.rows), options.share,
+            candles=options.candles, symbols=options.market, thin=options.thin,
+        )  # fmt: skip
+    except ValueError as error:
+        print(f"bench.completeness: {error}", file=sys.stderr)
+        return 2
+    if options.out:
+        options.out.write_text("")
+    results: list[Result] = []
+    for text in documents(options, plan, skipped, results):
+        print(text, flush=True)
+        if options.out:
+            with options.out.open("a") as file:
+                file.write(f"{text}\n")
+    return int(not all(result.as_promised for result in results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

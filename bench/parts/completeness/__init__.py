@@ -1,0 +1,1 @@
+"""What is lost on a bad exchange: ours beside ccxt alone. Parts of `bench.completeness`."""

@@ -1,0 +1,155 @@
+"""Results to Markdown. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from bench.parts.completeness.cells import Cell
+from bench.parts.completeness.compare import QUIET, Outcome, Verdict
+
+MUST_BE_WHOLE = 0.2
+"""Up to this share of faulty answers every request has to end OK."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The three ways in one cell."""
+
+    cell: Cell
+    loop: Outcome
+    paginate: Outcome
+    ours: Outcome
+
+    @property
+    def as_promised(self) -> bool:
+        """Whether ours did what it must at this share."""
+        return self.ours.whole if self.cell.share <= MUST_BE_WHOLE else self.ours.honest
+
+
+def percent(share: float) -> str:
+    """``20 %``."""
+    return f"{share * 100:g} %"
+
+
+def harm(verdict: Verdict | None) -> str:
+    """What is not as it should be; ``0`` when nothing is."""
+    if verdict is None:
+        return "?"
+    counts = ((verdict.lost, "lost"), (verdict.doubled, "doubled"), (verdict.wrong, "wrong"), (verdict.null, "null"))
+    return ", ".join(f"{count:,} {what}" for count, what in counts if count) or "0"
+
+
+def peer(outcome: Outcome) -> str:
+    """A column of ccxt's: what is wrong, and whether anybody is told."""
+    text = harm(outcome.verdict)
+    return text if outcome.end == QUIET else f"{text} ({outcome.end})"
+
+
+def ours_end(outcome: Outcome) -> str:
+    """The status, and with an error how true its list of missing ranges is."""
+    v = outcome.verdict
+    if outcome.whole or v is None:
+        return outcome.end
+    if outcome.named:
+        return f"{outcome.end}, {_ranges(outcome.ranges)} named, as it is"
+    told = f"{v.unnamed:,} lost unnamed, {v.named_though_there:,} named though there, {_ranges(outcome.ranges)}"
+    return f"**{outcome.end}: {told}**"
+
+
+def _ranges(count: int) -> str:
+    return f"{count} range{'' if count == 1 else 's'}"
+
+
+def markdown(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table."""
+    return "".join(f"| {' | '.join(map(str, row))} |\n" for row in (header, ["---"] * len(header), *rows))
+
+
+def share_table(share: float, candles: int, pages: int, results: Sequence[Result]) -> str:
+    """The table of one share, with its sums and worst row below."""
+    header = (
+        "fault in the answer", "ccxt, tutorial loop", "ccxt, `paginate`", "dexorder", "dexorder's end",
+        "faulty answers", "calls a page", "seconds",
+    )  # fmt: skip
+    rows = [
+        (
+            r.cell.label, peer(r.loop), peer(r.paginate), harm(r.ours.verdict), ours_end(r.ours),
+            " / ".join(str(o.faults) for o in _ways(r)),
+            " / ".join(f"{o.calls / pages:.1f}" for o in _ways(r)),
+            " / ".join(f"{o.seconds:.1f}" for o in _ways(r)),
+        )
+        for r in results
+    ]  # fmt: skip
+    title = f"## {percent(share)} of the answers faulty, {candles:,} candles a cell\n\n"
+    return f"{title}{markdown(header, rows)}\n{summary(share, results)}\n"
+
+
+def _ways(result: Result) -> tuple[Outcome, Outcome, Outcome]:
+    return result.loop, result.paginate, result.ours
+
+
+def summary(share: float, results: Sequence[Result]) -> str:
+    """Sums of a share, the worst row, and whether ours did what it must."""
+    lines = [f"- Sum of all rows: {_sum([r.ours for r in results])}; ccxt's loop {_sum([r.loop for r in results])}; "
+             f"`paginate` {_sum([r.paginate for r in results])}.\n"]  # fmt: skip
+    ended = [r.ours for r in results]
+    lines.append(
+        f"- dexorder: {sum(o.whole for o in ended)} of {len(ended)} requests OK and whole, "
+        f"{sum(o.named for o in ended)} ended with an error that names what is missing as it is, "
+        f"{sum(not o.honest for o in ended)} neither; "
+        f"calls before Retry-After was over: {sum(o.calls_in_ban for o in ended):,} "
+        f"(loop {sum(r.loop.calls_in_ban for r in results):,}, "
+        f"`paginate` {sum(r.paginate.calls_in_ban for r in results):,}).\n"
+    )
+    if results:
+        worst = max(results, key=lambda r: _badness(r.ours))
+        lines.append(f"- Worst row of dexorder: {worst.cell.label}: {harm(worst.ours.verdict)}, {worst.ours.end}.\n")
+    aim = "every request OK" if share <= MUST_BE_WHOLE else "OK, or an error that names what is missing as it is"
+    failed = [r.cell.label for r in results if not r.as_promised]
+    lines.append(f"- Aim: {aim}, 0 doubled, wrong or null: {'missed by ' + ', '.join(failed) if failed else 'met'}.\n")
+    return "".join(lines)
+
+
+def _sum(outcomes: Sequence[Outcome]) -> str:
+    found = [o.verdict for o in outcomes if o.verdict]
+    total = Verdict(
+        sum(v.candles for v in found), sum(v.lost for v in found), sum(v.doubled for v in found),
+        sum(v.wrong for v in found), sum(v.null for v in found),
+    )  # fmt: skip
+    text = harm(total)
+    return text if len(found) == len(outcomes) else f"{text}, and {len(outcomes) - len(found)} without an end"
+
+
+def _badness(outcome: Outcome) -> tuple[bool, bool, int, int, float]:
+    v = outcome.verdict or Verdict(0)
+    return not outcome.honest, not outcome.whole, v.spoiled, v.lost, outcome.calls
+
+
+def readme_table(results: Sequence[Result]) -> str:
+    """One row a fault: ccxt at the smallest share, ours at each."""
+    shares = sorted({r.cell.share for r in results})
+    header = (
+        "fault in the answer", f"ccxt, loop, {percent(shares[0])}", f"ccxt, `paginate`, {percent(shares[0])}",
+        *(f"dexorder, {percent(share)}" for share in shares),
+    )  # fmt: skip
+    by_label: dict[str, dict[float, Result]] = {}
+    for result in results:
+        by_label.setdefault(result.cell.label, {})[result.cell.share] = result
+    rows = []
+    for label, at in by_label.items():
+        if shares[0] in at:
+            first = at[shares[0]]
+            rows.append((label, peer(first.loop), peer(first.paginate), *(_short(at.get(s)) for s in shares)))
+    return f"## For the README\n\n{markdown(header, rows)}"
+
+
+def _short(result: Result | None) -> str:
+    if result is None:
+        return "-"
+    ours = result.ours
+    if ours.whole:
+        return "0"
+    if ours.named and ours.verdict:
+        return f"0 silently; error names {ours.verdict.lost:,}"
+    return f"**{harm(ours.verdict)}, {ours.end}**"
