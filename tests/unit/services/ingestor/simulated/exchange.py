@@ -109,6 +109,13 @@ class Exchange:
             self._refuse_impossible(honest, window)
         return self._perhaps_a_lie(honest, window), self._clock_ns
 
+    def number(self, open_ns: int) -> int:
+        """A time as the number of its period."""
+        world, start_ns = self.world, self.world.span.start_ns
+        if open_ns < start_ns:
+            return -count_periods(TimeRange(open_ns, start_ns), world.period_seconds)
+        return count_periods(TimeRange(start_ns, open_ns), world.period_seconds)
+
     # ---- honest and not
 
     def _answer(self, whose: str, window: TimeRange) -> Rows:
@@ -125,7 +132,7 @@ class Exchange:
         """As `Session.candles` does once the same candle has come three times."""
         bad = next((c for c in rows if c.open_ns in self._impossible), None)
         if bad is not None:
-            self._note(window, f"has an impossible candle, period {self._number(bad.open_ns)}")
+            self._note(window, f"has an impossible candle, period {self.number(bad.open_ns)}")
             raise ImpossibleCandle(f"SIM keeps answering candle {bad.open_ns} with low > high", bad.open_ns)
 
     def _perhaps_a_lie(self, honest: Rows, window: TimeRange) -> Rows:
@@ -138,17 +145,10 @@ class Exchange:
             return honest
         self._lied_about |= about
         self.lies += 1
-        numbers = sorted(map(self._number, about))
+        numbers = sorted(map(self.number, about))
         self._note(window, f"{kind}: {len(about)} of {len(honest)} wrong, periods {numbers[0]} to {numbers[-1]}")
         return told
 
     def _note(self, window: TimeRange, what: str) -> None:
-        at = f"[{self._number(window.start_ns)}, {self._number(window.end_ns)})"
+        at = f"[{self.number(window.start_ns)}, {self.number(window.end_ns)})"
         self.log.append(f"call {self.calls} {at} {what}")
-
-    def _number(self, open_ns: int) -> int:
-        """A time as the number of its period."""
-        world, start_ns = self.world, self.world.span.start_ns
-        if open_ns < start_ns:
-            return -count_periods(TimeRange(open_ns, start_ns), world.period_seconds)
-        return count_periods(TimeRange(start_ns, open_ns), world.period_seconds)

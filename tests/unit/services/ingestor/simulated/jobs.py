@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, cast
 
+from structlog.testing import capture_logs
+
 from services.common.market import TimeRange, merge, next_open, open_times, split_by_periods, subtract
 from services.common.page import Candle
 from services.ingestor.fetch import Fetcher, Missing, Page
@@ -98,7 +100,8 @@ def check_account(outcome: Outcome) -> None:
 def check_no_wrong_row(outcome: Outcome) -> None:
     """No page holds a candle that the market does not have, or calls one empty that it has."""
     wrong = wrong_opens(outcome)
-    assert not wrong, f"wrong at {wrong} {outcome.explain()}"
+    numbers = [outcome.exchange.number(open_ns) for open_ns in wrong]
+    assert not wrong, f"wrong in {len(wrong)} periods, {numbers[0]} to {numbers[-1]}{outcome.explain()}"
 
 
 def check_whole(outcome: Outcome) -> None:
@@ -195,7 +198,8 @@ def check_table(table: Table) -> None:
 
 
 async def _run(job: Job, exchange: Exchange, put: Any) -> list[Missing]:
-    return await Fetcher(job, cast(Any, exchange), cast(Any, exchange)).run(put)
+    with capture_logs():  # what goes wrong is in the exchange's own log
+        return await Fetcher(job, cast(Any, exchange), cast(Any, exchange)).run(put)
 
 
 def _opens(ranges: Iterable[TimeRange], period_seconds: int) -> set[int]:

@@ -13,6 +13,7 @@ from tests.unit.services.ingestor.simulated.world import PERIODS, History, World
 
 LONGEST = 200
 """Periods of a job's span."""
+MOST_CALLS_A_PAGE = 10
 DENSITIES = (1.0, 1.0, 0.97, 0.8, 0.3, 0.03, 0.0)
 
 histories = st.builds(
@@ -35,7 +36,8 @@ def worlds(**fixed: Any) -> st.SearchStrategy[World]:
         "call": calls,
         "page": st.integers(1, 80),
     } | fixed
-    return st.builds(World, **{k: v if isinstance(v, st.SearchStrategy) else st.just(v) for k, v in drawn.items()})
+    built = st.builds(World, **{k: v if isinstance(v, st.SearchStrategy) else st.just(v) for k, v in drawn.items()})
+    return built.map(_likely)
 
 
 @st.composite
@@ -50,15 +52,25 @@ def impossible_worlds(draw: st.DrawFn) -> World:
 def seeded(seed: int, *, lies: float) -> World:
     """One of endlessly many worlds, by its number."""
     dice = random.Random(f"world {seed}")
-    sometimes = [lambda: None, lambda: None, lambda: dice.randint(1, LONGEST)]
+
+    def sometimes() -> int | None:
+        return dice.choice([None, None, dice.randint(1, LONGEST)])
+
     outages = tuple((dice.randint(-30, LONGEST), dice.randint(1, 120)) for _ in range(dice.choice([0, 0, 1, 3])))
-    history = History(dice.choice(DENSITIES), outages, dice.choice(sometimes)(), dice.choice(sometimes)())
-    return World(
-        seed,
-        history,
-        periods=dice.randint(20, LONGEST),
-        period_seconds=60,
-        call=CallLimits(dice.randint(5, 50), wide=dice.random() < 0.5),
-        page=dice.randint(5, 80),
-        lies=lies,
+    history = History(dice.choice(DENSITIES), outages, listed=sometimes(), delisted=sometimes())
+    return _likely(
+        World(
+            seed,
+            history,
+            periods=dice.randint(20, LONGEST),
+            period_seconds=60,
+            call=CallLimits(dice.randint(5, 50), wide=dice.random() < 0.5),
+            page=dice.randint(5, 80),
+            lies=lies,
+        )
     )
+
+
+def _likely(world: World) -> World:
+    """With pages of at most ten calls: 1,000 periods, and no exchange in the table answers less than 100."""
+    return replace(world, page=min(world.page, MOST_CALLS_A_PAGE * world.call.candles))
