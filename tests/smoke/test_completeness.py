@@ -1,0 +1,33 @@
+"""The whole chain while every fifth answer of the exchange is false and the ingestor is killed; see tests/soak."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow.compute as pc
+import pytest
+
+from tests.smoke.conftest import FAULTS
+from tests.smoke.harness import Suite, minutes
+from tests.smoke.recorded import recorded
+from tests.soak import completeness_kills
+from tests.soak.completeness_kills import Thin
+
+pytestmark = [pytest.mark.smoke, pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def lying_suite(suite: Suite) -> Iterator[Suite]:
+    completeness_kills.set_faults(suite, completeness_kills.rules())
+    yield suite
+    completeness_kills.set_faults(suite, FAULTS)
+
+
+def test_lies_and_kills_lose_double_and_invent_nothing(lying_suite: Suite) -> None:
+    table = recorded()
+    rows = table.rename_columns(["open_time", *table.column_names[1:]])
+    rows = rows.set_column(0, "open_time", pc.multiply(rows["open_time"], 1_000))
+    # in another period than the other tests ask for; a day before its listing and one behind its end
+    thin = Thin("HOLE/USDT", "3m", minutes(-1_440, 2_160 + 2 * 1_440), completeness_kills.added_up(rows, 3))
+    seen = completeness_kills.run(lying_suite, thin, kills=3, candles=3_000, symbols=("TRX/USDT",))
+    assert seen.empty > 960 and sum(seen.faults.values()) > 0, seen

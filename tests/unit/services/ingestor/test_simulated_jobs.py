@@ -1,0 +1,36 @@
+"""Whole jobs before a simulated exchange: any history, any limits, lies, failures and deaths; the rows are the truth.
+
+The properties hold without exception, since no candle is lied about twice. Where lies are left to chance alone jobs are
+counted instead. Examples and seeds are the same in every run, and a failing example is shown as it was drawn, with its
+seed and what the exchange did; tests/soak/test_completeness_campaign.py runs other ones and shrinks what fails.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from tests.unit.services.ingestor.simulated import campaign
+from tests.unit.services.ingestor.simulated.properties import PROPERTIES
+
+EXAMPLES = 40
+SEEDS = range(200)
+PROFILE = settings(
+    max_examples=EXAMPLES, derandomize=True, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+)
+
+
+@pytest.mark.parametrize("name", PROPERTIES)
+def test_property(name: str) -> None:
+    holds, worlds = PROPERTIES[name]
+    PROFILE(given(worlds)(holds))()
+
+
+@pytest.mark.parametrize("lies", campaign.COLD_ODDS)
+def test_no_more_jobs_end_wrong_than_the_odds_say(lies: float) -> None:
+    campaign.run(SEEDS, lies=lies).check(doubt=0.01)
+
+
+@pytest.mark.parametrize(("expected", "most"), [(0.0, 0), (0.003, 0), (0.4, 2), (4.0, 9)])
+def test_counts_that_chance_explains(expected: float, most: int) -> None:
+    assert campaign.most_by_chance(expected, 0.01) == most
