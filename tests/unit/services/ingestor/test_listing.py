@@ -1,4 +1,4 @@
-"""Which market a symbol is, with unmodified ccxt: dark-pool twins, renamed coins, symbols with dots, and typing errors."""
+"""Which market a symbol is, with unmodified ccxt: twins, renamed coins, symbols with dots, typing errors."""
 
 from __future__ import annotations
 
