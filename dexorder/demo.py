@@ -1,8 +1,8 @@
 """``python -m dexorder.demo`` (``make demo``): the whole suite, one request, its rows, a chart, the notification.
 
 Starts ``dexorder up`` on free ports with its state in ``demo-out/suite``, which is removed at the end; the chart stays
-in ``demo-out/chart.html``. The simulated exchange spoils a fifth of its answers about candles. Exits 0 only if some were
-spoiled, the request ended OK, its rows are the exchange's own candles, and no process of the suite is left.
+in ``demo-out/chart.html``. The simulated exchange spoils a fifth of its answers about candles. Exits 0 only if some
+were spoiled, the request ended OK, its rows are the exchange's own candles, and no process of the suite is left.
 """
 
 from __future__ import annotations
