@@ -30,7 +30,7 @@ TIME, MARKETS, CANDLES = "/api/v3/time", "/api/v3/exchangeInfo", "/api/v3/klines
 async def until_counted(sim: Sim, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     """The exchange's counts, once they are so; the test's own timeout ends a wait in vain."""
     async with asyncio.timeout(100):
-        while not condition(found := await sim.stats()):
+        while not condition(found := await sim.stats()):  # noqa: ASYNC110 - it happens in another process
             await asyncio.sleep(0.01)
         return found
 
