@@ -95,7 +95,8 @@ class Derivatives:
 
 def candle(api: str, open_ms: int, volume: str) -> Any:
     if api != "/eapi/v1":
-        return [open_ms, "2", "3", "1", "2", volume, open_ms + 59_999, "0", 1, "0", "0", "0"]
+        # Of an inverse contract ccxt takes the seventh column, which is in coins instead of contracts.
+        return [open_ms, "2", "3", "1", "2", volume, open_ms + 59_999, volume, 1, "0", "0", "0"]
     return {"openTime": open_ms, "open": "2", "high": "3", "low": "1", "close": "2", "volume": volume}
 
 
