@@ -72,7 +72,7 @@ class Case:
 CASES = [
     Case("closed candles", LIVE, 0, 300, OK, 300),
     Case("up to the last closed candle", LIVE, NOW - 10, NOW, OK, 10),
-    Case("into the running candle", LIVE, NOW - 30, NOW + 1, ERROR, 20, missing=(NOW, NOW + 1)),
+    Case("into the running candle", LIVE, NOW - 30, NOW + 1, ERROR, 30, missing=(NOW, NOW + 1)),
     Case("past now", LIVE, NOW - 60, NOW + 200, ERROR, 60, missing=(NOW, NOW + 200)),
     Case("all of it after now", LIVE, NOW + 100, NOW + 110, ERROR, 0, missing=(NOW + 100, NOW + 110)),
     Case("before the listing", OLD, LISTED - 500, LISTED - 200, NOT_FOUND, 0, empty=300),
