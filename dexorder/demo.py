@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -102,7 +103,7 @@ def compare_rows(options: SuiteOptions, exchange: DemoExchange, request_id: str)
 
 def values_of(rows: pa.Table) -> Iterator[tuple[int, Values]]:
     """Rows of ``trading.ohlc`` as open time in ns and values."""
-    opens = rows["open_time"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_pylist()
+    opens: list[Any] = rows["open_time"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_pylist()
     values = zip(*(rows[name].to_pylist() for name in ("open", "high", "low", "close", "volume")), strict=True)
     return ((micros * 1_000, row) for micros, row in zip(opens, values, strict=True))
 

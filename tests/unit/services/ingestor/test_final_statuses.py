@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,7 +50,7 @@ def recorded(folder: Path, symbol: str, minutes: range, *, impossible: int | Non
     return f"{path}={symbol}@1m"
 
 
-def settings(folder: Path) -> dict[str, object]:
+def settings(folder: Path) -> dict[str, Any]:
     return {"now_ns": CLOCK_NS, "recorded": (recorded(folder, "OLD/USDT", range(LISTED, DELISTED)),)}
 
 
@@ -99,7 +100,7 @@ async def test_each_range_has_its_one_final_status(tmp_path: Path) -> None:
 async def check(w: Whole, case: Case) -> None:
     ended = await w.ask(case.name, case.ticker, 60, span(case.start, case.end), limit=case.limit)
     record = ended.record
-    missing = () if case.missing is None else (span(*case.missing),)
+    missing: tuple[TimeRange, ...] = () if case.missing is None else (span(*case.missing),)
     assert (record.status, record.row_count, record.missing) == (case.status, case.rows, missing), (case, record)
     assert (ended.notification.status, ended.notification.row_count) == (case.status, case.rows), case
     if case.missing:
@@ -223,7 +224,7 @@ async def test_unknown_symbol_and_period_not_offered_are_errors_for_all_of_the_r
 
 async def test_last_candle_is_waited_for_within_the_limit_and_named_beyond_it(tmp_path: Path) -> None:
     """On the machine's clock, with candles of a second."""
-    patient = {"close_wait_seconds": 30, "closing_lag_seconds": 0.1}
+    patient: dict[str, Any] = {"close_wait_seconds": 30, "closing_lag_seconds": 0.1}
     async with whole(tmp_path, sim={"now_ns": None}, **patient) as w:
         now_ns = time.time_ns() // SECOND_NS * SECOND_NS
         soon = TimeRange(now_ns - 5 * SECOND_NS, now_ns + 2 * SECOND_NS)
@@ -281,8 +282,10 @@ async def test_weeks_and_months_from_the_words_of_a_user_to_the_rows(
 ) -> None:
     async with whole(tmp_path, sim={"now_ns": CLOCK_NS}, page_candles=5) as w:
         rows = await w.client.history(LIVE, period, since, until, request_id="r", timeout=60)
-        found = [moment.astimezone(UTC) for moment in rows.column("open_time").to_pylist()]
-        assert found == [datetime(day.year, day.month, day.day, tzinfo=UTC) for day in opens]
+        found: list[Any] = rows.column("open_time").to_pylist()
+        assert [moment.astimezone(UTC) for moment in found] == [
+            datetime(day.year, day.month, day.day, tzinfo=UTC) for day in opens
+        ]
         record = await w.client.get_request("r")
         assert (record.status, record.empty_periods) == (OK, empty)
         seconds = {"1d": 86_400, "1w": WEEK_SECONDS, "1M": MONTH_SECONDS}[period]
