@@ -1,7 +1,8 @@
 """``python -m dexorder.demo`` (``make demo``): the whole suite, one request, its rows, a chart, the notification.
 
 Starts ``dexorder up`` on free ports with its state in ``demo-out/suite``, which is removed at the end; the chart stays
-in ``demo-out/chart.html``. Exits 0 only if the request ended OK and no process of the suite is left.
+in ``demo-out/chart.html``. The simulated exchange spoils a fifth of its answers about candles. Exits 0 only if some
+were spoiled, the request ended OK, its rows are the exchange's own candles, and no process of the suite is left.
 """
 
 from __future__ import annotations
@@ -18,8 +19,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+
+from dexorder.aio import new_request_id
 from dexorder.cli import history, output
+from dexorder.client import Client
+from dexorder.demo_exchange import SHARE, Comparison, DemoExchange, Mischief, Values, compare
 from dexorder.errors import DexorderError, SuiteFailed
 from dexorder.run_store import RunStore
 from dexorder.runs import Shown
@@ -28,7 +35,9 @@ from dexorder.supervisor.prepare import taken_ports
 from dexorder.supervisor.process import launcher
 from dexorder.supervisor.state import PartState, read_state
 
-TICKER, PERIOD, SINCE, UNTIL = "BTC/USDT.SIM", "1m", "2024-03-01", "2024-03-03"
+TICKER, PERIOD, SINCE, UNTIL = "BTC/USDT.SIM", "1m", "2024-03-01", "2024-03-15"
+MARKET_ID = "BTCUSDT"
+"""What the exchange calls it."""
 READY_SECONDS = 240.0
 STOP_SECONDS = 120.0
 TAIL_LINES = 15
@@ -47,7 +56,7 @@ def main() -> int:
     forget_own_settings()
     try:
         with running_suite(options, marker):
-            code = show_history(options, folder / "chart.html")
+            code = show_request(options, folder / "chart.html")
         left = processes_marked(marker)
         if left:
             raise SuiteFailed(f"processes are left behind: {left}")
@@ -61,16 +70,56 @@ def main() -> int:
     return code
 
 
-def show_history(options: SuiteOptions, chart: Path) -> int:
-    """One request through the command's own code; on failure the logs' ends, then the error."""
-    say(f"\n$ dexorder history {TICKER} {PERIOD} --since {SINCE} --until {UNTIL} --chart --plot {chart.name}")
-    shown = Shown(plot=chart, chart=True, rows=10)
-    asked = history.new_run((TICKER, PERIOD), None, SINCE, UNTIL, shown, relay=options.address("relay"))
+def show_request(options: SuiteOptions, chart: Path) -> int:
+    """One request while the exchange spoils answers, then the verdict; on failure the logs' ends, then the error."""
+    exchange, request_id = DemoExchange(options.address("sim")), new_request_id()
+    exchange.misbehave()
+    say(f"\nthe simulated exchange now spoils {SHARE:.0%} of its answers about candles")
     try:
-        return history.run(asked, RunStore(options.directory / "run.json"), timeout=120)
+        code = show_history(options, chart, request_id)
+        show_verdict(exchange.behave(), compare_rows(options, exchange, request_id))
     except DexorderError:
         show_logs(options, options.parts)
         raise
+    return code
+
+
+def show_history(options: SuiteOptions, chart: Path, request_id: str) -> int:
+    """The request through the command's own code; what it shows goes to stdout."""
+    say(f"$ dexorder history {TICKER} {PERIOD} --since {SINCE} --until {UNTIL} --chart --plot {chart.name}")
+    shown = Shown(plot=chart, chart=True, rows=10)
+    relay = options.address("relay")
+    asked = history.new_run((TICKER, PERIOD), None, SINCE, UNTIL, shown, request_id=request_id, relay=relay)
+    return history.run(asked, RunStore(options.directory / "run.json"), timeout=120)
+
+
+def compare_rows(options: SuiteOptions, exchange: DemoExchange, request_id: str) -> Comparison:
+    """The request's rows in Iceberg beside what the exchange says now that it behaves."""
+    with Client(options.address("relay")) as client:
+        ended = client.wait(request_id, timeout=30)
+        rows = client.read(ended)
+    return compare(values_of(rows), exchange.candles(MARKET_ID, PERIOD, ended.record.span))
+
+
+def values_of(rows: pa.Table) -> Iterator[tuple[int, Values]]:
+    """Rows of ``trading.ohlc`` as open time in ns and values."""
+    opens: list[Any] = rows["open_time"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_pylist()
+    values = zip(*(rows[name].to_pylist() for name in ("open", "high", "low", "close", "volume")), strict=True)
+    return ((micros * 1_000, row) for micros, row in zip(opens, values, strict=True))
+
+
+def show_verdict(done: Mischief, compared: Comparison) -> None:
+    """What went wrong beside what came of it.
+
+    Raises:
+        SuiteFailed: Nothing went wrong, so that nothing was shown; or a row is not the exchange's candle.
+    """
+    for line in (*done.lines(), compared.line()):
+        say(line)
+    if not done.spoiled:
+        raise SuiteFailed("no answer was spoiled, so nothing was shown")
+    if not compared.equal:
+        raise SuiteFailed(f"the rows are not the exchange's candles: {compared.line()}")
 
 
 @contextmanager

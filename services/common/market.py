@@ -31,7 +31,11 @@ PERIOD_SECONDS = {name: seconds for seconds, name in PERIODS.items()}
 
 @dataclass(frozen=True, slots=True)
 class Ticker:
-    """A market: ccxt's unified symbol and the venue, written ``BTC/USDT.BINANCE``."""
+    """A market: ccxt's unified symbol and the venue, written ``BTC/USDT.BINANCE``.
+
+    A symbol is text that only ccxt gives a meaning to: ``BTC/USDT:USDT`` (swap), ``BTC/USD:BTC`` (inverse swap),
+    ``BTC/USDT:USDT-251226`` (dated future), ``BTC/USDT:USDT-251226-50000-C`` (option), ``ETH2.S/ETH``. Case matters.
+    """
 
     symbol: str
     venue: str
@@ -41,10 +45,11 @@ class Ticker:
         """Split at the last dot, since symbols may hold dots.
 
         Raises:
-            InvalidRequest: No dot, an empty side, or a venue that is not ASCII.
+            InvalidRequest: No dot, an empty side, a venue that is not ASCII, a character that can't be printed (an end
+                of line, half a surrogate pair), or blanks around it.
         """
         symbol, dot, venue = text.rpartition(".")
-        if not dot or not symbol or not venue or not venue.isascii():
+        if not dot or not symbol or not venue or not venue.isascii() or not text.isprintable() or text != text.strip():
             raise InvalidRequest(f"ticker {text!r} is not SYMBOL.VENUE, for example BTC/USDT.BINANCE")
         return Ticker(symbol, venue)
 
@@ -166,11 +171,16 @@ def check_span(start_ns: int, end_ns: int, period_seconds: int) -> TimeRange:
         raise InvalidRequest(f"end_time {end_ns} is not after start_time {start_ns}")
     for field, value in (("start_time", start_ns), ("end_time", end_ns)):
         if not is_on_grid(value, period_seconds):
-            raise InvalidRequest(
-                f"{field} {value} is not on the {PERIODS[period_seconds]} grid; "
-                f"the open before it is {floor_to_grid(value, period_seconds)}"
+            before_ns = floor_to_grid(value, period_seconds)
+            near = (
+                f"open before it is {before_ns}" if before_ns >= 0 else f"first open is {_first_open(period_seconds)}"
             )
+            raise InvalidRequest(f"{field} {value} is not on the {PERIODS[period_seconds]} grid; the {near}")
     return TimeRange(start_ns, end_ns)
+
+
+def _first_open(period_seconds: int) -> int:
+    return ceil_to_grid(0, period_seconds)
 
 
 def parse_time(text: str) -> int:

@@ -1,3 +1,4 @@
+import asyncio
 import os
 import subprocess
 import sys
@@ -6,10 +7,14 @@ from pathlib import Path
 import pytest
 
 from dexorder import demo
+from dexorder.demo_exchange import FAULTS, Comparison, DemoExchange, Mischief, Values, compare
 from dexorder.errors import SuiteFailed
 from dexorder.supervisor.plan import Ports, SuiteOptions
 from dexorder.supervisor.prepare import taken_ports
 from dexorder.supervisor.state import PartState, SuiteState, write_state
+from services.common.market import TimeRange, parse_time
+from services.exchange_sim.config import SimSettings
+from services.exchange_sim.server import serve
 
 
 def test_marked_processes_are_found_until_they_end() -> None:
@@ -44,3 +49,65 @@ def test_a_failing_part_ends_the_wait_with_its_log(tmp_path: Path, capsys: pytes
         suite.wait()
         with pytest.raises(SuiteFailed, match="ended with exit code -9"):
             demo.wait_ready(suite, options)
+
+
+A, B, C = (1.0, 3.0, 1.0, 2.0, 5.0), (2.0, 4.0, 2.0, 3.0, 6.0), (3.0, 5.0, 3.0, 4.0, 7.0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([(1, A), (2, B)], Comparison(2, 0, 0, 0, 0)),
+        ([(2, B)], Comparison(1, 1, 0, 0, 0)),
+        ([], Comparison(0, 2, 0, 0, 0)),
+        ([(1, A), (2, B), (2, B)], Comparison(3, 0, 1, 0, 0)),
+        ([(1, A), (2, B), (3, C)], Comparison(3, 0, 0, 1, 0)),
+        ([(1, A), (2, (2.0, 4.0, 2.0, 3.0, 6.0000001))], Comparison(2, 0, 0, 0, 1)),
+        ([(2, A), (3, B)], Comparison(2, 1, 0, 1, 1)),
+    ],
+)
+def test_rows_are_compared_to_the_last_digit(rows: list[tuple[int, Values]], expected: Comparison) -> None:
+    assert compare(rows, {1: A, 2: B}) == expected
+    assert expected.equal == (rows == [(1, A), (2, B)])
+
+
+def test_the_verdict_fails_where_nothing_went_wrong_or_something_was_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    good, lossy = Comparison(10, 0, 0, 0, 0), Comparison(9, 1, 0, 0, 0)
+    demo.show_verdict(Mischief(20, {"hole": 1, "html": 3}), good)
+    assert capsys.readouterr().err.splitlines() == [
+        "the exchange spoiled 4 of its 20 answers about candles:",
+        "  3 × HTTP 200 with a web page",
+        "  1 × ten candles missing in the middle",
+        "beside the exchange's own candles: 10 rows, 0 lost, 0 doubled, 0 invented, 0 with other values",
+    ]
+    with pytest.raises(SuiteFailed, match="no answer was spoiled"):
+        demo.show_verdict(Mischief(20, {}), good)
+    with pytest.raises(SuiteFailed, match="9 rows, 1 lost"):
+        demo.show_verdict(Mischief(20, {"hole": 1}), lossy)
+
+
+async def test_the_exchange_spoils_what_it_is_told_to_and_then_tells_the_truth() -> None:
+    span = TimeRange(parse_time("2024-03-01"), parse_time("2024-03-02"))
+    async with serve(SimSettings(listen="127.0.0.1:0")) as url:
+        exchange = DemoExchange(url.removeprefix("http://"))
+
+        def ask() -> tuple[dict[int, Values], int, Mischief, dict[int, Values]]:
+            before = exchange.candles(demo.MARKET_ID, demo.PERIOD, span)
+            exchange.misbehave()
+            failed = 0
+            for _ in range(40):
+                try:
+                    failed += exchange.candles(demo.MARKET_ID, demo.PERIOD, span) != before
+                except (SuiteFailed, TypeError, KeyError):
+                    failed += 1
+            return before, failed, exchange.behave(), exchange.candles(demo.MARKET_ID, demo.PERIOD, span)
+
+        before, failed, done, after = await asyncio.to_thread(ask)
+        assert len(before) == 1_440
+        assert before == after
+        assert 0 < failed <= done.spoiled < done.answers
+        assert set(done.faults) <= set(FAULTS)
+        with pytest.raises(SuiteFailed, match="answers 404 to /nowhere"):
+            await asyncio.to_thread(exchange._call, "GET", "/nowhere")
+    with pytest.raises(SuiteFailed, match="does not answer /sim/stats"):
+        await asyncio.to_thread(exchange._call, "GET", "/sim/stats")

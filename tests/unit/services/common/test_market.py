@@ -24,8 +24,19 @@ def ns(text: str) -> int:
     ("text", "symbol", "venue"),
     [
         ("BTC/USDT.BINANCE", "BTC/USDT", "BINANCE"),
+        ("BTC/USDT:USDT.BINANCE", "BTC/USDT:USDT", "BINANCE"),  # swap
+        ("BTC/USD:BTC.BYBIT", "BTC/USD:BTC", "BYBIT"),  # inverse swap
+        ("BTC/USDT:USDT-251226.OKX", "BTC/USDT:USDT-251226", "OKX"),  # dated future
+        ("BTC/USD:BTC-251226.OKX", "BTC/USD:BTC-251226", "OKX"),
+        ("BTC/USDT:USDT-251226-50000-C.BINANCE", "BTC/USDT:USDT-251226-50000-C", "BINANCE"),  # option
+        ("XRP/USDT:USDT-251226-2.25-P.BINANCE", "XRP/USDT:USDT-251226-2.25-P", "BINANCE"),  # with a dot in its strike
         ("ETH2.S/ETH.KRAKEN", "ETH2.S/ETH", "KRAKEN"),
-        ("BTC/USDT:USDT-251226.OKX", "BTC/USDT:USDT-251226", "OKX"),
+        ("USD.HOLD/EUR.M.KRAKEN", "USD.HOLD/EUR.M", "KRAKEN"),
+        ("1000SATS/USDT.BINANCE", "1000SATS/USDT", "BINANCE"),
+        ("币安人生/USDT.BINANCE", "币安人生/USDT", "BINANCE"),
+        ("A B/USDT.SIM", "A B/USDT", "SIM"),
+        ("kPEPE/USDC:USDC.HYPERLIQUID", "kPEPE/USDC:USDC", "HYPERLIQUID"),  # case is kept
+        ("BTC-USDT.SIM", "BTC-USDT", "SIM"),  # no unified symbol; only the exchange's list of markets can tell
     ],
 )
 def test_ticker_splits_at_the_last_dot(text: str, symbol: str, venue: str) -> None:
@@ -33,8 +44,14 @@ def test_ticker_splits_at_the_last_dot(text: str, symbol: str, venue: str) -> No
     assert str(Ticker.parse(text)) == text
 
 
-@pytest.mark.parametrize("text", ["", "BTC/USDT", ".BINANCE", "BTC/USDT.", "BTC/USDT.BÖRSE"])
-def test_ticker_without_two_sides_is_refused(text: str) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "BTC/USDT", ".BINANCE", "BTC/USDT.", "BTC/USDT.BÖRSE", "BTC/USDT.SIM\n", "BTC\n/USDT.SIM", " BTC/USDT.SIM",
+        "BTC/USDT.SIM ", "BTC/US\x00DT.SIM", "BTC/\ud800.SIM", "BTC/USDT\u202e.SIM",
+    ],
+)  # fmt: skip
+def test_what_is_no_ticker_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequest, match="ticker"):
         Ticker.parse(text)
 
@@ -78,11 +95,19 @@ def test_grid_is_consistent(second: int, period: int, count: int) -> None:
         (0, 61, 60, "end_time 61000000000 is not on the 1m grid"),
         (0, 60, 61, "period_seconds 61"),
         (0, 2**64 // SECOND_NS, 60, "end_time"),
+        (0, 2**63 // SECOND_NS + 60, 60, r"end_time \d+ is outside \[0, 9223372036854775807\] nanoseconds"),
+        (0, 11 * 86_400, market.WEEK_SECONDS, "start_time 0 is not on the 1w grid; the first open is 345600000000000"),
+        (86_400, 31 * 86_400, market.MONTH_SECONDS, "start_time .* is not on the 1M grid; the open before it is 0"),
     ],
 )
 def test_bad_span_names_field_and_value(start: int, end: int, period: int, field: str) -> None:
     with pytest.raises(InvalidRequest, match=field):
         market.check_span(start * SECOND_NS, end * SECOND_NS, period)
+
+
+@given(st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=30), st.sampled_from(["SIM", "X:1"]))
+def test_ticker_reads_back_whatever_the_symbol(symbol: str, venue: str) -> None:
+    assert Ticker.parse(str(Ticker(symbol, venue))) == Ticker(symbol, venue)
 
 
 ranges = st.lists(

@@ -1,0 +1,171 @@
+"""Everything between a client and an exchange in one process: relay, ingestor, exchange, Spark's part by its rules.
+
+What a fake gateway was given is decoded by the code that Spark's workers run, appended to a real Iceberg table and
+reported to the relay. A candle that is written twice fails the test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from dexorder.aio import AsyncClient, Ended
+from dexorder.request import HistoryRequest
+from services.common.catalog import OHLC_TABLE
+from services.common.market import TimeRange, split_by_periods
+from services.gen.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
+from services.ingestor.config import IngestorSettings
+from services.ingestor.server import work
+from spark.decode import decode_record
+from spark.notify import FinalReport, PageReport, to_request
+from spark.schema import FINAL_KIND, KEY, PAGE_KIND
+from tests.unit.services.ingestor.conftest import FAST, Sim, exchanges_file, running_sim
+from tests.unit.services.ingestor.fakes import FakeGateway, Record, grpc_peer
+from tests.unit.services.relay.harness import Suite, suite
+
+LONGEST_SECONDS = 60.0
+
+
+@dataclass
+class Whole:
+    """A running chain; ``ask`` is what a user does."""
+
+    suite: Suite
+    gateway: FakeGateway
+    sim: Sim
+    client: AsyncClient
+    tickers: set[str]
+
+    async def ask(
+        self, request_id: str, ticker: str, period_seconds: int, span: TimeRange, *, limit: int | None = None
+    ) -> Ended:  # fmt: skip
+        """Submit a request and wait for its end, whatever it is."""
+        await self.client.submit(HistoryRequest(request_id, ticker, period_seconds, span, limit))
+        return await self.client.wait(request_id, timeout=LONGEST_SECONDS)
+
+    async def rows(self, ended: Ended) -> dict[int, list[float]]:
+        """The rows of an ended request that is OK, read as a client does, by open time; see `by_open`."""
+        return by_open(await self.client.read(ended))
+
+    def fetched(self) -> list[TimeRange]:
+        """What the pages of all jobs have settled, in time order."""
+        return sorted(r.control.span for r in self.gateway.records if r not in self.gateway.finals)
+
+
+def by_open(rows: pa.Table) -> dict[int, list[float]]:
+    """Open time in ns -> open, high, low, close, volume."""
+    opens = rows.column("open_time").cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_pylist()
+    values = [rows.column(name).to_pylist() for name in ("open", "high", "low", "close", "volume")]
+    return {micros * 1_000: list(row) for micros, *row in zip(opens, *values, strict=True)}
+
+
+async def truth(sim: Sim, span: TimeRange, symbol: str, interval: str, period_seconds: int) -> dict[int, list[float]]:
+    """The exchange's own candles of a span; faults must be off."""
+    found: dict[int, list[float]] = {}
+    for part in split_by_periods(span, period_seconds, 1_000):
+        found |= await sim.truth(part, symbol, interval)
+    return found
+
+
+class Landing:
+    """Spark's part; `land` may be called again and again."""
+
+    def __init__(self, made: Suite, gateway: FakeGateway) -> None:
+        self._suite, self._gateway = made, gateway
+        self._landed = 0
+        self._keys: set[tuple[str, int, int]] = set()
+        self.tickers: set[str] = set()
+
+    async def run(self) -> None:
+        """Land whatever comes, until cancelled."""
+        while True:
+            await self.land()
+            await asyncio.sleep(0.01)
+
+    async def land(self) -> None:
+        """Commit the rows of what is new, then report all of it."""
+        new = self._gateway.records[self._landed :]
+        if not new:
+            return
+        self._landed += len(new)
+        candles: list[pa.RecordBatch] = []
+        found = [row for record in new for row in decode_record(_raw(record), candles.append)]
+        snapshot_id = await asyncio.to_thread(self._write, candles)
+        pages = [_page(row["control"]) for row in found if row["kind"] == PAGE_KIND]
+        finals = [_final(row["control"]) for row in found if row["kind"] == FINAL_KIND]
+        assert len(pages) + len(finals) == len(found), f"refused: {found}"
+        await self._suite.pipeline.stub.ReportJobs(to_request(snapshot_id, pages, finals))
+
+    def _write(self, candles: list[pa.RecordBatch]) -> int | None:
+        table = self._suite.pipeline.catalog.load_table(OHLC_TABLE)
+        if candles:
+            rows = pa.Table.from_batches(candles)
+            keys = list(zip(*(rows.column(name).to_pylist() for name in KEY), strict=True))
+            assert len({*keys, *self._keys}) == len(keys) + len(self._keys), "a candle is there twice"
+            self._keys |= set(keys)
+            self.tickers |= {ticker for ticker, *_ in keys}
+            table.append(rows.select(table.schema().column_names).cast(table.schema().as_arrow()))
+        snapshot = self._suite.pipeline.catalog.load_table(OHLC_TABLE).current_snapshot()
+        return snapshot.snapshot_id if snapshot else None
+
+
+def _raw(record: Record) -> dict[str, Any]:
+    return {"headers": list(record.control.headers().items()), "payload": record.value.SerializeToString()}
+
+
+def _page(control: dict[str, Any]) -> PageReport:
+    ends = control["empty"]
+    empty = tuple(TimeRange(*pair) for pair in zip(ends[::2], ends[1::2], strict=True))
+    span = TimeRange(control["start_ns"], control["end_ns"])
+    return PageReport(
+        control["job_id"], control["ticker"], control["period_seconds"], span, control["rows"], empty, None
+    )  # fmt: skip
+
+
+def _final(control: dict[str, Any]) -> FinalReport:
+    return FinalReport(control["job_id"], control["status"], control["error_message"], control["total_records"])
+
+
+@asynccontextmanager
+async def whole(
+    folder: Path, *, sim: dict[str, Any], relay: dict[str, Any] | None = None, venue: dict[str, Any] | None = None,
+    url: str = "", **ingestor: Any,
+) -> AsyncIterator[Whole]:  # fmt: skip
+    """The chain while the block runs.
+
+    Args:
+        sim: Settings of the simulated exchange.
+        relay: Settings of the relay.
+        venue: More about the venue in the exchanges file.
+        url: Of another exchange that is asked instead.
+        ingestor: Settings of the ingestor.
+    """
+    gateway = FakeGateway()
+    async with (
+        running_sim(**sim) as exchange,
+        grpc_peer(lambda s: pixy_rpc.add_KafkaPixyServicer_to_server(gateway, s)) as gateway_at,
+        suite(folder, lease_seconds=3600, **relay or {}) as made,
+        AsyncClient(made.running.address) as client,
+        asyncio.TaskGroup() as group,
+    ):
+        settings = {
+            **FAST, "broker": made.running.broker_address, "gateway": gateway_at, "relay": made.running.address,
+            "exchanges": exchanges_file(folder, url or exchange.url, slots=4, **venue or {}),
+            "budget_dir": folder / "budgets", "page_candles": 100, **ingestor,
+        }  # fmt: skip
+        stop, landing = asyncio.Event(), Landing(made, gateway)
+        working = group.create_task(work(IngestorSettings(**settings), stop))
+        spark = group.create_task(landing.run())
+        try:
+            yield Whole(made, gateway, exchange, client, landing.tickers)
+        finally:
+            stop.set()
+            with suppress(asyncio.CancelledError):
+                await working
+            spark.cancel()
