@@ -91,6 +91,9 @@ class Evidence:
         self._page: TimeRange | None = None
         self._tries = 0
         self._far_ns = span.end_ns
+        self._goal: tuple[int, ...] = ()
+        self.futile = 0
+        """Questions since one last brought anything nearer."""
 
     # ---- answers
 
@@ -107,6 +110,7 @@ class Evidence:
             series = self._of(candles)
             odd = series.take(answer, candles, final=self._final)
             series = self._join(series)
+        self._drop_denied()
         lead = self._lead(chunk or window)
         if chunk and series in (None, lead):
             self._own.add(chunk)
@@ -136,13 +140,16 @@ class Evidence:
             self._page, self._tries = page, 0
         for chunk in self._chunks(page):
             if not self._is_asked(chunk):
+                self._count(chunk.start_ns, 0)
                 return self._ask_chunk(chunk)
         lead = self._lead(page)
         if lead and not self._is_trusted(lead):
+            self._count(page.start_ns, 1)
             return self._confirm(page, lead)
         unproven = self.unproven(page)
         if not unproven:
             return None
+        self._count(unproven[0].start_ns, 2)
         stray = self._stray(unproven, lead)
         if stray:
             return self._confirm(page, stray)
@@ -152,6 +159,10 @@ class Evidence:
         again = sum(a.window.contains(unproven[0]) for a in self._answers(page)) >= 2
         bare = not self._known_in(page)
         return Ask(self._shifted(unproven[0].start_ns, page), spaced=again or bare, shifted=True)
+
+    def _count(self, *goal: int) -> None:
+        self.futile = self.futile + 1 if goal == self._goal else 1
+        self._goal = goal
 
     def unproven(self, page: TimeRange) -> list[TimeRange]:
         """Parts of the page without a candle that is agreed on and without proof that there is none."""
@@ -227,7 +238,20 @@ class Evidence:
         rivals = [s for s in self._series if s is not lead and s.shares(lead)]
         if any(s.published for s in rivals):
             return False
-        return lead.votes - max((s.votes for s in rivals), default=0) >= self._rates.lead()
+        return lead.votes - max([*(s.votes for s in rivals), self._denials(lead)]) >= self._rates.lead()
+
+    def _denials(self, series: Series) -> int:
+        """Answers, without a candle or of a series apart, that speak against what only this series has."""
+        apart = [a for other in self._series if self._is_apart(series, other) for a in other.answers]
+        return sum(series.is_denied(a) for a in (*self._silent, *apart))
+
+    def _drop_denied(self) -> None:
+        """Forget series that more answers deny than tell."""
+        least = max(self._rates.lead(), self._rates.agreeing())
+        for series in list(self._series):
+            if not series.published and self._denials(series) - series.votes >= least:
+                self._series.remove(series)
+                self._rates.foreign.note(untrue=len(series.answers))
 
     def _confirm(self, page: TimeRange, lead: Series) -> Ask:
         """A question whose answer tells again whose candles these are: one that is needed anyway, if there is any."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -23,7 +24,6 @@ from services.common.page import Candle
 from services.ingestor.budget import Rate, open_budget
 from services.ingestor.config import IngestorSettings
 from services.ingestor.dialects.answers import check_rows
-from services.ingestor.dialects.markets import without_shadows
 from services.ingestor.dialects.table import at, dialect_of
 from services.ingestor.dialects.trades import PAGE_TRADES, Ask, Walk, read_trades
 from services.ingestor.failures import (
@@ -35,8 +35,9 @@ from services.ingestor.failures import (
     kind_of,
 )
 from services.ingestor.gate import Gate
+from services.ingestor.listing import keep_main_markets, refusal
 from services.ingestor.metrics import IngestorMetrics
-from services.ingestor.paging import call_limits
+from services.ingestor.paging import CallLimits, call_limits
 from services.ingestor.rates import Rates
 from services.ingestor.validation import MS_NS, BadAnswer, read_candles
 
@@ -142,9 +143,15 @@ class Venue:
                 self._markets_of, self._markets_loaded_ns = client, self.clock.monotonic_ns()
         if client is not self._markets_of:
             client.set_markets_from_exchange(self._markets_of)
-        if symbol not in client.markets:
-            raise ExchangeFailure(f"symbol {symbol!r} is unknown to {self.name}")
+        if reason := refusal(self.name, symbol, client):
+            raise ExchangeFailure(reason)
         return timeframe
+
+    def limits_of(self, symbol: str) -> CallLimits:
+        """What one call for a symbol that was checked returns."""
+        market = self._markets_of.markets[symbol]
+        narrow = market.get("inverse") or market.get("option")  # Binance's return the newest of a wide window
+        return replace(self.limits, wide=False) if narrow else self.limits
 
     async def markets(self) -> tuple[Mapping[str, Any], int]:
         """Fetch all markets anew, for jobs too: ccxt's market by symbol, and when, in wall nanoseconds.
@@ -191,10 +198,7 @@ class Session:
         async def load() -> None:
             if not await self.client.load_markets(True):
                 raise BadAnswer("the list of markets is empty", kind="no_markets")
-            listed = (market for same in self.client.markets_by_id.values() for market in same)
-            kept = without_shadows(listed, self._venue.dialect.shadow)
-            if kept is not None:
-                self.client.set_markets(kept, self.client.currencies)
+            keep_main_markets(self.client)
 
         await self._ask("its markets", load)
 

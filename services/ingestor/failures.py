@@ -13,6 +13,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import aiohttp
@@ -125,7 +127,8 @@ def announced_pause(
 ) -> float | None:
     """Seconds for which an HTTP answer asks to be left alone; None if it does not.
 
-    The end of a ban in its text, else its Retry-After header, else ``default`` if it says "too many requests".
+    The end of a ban in its text, else its Retry-After header (seconds or a date), else ``default`` if it says "too many
+    requests".
     """
     throttled = _THROTTLED_UNTIL.search(body)
     if throttled:  # Kraken says so with status 200
@@ -138,6 +141,10 @@ def announced_pause(
     value = next((v for k, v in headers.items() if k.lower() == "retry-after"), "")
     if value.isdecimal():
         return float(value)
+    with suppress(ValueError):
+        seconds = parsedate_to_datetime(value).timestamp() - wall_ns / SECOND_NS
+        if seconds > 0:
+            return seconds
     return default if status in _TOO_MANY else None
 
 

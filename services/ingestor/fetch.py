@@ -65,6 +65,7 @@ class Fetcher:
         self._venue = venue
         self._session = session
         self._timeframe = ""
+        self._limits = venue.limits
         self._missing: list[Missing] = []
         self._found = 0
 
@@ -73,6 +74,7 @@ class Fetcher:
         span = self._job.span
         try:
             self._timeframe = await self._venue.check(self._session, self._job.ticker.symbol, self._job.period_seconds)
+            self._limits = self._venue.limits_of(self._job.ticker.symbol)
             closed_end_ns = await self._closed_end_ns()
         except ExchangeFailure as error:
             return [Missing(span, str(error))]
@@ -80,7 +82,7 @@ class Fetcher:
         evidence = Evidence(
             closed,
             self._job.period_seconds,
-            self._venue.limits,
+            self._limits,
             self._venue.rates,
             closed_end_ns=closed_end_ns,
             hole_answers=self._venue.settings.hole_answers,
@@ -105,7 +107,7 @@ class Fetcher:
         return floor_to_grid(max(0, now_ns), job.period_seconds)
 
     async def _fetch(self, span: TimeRange, evidence: Evidence, put: Put) -> None:
-        periods = page_periods(self._venue.settings.page_candles, self._venue.limits)
+        periods = page_periods(self._venue.settings.page_candles, self._limits)
         todo = plan_pages(span, self._job.period_seconds, periods)
         impossible = 0
         while todo and not self._enough():
@@ -140,11 +142,11 @@ class Fetcher:
             _Unproven: The answers do not come to agree.
         """
         settings, name = self._venue.settings, self._venue.name
-        chunks = count_periods(page, self._job.period_seconds) // self._venue.limits.candles + 1
+        chunks = count_periods(page, self._job.period_seconds) // self._limits.candles + 1
         asks, reason = 0, f"{name}'s answers do not agree on which candles exist"
         while ask := evidence.next_ask(page):
             asks += 1
-            if asks > settings.evidence_asks + chunks or not ask.window:
+            if max(evidence.futile, asks // chunks) > settings.evidence_asks or not ask.window:
                 raise _Unproven(evidence.unproven(page) or [page], reason)
             try:
                 candles, fetched_ns = await self._ask(ask)

@@ -14,10 +14,9 @@ from typing import Any
 
 from services.common.errors import InvalidRequest
 from services.common.market import Ticker
+from services.ingestor.dialects.table import TABLE
 
 CcxtMarket = Mapping[str, Any]
-DARK_POOLS: Mapping[str, str] = {"kraken": ".d"}
-"""By ccxt id, how the ids of dark-pool markets end."""
 _CODE = re.compile(r"[^/:-]+")
 _CLOSE_MATCHES = 3
 
@@ -67,8 +66,8 @@ def keep_main_markets(client: Any) -> None:
 
 def main_markets(ccxt_id: str, markets: Sequence[CcxtMarket]) -> list[CcxtMarket]:
     """The markets that may be asked, in the order given; see `keep_main_markets`."""
-    ending = DARK_POOLS.get(ccxt_id)
-    lit = [market for market in markets if ending is None or not str(market["id"]).endswith(ending)]
+    ending = TABLE[ccxt_id].shadow if ccxt_id in TABLE else ""
+    lit = [market for market in markets if not ending or not str(market["id"]).endswith(ending)]
     traded = {market["symbol"] for market in lit if market.get("active") is not False}
     return [market for market in lit if market.get("active") is not False or market["symbol"] not in traded]
 

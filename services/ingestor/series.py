@@ -71,6 +71,11 @@ class Series:
         self.votes += 1
         return next(iter(late + [c for c in odd if self.known[c.open_ns] != c]), None)
 
+    def is_denied(self, answer: Answer) -> bool:
+        """Whether an answer speaks of a time at which this series has a candle, and has none."""
+        window = answer.window
+        return any(window.start_ns <= t < window.end_ns and t not in answer.opens for t in self.known)
+
     def told(self, open_ns: int) -> int:
         """Answers with a candle of that time."""
         return sum(open_ns in a.opens for a in self.answers)

@@ -39,7 +39,7 @@ class Dialect:
         running: Index and value of a raw row's mark that its candle still runs.
         codes_at: Where an answer may hold an error code; every answer has one if ``always_coded``.
         remedies: Error codes that heal though ccxt's class of them does not say so, or not how.
-        shadow: What the ids of markets end in that share their symbol with a proper one.
+        shadow: How the ids of dark-pool markets end, which share their symbol with a proper one; empty for none.
     """
 
     ccxt: str

@@ -105,7 +105,7 @@ async def test_candle_edited_after_it_closed_is_fetched_as_it_is_now_and_as_the_
     span = minutes(0, 10)
     async with world_of(slots=1) as world:
         assert (await run_job(world, dispatch("j1", span))).success
-        await sim.faults({"kind": "edited"})
+        await sim.faults({"kind": "edited", "span": [minutes(5, 1).start_ns, minutes(5, 1).end_ns]})
         assert (await run_job(world, dispatch("j2", span))).success
         (before,), (after,) = world.gateway.pages("j1"), world.gateway.pages("j2")
         old, new = rows([before]), rows([after])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -179,6 +180,19 @@ async def test_unknown_symbol_is_looked_for_again_only_when_the_list_is_old(sim:
         assert b.count("calls") == 2
 
 
+async def test_unknown_symbol_is_told_what_may_be_meant(sim: Sim) -> None:
+    told = {
+        "BTC/USDTT": "close to it: 'BTC/USDT'",
+        "XBT/USDT": "renamed, it is 'BTC/USDT'",
+        "LUNA/USDC": "'LUNA/USDT' (no longer traded)",
+        "BTCUSDT": "the exchange's own name of 'BTC/USDT'",
+    }
+    async with bench(sim.url) as (b, session):
+        for symbol, text in told.items():
+            with pytest.raises(ExchangeFailure, match=re.escape(text)):
+                await b.venue.check(session, symbol, 60)
+
+
 async def test_period_the_exchange_does_not_have_is_refused(sim: Sim) -> None:
     async with bench(sim.url) as (b, session):
         session.client.timeframes = {"1m": "1m", "1h": "1h"}
@@ -225,6 +239,9 @@ async def test_time_is_the_earlier_of_the_exchanges_and_ours(sim: Sim) -> None:
         (418, {"Retry-After": "9"}, "IP banned until 1700000010500.", 10.5),
         (418, {"Retry-After": "9"}, "IP banned until 1600000000000.", 0),
         (429, {"Retry-After": "Fri, 31 Dec 1999 23:59:59 GMT"}, "", 5),
+        (429, {"Retry-After": "Tue, 14 Nov 2023 22:14:20 GMT"}, "", 60),
+        (503, {"Retry-After": "Tue, 14 Nov 2023 22:14:20 GMT"}, "", 60),
+        (503, {"Retry-After": "soon"}, "", None),
         (429, {}, "", 5),
         (400, {"Retry-After": "9"}, "", None),
         (200, {"Retry-After": "9"}, "", None),

@@ -40,6 +40,9 @@ class Exchange:
     async def check(self, session: object, symbol: str, period_seconds: int) -> str:
         return "1m"
 
+    def limits_of(self, symbol: str) -> CallLimits:
+        return self.limits
+
     async def sleep(self, seconds: float) -> None:
         self.clock_ns += round(seconds * SECOND_NS)
 

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from services.ingestor.dialects.answers import check_rows
-from services.ingestor.dialects.markets import without_shadows
 from services.ingestor.dialects.table import dialect_of
 from services.ingestor.validation import BadAnswer
 
@@ -74,12 +73,3 @@ def test_of_an_exchange_nobody_wrote_about_only_lists_can_be_counted() -> None:
     assert check_rows(gate, [1], [1], "ID") == [1]
     with pytest.raises(BadAnswer):
         check_rows(gate, [1, 2], [1], "ID")
-
-
-def test_dark_pool_does_not_stand_for_its_market() -> None:
-    lit, dark = {"id": "XXBTZUSD", "symbol": "BTC/USD"}, {"id": "XXBTZUSD.d", "symbol": "BTC/USD"}
-    lone = {"id": "ABCUSD.d", "symbol": "ABC/USD"}
-    assert without_shadows([lit, dark, lone], ".d") == [lit, lone]
-    assert without_shadows([dark, lit], ".d") == [lit]
-    assert without_shadows([lit, lone], ".d") is None
-    assert without_shadows([lit, dark], "") is None

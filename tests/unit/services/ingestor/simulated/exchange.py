@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import replace
 
 from prometheus_client import CollectorRegistry
 
@@ -18,6 +17,8 @@ from services.common.page import Candle
 from services.ingestor.config import IngestorSettings
 from services.ingestor.failures import ExchangeFailure, ImpossibleCandle
 from services.ingestor.metrics import IngestorMetrics
+from services.ingestor.paging import CallLimits
+from services.ingestor.rates import Rates
 from tests.unit.services.ingestor.conftest import FAST
 from tests.unit.services.ingestor.simulated.world import SYMBOL, World
 
@@ -67,6 +68,7 @@ class Exchange:
         self.limits = world.call
         self.settings = _SETTINGS.model_copy(update={"page_candles": world.page, "closing_lag_seconds": 0.0})
         self.metrics = _METRICS
+        self.rates = Rates()
         self.calls = self.lies = self.failed = 0
         self.log: list[str] = []
         self.on_call: Callable[[], None] = lambda: None
@@ -79,6 +81,9 @@ class Exchange:
         self._opens = {symbol: [c.open_ns for c in rows] for symbol, rows in self._rows.items()}
 
     # ---- what a venue has
+
+    def limits_of(self, symbol: str) -> CallLimits:
+        return self.limits
 
     async def check(self, session: object, symbol: str, period_seconds: int) -> str:
         assert (symbol, period_seconds) == (SYMBOL, self.world.period_seconds)
@@ -124,7 +129,7 @@ class Exchange:
         rows = self._rows[whose][first : min(end, first + self.limits.candles)]
         if rows and rows[-1].open_ns >= self.world.closed_end_ns:  # such a candle still runs, so it changes
             rows = [
-                c if c.open_ns < self.world.closed_end_ns else replace(c, volume=c.volume + self.calls) for c in rows
+                c if c.open_ns < self.world.closed_end_ns else c._replace(volume=c.volume + self.calls) for c in rows
             ]
         return rows
 

@@ -14,6 +14,7 @@ from services.common.market import TimeRange, merge, next_open, open_times, spli
 from services.common.page import Candle
 from services.ingestor.fetch import Fetcher, Missing, Page
 from services.ingestor.intake import Job
+from services.ingestor.paging import page_periods
 from tests.unit.services.ingestor.simulated.exchange import FAILURE, Exchange, Killed
 from tests.unit.services.ingestor.simulated.world import World
 
@@ -67,9 +68,10 @@ def most_calls(world: World) -> int:
 
     A candle that can't be has the page in hand begun anew, twice over, since it is also split there.
     """
-    begun = len(split_by_periods(world.span, world.period_seconds, world.page)) + 2 * len(world.impossible)
-    chunks = -(-min(world.page, world.periods) // world.call.candles)
-    return begun * (chunks + Exchange(world).settings.evidence_asks)
+    page = page_periods(world.page, world.call)
+    begun = len(split_by_periods(world.span, world.period_seconds, page)) + 2 * len(world.impossible)
+    chunks = min(page, world.periods) // world.call.candles + 1
+    return begun * chunks * (Exchange(world).settings.evidence_asks + 1)
 
 
 # ---- judgement
