@@ -33,5 +33,5 @@ def sum_up(source: Source, start_s: int, end_s: int, *, now_ns: int) -> Summary:
         return Summary()
     volume = float(minutes.volume.sum())
     mean = float(np.average(minutes.close, weights=minutes.volume)) if volume else float(minutes.close[-1])
-    edges = (minutes.open[0], minutes.high.max(), minutes.low.min(), minutes.close[-1])
-    return Summary(*map(float, edges), volume, mean)
+    high, low = float(minutes.high.max()), float(minutes.low.min())
+    return Summary(float(minutes.open[0]), high, low, float(minutes.close[-1]), volume, mean)

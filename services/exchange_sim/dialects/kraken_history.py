@@ -57,9 +57,14 @@ def ohlc(query: Query, venue: Venue, now_ns: int) -> Answer:
         return _candles(source, period, CandleQuery(None, (asked_ns - 1) // _MS, size), now_ns)
 
     history = History(
-        *(rows, _OHLC, (asked_ns, now_ns)),
-        *(_wrap(pair, finished[-1][0] if finished else asked), _wrap(pair, asked)([])),
-        *(earlier, half, running_s),
+        rows,
+        _OHLC,
+        (asked_ns, now_ns),
+        wrap=_wrap(pair, finished[-1][0] if finished else asked),
+        nothing=_wrap(pair, asked)([]),
+        earlier=earlier,
+        half=half,
+        running=running_s,
     )
     return _answer(history)
 

@@ -61,8 +61,8 @@ def find(name: str, venue: Venue) -> Pair | None:
 
 def _pair(source: Source, *, dark: str) -> Pair:
     coins = source.instrument.base, source.instrument.quote
-    base, quote = map(altname, coins)
+    (base, quote), (base_asset, quote_asset) = map(altname, coins), map(asset, coins)
     short = base + quote
     old = base in _LETTERED and quote in _LETTERED and short not in _NEVER_LETTERED
-    key = "".join(map(asset, coins)) if old else short
-    return Pair(key + dark, short + dark, None if dark else f"{base}/{quote}", *map(asset, coins), source)
+    key = base_asset + quote_asset if old else short
+    return Pair(key + dark, short + dark, None if dark else f"{base}/{quote}", base_asset, quote_asset, source)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 
 import numpy as np
@@ -143,6 +144,20 @@ def test_values_for_ever() -> None:
     """The market must not change between releases: recorded expectations elsewhere depend on it."""
     [row] = zip(*fetch(BTC, PERIODS["1m"], 1_577_836_800, limit=1).columns(), strict=True)
     assert row == (1577836800, 17615.94, 17626.57, 17615.9, 17624.42, 6.99264)
+
+
+def test_all_markets_for_ever() -> None:
+    """One number for the candles of all periods and the trades of the markets that were always there."""
+    digest = hashlib.sha256()
+    for instrument in INSTRUMENTS[:22]:
+        market = MARKETS[instrument.id]
+        for period in PERIODS.values():
+            for column in fetch(market, period, 1_640_995_200, limit=30).columns():
+                digest.update(column.tobytes())
+        trades = market.trades(market.first_trade_at(1_640_995_212_345, now_ns=NOW_NS), 100, now_ns=NOW_NS)
+        for column in (trades.id, trades.time_ms, trades.price, trades.amount, trades.buyer_is_maker):
+            digest.update(column.tobytes())
+    assert digest.hexdigest() == "6f5254f650d84a1cbf3481bf2e9912bc4ae402ece763c02f551ebbe1b43936cd"
 
 
 @given(markets, moments, st.integers(1, 30))
