@@ -21,7 +21,7 @@ from pathlib import Path
 from bench.parts.completeness import asks, cells, ours, peers, tables
 from bench.parts.completeness.cells import Cell
 from bench.parts.completeness.compare import HANG, Outcome, Row, Values, judge
-from bench.parts.completeness.exchange import SimulatedExchange
+from bench.parts.completeness.exchange import PAGE, SimulatedExchange
 from bench.parts.completeness.tables import Result
 from bench.parts.report import heading
 from services.common.market import TimeRange
@@ -101,7 +101,7 @@ def documents(
 def about(candles: int, skipped: Sequence[cells.Fault]) -> str:
     """How to read the tables."""
     text = (
-        f"One-minute candles of synthetic markets, {candles:,} a cell, {peers.PAGE:,} a call; faults strike calls for "
+        f"One-minute candles of synthetic markets, {candles:,} a cell, {PAGE:,} a call; faults strike calls for "
         f"candles at random, Retry-After is {cells.RETRY_AFTER_SECONDS} s. A candle is lost when no row has its open "
         "time, doubled when a second has, wrong when its values are not the exchange's or it does not exist, null when "
         "a value is absent. In brackets what ccxt's caller is told; without brackets nothing. Rows of ccxt's outside "
