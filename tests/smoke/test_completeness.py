@@ -28,6 +28,6 @@ def test_lies_and_kills_lose_double_and_invent_nothing(lying_suite: Suite) -> No
     rows = table.rename_columns(["open_time", *table.column_names[1:]])
     rows = rows.set_column(0, "open_time", pc.multiply(rows["open_time"], 1_000))
     # in another period than the other tests ask for; a day before its listing and one behind its end
-    thin = Thin("HOLE/USDT", "3m", minutes(-1_440, 2_160 + 2 * 1_440), completeness_kills.added_up(rows, 3))
+    thin = Thin("HOLE/USDT", "3m", minutes(-1_440, 2_160 + 2 * 1_440), completeness_kills.added_up(rows, "3m"))
     seen = completeness_kills.run(lying_suite, thin, kills=3, candles=3_000, symbols=("TRX/USDT",))
     assert seen.empty > 960 and sum(seen.faults.values()) > 0, seen

@@ -11,7 +11,7 @@ import random
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, get_args
@@ -21,7 +21,9 @@ import pyarrow.compute as pc
 
 from dexorder.records import State, Status
 from services.common.market import PERIOD_SECONDS, TimeRange, count_periods, next_open
+from services.exchange_sim.candles import Candles, aggregate
 from services.exchange_sim.faults import SILENCES, STATUSES, Kind
+from services.exchange_sim.periods import PERIODS
 from services.gen.dexorder.ingest.v1 import ingest_pb2
 from tests.smoke.harness import VALUES, Suite, assert_equal, minutes, wait_for
 from tests.soak.backfills import Backfills, submit
@@ -126,18 +128,12 @@ def run(suite: Suite, thin: Thin, *, kills: int, candles: int, symbols: tuple[st
     )
 
 
-def added_up(rows: pa.Table, minutes_each: int) -> pa.Table:
-    """Minutes, in time order, as longer candles; one without any minute is absent."""
-    candles: dict[int, list[float]] = {}
-    for row in rows.to_pylist():
-        start_us = row["open_time"] - row["open_time"] % (minutes_each * 60_000_000)
-        minute = [row[name] for name in VALUES]
-        if start_us not in candles:
-            candles[start_us] = minute
-            continue
-        opened, high, low, _, volume = candles[start_us]
-        candles[start_us] = [opened, max(high, minute[1]), min(low, minute[2]), minute[3], volume + minute[4]]
-    return _table(candles.items())
+def added_up(rows: pa.Table, period: str) -> pa.Table:
+    """Minutes, in time order, as longer candles, as the exchange adds them up; one without any minute is absent."""
+    fine = Candles(rows["open_time"].to_numpy() // 1_000_000, *(rows[name].to_numpy() for name in VALUES))
+    coarse = aggregate(fine, PERIODS[period])
+    times = pa.array(coarse.open_s * 1_000_000, pa.int64())
+    return pa.table({"open_time": times, **{name: pa.array(getattr(coarse, name), pa.float64()) for name in VALUES}})
 
 
 def thin_minutes(start_minute: int, count: int, *, seed: int) -> pa.Table:
@@ -153,7 +149,9 @@ def thin_minutes(start_minute: int, count: int, *, seed: int) -> pa.Table:
             open_us = minutes(start_minute + number, 0).start_ns // 1_000
             candles[open_us] = [opened, high, low, close, round(dice.random() * 10, 4)]
         number += 1
-    return _table(candles.items())
+    columns = zip(*candles.values(), strict=True)
+    values = {name: pa.array(column, pa.float64()) for name, column in zip(VALUES, columns, strict=True)}
+    return pa.table({"open_time": pa.array(candles, pa.int64()), **values})
 
 
 def _historical(request_id: str, thin: Thin, part: TimeRange) -> ingest_pb2.SubmitHistoricalRequest:
@@ -199,12 +197,3 @@ def _stats(suite: Suite) -> dict[str, Any]:
     with urllib.request.urlopen(f"http://{suite.address('sim')}/sim/stats", timeout=30) as answer:
         found: dict[str, Any] = json.loads(answer.read())
         return found
-
-
-def _table(candles: Iterable[tuple[int, Sequence[float]]]) -> pa.Table:
-    """Open times in microseconds and values, as `harness.oracle` gives them."""
-    times, values = zip(*candles, strict=True)
-    columns = dict(zip(VALUES, zip(*values, strict=True), strict=True))
-    return pa.table(
-        {"open_time": pa.array(times, pa.int64()), **{k: pa.array(v, pa.float64()) for k, v in columns.items()}}
-    )
