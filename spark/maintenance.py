@@ -38,7 +38,7 @@ class Policy:
 
     ledger_lines: int = 500
     ledger_grace_ns: int = _HOUR_NS // 6
-    step_lines: int = 100_000
+    step_lines: int = 50_000
     """About the most lines of the ledger that are compared at once."""
 
     def eager(self) -> Policy:

@@ -92,14 +92,16 @@ def _pick(lines: pa.Table, most: int) -> pa.Table:
     tickers = tickers.sort_by([("single_sum", "descending"), ("ticker", "ascending")])
     count = tickers.column("count_all")
     ahead = pc.subtract(pc.cumulative_sum(count), count)
-    return lines.filter(pc.is_in(lines.column("ticker"), tickers.filter(pc.less(ahead, most)).column("ticker")))
+    return lines.filter(
+        pc.is_in(lines.column("ticker"), tickers.filter(pc.less(ahead, pa.scalar(most))).column("ticker"))
+    )
 
 
 def _lines(found: pa.Table) -> Iterator[tuple[int, Line]]:
     """Row and line; a row that is no line is passed over, and so stays as it is."""
-    for number, row in zip(found.column("row").to_pylist(), _rows(found, _LINE), strict=True):
+    for number, row in zip(found.column("row").to_numpy(), _rows(found, _LINE), strict=True):
         with suppress(InvalidRequest):
-            yield number, Line(
+            yield int(number), Line(
                 row["ticker"], row["period_seconds"], _span(row), row["fetched_at"] * 1_000,
                 row["committed_at"] * 1_000, row["rows"], tuple(_span(part) for part in row["empty"]), row["evidence"],
             )  # fmt: skip

@@ -10,6 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import ValidationException
 from pyiceberg.types import StringType
 
 from services.common.catalog import COVERAGE_TABLE, CatalogSettings
@@ -20,7 +21,7 @@ from spark import merging, procedures
 from spark.caretaker import CareFailed, Caretaker
 from spark.config import MaintenanceSettings
 from spark.ledger import GoodPage, append_coverage
-from spark.lines import Line, Retraction
+from spark.lines import Line, Retraction, merge_lines
 from spark.maintenance import MergeLines, Part, TableState
 from spark.merging import RETRACTIONS_TABLE, Merged, merge_ledger
 from spark.metrics import MaintenanceMetrics
@@ -171,12 +172,12 @@ def test_a_row_of_a_writer_that_should_not_be_there_is_not_lost(
     append_coverage(tables, pages(6), now_ns=NOW_NS - SECOND_NS)
 
     def meanwhile(*given: Any) -> list[Line]:
+        """Between the look and the commit."""
         append_coverage(tables, [page(60, 10)], now_ns=NOW_NS - SECOND_NS)
         return merge_lines(*given)
 
-    merge_lines = merging.merge_lines
     monkeypatch.setattr(merging, "merge_lines", meanwhile)
-    with pytest.raises(Exception):  # noqa: B017
+    with pytest.raises(ValidationException):
         merge_ledger(tables, STEP)
     assert relay_sees(tables)[0] == [span(0, 70)]
 

@@ -90,12 +90,12 @@ def test_many_manifests_are_merged() -> None:
 
 @pytest.mark.parametrize(
     ("rows", "merged", "least", "repeats"),
-    [(499, 0, 500, 0), (500, 0, 500, 1), (900, 401, 500, 0), (901, 401, 500, 1), (250_000, 0, 500, 3), (9, 0, 0, 0)],
+    [(499, 0, 500, 0), (500, 0, 500, 1), (900, 401, 500, 0), (901, 401, 500, 1), (120_000, 0, 500, 3), (9, 0, 0, 0)],
 )
 def test_lines_are_merged_once_enough_have_come_since(rows: int, merged: int, least: int, repeats: int) -> None:
     policy = replace(POLICY, ledger_lines=least, ledger_grace_ns=HOUR)
     table = replace(state(replace(part(small=1), rows=rows), name=COVERAGE_TABLE), merged_rows=merged)
-    due = [MergeLines(NOW - HOUR, least, 100_000, repeats)] if repeats else []
+    due = [MergeLines(NOW - HOUR, least, 50_000, repeats)] if repeats else []
     assert steps(table, policy) == due
     assert steps(replace(table, name=OHLC_TABLE), policy) == []
     assert bool(steps(table, policy.eager())) == (least > 0), "one who asks has them merged unless it is turned off"
