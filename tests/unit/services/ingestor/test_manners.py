@@ -106,10 +106,9 @@ async def test_two_venues_of_one_exchange_have_one_budget(tmp_path: Path) -> Non
         path = venues_file(tmp_path, sim.url, "SIM", "TWIN", **rate)
         async with running_neighbours(tmp_path, path) as there:
             stop = asyncio.Event()
-            settings = {**there.settings, "page_candles": 20}
-            task = asyncio.create_task(work(IngestorSettings(**settings), stop))
+            task = asyncio.create_task(work(IngestorSettings(**there.settings), stop))
             try:
-                span = minutes(0, PAGES * 20)
+                span = minutes(0, PAGES * 996)  # less the candles a page reaches back to
                 for identity, offer in await there.broker.offers(2):
                     (venue,) = offer.exchanges
                     await there.broker.send(identity, dispatch(venue, span, ticker=f"BTC/USDT.{venue}"))
