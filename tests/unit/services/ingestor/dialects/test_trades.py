@@ -38,7 +38,7 @@ def tape(*times_ms: int, ids: bool = True) -> Rows:
 
 
 def time_ns(raw: list[Any]) -> int:
-    return round(raw[2] * 1000) * MS_NS
+    return round(float(raw[2]) * 1000) * MS_NS
 
 
 @dataclass
@@ -126,6 +126,11 @@ def test_beginning_without_an_earlier_trade_takes_several_answers_that_agree() -
 
     assert walked(Heard(rows)) == (oracle(rows), NEEDED)
     assert asks == [60, 960, 15_360], "each from elsewhere, so that one fault does not repeat"
+
+
+def test_first_trade_an_answer_held_is_never_forgotten() -> None:
+    with pytest.raises(BadAnswer, match="begins after a trade that another held"):
+        walked(Tape(tape(5_000, 6_000, 700_000)), spoil=lambda turn: (lambda r: r[1:]) if turn else None)
 
 
 def test_window_without_trades_has_no_candles() -> None:
