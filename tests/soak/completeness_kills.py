@@ -55,9 +55,9 @@ class Thin:
 
     def within(self, span: TimeRange) -> pa.Table:
         """The rows of a range."""
-        times = self.rows["open_time"]
         start_us, end_us = span.start_ns // 1_000, span.end_ns // 1_000
-        return self.rows.filter(pc.and_(pc.greater_equal(times, start_us), pc.less(times, end_us)))
+        inside = (pc.field("open_time") >= start_us) & (pc.field("open_time") < end_us)
+        return self.rows.filter(inside)
 
 
 @dataclass(frozen=True)
