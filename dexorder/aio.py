@@ -239,7 +239,7 @@ class AsyncClient:
         request = pb.GetCoverageRequest(
             ticker=ticker, period_seconds=seconds, start_time=start_ns, end_time=end_ns, detail=detail
         )
-        known, pages = [], []
+        known, pages = list[coverage.Known](), list[coverage.Page]()
         async with aclosing(self._connection.answers(self._stub.GetCoverage, request)) as answers:
             async for answer in answers:
                 known += map(coverage.known_from, answer.ranges)

@@ -93,7 +93,8 @@ def on_grid(times: Times, period_seconds: int) -> NDArray[np.bool_]:
     """Which of the times open a candle."""
     if period_seconds == MONTH_SECONDS:
         return np.fromiter((is_on_grid(int(time), period_seconds) for time in times), np.bool_, len(times))
-    return (times - ceil_to_grid(0, period_seconds)) % (period_seconds * SECOND_NS) == 0
+    steps: Times = (times - ceil_to_grid(0, period_seconds)) % (period_seconds * SECOND_NS)
+    return np.equal(steps, 0)
 
 
 def runs(times: Times, period_seconds: int) -> list[TimeRange]:

@@ -1,4 +1,5 @@
 import json
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -14,7 +15,7 @@ HOUR_NS = 3_600_000_000_000
 ROWS, EMPTY = pb.COVERAGE_KIND_ROWS, pb.COVERAGE_KIND_EMPTY
 
 
-def hours(start: int, end: int) -> dict[str, int]:
+def hours(start: int, end: int) -> dict[str, Any]:
     return {"start_time": START + start * HOUR_NS, "end_time": START + end * HOUR_NS}
 
 

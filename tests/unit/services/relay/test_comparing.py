@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.common.market import PERIODS, TimeRange, floor_to_grid, merge, next_open, open_times, parse_time, subtract
-from services.relay.comparing import Finding, compare, on_grid, repairs, runs
+from services.relay.comparing import Finding, Times, compare, on_grid, repairs, runs
 from services.relay.ranges import RangeSet
 from tests.unit.services.relay.harness import MINUTE_NS
 
@@ -24,7 +24,7 @@ def span(start: int, end: int, period: int = 60) -> TimeRange:
     return TimeRange(next_open(first, period, start), next_open(first, period, end))
 
 
-def opens(*periods: int, period: int = 60) -> np.ndarray:  # type: ignore[type-arg]
+def opens(*periods: int, period: int = 60) -> Times:
     return np.array([span(each, each + 1, period).start_ns for each in periods], np.int64)
 
 
