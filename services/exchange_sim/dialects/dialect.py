@@ -39,7 +39,8 @@ class Layout:
 
     def time_ns(self, row: Row) -> int:
         """A row's time, nanoseconds since the epoch."""
-        return int(round(row[self.time] * self.unit_ns))
+        time_ns: float = row[self.time] * self.unit_ns
+        return round(time_ns)
 
 
 @dataclass(frozen=True, slots=True)
