@@ -39,8 +39,8 @@ class Layout:
 
     def time_ns(self, row: Row) -> int:
         """A row's time, nanoseconds since the epoch."""
-        time_ns: int = round(row[self.time] * self.unit_ns)
-        return time_ns
+        time_ns: float = row[self.time] * self.unit_ns
+        return round(time_ns)
 
 
 @dataclass(frozen=True, slots=True)
