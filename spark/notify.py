@@ -29,7 +29,7 @@ class Stopped(SuiteError):
 
 @dataclass(frozen=True)
 class PageReport:
-    """How one page fared; ``refused`` is the reason, None for a good page."""
+    """How one page fared; ``refused`` is the reason, None for a good page; ``fetched_ns`` 0 if that can't be told."""
 
     job_id: str
     ticker: str
@@ -38,6 +38,7 @@ class PageReport:
     rows: int
     empty: tuple[TimeRange, ...] = ()
     refused: str | None = None
+    fetched_ns: int = 0
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,7 @@ def to_request(
             pb.PageResult(
                 job_id=p.job_id, ticker=p.ticker, period_seconds=p.period_seconds, start_time=p.span.start_ns,
                 end_time=p.span.end_ns, rows=p.rows, refused=p.refused,
+                fetched_at=p.fetched_ns or None,
                 empty=[relay_service_pb2.TimeRange(start_time=r.start_ns, end_time=r.end_ns) for r in p.empty],
             )
             for p in pages

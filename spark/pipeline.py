@@ -158,7 +158,7 @@ def good_pages(rows: Iterable[Row]) -> list[ledger.GoodPage]:
 def page_reports(rows: Iterable[Row]) -> list[PageReport]:
     """Every page, good or refused, that says whose it is; a record without readable headers has no job to report to."""
     return [
-        PageReport(c.job_id, c.ticker, c.period_seconds, _span(c), c.rows or 0, _empty(c), c.reason)
+        PageReport(c.job_id, c.ticker, c.period_seconds, _span(c), c.rows or 0, _empty(c), c.reason, c.fetched_ns or 0)
         for c in (row.control for row in rows if row.kind in (PAGE_KIND, REFUSED_KIND))
         if c.job_id is not None
     ]

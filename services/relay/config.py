@@ -64,7 +64,7 @@ class RelaySettings(ServiceSettings):
     quota_unfinished_periods: int = Field(default=1_000_000_000, ge=0)
     """Most candle periods in the unfinished requests of one client."""
     quota_open_streams: int = Field(default=1_000, ge=0)
-    """Most streams one client may have open: progress, notifications, FetchOhlc."""
+    """Most streams one client may have open: progress, notifications, FetchOhlc, coverage, verification."""
 
     def limits(self) -> Limits:
         """What a caller may use whose entry says nothing else."""

@@ -13,7 +13,7 @@ from spark.notify import FinalReport, PageReport, RelayReporter, Stopped
 from tests.fakes.pages import TICKER, span
 
 PAGES = [
-    PageReport("job-1", TICKER, 60, span(0, 10), 7, (span(2, 3),)),
+    PageReport("job-1", TICKER, 60, span(0, 10), 7, (span(2, 3),), fetched_ns=5_000),
     PageReport("job-1", TICKER, 60, span(10, 10), 0, (), "no DataResponse"),
 ]
 FINALS = [FinalReport("job-1", ingest_pb2.DataResponse.ERROR, "gone", 7)]
@@ -59,7 +59,7 @@ def test_a_report_is_repeated_until_it_is_answered(relay: tuple[Relay, str]) -> 
         pages=[
             pb.PageResult(
                 job_id="job-1", ticker=TICKER, period_seconds=60, start_time=span(0, 10).start_ns,
-                end_time=span(0, 10).end_ns, rows=7,
+                end_time=span(0, 10).end_ns, rows=7, fetched_at=5_000,
                 empty=[relay_service_pb2.TimeRange(start_time=span(2, 3).start_ns, end_time=span(2, 3).end_ns)],
             ),
             pb.PageResult(

@@ -124,7 +124,8 @@ def _page(control: dict[str, Any]) -> PageReport:
     empty = tuple(TimeRange(*pair) for pair in zip(ends[::2], ends[1::2], strict=True))
     span = TimeRange(control["start_ns"], control["end_ns"])
     return PageReport(
-        control["job_id"], control["ticker"], control["period_seconds"], span, control["rows"], empty, None
+        control["job_id"], control["ticker"], control["period_seconds"], span, control["rows"], empty, None,
+        control["fetched_ns"],
     )  # fmt: skip
 
 
