@@ -151,7 +151,7 @@ def thin_minutes(start_minute: int, count: int, *, seed: int) -> pa.Table:
         number += 1
     columns = zip(*candles.values(), strict=True)
     values = {name: pa.array(column, pa.float64()) for name, column in zip(VALUES, columns, strict=True)}
-    return pa.table({"open_time": pa.array(candles, pa.int64()), **values})
+    return pa.table({"open_time": pa.array([*candles], pa.int64()), **values})
 
 
 def _historical(request_id: str, thin: Thin, part: TimeRange) -> ingest_pb2.SubmitHistoricalRequest:
