@@ -105,7 +105,8 @@ def about(candles: int, skipped: Sequence[cells.Fault]) -> str:
         f"candles at random, Retry-After is {cells.RETRY_AFTER_SECONDS} s. A candle is lost when no row has its open "
         "time, doubled when a second has, wrong when its values are not the exchange's or it does not exist, null when "
         "a value is absent. In brackets what ccxt's caller is told; without brackets nothing. Rows of ccxt's outside "
-        "the range are not counted. Three figures in a cell: loop / `paginate` / dexorder.\n\n"
+        "the range are not counted. Three figures in a cell: loop / `paginate` / dexorder. One ingestor serves "
+        "all cells, so what it has measured of the exchange's truth goes on from cell to cell.\n\n"
     )
     names = ", ".join(fault.name for fault in skipped)
     return text + asks.settings_text() + (f"\nNot offered by this simulated exchange: {names}.\n" if names else "")

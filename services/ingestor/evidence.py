@@ -150,6 +150,8 @@ class Evidence:
         if not unproven:
             return None
         self._count(unproven[0].start_ns, 2)
+        if not lead and (ask := self._ask_next(page)):
+            return ask  # candles behind the page tell more than silence about it
         stray = self._stray(unproven, lead)
         if stray:
             return self._confirm(page, stray)
@@ -176,8 +178,11 @@ class Evidence:
         missing = self._missing(page)
         if not missing and not disputed:
             return []
-        counting = whole(self._answers(page), sorted(lead.known if lead else ()))
-        return self._as_ranges(sorted([*disputed, *(t for t in missing if not self._is_absent(t, counting))]))
+        answers = self._answers(page)
+        counting = whole(answers, sorted(lead.known if lead else ()))
+        agreeing = self._rates.agreeing(true=len(counting), untrue=len(answers) - len(counting))
+        unproven = (t for t in missing if not self._is_absent(t, counting, agreeing))
+        return self._as_ranges(sorted([*disputed, *unproven]))
 
     def settle(self, page: TimeRange) -> Settled:
         """The page, once ``next_ask`` has nothing more to ask; forgets what no later page can need."""
@@ -238,7 +243,11 @@ class Evidence:
         rivals = [s for s in self._series if s is not lead and s.shares(lead)]
         if any(s.published for s in rivals):
             return False
-        return lead.votes - max([*(s.votes for s in rivals), self._denials(lead)]) >= self._rates.lead()
+        against = max((s.votes for s in rivals), default=0)
+        denials = self._denials(lead)
+        if lead.votes - max(against, denials) >= self._rates.lead(true=lead.votes, untrue=max(against, denials)):
+            return True
+        return not against and self._rates.outweighs(lead.votes, denials)
 
     def _denials(self, series: Series) -> int:
         """Answers, without a candle or of a series apart, that speak against what only this series has."""
@@ -246,10 +255,10 @@ class Evidence:
         return sum(series.is_denied(a) for a in (*self._silent, *apart))
 
     def _drop_denied(self) -> None:
-        """Forget series that more answers deny than tell."""
-        least = max(self._rates.lead(), self._rates.agreeing())
+        """Forget series that far more answers deny than tell."""
         for series in list(self._series):
-            if not series.published and self._denials(series) - series.votes >= least:
+            against, votes = self._denials(series), series.votes
+            if not series.published and against > 3 * votes and against - votes >= 2 * self._rates.agreeing():
                 self._series.remove(series)
                 self._rates.foreign.note(untrue=len(series.answers))
 
@@ -305,9 +314,8 @@ class Evidence:
 
     # ---- proof
 
-    def _is_absent(self, open_ns: int, counting: Iterable[Answer]) -> bool:
+    def _is_absent(self, open_ns: int, counting: Iterable[Answer], agreeing: int) -> bool:
         speaking = [a for a in counting if a.window.start_ns <= open_ns < a.window.end_ns]
-        agreeing = self._rates.agreeing()
         if len(speaking) >= max(self._hole_answers, agreeing):
             return True
         anchored = [a for a in speaking if a.inner and a.inner.start_ns < open_ns < a.inner.end_ns]
@@ -342,6 +350,14 @@ class Evidence:
 
     # ---- windows
 
+    def _ask_next(self, page: TimeRange) -> Ask | None:
+        """The following page's own question, if it has not been asked."""
+        rest = TimeRange(page.end_ns, max(page.end_ns, self._far_ns))
+        chunk = next(iter(self._chunks(rest)), None)
+        if chunk is None or self._is_asked(chunk) or any(chunk.start_ns <= t < chunk.end_ns for t in self._barriers):
+            return None
+        return replace(self._ask_chunk(chunk), ahead=True)
+
     def _shifted(self, hole_ns: int, page: TimeRange) -> TimeRange:
         """A window that holds ``hole_ns`` and known candles before it, at another place in it than in the page's own.
 
@@ -349,12 +365,17 @@ class Evidence:
         before that. Any other is asked for from shortly before it, so that the next page's first holes are in reach.
         """
         size = self._limits.candles
+        lead = self._lead(page)
+        first_ns = min(lead.known) if lead else 0
+        if first_ns >= page.end_ns and self._tries % 2:  # all that is known lies behind the page
+            start_ns = self._before(first_ns, size - self._link)
+            if start_ns <= hole_ns:
+                return self._allowed(start_ns, hole_ns)
         chunk = next(c for c in self._chunks(page) if hole_ns < c.end_ns)
         anchors = min(max(2, min(ANCHORS, size // 64)) * self._tries, max(1, size // 4))
         if count_periods(TimeRange(chunk.start_ns, hole_ns), self._period) < size // 4:
             start_ns = self._before(chunk.start_ns, size // 2 + anchors)
         else:
-            lead = self._lead(page)
             known = sorted(t for t in (lead.known if lead else ()) if t < hole_ns)[-anchors:]
             start_ns = known[0] if known else self._before(hole_ns, anchors)
             start_ns = max(start_ns, self._before(hole_ns, size // 2))

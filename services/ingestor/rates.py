@@ -3,8 +3,9 @@
 If an answer is untrue with probability p, and independently of others, n answers tell the same untruth with p^n. A lead
 of n answers over those that say otherwise is wrong with (p / (1 - p))^n. Each is held below ``ODDS`` a decision.
 
-p is counted as answers are proven true or untrue, over about the last 2,000. Before the first it is 1 in 20, and one
-untrue answer more than was seen is always assumed, so that p falls to 1 in 1,000 with the thousandth true answer.
+p is counted as answers are proven true or untrue, over about the last 2,000. Before the first it is 1 in 20 for those
+that lack candles and 1 in 10 for those of another market, and one untrue answer more than was seen is always assumed,
+so that p falls to 1 in 1,000 with the thousandth true answer.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from math import ceil, log
 ODDS = 1e-6
 LEAST = 2
 """Answers that must agree however true an exchange has been."""
-_PRIOR_ANSWERS, _PRIOR_UNTRUE = 20, 1
 _MOST_ANSWERS = 2_000
 _HOPELESS = 0.49
 """A majority is no proof from here on."""
@@ -23,7 +23,9 @@ _HOPELESS = 0.49
 class Rate:
     """The share of untrue answers of one kind."""
 
-    def __init__(self) -> None:
+    def __init__(self, prior_answers: int) -> None:
+        """Assume one untrue answer in so many before the first."""
+        self._prior_answers = prior_answers
         self._answers = 0.0
         self._untrue = 0.0
 
@@ -34,28 +36,37 @@ class Rate:
         if self._answers > _MOST_ANSWERS:
             self._answers, self._untrue = self._answers / 2, self._untrue / 2
 
-    @property
-    def value(self) -> float:
-        """p, above 0."""
-        return (self._untrue + _PRIOR_UNTRUE) / (self._answers + _PRIOR_ANSWERS)
+    def value(self, *, true: int = 0, untrue: int = 0) -> float:
+        """p, above 0, with answers that are not counted yet."""
+        return (self._untrue + untrue + 1) / (self._answers + true + untrue + self._prior_answers)
 
 
 class Rates:
     """One exchange's."""
 
     def __init__(self) -> None:
-        self.incomplete = Rate()
+        self.incomplete = Rate(prior_answers=20)
         """Answers that lack candles which exist."""
-        self.foreign = Rate()
+        self.foreign = Rate(prior_answers=10)
         """Answers with another market's candles."""
 
-    def agreeing(self) -> int:
-        """Answers without a candle that prove that it does not exist."""
-        return agreeing(self.incomplete.value)
+    def agreeing(self, *, true: int = 0, untrue: int = 0) -> int:
+        """Answers without a candle that prove that it does not exist, given those about it so far."""
+        return agreeing(self.incomplete.value(true=true, untrue=untrue))
 
-    def lead(self) -> int:
-        """Answers by which one series of candles must lead over any other."""
-        return lead(self.foreign.value)
+    def lead(self, *, true: int = 0, untrue: int = 0) -> int:
+        """Answers by which one series of candles must lead over any other, given those for it and against it.
+
+        Where some are against it, no earlier answer makes the exchange better than these show it.
+        """
+        seen = (untrue + 1) / (true + untrue + 2) if untrue else 0.0
+        return lead(max(seen, self.foreign.value(true=true, untrue=untrue)))
+
+    def outweighs(self, votes: int, silent: int) -> bool:
+        """Whether answers that tell the same candles prove them although no fewer said nothing, as half of them may."""
+        if votes < silent:
+            return False
+        return votes * -log(self.foreign.value()) - silent * log(2) >= 1.5 * -log(ODDS)
 
 
 def agreeing(rate: float, odds: float = ODDS) -> int:

@@ -17,7 +17,6 @@ from itertools import pairwise
 from typing import Any, get_args
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dexorder.records import State, Status
 from services.common.market import PERIOD_SECONDS, TimeRange, count_periods, next_open
@@ -55,9 +54,9 @@ class Thin:
 
     def within(self, span: TimeRange) -> pa.Table:
         """The rows of a range."""
-        start_us, end_us = span.start_ns // 1_000, span.end_ns // 1_000
-        inside = (pc.field("open_time") >= start_us) & (pc.field("open_time") < end_us)
-        return self.rows.filter(inside)
+        times = self.rows["open_time"].to_numpy()
+        inside = (times >= span.start_ns // 1_000) & (times < span.end_ns // 1_000)
+        return self.rows.filter(pa.array(inside))
 
 
 @dataclass(frozen=True)
@@ -151,7 +150,7 @@ def thin_minutes(start_minute: int, count: int, *, seed: int) -> pa.Table:
         number += 1
     columns = zip(*candles.values(), strict=True)
     values = {name: pa.array(column, pa.float64()) for name, column in zip(VALUES, columns, strict=True)}
-    return pa.table({"open_time": pa.array(candles, pa.int64()), **values})
+    return pa.table({"open_time": pa.array([*candles], pa.int64()), **values})
 
 
 def _historical(request_id: str, thin: Thin, part: TimeRange) -> ingest_pb2.SubmitHistoricalRequest:

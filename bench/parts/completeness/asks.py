@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
 from typing import Any
 
 from bench.parts.completeness.tables import percent
+from services.ingestor import rates
 from services.ingestor.config import IngestorSettings
 
 SHORTER = {"backoff_seconds": 0.02, "longest_backoff_seconds": 0.2, "hole_spacing_seconds": 0.02}
@@ -38,31 +37,15 @@ def settings_text() -> str:
 def odds_text(share: float) -> str:
     """What to expect when so many answers are bad."""
     defaults = _defaults()
-    lines = [f"## Asks and odds at {percent(share)}\n\n"]
-    if tries := defaults.get("attempts"):
-        lines.append(
-            f"- A question whose every answer is spoiled with a chance of {percent(share)}, so that it shows, stays "
-            f"without an answer after {tries} tries with odds of {share**tries:.2g}.\n"
-        )
-    needed = _needed()
-    targets = {name: value for name, value in defaults.items() if "odds" in name and isinstance(value, float)}
-    if needed and targets:
-        lines += [
-            f"- {name} {odds:g}: `needed({share:g}, {odds:g})` = {needed(share, odds)} agreeing answers.\n"
-            for name, odds in targets.items()
-        ]
-    elif answers := defaults.get("hole_answers"):
-        lines.append(
-            f"- {answers} agreeing answers prove a span empty: all of them spoiled alike with odds of "
-            f"{share**answers:.2g}, two that lack the same candle between known ones {share**2:.2g}.\n"
-        )
-    return "".join(lines)
-
-
-def _needed() -> Callable[[float, float], Any] | None:
-    try:
-        rates = importlib.import_module("services.ingestor.rates")
-    except ImportError:
-        return None
-    found: Callable[[float, float], Any] | None = getattr(rates, "needed", None)
-    return found
+    tries, answers = defaults["attempts"], rates.agreeing(share)
+    lead = f"need a lead of {rates.lead(share)}" if share < 0.5 else "can't be told apart by any number"
+    return (
+        f"## Asks and odds at {percent(share)}\n\n"
+        f"- Where spoiled answers show that they are, a question stays without one after {tries} tries with odds "
+        f"of {share**tries:.2g}.\n"
+        f"- Where answers silently lack candles, {answers} that lack the same prove that it does not exist, once the "
+        f"ingestor has measured this share: odds of {share**answers:.1g} a decision, wanted {rates.ODDS:g}; at least "
+        f"{defaults['hole_answers']} where no known candles are around it. A page is given up after "
+        f"{defaults['evidence_asks']} questions that brought nothing.\n"
+        f"- Where that share of the answers is another market's, the two {lead}.\n"
+    )

@@ -107,6 +107,7 @@ def test_merging_changes_nothing_that_is_said_and_is_done_once_for_all(
 def test_a_retraction_that_becomes_known_later_takes_no_less(
     ledger: list[Line], retractions: list[Retraction], bounds: tuple[int, int]
 ) -> None:
+    ledger = [one for one in ledger if one.adds_up()]  # decoding lets no other page through; such lines are left alone
     with patch.multiple(lines, MOST_PERIODS=bounds[0], MOST_EMPTY=bounds[1]):
         merged = merge_lines(ledger, retractions)
     for at in range(1, 6):  # of everything: of a part it does the same there

@@ -28,6 +28,8 @@ from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from tests.unit.services.ingestor.whole import Whole, truth, whole
 from tests.unit.services.relay.harness import MINUTE_NS, at
 
+pytestmark = pytest.mark.smoke
+
 LIVE, OLD, NEVER = "BTC/USDT.SIM", "OLD/USDT.SIM", "NEVER/USDT.SIM"
 NOW = 1_000_000
 """Minute of the exchange's clock, which stands 5 s behind its start: the candle that opens then is still running."""

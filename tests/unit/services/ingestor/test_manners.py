@@ -24,6 +24,8 @@ from tests.unit.services.ingestor.conftest import (
 from tests.unit.services.ingestor.fakes import dispatch
 from tests.unit.services.ingestor.test_ingestor import check_dispatch, rows, run_job
 
+pytestmark = pytest.mark.smoke
+
 TIME, MARKETS, CANDLES = "/api/v3/time", "/api/v3/exchangeInfo", "/api/v3/klines"
 
 

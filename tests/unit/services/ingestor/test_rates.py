@@ -25,18 +25,36 @@ def test_half_untrue_is_no_majority() -> None:
 
 
 def test_rate_begins_at_one_in_twenty_and_follows_what_is_seen() -> None:
-    rate = Rate()
-    assert rate.value == 0.05
+    rate = Rate(20)
+    assert rate.value() == 0.05
+    assert Rates().foreign.value() == 0.1
     rate.note(true=980)
-    assert rate.value == pytest.approx(0.001)
+    assert rate.value() == pytest.approx(0.001)
     rate.note(true=800, untrue=200)
-    assert rate.value == pytest.approx(0.1, rel=0.05)
+    assert rate.value() == pytest.approx(0.1, rel=0.05)
     for _ in range(10):
         rate.note(true=1_000)
-    assert rate.value < 0.01, "old answers count less and less"
+    assert rate.value() < 0.01, "old answers count less and less"
 
 
 def test_kinds_are_counted_apart() -> None:
     rates = Rates()
     rates.incomplete.note(true=500, untrue=500)
-    assert (rates.agreeing(), rates.lead()) == (20, 5)
+    assert (rates.agreeing(), rates.lead()) == (20, 7)
+
+
+def test_answers_against_a_series_raise_the_lead_it_needs() -> None:
+    rates = Rates()
+    rates.foreign.note(true=1_000)
+    assert rates.lead(true=10) == 2
+    assert rates.lead(true=10, untrue=2) == 11
+    assert rates.lead(true=10, untrue=10) > 300
+
+
+def test_many_that_tell_the_same_outweigh_as_many_that_say_nothing() -> None:
+    rates = Rates()
+    assert not rates.outweighs(5, 5)
+    assert rates.outweighs(13, 13)
+    assert not rates.outweighs(20, 21), "fewer than those that say nothing"
+    rates.foreign.note(true=1_000)
+    assert rates.outweighs(4, 4)

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from tests.unit.services.ingestor.simulated import campaign
 from tests.unit.services.ingestor.simulated.properties import PROPERTIES
 
-EXAMPLES = 40
-SEEDS = range(200)
+EXAMPLES = 25
+SEEDS = range(100)
 PROFILE = settings(
     max_examples=EXAMPLES, derandomize=True, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
 )

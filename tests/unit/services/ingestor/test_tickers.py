@@ -21,6 +21,8 @@ from services.common.market import TimeRange
 from tests.unit.services.ingestor.whole import Whole, by_open, whole
 from tests.unit.services.relay.harness import MINUTE_NS, at
 
+pytestmark = pytest.mark.smoke
+
 EXPIRY_MS = int(datetime(2025, 12, 26, 8, tzinfo=UTC).timestamp()) * 1_000
 PERPETUAL_MS = 4_133_404_800_000
 NOW_NS = at(1_000_000)

@@ -68,6 +68,7 @@ async def test_what_is_covered_is_fetched_again_also_after_a_restart(tmp_path: P
         assert ((await s.finished("plain")).progress.jobs, (await s.record("plain")).refresh) == (0, False)
 
 
+@pytest.mark.smoke
 async def test_a_job_that_was_dispatched_before_brings_nothing_of_it(tmp_path: Path) -> None:
     """The older request waits for the new job too; what the older dispatch brings of the range does not count."""
     async with suite(tmp_path) as s:
