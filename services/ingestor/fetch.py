@@ -125,10 +125,11 @@ class Fetcher:
                 self._missing += [Missing(part, str(error)) for part in intersect(todo, bad)]
                 todo = [part for p in todo for part in subtract([p], [bad])]
             except _Unproven as error:
-                first_ns = error.parts[0].start_ns
-                if first_ns > page.start_ns:
-                    await self._hand_on(TimeRange(page.start_ns, first_ns), evidence, put)
-                self._missing.append(Missing(TimeRange(first_ns, span.end_ns), str(error)))
+                proven = _proven(evidence, TimeRange(page.start_ns, error.parts[0].start_ns))
+                if proven:
+                    await self._hand_on(proven, evidence, put)
+                if not self._enough():
+                    self._missing.append(Missing(TimeRange(proven.end_ns, span.end_ns), str(error)))
                 return
             except ExchangeFailure as error:
                 self._missing.append(Missing(TimeRange(page.start_ns, span.end_ns), str(error)))
@@ -186,3 +187,10 @@ class Fetcher:
 
     def _enough(self) -> bool:
         return bool(self._job.limit) and self._found >= self._job.limit
+
+
+def _proven(evidence: Evidence, span: TimeRange) -> TimeRange:
+    """As much from the start of ``span`` on as is proven by itself; fewer answers speak of a part than of the page."""
+    while span and (parts := evidence.unproven(span)):
+        span = TimeRange(span.start_ns, parts[0].start_ns)
+    return span

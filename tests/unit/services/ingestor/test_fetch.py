@@ -56,9 +56,11 @@ class Exchange:
         return self.answer(window)[: self.limits.candles], len(self.asked)
 
 
-async def fetch(answer: Answer, *, now_ns: int = NEXT_DAY_NS, **settings: Any) -> tuple[list[Page], list[Missing]]:
+async def fetch(
+    answer: Answer, *, now_ns: int = NEXT_DAY_NS, limit: int = 0, **settings: Any
+) -> tuple[list[Page], list[Missing]]:
     exchange = Exchange(answer, now_ns=now_ns, settings={"page_candles": 98, **settings})
-    job = Job("j1", "r1", Ticker("BTC/USDT", "SIM"), minutes(0, 300), 60)
+    job = Job("j1", "r1", Ticker("BTC/USDT", "SIM"), minutes(0, 300), 60, limit)
     pages: list[Page] = []
 
     async def put(page: Page) -> None:
@@ -117,12 +119,19 @@ async def test_failure_ends_the_job_behind_the_good_pages() -> None:
     assert list(map(str, missing)) == ["missing [2023-11-01T01:38:00Z, 2023-11-01T05:00:00Z): SIM stays bad"]
 
 
-async def test_page_whose_holes_stay_unproven_is_settled_up_to_the_first() -> None:
-    def answer(window: TimeRange) -> list[Candle]:
-        """A real hole at 60, and every answer but the first to a page lacks a candle that is known."""
-        return (all_but(60) if window == minutes(0, 98) else all_but(59, 60))(window)
+def hole_that_stays_unproven(window: TimeRange) -> list[Candle]:
+    """A real hole at 60, and every answer but the first to a page lacks a candle that is known."""
+    return (all_but(60) if window == minutes(0, 98) else all_but(59, 60))(window)
 
-    pages, missing = await fetch(answer, evidence_asks=3)
+
+async def test_limit_reached_before_an_unproven_hole_is_all_that_was_asked_for() -> None:
+    pages, missing = await fetch(hole_that_stays_unproven, evidence_asks=3, limit=50)
+    assert [p.span for p in pages] == [minutes(0, 50)]
+    assert missing == []
+
+
+async def test_page_whose_holes_stay_unproven_is_settled_up_to_the_first() -> None:
+    pages, missing = await fetch(hole_that_stays_unproven, evidence_asks=3)
     assert [p.span for p in pages] == [minutes(0, 60)]
     assert opens_in(pages) == 60
     assert missing == [Missing(minutes(60, 240), "SIM's answers do not agree on which candles exist")]
