@@ -256,7 +256,7 @@ class Evidence:
 
     def _drop_denied(self) -> None:
         """Forget series that far more answers deny than tell."""
-        for series in list(self._series):
+        for series in [] if self._limits.names_symbol else list(self._series):
             against, votes = self._denials(series), series.votes
             if not series.published and against > 3 * votes and against - votes >= 2 * self._rates.agreeing():
                 self._series.remove(series)

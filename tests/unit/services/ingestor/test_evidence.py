@@ -223,6 +223,15 @@ def test_exchange_whose_answers_name_the_market_is_believed_at_once() -> None:
     assert ask_all(evidence, minutes(0, 60), lambda n, window: series(window)) == 1
 
 
+@pytest.mark.parametrize("names_symbol", [False, True])
+def test_nothing_many_times_denies_candles_unless_the_answer_with_them_named_the_market(names_symbol: bool) -> None:
+    limits = CallLimits(100, names_symbol=names_symbol)
+    evidence = Evidence(minutes(0, 60), 60, limits, Rates(), closed_end_ns=opens(2500)[0], hole_answers=8)
+    page = minutes(0, 60)
+    ask_all(evidence, page, lambda n, window: series(window) if n == 0 else [])
+    assert evidence.settle(page).candles == (tuple(series(page)) if names_symbol else ())
+
+
 def test_half_of_the_answers_for_another_market_are_never_believed() -> None:
     evidence = Evidence(minutes(0, 60), 60, PLAIN, Rates(), closed_end_ns=opens(2500)[0], hole_answers=3)
     page = minutes(0, 60)
