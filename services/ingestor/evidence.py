@@ -159,7 +159,7 @@ class Evidence:
         # What two answers did not settle, or a page without any candle, is only worth asking about again when the
         # exchange had time to recover.
         again = sum(a.window.contains(unproven[0]) for a in self._answers(page)) >= 2
-        bare = not self._known_in(page)
+        bare = len(self._missing(page)) == count_periods(page, self._period)
         return Ask(self._shifted(unproven[0].start_ns, page), spaced=again or bare, shifted=True)
 
     def _count(self, *goal: int) -> None:
@@ -187,14 +187,16 @@ class Evidence:
     def settle(self, page: TimeRange) -> Settled:
         """The page, once ``next_ask`` has nothing more to ask; forgets what no later page can need."""
         assert not self.unproven(page), "a page is settled before it is proven"
-        known = self._known_in(page)
+        lead = self._lead(page)
+        known = lead.known if lead else {}
+        candles = tuple(known[t] for t in open_times(page, self._period) if t in known)
         fetched_ns = max(a.fetched_ns for a in self._answers(page))
         empty = tuple(self._as_ranges(self._missing(page)))
         self._final = TimeRange(self._span.start_ns, page.end_ns)
-        if known and (lead := self._lead(page)):
+        if lead and candles:
             lead.published = True
         self._judge(page.end_ns, keep_ns=self._before(page.end_ns, self._limits.candles))
-        return Settled(tuple(known[t] for t in sorted(known)), empty, fetched_ns)
+        return Settled(candles, empty, fetched_ns)
 
     # ---- whose candles
 
@@ -268,7 +270,8 @@ class Evidence:
         for chunk in self._chunks(rest)[:_MOST_AHEAD]:
             reach = TimeRange(self._before(chunk.start_ns, self._link), chunk.end_ns)
             allowed = not any(reach.start_ns <= t < reach.end_ns for t in self._barriers)
-            if allowed and not self._is_asked(chunk) and any(t < chunk.start_ns for t in self._known_in(reach)):
+            linked = any(reach.start_ns <= t < chunk.start_ns for t in lead.known)
+            if allowed and linked and not self._is_asked(chunk):
                 return replace(self._ask_chunk(chunk), ahead=True)
         self._tries += 1
         size = self._limits.candles
@@ -321,14 +324,9 @@ class Evidence:
         anchored = [a for a in speaking if a.inner and a.inner.start_ns < open_ns < a.inner.end_ns]
         return len(anchored) >= agreeing and len({a.window for a in anchored}) >= 2
 
-    def _known_in(self, page: TimeRange) -> dict[int, Candle]:
-        lead = self._lead(page)
-        return {t: c for t, c in lead.known.items() if page.start_ns <= t < page.end_ns} if lead else {}
-
     def _missing(self, page: TimeRange) -> list[int]:
-        known = self._known_in(page)
-        if len(known) == count_periods(page, self._period):
-            return []
+        lead = self._lead(page)
+        known = lead.known if lead else {}
         return [t for t in open_times(page, self._period) if t not in known]
 
     def _judge(self, before_ns: int, *, keep_ns: int) -> None:
