@@ -14,7 +14,7 @@ from tests.unit.services.ingestor.simulated import campaign
 from tests.unit.services.ingestor.simulated.properties import PROPERTIES
 
 EXAMPLES = 25
-SEEDS = range(100)
+SEEDS = range(200)
 PROFILE = settings(
     max_examples=EXAMPLES, derandomize=True, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
 )
@@ -26,6 +26,7 @@ def test_property(name: str) -> None:
     PROFILE(given(worlds)(holds))()
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("lies", campaign.COLD_ODDS)
 def test_no_more_jobs_end_wrong_than_the_odds_say(lies: float) -> None:
     campaign.run(SEEDS, lies=lies).check(doubt=0.01)

@@ -17,6 +17,8 @@ from tests.unit.services.ingestor.dialects import shapes
 from tests.unit.services.ingestor.dialects.shapes import CANDLES, START_MS, Desk, Query, Shape, desk, kraken_trades
 from tests.unit.services.ingestor.test_exchange import Bench
 
+pytestmark = pytest.mark.smoke
+
 SPAN = minutes(0, 10)
 ROWS = [[START_MS + n * 60_000, 2.0 + n, 4.0 + n, 1.0 + n, 3.0 + n, 5.0] for n in range(10)]
 
