@@ -157,7 +157,7 @@ async def whole(
     ):
         settings = {
             **FAST, "broker": made.running.broker_address, "gateway": gateway_at, "relay": made.running.address,
-            "exchanges": exchanges_file(folder, url or exchange.url, slots=4, **venue or {}),
+            "exchanges": exchanges_file(folder, url or exchange.url, **{"slots": 4, **(venue or {})}),
             "budget_dir": folder / "budgets", "page_candles": 100, **ingestor,
         }  # fmt: skip
         stop, landing = asyncio.Event(), Landing(made, gateway)
