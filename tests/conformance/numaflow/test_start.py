@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 MakeTopic = Callable[[int], str]
 
 
+@pytest.mark.smoke
 def test_socket_and_info_are_where_numaflow_looks_and_tcp_is_beside(
     start_udsource: StartUdsource, kafka_topic: MakeTopic, tmp_path: Path
 ) -> None:

@@ -121,6 +121,7 @@ def test_a_relay_that_does_not_take_a_report_shows_in_health_and_costs_nothing(
     assert bench.metric("report_tries") == 0
 
 
+@pytest.mark.smoke
 def test_a_catalog_that_another_process_keeps_locked_only_delays(bench: Bench) -> None:
     with sqlite3.connect(bench.folder / "catalog.db", isolation_level=None, timeout=60) as lock:
         lock.execute("BEGIN IMMEDIATE")
@@ -155,6 +156,7 @@ def test_many_commits_to_another_table_of_the_catalog_only_delay(bench: Bench) -
         other.join(60)
 
 
+@pytest.mark.smoke
 def test_a_full_disk_shows_in_health_and_heals_without_a_new_process(bench: Bench) -> None:
     if not bench.folder.is_mount():
         pytest.skip("needs the right to mount a small disk")

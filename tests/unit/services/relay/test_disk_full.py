@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import pytest
 
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
@@ -30,6 +31,7 @@ runpy.run_module("services.relay", run_name="__main__")
 """
 
 
+@pytest.mark.smoke
 def test_full_disk_ends_the_relay_and_loses_nothing_that_was_answered(tmp_path: Path) -> None:
     port = free_port()
     log = tmp_path / "relay.log"

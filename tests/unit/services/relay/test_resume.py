@@ -8,6 +8,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
 from tests.unit.services.relay.harness import Suite, page, suite, until
 
@@ -41,6 +43,7 @@ async def read(s: Suite, after: int, most: int) -> list[Any]:
     return found
 
 
+@pytest.mark.smoke
 async def test_client_that_was_away_resumes_and_one_that_never_says_where_gets_all_again(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
         await s.pipeline.report(pages=[page("x", 0, 100, empty=[(0, 100)])])

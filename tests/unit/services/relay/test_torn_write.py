@@ -46,6 +46,7 @@ def submit(port: int, numbers: range) -> set[Any]:
 
 
 @pytest.mark.parametrize("how", ["half a frame", "a frame of noise", "zeros"])
+@pytest.mark.smoke
 def test_torn_end_of_the_log_loses_nothing_that_was_answered(tmp_path: Path, how: str) -> None:
     port = free_port()
     command = [sys.executable, "-m", "services.relay"]
