@@ -17,15 +17,12 @@ import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
-from services.common.catalog import COVERAGE_TABLE, NAMESPACE
+from services.common.catalog import COVERAGE_TABLE, RETRACTION_TABLE
 from services.common.errors import InvalidRequest
 from services.common.market import TimeRange
 from spark.lines import MERGED, Line, Retraction, merge_lines
 from spark.maintenance import MergeLines
 from spark.schema import MICROS, schema
-
-RETRACTIONS_TABLE = f"{NAMESPACE}.coverage_retractions"
-"""Written by the relay, which may not have made it yet."""
 
 # Times as integers: Python's own would take most of the time.
 _MARKET = (pa.field("ticker", pa.string()), pa.field("period_seconds", pa.int32()))
@@ -109,8 +106,8 @@ def _lines(found: pa.Table) -> Iterator[tuple[int, Line]]:
 
 def _retractions(catalog: Catalog) -> list[Retraction]:
     try:
-        table = catalog.load_table(RETRACTIONS_TABLE)
-    except (NoSuchTableError, NoSuchNamespaceError):
+        table = catalog.load_table(RETRACTION_TABLE)
+    except (NoSuchTableError, NoSuchNamespaceError):  # the relay makes it when it first takes something back
         return []
     rows = _rows(table.scan(selected_fields=tuple(_RETRACTION.names)).to_arrow(), _RETRACTION)
     return [Retraction(r["ticker"], r["period_seconds"], _span(r), r["retracted_at"] * 1_000) for r in rows]

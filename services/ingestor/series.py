@@ -65,8 +65,9 @@ class Series:
         for c in odd:
             if c not in late:
                 self._dispute(c)
-        shown = self.known.keys() | {c.open_ns for c in late}
-        self.known.update((t, c) for t, c in told.items() if t not in shown)
+        for t, c in told.items():
+            if t not in self.known and not settled.start_ns <= t < settled.end_ns:
+                self.known[t] = c
         self.answers.append(answer)
         self.votes += 1
         return next(iter(late + [c for c in odd if self.known[c.open_ns] != c]), None)

@@ -13,7 +13,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import ValidationException
 from pyiceberg.types import StringType
 
-from services.common.catalog import COVERAGE_TABLE, CatalogSettings
+from services.common.catalog import COVERAGE_TABLE, RETRACTION_TABLE, CatalogSettings
 from services.common.clock import ManualClock
 from services.common.market import SECOND_NS, TimeRange, merge
 from services.relay.counting import IcebergReader
@@ -23,7 +23,7 @@ from spark.config import MaintenanceSettings
 from spark.ledger import GoodPage, append_coverage
 from spark.lines import Line, Retraction, merge_lines
 from spark.maintenance import MergeLines, Part, TableState
-from spark.merging import RETRACTIONS_TABLE, Merged, merge_ledger
+from spark.merging import Merged, merge_ledger
 from spark.metrics import MaintenanceMetrics
 from spark.schema import MICROS, schema
 from spark.turns import Turns
@@ -77,7 +77,7 @@ def retract(tables: Catalog, *retractions: Retraction) -> None:
         }
         for r in retractions
     ]  # fmt: skip
-    table = tables.create_table_if_not_exists(RETRACTIONS_TABLE, columns)
+    table = tables.create_table_if_not_exists(RETRACTION_TABLE, columns)
     table.append(pa.Table.from_pylist(rows, schema=columns))
 
 

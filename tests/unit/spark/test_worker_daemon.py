@@ -28,7 +28,7 @@ print([path for path in sys.path_importer_cache if "pyspark.zip" in path])
     ("paths", "kept"),
     [
         (["/s/python/lib/pyspark.zip", "/s/python/lib/py4j-0.10.9.9-src.zip", "/s/jars/spark-core_2.13-4.1.4.jar"], []),
-        (["", "/project", "/work/dexorder-packages.zip"], ["", "/project", "/work/dexorder-packages.zip"]),
+        (["", "/project", "/scratch/dexorder-packages.zip"], ["", "/project", "/scratch/dexorder-packages.zip"]),
         (["/home/pyspark.zip/site"], ["/home/pyspark.zip/site"]),
     ],
 )
