@@ -119,7 +119,7 @@ def java_command(java: Java, jars: Path, main: str, arguments: Sequence[str], *,
         str(java.executable),
         "-Xms64m",
         f"-Xmx{heap_mb}m",
-        # Java's second compiler took half of a backfill's CPU time in the broker and gave nothing back within minutes.
+        # Java's second compiler took more of a backfill's CPU time in the broker than it gave back.
         "-XX:TieredStopAtLevel=1",
         # Out of memory, a broker limps on for long; dead, it is restarted.
         "-XX:+ExitOnOutOfMemoryError",
