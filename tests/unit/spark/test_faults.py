@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 import subprocess
 import threading
@@ -136,13 +137,15 @@ def test_a_catalog_that_another_process_keeps_locked_only_delays(bench: Bench) -
 
 def test_many_commits_to_another_table_of_the_catalog_only_delay(bench: Bench) -> None:
     tables = bench.catalog.load()
-    busy = tables.create_table("trading.busy", tables.load_table(OHLC_TABLE).schema())
-    stop = threading.Event()
+    # Old metadata is deleted, else the disk of this test is full of it before the third page.
+    properties = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "1"}
+    busy = tables.create_table("trading.busy", tables.load_table(OHLC_TABLE).schema(), properties=properties)
+    stop, turns = threading.Event(), itertools.count()
 
     def commit() -> None:
-        while not stop.is_set():
+        while not stop.wait(0.01):
             with busy.transaction() as change:
-                change.set_properties(turn=str(threading.get_ident()))
+                change.set_properties(turn=next(turns))
             busy.refresh()
 
     other = threading.Thread(target=commit)
@@ -154,6 +157,7 @@ def test_many_commits_to_another_table_of_the_catalog_only_delay(bench: Bench) -
     finally:
         stop.set()
         other.join(60)
+    assert next(turns) > 20
 
 
 @pytest.mark.smoke
