@@ -1,0 +1,1 @@
+"""User events: containers reach their users; what is CRITICAL always."""

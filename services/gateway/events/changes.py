@@ -1,0 +1,115 @@
+"""What the delivery rules want kept and, once that is on disk, done. Pure data between `delivery` and `courier`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from services.gateway.events.model import Channel, Contacts, Event, EventKey, Message, Status
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """An event that is not final, as a row: all that a restart needs to go on with it.
+
+    Attributes:
+        expires_ns: Wall clock; None for CRITICAL.
+        turn: Index into the channels that are tried, from 0.
+        tries: Tries so far, over all channels; the number of the last attempt.
+        failures: Tries of the present turn that ended in `Later`.
+        due_ns: Wall clock: nothing happens before, unless a session, an ack or a result comes.
+        waits_for_ack: It was shown to a session in this turn, whose ack is due then.
+        refused: Channels that refused for good, each with its reason.
+        sequence: Its place in the log of its user's sessions, once it had one.
+    """
+
+    event: Event
+    accepted_ns: int
+    expires_ns: int | None
+    turn: int = 0
+    tries: int = 0
+    failures: int = 0
+    due_ns: int = 0
+    waits_for_ack: bool = False
+    refused: tuple[tuple[Channel, str], ...] = ()
+    sequence: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Final:
+    """An event's end. ``via`` only where it was delivered, ``error`` only where it was not."""
+
+    key: EventKey
+    status: Status
+    via: Channel | None
+    error: str
+    completed_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRow:
+    """One try; written when it begins and again when its outcome is known."""
+
+    key: EventKey
+    number: int
+    channel: Channel
+    started_ns: int
+    ended_ns: int | None = None
+    outcome: str = ""
+    retry_at_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The user said so."""
+
+    user_id: str
+    sequence: int
+    seen_ns: int
+
+
+# Things to do once the rows are on disk.
+
+
+@dataclass(frozen=True, slots=True)
+class SendOut:
+    """Try a channel outside; its `Result` comes back to ``Delivery.finished`` with the same key and number."""
+
+    key: EventKey
+    number: int
+    channel: Channel
+    user_id: str
+    message: Message
+    contacts: Contacts
+
+
+@dataclass(frozen=True, slots=True)
+class Show:
+    """Put an event before the open sessions of its user."""
+
+    user_id: str
+    sequence: int
+    event: Event
+    settled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Tell the container what is final now, if one of its connections waits for it."""
+
+    final: Final
+
+
+@dataclass(slots=True)
+class Changes:
+    """In this order: rows, commit, effects. Rows of one kind are in the order in which they were made."""
+
+    accepted: list[Live] = field(default_factory=list)
+    updated: list[Live] = field(default_factory=list)
+    finals: list[Final] = field(default_factory=list)
+    attempts: list[AttemptRow] = field(default_factory=list)
+    seen: list[Seen] = field(default_factory=list)
+    gone: list[tuple[str, Channel, str]] = field(default_factory=list)
+    """User, channel and destination that no longer exists, to be taken out of the contacts."""
+    sends: list[SendOut] = field(default_factory=list)
+    shows: list[Show] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)

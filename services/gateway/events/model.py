@@ -1,0 +1,168 @@
+"""What the parts of user events say to each other. Protobuf stops at the edge; these are our own, frozen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+
+class Priority(IntEnum):
+    """How hard to try; the numbers are the given protocol's. One we do not know is CRITICAL."""
+
+    INFORMATIONAL = 0
+    NORMAL = 1
+    CRITICAL = 2
+
+
+class Channel(IntEnum):
+    """Ways to a user; the numbers are the given protocol's."""
+
+    ACTIVE_SESSION = 0
+    WEB = 1
+    TELEGRAM = 2
+    EMAIL = 3
+    PUSH = 4
+    DISCORD = 5
+    SLACK = 6
+
+
+SESSION_CHANNELS = frozenset({Channel.ACTIVE_SESSION, Channel.WEB})
+"""Both mean any open session of the user, WebSocket or gRPC; what is delivered there is delivered via WEB."""
+
+
+class Status(IntEnum):
+    """The given protocol's AckStatus."""
+
+    DELIVERED = 0
+    QUEUED = 1
+    ERROR = 2
+
+
+@dataclass(frozen=True, slots=True)
+class EventKey:
+    """What makes an event one: a repeat has the same key."""
+
+    container: str
+    event_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Preference:
+    """One entry of the list of channels."""
+
+    channel: Channel
+    only_if_active: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event that has passed its checks.
+
+    Attributes:
+        event_type: The given protocol's number, known or not.
+        channels: As the container named them, without those we do not know; empty for the user's own order.
+        body: The UserEvent as it came, serialized: what makes a repeat a repeat, and what sessions get.
+    """
+
+    key: EventKey
+    user_id: str
+    timestamp_ms: int
+    event_type: int
+    payload: bytes = field(repr=False)
+    priority: Priority
+    channels: tuple[Preference, ...]
+    body: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """An event as people read it; plain text, which each channel escapes its own way.
+
+    Attributes:
+        reference: The same for every try of the same event and of no other: Message-ID, collapse key. Up to 32
+            characters of [0-9a-f].
+    """
+
+    reference: str
+    title: str
+    body: str
+    priority: Priority
+    timestamp_ms: int
+
+
+# What came of one try on one channel.
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """The provider has taken it.
+
+    Attributes:
+        gone: Destinations of this user that no longer exist, though another one took it.
+    """
+
+    gone: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """For good: the same call would be refused again.
+
+    Attributes:
+        reason: A class of reasons in words ("blocked by the user", "no such address"); never a token, address or id.
+        gone: Destinations of this user that no longer exist.
+    """
+
+    reason: str
+    gone: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """Not now.
+
+    Attributes:
+        reason: As in `Refused`.
+        retry_after_ms: What the provider asked for; then nothing more goes to this ``lane`` before.
+    """
+
+    reason: str
+    retry_after_ms: int | None = None
+
+
+Result = Sent | Refused | Later
+
+
+@dataclass(frozen=True, slots=True)
+class QuietHours:
+    """Minutes after midnight in the user's time zone (IANA name); an end before the start is on the next day."""
+
+    start_minute: int
+    end_minute: int
+    time_zone: str
+
+
+@dataclass(frozen=True, slots=True)
+class WebPushSubscription:
+    """A browser's, as its PushSubscription says it."""
+
+    endpoint: str
+    p256dh: str
+    auth: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Contacts:
+    """How a user can be reached, and what they want; empty where nothing is known."""
+
+    telegram_chat_id: str = ""
+    email: str = ""
+    web_push: tuple[WebPushSubscription, ...] = ()
+    mobile_tokens: tuple[str, ...] = field(default=(), repr=False)
+    discord_webhook_url: str = field(default="", repr=False)
+    slack_webhook_url: str = field(default="", repr=False)
+    channel_order: tuple[Channel, ...] = ()
+    quiet_hours: QuietHours | None = None
+
+
+NO_CONTACTS = Contacts()
