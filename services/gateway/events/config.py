@@ -63,7 +63,7 @@ class EventsSettings(BaseSettings):
     retry_most_seconds: float = Field(default=300.0, gt=0)
     """Longest wait, in seconds, between two tries; also between two rounds of a CRITICAL event."""
     channel_order: str = "TELEGRAM,PUSH,EMAIL,DISCORD,SLACK"
-    """Channels after the session for events and users that name none, commas between; those without contacts are left out."""
+    """Channels after the session for events and users that name none, commas between."""
     sends_at_once: int = Field(default=32, ge=1)
     """Most calls under way to one kind of provider."""
 
@@ -76,7 +76,7 @@ class EventsSettings(BaseSettings):
     web_tls_key: Path | None = None
     """PEM file of its key."""
     jwt_keys: Path | None = None
-    """Folder of ``NAME.pem`` public keys (Ed25519 or RSA) that sign users' JWTs; NAME is the `kid`. Empty: no sessions."""
+    """Folder of ``NAME.pem`` public keys (Ed25519, RSA) of users' JWTs; NAME is the `kid`. Empty: no sessions."""
     jwt_audience: str = "dexorder"
     """What a JWT's `aud` must be."""
     jwt_most_seconds: float = Field(default=900.0, gt=0)
