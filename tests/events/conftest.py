@@ -15,6 +15,12 @@ SHORT = {
     "session_ack_seconds": SESSION_ACK_S, "normal_ttl_seconds": TTL_S, "retry_base_seconds": RETRY_S,
     "retry_most_seconds": 0.4, "digest_seconds": DIGEST_S, "channel_tries": 2,
 }  # fmt: skip
+QUOTAS = {
+    "soft": {"soft_events_per_second": 5, "hard_events_per_second": 1_000},
+    "hard": {"soft_events_per_second": 5, "hard_events_per_second": 10},
+    "few": {"queued_events": 3},
+}
+"""Containers that may not send much."""
 
 
 @pytest.fixture(scope="session")
@@ -28,6 +34,9 @@ def outside() -> Iterator[Outside]:
 def rig(outside: Outside, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """A gateway with short waits."""
     made = make_rig(tmp_path_factory.mktemp("events"), outside, **SHORT)
+    for name, quota in QUOTAS.items():
+        made.keys.container(name, quota=quota)
+    made.keys.write()
     with made.gateway:
         yield made
         assert made.gateway.running.lives, made.gateway.tail()
@@ -40,13 +49,4 @@ def own(outside: Outside, tmp_path: Path) -> Iterator[Rig]:
     made = make_rig(tmp_path, outside, **SHORT)
     yield made
     made.gateway.kill()
-    assert made.leaked() == []
-
-
-@pytest.fixture
-def patient(outside: Outside, tmp_path: Path) -> Iterator[Rig]:
-    """A gateway with the settings it has by default."""
-    made = make_rig(tmp_path, outside)
-    with made.gateway:
-        yield made
     assert made.leaked() == []

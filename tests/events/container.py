@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Self
 
 import zmq
@@ -36,6 +36,16 @@ def event(
     )  # fmt: skip
 
 
+async def until(done: Callable[[], bool | Awaitable[bool]], seconds: float = PATIENCE_S) -> None:
+    """Ask again and again; a `TimeoutError` if it does not come true."""
+    async with asyncio.timeout(seconds):
+        while True:
+            answer = done()
+            if await answer if isinstance(answer, Awaitable) else answer:
+                return
+            await asyncio.sleep(0.005)
+
+
 def topic(user: str) -> bytes:
     """What the gateway subscribes to for a user."""
     return b"USER:" + user.encode() + b"\0"
@@ -65,7 +75,11 @@ class Container:
             ]  # fmt: skip
             if curve is not None:
                 public, secret, server = curve
-                settings += [(zmq.CURVE_PUBLICKEY, public), (zmq.CURVE_SECRETKEY, secret), (zmq.CURVE_SERVERKEY, server)]
+                settings += [
+                    (zmq.CURVE_PUBLICKEY, public),
+                    (zmq.CURVE_SECRETKEY, secret),
+                    (zmq.CURVE_SERVERKEY, server),
+                ]
             for option, value in settings:
                 each.setsockopt(option, value)
             each.connect(address)

@@ -62,9 +62,7 @@ class Keys:
         new.write_text(yaml.safe_dump({"containers": list(self.entries.values())}))
         new.rename(self.containers_file)
 
-    def token(
-        self, user: str, *, seconds: float = 600, claims: Mapping[str, Any] | None = None, kid: str = KID
-    ) -> str:
+    def token(self, user: str, *, seconds: float = 600, claims: Mapping[str, Any] | None = None, kid: str = KID) -> str:
         """A user's JWT; ``claims`` replaces some."""
         now = time.time()
         given = {"sub": user, "aud": "dexorder", "iat": int(now), "exp": now + seconds, **(claims or {})}

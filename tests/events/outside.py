@@ -16,7 +16,7 @@ from typing import Any, Self
 from aiosmtpd.smtp import SMTP, Envelope, Session
 
 from services.gateway.events.model import WebPushSubscription
-from tests.events.container import PATIENCE_S
+from tests.events.container import until
 from tests.fakes.events import bot_api, webhooks
 from tests.fakes.events.providers import Providers
 from tests.fakes.events.push_service import PushService
@@ -69,9 +69,7 @@ class Provider:
 
     async def called(self, user: str, count: int) -> list[Taken]:
         """Wait until so many calls came for the user."""
-        async with asyncio.timeout(PATIENCE_S):
-            while len(self._calls[user]) < count:
-                await asyncio.sleep(0.002)
+        await until(lambda: len(self._calls[user]) >= count)
         return self.calls(user)
 
     def take(self, user: str, at_s: float) -> tuple[Taken, Answer]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -16,7 +15,7 @@ from services.gen.dexorder.events.v1 import event_service_pb2 as pb
 from services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc
 from services.gen.dexorder.events.v1 import user_events_pb2 as given
 from tests.events import sessions
-from tests.events.container import PATIENCE_S, Container
+from tests.events.container import PATIENCE_S, Container, until
 from tests.events.gateway import EventsGateway
 from tests.events.keys import Keys
 from tests.events.outside import Outside
@@ -103,12 +102,15 @@ class Rig:
 
     async def until_status(self, container: str, event_id: str, status: int) -> pb.EventRecord:
         """Wait until the log says so of the event; nobody asks on 5571."""
-        async with asyncio.timeout(PATIENCE_S):
-            while True:
-                record = await self.record(container, event_id)
-                if record is not None and record.status == status:
-                    return record
-                await asyncio.sleep(0.01)
+        found: list[pb.EventRecord | None] = []
+
+        async def so_it_is() -> bool:
+            found[:] = [await self.record(container, event_id)]
+            return found[0] is not None and found[0].status == status
+
+        await until(so_it_is)
+        assert found[0] is not None
+        return found[0]
 
     async def records(self, user: str) -> list[pb.EventRecord]:
         """All that the log has of a user, newest first."""

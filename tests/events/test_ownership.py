@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from contextlib import AsyncExitStack, suppress
 
 import aiohttp
 import grpc
@@ -17,7 +18,7 @@ from services.gen.dexorder.events.v1 import event_service_pb2 as pb
 from services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc
 from services.gen.dexorder.events.v1 import user_events_pb2 as given
 from tests.events import sessions
-from tests.events.container import CRITICAL, INFORMATIONAL, NORMAL, PATIENCE_S, Container, event
+from tests.events.container import CRITICAL, INFORMATIONAL, NORMAL, PATIENCE_S, Container, event, until
 from tests.events.rig import KINDS, Rig
 
 WEB, TELEGRAM = given.WEB, given.TELEGRAM
@@ -30,8 +31,10 @@ async def test_24_a_container_speaks_for_its_own_users_only(rig: Rig) -> None:
     rig.keys.container("alice-bot", [alice])
     rig.keys.write()
     await rig.reachable(bob)
-    async with rig.container("alice-bot") as container, rig.session(bob) as session, rig.session(alice) as hers:
+    async with rig.container("alice-bot") as container, AsyncExitStack() as stack:
         await until_let_in(container, alice)
+        session = await stack.enter_async_context(rig.session(bob))
+        hers = await stack.enter_async_context(rig.session(alice))
         for priority in (NORMAL, CRITICAL, INFORMATIONAL):
             await container.send(sent := event(bob, f"e-{priority}", priority, [WEB, TELEGRAM]))
             assert await container.failed(sent) == "user not owned"
@@ -110,7 +113,9 @@ async def test_24_a_socket_does_not_change_hands(rig: Rig) -> None:
 @kinds
 async def test_24_only_a_good_token_opens_a_session(rig: Rig, kind: str) -> None:
     user = rig.user()
-    other_key = jwt.encode({"sub": user, "aud": "dexorder", "iat": 1, "exp": 2**33}, Ed25519PrivateKey.generate(), "EdDSA")
+    other_key = jwt.encode(
+        {"sub": user, "aud": "dexorder", "iat": 1, "exp": 2**33}, Ed25519PrivateKey.generate(), "EdDSA"
+    )
     bad = [
         rig.token(user, seconds=-1), rig.token(user, claims={"aud": "others"}), rig.token(user, kid="unknown"),
         rig.token(user, seconds=100_000), rig.token(user, claims={"sub": ""}), other_key, "", "x.y.z",
@@ -142,11 +147,12 @@ async def test_24_a_revoked_key_is_cut(rig: Rig) -> None:
     user = rig.user()
     rig.keys.container("revoked", "*")
     rig.keys.write()
-    async with rig.container("revoked") as container, rig.session(user) as session:
+    async with rig.container("revoked") as container, AsyncExitStack() as stack:
         await until_let_in(container, user)
+        session = await stack.enter_async_context(rig.session(user))
         await container.subscribed(user)
-        while session._heard.qsize():
-            await session.next()
+        await container.publish(event(user, "i-0", INFORMATIONAL))
+        assert (await session.next()).event.event_id == "i-0"
         del rig.keys.entries["revoked"]
         rig.keys.write()
         await until_refused(container, rig.user())
@@ -170,21 +176,22 @@ async def test_24_an_unknown_key_and_no_key_are_not_let_in(rig: Rig) -> None:
 
 
 async def until_let_in(container: Container, user: str) -> None:
-    """The file has been read again: the container's events for the user are taken."""
-    async with asyncio.timeout(RELOAD_S):
-        while (await container.state(event(user, "probe", INFORMATIONAL))).error_message == "user not owned":
-            await asyncio.sleep(0.05)
-        # whatever else the answer was: "no active session", or shown to one
+    """The file has been read again: the container's events for the user, who is not there, are taken."""
+
+    async def let_in() -> bool:
+        return (await container.state(event(user, "probe", INFORMATIONAL))).error_message == "no active session"
+
+    await until(let_in, RELOAD_S)
 
 
 async def until_refused(container: Container, user: str) -> None:
-    """The file has been read again: the container is cut or refused."""
-    try:
-        async with asyncio.timeout(RELOAD_S):
-            while (await container.state(event(user, "probe", INFORMATIONAL))).error_message != "user not owned":
-                await asyncio.sleep(0.05)
-    except TimeoutError:
-        pass  # its connection is cut, or nobody answers it any more
+    """The file has been read again: the container is refused, or cut."""
+
+    async def out() -> bool:
+        return (await container.state(event(user, "probe", INFORMATIONAL))).error_message == "user not owned"
+
+    with suppress(TimeoutError):
+        await until(out, RELOAD_S)
 
 
 async def refused(call: Awaitable[object]) -> grpc.StatusCode:
@@ -204,7 +211,5 @@ async def refused_or_without_effect(call: Awaitable[object]) -> None:
 
 async def ended(session: sessions.Session, how: str) -> None:
     """The other side ends it."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not session.ended:
-            await asyncio.sleep(0.01)
+    await until(lambda: bool(session.ended))
     assert how in session.ended, session.ended

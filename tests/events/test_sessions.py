@@ -146,5 +146,3 @@ async def test_25_a_cursor_of_another_epoch_is_reset(rig: Rig, kind: str) -> Non
         async with rig.session(user, kind, pb.Cursor(epoch=cursor.epoch, sequence=0)) as again:
             replayed = await again.next()
             assert replayed.event.event_id == "c-1" and replayed.settled and not again.reset
-
-
