@@ -52,10 +52,10 @@ class Taken:
 
 
 class Provider:
-    """Calls by user, and what is planned for them."""
+    """Calls by user, and what is planned for them. ``usual`` is what is said when no plan is left."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.name, self.usual = name, Answer()
         self._calls: defaultdict[str, list[Taken]] = defaultdict(list)
         self._plans: defaultdict[str, deque[Answer]] = defaultdict(deque)
 
@@ -72,11 +72,15 @@ class Provider:
         await until(lambda: len(self._calls[user]) >= count)
         return self.calls(user)
 
+    def everything(self) -> list[tuple[str, Taken]]:
+        """All calls with their users."""
+        return [(user, taken) for user, calls in list(self._calls.items()) for taken in list(calls)]
+
     def take(self, user: str, at_s: float) -> tuple[Taken, Answer]:
         """Note a call; what to say to it."""
         self._calls[user].append(taken := Taken(self.name, at_s))
         plan = self._plans[user]
-        return taken, plan.popleft() if plan else Answer()
+        return taken, plan.popleft() if plan else self.usual
 
 
 class Outside:
@@ -92,9 +96,8 @@ class Outside:
         self._users: dict[int, str] = {}
         self._browsers: dict[str, WebPushSubscription] = {}
         self._owners: dict[str, str] = {}
-        self._loop = asyncio.new_event_loop()
-        self._stopping, self._ready = asyncio.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._loop.run_until_complete, args=[self._serve()], daemon=True)
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -104,7 +107,6 @@ class Outside:
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join(START_SECONDS)
-        self._loop.close()
 
     def settings(self, folder: Path) -> dict[str, str]:
         """EventsSettings that name them all."""
@@ -153,6 +155,7 @@ class Outside:
         given.bot, given.push = _Bot(self._say_telegram), _Push(self._say_push)
         given.discord, given.slack = _Discord(self._say_webhook(self.discord)), _Slack(self._say_webhook(self.slack))
         given.mail = _Mail(self.email)
+        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         async with given:
             self._ready.set()
             await self._stopping.wait()

@@ -87,7 +87,7 @@ async def test_21_what_lacks_a_field_is_refused(rig: Rig) -> None:
     async with rig.container(name := rig.name()) as container:
         for field in ("user_id", "delivery", "event_id"):
             sent = event(rig.user(), "c-1", CRITICAL, [WEB])
-            sent.ClearField(field)  # type: ignore[arg-type]
+            sent.ClearField(field)
             await container.send(sent)
             assert await container.failed(sent)
         await container.hears_nothing()
@@ -127,7 +127,7 @@ async def test_22_a_frame_above_the_limit_costs_the_connection(rig: Rig) -> None
         await container.queued(event(rig.user(), "c-1", CRITICAL, [WEB]))
         watch = container.sure.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         await container.send(event(rig.user(), "c-2", CRITICAL, [WEB], payload=b"1" * MAX_FRAME))
-        cut = await asyncio.wait_for(recv_monitor_message(watch), PATIENCE_S)  # type: ignore[arg-type]
+        cut = await asyncio.wait_for(recv_monitor_message(watch), PATIENCE_S)
         assert cut["event"] == zmq.EVENT_DISCONNECTED
         container.sure.disable_monitor()
         await container.queued(event(rig.user(), "c-3", CRITICAL, [WEB]))  # it came back
