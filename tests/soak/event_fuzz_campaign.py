@@ -61,23 +61,20 @@ async def run(folder: Path, port: str, *, frames: int, rate: float, rounds: int,
     rig = Rig(gateway, keys, Outside())
     seconds = frames / rounds / rate
     with gateway:
-        fuzzer = subprocess.Popen(
-            [sys.executable, "-m", "tests.soak.event_fuzz", port, getattr(gateway, port), str(seed)],
-            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+        fuzzer = start(port, getattr(gateway, port), seed)
         try:
-            async with rig.container("") as container, rig.session(HONEST_USER, "native") as session:
-                async with rig.session(FUZZED_USER, "native"):
-                    await container.subscribed(HONEST_USER)
-                    await work(container, session, Phase(), time.monotonic() + WARM_S)
-                    before_bytes = gateway.rss_bytes()
-                    for _ in range(rounds):
-                        await work(container, session, seen.quiet, time.monotonic() + seconds)
-                        seen.frames.update(
-                            await fuzzed(fuzzer, frames // rounds, rate, container, session, seen.fuzzed)
-                        )
-                    if burst:
-                        seen.frames.update(await fuzzed(fuzzer, burst, 0, container, session, seen.burst))
+            async with (
+                rig.container("") as container, rig.session(HONEST_USER, "native") as session,
+                rig.session(FUZZED_USER, "native"),
+            ):  # fmt: skip
+                await container.subscribed(HONEST_USER)
+                await work(container, session, Phase(), time.monotonic() + WARM_S)
+                before_bytes = gateway.rss_bytes()
+                for _ in range(rounds):
+                    await work(container, session, seen.quiet, time.monotonic() + seconds)
+                    seen.frames.update(await fuzzed(fuzzer, frames // rounds, rate, container, session, seen.fuzzed))
+                if burst:
+                    seen.frames.update(await fuzzed(fuzzer, burst, 0, container, session, seen.burst))
             assert gateway.running.lives, gateway.tail()
             seen.grown_bytes, seen.dropped = gateway.rss_bytes() - before_bytes, int(gateway.dropped())
         finally:
@@ -85,6 +82,14 @@ async def run(folder: Path, port: str, *, frames: int, rate: float, rounds: int,
             fuzzer.communicate()
         assert gateway.stop() == 0, gateway.tail()
     return seen
+
+
+def start(port: str, address: str, seed: int) -> subprocess.Popen[str]:
+    """The fuzzer's process."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.soak.event_fuzz", port, address, str(seed)],
+        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
 
 
 async def fuzzed(
