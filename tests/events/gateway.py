@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 import urllib.request
 from pathlib import Path
 from typing import Any, Self
@@ -110,16 +109,11 @@ class EventsGateway:
         return text
 
     def dropped(self) -> float:
-        """Frames that were dropped and counted, whatever for."""
-        found = re.findall(r"^dexorder_events_\w*dropped\w*_total(?:\{[^}]*\})? (\S+)$", self.scrape(), re.M)
+        """Messages that were dropped or refused and counted, whatever for."""
+        found = re.findall(r"^dexorder_\w+_(?:dropped|refused)_total(?:\{[^}]*\})? (\S+)$", self.scrape(), re.M)
         return sum(map(float, found))
 
     def rss_bytes(self) -> int:
         """Resident memory."""
         lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS"))
-
-
-def seconds_since(started_s: float) -> float:
-    """On the monotonic clock."""
-    return time.monotonic() - started_s
