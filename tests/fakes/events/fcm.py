@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -68,7 +69,7 @@ class TokenEndpoint(ScriptedServer):
     def __init__(self) -> None:
         super().__init__()
         self.access_token = f"ya29.{secrets.token_urlsafe(30)}"
-        self._key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        self._key = _key()
 
     def account(self, project: str) -> dict[str, str]:
         pem = self._key.private_bytes(
@@ -88,6 +89,11 @@ class TokenEndpoint(ScriptedServer):
         except (jwt.InvalidTokenError, KeyError, AssertionError):
             return Reply(400, {"error": "invalid_grant"})
         return Reply(200, {"access_token": self.access_token, "expires_in": 3599, "token_type": "Bearer"})
+
+
+@cache
+def _key() -> rsa.RSAPrivateKey:
+    return rsa.generate_private_key(public_exponent=65537, key_size=2048)
 
 
 def fcm_error(status: int, code: str, fcm_code: str = "", headers: dict[str, str] | None = None) -> Reply:
