@@ -36,7 +36,7 @@ class MobilePush:
     """Sends to one phone at a time.
 
     firebase-admin reads the account, gets its tokens and writes the messages. Its own client does not send them: that
-    one sleeps and tries again by itself on 429, 500 and 503, so that we would neither see Retry-After nor could stop it.
+    one sleeps and tries again by itself on 429, 500 and 503, so we would neither see Retry-After nor could stop it.
 
     Args:
         credentials_file: Google's service account file.
@@ -79,7 +79,6 @@ def _data(message: Message, token: str) -> bytes:
     """The request's body; a later copy with the same reference takes the earlier one's place on the phone."""
     critical, kept = message.priority is Priority.CRITICAL, _KEPT_SECONDS[message.priority]
     written = messaging.Message(
-        token=token,
         notification=messaging.Notification(
             cut(message.title, _MOST_TITLE_BYTES, utf8_bytes), cut(message.body, _MOST_BODY_BYTES, utf8_bytes)
         ),
@@ -94,6 +93,7 @@ def _data(message: Message, token: str) -> bytes:
             headers={"apns-collapse-id": message.reference, "apns-priority": "10" if critical else "5"}
         ),
     )
+    written.token = token  # the constructor warns of tokens, for which FCM would rather see installation ids
     return json.dumps({"message": json.loads(str(written))}, ensure_ascii=False).encode()
 
 

@@ -38,7 +38,9 @@ def test_other_answers_are_no_later(status: int) -> None:
 
 async def test_cookies_and_redirects_are_not_followed_and_long_answers_not_read() -> None:
     async with ScriptedServer() as server, Http(2.0) as http:
-        server.script(Reply(200, "x" * 1_000_000, {"Set-Cookie": "of=alice; Path=/"}), Reply(307, "", {"Location": "/b"}))
+        server.script(
+            Reply(200, "x" * 1_000_000, {"Set-Cookie": "of=alice; Path=/"}), Reply(307, "", {"Location": "/b"})
+        )
         first = await http.post(f"{server.url}/a", json={})
         second = await http.post(f"{server.url}/a", json={})
         assert isinstance(first, Answer) and len(first.body) == 65_536
