@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -15,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from tests.fakes.events.scripted import Call, Reply, ScriptedServer
 
 _MOST_MESSAGE = 4096
+_AUDIENCE = "https://oauth2.googleapis.com/token"  # wherever the endpoint is
 _GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
 
@@ -68,7 +70,7 @@ class TokenEndpoint(ScriptedServer):
     def __init__(self) -> None:
         super().__init__()
         self.access_token = f"ya29.{secrets.token_urlsafe(30)}"
-        self._key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        self._key = _key()
 
     def account(self, project: str) -> dict[str, str]:
         pem = self._key.private_bytes(
@@ -83,11 +85,16 @@ class TokenEndpoint(ScriptedServer):
     def answer(self, call: Call) -> Reply:
         form = parse_qs(call.body.decode())
         try:
-            jwt.decode(form["assertion"][0], self._key.public_key(), ["RS256"], audience=f"{self.url}/token")
+            jwt.decode(form["assertion"][0], self._key.public_key(), ["RS256"], audience=_AUDIENCE)
             assert form["grant_type"] == [_GRANT]
         except (jwt.InvalidTokenError, KeyError, AssertionError):
             return Reply(400, {"error": "invalid_grant"})
         return Reply(200, {"access_token": self.access_token, "expires_in": 3599, "token_type": "Bearer"})
+
+
+@cache
+def _key() -> rsa.RSAPrivateKey:
+    return rsa.generate_private_key(public_exponent=65537, key_size=2048)
 
 
 def fcm_error(status: int, code: str, fcm_code: str = "", headers: dict[str, str] | None = None) -> Reply:
