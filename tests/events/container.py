@@ -92,9 +92,7 @@ class Container:
 
     def close(self) -> None:
         """Go away without a word."""
-        self.fast.close(0)
-        self.sure.close(0)
-        self._context.term()
+        self._context.destroy(0)
 
     # 5571
 
