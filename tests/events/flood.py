@@ -32,6 +32,7 @@ def main() -> None:
     ):
         dealer.setsockopt_string(option, order[name])
     dealer.connect(order["router"])
+    print("begun", flush=True)
     told: Counter[str] = Counter()
     sent, started_s = 0, time.monotonic()
     while (passed_s := time.monotonic() - started_s) < order["seconds"]:

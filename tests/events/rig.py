@@ -22,6 +22,8 @@ from tests.events.outside import Outside
 
 SPARE_CONTAINERS = 80
 KINDS = ("browser", "native")
+_USERS = itertools.count()
+"""Of all rigs, as they share the providers."""
 
 
 @dataclass
@@ -37,7 +39,6 @@ class Rig:
     outside: Outside
     secrets: set[str] = field(default_factory=set)
     _names: Any = field(default_factory=itertools.count)
-    _users: Any = field(default_factory=itertools.count)
 
     def name(self) -> str:
         """A container that nobody else is; it may speak for all users."""
@@ -45,7 +46,7 @@ class Rig:
 
     def user(self) -> str:
         """A user whom nobody knows yet."""
-        return f"user-{next(self._users)}"
+        return f"user-{next(_USERS)}"
 
     def container(self, name: str | None = None, identity: bytes | None = None) -> Container:
         """A container's connections."""

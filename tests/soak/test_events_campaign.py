@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.events import flooded
 from tests.events.outside import Outside
 from tests.events.rig import make_rig
 from tests.soak import event_fuzz_campaign, event_leaks
@@ -26,6 +27,7 @@ EVENTS = int(os.environ.get("DEXORDER_SOAK_CRITICAL_EVENTS", "1000"))
 MIXED = int(os.environ.get("DEXORDER_SOAK_MIXED_EVENTS", "1000000"))
 USERS = int(os.environ.get("DEXORDER_SOAK_EVENT_USERS", "200"))
 PROCESSES = int(os.environ.get("DEXORDER_SOAK_EVENT_PROCESSES", "2"))
+FLOODS = 5
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(KILLS * 10 + MIXED // 200 + int(FRAMES / RATE * 8) + 900)]
 
 
@@ -98,3 +100,24 @@ async def test_bad_frames_crash_hang_and_slow_nothing(tmp_path: Path, port: str)
     for what in ("acks", "shows"):
         quiet, fuzzed = (float(percentiles(getattr(phase, what))[2]) for phase in (seen.quiet, seen.fuzzed))
         assert fuzzed <= 2 * quiet, f"{what}: {quiet} ms, fuzzed {fuzzed} ms"
+
+
+async def test_a_flood_of_one_container_does_not_slow_another(tmp_path: Path, outside: Outside) -> None:
+    started_s, load = time.monotonic(), os.getloadavg()
+    rig = make_rig(tmp_path, outside, log_level="info")
+    try:
+        seen = await flooded.run(rig, rounds=FLOODS, seconds=5.0)
+    finally:
+        rig.gateway.kill()
+    quiet, meanwhile = (percentiles([round(each * 1e9) for each in took]) for took in (seen.quiet, seen.flooded))
+    say(
+        f"A container sends up to {flooded.RATE:,} events a second, load average {load[0]:.1f} at the start",
+        ["acks of another one", "events", "p50 ms", "p95 ms", "p99 ms", "worst ms"],
+        ["quiet", f"{len(seen.quiet):,}", *quiet], ["flooded", f"{len(seen.flooded):,}", *meanwhile],
+        since_s=started_s,
+    )  # fmt: skip
+    print(
+        f"\nThe flooder was told: {', '.join(f'{what} {count:,}' for what, count in seen.told.most_common())}.",
+        flush=True,
+    )
+    assert float(meanwhile[2]) <= 2 * float(quiet[2])
