@@ -10,6 +10,7 @@ nothing that nobody has subscribed to. A mutant that came out sound is an event 
 from __future__ import annotations
 
 import json
+import select
 import socket
 import sys
 import time
@@ -109,8 +110,8 @@ class RawPublisher:
                 out += bytes([more, len(frame)]) + frame
             else:
                 out += bytes([more | LONG]) + len(frame).to_bytes(8, "big") + frame
-        with suppress(BlockingIOError):  # subscriptions and heartbeats
-            self.socket.recv(65_536, socket.MSG_DONTWAIT)
+        if select.select([self.socket], [], [], 0)[0]:  # subscriptions and heartbeats
+            self.socket.recv(65_536)
         self.socket.sendall(out)
 
 
