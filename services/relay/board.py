@@ -325,6 +325,8 @@ class Board:
 
     def replan(self, market: Market, spans: Sequence[TimeRange], batch: Batch, but: str = "") -> None:
         """Plan what was taken back for every request that waits for it, except the one whose end is being written."""
+        if not spans:
+            return
         taken = RangeSet(spans)
         for request_id, request in self.requests.items():
             if request.submission.market == market and request_id != but and not request.ending:
