@@ -71,7 +71,8 @@ def _bad_id(name: str, value: str) -> str:
 def payload_problem(event: Event, most_bytes: int) -> Refusal | None:
     """Why the payload can't be taken; None for one that can.
 
-    It is JSON as everybody reads it: UTF-8, no NaN, no key twice in an object, at most ``MOST_DEPTH`` levels.
+    It is JSON as everybody reads it: UTF-8, no NaN, no number beyond a double, no key twice in an object, at most
+    ``MOST_DEPTH`` levels.
     """
     payload = event.payload
     if len(payload) > most_bytes:
