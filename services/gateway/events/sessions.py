@@ -152,7 +152,7 @@ class Session:
             self._task.cancel()
 
     def _take(self) -> list[Item]:
-        items = []
+        items: list[Item] = []
         for waiting in (self._first, self._live):
             while waiting and len(items) < AT_ONCE:
                 items.append(waiting.popleft())

@@ -10,7 +10,7 @@ import argparse
 import asyncio
 import json
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +58,13 @@ class Served:
 
     def token(self, user_id: str, seconds: int = 600) -> str:
         return tokens.sign(self.key, user_id, seconds=seconds)
+
+
+async def until(done: Callable[[], Any], seconds: float = 5.0) -> None:
+    """Wait for something that nobody tells."""
+    async with asyncio.timeout(seconds):
+        while not done():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
 
 
 def render(event: Event) -> Message:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
@@ -82,6 +82,7 @@ def show_of(sequence: int) -> Show:
     return Show("alice", sequence, event)
 
 
+@settings(max_examples=50)
 @given(st.data())
 async def test_whatever_is_shown_around_the_replay_comes_once_and_in_order(data: st.DataObject) -> None:
     """The log has 1 to n; the cursor is c; the replay was read when r were there, and its place is c.

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from google.protobuf import json_format
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.gateway.events.changes import Show
@@ -27,6 +27,7 @@ def event(**fields: Any) -> Event:
     return Event(**(usual | fields))
 
 
+@settings(max_examples=50)
 @given(
     TEXT, TEXT, TEXT, st.binary(), st.integers(0, 2**63 - 1), st.integers(-5, 120), st.integers(0, 2**53), st.booleans()
 )
