@@ -23,9 +23,10 @@ from services.common.config import ServiceSettings
 from services.common.lifecycle import grpc_server
 from services.gateway.events import tokens
 from services.gateway.events.config import EventsSettings
+from services.gateway.events.contacts import host_check
 from services.gateway.events.containers import ContainersFile
 from services.gateway.events.conversation import Desk
-from services.gateway.events.model import Channel, Event, Message
+from services.gateway.events.model import Event, Message
 from services.gateway.events.publishing import EventPublisherService
 from services.gateway.events.service import (
     NAMES,
@@ -72,11 +73,6 @@ def render(event: Event) -> Message:
     return Message("0" * 32, f"{event.key.event_id}!", event.payload.decode(), event.priority, event.timestamp_ms)
 
 
-def host_problem(channel: Channel, url: str) -> str:
-    """Only https and no host with "evil" in it."""
-    return "host not allowed" if "evil" in url or not url.startswith("https://") else ""
-
-
 @asynccontextmanager
 async def served(
     folder: Path, *, server: dict[str, Any] | None = None, page: Path = PAGE, **settings: Any
@@ -104,7 +100,7 @@ async def served(
         rpc.add_EventServiceServicer_to_server(EventService(desk), server)
         rpc.add_EventPublisherServiceServicer_to_server(publisher, server)
         rpc.add_EventLogServiceServicer_to_server(EventLogService(courier), server)
-        contacts = ContactService(courier, checked, host_problem, identity=service.identity != "none")
+        contacts = ContactService(courier, checked, host_check(events), identity=service.identity != "none")
         rpc.add_ContactServiceServicer_to_server(contacts, server)
         return NAMES
 
