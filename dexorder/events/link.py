@@ -24,11 +24,12 @@ class Link:
 
     Attributes:
         socket: Another one after `look` has said so.
+        address: Where it is bound, or connects to.
         connected: The handshake with the gateway is done.
     """
 
     def __init__(self, context: zmq.Context[Any], kind: int, address: str, settings: PublisherSettings) -> None:
-        self._context, self._kind, self._address, self._settings = context, kind, address, settings
+        self._context, self._kind, self.address, self._settings = context, kind, address, settings
         self.connected = False
         self._reopen_ns: int | None = None
         self._open()
@@ -40,12 +41,13 @@ class Link:
             self._prepare(socket)
             self.monitor = socket.get_monitor_socket(_EVENTS)
             if settings.bind:
-                socket.bind(self._address)
+                socket.bind(self.address)
+                self.address = str(socket.getsockopt_string(zmq.LAST_ENDPOINT)).rstrip("\x00")
             else:
-                socket.connect(self._address)
+                socket.connect(self.address)
         except zmq.ZMQError as error:
             socket.close()
-            raise OSError(f"can't {'bind' if settings.bind else 'connect to'} {self._address}: {error}") from None
+            raise OSError(f"can't {'bind' if settings.bind else 'connect to'} {self.address}: {error}") from None
         self.socket = socket
 
     def _prepare(self, socket: zmq.Socket[Any]) -> None:
@@ -60,7 +62,7 @@ class Link:
             (zmq.HEARTBEAT_TIMEOUT, 2 * beat_ms),
             (zmq.HEARTBEAT_TTL, 3 * beat_ms),
             (zmq.HANDSHAKE_IVL, max(2 * beat_ms, 2_000)),
-            (zmq.IPV6, int("[" in self._address)),
+            (zmq.IPV6, int("[" in self.address)),
         ):
             socket.setsockopt(option, value)
         if self._kind == zmq.XPUB:
@@ -75,7 +77,7 @@ class Link:
         while self.monitor.poll(0):
             event = parse_monitor_message(self.monitor.recv_multipart())["event"]
             if event & _REFUSED:
-                log.error("no handshake with the gateway; is CURVE set alike?", address=self._address)
+                log.error("no handshake with the gateway; is CURVE set alike?", address=self.address)
                 self._reopen_ns = None if self._settings.bind else now_ns + _AGAIN_NS
             self.connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
             anew = anew or self.connected
@@ -88,11 +90,6 @@ class Link:
     def next_due_ns(self) -> int | None:
         """When `look` wants to be called at the latest."""
         return self._reopen_ns
-
-    @property
-    def address(self) -> str:
-        """Where it is bound, or connects to."""
-        return str(self.socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\x00"))
 
     def close(self) -> None:
         """Close it; what a XPUB still has leaves within a second."""

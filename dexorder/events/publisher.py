@@ -137,6 +137,11 @@ class Publisher:
         """Whether the guaranteed path is up."""
         return self._postman.guaranteed.connected
 
+    @property
+    def addresses(self) -> tuple[str, str]:
+        """Of the fast and the guaranteed path; with ``bind`` the real ports, where 0 or * was asked for."""
+        return self._postman.fast.address, self._postman.guaranteed.address
+
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until no event waits for the gateway; False if ``timeout`` seconds were not enough."""
         drained: Future[None] = Future()
