@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
@@ -13,14 +13,15 @@ from dexorder.events.errors import EventUnknown, PublisherClosed
 from dexorder.events.outcome import Outcome
 
 log = structlog.get_logger(__name__)
+T = TypeVar("T")
 MOST_RECENT = 10_000
 
 
 class Endings:
     """Used by the publisher's thread alone."""
 
-    def __init__(self, on_outcome: Callable[[Outcome], None]) -> None:
-        self._on_outcome = on_outcome
+    def __init__(self, on_outcome: Callable[[Outcome], None], on_queued: Callable[[str], None]) -> None:
+        self._on_outcome, self._on_queued = on_outcome, on_queued
         self._recent: OrderedDict[str, Outcome] = OrderedDict()
         self._asked: dict[str, list[Future[Outcome]]] = {}
 
@@ -45,10 +46,11 @@ class Endings:
 
     def tell(self, outcome: Outcome) -> None:
         """Only the callback."""
-        try:
-            self._on_outcome(outcome)
-        except Exception:
-            log.exception("a callback has failed", event_id=outcome.event_id)
+        _call(self._on_outcome, outcome)
+
+    def queued(self, event_id: str) -> None:
+        """The gateway has an event on its disk."""
+        _call(self._on_queued, event_id)
 
     def close(self) -> None:
         """Nobody will know any more."""
@@ -56,6 +58,13 @@ class Endings:
             for answer in answers:
                 fail(answer, PublisherClosed("the publisher is closed"))
         self._asked.clear()
+
+
+def _call(callback: Callable[[T], None], told: T) -> None:
+    try:
+        callback(told)
+    except Exception:
+        log.exception("a callback has failed")
 
 
 def done(future: Future[Any], result: Any) -> None:

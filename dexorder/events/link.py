@@ -25,7 +25,7 @@ class Link:
     Attributes:
         socket: Another one after `look` has said so.
         address: Where it is bound, or connects to.
-        connected: The handshake with the gateway is done.
+        connected: The handshake with the gateway is done; if we bind, with whoever came last.
     """
 
     def __init__(self, context: zmq.Context[Any], kind: int, address: str, settings: PublisherSettings) -> None:

@@ -37,11 +37,13 @@ _AT_ONCE = 512
 class Postman:
     """Its thread runs from ``thread.start()`` until the mailbox is closed."""
 
-    def __init__(self, settings: PublisherSettings, on_outcome: Callable[[Outcome], None]) -> None:
+    def __init__(
+        self, settings: PublisherSettings, on_outcome: Callable[[Outcome], None], on_queued: Callable[[str], None]
+    ) -> None:
         """Open the outbox and the sockets; see `Publisher`."""
         self.mailbox = Mailbox()
         self._max_events = settings.max_events
-        self._endings = Endings(on_outcome)
+        self._endings = Endings(on_outcome, on_queued)
         pace = Pace(
             int(settings.resend_base_seconds * _SECOND_NS), int(settings.resend_most_seconds * _SECOND_NS),
             int(settings.ask_seconds * _SECOND_NS), settings.window,
@@ -51,7 +53,7 @@ class Postman:
         self._settled: list[str] = []
         self._settle_ns: int | None = None
         self._drains: list[Drain] = []
-        self._blocked = False
+        self._bound, self._blocked = settings.bind, False
         with ExitStack() as closing:
             closing.callback(self.mailbox.end)
             closing.callback(self._endings.close)
@@ -107,7 +109,7 @@ class Postman:
     def _wait(self) -> None:
         now_ns = time.monotonic_ns()
         dues = [self._settle_ns, self.fast.next_due_ns(), self.guaranteed.next_due_ns()]
-        if not self._blocked:
+        if self._open_to_send():
             more = self._resends.next(now_ns=now_ns) is not None
             dues.append(now_ns if more else self._resends.next_due_ns())
         due_ns = min((due for due in dues if due is not None), default=None)
@@ -142,7 +144,8 @@ class Postman:
             if not ack.event_id:
                 log.warning("the gateway could not read an event", error=ack.error_message)
             elif ack.status == pb.QUEUED:
-                self._resends.queued(ack.event_id, now_ns=now_ns)
+                if self._resends.queued(ack.event_id, now_ns=now_ns):
+                    self._endings.queued(ack.event_id)
             elif ack.status in (pb.DELIVERED, pb.ACK_ERROR) and self._resends.settled(ack.event_id):
                 self._ended(_outcome(ack), now_ns)
 
@@ -203,7 +206,7 @@ class Postman:
 
     def _send(self, now_ns: int) -> None:
         for _ in range(_AT_ONCE):
-            event_id = None if self._blocked else self._resends.next(now_ns=now_ns)
+            event_id = self._resends.next(now_ns=now_ns) if self._open_to_send() else None
             if event_id is None:
                 return
             try:
@@ -212,6 +215,10 @@ class Postman:
                 log.error("an event can't be read; it is tried again later", error=str(error))
             if not self._blocked:
                 self._resends.sent(event_id, now_ns=now_ns)
+
+    def _open_to_send(self) -> bool:
+        # What is sent before `reconnected` was told would be sent twice; whom a bound socket serves it can't tell.
+        return not self._blocked and (self.guaranteed.connected or self._bound)
 
     def _ended(self, outcome: Outcome, now_ns: int) -> None:
         self._settled.append(outcome.event_id)

@@ -25,6 +25,7 @@ from dexorder.events.postman import Postman
 from services.common.config import BadSettings, read_settings
 from services.common.event_frames import encode_event
 from services.gateway.events.model import Priority
+from services.gen.dexorder.events.v1 import user_events_pb2 as pb
 
 T = TypeVar("T")
 OnOutcome = Callable[[Outcome], None]
@@ -38,14 +39,16 @@ class Publisher:
     """
 
     def __init__(
-        self, settings: PublisherSettings | None = None, *, on_outcome: OnOutcome | None = None, **overrides: Any
-    ) -> None:
+        self, settings: PublisherSettings | None = None, *, on_outcome: OnOutcome | None = None,
+        on_queued: Callable[[str], None] | None = None, **overrides: Any,
+    ) -> None:  # fmt: skip
         """Open the outbox and begin to connect; the gateway need not be there.
 
         Args:
             settings: Else from the environment.
             on_outcome: Told, in the publisher's thread, how each event ends, those of earlier publishers included; of
                 one that ended just before a crash it may be told twice. It may `submit`, and must not wait.
+            on_queued: Told the event_id likewise when the gateway has an event on its disk.
             overrides: Single settings by name, for example ``outbox``.
 
         Raises:
@@ -54,7 +57,7 @@ class Publisher:
         """
         try:
             self._settings = settings or read_settings(PublisherSettings, **overrides)
-            self._postman = Postman(self._settings, on_outcome or (lambda _: None))
+            self._postman = Postman(self._settings, on_outcome or (lambda _: None), on_queued or (lambda _: None))
         except (BadSettings, OSError) as error:
             raise DexorderError(str(error)) from None
         self._postman.thread.start()
@@ -108,13 +111,17 @@ class Publisher:
             timestamp_ms=time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms,
             max_payload_bytes=self._settings.max_payload_bytes,
         )  # fmt: skip
+        return self.submit_event(event)
+
+    def submit_event(self, event: pb.UserEvent) -> Future[str]:
+        """As `submit`, for an event that is ready."""
         frame = encode_event(event)[1]
         if len(frame) > self._settings.max_frame_bytes:
             raise EventRefused(f"the event has {len(frame):,} bytes, and a frame {self._settings.max_frame_bytes:,}")
         future: Future[str] = Future()
         how = Priority(event.delivery.priority)
         kept = None if how is Priority.INFORMATIONAL else future
-        self._postman.mailbox.give(Post(event.event_id, user_id, how, frame, kept))
+        self._postman.mailbox.give(Post(event.event_id, event.user_id, how, frame, kept))
         if kept is None:
             done(future, event.event_id)
         return future
@@ -139,7 +146,7 @@ class Publisher:
 
     @property
     def addresses(self) -> tuple[str, str]:
-        """Of the fast and the guaranteed path; with ``bind`` the real ports, where 0 or * was asked for."""
+        """Of the fast and the guaranteed path; with ``bind`` the real ports, where 0 was asked for."""
         return self._postman.fast.address, self._postman.guaranteed.address
 
     def flush(self, timeout: float | None = None) -> bool:

@@ -82,13 +82,15 @@ class Resends:
         self._open.add(event_id)
         self._sleep(event_id, entry, now_ns, wait_ns)
 
-    def queued(self, event_id: str, *, now_ns: int) -> None:
-        """The gateway has it; it is asked again after a while, in case its final answer gets lost."""
+    def queued(self, event_id: str, *, now_ns: int) -> bool:
+        """The gateway has it; it is asked again after a while, in case its final answer gets lost. False if not open."""
         entry = self._entries.get(event_id)
-        if entry and event_id in self._open:
-            self._open.discard(event_id)
-            entry.tries = 0
-            self._sleep(event_id, entry, now_ns, self._pace.ask_ns)
+        if entry is None or event_id not in self._open:
+            return False
+        self._open.discard(event_id)
+        entry.tries = 0
+        self._sleep(event_id, entry, now_ns, self._pace.ask_ns)
+        return True
 
     def settled(self, event_id: str) -> bool:
         """It has ended; False if it had before, or was never here."""

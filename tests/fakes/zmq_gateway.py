@@ -60,6 +60,12 @@ class Gateway:
     def answer_raw(self, *frames: bytes) -> None:
         self._router.send_multipart([self._peer, *frames])
 
+    def tick(self) -> None:
+        """A socket that binds takes new peers only while its owner looks at it."""
+        if not self._context.closed:
+            self._sub.poll(0)
+            self._router.poll(0)
+
     def close(self) -> None:
         self._context.destroy(linger=0)
 

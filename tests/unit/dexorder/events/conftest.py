@@ -24,13 +24,14 @@ def container(gateway: Gateway, tmp_path: Path) -> Iterator[Container]:
 
 
 @pytest.fixture
-def until() -> Callable[[Callable[[], bool]], None]:
+def until(gateway: Gateway) -> Callable[[Callable[[], bool]], None]:
     """Wait until something is so."""
 
     def wait(so: Callable[[], bool]) -> None:
         end = time.monotonic() + PATIENCE_MS / 1_000
         while not so():
             assert time.monotonic() < end, "it never came to be"
+            gateway.tick()
             time.sleep(0.005)
 
     return wait

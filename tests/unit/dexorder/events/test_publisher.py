@@ -124,6 +124,7 @@ def test_normal_goes_on_the_fast_path_while_the_user_is_there(container: Contain
 def test_informational_goes_out_only_while_the_user_is_there(container: Container, until: Until) -> None:
     publisher, gateway = container.start(), container.gateway
     unseen = publisher.publish("alice", 0, PAYLOAD, "INFORMATIONAL")
+    until(lambda: bool(container.outcomes))
     gateway.watch("alice")
     until(lambda: publisher.subscribed("alice"))
     seen = publisher.publish("alice", 0, PAYLOAD, "INFORMATIONAL")
@@ -350,7 +351,7 @@ def test_binding_is_for_a_gateway_that_connects(tmp_path: Path) -> None:
 
     from services.common.event_frames import event_body
 
-    with Publisher(outbox=tmp_path / "o.db", fast="tcp://127.0.0.1:*", guaranteed="tcp://127.0.0.1:*", bind=True) as p:
+    with Publisher(outbox=tmp_path / "o.db", fast="tcp://127.0.0.1:0", guaranteed="tcp://127.0.0.1:0", bind=True) as p:
         context: zmq.Context[Any] = zmq.Context()
         router = context.socket(zmq.ROUTER)
         router.connect(p.addresses[1])
