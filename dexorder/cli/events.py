@@ -32,6 +32,8 @@ from services.gateway.events.model import Channel, Preference
 from services.gen.dexorder.events.v1 import event_service_pb2 as pb
 from services.gen.dexorder.events.v1 import user_events_pb2 as given
 
+_LOOK_SECONDS = 1.0
+_MOST_PAYLOAD_BYTES = int(EventsSettings.model_fields["max_payload_bytes"].default)
 _COLUMNS = ("accepted", "user", "container", "event", "type", "priority", "status", "via", "tries")
 
 
@@ -137,9 +139,9 @@ def draft(
     except ValueError as error:
         raise DexorderError(f"the payload is no JSON: {error}") from None
     return compose(
-        user_id, int(event_type) if event_type.isdigit() else event_type.upper(), said, priority.upper(),
+        user_id, int(event_type) if event_type.isdecimal() else event_type.upper(), said, priority.upper(),
         [_way(each) for each in channels], event_id=event_id or uuid.uuid4().hex,
-        timestamp_ms=time.time_ns() // 1_000_000, max_payload_bytes=EventsSettings.model_fields["max_payload_bytes"].default,
+        timestamp_ms=time.time_ns() // 1_000_000, max_payload_bytes=_MOST_PAYLOAD_BYTES,
     )  # fmt: skip
 
 
@@ -183,7 +185,7 @@ def send_zmq(event: given.UserEvent, outbox: Path | None, timeout: float, as_jso
 
     chosen = {"outbox": outbox} if outbox else {}
     with Publisher(on_outcome=on_outcome, on_queued=on_queued, **chosen) as publisher:
-        publisher.wait_connected(timeout)
+        _look_for_session(publisher, event)
         publisher.submit_event(event)
         try:
             outcome = ended.result(timeout)
@@ -192,6 +194,14 @@ def send_zmq(event: given.UserEvent, outbox: Path | None, timeout: float, as_jso
     said = {"event_id": outcome.event_id, "status": str(outcome.ending), "error": outcome.error}
     _print_ack(said | {"via": outcome.via.name if outcome.via is not None else ""}, as_json)
     return 0 if outcome.ending in (Ending.DELIVERED, Ending.SENT) else 1
+
+
+def _look_for_session(publisher: Publisher, event: given.UserEvent) -> None:
+    """A publisher that has just started does not know yet who is there, and would take nobody to be."""
+    end_s = time.monotonic() + _LOOK_SECONDS
+    if event.delivery.priority != given.CRITICAL:
+        while not publisher.subscribed(event.user_id) and time.monotonic() < end_s:
+            time.sleep(0.02)
 
 
 def _too_long(event: given.UserEvent, timeout: float) -> WaitEnded:

@@ -55,7 +55,9 @@ def _translated(address: str, error: grpc.aio.AioRpcError) -> DexorderError:
             error.code(),
         )
     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-        return GatewayRefused(f"the gateway at {address} serves no user events: DEXORDER_EVENTS_DB is not set there", error.code())
+        return GatewayRefused(
+            f"the gateway at {address} serves no user events: DEXORDER_EVENTS_DB is not set there", error.code()
+        )
     return GatewayRefused(f"the gateway at {address} answered {error.code().name}: {details}", error.code())
 
 

@@ -16,6 +16,8 @@ from services.gen.dexorder.events.v1 import user_events_pb2 as pb
 Payload = Mapping[str, Any] | Message
 Way = Channel | Preference | str
 _MOST_DEPTH = 32
+_MOST_ID_CHARACTERS = 256
+_LARGEST = float.fromhex("0x1.fffffffffffffp+1023")
 _MOST_MS = 2**63
 
 
@@ -79,6 +81,8 @@ def payload_json(payload: Payload) -> bytes:
 
 def _plain(value: Any, depth: int) -> Any:
     """Refuses what would be other JSON than was meant: keys that are no text (two may become one), and deep nests."""
+    if isinstance(value, int) and abs(value) > _LARGEST:
+        raise EventRefused("the payload can't be JSON: a number is beyond what a double can hold")
     if not isinstance(value, Mapping | list | tuple):
         return value
     if depth > _MOST_DEPTH:
@@ -92,8 +96,8 @@ def _plain(value: Any, depth: int) -> Any:
 
 
 def _check_id(name: str, value: str) -> None:
-    if not value or "\x00" in value:
-        raise EventRefused(f"{name} {value!r} is empty or has a NUL")
+    if not value or len(value) > _MOST_ID_CHARACTERS or "\x00" in value:
+        raise EventRefused(f"{name} {value[:40]!r} is empty, has a NUL or more than {_MOST_ID_CHARACTERS} characters")
     try:
         value.encode()
     except UnicodeEncodeError:

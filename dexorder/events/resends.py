@@ -83,7 +83,7 @@ class Resends:
         self._sleep(event_id, entry, now_ns, wait_ns)
 
     def queued(self, event_id: str, *, now_ns: int) -> bool:
-        """The gateway has it; it is asked again after a while, in case its final answer gets lost. False if not open."""
+        """The gateway has it; it is asked again after a while, in case its end gets lost. False if not open."""
         entry = self._entries.get(event_id)
         if entry is None or event_id not in self._open:
             return False
