@@ -183,7 +183,7 @@ def send_zmq(event: given.UserEvent, outbox: Path | None, timeout: float, as_jso
         if event_id == event.event_id:
             _print_ack({"event_id": event_id, "status": "QUEUED"}, as_json)
 
-    chosen = {"outbox": outbox} if outbox else {}
+    chosen: dict[str, Any] = {"outbox": outbox} if outbox else {}
     with Publisher(on_outcome=on_outcome, on_queued=on_queued, **chosen) as publisher:
         _look_for_session(publisher, event)
         publisher.submit_event(event)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -88,7 +88,7 @@ async def list_events(address: str, request: pb.ListEventsRequest, most: int) ->
     return found
 
 
-async def publish(address: str, event: given.UserEvent) -> AsyncIterator[given.EventAck]:
+async def publish(address: str, event: given.UserEvent) -> AsyncGenerator[given.EventAck, None]:
     """Publish an event over gRPC; its acks, the last of which is final."""
     async with _channel(address) as channel:
         stub: Any = rpc.EventPublisherServiceStub(channel)

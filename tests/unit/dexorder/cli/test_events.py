@@ -91,6 +91,9 @@ class FakeGateway(
         self.acked.append(request.place.sequence)
         return pb.AckResponse()
 
+    def Publish(self, request: pb.PublishRequest, context: Any) -> pb.PublishResponse:
+        raise NotImplementedError
+
     def PublishMany(self, requests: Iterator[pb.PublishManyRequest], context: Any) -> Iterator[pb.PublishManyResponse]:
         self.published.append(next(requests).event)
         for ack in self.acks:

@@ -53,7 +53,7 @@ def test_a_critical_event_is_on_the_disk_before_publish_returns(container: Conta
 
 def test_an_event_goes_out_as_it_was_meant_and_its_final_answer_ends_it(container: Container, until: Until) -> None:
     publisher, gateway = container.start(), container.gateway
-    channels = ["ACTIVE_SESSION", Preference(Channel.TELEGRAM, only_if_active=True)]
+    channels: list[str | Preference] = ["ACTIVE_SESSION", Preference(Channel.TELEGRAM, only_if_active=True)]
     event_id = publisher.publish("alice", 99, PAYLOAD, "CRITICAL", channels, timestamp_ms=1_700_000_000_000)
     assert gateway.event() == pb.UserEvent(
         user_id="alice", event_id=event_id, timestamp=1_700_000_000_000, event_type=99,  # type: ignore[arg-type]
@@ -159,7 +159,7 @@ def test_a_full_fast_path_is_no_loss(container: Container, until: Until, monkeyp
     big = {"text": "x" * 60_000}
     kept = [publisher.submit("alice", 0, big) for _ in range(600)]
     ids = {each.result(20) for each in kept}
-    there = set()
+    there: set[str] = set()
     while ids - there:
         event = gateway.fast_event(0) or gateway.event(0)
         if event:
@@ -363,7 +363,7 @@ def test_binding_is_for_a_gateway_that_connects(tmp_path: Path) -> None:
 
 
 async def test_asyncio(container: Container) -> None:
-    gateway, told = container.gateway, []
+    gateway, told = container.gateway, list[Outcome]()
     publisher = await AsyncPublisher.open(
         outbox=container.outbox, fast=gateway.fast, guaranteed=gateway.guaranteed, on_outcome=told.append
     )
