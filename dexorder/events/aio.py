@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any, Self
+from collections.abc import Callable, Sequence
+from typing import Any, Self, TypeVar
 
 from dexorder.events.composing import Payload, Way
 from dexorder.events.config import PublisherSettings
 from dexorder.events.outcome import Outcome
 from dexorder.events.publisher import OnOutcome, Publisher
 from services.gateway.events.model import Priority
+
+T = TypeVar("T")
 
 
 class AsyncPublisher:
@@ -22,17 +24,21 @@ class AsyncPublisher:
 
     @classmethod
     async def open(
-        cls, settings: PublisherSettings | None = None, *, on_outcome: OnOutcome | None = None, **overrides: Any
-    ) -> Self:
-        """As `Publisher`; ``on_outcome`` is told in the loop's thread."""
+        cls, settings: PublisherSettings | None = None, *, on_outcome: OnOutcome | None = None,
+        on_queued: Callable[[str], None] | None = None, **overrides: Any,
+    ) -> Self:  # fmt: skip
+        """As `Publisher`; callbacks are called in the loop's thread."""
         loop = asyncio.get_running_loop()
 
-        def tell(outcome: Outcome) -> None:
-            if on_outcome and not loop.is_closed():
-                loop.call_soon_threadsafe(on_outcome, outcome)
+        def in_loop(callback: Callable[[T], None] | None) -> Callable[[T], None]:
+            def call(told: T) -> None:
+                if callback and not loop.is_closed():
+                    loop.call_soon_threadsafe(callback, told)
+
+            return call
 
         def make() -> Publisher:
-            return Publisher(settings, on_outcome=tell, **overrides)
+            return Publisher(settings, on_outcome=in_loop(on_outcome), on_queued=in_loop(on_queued), **overrides)
 
         return cls(await asyncio.to_thread(make))
 
