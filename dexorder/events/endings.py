@@ -44,6 +44,11 @@ class Endings:
             done(answer, outcome)
         self.tell(outcome)
 
+    def lost(self, event_id: str, error: Exception) -> None:
+        """An event that somebody may have asked for was not kept."""
+        for answer in self._asked.pop(event_id, ()):
+            fail(answer, error)
+
     def tell(self, outcome: Outcome) -> None:
         """Only the callback."""
         _call(self._on_outcome, outcome)

@@ -5,6 +5,7 @@ One process at a time: SQLite's own lock on the file says so, and the kernel let
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -29,6 +30,7 @@ class Outbox:
         self._path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # events tell what users do
             self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0.2)
         except (OSError, sqlite3.Error) as error:
             raise OutboxFailed(f"the outbox {path} can't be opened: {error}") from None

@@ -179,6 +179,7 @@ class Postman:
         except OutboxFailed as error:
             for post in added:
                 _answer(post, error)
+                self._endings.lost(post.event_id, error)
             return
         self._settled, self._settle_ns = [], None
         self._resends.add(post.event_id for post in added)

@@ -62,7 +62,7 @@ def courier(folder: Path, outside: Outside, **more: Any) -> Any:
 
 async def until(so: Any) -> None:
     async with asyncio.timeout(5):
-        while not so():
+        while not so():  # noqa: ASYNC110 - sockets tell no event of ours
             await asyncio.sleep(0.01)
 
 
@@ -97,6 +97,29 @@ async def test_an_event_of_each_kind_over_curve(tmp_path: Path) -> None:
             await other.publish("alice", "ORDER_FILLED", PAYLOAD, "CRITICAL", ["TELEGRAM"])
             assert not await other.flush(0.5) and not other.publisher.connected
     assert outside.sent == [critical]
+
+
+@pytest.mark.smoke  # the publisher tries again after 2 s
+async def test_a_container_whose_key_is_let_in_later_gets_through(tmp_path: Path) -> None:
+    make_keys(tmp_path, "gateway")
+    public, _ = make_keys(tmp_path, "bot")
+    file, outside = tmp_path / "containers.yaml", Outside()
+    file.write_text("containers: []\n")
+    async with courier(tmp_path, outside, curve_key=tmp_path / "gateway.key_secret", containers=file) as gateway:
+        outside.courier = gateway
+        bot = await AsyncPublisher.open(
+            outbox=tmp_path / "o.db", fast=gateway.sub_address, guaranteed=gateway.router_address,
+            curve_key=tmp_path / "bot.key_secret", curve_server=tmp_path / "gateway.key",
+        )  # fmt: skip
+        async with bot:
+            await bot.publish("alice", "ORDER_FILLED", PAYLOAD, "CRITICAL", ["TELEGRAM"])
+            assert not await bot.flush(0.5)
+            key = read_public_key(public).decode()
+            file.write_text(f"containers:\n  - {{container: alice-bot, curve: {key!r}, users: [alice]}}\n")
+            assert await bot.flush(10)
+            file.write_text("containers: []\n")  # cut, though the connection is there
+            cut = await bot.publish("alice", "ORDER_FILLED", PAYLOAD, "CRITICAL", ["TELEGRAM"])
+            assert await bot.outcome(cut) == Outcome(cut, Ending.ERROR, error="user not owned")
 
 
 @pytest.mark.smoke  # a reconnect takes as long as the gateway is away

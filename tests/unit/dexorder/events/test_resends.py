@@ -1,6 +1,6 @@
 """The rules of resending against a plain model, and the few cases that need a name."""
 
-from hypothesis import strategies
+from hypothesis import settings, strategies
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from dexorder.events.resends import Pace, Resends
@@ -68,6 +68,7 @@ class Machine(RuleBasedStateMachine):
 
 
 TestResends = Machine.TestCase
+TestResends.settings = settings(max_examples=20, stateful_step_count=30, deadline=None)
 
 
 def sent(resends: Resends, now_ns: int) -> list[str]:
