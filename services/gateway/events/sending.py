@@ -13,6 +13,7 @@ import structlog
 
 from services.gateway.events.changes import SendOut
 from services.gateway.events.channels.way import NOT_CONFIGURED, TIMEOUT, Way
+from services.gateway.events.config import EventsSettings
 from services.gateway.events.model import Channel, EventKey, Later, Refused, Result
 
 log = structlog.get_logger(__name__)
@@ -30,16 +31,14 @@ class Sender:
     """Sends while its context is open. Everything happens in the event loop, in the order of a channel's line.
 
     Args:
-        at_once: Most calls under way on one channel; the others wait in line, and their time does not run.
-        timeout_seconds: For one call; then it is cancelled, and its result is `Later`.
+        settings: ``sends_at_once`` on one channel: the others wait in line, and their time does not run.
+            ``send_timeout_seconds`` for one: then it is cancelled, and its result is `Later`.
         finished: Given each result once: key, number, result. Not for what was cut off when the context ended.
     """
 
-    def __init__(
-        self, ways: Mapping[Channel, Way], finished: Finished, *, at_once: int, timeout_seconds: float
-    ) -> None:
+    def __init__(self, ways: Mapping[Channel, Way], settings: EventsSettings, finished: Finished) -> None:
         self._ways, self._finished = ways, finished
-        self._at_once, self._timeout_seconds = at_once, timeout_seconds
+        self._at_once, self._timeout_seconds = settings.sends_at_once, settings.send_timeout_seconds
         self._lines: dict[Channel, _Line] = {channel: _Line() for channel in ways}
         self._calls: set[asyncio.Task[None]] = set()
         self._group = asyncio.TaskGroup()

@@ -131,12 +131,12 @@ class Ports:
                 self._dropped("container_gone" if error.errno == zmq.EHOSTUNREACH else "container_full")
 
     def let_go(self) -> None:
-        """Take no new connection, and let containers see that nobody listens on SUB: they turn to ROUTER and wait."""
+        """Let containers see that nobody listens on SUB: they turn to ROUTER, which is not read either, and wait.
+
+        Both stay bound: to unbind would cut the connections over which acks are still to go.
+        """
         if not self._gone:
             self._gone = True
-            for socket in (self._sub, self._router):
-                with suppress(zmq.ZMQError):  # the connecting side has nothing to unbind
-                    socket.unbind(socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\x00"))
             self.subscribe((), tuple(self._topics))
 
     def subscribe(self, opened: Iterable[bytes], closed: Iterable[bytes]) -> None:
@@ -186,7 +186,7 @@ def _set_up(socket: Socket, settings: EventsSettings) -> None:
         (zmq.IPV6, int("[" in settings.sub + settings.router)),
     ):
         socket.setsockopt(option, value)
-    if socket.socket_type == zmq.ROUTER:
+    if socket.type == zmq.ROUTER:
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # without it an ack to a dead container looks like a sent one
     if settings.curve_key:
         curve_socket(socket, settings.curve_key)

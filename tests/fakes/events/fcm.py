@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from tests.fakes.events.scripted import Call, Reply, ScriptedServer
 
 _MOST_MESSAGE = 4096
+_AUDIENCE = "https://oauth2.googleapis.com/token"  # wherever the endpoint is
 _GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
 
@@ -84,7 +85,7 @@ class TokenEndpoint(ScriptedServer):
     def answer(self, call: Call) -> Reply:
         form = parse_qs(call.body.decode())
         try:
-            jwt.decode(form["assertion"][0], self._key.public_key(), ["RS256"], audience=f"{self.url}/token")
+            jwt.decode(form["assertion"][0], self._key.public_key(), ["RS256"], audience=_AUDIENCE)
             assert form["grant_type"] == [_GRANT]
         except (jwt.InvalidTokenError, KeyError, AssertionError):
             return Reply(400, {"error": "invalid_grant"})

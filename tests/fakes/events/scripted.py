@@ -19,7 +19,7 @@ from tests.fakes.events.waiting import filled
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer: after ``delay_seconds``, or never if it hangs (until the client goes away)."""
+    """An answer: after ``delay_seconds``, or not while the server is there if it hangs."""
 
     status: int = 200
     body: Any = ""
@@ -64,6 +64,7 @@ class ScriptedServer:
         self.calls: list[Call] = []
         self.always: Reply | None = None
         self._script: deque[Reply] = deque()
+        self._closing = asyncio.Event()
         self._runner: web.AppRunner | None = None
         self.base = URL()
 
@@ -98,14 +99,14 @@ class ScriptedServer:
         self.calls.append(call)
         reply = self._script.popleft() if self._script else self.always or self.answer(call)
         if reply.hang:
-            await asyncio.Event().wait()
+            await self._closing.wait()
         await asyncio.sleep(reply.delay_seconds)
         return reply.made()
 
     async def __aenter__(self) -> Self:
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self._take)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.0)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, handler_cancellation=True)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
         host, port = self._runner.addresses[0][:2]
@@ -116,4 +117,5 @@ class ScriptedServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._runner is not None
+        self._closing.set()
         await self._runner.cleanup()

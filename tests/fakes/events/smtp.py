@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
+import warnings
 from collections import deque
 from dataclasses import dataclass
 from email import message_from_bytes, policy
@@ -109,15 +110,17 @@ class MailServer:
 
     def _authenticate(self, server: SMTP, session: Session, envelope: Envelope, how: str, data: Any) -> AuthResult:
         assert self._login and isinstance(data, LoginPassword)
-        return AuthResult(success=(data.login.decode(), data.password.decode()) == self._login)
+        right = (data.login.decode(), data.password.decode()) == self._login
+        return AuthResult(success=right, handled=False)
 
     def _connected(self) -> SMTP:
         self.connections += 1
-        server = SMTP(
-            self, hostname="tests", loop=asyncio.get_running_loop(), tls_context=self._tls, enable_SMTPUTF8=True,
-            authenticator=self._authenticate if self._login else None, auth_required=self._login is not None,
-            auth_require_tls=self._tls is not None,
-        )  # fmt: skip
+        with warnings.catch_warnings(action="ignore"):  # of passwords in clear, which is what some tests are about
+            server = SMTP(
+                self, hostname="tests", loop=asyncio.get_running_loop(), tls_context=self._tls, enable_SMTPUTF8=True,
+                authenticator=self._authenticate if self._login else None, auth_required=self._login is not None,
+                auth_require_tls=self._tls is not None,
+            )  # fmt: skip
         made = server.connection_made
 
         def connection_made(transport: asyncio.BaseTransport) -> None:

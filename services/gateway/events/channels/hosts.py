@@ -1,4 +1,4 @@
-"""Which URLs of users are called: those of listed hosts alone, so that nobody can aim the gateway at its own network."""
+"""Which URLs of users are called: those of listed hosts alone, or a user could aim us at our own network."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ class Hosts:
     """An allow-list.
 
     Args:
-        listed: Commas between; ``host``, ``host:port`` where that is not the scheme's own, ``*.host`` for any name below.
+        listed: Commas between; ``host``, ``host:port`` where that is not the scheme's, ``*.host`` for any name below.
         plain_http: Take http: as well, for tests.
     """
 
@@ -24,7 +24,13 @@ class Hosts:
             host, port = url.raw_host, url.port
         except ValueError:
             return None
-        if not host or url.scheme not in self._schemes or url.raw_user is not None or url.raw_password is not None:
+        if (
+            not host
+            or "*" in host
+            or url.scheme not in self._schemes
+            or url.raw_user is not None
+            or url.raw_password is not None
+        ):
             return None
         suffix = "" if url.is_default_port() else f":{port}"
         labels = host.split(".")

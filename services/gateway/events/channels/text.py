@@ -18,7 +18,7 @@ def utf8_bytes(character: str) -> int:
 
 
 def cut(text: str, most: int, size: Callable[[str], int] = utf16_units) -> str:
-    """Shorten a text, with an ellipsis where it was cut, until its characters' sizes add up to no more than ``most``."""
+    """Shorten a text until its characters' sizes add up to ``most`` or less; an ellipsis shows where it was cut."""
     room, fits = most - size(ELLIPSIS), 0
     taken = 0
     for end, character in enumerate(text, 1):

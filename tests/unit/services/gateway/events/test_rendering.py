@@ -18,8 +18,9 @@ from services.gen.dexorder.events.v1 import user_events_pb2 as pb
 AT_MS = 1_700_000_000_000
 PAYLOADS: dict[type, Any] = {
     pb.OrderEventPayload: pb.OrderEventPayload(
-        order_id="o-1", symbol="BTC/USDT", side="buy", order_type="limit", quantity="0.5", price="64000", status="FILLED",
-        fill_price="63999.5", fill_quantity="0.5", exchange="BINANCE", strategy_id="s-1", error_message="too late",
+        order_id="o-1", symbol="BTC/USDT", side="buy", order_type="limit", quantity="0.5", price="64000",
+        status="FILLED", fill_price="63999.5", fill_quantity="0.5", exchange="BINANCE", strategy_id="s-1",
+        error_message="too late",
     ),
     pb.AlertEventPayload: pb.AlertEventPayload(
         alert_id="a-1", symbol="ETH/USDT", condition="close > 4000", triggered_price="4000.5"
@@ -85,9 +86,7 @@ def test_no_given_type_is_told_as_unknown(event_type: int) -> None:
 def test_an_order_reads_like_this() -> None:
     message = told(pb.ORDER_FILLED, {"symbol": "BTC/USDT", "side": "buy", "quantity": "0.5", "fill_price": "64000.1"})
     assert message.title == "Order filled: buy 0.5 BTC/USDT"
-    assert message.body == (
-        "Market: BTC/USDT\nSide: buy\nQuantity: 0.5\nFill price: 64000.1\n2023-11-14 22:13:20 UTC"
-    )
+    assert message.body == ("Market: BTC/USDT\nSide: buy\nQuantity: 0.5\nFill price: 64000.1\n2023-11-14 22:13:20 UTC")
 
 
 def test_an_unknown_type_and_an_unexpected_payload_are_told_as_they_came() -> None:
@@ -112,7 +111,8 @@ def test_a_reference_is_of_the_key_alone() -> None:
     "payload",
     [
         b"", b"null", b"[" * 100_000, b"1" * 5000, b'{"win_rate": 1e-999999999}', b'{"win_rate": NaN}',
-        b'{"symbol": "\\ud800"}', b'{"start_time": 1e300, "end_time": "-99999999999999999999"}', b'{"a": "\\u202e\\n\\r"}',
+        b'{"symbol": "\\ud800"}', b'{"start_time": 1e300, "end_time": "-99999999999999999999"}',
+        b'{"a": "\\u202e\\n\\r"}',
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("event_type", [1, 10, 44, 99])
@@ -128,7 +128,9 @@ def test_a_title_is_one_short_line() -> None:
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.sampled_from(["symbol", "winRate", "end_time"]), inner),
+    lambda inner: (
+        st.lists(inner) | st.dictionaries(st.text() | st.sampled_from(["symbol", "winRate", "end_time"]), inner)
+    ),
     max_leaves=20,
 )
 

@@ -48,7 +48,6 @@ def test_listed_hosts_are_allowed(url: str) -> None:
         "https://discord.com\\.evil.test/",
         "https://user@discord.com/",
         "https://user:password@discord.com/",
-        "https://@discord.com/",
         "https://discord.com@evil.test/",
         "https://evil.test#@discord.com/",
         "https://evil.test?@discord.com/",
@@ -71,10 +70,16 @@ def test_others_are_not(url: str) -> None:
 
 
 def test_what_is_called_is_what_was_checked() -> None:
-    """Tabs, line ends and full-width letters vanish on the way to a host: the host that is left was the one checked."""
-    for url in ("https://dis\tcord.com/", "https://ｄiscord.com/", " https://discord.com/", "https://discord.com\n/"):
+    """Tabs, line ends, full-width letters and empty names vanish: the host that is left was the one checked."""
+    for url in (
+        "https://@discord.com/",
+        "https://dis\tcord.com/",
+        "https://ｄiscord.com/",
+        " https://discord.com/",
+        "https://discord.com\n/",
+    ):
         found = Hosts(LISTED).allowed(url)
-        assert found is None or found.host == "discord.com"
+        assert found is None or (found.host, found.user) == ("discord.com", None)
 
 
 def test_plain_http_only_where_it_is_set() -> None:

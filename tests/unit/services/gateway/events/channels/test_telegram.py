@@ -36,7 +36,10 @@ async def test_a_long_message_is_cut_to_what_telegram_takes(filler: str, provide
             failed(403, "Forbidden: bot can't initiate conversation with a user"),
             Refused("the user has not started our bot"),
         ),
-        (failed(403, "Forbidden: bot was kicked from the supergroup chat"), Refused("our bot was removed from the chat")),
+        (
+            failed(403, "Forbidden: bot was kicked from the supergroup chat"),
+            Refused("our bot was removed from the chat"),
+        ),
         (failed(400, "Bad Request: chat not found"), Refused("no such chat")),
         (failed(400, "Bad Request: said of 4711"), Refused("not accepted")),
         (

@@ -11,9 +11,7 @@ from services.gateway.events.channels.text import cut, utf8_bytes, utf16_units
 
 
 @given(st.text(max_size=60), st.integers(3, 70), st.sampled_from([utf8_bytes, utf16_units]))
-def test_a_text_fits_and_keeps_as_much_as_there_is_room_for(
-    text: str, most: int, size: Callable[[str], int]
-) -> None:
+def test_a_text_fits_and_keeps_as_much_as_there_is_room_for(text: str, most: int, size: Callable[[str], int]) -> None:
     short = cut(text, most, size)
     assert sum(map(size, short)) <= most
     if sum(map(size, text)) <= most:

@@ -26,7 +26,8 @@ async def test_discord_gets_text_without_markup_or_mentions_and_says_when_it_is_
     assert await ways[Channel.DISCORD].send(message("a_b*", f"{NASTY}\n> q\n- l\n1 > 0"), discord(providers)) == Sent()
     ((_, text),) = providers.discord.texts
     assert text == (
-        "**a\\_b\\***\n\\<b>1 & 2\\</b> &amp; \\<!channel> \\<@123> @everyone \\*a\\* \\_b\\_ \\`c\\` \\~d\\~ \\|\\|e\\|\\|"
+        "**a\\_b\\***\n"
+        "\\<b>1 & 2\\</b> &amp; \\<!channel> \\<@123> @everyone \\*a\\* \\_b\\_ \\`c\\` \\~d\\~ \\|\\|e\\|\\|"
         ' \\[f\\](https://x.test/_g_) \\\\ "q"\n\\> q\n\\- l\n1 > 0'
     )
     (call,) = providers.discord.calls
