@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from services.gateway.events.changes import Final
 from services.gateway.events.model import Channel, EventKey, Status
 from services.gen.dexorder.events.v1 import user_events_pb2 as pb
 
 
-@dataclass(frozen=True, slots=True)
-class Ack:
+class Ack(NamedTuple):
     """The state of an event, as the given EventAck; ``via`` only where it was delivered."""
 
     event_id: str

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -52,14 +53,22 @@ def read_event(container: str, body: bytes) -> Event | Refusal:
         return Refusal(event_id, _bad_id("user_id", user_id), "user_id")
     if not given.HasField("delivery"):
         return Refusal(event_id, "delivery is missing", "delivery")
-    named = given.delivery.channels
-    channels = tuple([p for c in named if (p := _PREFERENCES.get((c.channel, c.only_if_active)))])
-    if named and not channels:
+    priority, channels = _delivery(given.delivery.SerializeToString())
+    if channels is None:
         return Refusal(event_id, "no usable channel", "channels")
     return Event(
-        EventKey(container, event_id), user_id, given.timestamp, given.event_type, given.payload or b"{}",
-        _PRIORITIES.get(given.delivery.priority, Priority.CRITICAL), channels, body,
+        EventKey(container, event_id), user_id, given.timestamp, given.event_type, given.payload or b"{}", priority,
+        channels, body,
     )  # fmt: skip
+
+
+@lru_cache(maxsize=1024)  # there are only some of them, and looking at each entry anew takes its time
+def _delivery(serialized: bytes) -> tuple[Priority, tuple[Preference, ...] | None]:
+    """Priority and channels of a DeliverySpec; None where it names only unknown ones."""
+    given = pb.DeliverySpec.FromString(serialized)
+    channels = tuple(p for c in given.channels if (p := _PREFERENCES.get((c.channel, c.only_if_active))))
+    priority = _PRIORITIES.get(given.priority, Priority.CRITICAL)
+    return priority, None if given.channels and not channels else channels
 
 
 def _bad_id(name: str, value: str) -> str:

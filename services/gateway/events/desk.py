@@ -68,30 +68,29 @@ class Desk:
     # ---- what containers send
 
     def take(self, copies: Iterable[Copy]) -> None:
-        """Copies of events that are answered each."""
-        events = []
-        for container, body, asker in copies:
-            event = read_event(container.name, body)
+        """Copies of events, which are answered in this order."""
+        read = [(container, _read(container, body), asker) for container, body, asker in copies]
+        live = self._delivery.live
+        known = self._outbox.known(
+            [event.key for _, event, _ in read if isinstance(event, Event) and live(event.key) is None]
+        )
+        elapsed_ns = self._clock.monotonic_ns()
+        for container, event, asker in read:
             if isinstance(event, Refusal):
                 self._refuse(asker, event)
-            elif not container.speaks_for(event.user_id):
-                self._refuse(asker, Refusal(event.key.event_id, "user not owned", "not_owned"))
             elif event.priority is Priority.INFORMATIONAL:
                 self._inform_or_refuse(event, asker)
             else:
-                events.append((container, event, asker))
-        known = self._outbox.known(e.key for _, e, _ in events if self._delivery.live(e.key) is None)
-        for container, event, asker in events:
-            self._accept(container, event, asker, known)
+                self._accept(container, event, asker, known, elapsed_ns)
 
     def take_published(self, published: Iterable[tuple[Container, bytes, bytes]]) -> None:
         """Events of the fast path: container, topic, UserEvent. What is CRITICAL is kept though it came this way."""
         critical: list[Copy] = []
         for container, named, body in published:
-            event = read_event(container.name, body)
+            event = _read(container, body)
             if isinstance(event, Refusal):
                 self._metrics.dropped(event.kind)
-            elif not container.speaks_for(event.user_id) or named != topic(event.user_id):
+            elif named != topic(event.user_id):
                 self._metrics.dropped("not_owned")
             elif event.priority is Priority.CRITICAL:
                 critical.append((container, body, None))
@@ -127,14 +126,16 @@ class Desk:
     def _inform(self, event: Event) -> None:
         self._turn.effects.informed.append(Informed(event.user_id, event.key.container, event.body))
 
-    def _accept(self, container: Container, event: Event, asker: Asker | None, known: dict[EventKey, Known]) -> None:
+    def _accept(
+        self, container: Container, event: Event, asker: Asker | None, known: dict[EventKey, Known], elapsed_ns: int
+    ) -> None:
         key, turn = event.key, self._turn
         before = self._body_before(key, known)
         if before is not None and before != event.body:
             self._refuse(asker, Refusal(key.event_id, "event_id reused", "reused"))
             return
         if before is None:
-            verdict = self._quotas.take(container, event.priority, self._clock.monotonic_ns())
+            verdict = self._quotas.take(container, event.priority, elapsed_ns)
             if verdict.refused:
                 self._refuse(asker, Refusal(key.event_id, "quota exceeded", "quota"))
                 return
@@ -291,3 +292,10 @@ class Desk:
         accepted = Counter([live.event.priority for live in changes.accepted])
         finished = Counter([final.status for final in changes.finals])
         self._metrics.committed(accepted, finished, self._quotas.queued.total(), seconds)
+
+
+def _read(container: Container, body: bytes) -> Event | Refusal:
+    event = read_event(container.name, body)
+    if isinstance(event, Event) and not container.speaks_for(event.user_id):
+        return Refusal(event.key.event_id, "user not owned", "not_owned")
+    return event

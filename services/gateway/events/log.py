@@ -67,7 +67,11 @@ class EventLog:
 
     @staticmethod
     def _records(db: sqlite3.Connection, where: str, values: tuple[Any, ...], size: int) -> list[tuple[int, Record]]:
-        sql = f"SELECT {schema.RECORD_COLUMNS} FROM events WHERE {where} ORDER BY number DESC LIMIT ?"  # noqa: S608
+        # The inner one so that only what is on the page is read whole, whatever has to be sorted.
+        sql = (
+            f"SELECT {schema.RECORD_COLUMNS} FROM events WHERE number IN"  # noqa: S608
+            f" (SELECT number FROM events WHERE {where} ORDER BY number DESC LIMIT ?) ORDER BY number DESC"
+        )
         return [_record(db, *row) for row in db.execute(sql, (*values, size)).fetchall()]
 
     @contextmanager

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from services.gateway.events.config import EventsSettings
-from services.gateway.events.containers import Container
+from services.gateway.events.containers import NO_QUOTA, Container
 from services.gateway.events.model import Priority
 
 _SECOND_NS = 1_000_000_000
@@ -26,22 +26,21 @@ _FINE, _SOFT, _REFUSED = Verdict(False, False), Verdict(False, True), Verdict(Tr
 class Bucket:
     """A rate with a burst of one second's worth, at least one."""
 
+    __slots__ = ("_at_ns", "_filled")
+
     def __init__(self) -> None:
-        self._filled: float | None = None
+        self._filled = float("inf")  # as full as the first rate lets it be
         self._at_ns = 0
 
     def take(self, per_second: float, now_ns: int) -> bool:
         """Take one; False when there is none."""
-        most = max(1.0, per_second)
-        if self._filled is None:
-            self._filled = most
-        else:
-            self._filled = min(most, self._filled + (now_ns - self._at_ns) * per_second / _SECOND_NS)
+        filled = self._filled + (now_ns - self._at_ns) * per_second / _SECOND_NS
+        most = per_second if per_second > 1 else 1.0
+        if filled > most:
+            filled = most
         self._at_ns = now_ns
-        if self._filled < 1:
-            return False
-        self._filled -= 1
-        return True
+        self._filled = filled - 1 if filled >= 1 else filled
+        return filled >= 1
 
 
 class Quotas:
@@ -52,24 +51,25 @@ class Quotas:
     """
 
     def __init__(self, settings: EventsSettings) -> None:
-        self._settings = settings
-        self._soft: dict[str, Bucket] = {}
-        self._hard: dict[str, Bucket] = {}
+        self._limits = (
+            settings.soft_events_per_second, settings.hard_events_per_second, settings.hard_queued_events,
+        )  # fmt: skip
+        self._buckets: dict[str, tuple[Bucket, Bucket]] = {}
         self.queued: Counter[str] = Counter()
 
     def take(self, container: Container, priority: Priority, now_ns: int) -> Verdict:
         """Count a new event. One that is CRITICAL counts like any other, and is never refused nor delayed."""
-        own, all_others, name = container.quota, self._settings, container.name
-        soft = own.soft_events_per_second or all_others.soft_events_per_second
-        hard = own.hard_events_per_second or all_others.hard_events_per_second
-        within_hard = self._bucket(self._hard, name).take(hard, now_ns)
-        within_soft = self._bucket(self._soft, name).take(soft, now_ns)
+        name, own = container.name, container.quota
+        soft, hard, queued = self._limits
+        if own is not NO_QUOTA:
+            soft, hard = own.soft_events_per_second or soft, own.hard_events_per_second or hard
+            queued = own.queued_events or queued
+        buckets = self._buckets.get(name)
+        if buckets is None:
+            buckets = self._buckets[name] = Bucket(), Bucket()
+        within_soft, within_hard = buckets[0].take(soft, now_ns), buckets[1].take(hard, now_ns)
         if priority is Priority.CRITICAL:
             return _FINE
-        if not within_hard or self.queued[name] >= (own.queued_events or all_others.hard_queued_events):
+        if not within_hard or self.queued[name] >= queued:
             return _REFUSED
         return _FINE if within_soft else _SOFT
-
-    @staticmethod
-    def _bucket(buckets: dict[str, Bucket], name: str) -> Bucket:
-        return buckets.setdefault(name, Bucket()) if name not in buckets else buckets[name]

@@ -23,8 +23,7 @@ CREATE TABLE events (
     waits_for_ack INTEGER NOT NULL, refused TEXT NOT NULL, soft INTEGER NOT NULL, sequence INTEGER,
     status INTEGER NOT NULL, via INTEGER, error TEXT NOT NULL DEFAULT '', completed_ns INTEGER, seen_ns INTEGER,
     UNIQUE (container, event_id));
-CREATE UNIQUE INDEX events_by_sequence ON events (user_id, sequence) WHERE sequence IS NOT NULL;
-CREATE INDEX events_by_user ON events (user_id, number);
+CREATE INDEX events_by_user ON events (user_id, sequence);
 CREATE INDEX events_queued ON events (number) WHERE status = 1;
 CREATE INDEX events_by_end ON events (completed_ns) WHERE completed_ns IS NOT NULL;
 CREATE TABLE attempts (
