@@ -54,10 +54,10 @@ class RunningServer:
     _services: tuple[str, ...]
     _stopping_since_s: float | None = None
 
-    async def set_serving(self, serving: bool) -> None:
-        """Set the health of "" and of each service."""
+    async def set_serving(self, serving: bool, names: Sequence[str] | None = None) -> None:
+        """Set the health of these services; of "" and of each one by default."""
         status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
-        for name in ("", *self._services):
+        for name in ("", *self._services) if names is None else names:
             await self._health.set(name, status)
 
     async def begin_stop(self) -> None:
