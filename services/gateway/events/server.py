@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
 import grpc
+import structlog
 from prometheus_client import CollectorRegistry
 
 from services.gateway.events import service
@@ -28,6 +29,8 @@ from services.gateway.events.sessions import Hub
 from services.gateway.events.tokens import Tokens
 from services.gateway.events.web import web_server
 from services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc
+
+log = structlog.get_logger(__name__)
 
 
 class _Outside:
@@ -104,4 +107,5 @@ async def user_events(settings: EventsSettings, registry: CollectorRegistry) -> 
         await stack.enter_async_context(outside.sender)
         desk = Desk(outside.hub, courier, tokens, metrics)
         await stack.enter_async_context(web_server(settings, desk, healthy=lambda: not courier.failed.done()))
+        log.info("events", fast=courier.sub_address, guaranteed=courier.router_address)
         yield UserEvents(courier, desk, settings)
