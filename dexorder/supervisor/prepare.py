@@ -158,6 +158,14 @@ def point_sim(content: dict[str, Any], address: str) -> dict[str, Any]:
     return {**content, "exchanges": venues}
 
 
+def make_jwt_keys(options: SuiteOptions) -> None:
+    """A pair of keys for users' tokens, once: ``dexorder events token USER --key DIR/jwt-keys/suite.key`` signs one."""
+    from services.gateway.events.tokens import make_keys  # deferred: cryptography is slow to import
+
+    if "gateway" in options.parts and not options.jwt_keys.exists():
+        make_keys(options.jwt_keys, "suite")
+
+
 def recorded_entries(entries: Iterable[str]) -> tuple[str, ...]:
     """``FILE=SYMBOL`` entries with absolute files.
 
