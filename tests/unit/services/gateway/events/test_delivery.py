@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -317,7 +318,7 @@ def test_critical_event_is_never_given_up() -> None:
     world.advance_to(NOON + days * DAY, answer=lambda: world.answer_all(Later("server error")))
     assert world.state("e") == "Q"
     times = [at_ns for at_ns, channel, _ in world.calls if channel is TELEGRAM]
-    gaps = [after - before for before, after in zip(times, times[1:], strict=False)]
+    gaps = [after - before for before, after in itertools.pairwise(times)]
     assert len(times) >= days * DAY // (300 * SECOND)
     assert max(gaps) <= 300 * SECOND
     assert [SECOND << n for n in range(4)] <= gaps[:4] <= [SECOND << n + 1 for n in range(4)]
@@ -440,12 +441,62 @@ def test_lane_takes_so_many_calls_and_critical_events_first() -> None:
     assert [key.event_id for _, _, key in world.calls] == ["n0", "n1", "c", "n2", "n3"]
 
 
+def test_event_that_was_received_while_it_waited_for_a_lane_is_not_sent() -> None:
+    world = World(Rules(sends_at_once=1))
+    world.open_session()
+    for name in ("first", "second"):
+        world.accept(event(name, "WEB TELEGRAM"))
+    world.advance(5)
+    world.receive(2)
+    world.answer(Sent())
+    assert (world.called(), world.state("second")) == ("TELEGRAM", "D WEB")
+
+
+def test_event_that_waits_for_a_lane_too_long_is_over() -> None:
+    world = World(Rules(sends_at_once=1))
+    world.accept(event("first"))
+    world.accept(event("second", priority=NORMAL))
+    world.advance(60)
+    assert world.state("second") == "E expired"
+
+
+def test_digest_of_more_than_is_done_at_once_stays_whole() -> None:
+    world = World()
+    for n in range(1200):
+        world.accept(event(f"a{n}", "TELEGRAM", priority=NORMAL), soft=True)
+    world.advance(10)
+    assert [send.message.title for send in world.sends.values()] == ["1200 events"]
+
+
+def test_pauses_differ_by_event_and_not_by_process() -> None:
+    world = World()
+    for n in range(20):
+        world.accept(event(f"e{n}"))
+    world.answer_all(Later("server error"))
+    world.advance(2)
+    pauses = [at_ns - NOON for at_ns, _, _ in world.calls[20:]]
+    assert len(set(pauses)) > 15
+    assert all(SECOND <= pause <= 2 * SECOND for pause in pauses)
+
+
+def test_log_of_a_session_is_in_order_after_a_restart() -> None:
+    world = World()
+    world.accept(event("second", "TELEGRAM WEB"))
+    world.accept(event("first", "WEB"))
+    world.open_session()
+    world.restart()
+    assert [show.sequence for show in world.open_session().shows] == [1, 2]
+
+
 def test_sessions_are_shown_everything_live_in_order_at_each_opening() -> None:
     world = World()
     world.accept(event("tele", "TELEGRAM WEB"))
     world.accept(event("web", "WEB"))
     world.accept(event("mail", "EMAIL"))
-    assert [(show.sequence, show.event.key.event_id) for show in world.open_session().shows] == [(1, "web"), (2, "tele")]
+    assert [(show.sequence, show.event.key.event_id) for show in world.open_session().shows] == [
+        (1, "web"),
+        (2, "tele"),
+    ]
     world.receive(1)
     world.close_session()
     assert [show.sequence for show in world.open_session().shows] == [2]

@@ -20,5 +20,5 @@ def test_random_lives() -> None:
 def test_many_random_lives() -> None:
     run_state_machine_as_test(
         DeliveryMachine,
-        settings=settings(max_examples=500, stateful_step_count=60, deadline=None, suppress_health_check=SLOW),
+        settings=settings(max_examples=150, stateful_step_count=50, deadline=None, suppress_health_check=SLOW),
     )
