@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 import structlog
 
@@ -19,12 +18,11 @@ from services.gateway.events.changes import Show
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.port import CourierPort, Place
 from services.gateway.events.records import Informed, Replay
-from services.gateway.events.session_metrics import SessionMetrics
+from services.gateway.events.session_metrics import Kind, SessionMetrics
 from services.gateway.events.shown import Item, Opening, Render, Shown
 from services.gateway.events.tokens import User
 
 log = structlog.get_logger(__name__)
-Kind = Literal["grpc", "websocket"]
 AT_ONCE = 256
 """Most items given out together, so that one session's backlog does not keep the others waiting."""
 LAST_SECONDS = 5.0
