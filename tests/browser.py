@@ -95,7 +95,7 @@ class Page:
 
     async def click(self, selector: str) -> None:
         """Press the mouse in the middle of an element, as a user does: what covers it gets the click."""
-        await self.until(f"document.querySelector({json.dumps(selector)})")
+        await self.until(f"document.querySelector({json.dumps(selector)}) !== null")
         x, y = await self.evaluate(
             f"(() => {{ {IN_VIEW % json.dumps(selector)} return [b.x + b.width / 2, b.y + b.height / 2]; }})()"
         )

@@ -2,19 +2,21 @@
 
 import { icon, make } from "./dom.js";
 import { timeElement } from "./times.js";
-import { typeWord } from "./protocol.js";
 
 const ICONS = { ORDER: "order", ALERT: "alert", POSITION: "position", STRATEGY: "strategy", BACKTEST: "backtest",
                 CONTAINER: "container", WORKSPACE: "chart", CHART: "chart", INDICATOR: "chart" };
 const BAD = /REJECTED|LIQUIDATED|ERROR|EXPIRED/;
 const GOOD = /FILLED|COMPLETED|READY|TRIGGERED|POSITION_OPENED/;
 
+const FACT = /^([^:]{1,40}): (.+)$/;
+const TIME_LINE = /^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC$/;
+const MOST_FACTS = 6;
+
 export const iconOf = (type) => ICONS[String(type).split("_")[0]] ?? "event";
 export const toneOf = (type) => (BAD.test(type) ? "bad" : GOOD.test(type) ? "good" : "plain");
 
 /** The card of an event; `onSeen()` is called by its button. */
 export function cardOf(event, onSeen) {
-  const facts = event.fields && Object.keys(event.fields).length > 0 ? detailsOf(event.fields) : null;
   return make(
     "article",
     { class: "card", "data-priority": event.priority, "data-tone": toneOf(event.type), "data-key": event.key },
@@ -23,17 +25,15 @@ export function cardOf(event, onSeen) {
       "div",
       { class: "card-text" },
       make("h3", {}, event.title),
-      event.body ? make("p", { class: "card-body" }, event.body) : null,
+      ...bodyOf(event.body),
       make(
         "p",
         { class: "card-facts" },
         priorityTag(event.priority),
         timeElement(event.at),
         make("span", { title: "Container" }, event.container),
-        make("span", { class: "faint" }, typeWord(event.type)),
-        event.settled ? make("span", { class: "faint" }, "reached you before") : null,
+        event.settled ? make("span", {}, "reached you before") : null,
       ),
-      facts,
     ),
     event.sequence > 0 ? make("button", { type: "button", class: "seen-button", onclick: onSeen }, "Mark as seen") : null,
   );
@@ -54,17 +54,20 @@ export function showSeen(card) {
   button.replaceChildren(icon("check"), "Seen");
 }
 
-function detailsOf(fields) {
-  const details = make("details", {}, make("summary", {}, "All fields"));
-  details.addEventListener("toggle", () => details.append(listOf(fields)), { once: true });
-  return details;
+/** The body's lines: those of the form "Label: value" side by side, the rest as text. The card has its own time. */
+function bodyOf(body) {
+  const lines = body.split("\n").filter((line) => line && !TIME_LINE.test(line));
+  const facts = lines.map((line) => FACT.exec(line)).filter(Boolean);
+  const text = lines.filter((line) => !FACT.test(line)).join("\n");
+  const more = facts.slice(MOST_FACTS);
+  return [
+    text ? make("p", { class: "card-body" }, text) : null,
+    facts.length ? listOf(facts.slice(0, MOST_FACTS)) : null,
+    more.length ? make("details", {}, make("summary", {}, `${more.length} more`), listOf(more)) : null,
+  ];
 }
 
-function listOf(fields) {
-  const list = make("dl", {});
-  for (const [name, value] of Object.entries(fields)) {
-    const text = typeof value === "string" ? value : JSON.stringify(value);
-    list.append(make("dt", {}, name), make("dd", {}, text));
-  }
-  return list;
+function listOf(facts) {
+  const pairs = facts.map(([, label, value]) => make("div", {}, make("dt", {}, label), make("dd", {}, value)));
+  return make("dl", { class: "facts" }, ...pairs);
 }

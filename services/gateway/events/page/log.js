@@ -107,8 +107,9 @@ function rowOf(record, button) {
 
 /** The market or the strategy, and which container sent it. */
 function aboutOf({ fields, container }) {
-  const about = fields?.symbol ?? fields?.strategy_name ?? fields?.strategy_id ?? fields?.workspace_id;
-  return typeof about === "string" && about ? `${about} · ${container}` : container;
+  const names = ["symbol", "strategy_name", "strategyName", "strategy_id", "strategyId", "workspace_id", "workspaceId"];
+  const about = names.map((name) => fields?.[name]).find(Boolean);
+  return typeof about === "string" ? `${about} · ${container}` : container;
 }
 
 function statusOf(record) {
