@@ -31,6 +31,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
     load_pem_public_key,
 )
+from jwt.exceptions import InvalidSubjectError
 
 from services.common.clock import Clock, SystemClock
 from services.common.config import BadSettings
@@ -187,7 +188,7 @@ def _reason(error: jwt.PyJWTError) -> str:
         jwt.InvalidSignatureError: "the token's signature is not its key's",
         jwt.InvalidAlgorithmError: "the token's alg is not its key's: EdDSA for Ed25519, RS256 for RSA",
         jwt.InvalidAudienceError: "the token's aud is not ours",
-        jwt.InvalidSubjectError: "the token's sub is no text",
+        InvalidSubjectError: "the token's sub is no text",
     }
     if isinstance(error, jwt.MissingRequiredClaimError):
         return f"the token lacks one of {', '.join(_CLAIMS)}"
