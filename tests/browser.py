@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
@@ -19,6 +20,8 @@ from typing import Any
 import aiohttp
 import pytest
 
+from dexorder.supervisor import child
+
 WAIT_SECONDS = 30.0
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 OPTIONS = (
@@ -27,7 +30,9 @@ OPTIONS = (
     "--no-default-browser-check", "--password-store=basic", "--lang=en-GB", "--remote-debugging-port=0",
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )  # fmt: skip
-IN_VIEW = "const e = document.querySelector(%s); e.scrollIntoView({block: 'center'}); const b = e.getBoundingClientRect();"
+IN_VIEW = (
+    "const e = document.querySelector(%s); e.scrollIntoView({block: 'center'}); const b = e.getBoundingClientRect();"
+)
 
 
 def chromium() -> Path:
@@ -104,14 +109,18 @@ class Page:
 
     async def fill(self, selector: str, text: str) -> None:
         """Paste a text into a field."""
-        await self.evaluate(f"(() => {{ const e = document.querySelector({json.dumps(selector)}); e.value = ''; e.focus(); }})()")
+        await self.evaluate(
+            f"(() => {{ const e = document.querySelector({json.dumps(selector)}); e.value = ''; e.focus(); }})()"
+        )
         await self.call("Input.insertText", text=text)
 
     async def text(self, selector: str) -> str:
         """The text of an element that is shown."""
         return str(await self.evaluate(f"document.querySelector({json.dumps(selector)}).innerText"))
 
-    async def screen(self, width: int, height: int, *, dark: bool = False, phone: bool = False, scale: float = 1) -> None:
+    async def screen(
+        self, width: int, height: int, *, dark: bool = False, phone: bool = False, scale: float = 1
+    ) -> None:
         """Be a screen of this size in CSS pixels."""
         await self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale, mobile=phone
@@ -121,7 +130,8 @@ class Page:
 
     async def picture(self, file: Path) -> None:
         """Save what is on the screen as PNG."""
-        file.write_bytes(base64.b64decode((await self.call("Page.captureScreenshot", format="png"))["data"]))
+        png = base64.b64decode((await self.call("Page.captureScreenshot", format="png"))["data"])
+        await asyncio.to_thread(file.write_bytes, png)
 
     async def unnamed_controls(self) -> list[str]:
         """Roles of what can be operated but has no name for those who do not see it."""
@@ -194,10 +204,7 @@ async def browser() -> AsyncIterator[Browser]:
     """Start Chromium with a profile of its own; it ends with the block."""
     program = chromium()
     with tempfile.TemporaryDirectory(prefix="dexorder-chromium-", ignore_cleanup_errors=True) as folder:
-        with Path(folder, "log").open("wb") as log:
-            process = await asyncio.create_subprocess_exec(
-                str(program), *OPTIONS, f"--user-data-dir={folder}", "about:blank", stdout=log, stderr=log
-            )
+        process = _started(program, Path(folder))
         try:
             address = await _devtools(Path(folder))
             async with (
@@ -211,7 +218,15 @@ async def browser() -> AsyncIterator[Browser]:
                 reading.cancel()
         finally:
             process.terminate()
-            await process.wait()
+            await asyncio.to_thread(process.wait)
+
+
+def _started(program: Path, folder: Path) -> subprocess.Popen[bytes]:
+    """It dies with us."""
+    guarded = [sys.executable, "-I", "-S", child.__file__, str(os.getpid())]
+    command = [*guarded, str(program), *OPTIONS, f"--user-data-dir={folder}", "about:blank"]
+    with (folder / "log").open("wb") as log:
+        return subprocess.Popen(command, stdout=log, stderr=log)
 
 
 async def _devtools(folder: Path) -> str:

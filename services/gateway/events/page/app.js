@@ -14,6 +14,7 @@ const PASTE = "Paste the token that your desk gave you. It stays in this tab.";
 
 let user = "";
 let cursor = null; // the last place that was received
+let pasted = false; // a token waits for the gateway's word on it
 
 const status = new Status();
 const feed = new Feed((event) => {
@@ -34,8 +35,13 @@ function given(token) {
     signIn.complain(`This token is for ${other}. Sign out first: what you see belongs to ${user}.`);
     return;
   }
-  byId("sign-in-submit").setAttribute("aria-busy", "true");
+  wait(true);
   connection.renew(token);
+}
+
+function wait(now) {
+  pasted = now;
+  byId("sign-in-submit").setAttribute("aria-busy", String(now));
 }
 
 function opened({ cursor: place, expiresAt }, reset) {
@@ -54,14 +60,14 @@ function renewed(expiresAt) {
 function welcome(expiresAt) {
   say(byId("user"), user || "signed in");
   byId("session").hidden = false;
-  byId("sign-in-submit").removeAttribute("aria-busy");
   status.expires(expiresAt);
-  signIn.close();
+  if (pasted) signIn.close(); // not where somebody is about to paste one while the session came back by itself
+  wait(false);
   store.save();
 }
 
 function notRenewed(reason) {
-  byId("sign-in-submit").removeAttribute("aria-busy");
+  wait(false);
   signIn.ask({ must: false, title: "The token was not taken", text: PASTE, problem: reason });
 }
 
@@ -85,7 +91,7 @@ function announce(event) {
 function state(now) {
   status.set(now);
   if (now.name !== "refused") return;
-  byId("sign-in-submit").removeAttribute("aria-busy");
+  wait(false);
   const title = user ? "Your session has ended" : "Sign in";
   const text = user ? `${PASTE} What happened since then follows.` : PASTE;
   signIn.ask({ must: true, leave: user !== "", title, text, problem: now.reason || "The gateway refused this token." });

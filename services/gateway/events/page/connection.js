@@ -120,11 +120,13 @@ export class Connection {
   }
 
   #lost(code) {
-    const renewing = this.#newToken !== "";
+    const newToken = this.#newToken;
     const reason = this.#error?.message ?? "";
     this.#drop("connection lost");
-    if (renewing && NEEDS_TOKEN.has(code)) {
+    if (newToken && NEEDS_TOKEN.has(code)) {
       this.#hooks.notRenewed(reason); // the token before is still good, or the next answer says that it is not
+    } else if (newToken) {
+      this.#token = newToken; // nobody has judged it yet
     } else if (NEEDS_TOKEN.has(code)) {
       this.#token = "";
       this.#hooks.state({ name: "refused", reason });
