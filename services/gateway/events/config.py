@@ -90,7 +90,7 @@ class EventsSettings(BaseSettings):
     """Base URL of the Bot API."""
     telegram_token: SecretStr = SecretStr("")
     """The bot's token; empty turns the channel off."""
-    smtp_url: str = ""
+    smtp_url: SecretStr = SecretStr("")
     """``smtp://user:password@host:port`` (STARTTLS where offered) or ``smtps://``; empty turns e-mail off."""
     smtp_from: str = "dexorder@localhost"
     """Sender of the mails."""

@@ -1,1 +1,1 @@
-"""The ways out of the gateway: each module is one channel, on a library of its own."""
+"""Ways to a user outside of sessions: each takes a `Message` and says what came of it, without naming whom or where."""

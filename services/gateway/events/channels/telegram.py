@@ -1,0 +1,79 @@
+"""Messages of a Telegram bot, by the Bot API's ``sendMessage``."""
+
+from __future__ import annotations
+
+import html
+from typing import Final
+
+from pydantic import SecretStr
+
+from services.gateway.events.channels.http import Answer, Http
+from services.gateway.events.channels.text import cut
+from services.gateway.events.channels.way import NO_CONTACT
+from services.gateway.events.model import Channel, Contacts, Later, Message, Refused, Result, Sent
+
+_MOST_TITLE, _MOST_TEXT = 256, 4096  # UTF-16 units, after the markup is parsed
+_UNAUTHORIZED, _NOT_FOUND = 401, 404
+_REASONS: Final = {
+    "blocked by the user": "blocked by the user",
+    "user is deactivated": "the user's account is deactivated",
+    "can't initiate conversation": "the user has not started our bot",
+    "was kicked": "our bot was removed from the chat",
+    "not a member": "our bot was removed from the chat",
+    "not enough rights": "our bot may not write in the chat",
+    "upgraded to a supergroup": "the chat has moved",
+    "chat not found": "no such chat",
+    "chat_id is empty": "no such chat",
+}
+"""Parts of the Bot API's descriptions and what they mean; of these words alone something is said on."""
+
+
+class Telegram:
+    """A bot.
+
+    Args:
+        base_url: Of the Bot API.
+    """
+
+    channel = Channel.TELEGRAM
+
+    def __init__(self, http: Http, base_url: str, token: SecretStr) -> None:
+        self._http, self._base, self._token = http, base_url.rstrip("/"), token
+
+    def reachable(self, contacts: Contacts) -> str:
+        """See `Way`."""
+        return "" if contacts.telegram_chat_id else NO_CONTACT
+
+    async def send(self, message: Message, contacts: Contacts) -> Result:
+        """See `Way`."""
+        if why := self.reachable(contacts):
+            return Refused(why)
+        asked = {
+            "chat_id": contacts.telegram_chat_id,
+            "text": _markup(message),
+            "parse_mode": "HTML",
+            "link_preview_options": {"is_disabled": True},
+        }
+        url = f"{self._base}/bot{self._token.get_secret_value()}/sendMessage"
+        answer = await self._http.post(url, json=asked)
+        return answer if isinstance(answer, Later) else _result(answer)
+
+
+def _markup(message: Message) -> str:
+    title = cut(message.title, _MOST_TITLE)
+    body = cut(message.body, _MOST_TEXT - _MOST_TITLE - 1)
+    return f"<b>{html.escape(title, quote=False)}</b>\n{html.escape(body, quote=False)}"
+
+
+def _result(answer: Answer) -> Result:
+    if answer.ok:
+        return Sent()
+    said = answer.json()
+    parameters = said.get("parameters")
+    if later := answer.later(parameters.get("retry_after") if isinstance(parameters, dict) else None):
+        return later
+    # 404 is what a token without a bot's form gets
+    if answer.status in (_UNAUTHORIZED, _NOT_FOUND):
+        return Refused("our bot's token is refused")
+    description = str(said.get("description")).lower()
+    return Refused(next((reason for words, reason in _REASONS.items() if words in description), "not accepted"))

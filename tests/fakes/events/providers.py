@@ -1,0 +1,51 @@
+"""All providers at once, and the settings that point a gateway to them."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.fakes.events.bot_api import BotApi
+from tests.fakes.events.fcm import Fcm
+from tests.fakes.events.push_service import PushService
+from tests.fakes.events.smtp import MailServer
+from tests.fakes.events.webhooks import Discord, Slack
+
+
+class Providers:
+    """One of each, served while the context is open."""
+
+    def __init__(self) -> None:
+        self.bot, self.mail = BotApi(), MailServer()
+        self.push, self.fcm = PushService(), Fcm()
+        self.discord, self.slack = Discord(), Slack()
+        self._open = AsyncExitStack()
+
+    def environment(self, folder: Path) -> dict[str, str]:
+        """``DEXORDER_EVENTS_*`` of a gateway that uses them all; the keys they need are written into the folder."""
+        settings = {
+            "telegram_url": self.bot.url,
+            "telegram_token": self.bot.token,
+            "smtp_url": self.mail.url,
+            "smtp_from": "gateway@dexorder.test",
+            "vapid_key": str(self.push.vapid_key(folder / "vapid.pem")),
+            "push_hosts": self.push.netloc,
+            "fcm_credentials": str(self.fcm.credentials(folder / "fcm.json")),
+            "fcm_url": self.fcm.url,
+            "discord_hosts": self.discord.netloc,
+            "slack_hosts": self.slack.netloc,
+            "plain_http": "true",
+        }
+        return {f"DEXORDER_EVENTS_{name.upper()}": value for name, value in settings.items()}
+
+    async def __aenter__(self) -> Self:
+        for server in (self.bot, self.mail, self.push, self.fcm, self.discord, self.slack):
+            await self._open.enter_async_context(server)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._open.aclose()

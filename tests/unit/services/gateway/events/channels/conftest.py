@@ -1,0 +1,31 @@
+"""All channels, pointed at all providers' fakes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from services.gateway.events.channels.ways import Ways, open_ways
+from services.gateway.events.config import EventsSettings
+from tests.fakes.events.providers import Providers
+
+
+@pytest.fixture
+async def providers() -> AsyncIterator[Providers]:
+    async with Providers() as providers:
+        yield providers
+
+
+@pytest.fixture
+async def settings(providers: Providers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EventsSettings:
+    for name, value in providers.environment(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    return EventsSettings(send_timeout_seconds=0.5)
+
+
+@pytest.fixture
+async def ways(settings: EventsSettings) -> AsyncIterator[Ways]:
+    async with open_ways(settings) as ways:
+        yield ways

@@ -1,0 +1,196 @@
+"""Browsers that decrypt what comes, and phones behind FCM."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from services.gateway.events.channels.push import together
+from services.gateway.events.channels.ways import Ways, open_ways
+from services.gateway.events.config import EventsSettings
+from services.gateway.events.model import (
+    Channel,
+    Contacts,
+    Later,
+    Message,
+    Priority,
+    Refused,
+    Result,
+    Sent,
+    WebPushSubscription,
+)
+from tests.fakes.events.fcm import UNREGISTERED, fcm_error
+from tests.fakes.events.providers import Providers
+from tests.fakes.events.scripted import Reply
+from tests.unit.services.gateway.events.channels.messages import MESSAGE, message
+
+
+async def push(ways: Ways, contacts: Contacts, sent: Message = MESSAGE) -> Result:
+    return await ways[Channel.PUSH].send(sent, contacts)
+
+
+async def test_a_browser_reads_what_was_sent(providers: Providers, ways: Ways) -> None:
+    browser = providers.push.subscribe()
+    assert await push(ways, Contacts(web_push=(browser,)), message("Grüße 😀", 'a\n"b"')) == Sent()
+    (shown,) = providers.push.shown
+    assert shown.endpoint == browser.endpoint
+    assert shown.data == {"title": "Grüße 😀", "body": 'a\n"b"', "tag": MESSAGE.reference, "timestamp": 1}
+    assert (shown.ttl, shown.urgency, shown.topic) == (86_400, "high", MESSAGE.reference)
+    await push(ways, Contacts(web_push=(browser,)), message(priority=Priority.NORMAL))
+    assert (providers.push.shown[1].ttl, providers.push.shown[1].urgency) == (3600, "normal")
+
+
+async def test_a_phone_reads_what_was_sent_and_one_access_token_serves_many(providers: Providers, ways: Ways) -> None:
+    phones = (providers.fcm.register(), providers.fcm.register())
+    assert await push(ways, Contacts(mobile_tokens=phones)) == Sent()
+    assert await push(ways, Contacts(mobile_tokens=phones)) == Sent()
+    assert [message["token"] for message in providers.fcm.messages] == [*phones, *phones]
+    first = providers.fcm.messages[0]
+    assert first["notification"] == {"title": MESSAGE.title, "body": MESSAGE.body}
+    assert first["android"]["priority"] == "high" and first["android"]["collapse_key"] == MESSAGE.reference
+    assert first["apns"]["headers"] == {"apns-collapse-id": MESSAGE.reference, "apns-priority": "10"}
+    assert len(providers.fcm.tokens.calls) == 1
+
+
+@pytest.mark.parametrize("filler", ["x", "😀", "€", '"', "\\", "\n"])
+async def test_long_messages_fit(filler: str, providers: Providers, ways: Ways) -> None:
+    to = Contacts(web_push=(providers.push.subscribe(),), mobile_tokens=(providers.fcm.register(),))
+    assert await push(ways, to, message("t" + filler * 5000, "b" + filler * 9000)) == Sent()
+    assert providers.push.shown[0].data["body"].endswith("…")
+    assert providers.fcm.messages[0]["notification"]["body"].endswith("…")
+
+
+@pytest.mark.parametrize(
+    ("reply", "result"),
+    [
+        (Reply(404), Refused("the subscription is gone", ("GONE",))),
+        (Reply(410), Refused("the subscription is gone", ("GONE",))),
+        (Reply(401), Refused("our VAPID key is refused")),
+        (Reply(403), Refused("our VAPID key is refused")),
+        (Reply(413), Refused("too large")),
+        (Reply(429, "", {"Retry-After": "7"}), Later("too many requests", 7000)),
+        (Reply(502), Later("the provider is in trouble")),
+        (Reply(301, "", {"Location": "http://127.0.0.1:1/"}), Refused("not accepted")),
+        (Reply(hang=True), Later("timeout")),
+    ],
+)
+async def test_answers_of_push_services(reply: Reply, result: Result, providers: Providers, ways: Ways) -> None:
+    browser = providers.push.subscribe()
+    providers.push.script(reply)
+    if isinstance(result, Refused) and result.gone:
+        result = replace(result, gone=(browser.endpoint,))
+    assert await push(ways, Contacts(web_push=(browser,))) == result
+    assert len(providers.push.calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("reply", "result"),
+    [
+        (UNREGISTERED, Refused("the phone's registration is gone", ("GONE",))),
+        (fcm_error(404, "NOT_FOUND"), Refused("our FCM project is refused")),
+        (fcm_error(403, "PERMISSION_DENIED", "SENDER_ID_MISMATCH"), Refused("the phone is registered elsewhere")),
+        (fcm_error(401, "UNAUTHENTICATED"), Refused("our FCM account is refused")),
+        (fcm_error(400, "INVALID_ARGUMENT", "INVALID_ARGUMENT"), Refused("not accepted")),
+        (fcm_error(429, "X", "QUOTA_EXCEEDED", {"Retry-After": "1"}), Later("too many requests", 1000)),
+        (fcm_error(503, "UNAVAILABLE"), Later("the provider is in trouble")),
+        (Reply(400, {"error": {"details": "none", "status": 7}}), Refused("not accepted")),
+        (Reply(400, "[]"), Refused("not accepted")),
+    ],
+)
+async def test_answers_of_fcm_cost_one_call(reply: Reply, result: Result, providers: Providers, ways: Ways) -> None:
+    phone = providers.fcm.register()
+    providers.fcm.script(reply)
+    if isinstance(result, Refused) and result.gone:
+        result = replace(result, gone=(phone,))
+    assert await push(ways, Contacts(mobile_tokens=(phone,))) == result
+    assert len(providers.fcm.calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("reply", "result"),
+    [
+        (
+            Reply(400, {"error": "invalid_grant", "error_description": "not this"}),
+            Refused("our FCM account is refused"),
+        ),
+        (Reply(404, "nothing here"), Refused("our FCM account is refused")),
+    ],
+)
+async def test_an_account_that_google_refuses(reply: Reply, result: Result, providers: Providers, ways: Ways) -> None:
+    providers.fcm.tokens.always = reply
+    assert await push(ways, Contacts(mobile_tokens=(providers.fcm.register(),))) == result
+    assert not providers.fcm.calls
+
+
+async def test_google_away_is_tried_later(providers: Providers, ways: Ways) -> None:
+    await providers.fcm.tokens.__aexit__(None, None, None)
+    assert await push(ways, Contacts(mobile_tokens=(providers.fcm.register(),))) == Later("no connection")
+
+
+async def test_one_device_is_enough_and_the_gone_ones_are_named(providers: Providers, ways: Ways) -> None:
+    here, gone = providers.push.subscribe(), providers.push.subscribe()
+    providers.push.unsubscribe(gone)
+    to = Contacts(web_push=(gone, here), mobile_tokens=("phone:unknown",))
+    assert await push(ways, to) == Sent((gone.endpoint, "phone:unknown"))
+    assert len(providers.push.shown) == 1
+
+
+async def test_a_silent_device_does_not_hide_one_that_took_it(providers: Providers, ways: Ways) -> None:
+    providers.push.script(Reply(hang=True))
+    to = Contacts(web_push=(providers.push.subscribe(),), mobile_tokens=(providers.fcm.register(),))
+    assert await push(ways, to) == Sent()
+
+
+@pytest.mark.parametrize(
+    ("results", "one"),
+    [
+        ([Refused("a", ("1",)), Later("b", 5), Sent(("2",))], Sent(("1", "2"))),
+        ([Refused("a", ("1",)), Later("b", 5), Later("c", 3)], Later("c", 3)),
+        ([Later("b", 5), Later("c")], Later("c")),
+        ([Refused("a", ("1",)), Refused("b"), Refused("a", ("2",))], Refused("a, b", ("1", "2"))),
+    ],
+)
+def test_results_of_several_devices_are_one(results: list[Result], one: Result) -> None:
+    assert together(results) == one
+
+
+@pytest.mark.parametrize(
+    ("p256dh", "auth"),
+    [
+        ("", ""),
+        ("AAAA", "AAAA"),
+        ("x", "y"),
+        ("é", "é"),
+        ("B" + "A" * 86, "AAAAAAAAAAAAAAAAAAAAAA"),
+        ("A" * 87, "A" * 22),
+    ],
+)
+async def test_a_subscription_with_broken_keys_is_refused(
+    p256dh: str, auth: str, providers: Providers, ways: Ways
+) -> None:
+    broken = WebPushSubscription(providers.push.subscribe().endpoint, p256dh, auth)
+    assert await push(ways, Contacts(web_push=(broken,))) == Refused("no valid subscription")
+    assert not providers.push.calls
+
+
+async def test_what_can_not_be_reached_costs_no_call(providers: Providers, ways: Ways) -> None:
+    elsewhere = replace(providers.push.subscribe(), endpoint=f"{providers.slack.url}/push/x")
+    for contacts, why in ((Contacts(), "no contact"), (Contacts(web_push=(elsewhere,)), "host not allowed")):
+        assert ways.reachable(Channel.PUSH, contacts) == why
+        assert await push(ways, contacts) == Refused(why)
+    both = Contacts(web_push=(elsewhere, providers.push.subscribe()))
+    assert ways.reachable(Channel.PUSH, both) == ""
+    assert await push(ways, both) == Sent()
+    assert not providers.slack.calls
+
+
+async def test_only_what_is_turned_on_is_called(providers: Providers, settings: EventsSettings) -> None:
+    to = Contacts(web_push=(providers.push.subscribe(),), mobile_tokens=(providers.fcm.register(),))
+    async with open_ways(settings.model_copy(update={"fcm_credentials": None})) as ways:
+        assert await push(ways, to) == Sent()
+        assert ways.reachable(Channel.PUSH, replace(to, web_push=())) == "not configured"
+    async with open_ways(settings.model_copy(update={"vapid_key": None})) as ways:
+        assert await push(ways, to) == Sent()
+        assert ways.reachable(Channel.PUSH, replace(to, mobile_tokens=())) == "not configured"
+    assert len(providers.push.calls) == len(providers.fcm.calls) == 1

@@ -1,0 +1,80 @@
+"""With every logger at DEBUG, no secret and no contact of a user is in a log line or in a result's reason."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from services.gateway.events.channels.ways import Ways
+from services.gateway.events.config import EventsSettings
+from services.gateway.events.model import Contacts, Later, Refused, Sent
+from tests.fakes.events.providers import Providers
+from tests.fakes.events.scripted import Reply
+from tests.fakes.events.smtp import SmtpReply
+from tests.unit.services.gateway.events.channels.messages import MESSAGE
+
+OF_FAKES = ("mail.log", "mail.debug")
+
+
+def contacts(providers: Providers) -> Contacts:
+    return Contacts(
+        telegram_chat_id="4711471147",
+        email="alice.secret@example.test",
+        web_push=(providers.push.subscribe(),),
+        mobile_tokens=(providers.fcm.register(),),
+        discord_webhook_url=providers.discord.webhook("discord-webhooks-token"),
+        slack_webhook_url=providers.slack.webhook("slack-webhooks-token"),
+    )
+
+
+def secrets(providers: Providers, user: Contacts) -> list[str]:
+    browser = user.web_push[0]
+    return [
+        user.telegram_chat_id, user.email, browser.endpoint, browser.endpoint.removeprefix(providers.push.url),
+        browser.p256dh, browser.auth, *user.mobile_tokens, "discord-webhooks-token", "slack-webhooks-token",
+        providers.bot.token, providers.fcm.tokens.access_token, "PRIVATE KEY", "Bearer ", "vapid t=", "assertion=",
+        *[call.headers.get("Authorization", "-" * 9) for call in providers.push.calls],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("fail", ["not at all", "for good", "for now", "silently", "by hanging up"])
+async def test_nothing_leaks(
+    fail: str, providers: Providers, ways: Ways, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    user = contacts(providers)
+    echo = " ".join(secrets(providers, user))
+    web = (providers.bot, providers.push, providers.fcm, providers.discord, providers.slack)
+    for server in web:
+        if fail == "for good":
+            server.always = Reply(400, {"description": echo, "message": echo, "error": {"status": echo}})
+        elif fail == "for now":
+            server.always = Reply(500, {"description": echo})
+        elif fail == "silently":
+            server.always = Reply(hang=True)
+        elif fail == "by hanging up":
+            await server.__aexit__(None, None, None)
+    providers.mail.always = {
+        "for good": SmtpReply(f"550 {user.email} is unknown"),
+        "for now": SmtpReply(f"451 {user.email} is slow"),
+        "silently": SmtpReply("250 ok", hang=True),
+        "by hanging up": SmtpReply("421 go away"),
+    }.get(fail)
+    results = await asyncio.gather(*[way.send(MESSAGE, user) for way in ways.values()])
+    reasons = " ".join(result.reason for result in results if not isinstance(result, Sent))
+    assert not [secret for secret in secrets(providers, user) if secret in reasons]
+    assert set(map(type, results)) == {Sent if fail == "not at all" else Refused if fail == "for good" else Later}
+    records = [record for record in caplog.records if record.name not in OF_FAKES]
+    # the libraries did speak: silence would prove nothing
+    assert fail == "by hanging up" or any(record.name.startswith("urllib3") for record in records)
+    told = "\n".join([*map(logging.Formatter("%(name)s %(message)s").format, records), *capfd.readouterr()])
+    assert not [secret for secret in secrets(providers, user) if secret in told]
+
+
+def test_settings_and_contacts_hide_their_secrets(settings: EventsSettings, providers: Providers) -> None:
+    hidden = settings.model_copy(update={"smtp_url": EventsSettings(smtp_url="smtp://u:secret@h").smtp_url})  # type: ignore[arg-type]
+    told = repr(hidden) + repr(contacts(providers))
+    assert "secret@h" not in told and providers.bot.token not in told
+    assert "webhooks-token" not in told and "phone:" not in told

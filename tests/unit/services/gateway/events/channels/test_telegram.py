@@ -1,0 +1,74 @@
+"""The bot against a Bot API that parses markup as strictly as the real one."""
+
+from __future__ import annotations
+
+import pytest
+
+from services.gateway.events.channels.ways import Ways
+from services.gateway.events.model import Channel, Contacts, Later, Refused, Result, Sent
+from tests.fakes.events.bot_api import failed, too_many
+from tests.fakes.events.providers import Providers
+from tests.fakes.events.scripted import Reply
+from tests.unit.services.gateway.events.channels.messages import MESSAGE, NASTY, message
+
+CHAT = Contacts(telegram_chat_id="4711")
+
+
+async def test_a_message_is_read_as_it_was_written(providers: Providers, ways: Ways) -> None:
+    assert await ways[Channel.TELEGRAM].send(message(NASTY, f"{NASTY}\nagain"), CHAT) == Sent()
+    (text,) = providers.bot.texts
+    assert (text.chat_id, text.text) == ("4711", f"{NASTY}\n{NASTY}\nagain")
+
+
+@pytest.mark.parametrize("filler", ["&", "<", "x", "😀", "é"])
+async def test_a_long_message_is_cut_to_what_telegram_takes(filler: str, providers: Providers, ways: Ways) -> None:
+    assert await ways[Channel.TELEGRAM].send(message(filler * 9000, filler * 9000), CHAT) == Sent()
+    assert providers.bot.texts[0].text.endswith(f"{filler}…")
+    assert len(providers.bot.texts[0].text.encode("utf-16-le")) // 2 >= 4090
+
+
+@pytest.mark.parametrize(
+    ("reply", "result"),
+    [
+        (failed(403, "Forbidden: bot was blocked by the user"), Refused("blocked by the user")),
+        (failed(403, "Forbidden: user is deactivated"), Refused("the user's account is deactivated")),
+        (
+            failed(403, "Forbidden: bot can't initiate conversation with a user"),
+            Refused("the user has not started our bot"),
+        ),
+        (
+            failed(403, "Forbidden: bot was kicked from the supergroup chat"),
+            Refused("our bot was removed from the chat"),
+        ),
+        (failed(400, "Bad Request: chat not found"), Refused("no such chat")),
+        (failed(400, "Bad Request: said of 4711"), Refused("not accepted")),
+        (
+            failed(400, "Bad Request: group chat was upgraded to a supergroup chat", migrate_to_chat_id=-100),
+            Refused("the chat has moved"),
+        ),
+        (failed(401, "Unauthorized"), Refused("our bot's token is refused")),
+        (failed(404, "Not Found"), Refused("our bot's token is refused")),
+        (too_many(3), Later("too many requests", 3000)),
+        (Reply(429, "no JSON", {"Retry-After": "2"}), Later("too many requests", 2000)),
+        (Reply(429, {"parameters": {"retry_after": "soon"}}), Later("too many requests")),
+        (Reply(429, {"parameters": [1]}), Later("too many requests")),
+        (failed(502, "Bad Gateway"), Later("the provider is in trouble")),
+        (Reply(302, "", {"Location": "/elsewhere"}), Refused("not accepted")),
+        (Reply(hang=True), Later("timeout")),
+    ],
+)
+async def test_answers(reply: Reply, result: Result, providers: Providers, ways: Ways) -> None:
+    providers.bot.script(reply)
+    assert await ways[Channel.TELEGRAM].send(MESSAGE, CHAT) == result
+    assert len(providers.bot.calls) == 1
+
+
+async def test_a_provider_that_is_away_is_tried_later(providers: Providers, ways: Ways) -> None:
+    await providers.bot.__aexit__(None, None, None)
+    assert await ways[Channel.TELEGRAM].send(MESSAGE, CHAT) == Later("no connection")
+
+
+async def test_who_has_no_chat_costs_no_call(providers: Providers, ways: Ways) -> None:
+    assert ways.reachable(Channel.TELEGRAM, Contacts()) == "no contact"
+    assert await ways[Channel.TELEGRAM].send(MESSAGE, Contacts()) == Refused("no contact")
+    assert not providers.bot.calls

@@ -1,0 +1,50 @@
+"""Which channels there are follows from the settings, and only these cost anything."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from services.common.config import BadSettings
+from services.gateway.events.channels.ways import Ways, open_ways
+from services.gateway.events.config import EventsSettings
+from services.gateway.events.model import Channel, Contacts
+
+_WITHOUT = """
+import asyncio, sys
+from services.gateway.events.channels.ways import open_ways
+from services.gateway.events.config import EventsSettings
+import services.gateway.events.sending, services.gateway.events.rendering
+
+async def main():
+    async with open_ways(EventsSettings()) as ways:
+        print(sorted(channel.name for channel in ways))
+
+asyncio.run(main())
+print([name for name in ("firebase_admin", "google.auth", "pywebpush", "py_vapid", "aiosmtplib", "requests")
+       if name in sys.modules])
+"""
+
+
+def test_without_their_settings_channels_are_off_and_their_libraries_not_loaded() -> None:
+    done = subprocess.run([sys.executable, "-c", _WITHOUT], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["['DISCORD', 'SLACK']", "[]"]
+
+
+async def test_all_channels(ways: Ways) -> None:
+    assert set(ways) == set(Channel) - {Channel.ACTIVE_SESSION, Channel.WEB}
+    assert Ways().reachable(Channel.TELEGRAM, Contacts(telegram_chat_id="1")) == "not configured"
+
+
+@pytest.mark.parametrize("name", ["vapid_key", "fcm_credentials"])
+@pytest.mark.parametrize("text", [None, "", "{}", '{"type": "service_account"}', "-----BEGIN PRIVATE KEY-----\nAAAA\n"])
+async def test_a_file_that_can_not_be_used_names_its_variable(name: str, text: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(BadSettings, match=f"DEXORDER_EVENTS_{name.upper()}"):
+        async with open_ways(EventsSettings.model_validate({name: path})):
+            pass

@@ -1,0 +1,98 @@
+"""Discord and Slack."""
+
+from __future__ import annotations
+
+import pytest
+
+from services.gateway.events.channels.ways import Ways
+from services.gateway.events.model import Channel, Contacts, Later, Refused, Result, Sent
+from tests.fakes.events.providers import Providers
+from tests.fakes.events.scripted import Reply
+from tests.fakes.events.webhooks import UNKNOWN_WEBHOOK, discord_too_many, slack_too_many
+from tests.unit.services.gateway.events.channels.messages import MESSAGE, NASTY, message
+
+
+def discord(providers: Providers) -> Contacts:
+    return Contacts(discord_webhook_url=f"{providers.discord.webhook()}?thread_id=7")
+
+
+def slack(providers: Providers) -> Contacts:
+    return Contacts(slack_webhook_url=providers.slack.webhook())
+
+
+async def test_discord_gets_text_without_markup_or_mentions_and_says_when_it_is_stored(
+    providers: Providers, ways: Ways
+) -> None:
+    assert await ways[Channel.DISCORD].send(message("a_b*", f"{NASTY}\n> q\n- l\n1 > 0"), discord(providers)) == Sent()
+    ((_, text),) = providers.discord.texts
+    assert text == (
+        "**a\\_b\\***\n"
+        "\\<b>1 & 2\\</b> &amp; \\<!channel> \\<@123> @everyone \\*a\\* \\_b\\_ \\`c\\` \\~d\\~ \\|\\|e\\|\\|"
+        ' \\[f\\](https://x.test/_g_) \\\\ "q"\n\\> q\n\\- l\n1 > 0'
+    )
+    (call,) = providers.discord.calls
+    assert call.query == {"thread_id": "7", "wait": "true"}
+    assert call.json["allowed_mentions"] == {"parse": []}
+
+
+async def test_slack_gets_text_that_means_nothing_but_itself(providers: Providers, ways: Ways) -> None:
+    assert await ways[Channel.SLACK].send(message(NASTY, NASTY), slack(providers)) == Sent()
+    ((_, text),) = providers.slack.texts
+    assert "<" not in text and ">" not in text
+    assert text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&") == f"{NASTY}\n{NASTY}"
+    assert providers.slack.calls[0].json["mrkdwn"] is False
+
+
+@pytest.mark.parametrize("filler", ["&", "*", "x", "😀", "-", "\n> "])
+async def test_long_messages_are_cut(filler: str, providers: Providers, ways: Ways) -> None:
+    long = message("*" * 9000, filler * 9000)
+    assert await ways[Channel.DISCORD].send(long, discord(providers)) == Sent()
+    assert await ways[Channel.SLACK].send(long, slack(providers)) == Sent()
+    assert 990 < len(providers.discord.texts[0][1]) <= 2000
+    assert len(providers.slack.texts[0][1]) <= 4000
+
+
+@pytest.mark.parametrize(
+    ("reply", "result"),
+    [
+        (discord_too_many(0.25), Later("too many requests", 250)),
+        (Reply(429, "by the edge", {"Retry-After": "4"}), Later("too many requests", 4000)),
+        (UNKNOWN_WEBHOOK, Refused("no such webhook")),
+        (Reply(401, {"message": "Invalid Webhook Token", "code": 50027}), Refused("the webhook's token is refused")),
+        (Reply(403, {"message": "Missing Access"}), Refused("the webhook is refused")),
+        (Reply(400, {"message": "Invalid Form Body"}), Refused("not accepted")),
+        (Reply(503, "", {"Retry-After": "1"}), Later("the provider is in trouble", 1000)),
+        (Reply(307, "", {"Location": "/api/webhooks/1234/x"}), Refused("not accepted")),
+    ],
+)
+async def test_answers_of_discord(reply: Reply, result: Result, providers: Providers, ways: Ways) -> None:
+    providers.discord.script(reply)
+    assert await ways[Channel.DISCORD].send(MESSAGE, discord(providers)) == result
+    assert len(providers.discord.calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("reply", "result"),
+    [
+        (slack_too_many(30), Later("too many requests", 30_000)),
+        (Reply(404, "no_service"), Refused("no such webhook")),
+        (Reply(410, "channel_is_archived"), Refused("the channel is archived")),
+        (Reply(403, "action_prohibited"), Refused("the workspace does not allow it")),
+        (Reply(403, "invalid_token"), Refused("the webhook's token is refused")),
+        (Reply(400, "invalid_payload of T1"), Refused("not accepted")),
+        (Reply(500, "rollup_error"), Later("the provider is in trouble")),
+    ],
+)
+async def test_answers_of_slack(reply: Reply, result: Result, providers: Providers, ways: Ways) -> None:
+    providers.slack.script(reply)
+    assert await ways[Channel.SLACK].send(MESSAGE, slack(providers)) == result
+    assert len(providers.slack.calls) == 1
+
+
+async def test_hosts_that_are_not_listed_are_never_called(providers: Providers, ways: Ways) -> None:
+    elsewhere = Contacts(discord_webhook_url=providers.slack.webhook(), slack_webhook_url=providers.discord.webhook())
+    for channel in (Channel.DISCORD, Channel.SLACK):
+        assert ways.reachable(channel, elsewhere) == "host not allowed"
+        assert await ways[channel].send(MESSAGE, elsewhere) == Refused("host not allowed")
+        assert await ways[channel].send(MESSAGE, Contacts()) == Refused("no contact")
+    assert not providers.slack.calls and not providers.discord.calls

@@ -1,0 +1,150 @@
+"""Every given type as text, and nothing that a payload can hold makes it fail or plays tricks."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from google.protobuf import json_format
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.gateway.events.model import Event, EventKey, Message, Priority
+from services.gateway.events.rendering import render
+from services.gen.dexorder.events.v1 import user_events_pb2 as pb
+
+AT_MS = 1_700_000_000_000
+PAYLOADS: dict[type, Any] = {
+    pb.OrderEventPayload: pb.OrderEventPayload(
+        order_id="o-1", symbol="BTC/USDT", side="buy", order_type="limit", quantity="0.5", price="64000",
+        status="FILLED", fill_price="63999.5", fill_quantity="0.5", exchange="BINANCE", strategy_id="s-1",
+        error_message="too late",
+    ),
+    pb.AlertEventPayload: pb.AlertEventPayload(
+        alert_id="a-1", symbol="ETH/USDT", condition="close > 4000", triggered_price="4000.5"
+    ),
+    pb.PositionEventPayload: pb.PositionEventPayload(
+        position_id="p-1", symbol="BTC/USDT", side="long", size="2", entry_price="60000", current_price="64000",
+        unrealized_pnl="8000", realized_pnl="-1", leverage="3", liquidation_price="41000", exchange="KRAKEN",
+    ),
+    pb.WorkspaceEventPayload: pb.WorkspaceEventPayload(
+        workspace_id="w-1", change_type="symbol", symbol="SOL/USDT", timeframe="1h", annotation_id="n-1",
+        annotation_type="line", indicator_name="EMA", indicator_params='{"length": 20}',
+    ),
+    pb.StrategyEventPayload: pb.StrategyEventPayload(
+        strategy_id="s-1", strategy_name="Grid", log_level="error", message="no balance", details='{"need": "5"}'
+    ),
+    pb.BacktestEventPayload: pb.BacktestEventPayload(
+        backtest_id="b-1", strategy_id="s-1", strategy_name="Grid", symbol="BTC/USDT", timeframe="4h",
+        start_time=AT_MS, end_time=AT_MS, total_trades=40, winning_trades=25, losing_trades=15, total_pnl="120.5",
+        win_rate="0.625", sharpe_ratio="1.4", max_drawdown="0.08", results_path="runs/b-1",
+    ),
+}  # fmt: skip
+UNTOLD = {"timestamp", "completed_at", "annotation_data", "start_time", "end_time", "win_rate", "max_drawdown"}
+"""Told in another form, or drawn rather than told."""
+OF_TYPE = {
+    "ORDER": pb.OrderEventPayload, "ALERT": pb.AlertEventPayload, "POSITION": pb.PositionEventPayload,
+    "WORKSPACE": pb.WorkspaceEventPayload, "CHART": pb.WorkspaceEventPayload, "INDICATOR": pb.WorkspaceEventPayload,
+    "STRATEGY": pb.StrategyEventPayload, "BACKTEST": pb.BacktestEventPayload,
+}  # fmt: skip
+
+
+def event(event_type: int, payload: bytes) -> Event:
+    key = EventKey("alice-bot", "e-1")
+    return Event(key, "alice", AT_MS, event_type, payload, Priority.NORMAL, (), b"")
+
+
+def told(event_type: int, payload: object) -> Message:
+    return render(event(event_type, json.dumps(payload).encode()), link_url="")
+
+
+@pytest.mark.parametrize("name", [name for name in pb.EventType.keys() if name.split("_")[0] in OF_TYPE])  # noqa: SIM118
+@pytest.mark.parametrize("own_names", [True, False])
+def test_every_field_of_every_payload_is_told(name: str, own_names: bool) -> None:
+    payload = PAYLOADS[OF_TYPE[name.split("_")[0]]]
+    written = json_format.MessageToJson(payload, preserving_proto_field_name=own_names).encode()
+    message = render(event(pb.EventType.Value(name), written), link_url="https://dexorder.test/")
+    words = name.replace("_", " ").split()
+    assert message.title.split()[0] == words[0].capitalize()
+    fields = {field.name: str(value) for field, value in payload.ListFields() if field.name not in UNTOLD}
+    if name.startswith("BACKTEST"):
+        assert "Share won: 62.5 %" in message.body and "Largest drawdown: 8 %" in message.body
+        assert "From: 2023-11-14 22:13:20 UTC" in message.body
+        del fields["strategy_id"]  # its name is
+    missing = {field: value for field, value in fields.items() if value not in message.body}
+    assert not missing
+    assert message.body.endswith("2023-11-14 22:13:20 UTC\nhttps://dexorder.test/")
+
+
+@pytest.mark.parametrize("event_type", pb.EventType.values())
+def test_no_given_type_is_told_as_unknown(event_type: int) -> None:
+    assert "type" not in told(event_type, {}).title
+
+
+def test_an_order_reads_like_this() -> None:
+    message = told(pb.ORDER_FILLED, {"symbol": "BTC/USDT", "side": "buy", "quantity": "0.5", "fill_price": "64000.1"})
+    assert message.title == "Order filled: buy 0.5 BTC/USDT"
+    assert message.body == ("Market: BTC/USDT\nSide: buy\nQuantity: 0.5\nFill price: 64000.1\n2023-11-14 22:13:20 UTC")
+
+
+def test_an_unknown_type_and_an_unexpected_payload_are_told_as_they_came() -> None:
+    message = told(99, {"depth": 3, "ok": True, "none": None, "list": [1, "a"]})
+    assert message.title == "Event of type 99"
+    assert message.body.splitlines()[:3] == ["depth: 3", "ok: yes", 'list: [1, "a"]']
+    assert told(pb.ORDER_FILLED, ["x"]).body.splitlines()[0] == '["x"]'
+    assert told(pb.ORDER_FILLED, {"other": "x"}).body.splitlines()[0] == "other: x"
+    assert render(event(1, b"\xff not JSON"), link_url="").title == "Order filled"
+
+
+def test_a_reference_is_of_the_key_alone() -> None:
+    one = render(event(1, b"{}"), link_url="")
+    assert one.reference == render(event(2, b"[]"), link_url="").reference
+    others = [EventKey("alice-bot", "e-2"), EventKey("alice-bo", "te-1"), EventKey("bob-bot", "e-1")]
+    references = {render(replace(event(1, b"{}"), key=key), link_url="").reference for key in others}
+    assert len(references | {one.reference}) == 4
+    assert len(one.reference) == 32 and set(one.reference) <= set("0123456789abcdef")
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"", b"null", b"[" * 100_000, b"1" * 5000, b'{"win_rate": 1e-999999999}', b'{"win_rate": NaN}',
+        b'{"symbol": "\\ud800"}', b'{"start_time": 1e300, "end_time": "-99999999999999999999"}',
+        b'{"a": "\\u202e\\n\\r"}',
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("event_type", [1, 10, 44, 99])
+def test_nothing_odd_makes_it_fail(payload: bytes, event_type: int) -> None:
+    check(render(event(event_type, payload), link_url=""))
+
+
+def test_a_title_is_one_short_line() -> None:
+    message = told(1, {"symbol": "BTC\r\nBcc: x@y.z\n" + "x" * 5000})
+    check(message)
+    assert "Bcc" in message.title
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: (
+        st.lists(inner) | st.dictionaries(st.text() | st.sampled_from(["symbol", "winRate", "end_time"]), inner)
+    ),
+    max_leaves=20,
+)
+
+
+@given(JSON, st.sampled_from([*pb.EventType.values(), 99, -1]), st.integers(-(2**63), 2**63 - 1))
+def test_any_json_becomes_clean_text(payload: object, event_type: int, timestamp_ms: int) -> None:
+    made = replace(event(event_type, json.dumps(payload).encode()), timestamp_ms=timestamp_ms)
+    check(render(made, link_url=""))
+
+
+def check(message: Message) -> None:
+    message.title.encode()
+    assert message.title and "\n" not in message.title and "\r" not in message.title and len(message.title) <= 200
+    assert len(message.body) < 12_000
+    assert all(character == "\n" or character >= " " for character in message.body)
+    assert "\u202e" not in message.body + message.title
+    message.body.encode()
