@@ -69,6 +69,11 @@ class Site:
             )  # fmt: skip
             self.courier.keep("alice", event.event_id, body=event.SerializeToString(), container="alice-bot")
 
+    def inform(self, event_id: str) -> None:
+        """On the fast path: nobody keeps it."""
+        event = given.UserEvent(user_id="alice", event_id=event_id, delivery=given.DeliverySpec())
+        self.courier.inform("alice", event.SerializeToString())
+
     def seen(self) -> list[int]:
         return [kept.show.sequence for kept in self.courier.users["alice"] if kept.record.seen_ns]
 
@@ -156,6 +161,11 @@ async def test_user_signs_in_and_sees_events(
         await until(lambda: site.seen() == [1, 2])
         await page.until("document.querySelector('#unseen-count').textContent === '0'")
 
+        site.inform("for whoever looks")
+        await page.until(f"{CARDS}[0] === 'for whoever looks!'")
+        assert await page.evaluate("document.querySelector('.card .seen-button').closest('.card') === "
+                                   "document.querySelector('.card:nth-child(2)')"), "it takes no ack"  # fmt: skip
+
         assert await page.evaluate("window.hacked") is None
         assert await page.unnamed_controls() == []
         assert page.complaints == []
@@ -196,7 +206,10 @@ async def test_gateway_goes_and_comes_back(site: Site, chromium: Browser) -> Non
         await page.until(f"{CONNECTION} === 'Live'")
         site.publish(102)
         await page.until(f"{CARDS}[0] === 'event-102!'")
-        assert sorted(await page.evaluate(CARDS)) == sorted(["event-102!", "event-101!", *everything])
+        assert await page.evaluate(CARDS) == ["event-102!", "event-101!", *everything]
+        assert await page.evaluate("document.querySelector('.card:last-child').className") == "card seen"
+        places = [json.loads(said)["authorize"]["cursor"] for said in page.sent if "authorize" in said]
+        assert places == [None, *({"epoch": "e1", "sequence": last} for last in (40, 100, 101))]
         assert all("WebSocket connection" in complaint for complaint in page.complaints), page.complaints
 
 

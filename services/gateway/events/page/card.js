@@ -10,7 +10,8 @@ const GOOD = /FILLED|COMPLETED|READY|TRIGGERED|POSITION_OPENED/;
 
 const FACT = /^([^:]{1,40}): (.+)$/;
 const TIME_LINE = /^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC$/;
-const MOST_FACTS = 6;
+const PROFIT = /profit|pnl/i;
+const MOST_FACTS = 8;
 
 export const iconOf = (type) => ICONS[String(type).split("_")[0]] ?? "event";
 export const toneOf = (type) => (BAD.test(type) ? "bad" : GOOD.test(type) ? "good" : "plain");
@@ -25,7 +26,7 @@ export function cardOf(event, onSeen) {
       "div",
       { class: "card-text" },
       make("h3", {}, event.title),
-      ...bodyOf(event.body),
+      ...bodyOf(event),
       make(
         "p",
         { class: "card-facts" },
@@ -54,10 +55,11 @@ export function showSeen(card) {
   button.replaceChildren(icon("check"), "Seen");
 }
 
-/** The body's lines: those of the form "Label: value" side by side, the rest as text. The card has its own time. */
-function bodyOf(body) {
-  const lines = body.split("\n").filter((line) => line && !TIME_LINE.test(line));
-  const facts = lines.map((line) => FACT.exec(line)).filter(Boolean);
+/** The body's lines: those of the form "Label: value" side by side, unless the title says the value; the rest as text. */
+function bodyOf({ title, body }) {
+  const said = new Set(title.split(/[\s:]+/));
+  const lines = body.split("\n").filter((line) => line && !TIME_LINE.test(line)); // the card has its own time
+  const facts = lines.map((line) => FACT.exec(line)).filter((fact) => fact && !said.has(fact[2]));
   const text = lines.filter((line) => !FACT.test(line)).join("\n");
   const more = facts.slice(MOST_FACTS);
   return [
@@ -68,6 +70,9 @@ function bodyOf(body) {
 }
 
 function listOf(facts) {
-  const pairs = facts.map(([, label, value]) => make("div", {}, make("dt", {}, label), make("dd", {}, value)));
+  const pairs = facts.map(([, label, value]) => {
+    const sign = PROFIT.test(label) ? (value.startsWith("-") ? "minus" : "plus") : null;
+    return make("div", {}, make("dt", {}, label), make("dd", { "data-sign": sign }, value));
+  });
   return make("dl", { class: "facts" }, ...pairs);
 }

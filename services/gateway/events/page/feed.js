@@ -11,6 +11,7 @@ const RESEND_MS = 300_000; // an ack that a lost connection may have swallowed i
 export class Feed {
   #items = new Map(); // key -> {event, card, seenAt, told}, oldest first
   #keys = new Set();
+  #seenBefore = new Map(); // key -> when, of events that a reset brings again
   #filter = "ALL";
   #words = "";
   #looking = new Map();
@@ -38,7 +39,8 @@ export class Feed {
   add(event, kept = {}) {
     if (this.#keys.has(event.key)) return false;
     this.#keys.add(event.key);
-    const item = { event, seenAt: 0, told: false, ...kept };
+    const seenAt = this.#seenBefore.get(event.key) ?? 0;
+    const item = { event, seenAt, told: seenAt > 0, ...kept };
     item.card = cardOf(event, () => this.#see(item));
     item.card.hidden = !this.#shown(item);
     this.#items.set(event.key, item);
@@ -50,10 +52,11 @@ export class Feed {
     return true;
   }
 
-  /** Another log begins and brings all that is kept: forget what it will bring again. What was seen stays seen. */
+  /** Another log begins and brings all that is kept: forget what it will bring again, but not what was seen. */
   reset() {
     for (const [key, item] of this.#items) {
-      if (item.event.sequence === 0 || item.seenAt) continue;
+      if (item.event.sequence === 0) continue;
+      if (item.seenAt) this.#seenBefore.set(key, item.seenAt);
       this.#remove(key, item);
     }
     this.#keys = new Set(this.#items.keys());
@@ -63,6 +66,7 @@ export class Feed {
   clear() {
     for (const [key, item] of this.#items) this.#remove(key, item);
     this.#keys.clear();
+    this.#seenBefore.clear();
     this.#count();
   }
 
