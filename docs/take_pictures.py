@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -43,14 +43,14 @@ class Scene:
     """One event: seconds ago, its type, what its payload says, and each try of a channel with its seconds."""
 
     ago: float
-    event_type: pb.EventType
+    event_type: pb.EventType.ValueType
     payload: dict[str, str]
     tries: Tries = ON_THE_PAGE
-    priority: pb.Priority = pb.NORMAL
+    priority: pb.Priority.ValueType = pb.NORMAL
     status: Status = Status.DELIVERED
     error: str = ""
     container: str = "alice-bot"
-    seen: bool = field(default=True)
+    seen: bool = True
 
 
 def order(symbol: str, side: str, quantity: str, price: str, **more: str) -> dict[str, str]:

@@ -61,7 +61,7 @@ class Site:
     async def down(self) -> None:
         await self._up.aclose()
 
-    def publish(self, *numbers: int, priority: given.Priority = given.NORMAL, payload: str = "{}") -> None:
+    def publish(self, *numbers: int, priority: given.Priority.ValueType = given.NORMAL, payload: str = "{}") -> None:
         for number in numbers:
             event = given.UserEvent(
                 user_id="alice", event_id=f"event-{number}", event_type=given.ALERT_TRIGGERED, payload=payload.encode(),
