@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from zoneinfo import ZoneInfo
 
 from services.common.errors import InvalidRequest
+from services.gateway.events.channels.hosts import Hosts
+from services.gateway.events.config import EventsSettings
 from services.gateway.events.model import Channel, Contacts, QuietHours, WebPushSubscription
 from services.gateway.events.views import channel_answer
 from services.gen.dexorder.events.v1 import event_service_pb2 as pb
@@ -27,6 +29,15 @@ _EMAIL = re.compile(r"[^\s@<>\",;:\\\x00-\x1f\x7f]{1,64}@[^\s@<>\",;:\\\x00-\x1f
 _VISIBLE = re.compile(r"[!-~]+")
 _POINT_BYTES, _AUTH_BYTES = 65, 16
 _DAY_MINUTES = 24 * 60
+
+
+def host_check(settings: EventsSettings) -> HostCheck:
+    """By the same lists as the channels; what passes here may still be refused there, if they changed since."""
+    lists = {
+        Channel.PUSH: settings.push_hosts, Channel.DISCORD: settings.discord_hosts, Channel.SLACK: settings.slack_hosts
+    }  # fmt: skip
+    hosts = {channel: Hosts(listed, plain_http=settings.plain_http) for channel, listed in lists.items()}
+    return lambda channel, url: "" if hosts[channel].allowed(url) else "host not allowed"
 
 
 def contacts_answer(contacts: Contacts) -> pb.Contacts:

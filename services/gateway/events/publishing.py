@@ -70,11 +70,10 @@ class EventPublisherService(rpc.EventPublisherServiceServicer):
             async for request in until(self._stopping, requests):
                 await stream.admit()
                 self._courier.publish(container, body_of(request.event), stream.answerer())
-            self._refuse_if_stopping()
         except Exception as error:
-            stream.end(error)
+            stream.fail(error)
         else:
-            stream.end()
+            stream.end(Unavailable("the gateway is stopping") if self._stopping.done() else None)
 
     def _container(self) -> Container:
         caller = current_caller()
@@ -100,6 +99,7 @@ class PublishStream:
         self._changed, self._room = asyncio.Event(), asyncio.Event()
         self._ended = self._closed = False
         self._failure: Exception | None = None
+        self._last: Exception | None = None
 
     async def admit(self) -> None:
         """Returns when one more event may be taken."""
@@ -129,9 +129,14 @@ class PublishStream:
 
         return answer
 
-    def end(self, failure: Exception | None = None) -> None:
-        """No more events come; the stream lasts until all of them are final, after a failure until all are answered."""
-        self._ended, self._failure = True, failure
+    def end(self, after: Exception | None) -> None:
+        """No more events come: the stream lasts until all are final; with an error until all are answered."""
+        self._ended, self._last = True, after
+        self._changed.set()
+
+    def fail(self, error: Exception) -> None:
+        """The stream ends now."""
+        self._failure = error
         self._changed.set()
 
     def close(self) -> None:
@@ -143,12 +148,14 @@ class PublishStream:
         """The next answers, at least one; none when the stream is over.
 
         Raises:
-            Exception: What ``end`` was told.
+            Exception: What ``fail`` or ``end`` was told.
         """
         while not self._acks:
+            if self._failure:
+                raise self._failure
             if self._ended and not self._unanswered:
-                if self._failure:
-                    raise self._failure
+                if self._last:
+                    raise self._last
                 if not self._open:
                     return []
             self._changed.clear()

@@ -1,16 +1,14 @@
 """Open sessions of users: each gets what is kept for it from its cursor on, then what is new, in order, once.
 
 Nothing is missed between the two: a session is in the hub, and what comes for it waits, before its replay is read;
-then what the replay had is dropped from what waits. All of it is for the event loop.
+then both are put together in order, each event once. All of it is for the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
-from typing import Literal
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -20,12 +18,11 @@ from services.gateway.events.changes import Show
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.port import CourierPort, Place
 from services.gateway.events.records import Informed, Replay
-from services.gateway.events.session_metrics import SessionMetrics
+from services.gateway.events.session_metrics import Kind, SessionMetrics
 from services.gateway.events.shown import Item, Opening, Render, Shown
 from services.gateway.events.tokens import User
 
 log = structlog.get_logger(__name__)
-Kind = Literal["grpc", "websocket"]
 AT_ONCE = 256
 """Most items given out together, so that one session's backlog does not keep the others waiting."""
 LAST_SECONDS = 5.0
@@ -46,7 +43,7 @@ class Session:
         self.user_id, self.kind = user.user_id, kind
         self._expires_ns, self._clock = user.expires_ns, clock
         self._most_waiting, self._on_end = most_waiting, on_end
-        self._first: Iterator[Item] = iter(())
+        self._first: deque[Item] = deque()
         self._live: deque[Item] = deque()
         self._newest = 0
         self._place: Place = ("", 0)
@@ -65,10 +62,7 @@ class Session:
             Unavailable: The gateway is stopping.
         """
         while not self._gone:
-            items = list(islice(self._first, AT_ONCE)) if self._begun else []
-            while self._begun and self._live and len(items) < AT_ONCE:
-                items.append(self._live.popleft())
-            if items:
+            if self._begun and (items := self._take()):
                 epoch, newest = self._place
                 self._place = epoch, max(newest, *(item.sequence for item in items))
                 return items
@@ -99,15 +93,21 @@ class Session:
     # ---- for the hub
 
     def begin(self, replay: Replay, render: Render) -> None:
-        """What comes before all that waits."""
+        """What comes before what is new.
+
+        The replay may have been read a little later than its own place: it may have what waits here, and lack what
+        another session received meanwhile, which comes in its place all the same.
+        """
         if self._gone:
             return
         opening = Opening.of(replay, self._expires_ns)
-        newest = max(replay.sequence, *(show.sequence for show in replay.events), 0)
-        self._live = deque(item for item in self._live if not 0 < item.sequence <= newest)
-        self._newest = max(self._newest, newest)
+        known = {show.sequence for show in replay.events}
+        late = [item for item in self._live if item.sequence > replay.sequence and item.sequence not in known]
+        replayed = [Shown.of(show, render) for show in replay.events]
+        self._first = deque([opening, *sorted((*replayed, *late), key=_sequence)])
+        self._live = deque(item for item in self._live if not item.sequence)
+        self._newest = max(self._newest, replay.sequence, self._first[-1].sequence)
         self._place = opening.place
-        self._first = _replayed(opening, replay, render)
         self._begun = True
         self._changed.set()
 
@@ -115,7 +115,8 @@ class Session:
         """One more, unless it had that one before."""
         if self._gone or 0 < item.sequence <= self._newest:
             return
-        if len(self._live) >= self._most_waiting:
+        # Until it has begun: the courier shows a user's first session all that waits, which is none of its fault.
+        if self._begun and len(self._live) >= self._most_waiting:
             self.end(Exhausted("the session is too slow; resume it from its cursor"))
             return
         self._newest = item.sequence or self._newest
@@ -134,7 +135,8 @@ class Session:
     def _leave(self) -> None:
         if not self._gone:
             self._gone = True
-            self._first, self._live = iter(()), deque()
+            self._first.clear()
+            self._live.clear()
             self._changed.set()
             self._on_end(self)
 
@@ -147,6 +149,13 @@ class Session:
         if self._task:
             self._task.cancel()
 
+    def _take(self) -> list[Item]:
+        items: list[Item] = []
+        for waiting in (self._first, self._live):
+            while waiting and len(items) < AT_ONCE:
+                items.append(waiting.popleft())
+        return items
+
     def _left_seconds(self) -> float:
         return max(0.0, (self._expires_ns - self._clock.wall_ns()) / 1e9)
 
@@ -157,12 +166,6 @@ class Session:
             self._timer = self._loop.call_later(left, self._expire)
         else:
             self.end(Unauthenticated("the token has expired"))
-
-
-def _replayed(opening: Opening, replay: Replay, render: Render) -> Iterator[Item]:
-    yield opening
-    for show in replay.events:
-        yield Shown.of(show, render)
 
 
 class Hub:
@@ -199,9 +202,9 @@ class Hub:
         session = Session(user, kind, self._settings.session_queue, self._clock, self._left)
         sessions.append(session)
         self._metrics.opened(kind)
-        if len(sessions) == 1:
-            self._courier.session_opened(user.user_id)
         try:
+            if len(sessions) == 1:
+                self._courier.session_opened(user.user_id)
             session.begin(await self._courier.replay(user.user_id, cursor), self._render)
         except BaseException:
             session.close()
@@ -239,5 +242,5 @@ class Hub:
             self._courier.session_closed(session.user_id)
 
 
-def _sequence(show: Show) -> int:
-    return show.sequence
+def _sequence(each: Show | Item) -> int:
+    return each.sequence

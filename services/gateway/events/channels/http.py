@@ -11,7 +11,7 @@ from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Any, Self
 
-from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar, StreamReader
+from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar, StreamReader, TCPConnector
 from yarl import URL
 
 from services.gateway.events.channels.way import NO_CONNECTION, TIMEOUT, TOO_MANY_REQUESTS, TROUBLE
@@ -81,7 +81,9 @@ class Http:
             return Later(NO_CONNECTION)
 
     async def __aenter__(self) -> Self:
-        self._session = ClientSession(timeout=self._timeout, cookie_jar=DummyCookieJar())
+        # no limit of its own: calls that hang at one provider would take the connections of the others
+        connector = TCPConnector(limit=0)
+        self._session = ClientSession(connector=connector, timeout=self._timeout, cookie_jar=DummyCookieJar())
         return self
 
     async def __aexit__(

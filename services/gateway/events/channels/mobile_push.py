@@ -15,7 +15,7 @@ from google.auth.transport.requests import Request
 from services.common.config import BadSettings
 from services.gateway.events.channels.http import Answer, Http
 from services.gateway.events.channels.text import cut, utf8_bytes
-from services.gateway.events.channels.way import NO_CONNECTION
+from services.gateway.events.channels.way import NO_CONNECTION, TIMEOUT
 from services.gateway.events.model import Later, Message, Priority, Refused, Result, Sent
 
 _MOST_TITLE_BYTES, _MOST_BODY_BYTES = 200, 1000  # a message may have 4096 bytes in all
@@ -57,22 +57,33 @@ class MobilePush:
             )
         self._http, self._credential = http, certificate.get_credential()
         self._url = f"{base_url.rstrip('/')}/v1/projects/{certificate.project_id}/messages:send"
-        self._request = partial(Request(), timeout=timeout_seconds)
-        self._refreshing = asyncio.Lock()
+        self._request, self._timeout_seconds = partial(Request(), timeout=timeout_seconds), timeout_seconds
+        self._refresh: asyncio.Future[None] | None = None
 
     async def send(self, message: Message, token: str) -> Result:
         """One call of FCM, and one for an access token about once an hour."""
         try:
-            async with self._refreshing:
-                if not self._credential.valid:
-                    await asyncio.to_thread(self._credential.refresh, self._request)
+            async with asyncio.timeout(self._timeout_seconds):
+                await self._have_access()
+                headers = {"Authorization": f"Bearer {self._credential.token}", "Content-Type": "application/json"}
+                answer = await self._http.post(self._url, data=_data(message, token), headers=headers)
+        except TimeoutError:
+            return Later(TIMEOUT)
         except TransportError:
             return Later(NO_CONNECTION)
         except GoogleAuthError as error:
             return Later(NO_CONNECTION) if error.retryable else Refused("our FCM account is refused")
-        headers = {"Authorization": f"Bearer {self._credential.token}", "Content-Type": "application/json"}
-        answer = await self._http.post(self._url, data=_data(message, token), headers=headers)
         return answer if isinstance(answer, Later) else _result(answer, token)
+
+    async def _have_access(self) -> None:
+        """Wait for an access token. One thread asks for it, however many wait and give up."""
+        if self._credential.valid:
+            return
+        if self._refresh is None or self._refresh.done():
+            loop = asyncio.get_running_loop()
+            self._refresh = loop.run_in_executor(None, self._credential.refresh, self._request)
+            self._refresh.add_done_callback(lambda done: done.cancelled() or done.exception())  # if nobody waits
+        await asyncio.shield(self._refresh)
 
 
 def _data(message: Message, token: str) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from email.utils import formatdate
 
@@ -34,6 +35,16 @@ def test_retry_after_as_a_date() -> None:
 @pytest.mark.parametrize("status", [200, 301, 400, 401, 403, 404, 410, 413])
 def test_other_answers_are_no_later(status: int) -> None:
     assert Answer(status, {"Retry-After": "3"}, b"").later() is None
+
+
+async def test_calls_that_hang_do_not_take_the_connections_of_others() -> None:
+    async with ScriptedServer() as silent, ScriptedServer() as server, Http(2.0) as http, asyncio.TaskGroup() as group:
+        silent.always = Reply(hang=True)
+        hanging = [group.create_task(http.post(silent.url, json={})) for _ in range(120)]
+        await silent.called(120)
+        assert isinstance(await http.post(server.url, json={}), Answer)
+        for call in hanging:
+            call.cancel()
 
 
 async def test_cookies_and_redirects_are_not_followed_and_long_answers_not_read() -> None:
