@@ -99,7 +99,7 @@ class Shown:
         if not self._wire:
             message = self._message()
             self._wire = pb.SubscribeResponse(event=pb.SessionEvent(
-                sequence=self.sequence, container=self._event.key.container, event=_without_delivery(self._event),
+                sequence=self.sequence, container=self._event.key.container, event=_without_channels(self._event),
                 title=message.title, body=message.body, settled=self._settled,
             )).SerializeToString()  # fmt: skip
         return self._wire
@@ -114,7 +114,7 @@ class Shown:
                 "event": {
                     "userId": event.user_id, "eventId": event.key.event_id, "timestamp": str(event.timestamp_ms),
                     "eventType": _TYPE_NAMES.get(event.event_type, event.event_type),
-                    "payload": b64encode(event.payload).decode(),
+                    "payload": b64encode(event.payload).decode(), "delivery": {"priority": event.priority.name},
                 },
                 "title": message.title, "body": message.body, "settled": self._settled,
             }})  # fmt: skip
@@ -131,10 +131,11 @@ def proto_json(message: pb.SubscribeResponse | pb.ListEventsResponse) -> bytes:
     return orjson.dumps(json_format.MessageToDict(message, always_print_fields_with_no_presence=True))
 
 
-def _without_delivery(event: Event) -> given.UserEvent:
+def _without_channels(event: Event) -> given.UserEvent:
     return given.UserEvent(
         user_id=event.user_id, event_id=event.key.event_id, timestamp=event.timestamp_ms,
         event_type=event.event_type, payload=event.payload,  # type: ignore[arg-type]  # known or not
+        delivery=given.DeliverySpec(priority=given.Priority.Value(event.priority.name)),
     )  # fmt: skip
 
 

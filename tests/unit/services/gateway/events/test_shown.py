@@ -59,7 +59,7 @@ def test_an_event_is_rendered_and_serialized_once_for_all_sessions() -> None:
     assert len(calls) == 1
 
 
-def test_an_informational_event_has_no_place_and_loses_its_delivery() -> None:
+def test_an_informational_event_has_no_place_and_loses_its_channels() -> None:
     body = events_pb.UserEvent(
         user_id="alice", event_id="i1", timestamp=5, event_type=events_pb.STRATEGY_LOG, payload=b"[]",
         delivery=events_pb.DeliverySpec(channels=[events_pb.ChannelPreference(channel=events_pb.WEB)]),
@@ -68,7 +68,7 @@ def test_an_informational_event_has_no_place_and_loses_its_delivery() -> None:
         Informed("alice", "box", body.SerializeToString()),
         lambda one: Message("", one.priority.name, "", one.priority, 0),
     )
-    body.ClearField("delivery")
+    body.delivery.ClearField("channels")
     assert pb.SubscribeResponse.FromString(shown.wire).event == pb.SessionEvent(
         container="box", event=body, title="INFORMATIONAL"
     )
