@@ -1,0 +1,170 @@
+"""A user's container, as raw as it gets: an XPUB and a DEALER, frames by hand. Nothing of the suite's own codecs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Self
+
+import zmq
+import zmq.asyncio
+
+from services.gen.dexorder.events.v1 import user_events_pb2 as pb
+
+VERSION = b"\x01"
+USER_EVENT, EVENT_ACK = b"\x20", b"\x21"
+PATIENCE_S = 20.0
+QUIET_S = 0.15
+"""How long nothing must come before it is believed that nothing comes."""
+PAYLOAD = b'{"order_id":"7","symbol":"BTC/USDT","side":"buy","quantity":"0.1","price":"97000","status":"filled"}'
+INFORMATIONAL, NORMAL, CRITICAL = pb.INFORMATIONAL, pb.NORMAL, pb.CRITICAL
+Way = int | tuple[int, bool]
+"""A channel, or a channel and only_if_active."""
+
+
+def event(
+    user: str, event_id: str, priority: int = pb.CRITICAL, ways: Iterable[Way] = (), *, payload: bytes = PAYLOAD,
+    event_type: int = pb.ORDER_FILLED,
+) -> pb.UserEvent:  # fmt: skip
+    """An event as a container makes it."""
+    pairs = [way if isinstance(way, tuple) else (way, False) for way in ways]
+    channels = [pb.ChannelPreference(channel=number, only_if_active=active) for number, active in pairs]  # type: ignore[arg-type]
+    return pb.UserEvent(
+        user_id=user, event_id=event_id, timestamp=time.time_ns() // 1_000_000, event_type=event_type,  # type: ignore[arg-type]
+        payload=payload, delivery=pb.DeliverySpec(priority=priority, channels=channels),  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+async def until(done: Callable[[], bool | Awaitable[bool]], seconds: float = PATIENCE_S) -> None:
+    """Ask again and again; a `TimeoutError` if it does not come true."""
+    async with asyncio.timeout(seconds):
+        while True:
+            answer = done()
+            if await answer if isinstance(answer, Awaitable) else answer:
+                return
+            await asyncio.sleep(0.005)
+
+
+def topic(user: str) -> bytes:
+    """What the gateway subscribes to for a user."""
+    return b"USER:" + user.encode() + b"\0"
+
+
+class Container:
+    """Connected to both ports; an async context manager.
+
+    Args:
+        curve: Our public and secret key and the gateway's public one; None connects in the clear.
+        identity: A routing id to claim.
+    """
+
+    def __init__(
+        self, sub: str, router: str, curve: tuple[bytes, bytes, bytes] | None, identity: bytes | None = None
+    ) -> None:
+        self._context = zmq.asyncio.Context()
+        self.fast, self.sure = self._context.socket(zmq.XPUB), self._context.socket(zmq.DEALER)
+        self.topics: set[bytes] = set()
+        """What the gateway is subscribed to, as far as `subscribed` has read."""
+        if identity is not None:
+            self.sure.setsockopt(zmq.IDENTITY, identity)
+        for each, address in ((self.fast, sub), (self.sure, router)):
+            settings: list[tuple[int, Any]] = [
+                (zmq.LINGER, 0), (zmq.IMMEDIATE, 1), (zmq.HEARTBEAT_IVL, 500), (zmq.HEARTBEAT_TIMEOUT, 1000),
+                (zmq.RECONNECT_IVL, 20), (zmq.RECONNECT_IVL_MAX, 100), (zmq.SNDHWM, 0), (zmq.RCVHWM, 0),
+            ]  # fmt: skip
+            if curve is not None:
+                public, secret, server = curve
+                settings += [
+                    (zmq.CURVE_PUBLICKEY, public),
+                    (zmq.CURVE_SECRETKEY, secret),
+                    (zmq.CURVE_SERVERKEY, server),
+                ]
+            for option, value in settings:
+                each.setsockopt(option, value)
+            each.connect(address)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Go away without a word."""
+        self._context.destroy(0)
+
+    # 5571
+
+    async def send(self, *events: pb.UserEvent) -> None:
+        """On the guaranteed path."""
+        for each in events:
+            await self.send_raw(VERSION, USER_EVENT + each.SerializeToString())
+
+    async def send_raw(self, *frames: bytes) -> None:
+        """Frames as given."""
+        await asyncio.wait_for(self.sure.send_multipart(frames), PATIENCE_S)
+
+    async def ack(self, seconds: float = PATIENCE_S) -> pb.EventAck:
+        """The next ack."""
+        frames = await asyncio.wait_for(self.sure.recv_multipart(), seconds)
+        assert len(frames) == 2 and frames[0] == VERSION and frames[1][:1] == EVENT_ACK, frames
+        return pb.EventAck.FromString(frames[1][1:])
+
+    async def told(self, sent: pb.UserEvent, seconds: float = PATIENCE_S) -> pb.EventAck:
+        """The next ack, which must be of that event."""
+        ack = await self.ack(seconds)
+        assert ack.event_id == sent.event_id, ack
+        return ack
+
+    async def state(self, sent: pb.UserEvent) -> pb.EventAck:
+        """Send an event; its state now, which must be the next ack."""
+        await self.send(sent)
+        return await self.told(sent)
+
+    async def queued(self, sent: pb.UserEvent) -> None:
+        """Send an event, which must be answered QUEUED."""
+        ack = await self.state(sent)
+        assert ack.status == pb.QUEUED and not ack.error_message, ack
+
+    async def delivered(self, sent: pb.UserEvent, seconds: float = PATIENCE_S) -> int:
+        """The next ack must say that the event was delivered; by which channel."""
+        ack = await self.told(sent, seconds)
+        assert ack.status == pb.DELIVERED and not ack.error_message, ack
+        return ack.delivered_via
+
+    async def failed(self, sent: pb.UserEvent, seconds: float = PATIENCE_S) -> str:
+        """The next ack must say that the event will not be delivered; why."""
+        ack = await self.told(sent, seconds)
+        assert ack.status == pb.ACK_ERROR and ack.error_message, ack
+        return ack.error_message
+
+    async def hears_nothing(self, seconds: float = QUIET_S) -> None:
+        """No ack comes."""
+        if await self.sure.poll(int(seconds * 1000)):
+            raise AssertionError(f"unexpected: {await self.ack()}")
+
+    # 5570
+
+    async def subscribed(self, user: str, *, wanted: bool = True, seconds: float = PATIENCE_S) -> float:
+        """Wait until the gateway is subscribed to a user, or not; seconds it took."""
+        started_s = time.monotonic()
+        while (topic(user) in self.topics) is not wanted:
+            left_s = started_s + seconds - time.monotonic()
+            heard = await asyncio.wait_for(self.fast.recv(), max(0.0, left_s))
+            (self.topics.add if heard[:1] == b"\x01" else self.topics.discard)(heard[1:])
+        return time.monotonic() - started_s
+
+    async def sees_no_subscription(self, user: str, seconds: float = QUIET_S) -> None:
+        """Nobody subscribes to the user."""
+        try:
+            await self.subscribed(user, seconds=seconds)
+        except TimeoutError:
+            return
+        raise AssertionError(f"somebody is subscribed to {user}")
+
+    async def publish(self, *events: pb.UserEvent, to: str = "") -> None:
+        """On the fast path; ``to`` puts them under another user's topic."""
+        for each in events:
+            body = USER_EVENT + each.SerializeToString()
+            await self.fast.send_multipart([topic(to or each.user_id), VERSION, body])

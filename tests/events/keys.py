@@ -1,0 +1,69 @@
+"""Keys of a gateway, its containers and its users, and the containers file."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jwt
+import yaml
+import zmq
+import zmq.auth
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+KID = "test"
+
+
+@dataclass
+class Keys:
+    """All of them, below one folder.
+
+    Attributes:
+        pairs: Container -> public and secret CURVE key.
+        entries: Container -> its entry of the containers file.
+    """
+
+    folder: Path
+    pairs: dict[str, tuple[bytes, bytes]] = field(default_factory=dict)
+    entries: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.jwt_folder, self.containers_file = self.folder / "jwt", self.folder / "containers.yaml"
+        self.jwt_folder.mkdir(exist_ok=True)
+        _, secret_file = zmq.auth.create_certificates(self.folder, "gateway")
+        self.gateway_file = Path(secret_file)
+        self.gateway_file.chmod(0o600)
+        self.gateway_key = zmq.auth.load_certificate(secret_file)[0]
+        self._jwt_key = Ed25519PrivateKey.generate()
+        (self.jwt_folder / f"{KID}.pem").write_bytes(
+            self._jwt_key.public_key().public_bytes(
+                serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+            )
+        )
+
+    def container(self, name: str, users: list[str] | str = "*", **entry: Any) -> None:
+        """Let a container in with a pair of its own; call `write` after."""
+        if name not in self.pairs:
+            self.pairs[name] = zmq.curve_keypair()
+        self.entries[name] = {"container": name, "curve": self.pairs[name][0].decode(), "users": users, **entry}
+
+    def local(self, **entry: Any) -> None:
+        """All peers without CURVE."""
+        self.entries["local"] = {"container": "local", "users": "*", **entry}
+
+    def write(self) -> None:
+        """The containers file, at once as a whole."""
+        new = self.containers_file.with_suffix(".new")
+        new.write_text(yaml.safe_dump({"containers": list(self.entries.values())}))
+        new.rename(self.containers_file)
+
+    def token(self, user: str, *, seconds: float = 600, claims: Mapping[str, Any] | None = None, kid: str = KID) -> str:
+        """A user's JWT; ``claims`` replaces some."""
+        now = time.time()
+        given = {"sub": user, "aud": "dexorder", "iat": int(now), "exp": now + seconds, **(claims or {})}
+        return jwt.encode(given, self._jwt_key, algorithm="EdDSA", headers={"kid": kid})

@@ -1,0 +1,84 @@
+"""Checks 3, 7 and 11 with the waits that the gateway has by default, and a gateway that is frozen."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import statistics
+from collections.abc import Iterator
+
+import pytest
+
+from services.gen.dexorder.events.v1 import user_events_pb2 as given
+from tests.events.container import CRITICAL, INFORMATIONAL, event
+from tests.events.outside import Answer, Outside
+from tests.events.rig import Rig, make_rig
+
+pytestmark = [pytest.mark.smoke, pytest.mark.timeout(120)]
+ACTIVE_SESSION, WEB, TELEGRAM, EMAIL = given.ACTIVE_SESSION, given.WEB, given.TELEGRAM, given.EMAIL
+UNSUBSCRIBE_S = 1.5
+SESSION_ACK_S, TOLERANCE_S = 5.0, 0.25
+RETRY_AFTER_S = 3
+USERS = 5
+
+
+@pytest.fixture(scope="module")
+def patient(outside: Outside, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """A gateway with the settings it has by default."""
+    made = make_rig(tmp_path_factory.mktemp("patient"), outside)
+    with made.gateway:
+        yield made
+    assert made.leaked() == []
+
+
+async def test_03_a_frozen_gateway_is_noticed(patient: Rig) -> None:
+    user = patient.user()
+    async with patient.container() as container, patient.session(user, "native") as session:
+        await container.subscribed(user)
+        await asyncio.sleep(1)  # heartbeats go
+        patient.gateway.signal(signal.SIGSTOP)
+        try:
+            took_s = await container.subscribed(user, wanted=False, seconds=4 * UNSUBSCRIBE_S)
+        finally:
+            patient.gateway.signal(signal.SIGCONT)
+        assert took_s <= UNSUBSCRIBE_S
+        await container.subscribed(user)
+        await container.publish(event(user, "i-1", INFORMATIONAL))
+        assert (await session.next()).event.event_id == "i-1"
+
+
+async def test_07_escalation_is_on_time(patient: Rig) -> None:
+    """By the gateway's own record; half of the users may meet a stall of the machine."""
+    late_s = await asyncio.gather(*(escalation_s(patient, number) for number in range(USERS)))
+    assert min(late_s) >= SESSION_ACK_S - TOLERANCE_S, late_s
+    assert statistics.median(late_s) <= SESSION_ACK_S + TOLERANCE_S, late_s
+
+
+async def escalation_s(rig: Rig, number: int) -> float:
+    """From the show to a silent client to the call of the next channel."""
+    await asyncio.sleep(number * 0.3)
+    await rig.reachable(user := rig.user())
+    async with rig.container(name := rig.name()) as container, rig.session(user) as session:
+        await container.queued(sent := event(user, "c-1", CRITICAL, [ACTIVE_SESSION, TELEGRAM]))
+        heard = await session.next()
+        assert await container.delivered(sent) == TELEGRAM
+        await session.ack(session.place(heard))
+        await container.hears_nothing()
+    record = await rig.record(name, "c-1")
+    assert record is not None and len(rig.outside.telegram.calls(user)) == 1
+    shown, sent_out = record.attempts
+    assert shown.channel in (ACTIVE_SESSION, WEB) and sent_out.channel == TELEGRAM
+    return (sent_out.started_at - shown.started_at) / 1000
+
+
+async def test_11_retry_after_of_three_seconds(patient: Rig) -> None:
+    await patient.reachable(user := patient.user())
+    telegram = patient.outside.telegram
+    telegram.plan(user, Answer(429, retry_after=RETRY_AFTER_S))
+    async with patient.container() as container:
+        await container.queued(sent := event(user, "c-1", CRITICAL, [TELEGRAM]))
+        await container.queued(other := event(user, "c-2", CRITICAL, [EMAIL]))
+        assert await container.delivered(other) == EMAIL
+        assert await container.delivered(sent) == TELEGRAM
+    refused, taken = telegram.calls(user)
+    assert taken.at_s - refused.at_s >= RETRY_AFTER_S
