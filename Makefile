@@ -38,7 +38,7 @@ check: setup  ## Lint, types, protos.
 	$(PY) docs/write_settings.py --check
 
 test: classes  ## All tests but the long ones; real Kafka and Spark, one of each.
-	$(PY) -m pytest -m "not smoke and not soak"
+	$(PY) -m pytest -n 2 --dist loadgroup -m "not smoke and not soak"
 
 smoke: classes  ## The whole suite as processes, every part killed once; and whatever else takes more than some seconds.
 	$(PY) -m pytest -m smoke

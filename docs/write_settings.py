@@ -10,14 +10,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from pydantic import SecretStr
 from pydantic_core import PydanticUndefined
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from dexorder.events.config import PublisherSettings
 from services.common.catalog import CatalogSettings
 from services.common.channel import ChannelSettings
 from services.common.config import ServiceSettings
 from services.exchange_sim.config import SimSettings
 from services.gateway.config import GatewaySettings
+from services.gateway.events.config import EventsSettings
 from services.ingestor.config import IngestorSettings
 from services.relay.config import RelaySettings
 from services.udsource.config import UdsourceSettings
@@ -28,6 +31,8 @@ SERVICES: tuple[tuple[str, type[BaseSettings]], ...] = (
     ("relay", RelaySettings),
     ("ingestor", IngestorSettings),
     ("gateway", GatewaySettings),
+    ("user events at the gateway", EventsSettings),
+    ("user events: a container's publisher", PublisherSettings),
     ("udsource", UdsourceSettings),
     ("Spark", SparkSettings),
     ("Spark's care of the tables", MaintenanceSettings),
@@ -71,6 +76,8 @@ def rows(settings: type[BaseSettings], leave_out: frozenset[str] = frozenset()) 
 def default(field: Any) -> str:
     """The default as it is written in the environment; empty for none."""
     value = field.default
+    if isinstance(value, SecretStr):
+        value = value.get_secret_value()
     if value is PydanticUndefined or value is None or value in ("", (), {}):
         return ""
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from dexorder.errors import DexorderError
-from dexorder.setup.errors import SetupError
+from dexorder.cli.events_app import events_app
+from dexorder.cli.reporting import Json, reported
 
 app = typer.Typer(
     name="dexorder", no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False, rich_markup_mode=None,
@@ -21,9 +17,9 @@ app = typer.Typer(
 )  # fmt: skip
 requests_app = typer.Typer(no_args_is_help=True, help="Look up and end requests.")
 app.add_typer(requests_app, name="requests")
+app.add_typer(events_app, name="events")
 
 Relay = Annotated[str | None, typer.Option(help="host:port of the relay; default DEXORDER_RELAY, else 127.0.0.1:50051")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON value on stdout")]
 Ticker = Annotated[str, typer.Argument(help="SYMBOL.VENUE, for example BTC/USDT.BINANCE")]
 Period = Annotated[str, typer.Argument(help="1m, 1h, 1d ... or seconds")]
 Since = Annotated[str | None, typer.Option(help="ISO 8601, UTC without a zone; floored to the period")]
@@ -32,19 +28,6 @@ Dir = Annotated[
     Path | None, typer.Option("--dir", help="The suite's folder; default DEXORDER_DIR, else ./dexorder-data")
 ]
 BasePort = Annotated[int | None, typer.Option(help="The suite's ports lie from here on instead of at the usual ones")]
-
-
-@contextmanager
-def reported() -> Iterator[None]:
-    """One line on stderr and exit 1 for what is raised on purpose; a closed pipe is nobody's error."""
-    try:
-        yield
-    except (DexorderError, SetupError) as error:
-        typer.echo(f"dexorder: {error}", err=True)
-        raise typer.Exit(1) from None
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(1) from None
 
 
 @app.command()

@@ -73,7 +73,7 @@ OWNED: Mapping[str, tuple[str, ...]] = {
     "kafka": ("kafka", "kafka_controller"),
     "sim": ("sim",),
     "relay": ("relay", "broker", "relay_metrics"),
-    "gateway": ("gateway", "gateway_metrics"),
+    "gateway": ("gateway", "gateway_metrics", "events_sub", "events_router", "web"),
     "udsource": ("udsource", "udsource_metrics"),
     "ingestor": ("ingestor", "ingestor_metrics"),
     "spark": ("spark", "spark_metrics"),
@@ -119,6 +119,11 @@ class SuiteOptions:
     def scratch(self) -> Path:
         """Temporary files of every part; emptied at start, since a killed part can't tidy up."""
         return self.directory / "tmp"
+
+    @property
+    def jwt_keys(self) -> Path:
+        """The keys of users' tokens: what signs them here, and what the gateway knows them by."""
+        return self.directory / "jwt-keys"
 
     def catalog_properties(self) -> dict[str, str]:
         """What pyiceberg's ``load_catalog`` needs to read the tables, but for secrets."""
@@ -190,6 +195,7 @@ def _part(name: str, options: SuiteOptions, shared: Mapping[str, str], java: Map
     env = {**shared, **(java if name in NEEDS_JAVA else {}), **{prefix + key: value for key, value in own.items()}}
     if name == "gateway":
         env["DEXORDER_PIXY_CONFIG"] = ""  # whose clusters are not the suite's
+        env |= {f"DEXORDER_EVENTS_{key}": value for key, value in _events_env(options).items()}
     if name == "spark":
         env["SPARK_LOCAL_DIRS"] = str(options.scratch)
     address = options.address(name)
@@ -228,6 +234,15 @@ def _own_env(name: str, options: SuiteOptions) -> dict[str, str]:
     return own | {"METRICS_LISTEN": at(f"{name}_metrics")}
 
 
+def _events_env(options: SuiteOptions) -> dict[str, str]:
+    at = options.address
+    return {
+        "DB": str(options.directory / "events.db"),
+        "SUB": f"tcp://{at('events_sub')}", "ROUTER": f"tcp://{at('events_router')}", "WEB_LISTEN": at("web"),
+        "JWT_KEYS": str(options.jwt_keys),
+    }  # fmt: skip
+
+
 def _command(name: str, options: SuiteOptions) -> tuple[str, ...]:
     # -P: a child runs inside the suite's folder, whose subfolders must not pass for packages.
     python = (sys.executable, "-P", "-m")
@@ -250,7 +265,10 @@ def summary_rows(options: SuiteOptions) -> list[tuple[str, str, str]]:
         ("relay", "relay", "gRPC: requests, progress, notifications"),
         ("relay", "broker", "ZeroMQ: ingestors"),
         ("udsource", "udsource", "gRPC source.v1"),
-        ("gateway", "gateway", "gRPC KafkaPixy"),
+        ("gateway", "gateway", "gRPC KafkaPixy, user events"),
+        ("gateway", "events_sub", "ZeroMQ: events of containers, fast"),
+        ("gateway", "events_router", "ZeroMQ: events of containers, guaranteed"),
+        ("gateway", "web", "page of user events"),
         ("kafka", "kafka", "Kafka bootstrap.servers"),
         ("sim", "sim", "simulated exchange, Binance's dialect"),
         ("ingestor", "ingestor", "gRPC health"),

@@ -27,7 +27,8 @@ from services.common.exchanges import load_exchanges
 if TYPE_CHECKING:
     from services.common.catalog import CatalogSettings
 
-SIM_VENUE = "SIM"
+SIM_VENUES = "SIM"
+"""What the names of the simulated exchange's venues begin with, one for each of its dialects."""
 
 
 @contextmanager
@@ -130,7 +131,7 @@ async def ports_free(options: SuiteOptions, *, patience_s: float = 3.0) -> None:
 
 
 def write_exchanges(source: Path | None, options: SuiteOptions) -> None:
-    """Write DIR/exchanges.yaml: the user's file or the shipped one, venue SIM pointed at our simulated exchange.
+    """Write DIR/exchanges.yaml: the user's file or the shipped one, venues SIM... pointed at our simulated exchange.
 
     Raises:
         SuiteFailed: The user's file is not there or not right; names the place in it.
@@ -148,11 +149,21 @@ def write_exchanges(source: Path | None, options: SuiteOptions) -> None:
 
 
 def point_sim(content: dict[str, Any], address: str) -> dict[str, Any]:
-    """The file's content with venue SIM, if there is one, reached at ``address`` (host:port)."""
-    venues = dict(content["exchanges"])
-    if SIM_VENUE in venues:
-        venues[SIM_VENUE] = {**venues[SIM_VENUE], "rest_url": f"http://{address}", "ws_url": f"ws://{address}"}
+    """The file's content with every venue whose name begins with SIM reached at ``address`` (host:port)."""
+    simulated = {"rest_url": f"http://{address}", "ws_url": f"ws://{address}"}
+    venues = {
+        name: {**venue, **simulated} if name.startswith(SIM_VENUES) else venue
+        for name, venue in content["exchanges"].items()
+    }
     return {**content, "exchanges": venues}
+
+
+def make_jwt_keys(options: SuiteOptions) -> None:
+    """A pair of keys for users' tokens, once: ``dexorder events token USER --key DIR/jwt-keys/suite.key`` signs one."""
+    from services.gateway.events.tokens import make_keys  # deferred: cryptography is slow to import
+
+    if "gateway" in options.parts and not options.jwt_keys.exists():
+        make_keys(options.jwt_keys, "suite")
 
 
 def recorded_entries(entries: Iterable[str]) -> tuple[str, ...]:

@@ -41,6 +41,7 @@ async def run_suite(options: SuiteOptions, exchanges: Path | None, report: Repor
         await prepare.ports_free(options)
         await asyncio.to_thread(prepare.empty_scratch, options.scratch)
         await asyncio.to_thread(prepare.write_exchanges, exchanges, options)
+        await asyncio.to_thread(prepare.make_jwt_keys, options)
         await run_parts(plan(options, java=java), options.directory, options.ports.relay, report)
 
 

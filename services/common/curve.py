@@ -13,13 +13,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Protocol
 
 import structlog
 import zmq
 import zmq.asyncio
 import zmq.auth
 import zmq.auth.asyncio
+import zmq.auth.thread
 from pydantic import AfterValidator
 from zmq.utils.z85 import Z85CHARS
 
@@ -110,6 +111,13 @@ PublicKeyFile = Annotated[Path, AfterValidator(_checked_public)]
 KeyFolder = Annotated[Path, AfterValidator(_checked_folder)]
 
 
+class KeyCheck(Protocol):
+    """Who may connect; may be asked from another thread."""
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        """Whether a client with this public key, as Z85 text, may connect; asked at each handshake."""
+
+
 class AllowedKeys:
     """The public keys of a folder, read again when one of its files has changed; nobody while it can't be read."""
 
@@ -147,16 +155,43 @@ def curve_server(context: zmq.asyncio.Context, socket: zmq.asyncio.Socket, key: 
     authenticator.start()
     try:
         authenticator.configure_curve_callback(_DOMAIN, AllowedKeys(clients))
-        socket.setsockopt(zmq.CURVE_SERVER, 1)
-        socket.setsockopt(zmq.CURVE_SECRETKEY, pair.secret)
-        socket.setsockopt(zmq.ZAP_DOMAIN, _DOMAIN.encode())
-        socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # fail closed: no authenticator, no connection
+        _serve(socket, pair)
         yield
     finally:
         authenticator.stop()
 
 
-def curve_client(socket: zmq.asyncio.Socket, key: Path, server: Path) -> None:
+@contextmanager
+def curve_authentication(context: zmq.Context[zmq.Socket[bytes]], allowed: KeyCheck) -> Iterator[None]:
+    """Decide, in a thread of its own, which keys may connect to the sockets of a context given to ``curve_socket``."""
+    authenticator = zmq.auth.thread.ThreadAuthenticator(context)
+    authenticator.start()
+    try:
+        authenticator.configure_curve_callback(_DOMAIN, allowed)  # '*' would not be taken for this domain
+        yield
+    finally:
+        authenticator.stop()
+
+
+def curve_socket(socket: zmq.Socket[bytes], key: Path) -> None:
+    """Let only clients with an allowed key talk to ``socket``, which is neither bound nor connected yet.
+
+    The message's metadata ``User-Id`` is then the key of who sent it, whatever routing id they claim.
+
+    Raises:
+        ValueError: As ``read_key_pair``.
+    """
+    _serve(socket, read_key_pair(key))
+
+
+def _serve(socket: zmq.Socket[Any], pair: KeyPair) -> None:
+    socket.setsockopt(zmq.CURVE_SERVER, 1)
+    socket.setsockopt(zmq.CURVE_SECRETKEY, pair.secret)
+    socket.setsockopt(zmq.ZAP_DOMAIN, _DOMAIN.encode())
+    socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # fail closed: no authenticator, no connection
+
+
+def curve_client(socket: zmq.Socket[Any], key: Path, server: Path) -> None:
     """Encrypt ``socket``, which is not connected yet, and connect only to the owner of ``server``'s key.
 
     Raises:

@@ -16,6 +16,7 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
@@ -186,25 +187,32 @@ class Gate:
         mode: Literal["token", "certificate"],
         file: CallersFile,
         roles: Mapping[str, Collection[Role]],
+        own_identity: Collection[str] = (),
     ) -> None:
         """Made by ``lifecycle.grpc_server``.
 
         Args:
             roles: Full service names with the roles that may call them; the others are for STAFF.
+            own_identity: Full names of services that check their callers themselves.
         """
-        self._mode, self._file, self._roles = mode, file, roles
+        self._mode, self._file, self._roles, self._own_identity = mode, file, roles, frozenset(own_identity)
 
     def admit(self, service: str, context: Any) -> None:
         """Let one call in and make its caller the task's ``current_caller``.
+
+        A service with ``own_identity`` gets every call, with a caller if the callers file knows it.
 
         Raises:
             Unauthenticated: It is not proven who calls, or nobody knows them.
             NotAllowed: Their role may not call this service.
         """
-        if service in OPEN_SERVICES or context.peer().startswith("unix:"):  # its file's permissions let it in
+        if service in OPEN_SERVICES or trusted_socket(context):
             return
-        callers = self._file.callers()
-        caller = _by_token(callers, context) if self._mode == "token" else _by_certificate(callers, context)
+        if service in self._own_identity:
+            with suppress(Unauthenticated):
+                _caller.set(self._find(context))
+            return
+        caller = self._find(context)
         allowed = self._roles.get(service, STAFF)
         if caller.role not in allowed:
             raise NotAllowed(
@@ -213,15 +221,33 @@ class Gate:
             )
         _caller.set(caller)
 
+    def _find(self, context: Any) -> Caller:
+        callers = self._file.callers()
+        return _by_token(callers, context) if self._mode == "token" else _by_certificate(callers, context)
 
-def _by_token(callers: Callers, context: Any) -> Caller:
+
+def trusted_socket(context: Any) -> bool:
+    """Whether the call came over a unix socket, whose file's permissions let it in."""
+    return bool(context.peer().startswith("unix:"))
+
+
+def bearer_token(context: Any) -> str:
+    """The token that a call brings as metadata.
+
+    Raises:
+        Unauthenticated: There is none, more than one, or it is not of that form.
+    """
     values = [value for key, value in context.invocation_metadata() or () if key == AUTHORIZATION]
     if len(values) != 1:
         raise Unauthenticated(f"{len(values)} tokens; send one, as metadata '{AUTHORIZATION}: Bearer TOKEN'")
     scheme, _, token = str(values[0]).partition(" ")
     if scheme.lower() != "bearer" or not token:
         raise Unauthenticated(f"the metadata '{AUTHORIZATION}' is not of the form 'Bearer TOKEN'")
-    if (caller := callers.by_token(token.strip())) is None:
+    return token.strip()
+
+
+def _by_token(callers: Callers, context: Any) -> Caller:
+    if (caller := callers.by_token(bearer_token(context))) is None:
         raise Unauthenticated("the token is not known")
     return caller
 

@@ -54,10 +54,10 @@ class RunningServer:
     _services: tuple[str, ...]
     _stopping_since_s: float | None = None
 
-    async def set_serving(self, serving: bool) -> None:
-        """Set the health of "" and of each service."""
+    async def set_serving(self, serving: bool, names: Sequence[str] | None = None) -> None:
+        """Set the health of these services; of "" and of each one by default."""
         status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
-        for name in ("", *self._services):
+        for name in ("", *self._services) if names is None else names:
             await self._health.set(name, status)
 
     async def begin_stop(self) -> None:
@@ -80,6 +80,8 @@ async def grpc_server(
     registry: CollectorRegistry | None = None,
     extra_addresses: Sequence[str] = (),
     roles: Mapping[str, Collection[Role]] | None = None,
+    own_identity: Collection[str] = (),
+    options: Sequence[tuple[str, Any]] = (),
     unforeseen: Unforeseen | None = None,
 ) -> AsyncIterator[RunningServer]:
     """Serve until the block ends, then drain.
@@ -90,6 +92,9 @@ async def grpc_server(
         extra_addresses: Further plaintext addresses, for example ``unix:/path``; there the file's permissions are all
             the identity that is asked for.
         roles: With identity on, which roles may call which service (full names); the others are for identity.STAFF.
+        own_identity: Services that check their callers themselves, by something other than the callers file; they get
+            every call, and `identity.current_caller` where that file knows the caller all the same.
+        options: Further gRPC options of the server.
         unforeseen: See `boundary.Unforeseen`; told of errors of handlers that are none of ours.
     Yields:
         The server, bound, with health NOT_SERVING until ``set_serving``.
@@ -100,7 +105,7 @@ async def grpc_server(
     size = settings.max_message_bytes
     gate = None
     if settings.identity != "none" and settings.tokens:
-        gate = Gate(settings.identity, CallersFile(settings.tokens), roles or {})
+        gate = Gate(settings.identity, CallersFile(settings.tokens), roles or {}, own_identity)
     server = grpc.aio.server(
         interceptors=[Boundary(CallMetrics(registry), gate.admit if gate else None, unforeseen)],
         options=[
@@ -109,6 +114,7 @@ async def grpc_server(
             ("grpc.max_receive_message_length", size),
             ("grpc.max_send_message_length", size),
             ("grpc.so_reuseport", 0),
+            *options,
         ],
     )
     names = tuple(register(server))

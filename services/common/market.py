@@ -76,6 +76,10 @@ class TimeRange:
         start, end = max(self.start_ns, other.start_ns), min(self.end_ns, other.end_ns)
         return TimeRange(start, end) if start < end else None
 
+    def overlaps(self, other: TimeRange) -> bool:
+        """Whether there is a common part."""
+        return max(self.start_ns, other.start_ns) < min(self.end_ns, other.end_ns)
+
     def contains(self, other: TimeRange) -> bool:
         """Whether ``other`` lies wholly inside."""
         return self.start_ns <= other.start_ns and other.end_ns <= self.end_ns

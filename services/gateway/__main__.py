@@ -1,12 +1,13 @@
-"""``python -m services.gateway``: serve Kafka as KafkaPixy until SIGTERM."""
+"""``python -m services.gateway``: serve Kafka as KafkaPixy, and user events where they have an outbox, till SIGTERM."""
 
 from __future__ import annotations
 
 from services.common.config import load_settings
 from services.common.lifecycle import run
 from services.gateway.config import GatewaySettings
+from services.gateway.events.config import EventsSettings
 from services.gateway.server import main
 
 if __name__ == "__main__":
-    settings = load_settings(GatewaySettings)
-    run("gateway", settings, lambda: main(settings))
+    settings, events = load_settings(GatewaySettings), load_settings(EventsSettings)
+    run("gateway", settings, lambda: main(settings, events))

@@ -36,7 +36,7 @@ class GatewaySettings(ServiceSettings):
     metrics_listen: str = "127.0.0.1:9466"
     """host:port of the Prometheus endpoint; empty serves none."""
     kafka: str = "127.0.0.1:9092"
-    """bootstrap.servers of the Kafka cluster."""
+    """bootstrap.servers of the Kafka cluster; empty serves user events alone."""
     kafka_options: dict[str, str] = Field(default_factory=dict, repr=False)
     """Further librdkafka properties as a JSON object, for example SASL and TLS. Default none."""
     cluster: str = Field(default="default", min_length=1)
@@ -125,7 +125,9 @@ class GatewaySettings(ServiceSettings):
         return self._pixy
 
     def clusters(self) -> tuple[ClusterConfig, ...]:
-        """The clusters; the first is the default one."""
+        """The clusters; the first is the default one. None where there is no Kafka."""
+        if not (self.kafka or self._pixy):
+            return ()
         own = ClusterConfig(
             name=self.cluster,
             kafka=self.kafka,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
 
 import grpc
 import structlog
@@ -15,7 +16,8 @@ from prometheus_client import CollectorRegistry
 from services.common.config import BadSettings
 from services.common.lifecycle import RunningServer, grpc_server, stop_signal
 from services.gateway.config import GatewaySettings
-from services.gateway.kafka import service as kafka
+from services.gateway.events.config import EventsSettings
+from services.gateway.kafka import service as kafka_service
 from services.gateway.kafka.service import KafkaService
 from services.gateway.pixy.cluster import Cluster, Clusters
 from services.gateway.pixy.metrics import PixyMetrics
@@ -24,47 +26,104 @@ from services.gateway.pixy.trouble import reason
 from services.gen.dexorder.kafka.v1 import kafka_service_pb2_grpc as kafka_rpc
 from services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
 
+if TYPE_CHECKING:
+    from services.gateway.events.server import UserEvents
+
 log = structlog.get_logger(__name__)
+KAFKA_NAMES = (NAME, kafka_service.NAME)
 _HEALTH_SECONDS = 0.1
 _THREADS = 4
 
 
 @asynccontextmanager
-async def gateway(settings: GatewaySettings) -> AsyncIterator[RunningServer]:
+async def gateway(settings: GatewaySettings, events: EventsSettings | None = None) -> AsyncIterator[RunningServer]:
     """Serve until the block ends.
 
     Then, in this order: all calls but Ack are refused and health says so; what was handed out may still be acked
-    and what was accepted is written, for ``drain_seconds``; acks are committed and the groups left; the server closes.
+    and what was accepted is written, for ``drain_seconds``; acks are committed and the groups left; the server closes;
+    user events are written.
     """
     registry = CollectorRegistry()
+    async with AsyncExitStack() as stack:
+        users = None
+        if events and events.db:
+            # not loaded otherwise: a gateway of Kafka alone needs none of it
+            from services.gateway.events.server import user_events
+
+            _refuse_if_exposed(events, settings)
+            users = await stack.enter_async_context(user_events(events, registry))
+        elif not settings.clusters():
+            raise BadSettings(
+                "DEXORDER_GATEWAY_KAFKA: is empty, and so is DEXORDER_EVENTS_DB: there is nothing to serve"
+            )
+        running = await stack.enter_async_context(_serve(settings, users, registry))
+        yield running
+
+
+@asynccontextmanager
+async def _serve(
+    settings: GatewaySettings, users: UserEvents | None, registry: CollectorRegistry
+) -> AsyncIterator[RunningServer]:
     clusters = _clusters(settings, PixyMetrics(registry))
-    served = Clusters(clusters)
-    service, streams = KafkaPixy(served), KafkaService(served)
     # Each cluster that does not answer keeps a thread, at the stop two; those that do must not wait for them.
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_THREADS + _THREADS * len(clusters)))
     sockets = [f"unix:{settings.unix}"] if settings.unix else []
+    kafka = _Kafka(clusters) if clusters else None
 
     def register(server: grpc.aio.Server) -> Sequence[str]:
-        rpc.add_KafkaPixyServicer_to_server(service, server)
-        kafka_rpc.add_KafkaServiceServicer_to_server(streams, server)
-        return [NAME, kafka.NAME]
+        names = kafka.register(server) if kafka else []
+        return [*names, *(users.register(server, identity=settings.identity != "none") if users else ())]
 
-    server = grpc_server(settings, register, registry=registry, extra_addresses=sockets)
+    server = grpc_server(
+        settings, register, registry=registry, extra_addresses=sockets,
+        roles=users.roles if users else None, own_identity=users.own_identity if users else (),
+        options=users.options if users else (),
+    )  # fmt: skip
     async with server as running, asyncio.TaskGroup() as group:
         for cluster in clusters:
             cluster.start()
         tasks = [group.create_task(cluster.watch()) for cluster in clusters]
-        tasks.append(group.create_task(_report_health(running, clusters)))
+        tasks.append(group.create_task(_report_health(running, clusters, users)))
+        if users:
+            tasks.append(group.create_task(users.until_failed()))
         try:
             yield running
         finally:
-            service.stop_taking()
-            streams.stop_taking()
+            if kafka:
+                kafka.stop_taking()
+            if users:
+                users.stop_taking()
             for task in tasks:
                 task.cancel()
             await running.begin_stop()
             await asyncio.gather(*(cluster.drain(settings.drain_seconds) for cluster in clusters))
             log.info("drained")
+
+
+def _refuse_if_exposed(events: EventsSettings, settings: GatewaySettings) -> None:
+    exposed = events.exposed_addresses()
+    if exposed and not settings.allow_insecure:
+        raise BadSettings(
+            f"{', '.join(exposed)} is reachable from outside without encryption; set DEXORDER_EVENTS_CURVE_KEY, "
+            "DEXORDER_EVENTS_WEB_TLS_CERTIFICATE or DEXORDER_ALLOW_INSECURE=1"
+        )
+
+
+class _Kafka:
+    """The services that need Kafka."""
+
+    def __init__(self, clusters: Sequence[Cluster]) -> None:
+        served = Clusters(clusters)
+        self._unary, self._streams = KafkaPixy(served), KafkaService(served)
+
+    def register(self, server: grpc.aio.Server) -> Sequence[str]:
+        rpc.add_KafkaPixyServicer_to_server(self._unary, server)
+        kafka_rpc.add_KafkaServiceServicer_to_server(self._streams, server)
+        return KAFKA_NAMES
+
+    def stop_taking(self) -> None:
+        self._unary.stop_taking()
+        self._streams.stop_taking()
 
 
 def _clusters(settings: GatewaySettings, metrics: PixyMetrics) -> list[Cluster]:
@@ -88,18 +147,22 @@ def _clusters(settings: GatewaySettings, metrics: PixyMetrics) -> list[Cluster]:
     return made
 
 
-async def _report_health(running: RunningServer, clusters: Sequence[Cluster]) -> None:
-    """SERVING while any cluster can be used: one that is away must not take the calls to the others with it."""
-    serving = False
+async def _report_health(running: RunningServer, clusters: Sequence[Cluster], users: UserEvents | None) -> None:
+    """Of the whole and of the services that need Kafka: SERVING while any cluster can be used, since one that is away
+    must not take the calls to the others with it. User events need none; where nothing else is served, they are all.
+    """
+    served = None
+    if users:
+        await running.set_serving(True, users.names)
     while True:
-        usable = any(cluster.failure is None for cluster in clusters)
-        if usable != serving:
-            serving = usable
-            await running.set_serving(serving)
+        usable = not clusters or any(cluster.failure is None for cluster in clusters)
+        if usable != served:
+            served = usable
+            await running.set_serving(usable, ("", *KAFKA_NAMES) if clusters else ("",))
         await asyncio.sleep(_HEALTH_SECONDS)
 
 
-async def main(settings: GatewaySettings) -> None:
+async def main(settings: GatewaySettings, events: EventsSettings | None = None) -> None:
     """Serve until SIGTERM."""
-    async with stop_signal() as stop, gateway(settings):
+    async with stop_signal() as stop, gateway(settings, events):
         await stop.wait()

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 
 from services.common.market import MAX_TIME_NS, TimeRange, count_periods, merge, next_open, open_times, split_by_periods
 from services.common.page import Candle
-from services.ingestor.paging import CallLimits, link_periods
+from services.ingestor.paging import CallLimits, is_one_call, link_periods
 from services.ingestor.rates import Rates
 from services.ingestor.series import Answer, Series, whole
 
@@ -285,6 +285,8 @@ class Evidence:
     # ---- what was asked
 
     def _chunks(self, page: TimeRange) -> list[TimeRange]:
+        if page.start_ns == self._span.start_ns and is_one_call(page, self._period, self._limits):
+            return [page]
         return split_by_periods(page, self._period, max(1, self._limits.candles - self._link))
 
     def _ask_chunk(self, chunk: TimeRange) -> Ask:

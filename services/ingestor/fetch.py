@@ -21,7 +21,7 @@ from services.ingestor.evidence import Ask, Evidence
 from services.ingestor.exchange import Session, Venue
 from services.ingestor.failures import ExchangeFailure, ImpossibleCandle
 from services.ingestor.intake import Job
-from services.ingestor.paging import page_periods, plan_pages
+from services.ingestor.paging import is_one_call, page_periods, plan_pages
 
 log = structlog.get_logger(__name__)
 _MOST_IMPOSSIBLE = 16
@@ -107,8 +107,12 @@ class Fetcher:
         return floor_to_grid(max(0, now_ns), job.period_seconds)
 
     async def _fetch(self, span: TimeRange, evidence: Evidence, put: Put) -> None:
-        periods = page_periods(self._venue.settings.page_candles, self._limits)
-        todo = plan_pages(span, self._job.period_seconds, periods)
+        most, period_seconds = self._venue.settings.page_candles, self._job.period_seconds
+        one = is_one_call(
+            span, period_seconds, self._limits
+        )  # a page of its own for the rest would cost a batch of Spark
+        periods = most if one else page_periods(most, self._limits)
+        todo = plan_pages(span, period_seconds, periods)
         impossible = 0
         while todo and not self._enough():
             page = todo[0]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from services.common.market import TimeRange, split_by_periods, subtract
+from services.common.market import TimeRange, count_periods, split_by_periods, subtract
 from services.ingestor.dialects.table import dialect_of
 
 
@@ -40,6 +40,11 @@ def page_periods(most: int, limits: CallLimits) -> int:
     """Periods of a page, at most ``most``: as many calls as go into one, each less its link."""
     call = max(1, limits.candles - link_periods(limits.candles))
     return most // call * call or most
+
+
+def is_one_call(span: TimeRange, period_seconds: int, limits: CallLimits) -> bool:
+    """Whether a call returns all of a job, whose first question reaches back to nothing."""
+    return count_periods(span, period_seconds) <= limits.candles
 
 
 def plan_pages(

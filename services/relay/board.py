@@ -50,7 +50,7 @@ class Board:
         self.snapshot_id: int | None = None
         self.next_job = 1
         self._by_job_id: dict[str, int] = {}
-        self._by_market: defaultdict[Market, set[int]] = defaultdict(set)
+        self._by_market: defaultdict[Market, dict[int, Job]] = defaultdict(dict)
         self._job_periods, self._page_periods = job_periods, page_periods
 
     # ---- requests --------------------------------------------------------------------------------------------------
@@ -81,8 +81,8 @@ class Board:
         """Attach the request to jobs in flight and make jobs for the rest of ``span``."""
         market = request.submission.market
         covered = self.coverage[market].covered
-        near = (n for n in sorted(self._by_market[market]) if self.jobs[n].span.intersect(span))
-        in_flight = {number: self.jobs[number].will_bring(covered) for number in near}
+        near = ((number, job) for number, job in self._by_market[market].items() if job.span.overlaps(span))
+        in_flight = {number: job.will_bring(covered) for number, job in near}
         made = planning.plan(
             span, market.period_seconds, covered=covered.within(span), in_flight=in_flight,
             most_periods=self._job_periods,
@@ -108,7 +108,7 @@ class Board:
     def add_job(self, job: Job) -> None:
         """Put a job on the board; new, or read back at start."""
         self.jobs[job.number] = job
-        self._by_market[job.market].add(job.number)
+        self._by_market[job.market][job.number] = job
         self._by_job_id.update(dict.fromkeys(job.job_ids, job.number))
 
     def leave(self, request: LiveRequest, batch: Batch) -> None:
@@ -124,7 +124,7 @@ class Board:
     def _forget(self, job: Job, batch: Batch) -> None:
         self.dispatcher.remove(job.number)
         del self.jobs[job.number]
-        self._by_market[job.market].discard(job.number)
+        self._by_market[job.market].pop(job.number)
         for job_id in job.job_ids:
             del self._by_job_id[job_id]
         batch.forget(job.number)
@@ -246,10 +246,10 @@ class Board:
                 request.progress_ns = now_ns
         for final in finals:
             self._final(final, batch, now_ns)
-        for market in landed:
-            for number in self._by_market[market]:
-                if self._trim(self.jobs[number]):
-                    batch.job(self.jobs[number])
+        for market, spans in landed.items():
+            for job in self._by_market[market].values():
+                if any(map(job.span.overlaps, spans)) and self._trim(job):
+                    batch.job(job)
 
     def cover(self, market: Market, span: TimeRange, empty: Iterable[TimeRange], fetched_ns: int, batch: Batch) -> None:
         """A page whose rows are in the table covers what was not taken back since it was fetched."""
@@ -313,8 +313,7 @@ class Board:
             batch.retraction(Retraction(market, span, retracted_ns))
             batch.ranges(owner, "covered", coverage.covered.remove(span))
             batch.ranges(owner, "empty", coverage.empty.remove(span))
-        for number in self._by_market[market]:
-            job = self.jobs[number]
+        for number, job in self._by_market[market].items():
             in_hand = [*job.acked, *([job.sent] if job.sent else [])]
             stale = subtract(in_hand, subtract(in_hand, spans))
             for part in stale:
@@ -326,6 +325,8 @@ class Board:
 
     def replan(self, market: Market, spans: Sequence[TimeRange], batch: Batch, but: str = "") -> None:
         """Plan what was taken back for every request that waits for it, except the one whose end is being written."""
+        if not spans:
+            return
         taken = RangeSet(spans)
         for request_id, request in self.requests.items():
             if request.submission.market == market and request_id != but and not request.ending:

@@ -20,11 +20,11 @@ from typing import Any, TypeVar
 
 from services.common.config import BadSettings
 from services.common.errors import Unavailable
+from services.common.lock import sole_owner
 from services.common.market import TimeRange
 from services.relay import schema
 from services.relay.board import Board
 from services.relay.jobs import Job, LiveRequest, Phase
-from services.relay.lock import sole_owner
 from services.relay.model import Listed, Market, Notification, Record, State
 from services.relay.retractions import Retraction
 from services.relay.schema import (
@@ -205,7 +205,7 @@ async def open_store(path: Path, on_commit: OnCommit | None = None) -> AsyncIter
     Raises:
         BadSettings: Another relay uses the file, or it is not one of ours.
     """
-    with sole_owner(path):
+    with sole_owner(path, variable="DEXORDER_RELAY_DB", owner="relay", harm="dispatch its jobs"):
         try:
             store = Store(path, on_commit)
         except (OSError, ValueError, sqlite3.Error) as error:

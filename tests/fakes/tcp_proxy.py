@@ -65,10 +65,10 @@ class TcpProxy:
         try:
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            server.transport.abort()  # before any await: this may be cancelled while the client leaves
             for pump in pumps:
                 pump.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)
-            server.transport.abort()
 
     async def _pass_questions(self, reader: asyncio.StreamReader, server: asyncio.StreamWriter) -> None:
         while data := await reader.read(_CHUNK):

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from services.gateway.events.model import Channel, Contacts, Event, EventKey, Message, Status
+
+NEVER = 2**63 - 1
+"""A due time that does not come; fits into SQLite's integers."""
+THROUGH = -1
+"""The turn of an event all of whose channels had theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,25 +18,30 @@ class Live:
 
     Attributes:
         expires_ns: Wall clock; None for CRITICAL.
-        turn: Index into the channels that are tried, from 0.
+        turn: Index into the channels that are tried, from 0; `THROUGH` between two rounds.
+        rounds: Rounds that are through and were followed by another one.
         tries: Tries so far, over all channels; the number of the last attempt.
         failures: Tries of the present turn that ended in `Later`.
-        due_ns: Wall clock: nothing happens before, unless a session, an ack or a result comes.
+        due_ns: Wall clock: nothing happens before, unless a session, an ack or a result comes; `NEVER` for not of
+            itself. While a channel is tried, when that began: after a restart it is tried again.
         waits_for_ack: It was shown to a session in this turn, whose ack is due then.
         refused: Channels that refused for good, each with its reason.
         sequence: Its place in the log of its user's sessions, once it had one.
+        soft: Above its container's soft quota: goes out with others of its kind in one message.
     """
 
     event: Event
     accepted_ns: int
     expires_ns: int | None
     turn: int = 0
+    rounds: int = 0
     tries: int = 0
     failures: int = 0
     due_ns: int = 0
     waits_for_ack: bool = False
     refused: tuple[tuple[Channel, str], ...] = ()
     sequence: int | None = None
+    soft: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,17 +109,25 @@ class Answer:
     final: Final
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Changes:
-    """In this order: rows, commit, effects. Rows of one kind are in the order in which they were made."""
+    """In this order: rows, commit, effects. Rows of one kind are in the order in which they were made.
 
-    accepted: list[Live] = field(default_factory=list)
-    updated: list[Live] = field(default_factory=list)
-    finals: list[Final] = field(default_factory=list)
-    attempts: list[AttemptRow] = field(default_factory=list)
-    seen: list[Seen] = field(default_factory=list)
-    gone: list[tuple[str, Channel, str]] = field(default_factory=list)
-    """User, channel and destination that no longer exists, to be taken out of the contacts."""
-    sends: list[SendOut] = field(default_factory=list)
-    shows: list[Show] = field(default_factory=list)
-    answers: list[Answer] = field(default_factory=list)
+    Attributes:
+        gone: User, channel and destination that no longer exists, to be taken out of the contacts.
+    """
+
+    accepted: list[Live]
+    updated: list[Live]
+    finals: list[Final]
+    attempts: list[AttemptRow]
+    seen: list[Seen]
+    gone: list[tuple[str, Channel, str]]
+    sends: list[SendOut]
+    shows: list[Show]
+    answers: list[Answer]
+
+    def __init__(self) -> None:  # by hand: nine default factories cost more than an event's rules
+        self.accepted, self.updated, self.finals = [], [], []
+        self.attempts, self.seen, self.gone = [], [], []
+        self.sends, self.shows, self.answers = [], [], []

@@ -57,7 +57,8 @@ class EventsSettings(BaseSettings):
     send_timeout_seconds: float = Field(default=10.0, gt=0)
     """How long, in seconds, one call to a provider may take."""
     channel_tries: int = Field(default=3, ge=1)
-    """Tries of a channel that is only temporarily refused before the next one; CRITICAL begins anew after the last."""
+    """Tries of a channel that is temporarily refused before the next one; a CRITICAL event goes on to the next at once,
+    but for a provider that names a short time. After the last one all begins anew."""
     retry_base_seconds: float = Field(default=2.0, gt=0)
     """Wait, in seconds, before the second try of a channel; doubled each time, with jitter."""
     retry_most_seconds: float = Field(default=300.0, gt=0)

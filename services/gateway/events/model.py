@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import NamedTuple
 
 
 class Priority(IntEnum):
@@ -38,9 +39,8 @@ class Status(IntEnum):
     ERROR = 2
 
 
-@dataclass(frozen=True, slots=True)
-class EventKey:
-    """What makes an event one: a repeat has the same key."""
+class EventKey(NamedTuple):
+    """What makes an event one: a repeat has the same key. A tuple, as it is made and looked up most of all."""
 
     container: str
     event_id: str

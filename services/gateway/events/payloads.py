@@ -63,7 +63,8 @@ def shown(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     text = value if isinstance(value, str) else _dumped(value)
-    text = _UNSHOWN.sub(" ", text[: _MOST_VALUE + 1]).strip()
+    text = text[: _MOST_VALUE + 1]
+    text = (text if text.isprintable() else _UNSHOWN.sub(" ", text)).strip()  # nothing unshown is printable
     return text if len(text) <= _MOST_VALUE else f"{text[: _MOST_VALUE - 1]}…"
 
 

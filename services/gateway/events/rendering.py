@@ -116,7 +116,7 @@ def render(event: Event, *, link_url: str) -> Message:
     """
     what, form = _TYPES.get(event.event_type, (f"Event of type {event.event_type}", _ANY))
     facts = read_facts(event.payload)
-    lines = [f"{label}: {facts.said(name)}" for label, name in form.lines if facts.said(name)]
+    lines = [f"{label}: {said}" for label, name in form.lines if (said := facts.said(name))]
     if not lines:
         lines = generic_lines(event.payload)
     lines += [line for line in (moment(event.timestamp_ms), link_url) if line]
@@ -124,7 +124,7 @@ def render(event: Event, *, link_url: str) -> Message:
 
 
 def _title(what: str, form: _Form, facts: Facts) -> str:
-    gist = " ".join(facts.said(name) for name in form.gist if facts.said(name))
+    gist = " ".join(said for name in form.gist if (said := facts.said(name)))
     title = " ".join(f"{what}: {gist}".split()) if gist else what
     return title if len(title) <= _MOST_TITLE else f"{title[: _MOST_TITLE - 1]}…"
 

@@ -17,6 +17,9 @@ from pydantic_settings import BaseSettings
 from services.common.catalog import CatalogSettings
 from services.common.metrics import CallMetrics
 from services.gateway.config import GatewaySettings
+from services.gateway.events.config import EventsSettings
+from services.gateway.events.courier_metrics import CourierMetrics
+from services.gateway.events.session_metrics import SessionMetrics
 from services.gateway.pixy.metrics import PixyMetrics
 from services.ingestor.config import IngestorSettings
 from services.ingestor.metrics import IngestorMetrics
@@ -31,6 +34,7 @@ DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 SETTINGS: dict[str, tuple[type[BaseSettings], ...]] = {
     "relay": (RelaySettings, CatalogSettings),
     "gateway": (GatewaySettings,),
+    "events": (GatewaySettings, EventsSettings),
     "udsource": (UdsourceSettings,),
     "ingestor": (IngestorSettings,),
     "spark": (SparkSettings, CatalogSettings),
@@ -53,7 +57,7 @@ def compose() -> Iterator[tuple[str, str, dict[str, str]]]:
 def kubernetes() -> Iterator[tuple[str, str, dict[str, str]]]:
     shared: dict[str, dict[str, str]] = {}
     for each in yaml.safe_load_all((DEPLOY / "kubernetes" / "settings.yaml").read_text()):
-        shared[each["metadata"]["name"]] = each.get("data") or each["stringData"]
+        shared[each["metadata"]["name"]] = each.get("data", each.get("stringData", {}))
     for name in SETTINGS:
         _, workload = yaml.safe_load_all((DEPLOY / "kubernetes" / f"{name}.yaml").read_text())
         (container,) = workload["spec"]["template"]["spec"]["containers"]
@@ -83,7 +87,16 @@ def test_every_part_is_there_with_settings_it_reads_and_accepts(files: Any, monk
 def counted() -> set[str]:
     """Names as they are scraped."""
     registry = CollectorRegistry()
-    for metrics in (RelayMetrics, CallMetrics, PixyMetrics, IngestorMetrics, UdsourceMetrics, SparkMetrics):
+    for metrics in (
+        RelayMetrics,
+        CallMetrics,
+        PixyMetrics,
+        CourierMetrics,
+        SessionMetrics,
+        IngestorMetrics,
+        UdsourceMetrics,
+        SparkMetrics,
+    ):
         metrics(registry)
     names = set(GIVEN_BY_OTHERS)
     for family in registry.collect():

@@ -26,6 +26,14 @@ def test_sim_is_pointed_at_the_running_exchange(tmp_path: Path) -> None:
     assert (venue.rest_url, venue.ws_url) == ("http://127.0.0.1:20008", "ws://127.0.0.1:20008")
 
 
+def test_every_dialect_of_sim_is_pointed_there(tmp_path: Path) -> None:
+    prepare.write_exchanges(ROOT / "exchanges" / "sim-kraken.yaml", SuiteOptions(tmp_path, Ports.from_base(20_000)))
+    venues = load_exchanges(tmp_path / "exchanges.yaml")
+    assert {name: venue.rest_url for name, venue in venues.items()} == {
+        "SIM": "http://127.0.0.1:20008", "SIMKRAKEN": "http://127.0.0.1:20008",
+    }  # fmt: skip
+
+
 def test_other_venues_stay_as_they_are(tmp_path: Path) -> None:
     prepare.write_exchanges(ROOT / "exchanges" / "binance.yaml", SuiteOptions(tmp_path))
     written: Any = yaml.safe_load((tmp_path / "exchanges.yaml").read_text())

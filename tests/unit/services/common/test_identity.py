@@ -298,6 +298,27 @@ async def test_metadata_as_any_language_may_send_it(
             assert got is (code if code or not body else grpc.StatusCode.INVALID_ARGUMENT)
 
 
+async def test_a_service_that_checks_its_callers_itself_gets_them_all_and_the_others_do_not(tokens: Path) -> None:
+    settings = ServiceSettings(listen="127.0.0.1:0", drain_seconds=1, identity="token", tokens=tokens)
+    for own, stranger, client in (
+        ([NAME], ("OK", "nobody"), ("OK", "desk client")),
+        (["another.Service"], ("UNAUTHENTICATED", "the token is not known"), ("PERMISSION_DENIED", "")),
+    ):
+        async with grpc_server(settings, register, own_identity=own) as running:
+            for token, (code, text) in (("not-in-the-file", stranger), ("desk-token", client)):
+                got, told = await ask_name(running.address, token)
+                assert got == code, (own, token)
+                assert text in told
+
+
+async def ask_name(address: str, token: str) -> tuple[str, str]:
+    async with open_channel(address, ChannelSettings(token=token)) as channel:  # type: ignore[arg-type]
+        try:
+            return "OK", (await rpc.RelayServiceStub(channel).GetCatalog(pb.GetCatalogRequest(), timeout=30)).name
+        except grpc.aio.AioRpcError as error:
+            return error.code().name, error.details() or ""
+
+
 async def test_a_removed_token_is_refused_at_the_next_call(tokens: Path) -> None:
     async with serve(identity="token", tokens=tokens) as running:
         assert (await ask(running.address, token="desk-token"))[0] == "OK"

@@ -63,6 +63,16 @@ async def test_job_becomes_pages_reports_a_final_and_a_new_offer(sim: Sim, world
         assert (list(offer.exchanges), offer.job_type) == (["SIM"], pb.HISTORICAL)
 
 
+async def test_job_of_one_call_is_one_page_since_each_page_may_cost_a_batch_of_spark(
+    sim: Sim, world_of: StartWorld
+) -> None:
+    async with world_of() as world:
+        await run_job(world, dispatch("j1", minutes(0, 1000)))
+        check_dispatch(world, "j1", minutes(0, 1000))
+        (page,) = world.gateway.pages("j1")
+        assert rows([page]) == await sim.truth(minutes(0, 1000))
+
+
 FAULTS: list[list[dict[str, Any]]] = [
     [{"kind": kind, "every": 3}]
     for kind in (

@@ -42,10 +42,12 @@ async def test_a_browser_reads_what_was_sent(providers: Providers, ways: Ways) -
     assert (providers.push.shown[1].ttl, providers.push.shown[1].urgency) == (3600, "normal")
 
 
-async def test_a_phone_reads_what_was_sent_and_one_access_token_serves_many(providers: Providers, ways: Ways) -> None:
+async def test_a_phone_reads_what_was_sent_and_one_access_token_serves_many(
+    providers: Providers, all_ways: Ways
+) -> None:
     phones = (providers.fcm.register(), providers.fcm.register())
-    assert await push(ways, Contacts(mobile_tokens=phones)) == Sent()
-    assert await push(ways, Contacts(mobile_tokens=phones)) == Sent()
+    assert await push(all_ways, Contacts(mobile_tokens=phones)) == Sent()
+    assert await push(all_ways, Contacts(mobile_tokens=phones)) == Sent()
     assert [message["token"] for message in providers.fcm.messages] == [*phones, *phones]
     first = providers.fcm.messages[0]
     assert first["notification"] == {"title": MESSAGE.title, "body": MESSAGE.body}
@@ -55,9 +57,9 @@ async def test_a_phone_reads_what_was_sent_and_one_access_token_serves_many(prov
 
 
 @pytest.mark.parametrize("filler", ["x", "😀", "€", '"', "\\", "\n"])
-async def test_long_messages_fit(filler: str, providers: Providers, ways: Ways) -> None:
+async def test_long_messages_fit(filler: str, providers: Providers, all_ways: Ways) -> None:
     to = Contacts(web_push=(providers.push.subscribe(),), mobile_tokens=(providers.fcm.register(),))
-    assert await push(ways, to, message("t" + filler * 5000, "b" + filler * 9000)) == Sent()
+    assert await push(all_ways, to, message("t" + filler * 5000, "b" + filler * 9000)) == Sent()
     assert providers.push.shown[0].data["body"].endswith("…")
     assert providers.fcm.messages[0]["notification"]["body"].endswith("…")
 
@@ -99,12 +101,12 @@ async def test_answers_of_push_services(reply: Reply, result: Result, providers:
         (Reply(400, "[]"), Refused("not accepted")),
     ],
 )
-async def test_answers_of_fcm_cost_one_call(reply: Reply, result: Result, providers: Providers, ways: Ways) -> None:
+async def test_answers_of_fcm_cost_one_call(reply: Reply, result: Result, providers: Providers, all_ways: Ways) -> None:
     phone = providers.fcm.register()
     providers.fcm.script(reply)
     if isinstance(result, Refused) and result.gone:
         result = replace(result, gone=(phone,))
-    assert await push(ways, Contacts(mobile_tokens=(phone,))) == result
+    assert await push(all_ways, Contacts(mobile_tokens=(phone,))) == result
     assert len(providers.fcm.calls) == 1
 
 
@@ -118,47 +120,49 @@ async def test_answers_of_fcm_cost_one_call(reply: Reply, result: Result, provid
         (Reply(404, "nothing here"), Refused("our FCM account is refused")),
     ],
 )
-async def test_an_account_that_google_refuses(reply: Reply, result: Result, providers: Providers, ways: Ways) -> None:
+async def test_an_account_that_google_refuses(
+    reply: Reply, result: Result, providers: Providers, all_ways: Ways
+) -> None:
     providers.fcm.tokens.always = reply
-    assert await push(ways, Contacts(mobile_tokens=(providers.fcm.register(),))) == result
+    assert await push(all_ways, Contacts(mobile_tokens=(providers.fcm.register(),))) == result
     assert not providers.fcm.calls
 
 
-async def test_google_away_is_tried_later(providers: Providers, ways: Ways) -> None:
+async def test_google_away_is_tried_later(providers: Providers, all_ways: Ways) -> None:
     await providers.fcm.tokens.__aexit__(None, None, None)
-    assert await push(ways, Contacts(mobile_tokens=(providers.fcm.register(),))) == Later("no connection")
+    assert await push(all_ways, Contacts(mobile_tokens=(providers.fcm.register(),))) == Later("no connection")
 
 
 async def test_google_silent_is_asked_once_and_does_not_hide_a_browser_that_took_it(
-    providers: Providers, ways: Ways
+    providers: Providers, all_ways: Ways
 ) -> None:
     providers.fcm.tokens.always = Reply(hang=True)
     phone = Contacts(mobile_tokens=(providers.fcm.register(),))
-    assert await push(ways, replace(phone, web_push=(providers.push.subscribe(),))) == Sent()
-    assert await push(ways, phone) in (Later("timeout"), Later("no connection"))
+    assert await push(all_ways, replace(phone, web_push=(providers.push.subscribe(),))) == Sent()
+    assert await push(all_ways, phone) in (Later("timeout"), Later("no connection"))
     assert len(providers.fcm.tokens.calls) <= 3  # google-auth itself asks again
     providers.fcm.tokens.always = None
     results = []
     for _ in range(50):  # until the thread that asked has given up
-        results.append(await push(ways, phone))
+        results.append(await push(all_ways, phone))
         if results[-1] == Sent():
             break
         await asyncio.sleep(0.05)
     assert results[-1] == Sent()
 
 
-async def test_one_device_is_enough_and_the_gone_ones_are_named(providers: Providers, ways: Ways) -> None:
+async def test_one_device_is_enough_and_the_gone_ones_are_named(providers: Providers, all_ways: Ways) -> None:
     here, gone = providers.push.subscribe(), providers.push.subscribe()
     providers.push.unsubscribe(gone)
     to = Contacts(web_push=(gone, here), mobile_tokens=("phone:unknown",))
-    assert await push(ways, to) == Sent((gone.endpoint, "phone:unknown"))
+    assert await push(all_ways, to) == Sent((gone.endpoint, "phone:unknown"))
     assert len(providers.push.shown) == 1
 
 
-async def test_a_silent_device_does_not_hide_one_that_took_it(providers: Providers, ways: Ways) -> None:
+async def test_a_silent_device_does_not_hide_one_that_took_it(providers: Providers, all_ways: Ways) -> None:
     providers.push.script(Reply(hang=True))
     to = Contacts(web_push=(providers.push.subscribe(),), mobile_tokens=(providers.fcm.register(),))
-    assert await push(ways, to) == Sent()
+    assert await push(all_ways, to) == Sent()
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def secrets(providers: Providers, user: Contacts) -> list[str]:
 
 @pytest.mark.parametrize("fail", ["not at all", "for good", "for now", "silently", "by hanging up"])
 async def test_nothing_leaks(
-    fail: str, providers: Providers, ways: Ways, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+    fail: str, providers: Providers, all_ways: Ways, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     caplog.set_level(logging.DEBUG)
     user = contacts(providers)
@@ -62,7 +62,7 @@ async def test_nothing_leaks(
         "silently": SmtpReply("250 ok", hang=True),
         "by hanging up": SmtpReply("421 go away"),
     }.get(fail)
-    results = await asyncio.gather(*[way.send(MESSAGE, user) for way in ways.values()])
+    results = await asyncio.gather(*[way.send(MESSAGE, user) for way in all_ways.values()])
     reasons = " ".join(result.reason for result in results if not isinstance(result, Sent))
     assert not [secret for secret in secrets(providers, user) if secret in reasons]
     assert set(map(type, results)) == {Sent if fail == "not at all" else Refused if fail == "for good" else Later}

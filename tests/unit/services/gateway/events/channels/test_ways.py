@@ -34,8 +34,8 @@ def test_without_their_settings_channels_are_off_and_their_libraries_not_loaded(
     assert done.stdout.splitlines() == ["['DISCORD', 'SLACK']", "[]"]
 
 
-async def test_all_channels(ways: Ways) -> None:
-    assert set(ways) == set(Channel) - {Channel.ACTIVE_SESSION, Channel.WEB}
+async def test_all_channels(all_ways: Ways) -> None:
+    assert set(all_ways) == set(Channel) - {Channel.ACTIVE_SESSION, Channel.WEB}
     assert Ways().reachable(Channel.TELEGRAM, Contacts(telegram_chat_id="1")) == "not configured"
 
 

@@ -7,10 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from services.common.config import BadSettings
-from services.relay.lock import sole_owner
 from tests.unit.services.relay.harness import ROOT, environment, suite
 
 
@@ -27,17 +23,3 @@ async def test_second_relay_on_the_same_file_is_refused_with_one_sentence(tmp_pa
             "two would both dispatch its jobs, so stop that one first\n"
         )
         assert (await s.record("r")).progress.jobs == 1
-
-
-def test_lock_is_free_again_after_its_holder_and_stays_after_a_refusal(tmp_path: Path) -> None:
-    db = tmp_path / "new" / "relay.db"
-    for _ in range(2):
-        with sole_owner(db):
-            for _ in range(2):
-                with pytest.raises(BadSettings, match="in use by another relay"), sole_owner(db):
-                    pass
-
-
-def test_failure_inside_is_not_taken_for_a_second_relay(tmp_path: Path) -> None:
-    with pytest.raises(BlockingIOError), sole_owner(tmp_path / "relay.db"):
-        raise BlockingIOError

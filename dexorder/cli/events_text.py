@@ -1,0 +1,140 @@
+"""Events, acks and records of events as text for people and as JSON for machines. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from services.common.market import iso
+from services.gen.dexorder.events.v1 import event_service_pb2 as pb
+from services.gen.dexorder.events.v1 import user_events_pb2 as given
+
+STATUSES = {"QUEUED": given.QUEUED, "DELIVERED": given.DELIVERED, "ERROR": given.ACK_ERROR}
+_STATUS_NAMES = {int(number): name for name, number in STATUSES.items()}
+_MS_NS = 1_000_000
+
+
+def event_line(event: pb.SessionEvent) -> str:
+    """One line of `tail`."""
+    inner = event.event
+    text = f"{event.title}  {event.body}" if event.body else event.title
+    again = " (again)" if event.settled else ""
+    head = f"{_time(inner.timestamp)} {_priority(inner)} {_type(inner)} {inner.event_id}{again}"
+    return printable(f"{head}  {text}")
+
+
+def shown_json(event: pb.SessionEvent) -> dict[str, Any]:
+    """An event of a session."""
+    return {
+        "sequence": event.sequence, "container": event.container, "event": event_json(event.event),
+        "title": event.title, "body": event.body, "settled": event.settled,
+    }  # fmt: skip
+
+
+def event_json(event: given.UserEvent) -> dict[str, Any]:
+    """An event; its payload as JSON if it is any."""
+    try:
+        payload = json.loads(event.payload)
+    except ValueError:
+        payload = event.payload.decode(errors="replace")
+    return {
+        "user_id": event.user_id, "event_id": event.event_id, "timestamp_ms": event.timestamp,
+        "event_type": _type(event), "payload": payload, "priority": _priority(event),
+        "channels": [
+            {"channel": _channel(each.channel), "only_if_active": each.only_if_active}
+            for each in event.delivery.channels
+        ],
+    }  # fmt: skip
+
+
+def ack_json(ack: given.EventAck) -> dict[str, str]:
+    """An ack; ``via`` only where it was delivered."""
+    via = _channel(ack.delivered_via) if ack.status == given.DELIVERED else ""
+    return {"event_id": ack.event_id, "status": _status(ack.status), "via": via, "error": ack.error_message}
+
+
+def record_json(record: pb.EventRecord) -> dict[str, Any]:
+    """What became of an event; times in milliseconds since the epoch, null for what has not happened."""
+    return {
+        "container": record.container, "event": event_json(record.event), "accepted_at": record.accepted_at,
+        "status": _status(record.status), "delivered_via": _via(record) or None,
+        "error_message": record.error_message, "completed_at": record.completed_at or None,
+        "seen_at": record.seen_at or None,
+        "attempts": [
+            {
+                "number": each.number, "channel": _channel(each.channel), "started_at": each.started_at,
+                "ended_at": each.ended_at or None, "outcome": each.outcome, "retry_at": each.retry_at or None,
+            }
+            for each in record.attempts
+        ],
+    }  # fmt: skip
+
+
+def record_cells(record: pb.EventRecord) -> tuple[str, ...]:
+    """A row of `list`."""
+    event = record.event
+    cells = (
+        _time(record.accepted_at), event.user_id, record.container, event.event_id, _type(event), _priority(event),
+        _status(record.status), _via(record) or record.error_message, str(len(record.attempts)),
+    )  # fmt: skip
+    return tuple(map(printable, cells))
+
+
+def record_lines(record: pb.EventRecord) -> Iterator[tuple[str, str]]:
+    """Names and values of `show`."""
+    event = record.event
+    lines = [
+        ("event", event.event_id), ("container", record.container), ("user", event.user_id), ("type", _type(event)),
+        ("priority", _priority(event)), ("channels", ", ".join(map(_preference, event.delivery.channels)) or "user's"),
+        ("happened", _time(event.timestamp)), ("accepted", _time(record.accepted_at)),
+        ("status", _status(record.status) + (f" via {_via(record)}" if _via(record) else "")),
+        ("error", record.error_message or "-"), ("completed", _time(record.completed_at)),
+        ("seen", _time(record.seen_at)), ("payload", event.payload.decode(errors="replace")),
+    ]  # fmt: skip
+    for each in record.attempts:
+        after = f" after {each.ended_at - each.started_at:,} ms" if each.ended_at else ""
+        again = f", not before {_time(each.retry_at)}" if each.retry_at else ""
+        said = f"{_time(each.started_at)} {_channel(each.channel)}: {each.outcome or 'under way'}{after}{again}"
+        lines.append((f"try {each.number}", said))
+    return ((name, printable(value)) for name, value in lines)
+
+
+def printable(text: str) -> str:
+    """Without what could steer a terminal: what events say was written by others."""
+    return "".join(each if each.isprintable() else " " for each in text)
+
+
+def _time(ms: int) -> str:
+    try:
+        return iso(ms * _MS_NS) if ms else "-"
+    except (ValueError, OverflowError, OSError):
+        return str(ms)
+
+
+def _type(event: given.UserEvent) -> str:
+    return _name(given.EventType, event.event_type)
+
+
+def _priority(event: given.UserEvent) -> str:
+    return _name(given.Priority, event.delivery.priority)
+
+
+def _channel(number: int) -> str:
+    return _name(given.ChannelType, number)
+
+
+def _preference(each: given.ChannelPreference) -> str:
+    return _channel(each.channel) + (":active" if each.only_if_active else "")
+
+
+def _via(record: pb.EventRecord) -> str:
+    return _channel(record.delivered_via) if record.HasField("delivered_via") else ""
+
+
+def _status(number: int) -> str:
+    return _STATUS_NAMES.get(number, str(number))
+
+
+def _name(kind: Any, number: int) -> str:
+    return str(kind.Name(number)) if number in kind.values() else str(number)

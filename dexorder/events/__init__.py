@@ -1,0 +1,26 @@
+"""For containers: tell users what happens. `Publisher` keeps an event until the gateway has settled it."""
+
+from dexorder.events.aio import AsyncPublisher
+from dexorder.events.config import PublisherSettings
+from dexorder.events.errors import EventRefused, EventUnknown, OutboxFailed, OutboxFull, PublisherClosed
+from dexorder.events.outcome import Ending, Outcome
+from dexorder.events.publisher import Publisher
+from services.gateway.events.model import Channel, Preference, Priority
+from services.gen.dexorder.events.v1.user_events_pb2 import EventType
+
+__all__ = [
+    "AsyncPublisher",
+    "Channel",
+    "Ending",
+    "EventRefused",
+    "EventType",
+    "EventUnknown",
+    "OutboxFailed",
+    "OutboxFull",
+    "Outcome",
+    "Preference",
+    "Priority",
+    "Publisher",
+    "PublisherClosed",
+    "PublisherSettings",
+]  # fmt: skip

@@ -1,0 +1,67 @@
+"""What can be set of a container's publisher: ``DEXORDER_PUBLISHER_<NAME>``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self
+
+from pydantic import Field, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from dexorder.places import state_folder
+from services.common.config import is_loopback
+from services.common.curve import PublicKeyFile, SecretKeyFile
+
+
+class PublisherSettings(BaseSettings):
+    """Settings of `Publisher`."""
+
+    model_config = SettingsConfigDict(
+        frozen=True, env_prefix="DEXORDER_PUBLISHER_", extra="ignore", populate_by_name=True, env_ignore_empty=True
+    )
+
+    outbox: Path = Field(default_factory=lambda: state_folder() / "outbox.db", validate_default=True)
+    """SQLite file of what the gateway has not settled, on a disk that outlives the container; default
+    ``outbox.db`` in ``$XDG_STATE_HOME/dexorder`` or ``~/.local/state/dexorder``."""
+    fast: str = "tcp://127.0.0.1:5570"
+    """The gateway's address of the fast path."""
+    guaranteed: str = "tcp://127.0.0.1:5571"
+    """The gateway's address of the guaranteed path."""
+    bind: bool = False
+    """Bind both addresses, for a gateway that connects, instead of connecting."""
+    heartbeat_ms: int = Field(default=500, ge=10)
+    """How often, in milliseconds, a connection is tried for life; it is cut after twice as long."""
+    curve_key: SecretKeyFile | None = None
+    """Our ``.key_secret`` file; with curve_server it turns CURVE on."""
+    curve_server: PublicKeyFile | None = None
+    """The gateway's ``.key`` file."""
+    allow_insecure: bool = Field(default=False, validation_alias="DEXORDER_ALLOW_INSECURE")
+    """Permit addresses beyond loopback without CURVE; for a mesh whose sidecar encrypts."""
+    max_payload_bytes: int = Field(default=65_536, ge=1)
+    """Largest payload of an event, in bytes; the gateway's own setting of that name decides."""
+    max_frame_bytes: int = Field(default=262_144, ge=1024)
+    """Largest ZMQ frame, in bytes; the gateway cuts a container that sends a larger one."""
+    max_events: int = Field(default=100_000, ge=1)
+    """Most events in the outbox; another one is refused."""
+    window: int = Field(default=1_000, ge=1)
+    """Most events on the guaranteed path that are not answered yet."""
+    resend_base_seconds: float = Field(default=1.0, gt=0)
+    """Wait, in seconds, for the first answer to an event before it is sent again; doubled each time."""
+    resend_most_seconds: float = Field(default=30.0, gt=0)
+    """Longest of these waits, in seconds."""
+    ask_seconds: float = Field(default=60.0, gt=0)
+    """How often, in seconds, the gateway is asked for the state of an event that it has queued."""
+
+    @model_validator(mode="after")
+    def _safe_by_default(self) -> Self:
+        if (self.curve_key is None) != (self.curve_server is None):
+            raise ValueError("curve_key and curve_server go together")
+        exposed = [address for address in (self.fast, self.guaranteed) if not is_loopback(address)]
+        if exposed and not self.curve_key and not self.allow_insecure:
+            raise ValueError(
+                f"{', '.join(exposed)} lies beyond loopback and needs curve_key and curve_server, "
+                "or DEXORDER_ALLOW_INSECURE=1"
+            )
+        if self.resend_most_seconds < self.resend_base_seconds:
+            raise ValueError("resend_most_seconds is below resend_base_seconds")
+        return self

@@ -1,0 +1,126 @@
+"""Events as containers send them, checked: what is not understood is refused in words, never guessed. Pure.
+
+What a container leaves out parses as a zero that means something (ORDER_PLACED, INFORMATIONAL), so ids and delivery
+must be there. An unknown event_type is kept, to be delivered as generic text; an unknown priority is CRITICAL; unknown
+channels are left out. An empty payload is ``{}``: some types have nothing to say.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import orjson
+from google.protobuf.message import DecodeError
+
+from services.gateway.events.model import Channel, Event, EventKey, Preference, Priority
+from services.gen.dexorder.events.v1 import user_events_pb2 as pb
+
+MOST_ID_CHARACTERS = 256
+MOST_DEPTH = 32
+_PRIORITIES = {int(priority): priority for priority in Priority}
+_PREFERENCES = {
+    (int(channel), active): Preference(channel, active) for channel in Channel for active in (False, True)
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An event that is not taken. ``kind`` is its class for the metrics, ``event_id`` empty if unknown."""
+
+    event_id: str
+    reason: str
+    kind: str
+
+
+def read_event(container: str, body: bytes) -> Event | Refusal:
+    """An event of a container; its payload is not looked at yet, see ``payload_problem``.
+
+    Args:
+        container: Its name.
+        body: UserEvent, serialized.
+    """
+    try:
+        given = pb.UserEvent.FromString(body)
+    except DecodeError:
+        return Refusal("", "the event does not parse", "undecodable")
+    event_id, user_id = given.event_id, given.user_id
+    if not event_id or len(event_id) > MOST_ID_CHARACTERS or "\x00" in event_id:
+        return Refusal(event_id[:MOST_ID_CHARACTERS], _bad_id("event_id", event_id), "event_id")
+    if not user_id or len(user_id) > MOST_ID_CHARACTERS or "\x00" in user_id:
+        return Refusal(event_id, _bad_id("user_id", user_id), "user_id")
+    if not given.HasField("delivery"):
+        return Refusal(event_id, "delivery is missing", "delivery")
+    priority, channels = _delivery(given.delivery.SerializeToString())
+    if channels is None:
+        return Refusal(event_id, "no usable channel", "channels")
+    return Event(
+        EventKey(container, event_id), user_id, given.timestamp, given.event_type, given.payload or b"{}", priority,
+        channels, body,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=1024)  # there are only some of them, and looking at each entry anew takes its time
+def _delivery(serialized: bytes) -> tuple[Priority, tuple[Preference, ...] | None]:
+    """Priority and channels of a DeliverySpec; None where it names only unknown ones."""
+    given = pb.DeliverySpec.FromString(serialized)
+    channels = tuple(p for c in given.channels if (p := _PREFERENCES.get((c.channel, c.only_if_active))))
+    priority = _PRIORITIES.get(given.priority, Priority.CRITICAL)
+    return priority, None if given.channels and not channels else channels
+
+
+def _bad_id(name: str, value: str) -> str:
+    if not value:
+        return f"{name} is missing"
+    return f"{name} is longer than {MOST_ID_CHARACTERS} characters" if "\x00" not in value else f"{name} has a NUL"
+
+
+def payload_problem(event: Event, most_bytes: int) -> Refusal | None:
+    """Why the payload can't be taken; None for one that can.
+
+    It is JSON as everybody reads it: UTF-8, no NaN, no number beyond a double, no key twice in an object, at most
+    ``MOST_DEPTH`` levels.
+    """
+    payload = event.payload
+    if len(payload) > most_bytes:
+        return Refusal(event.key.event_id, "payload too large", "payload_size")
+    if not _is_plain_json(payload):
+        return Refusal(event.key.event_id, "invalid payload", "payload")
+    return None
+
+
+def _is_plain_json(payload: bytes) -> bool:
+    if payload == b"{}":
+        return True
+    try:
+        parsed = orjson.loads(payload)  # takes no NaN, no lone surrogate, no bad UTF-8; of a key twice, the last
+        # Each key has a colon: where there are no more colons than keys, none is there twice.
+        if payload.count(b":") > (len(parsed) if isinstance(parsed, dict) else 0):
+            _KEYS_ONCE.decode(payload.decode())
+    except (ValueError, RecursionError):
+        return False
+    return payload.count(b"{") + payload.count(b"[") <= MOST_DEPTH or _depth_is_fine(parsed)
+
+
+def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise ValueError("a key is there twice")
+    return made
+
+
+_KEYS_ONCE = json.JSONDecoder(object_pairs_hook=_no_key_twice)
+
+
+def _depth_is_fine(value: Any) -> bool:
+    level = [value]
+    for _ in range(MOST_DEPTH):
+        level = [
+            inner
+            for each in level
+            if isinstance(each, (dict, list))
+            for inner in (each.values() if isinstance(each, dict) else each)
+        ]
+    return not any(True for _ in level)

@@ -1,0 +1,143 @@
+"""The courier's thread: what it does in each turn, and how it begins and ends."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from services.common.clock import Clock
+from services.gateway.events.acks import Ack
+from services.gateway.events.desk import Copy, Desk
+from services.gateway.events.sockets import Ports, Waker
+from services.gateway.events.turn import Effects
+
+MOST_IN_A_TURN = 512
+"""Messages of each port; also how many acks a crash between commit and ack can keep from containers."""
+MOST_BEHIND = 10_000
+"""Events of the fast path that the event loop has not taken up; then no more are read until it has."""
+LONGEST_WAIT_MS = 500
+FORGET_SECONDS = 60.0
+FORGET_MORE_SECONDS = 0.1
+
+
+class CourierThread:
+    """Owns the ports and the desk from ``start`` to the end of ``join``; the other methods are for any thread.
+
+    Args:
+        effects: Called in the thread after each turn that has any for the event loop.
+        ended: Called in the thread at its end, with what ended it, if not ``stop``.
+    """
+
+    def __init__(
+        self, desk: Desk, ports: Ports, clock: Clock, effects: Callable[[Effects], None],
+        ended: Callable[[Exception | None], None],
+    ) -> None:  # fmt: skip
+        self._desk, self._ports, self._clock = desk, ports, clock
+        self._effects, self._ended = effects, ended
+        self._waker = Waker()
+        self._asked: deque[Callable[[Desk], None]] = deque()
+        self._taking = True
+        self._stopping = False
+        self._handed = self._taken_up = 0
+        self._forget_at_s = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="courier", daemon=True)
+
+    def start(self) -> None:
+        """Take up the work."""
+        self._thread.start()
+
+    def ask(self, what: Callable[[Desk], None]) -> None:
+        """Do this in the next turn; in the order of the calls."""
+        self._asked.append(what)
+        self._waker.wake()
+
+    def taken_up(self, informed: int) -> None:
+        """The event loop has taken up events of the fast path."""
+        waited = self._handed - self._taken_up >= MOST_BEHIND
+        self._taken_up += informed
+        if waited:
+            self._waker.wake()
+
+    def stop_taking(self) -> None:
+        """Take nothing more of containers; what was asked and what is due is still done."""
+        self._taking = False
+        self._waker.wake()
+
+    def stop(self) -> None:
+        """End after a turn with all that was asked until now."""
+        self._stopping = True
+        self._waker.wake()
+
+    def join(self) -> None:
+        """Wait for the end."""
+        self._thread.join()
+        self._waker.close()
+
+    # ---- in the thread
+
+    def _run(self) -> None:
+        failure: Exception | None = None
+        try:
+            last = False
+            while not last:
+                last = self._stopping  # looked at first: what was asked before it is in this turn
+                self._turn(0 if last else self._timeout_ms())
+        except Exception as error:  # whatever it is, memory may be ahead of the disk now
+            failure = error
+        self._ended(failure)
+
+    def _timeout_ms(self) -> int:
+        due_ns = self._desk.next_due_ns()
+        if due_ns is None:
+            return LONGEST_WAIT_MS
+        return min(LONGEST_WAIT_MS, max(0, -((self._clock.wall_ns() - due_ns) // 1_000_000)))
+
+    def _turn(self, timeout_ms: int) -> None:
+        desk, taking = self._desk, self._taking
+        if not taking:
+            self._ports.let_go()
+        hears = taking and self._handed - self._taken_up < MOST_BEHIND
+        router, sub = self._ports.wait(self._waker, timeout_ms, router=taking, sub=hears)
+        desk.begin()
+        for _ in range(len(self._asked)):
+            self._asked.popleft()(desk)
+        if router:
+            self._take_events()
+        if sub:
+            desk.take_published(self._ports.published(MOST_IN_A_TURN))
+        desk.due()
+        self._do(desk.close())
+        self._forget()
+
+    def _take_events(self) -> None:
+        copies: list[Copy] = []
+        for sender, routing_id, body in self._ports.events(MOST_IN_A_TURN):
+            if body is None:
+                self._desk.refuse_undecodable(routing_id)
+            elif sender is None:
+                self._desk.refuse_stranger(routing_id, body)
+            else:
+                copies.append((sender, body, routing_id))
+        self._desk.take(copies)
+
+    def _do(self, effects: Effects) -> None:
+        answers: list[tuple[bytes, Ack]] = []
+        others = []
+        for asker, ack in effects.acks:
+            if isinstance(asker, bytes):
+                answers.append((asker, ack))
+            else:
+                others.append((asker, ack))
+        self._ports.answer(answers)
+        self._ports.subscribe(effects.opened, effects.closed)
+        effects.acks = others  # type: ignore[assignment]  # fewer kinds of them
+        self._handed += len(effects.informed)
+        if others or effects.sends or effects.shows or effects.informed or effects.done:
+            self._effects(effects)
+
+    def _forget(self) -> None:
+        if (now_s := time.monotonic()) >= self._forget_at_s:
+            more = self._desk.forget()
+            self._forget_at_s = now_s + (FORGET_MORE_SECONDS if more else FORGET_SECONDS)

@@ -1,0 +1,301 @@
+"""One turn of the courier without its sockets: what came is checked and decided, one write, then what is to be done.
+
+Nothing is said or sent that is not on disk: all that follows from a turn is in its `Effects`, made after the write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from services.common.clock import Clock
+from services.common.errors import InvalidRequest, SuiteError
+from services.common.event_frames import topic
+from services.gateway.events.acks import Ack, Asker, Askers, final_ack
+from services.gateway.events.changes import Changes
+from services.gateway.events.checking import Refusal, payload_problem, read_event
+from services.gateway.events.config import EventsSettings
+from services.gateway.events.containers import Container
+from services.gateway.events.courier_metrics import CourierMetrics
+from services.gateway.events.delivery import Delivery
+from services.gateway.events.gone import without
+from services.gateway.events.model import Channel, Contacts, Event, EventKey, Priority, Result, Status
+from services.gateway.events.outbox import Known, Outbox
+from services.gateway.events.people import KnownPeople
+from services.gateway.events.quotas import Quotas
+from services.gateway.events.records import Informed
+from services.gateway.events.turn import Effects, Turn
+
+T = TypeVar("T")
+Copy = tuple[Container, bytes, Asker | None]
+"""A copy of an event: who sent it, the UserEvent, and whom to answer; None asks for no answer."""
+
+
+class Desk:
+    """For one thread at a time. Each turn is ``begin``, any of the others, ``close``.
+
+    Attributes:
+        epoch: Of the outbox.
+    """
+
+    def __init__(
+        self, outbox: Outbox, delivery: Delivery, people: KnownPeople, settings: EventsSettings,
+        metrics: CourierMetrics, clock: Clock,
+    ) -> None:  # fmt: skip
+        self._outbox, self._delivery, self._people = outbox, delivery, people
+        self._settings, self._metrics, self._clock = settings, metrics, clock
+        self._quotas = Quotas(settings)
+        self._askers = Askers()
+        self._open: Counter[str] = Counter()
+        self._topics: dict[str, bytes] = {}
+        self._newest: dict[str, int] = {}
+        self._forgotten = outbox.forgotten()
+        self.epoch = outbox.epoch
+        self._turn = Turn(clock.wall_ns())
+        self._restore()
+
+    def begin(self) -> None:
+        """A new turn; the first has what the restart found to do."""
+        self._turn.now_ns = self._clock.wall_ns()
+
+    def next_due_ns(self) -> int | None:
+        """When the next turn must be, by the wall clock, even if nothing comes."""
+        return self._delivery.next_due_ns()
+
+    # ---- what containers send
+
+    def take(self, copies: Iterable[Copy]) -> None:
+        """Copies of events, which are answered in this order."""
+        read = [(container, _read(container, body), asker) for container, body, asker in copies]
+        live = self._delivery.live
+        known = self._outbox.known(
+            [event.key for _, event, _ in read if isinstance(event, Event) and live(event.key) is None]
+        )
+        elapsed_ns = self._clock.monotonic_ns()
+        for container, event, asker in read:
+            if isinstance(event, Refusal):
+                self._refuse(asker, event)
+            elif event.priority is Priority.INFORMATIONAL:
+                self._inform_or_refuse(event, asker)
+            else:
+                self._accept(container, event, asker, known, elapsed_ns)
+
+    def take_published(self, published: Iterable[tuple[Container, bytes, bytes]]) -> None:
+        """Events of the fast path: container, topic, UserEvent. What is CRITICAL is kept though it came this way."""
+        critical: list[Copy] = []
+        for container, named, body in published:
+            event = _read(container, body)
+            if isinstance(event, Refusal):
+                self._metrics.dropped(event.kind)
+            elif named != topic(event.user_id):
+                self._metrics.dropped("not_owned")
+            elif event.priority is Priority.CRITICAL:
+                critical.append((container, body, None))
+            elif event.user_id not in self._topics:
+                self._metrics.dropped("no_session")
+            elif problem := payload_problem(event, self._settings.max_payload_bytes):
+                self._metrics.dropped(problem.kind)
+            else:
+                self._inform(event)
+        if critical:
+            self.take(critical)
+
+    def refuse_undecodable(self, asker: Asker) -> None:
+        """A message of the right form whose content is nothing we know."""
+        self._refuse(asker, Refusal("", "the event does not parse", "undecodable"))
+
+    def refuse_stranger(self, asker: Asker, body: bytes) -> None:
+        """An event of somebody whose key is no container's any more."""
+        event = read_event("", body)
+        event_id = event.event_id if isinstance(event, Refusal) else event.key.event_id
+        self._refuse(asker, Refusal(event_id, "user not owned", "not_owned"))
+
+    def _inform_or_refuse(self, event: Event, asker: Asker | None) -> None:
+        event_id = event.key.event_id
+        if problem := payload_problem(event, self._settings.max_payload_bytes):
+            self._refuse(asker, problem)
+        elif event.user_id not in self._topics:
+            self._refuse(asker, Refusal(event_id, "no active session", "no_session"))
+        else:
+            self._inform(event)
+            self._turn.reply(asker, Ack(event_id, Status.DELIVERED, via=Channel.WEB))
+
+    def _inform(self, event: Event) -> None:
+        self._turn.effects.informed.append(Informed(event.user_id, event.key.container, event.body))
+
+    def _accept(
+        self, container: Container, event: Event, asker: Asker | None, known: dict[EventKey, Known], elapsed_ns: int
+    ) -> None:
+        key, turn = event.key, self._turn
+        before = self._body_before(key, known)
+        if before is not None and before != event.body:
+            self._refuse(asker, Refusal(key.event_id, "event_id reused", "reused"))
+            return
+        if before is None:
+            verdict = self._quotas.take(container, event.priority, elapsed_ns)
+            if verdict.refused:
+                self._refuse(asker, Refusal(key.event_id, "quota exceeded", "quota"))
+                return
+            if problem := payload_problem(event, self._settings.max_payload_bytes):
+                self._refuse(asker, problem)
+                return
+            turn.bodies[key] = event.body
+            self._quotas.queued[container.name] += 1
+            self._turn.add(self._delivery.accept(event, now_ns=turn.now_ns, soft=verdict.soft))
+        final = known[key].final if key in known else None
+        if final:
+            turn.reply(asker, final_ack(final))
+        else:
+            self._askers.wait(key, asker)
+            turn.reply_state(asker, key)
+
+    def _body_before(self, key: EventKey, known: dict[EventKey, Known]) -> bytes | None:
+        if live := self._delivery.live(key):
+            return live.event.body
+        if found := known.get(key):
+            return found.body
+        return self._turn.bodies.get(key)  # it came and became final in this very turn
+
+    def _refuse(self, asker: Asker | None, refusal: Refusal) -> None:
+        self._metrics.refused(refusal.kind)
+        self._turn.reply(asker, Ack(refusal.event_id, Status.ERROR, refusal.reason))
+
+    # ---- what the event loop says
+
+    def answer(self, future: asyncio.Future[T], find: Callable[[], T]) -> None:
+        """Settle a future of the event loop, with a value or a SuiteError, once the turn is on disk."""
+        try:
+            self._turn.effects.done.append((future, find()))
+        except SuiteError as error:
+            self._turn.effects.done.append((future, error))
+
+    def _restore(self) -> None:
+        self._newest = self._outbox.sequences()
+        live = list(self._outbox.live())
+        self._quotas.queued.update(each.event.key.container for each in live)
+        self._turn.add(self._delivery.restore(live, self._newest, now_ns=self._turn.now_ns))
+
+    def due(self) -> None:
+        """Do what is due by now."""
+        due_ns = self._delivery.next_due_ns()
+        if due_ns is not None and due_ns <= self._turn.now_ns:
+            self._turn.add(self._delivery.due(now_ns=self._turn.now_ns))
+
+    def finished(self, key: EventKey, number: int, result: Result) -> None:
+        """What came of a `SendOut`."""
+        self._turn.add(self._delivery.finished(key, number, result, now_ns=self._turn.now_ns))
+
+    def session_opened(self, user_id: str) -> None:
+        """One more session of a user is open."""
+        self._open[user_id] += 1
+        if self._open[user_id] == 1:
+            self._topics[user_id] = topic(user_id)
+            self._turn.effects.opened.append(self._topics[user_id])
+            self._turn.add(self._delivery.session_opened(user_id, now_ns=self._turn.now_ns))
+
+    def session_closed(self, user_id: str) -> None:
+        """One less."""
+        self._open[user_id] -= 1
+        if self._open[user_id] <= 0:
+            del self._open[user_id]
+            self._turn.effects.closed.append(self._topics.pop(user_id))
+            self._turn.add(self._delivery.session_closed(user_id, now_ns=self._turn.now_ns))
+
+    def acked(self, user_id: str, epoch: str, sequence: int, *, seen: bool) -> None:
+        """A session has an event, or its user has seen it.
+
+        Raises:
+            InvalidRequest: The place is in another log.
+        """
+        if epoch != self._outbox.epoch:
+            raise InvalidRequest("the epoch is of another log; subscribe again")
+        say = self._delivery.seen if seen else self._delivery.received
+        self._turn.add(say(user_id, sequence, now_ns=self._turn.now_ns))
+
+    def resume(self, user_id: str, cursor: tuple[str, int] | None) -> tuple[int, bool]:
+        """Where a session goes on: the user's newest place, and whether its cursor means nothing here.
+
+        A cursor that does says that all before it was received.
+        """
+        newest = self._newest.get(user_id, 0)
+        if cursor is None:
+            return newest, False
+        epoch, sequence = cursor
+        if epoch != self._outbox.epoch or not self._forgotten.get(user_id, 0) <= sequence <= newest:
+            return newest, True
+        self._turn.add(self._delivery.received_up_to(user_id, sequence, now_ns=self._turn.now_ns))
+        return newest, False
+
+    def contacts(self, user_id: str) -> Contacts:
+        """How a user can be reached."""
+        return self._people.contacts(user_id)
+
+    def set_contacts(self, user_id: str, contacts: Contacts) -> None:
+        """Replace that."""
+        self._people.set_contacts(user_id, contacts)
+        self._turn.contacts[user_id] = contacts
+        self._turn.add(self._delivery.contacts_changed(user_id, now_ns=self._turn.now_ns))
+
+    def reached(self, user_id: str, channel: Channel, until_ns: int) -> None:
+        """A user is active on a channel."""
+        self._people.set_active(user_id, channel, until_ns)
+        self._turn.presence[user_id, channel] = until_ns
+        self._turn.add(self._delivery.reached(user_id, channel, until_ns, now_ns=self._turn.now_ns))
+
+    def forget(self) -> bool:
+        """Forget some events that are past their time; whether there may be more. Not part of a turn."""
+        before_ns = self._clock.wall_ns() - int(self._settings.retention_days * 86_400e9)
+        forgotten = self._outbox.forget(before_ns)
+        for user_id, sequence in forgotten.items():
+            self._forgotten[user_id] = max(self._forgotten.get(user_id, 0), sequence)
+        return bool(forgotten)
+
+    # ---- the turn's end
+
+    def close(self) -> Effects:
+        """Write what the turn has changed, then say what follows.
+
+        Raises:
+            sqlite3.Error: It is not on disk; memory is ahead of it, so nothing may be done any more.
+        """
+        turn = self._turn
+        self._take_out(turn.changes.gone)
+        if turn.writes:
+            started = time.perf_counter()
+            presence = [(user_id, channel, until_ns) for (user_id, channel), until_ns in turn.presence.items()]
+            self._outbox.write(turn.changes, turn.contacts, presence)
+            self._count(turn.changes, time.perf_counter() - started)
+        effects = turn.end(self._askers)
+        self._turn = Turn(0)
+        if effects.acks:
+            self._metrics.answered(Counter([ack.status for _, ack in effects.acks]))
+        if effects.informed:
+            self._metrics.informed(len(effects.informed))
+        return effects
+
+    def _take_out(self, gone: Sequence[tuple[str, Channel, str]]) -> None:
+        """Destinations that no longer exist; no reason to begin anew with the others."""
+        for user_id, channel, destination in gone:
+            contacts = without(self._people.contacts(user_id), channel, destination)
+            self._people.set_contacts(user_id, contacts)
+            self._turn.contacts[user_id] = contacts
+
+    def _count(self, changes: Changes, seconds: float) -> None:
+        for final in changes.finals:
+            self._quotas.queued[final.key.container] -= 1
+        for live in (*changes.accepted, *changes.updated):
+            if live.sequence is not None and live.sequence > self._newest.get(live.event.user_id, 0):
+                self._newest[live.event.user_id] = live.sequence
+        accepted = Counter([live.event.priority for live in changes.accepted])
+        finished = Counter([final.status for final in changes.finals])
+        self._metrics.committed(accepted, finished, self._quotas.queued.total(), seconds)
+
+
+def _read(container: Container, body: bytes) -> Event | Refusal:
+    event = read_event(container.name, body)
+    if isinstance(event, Event) and not container.speaks_for(event.user_id):
+        return Refusal(event.key.event_id, "user not owned", "not_owned")
+    return event

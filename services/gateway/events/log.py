@@ -1,0 +1,94 @@
+"""Reads the outbox beside the thread that writes it: what was committed, for people and for sessions that resume.
+
+Every call opens the file anew and may take long, so none belongs in the event loop or in the courier's thread.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from services.gateway.events import schema
+from services.gateway.events.changes import Show
+from services.gateway.events.model import Channel, EventKey, Status
+from services.gateway.events.records import Page, Query, Record
+
+
+class EventLog:
+    """The log of a file; may be used by any thread, and by several."""
+
+    def __init__(self, path: Path) -> None:
+        self._uri = f"{path.absolute().as_uri()}?mode=ro"
+
+    def record(self, key: EventKey) -> Record | None:
+        """What became of an event; None for one that is not kept."""
+        with self._open() as db:
+            rows = self._records(db, "container = ? AND event_id = ?", (key.container, key.event_id), 1)
+            return rows[0][1] if rows else None
+
+    def page(self, query: Query) -> Page:
+        """What became of many, newest first."""
+        where: list[str] = []
+        values: list[Any] = []
+        for condition, value in (
+            ("user_id = ?", query.user_id or None),
+            ("container = ?", query.container or None),
+            ("status = ?", query.status),
+            ("number < ?", query.before),
+        ):
+            if value is not None:
+                where.append(condition)
+                values.append(value)
+        with self._open() as db:
+            rows = self._records(db, " AND ".join(where) or "true", tuple(values), query.size + 1)
+        more = len(rows) > query.size
+        rows = rows[: query.size]
+        return Page(tuple(record for _, record in rows), rows[-1][0] if more else None)
+
+    def waiting(self, user_id: str) -> tuple[Show, ...]:
+        """The events of a user's sessions that are queued, in the order of their sequence."""
+        return self._shows("user_id = ? AND sequence IS NOT NULL AND status = 1", (user_id,))
+
+    def after(self, user_id: str, sequence: int) -> tuple[Show, ...]:
+        """The events of a user's sessions after a place, in order."""
+        return self._shows("user_id = ? AND sequence > ?", (user_id, sequence))
+
+    def _shows(self, where: str, values: tuple[Any, ...]) -> tuple[Show, ...]:
+        sql = f"SELECT container, body, sequence, status FROM events WHERE {where} ORDER BY sequence"  # noqa: S608
+        with self._open() as db:
+            rows = db.execute(sql, values).fetchall()
+        return tuple(
+            Show(values[0], sequence, schema.read_body(container, body), settled=status != Status.QUEUED)
+            for container, body, sequence, status in rows
+        )
+
+    @staticmethod
+    def _records(db: sqlite3.Connection, where: str, values: tuple[Any, ...], size: int) -> list[tuple[int, Record]]:
+        # The inner one so that only what is on the page is read whole, whatever has to be sorted.
+        sql = (
+            f"SELECT {schema.RECORD_COLUMNS} FROM events WHERE number IN"  # noqa: S608
+            f" (SELECT number FROM events WHERE {where} ORDER BY number DESC LIMIT ?) ORDER BY number DESC"
+        )
+        return [_record(db, *row) for row in db.execute(sql, (*values, size)).fetchall()]
+
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        with closing(sqlite3.connect(self._uri, uri=True, isolation_level=None, timeout=30)) as db:
+            db.execute("BEGIN")  # one moment for all that is read
+            yield db
+
+
+def _record(
+    db: sqlite3.Connection, number: int, container: str, event_id: str, body: bytes, accepted_ns: int, status: int,
+    via: int | None, error: str, completed_ns: int | None, seen_ns: int | None,
+) -> tuple[int, Record]:  # fmt: skip
+    key = EventKey(container, event_id)
+    sql = "SELECT * FROM attempts WHERE container = ? AND event_id = ? ORDER BY number"
+    attempts = tuple(map(schema.read_attempt, db.execute(sql, (container, event_id))))
+    channel = None if via is None else Channel(via)
+    return number, Record(
+        key, body, accepted_ns, Status(status), channel, error, completed_ns, seen_ns, attempts
+    )  # fmt: skip

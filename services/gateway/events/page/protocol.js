@@ -1,0 +1,98 @@
+// The gateway's messages as plain objects. Protobuf's JSON leaves out what is 0 or empty and writes 64 bits as text.
+
+const PRIORITIES = ["INFORMATIONAL", "NORMAL", "CRITICAL"];
+const CHANNELS = ["ACTIVE_SESSION", "WEB", "TELEGRAM", "EMAIL", "PUSH", "DISCORD", "SLACK"];
+const STATUSES = ["DELIVERED", "QUEUED", "ACK_ERROR"];
+const CHANNEL_WORDS = { ACTIVE_SESSION: "Session", WEB: "Web", TELEGRAM: "Telegram", EMAIL: "E-mail", PUSH: "Push",
+                        DISCORD: "Discord", SLACK: "Slack" };
+
+/** An enum's name: by itself, by its number, or the first one where it was left out. */
+function named(names, value, unknown) {
+  if (value === undefined || value === null) return names[0];
+  if (names.includes(value)) return value;
+  return names[value] ?? unknown(value);
+}
+
+const priority = (value) => named(PRIORITIES, value, () => "CRITICAL"); // as the gateway takes one it does not know
+const channel = (value) => named(CHANNELS, value, (other) => `channel ${other}`);
+
+export const channelWord = (name) => CHANNEL_WORDS[name] ?? name;
+
+/** "ORDER_FILLED" as "Order filled"; an unknown type is a number. */
+export function typeWord(type) {
+  if (typeof type === "number") return `Event ${type}`;
+  const words = type.replaceAll("_", " ").toLowerCase();
+  return words.charAt(0).toUpperCase() + words.slice(1);
+}
+
+/** The fields of a payload, or null where it is no JSON object. Base64 in, as protobuf's JSON has bytes. */
+function fields(payload) {
+  try {
+    const bytes = Uint8Array.from(atob(payload ?? ""), (char) => char.charCodeAt(0));
+    const value = JSON.parse(new TextDecoder().decode(bytes));
+    return value !== null && typeof value === "object" && !Array.isArray(value) ? value : null;
+  } catch {
+    return null;
+  }
+}
+
+function userEvent(json = {}) {
+  return {
+    eventId: json.eventId ?? "",
+    type: json.eventType ?? "ORDER_PLACED",
+    at: Number(json.timestamp ?? 0),
+    priority: priority(json.delivery?.priority),
+    fields: fields(json.payload),
+  };
+}
+
+/** A SessionEvent. `sequence` is 0 for an event that is not kept and takes no ack. */
+export function sessionEvent(json) {
+  const event = userEvent(json.event);
+  const container = json.container ?? "";
+  return {
+    ...event, container, key: keyOf(container, event.eventId), sequence: Number(json.sequence ?? 0),
+    title: json.title || typeWord(event.type), body: json.body ?? "", settled: json.settled === true,
+  };
+}
+
+export const keyOf = (container, eventId) => JSON.stringify([container, eventId]);
+
+export function cursor(json = {}) {
+  return { epoch: json.epoch ?? "", sequence: Number(json.sequence ?? 0) };
+}
+
+/** Opened: where the session goes on, and when it will be cut, milliseconds since the epoch. */
+export const opened = (json) => ({ cursor: cursor(json.cursor), expiresAt: Number(json.expiresAt ?? 0) });
+
+/** ListEventsResponse. `via` is null unless the event was delivered. */
+export function records(json) {
+  return { records: (json.records ?? []).map(record), nextPageToken: json.nextPageToken ?? "" };
+}
+
+function record(json) {
+  const event = userEvent(json.event);
+  const container = json.container ?? "";
+  const status = named(STATUSES, json.status, () => "ACK_ERROR");
+  return {
+    ...event, container, status, key: keyOf(container, event.eventId),
+    via: status === "DELIVERED" && json.deliveredVia !== undefined ? channel(json.deliveredVia) : null,
+    error: json.errorMessage ?? "", acceptedAt: Number(json.acceptedAt ?? 0),
+    completedAt: Number(json.completedAt ?? 0), seenAt: Number(json.seenAt ?? 0),
+    attempts: (json.attempts ?? []).map(attempt),
+  };
+}
+
+function attempt(json) {
+  return {
+    number: json.number ?? 0, channel: channel(json.channel), startedAt: Number(json.startedAt ?? 0),
+    endedAt: Number(json.endedAt ?? 0), outcome: json.outcome ?? "", retryAt: Number(json.retryAt ?? 0),
+  };
+}
+
+/** Who a token is for and until when, as it says itself; for showing only, the gateway alone decides. */
+export function claims(token) {
+  const [, middle = ""] = token.split(".");
+  const found = fields(middle.replaceAll("-", "+").replaceAll("_", "/")) ?? {};
+  return { user: typeof found.sub === "string" ? found.sub : "", expiresAt: Number(found.exp ?? 0) * 1000 };
+}

@@ -1,0 +1,14 @@
+// Light or dark: as the system says, until the button says otherwise.
+
+import { byId } from "./dom.js";
+
+const NAME = "dexorder-theme";
+const root = document.documentElement;
+const kept = localStorage.getItem(NAME);
+if (kept) root.dataset.theme = kept;
+
+byId("theme").addEventListener("click", () => {
+  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.dataset.theme = dark ? "light" : "dark";
+  localStorage.setItem(NAME, root.dataset.theme);
+});

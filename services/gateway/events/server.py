@@ -1,0 +1,111 @@
+"""User events: what of them starts, and in which order it stops."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+
+import grpc
+import structlog
+from prometheus_client import CollectorRegistry
+
+from services.gateway.events import service
+from services.gateway.events.changes import SendOut, Show
+from services.gateway.events.channels.ways import open_ways
+from services.gateway.events.config import EventsSettings
+from services.gateway.events.contacts import host_check
+from services.gateway.events.conversation import Desk
+from services.gateway.events.courier import Courier, open_courier
+from services.gateway.events.courier_metrics import CourierMetrics
+from services.gateway.events.publishing import EventPublisherService
+from services.gateway.events.records import Informed
+from services.gateway.events.rendering import render
+from services.gateway.events.sending import Sender
+from services.gateway.events.service import ContactService, EventLogService, EventService
+from services.gateway.events.session_metrics import SessionMetrics
+from services.gateway.events.sessions import Hub
+from services.gateway.events.tokens import Tokens
+from services.gateway.events.web import web_server
+from services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc
+
+log = structlog.get_logger(__name__)
+
+
+class _Outside:
+    """Gives what the courier decided to those who do it; they are made after it."""
+
+    sender: Sender
+    hub: Hub
+
+    def send(self, sends: Sequence[SendOut]) -> None:
+        self.sender.send(sends)
+
+    def show(self, shows: Sequence[Show]) -> None:
+        self.hub.show(shows)
+
+    def inform(self, informed: Sequence[Informed]) -> None:
+        self.hub.inform(informed)
+
+
+class UserEvents:
+    """All parts, at work; and what a gRPC server must know of their services.
+
+    Attributes:
+        names: Full names of the services.
+        roles, own_identity, options: As `lifecycle.grpc_server` takes them.
+    """
+
+    names, roles, own_identity, options = service.NAMES, service.ROLES, service.OWN_IDENTITY, service.OPTIONS
+
+    def __init__(self, courier: Courier, desk: Desk, settings: EventsSettings) -> None:
+        self._courier, self._desk, self._settings = courier, desk, settings
+        self._publisher = EventPublisherService(courier, courier.containers.current)
+
+    def register(self, server: grpc.aio.Server, *, identity: bool) -> Sequence[str]:
+        """Add the gRPC services; their full names."""
+        hosts = host_check(self._settings)
+        contacts = ContactService(self._courier, self._desk.tokens, hosts, identity=identity)
+        rpc.add_EventServiceServicer_to_server(EventService(self._desk), server)
+        rpc.add_EventPublisherServiceServicer_to_server(self._publisher, server)
+        rpc.add_EventLogServiceServicer_to_server(EventLogService(self._courier), server)
+        rpc.add_ContactServiceServicer_to_server(contacts, server)
+        return self.names
+
+    async def until_failed(self) -> None:
+        """Raise what ended the courier."""
+        await asyncio.shield(self._courier.failed)
+
+    def stop_taking(self) -> None:
+        """Take no more events, and end the sessions, which go on elsewhere or later from their cursors."""
+        self._courier.stop_taking()
+        self._publisher.stop_taking()
+        self._desk.hub.stop()
+
+
+@asynccontextmanager
+async def user_events(settings: EventsSettings, registry: CollectorRegistry) -> AsyncIterator[UserEvents]:
+    """Everything but the gRPC server, until the block ends.
+
+    Then the page closes; calls of providers are cut off, to be made again after the next start; what the courier was
+    told is written.
+
+    Raises:
+        BadSettings: A setting can't be used; names its variable.
+        OSError: An address can't be bound.
+    """
+    async with AsyncExitStack() as stack:
+        ways = await stack.enter_async_context(open_ways(settings))
+        reads, outside = partial(render, link_url=settings.link_url), _Outside()
+        courier = await stack.enter_async_context(
+            open_courier(settings, outside, CourierMetrics(registry), render=reads, reachable=ways.reachable)
+        )
+        outside.sender = Sender(ways, settings, courier.finished)
+        metrics, tokens = SessionMetrics(registry), Tokens.of(settings)
+        outside.hub = Hub(courier, reads, settings, metrics)
+        await stack.enter_async_context(outside.sender)
+        desk = Desk(outside.hub, courier, tokens, metrics)
+        await stack.enter_async_context(web_server(settings, desk, healthy=lambda: not courier.failed.done()))
+        log.info("events", fast=courier.sub_address, guaranteed=courier.router_address)
+        yield UserEvents(courier, desk, settings)

@@ -1,0 +1,200 @@
+"""The ports of containers: SUB 5570, whose events are not answered, and ROUTER 5571, whose are. For one thread.
+
+Frames are in ``services/common/event_frames.py``. With CURVE a message's sender is the owner of the key it was
+encrypted with (``User-Id``), never the routing id it claims; without, everybody is the container ``local``.
+"""
+
+from __future__ import annotations
+
+import socket as std_socket
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+
+import zmq
+
+from services.common.curve import curve_authentication, curve_socket
+from services.common.event_frames import BadFrame, encode_ack, event_body, published_body
+from services.gateway.events.acks import Ack
+from services.gateway.events.config import EventsSettings
+from services.gateway.events.containers import Container, ContainersFile
+
+Socket = zmq.Socket[bytes]
+Dropped = Callable[[str], None]
+LAST_ACKS_MS = 500
+"""How long acks that are under way get at the end."""
+_FORM = frozenset({"frame_count", "version"})
+
+
+class Waker:
+    """Wakes a thread that waits in ``poll``; ``wake`` may be called from any other."""
+
+    def __init__(self) -> None:
+        self._there, self._here = std_socket.socketpair()
+        self._there.setblocking(False)
+        self._here.setblocking(False)
+
+    def fileno(self) -> int:
+        """What to poll."""
+        return self._here.fileno()
+
+    def wake(self) -> None:
+        """End the wait, or the next one."""
+        with suppress(BlockingIOError):  # it is full of wakes already
+            self._there.send(b"\x00")
+
+    def clear(self) -> None:
+        """The wait has ended."""
+        with suppress(BlockingIOError):
+            self._here.recv(4096)
+
+    def close(self) -> None:
+        """No more."""
+        self._there.close()
+        self._here.close()
+
+
+class Ports:
+    """Both sockets; `open_ports` makes them.
+
+    Attributes:
+        sub_address, router_address: Where containers connect to.
+    """
+
+    def __init__(self, sub: Socket, router: Socket, containers: ContainersFile, curve: bool, dropped: Dropped) -> None:
+        self._sub, self._router, self._curve = sub, router, curve
+        self._containers, self._dropped = containers, dropped
+        self._poller = zmq.Poller()
+        self._topics: set[bytes] = set()
+        self._gone = False
+        self.sub_address = sub.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\x00")
+        self.router_address = router.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\x00")
+
+    def wait(self, waker: Waker, timeout_ms: int, *, router: bool, sub: bool) -> tuple[bool, bool]:
+        """Wait until something comes; whether ROUTER and SUB have something, of those that were asked."""
+        asked = (*((self._router,) if router else ()), *((self._sub,) if sub else ()))
+        for one in (self._router, self._sub):
+            if one in asked:
+                self._poller.register(one, zmq.POLLIN)
+            elif one in self._poller:
+                self._poller.unregister(one)
+        self._poller.register(waker, zmq.POLLIN)
+        ready = {one for one, _ in self._poller.poll(timeout_ms)}
+        waker.clear()
+        return self._router in ready, self._sub in ready
+
+    def events(self, most: int) -> Iterator[tuple[Container | None, bytes, bytes | None]]:
+        """What came on ROUTER: who sent it (None for a stranger), the routing id, and the UserEvent.
+
+        The UserEvent is None where the message has the right form and is of no type we know. Others are dropped.
+        """
+        for (routing_id, *frames), sender in self._receive(self._router, most):
+            try:
+                yield sender, routing_id, event_body(frames)
+            except BadFrame as error:
+                if error.reason in _FORM:
+                    self._dropped(error.reason)
+                else:
+                    yield sender, routing_id, None
+
+    def published(self, most: int) -> Iterator[tuple[Container, bytes, bytes]]:
+        """What came on SUB: who sent it, its topic, and the UserEvent."""
+        for frames, sender in self._receive(self._sub, most):
+            try:
+                named, body = published_body(frames)
+            except BadFrame as error:
+                self._dropped(error.reason)
+                continue
+            if sender is None:
+                self._dropped("not_owned")
+            else:
+                yield sender, named, body
+
+    def _receive(self, socket: Socket, most: int) -> Iterator[tuple[list[bytes], Container | None]]:
+        known = self._containers.current()
+        local = known.local()
+        with suppress(zmq.Again):
+            for _ in range(most):
+                if not self._curve:
+                    yield socket.recv_multipart(zmq.NOBLOCK), local
+                    continue
+                frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
+                yield [frame.bytes for frame in frames], known.by_key(str(frames[-1]["User-Id"]))
+
+    def answer(self, acks: Iterable[tuple[bytes, Ack]]) -> None:
+        """Send acks; those to a connection that is gone or takes no more are dropped and counted."""
+        for routing_id, ack in acks:
+            try:
+                self._router.send_multipart([routing_id, *encode_ack(ack.proto())], zmq.NOBLOCK)
+            except zmq.ZMQError as error:
+                if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
+                    raise
+                self._dropped("container_gone" if error.errno == zmq.EHOSTUNREACH else "container_full")
+
+    def let_go(self) -> None:
+        """Let containers see that nobody listens on SUB: they turn to ROUTER, which is not read either, and wait.
+
+        Both stay bound: to unbind would cut the connections over which acks are still to go.
+        """
+        if not self._gone:
+            self._gone = True
+            self.subscribe((), tuple(self._topics))
+
+    def subscribe(self, opened: Iterable[bytes], closed: Iterable[bytes]) -> None:
+        """Hear the events of these topics, and no longer those."""
+        for topic in () if self._gone else opened:
+            self._sub.subscribe(topic)
+            self._topics.add(topic)
+        for topic in closed:
+            if topic in self._topics:
+                self._sub.unsubscribe(topic)
+                self._topics.remove(topic)
+
+
+@contextmanager
+def open_ports(settings: EventsSettings, containers: ContainersFile, dropped: Dropped) -> Iterator[Ports]:
+    """Bind both, or connect them.
+
+    Args:
+        dropped: Told why a message or an ack was dropped.
+
+    Raises:
+        OSError: An address can't be used.
+        ValueError: The key can't be used.
+    """
+    context: zmq.Context[Socket] = zmq.Context()
+    with ExitStack() as closing:
+        closing.callback(context.term)
+        if settings.curve_key:
+            closing.enter_context(curve_authentication(context, containers))
+        opened = []
+        for kind, addresses in ((zmq.SUB, settings.sub), (zmq.ROUTER, settings.router)):
+            socket = context.socket(kind)
+            closing.callback(socket.close, linger=LAST_ACKS_MS)
+            _set_up(socket, settings)
+            _attach(socket, addresses, connect=settings.connect)
+            opened.append(socket)
+        yield Ports(opened[0], opened[1], containers, settings.curve_key is not None, dropped)
+
+
+def _set_up(socket: Socket, settings: EventsSettings) -> None:
+    for option, value in (
+        (zmq.MAXMSGSIZE, settings.max_frame_bytes),
+        (zmq.HEARTBEAT_IVL, settings.heartbeat_ms),
+        (zmq.HEARTBEAT_TIMEOUT, 2 * settings.heartbeat_ms),
+        (zmq.HEARTBEAT_TTL, 3 * settings.heartbeat_ms),
+        (zmq.HANDSHAKE_IVL, 10_000),  # who connects and says nothing does not hold a file descriptor for ever
+        (zmq.IPV6, int("[" in settings.sub + settings.router)),
+    ):
+        socket.setsockopt(option, value)
+    if socket.type == zmq.ROUTER:
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # without it an ack to a dead container looks like a sent one
+    if settings.curve_key:
+        curve_socket(socket, settings.curve_key)
+
+
+def _attach(socket: Socket, addresses: str, *, connect: bool) -> None:
+    for address in addresses.split(","):
+        try:
+            (socket.connect if connect else socket.bind)(address.strip())
+        except zmq.ZMQError as error:
+            raise OSError(f"can't {'connect to' if connect else 'listen on'} {address}: {error}") from error

@@ -1,0 +1,114 @@
+"""Between the protocol's messages and our own terms. Pure."""
+
+from __future__ import annotations
+
+from services.common.errors import InvalidRequest
+from services.gateway.events.changes import AttemptRow
+from services.gateway.events.model import Channel, EventKey, Status
+from services.gateway.events.port import Place
+from services.gateway.events.records import Page, Query, Record
+from services.gen.dexorder.events.v1 import event_service_pb2 as pb
+from services.gen.dexorder.events.v1 import user_events_pb2 as given
+
+MOST_RECORDS = 1_000
+_USUAL_RECORDS = 100
+_NS_PER_MS = 1_000_000
+_LARGEST_PLACE = 2**63 - 1
+
+
+def place_of(cursor: pb.Cursor) -> Place:
+    """A cursor.
+
+    Raises:
+        InvalidRequest: Its sequence is none.
+    """
+    if cursor.sequence > _LARGEST_PLACE:
+        raise InvalidRequest(f"cursor.sequence {cursor.sequence} is too large")
+    return cursor.epoch, cursor.sequence
+
+
+def ack_of(request: pb.AckRequest) -> tuple[Place, bool]:
+    """The event's place, and whether it was seen.
+
+    Raises:
+        InvalidRequest: A part is missing.
+    """
+    if not request.HasField("place"):
+        raise InvalidRequest("place is missing")
+    if request.place.sequence == 0:
+        raise InvalidRequest("place.sequence 0 is no event's; an informational one takes no ack")
+    if request.kind not in (pb.ACK_KIND_RECEIVED, pb.ACK_KIND_SEEN):
+        raise InvalidRequest(f"kind {request.kind} is neither ACK_KIND_RECEIVED nor ACK_KIND_SEEN")
+    return place_of(request.place), request.kind == pb.ACK_KIND_SEEN
+
+
+def key_of(request: pb.GetEventRequest) -> EventKey:
+    """Which event.
+
+    Raises:
+        InvalidRequest: A part is missing.
+    """
+    if not request.container or not request.event_id:
+        raise InvalidRequest("container and event_id are both needed")
+    return EventKey(request.container, request.event_id)
+
+
+def query_of(request: pb.ListEventsRequest) -> Query:
+    """Which events.
+
+    Raises:
+        InvalidRequest: The state, the size or the token is none.
+    """
+    if request.page_size > MOST_RECORDS:
+        raise InvalidRequest(f"page_size {request.page_size} is above {MOST_RECORDS}")
+    token = request.page_token
+    if token and not (token.isascii() and token.isdigit() and len(token) < 19):
+        raise InvalidRequest("page_token is none of ours")
+    status = None
+    if request.HasField("status"):
+        try:
+            status = Status(request.status)
+        except ValueError:
+            raise InvalidRequest(f"status {request.status} is not known") from None
+    return Query(
+        user_id=request.user_id, container=request.container, status=status,
+        before=int(token) if token else None, size=request.page_size or _USUAL_RECORDS,
+    )  # fmt: skip
+
+
+def page_answer(page: Page) -> pb.ListEventsResponse:
+    """Records, and how to ask for more."""
+    return pb.ListEventsResponse(
+        records=map(record_answer, page.records), next_page_token="" if page.before is None else str(page.before)
+    )
+
+
+def record_answer(record: Record) -> pb.EventRecord:
+    """What became of an event."""
+    return pb.EventRecord(
+        container=record.key.container,
+        event=given.UserEvent.FromString(record.body),
+        accepted_at=_ms(record.accepted_ns),
+        status=record.status.value,  # type: ignore[arg-type]  # the given protocol's numbers are ours
+        delivered_via=None if record.via is None else channel_answer(record.via),
+        error_message=record.error,
+        completed_at=_ms(record.completed_ns),
+        seen_at=_ms(record.seen_ns),
+        attempts=map(_attempt, record.attempts),
+    )
+
+
+def _attempt(row: AttemptRow) -> pb.Attempt:
+    return pb.Attempt(
+        number=row.number, channel=channel_answer(row.channel), started_at=_ms(row.started_ns),
+        ended_at=_ms(row.ended_ns), outcome=row.outcome, retry_at=_ms(row.retry_at_ns),
+    )  # fmt: skip
+
+
+def channel_answer(channel: Channel) -> given.ChannelType.ValueType:
+    """The given protocol's number of a channel."""
+    return given.ChannelType.Value(channel.name)
+
+
+def _ms(ns: int | None) -> int:
+    return (ns or 0) // _NS_PER_MS

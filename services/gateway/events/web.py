@@ -1,0 +1,163 @@
+"""The port for browsers: the page, its files, health, and the WebSocket of `conversation`. No cookie, so nothing that
+a foreign page could borrow; its Origin is checked all the same."""
+
+from __future__ import annotations
+
+import mimetypes
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import structlog
+from aiohttp import WSMsgType, web
+
+from services.common.config import split_address
+from services.common.errors import SuiteError
+from services.gateway.events.config import EventsSettings
+from services.gateway.events.conversation import LARGEST_MESSAGE, Conversation, Desk, close_code, error_text
+from services.gateway.events.sessions import LAST_SECONDS
+
+log = structlog.get_logger(__name__)
+PAGE = Path(__file__).parent / "page"
+HEARTBEAT_SECONDS = 10.0
+"""How often a browser is tried for life; it is given up after one and a half times as long."""
+MOST_UNPROVEN = 1_000
+"""Most WebSockets that have not said who they are."""
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; manifest-src 'self'; worker-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-cache",
+}
+_TYPES = {".js": "text/javascript", ".webmanifest": "application/manifest+json"}
+
+
+@asynccontextmanager
+async def web_server(
+    settings: EventsSettings, desk: Desk, *, healthy: Callable[[], bool] = lambda: True, page: Path = PAGE
+) -> AsyncIterator[str]:
+    """Serve until the block ends; nothing where ``web_listen`` is empty.
+
+    Args:
+        healthy: What ``GET /healthz`` says.
+        page: Folder of the page's files, read now.
+
+    Yields:
+        host:port, the real one where 0 was asked for; empty if nothing is served.
+    Raises:
+        OSError: The address can't be bound, or a file of TLS can't be read.
+    """
+    if not settings.web_listen:
+        yield ""
+        return
+    tls = None
+    if settings.web_tls_certificate and settings.web_tls_key:
+        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        tls.load_cert_chain(settings.web_tls_certificate, settings.web_tls_key)
+    # no access log: it would show users' addresses
+    runner = web.AppRunner(
+        Web(settings, desk, healthy, page).app, access_log=None, shutdown_timeout=LAST_SECONDS, handle_signals=False
+    )
+    await runner.setup()
+    try:
+        host, port = split_address(settings.web_listen)
+        await web.TCPSite(runner, host, port, ssl_context=tls).start()
+        port = runner.addresses[0][1]
+        log.info("page and WebSocket", address=f"{host}:{port}", tls=tls is not None)
+        yield f"{host}:{port}"
+    finally:
+        await runner.cleanup()
+
+
+class Web:
+    """What the port serves."""
+
+    def __init__(self, settings: EventsSettings, desk: Desk, healthy: Callable[[], bool], page: Path) -> None:
+        self._desk, self._healthy = desk, healthy
+        self._origins = {origin.strip() for origin in settings.web_origins.split(",") if origin.strip()}
+        self._headers = dict(_HEADERS)
+        if settings.web_tls_certificate:
+            self._headers["Strict-Transport-Security"] = "max-age=31536000"
+        self._files = _files(page)
+        self._unproven = 0
+        self.app = web.Application()
+        self.app.on_response_prepare.append(self._secure)
+        self.app.router.add_get("/healthz", self._health)
+        self.app.router.add_get("/v1/events", self._events)
+        self.app.router.add_get("/{name:[^/]*}", self._file)
+
+    async def _secure(self, request: web.Request, response: web.StreamResponse) -> None:
+        response.headers.update(self._headers)
+
+    async def _health(self, request: web.Request) -> web.Response:
+        return web.Response(text="ok\n") if self._healthy() else web.Response(status=503, text="not serving\n")
+
+    async def _file(self, request: web.Request) -> web.Response:
+        found = self._files.get(request.match_info["name"] or "index.html")
+        if found is None:
+            raise web.HTTPNotFound
+        body, content_type = found
+        charset = "utf-8" if content_type.startswith("text/") else None
+        return web.Response(body=body, content_type=content_type, charset=charset)
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        if not self._may_come_from(request.headers.get("Origin"), request.host):
+            raise web.HTTPForbidden(text="this origin may not open a session\n")
+        if self._unproven >= MOST_UNPROVEN:
+            raise web.HTTPServiceUnavailable(text="too many have not said who they are\n")
+        socket = web.WebSocketResponse(
+            heartbeat=HEARTBEAT_SECONDS, max_msg_size=LARGEST_MESSAGE, compress=False, timeout=LAST_SECONDS
+        )
+        await socket.prepare(request)
+        try:
+            await self._converse(socket)
+        except ConnectionError:
+            pass  # the client is gone
+        finally:
+            # What a client that does not read left over would be kept for it.
+            if (transport := request.transport) and (not socket.closed or transport.get_write_buffer_size()):
+                transport.abort()
+        return socket
+
+    async def _converse(self, socket: web.WebSocketResponse) -> None:
+        conversation = Conversation(socket, self._desk)
+        self._unproven += 1
+        try:
+            await conversation.authorize()
+        except SuiteError as error:
+            self._desk.metrics.refused("websocket", error.code.name)
+            await _close(socket, error)
+            return
+        finally:
+            self._unproven -= 1
+        try:
+            await conversation.run()
+        except SuiteError as error:
+            await _close(socket, error)
+        finally:
+            conversation.close()
+
+    def _may_come_from(self, origin: str | None, host: str) -> bool:
+        """A browser always names the page's origin; what is no browser has none, and its token to show."""
+        return origin is None or origin in self._origins or urlsplit(origin).netloc == host
+
+
+async def _close(socket: web.WebSocketResponse, error: SuiteError) -> None:
+    await socket.send_frame(error_text(error), WSMsgType.TEXT)
+    await socket.close(code=close_code(error))
+
+
+def _files(page: Path) -> dict[str, tuple[bytes, str]]:
+    """Name to content and type. They are few and small; a name that is not here is no path anywhere."""
+    found = {}
+    for path in sorted(page.iterdir()) if page.is_dir() else ():
+        if path.is_file() and path.suffix != ".py" and not path.name.startswith((".", "_")):
+            kind = _TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+            found[path.name] = path.read_bytes(), kind
+    return found

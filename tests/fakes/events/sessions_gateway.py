@@ -1,0 +1,140 @@
+"""The gateway's sessions, page and gRPC services in front of a courier in memory.
+
+``python -m tests.fakes.events.sessions_gateway [--web HOST:PORT] [--page DIR]`` serves them by hand: prints the address
+and a token for "alice", and shows her an event a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import tempfile
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+from prometheus_client import CollectorRegistry
+
+from services.common.config import ServiceSettings
+from services.common.lifecycle import grpc_server
+from services.gateway.events import tokens
+from services.gateway.events.config import EventsSettings
+from services.gateway.events.contacts import host_check
+from services.gateway.events.containers import ContainersFile
+from services.gateway.events.conversation import Desk
+from services.gateway.events.model import Event, Message
+from services.gateway.events.publishing import EventPublisherService
+from services.gateway.events.service import (
+    NAMES,
+    OPTIONS,
+    OWN_IDENTITY,
+    ROLES,
+    ContactService,
+    EventLogService,
+    EventService,
+)
+from services.gateway.events.session_metrics import SessionMetrics
+from services.gateway.events.sessions import Hub
+from services.gateway.events.web import PAGE, web_server
+from services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc
+from services.gen.dexorder.events.v1 import user_events_pb2 as given
+from tests.fakes.events.courier import FakeCourier
+
+
+@dataclass
+class Served:
+    """Its addresses, its parts, and whoever signs tokens for it."""
+
+    grpc: str
+    web: str
+    courier: FakeCourier
+    desk: Desk
+    publisher: EventPublisherService
+    registry: CollectorRegistry
+    key: Path
+
+    def token(self, user_id: str, seconds: int = 600) -> str:
+        return tokens.sign(self.key, user_id, seconds=seconds)
+
+
+async def until(done: Callable[[], Any], seconds: float = 5.0) -> None:
+    """Wait for something that nobody tells."""
+    async with asyncio.timeout(seconds):
+        while not done():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+def render(event: Event) -> Message:
+    """A plain text of it."""
+    return Message("0" * 32, f"{event.key.event_id}!", event.payload.decode(), event.priority, event.timestamp_ms)
+
+
+@asynccontextmanager
+async def served(
+    folder: Path, *, server: dict[str, Any] | None = None, page: Path = PAGE, **settings: Any
+) -> AsyncIterator[Served]:
+    """All of it, until the block ends.
+
+    Args:
+        folder: For the keys.
+        server: Settings of the gRPC server.
+        settings: Of events.
+    """
+    key = folder / "jwt" / "test.key"
+    if not key.exists():
+        tokens.make_keys(folder / "jwt", "test")
+    for_events: dict[str, Any] = {"web_listen": "127.0.0.1:0", "jwt_keys": folder / "jwt"} | settings
+    for_server: dict[str, Any] = {"listen": "127.0.0.1:0", "drain_seconds": 1.0} | (server or {})
+    events, service = EventsSettings(**for_events), ServiceSettings(**for_server)
+    registry, courier = CollectorRegistry(), FakeCourier()
+    metrics, checked = SessionMetrics(registry), tokens.Tokens.of(events)
+    courier.hub = Hub(courier, render, events, metrics)
+    desk = Desk(courier.hub, courier, checked, metrics)
+    publisher = EventPublisherService(courier, ContainersFile(events.containers).current)
+
+    def register(server: grpc.aio.Server) -> Sequence[str]:
+        rpc.add_EventServiceServicer_to_server(EventService(desk), server)
+        rpc.add_EventPublisherServiceServicer_to_server(publisher, server)
+        rpc.add_EventLogServiceServicer_to_server(EventLogService(courier), server)
+        contacts = ContactService(courier, checked, host_check(events), identity=service.identity != "none")
+        rpc.add_ContactServiceServicer_to_server(contacts, server)
+        return NAMES
+
+    async with (
+        grpc_server(
+            service, register, registry=registry, roles=ROLES, own_identity=OWN_IDENTITY, options=OPTIONS
+        ) as running,
+        web_server(events, desk, page=page) as web,
+    ):
+        try:
+            yield Served(running.address, web, courier, desk, publisher, registry, key)
+        finally:
+            publisher.stop_taking()
+            courier.hub.stop()
+
+
+async def main(arguments: list[str] | None = None) -> None:
+    """Serve by hand."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--web", default="127.0.0.1:8080")
+    parser.add_argument("--page", type=Path, default=PAGE)
+    asked = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        async with served(Path(folder), page=asked.page, web_listen=asked.web) as gateway:
+            print(f"http://{gateway.web}/ and gRPC at {gateway.grpc}\ntoken of alice: {gateway.token('alice', 900)}")
+            number = 0
+            while True:
+                await asyncio.sleep(1)
+                number += 1
+                payload = {"symbol": "BTC/USDT", "side": "buy", "quantity": "0.5", "price": "60000", "status": "filled"}
+                gateway.courier.keep(
+                    "alice", f"order-{number}", event_type=given.ORDER_FILLED, payload=json.dumps(payload).encode()
+                )
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,57 @@
+"""The calls of the command against the gateway's own services."""
+
+from pathlib import Path
+
+import grpc
+import pytest
+
+from dexorder.errors import DexorderError
+from dexorder.events import calls
+from dexorder.events.errors import GatewayRefused
+from services.gen.dexorder.events.v1 import event_service_pb2 as pb
+from tests.fakes.events.sessions_gateway import served
+
+
+async def test_a_session_whose_token_ends_goes_on_with_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "FIRST_PAUSE_SECONDS", 0.01)
+    async with served(tmp_path) as gateway:
+        lives, shown, notes = iter((1, 600)), list[str](), list[str]()
+        gateway.courier.keep("alice", "first")
+
+        def handle(message: pb.SubscribeResponse, place: pb.Cursor) -> bool:
+            if message.HasField("event"):
+                shown.append(message.event.event.event_id)
+            return len(shown) < 2
+
+        def note(text: str) -> None:
+            notes.append(text)
+            gateway.courier.keep("alice", "second")
+
+        await calls.follow(
+            gateway.grpc, lambda: gateway.token("alice", next(lives)), None, handle, client_name="test",
+            receive=True, on_note=note,
+        )  # fmt: skip
+        assert shown == ["first", "second"] and len(notes) == 1
+        assert "answered UNAUTHENTICATED: the token has expired" in notes[0]
+
+
+async def test_what_the_gateway_refuses_is_said_in_its_words(tmp_path: Path) -> None:
+    async with served(tmp_path) as gateway:
+        with pytest.raises(GatewayRefused, match="answered NOT_FOUND: event_id 'e' of container 'bot'") as refused:
+            await calls.get_event(gateway.grpc, "bot", "e")
+        assert refused.value.code is grpc.StatusCode.NOT_FOUND
+        assert await calls.list_events(gateway.grpc, pb.ListEventsRequest(), 5) == []
+        with pytest.raises(GatewayRefused, match="UNAUTHENTICATED: the token is no JWT"):
+            await calls.follow(
+                gateway.grpc, lambda: "nonsense", None, lambda *_: True, client_name="t", receive=True, on_note=print
+            )
+
+
+async def test_a_token_does_not_leave_the_machine_in_plain_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DEXORDER_ALLOW_INSECURE", raising=False)
+    with pytest.raises(DexorderError, match=r"the token would go to 10\.0\.0\.1:1 without TLS"):
+        await calls.follow(
+            "10.0.0.1:1", lambda: "secret", None, lambda *_: True, client_name="t", receive=True, on_note=print
+        )

@@ -1,0 +1,102 @@
+"""The rules of resending against a plain model, and the few cases that need a name."""
+
+from hypothesis import settings, strategies
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from dexorder.events.resends import Pace, Resends
+
+PACE = Pace(base_ns=100, most_ns=1_000, ask_ns=5_000, window=3)
+
+
+class Machine(RuleBasedStateMachine):
+    """Whatever happens: at most a window is open, nothing that waits is lost, nothing final comes again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.resends = Resends(PACE, lambda: 1.0)
+        self.now = 0
+        self.alive: list[str] = []
+        self.open: set[str] = set()
+        self.made = 0
+
+    @rule()
+    def add(self) -> None:
+        self.made += 1
+        self.resends.add([f"e{self.made}"])
+        self.alive.append(f"e{self.made}")
+
+    @rule()
+    def send(self) -> None:
+        event_id = self.resends.next(now_ns=self.now)
+        if event_id is not None:
+            assert event_id in self.alive
+            self.resends.sent(event_id, now_ns=self.now)
+
+    @precondition(lambda self: self.alive)
+    @rule(data=strategies.data(), final=strategies.booleans())
+    def answer(self, data: strategies.DataObject, final: bool) -> None:
+        event_id = data.draw(strategies.sampled_from(self.alive))
+        if final:
+            assert self.resends.settled(event_id) and not self.resends.settled(event_id)
+            self.alive.remove(event_id)
+        else:
+            self.resends.queued(event_id, now_ns=self.now)
+
+    @rule(ns=strategies.integers(1, 20_000))
+    def wait(self, ns: int) -> None:
+        self.now += ns
+
+    @rule()
+    def reconnect(self) -> None:
+        self.resends.reconnected()
+
+    @rule()
+    def everything_comes_again(self) -> None:
+        """Given time and a gateway that answers Q, every live event goes out."""
+        self.now += PACE.ask_ns
+        left = set(self.alive)
+        while (event_id := self.resends.next(now_ns=self.now)) is not None:
+            self.resends.sent(event_id, now_ns=self.now)
+            self.resends.queued(event_id, now_ns=self.now)
+            left.discard(event_id)
+        assert not left
+
+    @invariant()
+    def as_many_as_live(self) -> None:
+        assert len(self.resends) == len(self.alive) and all(each in self.resends for each in self.alive)
+        assert len(self.resends._open) <= PACE.window
+
+
+TestResends = Machine.TestCase
+TestResends.settings = settings(max_examples=20, stateful_step_count=30, deadline=None)
+
+
+def sent(resends: Resends, now_ns: int) -> list[str]:
+    found = []
+    while (event_id := resends.next(now_ns=now_ns)) is not None:
+        resends.sent(event_id, now_ns=now_ns)
+        found.append(event_id)
+    return found
+
+
+def test_waits_double_up_to_the_longest() -> None:
+    resends, now, waits = Resends(PACE, lambda: 1.0), 0, []
+    resends.add(["e"])
+    for _ in range(6):
+        assert sent(resends, now) == ["e"]
+        due = resends.next_due_ns()
+        assert due is not None and sent(resends, due - 1) == []
+        waits.append(due - now)
+        now = due
+    assert waits == [100, 200, 400, 800, 1_000, 1_000]
+
+
+def test_an_event_that_is_queued_makes_room_and_is_asked_for_later() -> None:
+    resends = Resends(PACE, lambda: 1.0)
+    resends.add(["a", "b", "c", "d"])
+    assert sent(resends, 0) == ["a", "b", "c"]
+    assert resends.queued("b", now_ns=10) and not resends.queued("b", now_ns=11) and not resends.queued("x", now_ns=11)
+    assert sent(resends, 20) == ["d"]
+    for each in "acd":
+        resends.settled(each)
+    assert sent(resends, 5_009) == [] and sent(resends, 5_010) == ["b"]

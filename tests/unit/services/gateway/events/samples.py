@@ -1,0 +1,48 @@
+"""UserEvents for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from services.gateway.events.checking import Refusal, read_event
+from services.gateway.events.model import Channel, Event, Message, Priority
+from services.gen.dexorder.events.v1 import user_events_pb2 as pb
+
+PREFERENCES = ((Channel.ACTIVE_SESSION, False), (Channel.TELEGRAM, False))
+
+
+def user_event(
+    event_id: str = "e1",
+    user_id: str = "alice",
+    priority: int = Priority.NORMAL,
+    *,
+    channels: Sequence[tuple[int, bool]] = PREFERENCES,
+    payload: bytes = b'{"order_id": "o1"}',
+    event_type: int = 1,
+) -> pb.UserEvent:
+    """As a container sends it."""
+    return pb.UserEvent(
+        user_id=user_id, event_id=event_id, timestamp=1_700_000_000_000, payload=payload,
+        event_type=event_type,  # type: ignore[arg-type]  # known or not
+        delivery=pb.DeliverySpec(
+            priority=priority,  # type: ignore[arg-type]
+            channels=[pb.ChannelPreference(channel=c, only_if_active=a) for c, a in channels],  # type: ignore[arg-type]
+        ),
+    )  # fmt: skip
+
+
+def body(event_id: str = "e1", user_id: str = "alice", priority: int = Priority.NORMAL, **others: object) -> bytes:
+    """Serialized."""
+    return user_event(event_id, user_id, priority, **others).SerializeToString()  # type: ignore[arg-type]
+
+
+def event(event_id: str = "e1", user_id: str = "alice", priority: int = Priority.NORMAL, **others: object) -> Event:
+    """Checked, of the container ``c``."""
+    read = read_event("c", body(event_id, user_id, priority, **others))
+    assert not isinstance(read, Refusal)
+    return read
+
+
+def render(event: Event) -> Message:
+    """Something to read."""
+    return Message(event.key.event_id, event.key.event_id, "", event.priority, event.timestamp_ms)

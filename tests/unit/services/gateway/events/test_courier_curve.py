@@ -1,0 +1,128 @@
+"""Check 24 over CURVE: who sends is known by the key alone, on both ports, and a key that is taken out is out."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from services.common.curve import curve_client, make_keys, read_public_key
+from services.common.event_frames import encode_event, encode_published
+from services.gateway.events.acks import Ack
+from services.gateway.events.model import Priority, Status
+from tests.unit.services.gateway.events.courier_stage import Peer, Stage, peer, running, until
+from tests.unit.services.gateway.events.samples import user_event
+
+NOT_OWNED = Ack("f", Status.ERROR, "user not owned")
+
+
+class Keys:
+    """A gateway's, two containers' and a stranger's keys, and the file of the containers."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self.file = folder, folder / "containers.yaml"
+        self.server, self.server_secret = make_keys(folder, "gateway")
+        for name in ("alice", "bob", "stranger"):
+            make_keys(folder, name)
+        self.write("alice", "bob")
+
+    def write(self, *names: str) -> None:
+        keys = {name: read_public_key(self._folder / f"{name}.key").decode() for name in names}
+        entries = [f'  - {{container: {name}-bot, users: [{name}], curve: "{key}"}}\n' for name, key in keys.items()]
+        self.file.write_text("containers:\n" + "".join(entries))
+
+    def of(self, name: str) -> Path:
+        return self._folder / f"{name}.key_secret"
+
+    def settings(self) -> dict[str, Any]:
+        return {"curve_key": self.server_secret, "containers": self.file}
+
+
+@asynccontextmanager
+async def staged(folder: Path, *names: str) -> AsyncIterator[tuple[Keys, Stage, list[Peer]]]:
+    keys = Keys(folder)
+    async with running(folder, **keys.settings()) as stage, AsyncExitStack() as opened:
+        yield keys, stage, [
+            await opened.enter_async_context(peer(stage, keys.of(name), keys.server)) for name in names
+        ]  # fmt: skip
+
+
+async def test_container_speaks_for_its_users_alone_on_both_ports(tmp_path: Path) -> None:
+    async with staged(tmp_path, "alice") as (_, stage, [alice]):
+        await alice.send(user_event(priority=Priority.CRITICAL), user_event("f", "bob", Priority.CRITICAL))
+        assert await alice.ack() == Ack("e1", Status.QUEUED)
+        assert await alice.ack() == NOT_OWNED
+        stage.courier.session_opened("bob")
+        assert await alice.subscription() == b"\x01USER:bob\x00"
+        stage.courier.session_opened("alice")
+        assert await alice.subscription() == b"\x01USER:alice\x00"
+        forged = user_event("f", "bob", Priority.INFORMATIONAL)
+        await alice.publish(forged)
+        await alice.xpub.send_multipart([b"USER:alice\x00", *encode_published(forged)[1:]])
+        await alice.publish(user_event("i", "alice", Priority.INFORMATIONAL))
+        await until(lambda: stage.heard.informed)
+        assert [(i.user_id, i.container) for i in stage.heard.informed] == [("alice", "alice-bot")]
+        assert stage.dropped("not_owned") == 2
+        assert [s.user_id for s in stage.heard.shows] == ["alice"]
+
+
+async def test_claimed_routing_id_gives_no_rights(tmp_path: Path) -> None:
+    async with staged(tmp_path) as (keys, stage, _):
+        with zmq.asyncio.Context() as context, context.socket(zmq.DEALER) as dealer, context.socket(zmq.XPUB) as xpub:
+            dealer.setsockopt(zmq.LINGER, 0)
+            dealer.setsockopt(zmq.ROUTING_ID, b"alice-bot")
+            curve_client(dealer, keys.of("bob"), keys.server)
+            dealer.connect(stage.courier.router_address)
+            await dealer.send_multipart(encode_event(user_event("f", "alice", Priority.CRITICAL)))
+            assert await Peer(dealer, xpub).ack() == NOT_OWNED
+
+
+@pytest.mark.parametrize("key", ["stranger", None])
+async def test_stranger_reaches_neither_port(tmp_path: Path, key: str | None) -> None:
+    async with staged(tmp_path, "alice") as (keys, stage, [alice]):
+        stage.courier.session_opened("alice")
+        async with peer(stage, key and keys.of(key), keys.server) as stranger:  # type: ignore[arg-type]
+            with pytest.raises(zmq.Again):  # IMMEDIATE: there is no connection to send it over
+                await stranger.dealer.send_multipart(encode_event(user_event()), zmq.NOBLOCK)
+            await alice.send(user_event())
+            assert await alice.ack() == Ack("e1", Status.QUEUED)
+            with pytest.raises(TimeoutError):
+                await stranger.subscription(0.1)
+
+
+async def test_key_that_is_taken_out_is_out_and_one_that_is_added_gets_in(tmp_path: Path) -> None:
+    async with staged(tmp_path, "alice", "bob") as (keys, stage, [alice, bob]):
+        for each, name in ((alice, "alice"), (bob, "bob")):
+            await each.send(user_event("e1", name, Priority.CRITICAL))
+            assert await each.ack() == Ack("e1", Status.QUEUED)
+        stage.courier.session_opened("alice")
+        await alice.subscription()
+        keys.write("bob", "stranger")
+        await alice.send(user_event("f", "alice", Priority.CRITICAL))
+        assert await alice.ack() == NOT_OWNED
+        await alice.publish(user_event("i", "alice", Priority.INFORMATIONAL))
+        await until(lambda: stage.dropped("not_owned"))
+        assert not stage.heard.informed
+        async with peer(stage, keys.of("stranger"), keys.server) as late:
+            await late.send(user_event("e1", "stranger"))
+            assert await late.ack() == Ack("e1", Status.QUEUED)
+
+
+async def test_gateway_that_connects_still_decides_who_may_speak(tmp_path: Path) -> None:
+    keys = Keys(tmp_path)
+    with zmq.asyncio.Context() as context, context.socket(zmq.DEALER) as dealer, context.socket(zmq.XPUB) as xpub:
+        for socket in (dealer, xpub):
+            socket.setsockopt(zmq.LINGER, 0)
+            curve_client(socket, keys.of("alice"), keys.server)
+            socket.bind("tcp://127.0.0.1:0")
+        sub, router = (s.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\x00") for s in (xpub, dealer))
+        async with running(tmp_path, connect=True, sub=sub, router=router, **keys.settings()) as stage:
+            stage.courier.session_opened("alice")
+            container = Peer(dealer, xpub)
+            assert await container.subscription() == b"\x01USER:alice\x00"
+            await container.send(user_event("f", "bob"), user_event())
+            assert [await container.ack(), await container.ack()] == [NOT_OWNED, Ack("e1", Status.QUEUED)]

@@ -1,0 +1,328 @@
+"""Sessions, the log and contacts over a real gRPC server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from services.common.channel import ChannelSettings, open_channel
+from services.gateway.events import sessions
+from services.gateway.events.changes import AttemptRow
+from services.gateway.events.model import Channel, Contacts, Status
+from services.gen.dexorder.events.v1 import event_service_pb2 as pb
+from services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc
+from services.gen.dexorder.events.v1 import user_events_pb2 as events_pb
+from tests.fakes.events.sessions_gateway import Served, served, until
+from tests.unit.services.common.test_identity import write_callers
+
+PATIENCE_S = 5.0
+INVALID, FORBIDDEN = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.PERMISSION_DENIED
+UNKNOWN_CALLER = grpc.StatusCode.UNAUTHENTICATED
+
+
+@dataclass
+class Stubs:
+    """Of all services, with one caller's metadata; "" shows nothing."""
+
+    events: Any
+    log: Any
+    contacts: Any
+    metadata: tuple[tuple[str, str], ...]
+
+
+@asynccontextmanager
+async def calling(gateway: Served, token: str = "") -> AsyncIterator[Stubs]:
+    async with open_channel(gateway.grpc, ChannelSettings()) as channel:
+        yield Stubs(
+            rpc.EventServiceStub(channel), rpc.EventLogServiceStub(channel), rpc.ContactServiceStub(channel),
+            (("authorization", f"Bearer {token}"),) if token else (),
+        )  # fmt: skip
+
+
+async def code_of(call: Any) -> grpc.StatusCode:
+    """With which a unary call, or a stream that says no more, ends."""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            if hasattr(call, "read"):
+                while await call.read() is not grpc.aio.EOF:
+                    pass
+                return grpc.StatusCode(await call.code())
+            await call
+            return grpc.StatusCode.OK
+    except grpc.aio.AioRpcError as error:
+        return error.code()
+
+
+# ---- sessions ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_cut_session_goes_on_from_its_cursor_without_gap_or_repeat(tmp_path: Path) -> None:
+    """Check 25, natively."""
+    async with served(tmp_path) as gateway, calling(gateway, gateway.token("alice")) as user:
+
+        async def hear(cursor: pb.Cursor | None, places: range) -> tuple[pb.SubscribeResponse, list[str]]:
+            call = user.events.Subscribe(pb.SubscribeRequest(cursor=cursor), metadata=user.metadata)
+            first, names = await call.read(), []
+            for sequence in places:
+                event = (await call.read()).event
+                assert event.sequence == sequence
+                names.append(event.event.event_id)
+                place = pb.Cursor(epoch=gateway.courier.epoch, sequence=sequence)
+                request = pb.AckRequest(place=place, kind=pb.ACK_KIND_RECEIVED)
+                await user.events.Ack(request, metadata=user.metadata, timeout=PATIENCE_S)
+            call.cancel()
+            return first, names
+
+        for number in range(1, 61):
+            gateway.courier.keep("alice", f"e{number}")
+        opened, before = await hear(None, range(1, 41))
+        assert opened.opened.cursor == pb.Cursor(epoch=gateway.courier.epoch, sequence=0)
+        for number in range(61, 101):
+            gateway.courier.keep("alice", f"e{number}")
+        opened, after = await hear(pb.Cursor(epoch=gateway.courier.epoch, sequence=40), range(41, 101))
+        assert opened.opened.cursor.sequence == 40
+        assert before + after == [f"e{number}" for number in range(1, 101)]
+        assert gateway.courier.delivered("alice") == list(range(1, 101))
+        reset, again = await hear(pb.Cursor(epoch="another", sequence=40), range(1, 101))
+        assert reset.WhichOneof("message") == "reset"
+        assert again == before + after
+
+
+async def test_a_token_is_for_its_own_users_events(tmp_path: Path) -> None:
+    """Check 24: whoever shows Alice's token hears and acks nothing of Bob's, wherever he points."""
+    async with served(tmp_path) as gateway, calling(gateway, gateway.token("alice")) as alice:
+        gateway.courier.keep("bob", "b1")
+        gateway.courier.keep("alicea", "x1")
+        call = alice.events.Subscribe(pb.SubscribeRequest(), metadata=alice.metadata)
+        assert (await call.read()).opened.cursor.sequence == 0
+        place = pb.Cursor(epoch=gateway.courier.epoch, sequence=1)
+        await alice.events.Ack(pb.AckRequest(place=place, kind=pb.ACK_KIND_SEEN), metadata=alice.metadata)
+        gateway.courier.keep("bob", "b2")
+        gateway.courier.keep("alice", "a1")
+        assert (await call.read()).event.event.event_id == "a1"
+        assert gateway.courier.delivered("bob") == []
+        call.cancel()
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        (),
+        (("authorization", "Bearer nonsense"),),
+        (("authorization", "TOKEN"),),
+        (("authorization", "Bearer TOKEN"), ("authorization", "Bearer TOKEN")),
+        (("token", "TOKEN"),),
+    ],
+)
+async def test_without_a_good_token_there_is_no_session(metadata: tuple[tuple[str, str], ...], tmp_path: Path) -> None:
+    async with served(tmp_path) as gateway, calling(gateway) as nobody:
+        shown = tuple((key, value.replace("TOKEN", gateway.token("alice"))) for key, value in metadata)
+        assert await code_of(nobody.events.Subscribe(pb.SubscribeRequest(), metadata=shown)) is UNKNOWN_CALLER
+        request = pb.AckRequest(place=pb.Cursor(epoch="e1", sequence=1), kind=pb.ACK_KIND_SEEN)
+        assert await code_of(nobody.events.Ack(request, metadata=shown)) is UNKNOWN_CALLER
+        assert gateway.courier.calls == []
+        refused = {"kind": "grpc", "reason": "UNAUTHENTICATED"}
+        assert gateway.registry.get_sample_value("dexorder_gateway_event_sessions_refused_total", refused) == 1
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        pb.AckRequest(kind=pb.ACK_KIND_SEEN),
+        pb.AckRequest(place=pb.Cursor(epoch="e1", sequence=1)),
+        pb.AckRequest(place=pb.Cursor(epoch="e1", sequence=1), kind=9),  # type: ignore[arg-type]
+        pb.AckRequest(place=pb.Cursor(epoch="e1"), kind=pb.ACK_KIND_SEEN),
+        pb.AckRequest(place=pb.Cursor(epoch="e1", sequence=2**63), kind=pb.ACK_KIND_SEEN),
+        pb.AckRequest(place=pb.Cursor(epoch="other", sequence=1), kind=pb.ACK_KIND_SEEN),
+        pb.SubscribeRequest(cursor=pb.Cursor(epoch="e1", sequence=2**63)),
+        pb.SubscribeRequest(client_name="x" * 65),
+    ],
+)
+async def test_what_makes_no_sense_is_refused(request_: Any, tmp_path: Path) -> None:
+    async with served(tmp_path) as gateway, calling(gateway, gateway.token("alice")) as alice:
+        is_ack = isinstance(request_, pb.AckRequest)
+        call = (alice.events.Ack if is_ack else alice.events.Subscribe)(request_, metadata=alice.metadata)
+        assert await code_of(call) is INVALID
+
+
+async def test_a_stream_ends_with_its_token(tmp_path: Path) -> None:
+    async with served(tmp_path) as gateway, calling(gateway, gateway.token("alice", seconds=1)) as alice:
+        call = alice.events.Subscribe(pb.SubscribeRequest(), metadata=alice.metadata)
+        assert await code_of(call) is UNKNOWN_CALLER
+        assert await call.details() == "the token has expired"
+        assert gateway.courier.calls == [("opened", "alice"), ("closed", "alice")]
+
+
+async def test_a_stream_that_is_not_read_is_ended_and_its_task_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "LAST_SECONDS", 0.2)
+    async with served(tmp_path, session_queue=50) as gateway, calling(gateway, gateway.token("alice")) as alice:
+        call = alice.events.Subscribe(pb.SubscribeRequest(), metadata=alice.metadata)
+        await call.read()
+        (session,) = gateway.desk.hub._sessions["alice"]
+        task = session._task
+        assert task
+        while gateway.courier.calls[-1][0] != "closed":
+            gateway.courier.keep("alice", "e", payload=b"x" * 50_000)
+            await asyncio.sleep(0)
+        assert not task.done()
+        await until(task.done, 1)
+        assert await code_of(call) in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.CANCELLED)
+
+
+async def test_a_client_that_goes_away_leaves_its_session(tmp_path: Path) -> None:
+    async with served(tmp_path) as gateway, calling(gateway, gateway.token("alice")) as alice:
+        call = alice.events.Subscribe(pb.SubscribeRequest(), metadata=alice.metadata)
+        await call.read()
+        call.cancel()
+        await until(lambda: gateway.courier.calls[-1] == ("closed", "alice"))
+        ended = {"kind": "grpc", "reason": "CLOSED"}
+        assert gateway.registry.get_sample_value("dexorder_gateway_event_sessions_ended_total", ended) == 1
+        assert gateway.registry.get_sample_value("dexorder_gateway_event_sessions", {"kind": "grpc"}) == 0
+
+
+# ---- who may ask for what ------------------------------------------------------------------------------------------
+
+
+async def test_users_see_their_own_contacts_and_staff_everybodys(tmp_path: Path) -> None:
+    callers = write_callers(
+        tmp_path / "callers.yaml",
+        {"client_id": "boss", "token": "boss-token", "role": "admin"},
+        {"client_id": "desk", "token": "desk-token", "role": "client"},
+    )
+    async with served(tmp_path, server={"identity": "token", "tokens": callers}) as gateway:
+        gateway.courier.kept_contacts["bob"] = Contacts(email="bob@example.com")
+        alice = gateway.token("alice")
+        for token, whose, expected in (
+            (alice, "", "OK"), (alice, "alice", "OK"), (alice, "bob", "PERMISSION_DENIED"),
+            ("boss-token", "bob", "OK"), ("boss-token", "", "INVALID_ARGUMENT"),
+            ("boss-token", "a\0b", "INVALID_ARGUMENT"), ("boss-token", "é" * 129, "INVALID_ARGUMENT"),
+            ("desk-token", "bob", "UNAUTHENTICATED"), ("", "bob", "UNAUTHENTICATED"), ("x", "", "UNAUTHENTICATED"),
+        ):  # fmt: skip
+            async with calling(gateway, token) as caller:
+                request = pb.GetContactsRequest(user_id=whose)
+                assert (await code_of(caller.contacts.GetContacts(request, metadata=caller.metadata))).name == expected
+        presence = pb.ReportPresenceRequest(user_id="bob", channel=events_pb.TELEGRAM, active_seconds=60)
+        for token, reports, lists in (
+            (alice, FORBIDDEN, UNKNOWN_CALLER),
+            ("desk-token", FORBIDDEN, FORBIDDEN),
+            ("", FORBIDDEN, UNKNOWN_CALLER),
+            ("boss-token", grpc.StatusCode.OK, grpc.StatusCode.OK),
+        ):
+            async with calling(gateway, token) as caller:
+                call = caller.contacts.ReportPresence(presence, metadata=caller.metadata)
+                assert await code_of(call) is reports
+                call = caller.log.ListEvents(pb.ListEventsRequest(), metadata=caller.metadata)
+                assert await code_of(call) is lists
+        assert [(user, channel) for user, channel, _ in gateway.courier.presence] == [("bob", Channel.TELEGRAM)]
+
+
+async def test_without_identity_who_shows_no_token_is_staff(tmp_path: Path) -> None:
+    async with served(tmp_path) as gateway, calling(gateway) as anyone:
+        await anyone.contacts.GetContacts(pb.GetContactsRequest(user_id="bob"))
+        async with calling(gateway, gateway.token("alice")) as alice:
+            call = alice.contacts.GetContacts(pb.GetContactsRequest(user_id="bob"), metadata=alice.metadata)
+            assert await code_of(call) is FORBIDDEN
+
+
+async def test_contacts_are_kept_and_their_secrets_not_shown(tmp_path: Path) -> None:
+    async with served(tmp_path) as gateway, calling(gateway, gateway.token("alice")) as alice:
+        url = "https://discord.com/api/webhooks/1/s3cret"
+        given = pb.Contacts(email="a@b.c", discord_webhook_url=url, mobile_tokens=["s3cret"])
+        await alice.contacts.SetContacts(pb.SetContactsRequest(contacts=given), metadata=alice.metadata)
+        shown = (await alice.contacts.GetContacts(pb.GetContactsRequest(), metadata=alice.metadata)).contacts
+        assert shown == pb.Contacts(email="a@b.c", discord_webhook_url="***", mobile_tokens=["***"])
+        shown.email = "d@e.f"
+        await alice.contacts.SetContacts(pb.SetContactsRequest(contacts=shown), metadata=alice.metadata)
+        assert gateway.courier.kept_contacts["alice"] == Contacts(
+            email="d@e.f", discord_webhook_url=url, mobile_tokens=("s3cret",)
+        )
+        given.discord_webhook_url = "https://evil.example/s3cret"
+        with pytest.raises(grpc.aio.AioRpcError, match="discord_webhook_url: host not allowed") as caught:
+            await alice.contacts.SetContacts(pb.SetContactsRequest(contacts=given), metadata=alice.metadata)
+        assert "s3cret" not in str(caught.value.details())
+
+
+@pytest.mark.parametrize(
+    ("channel", "seconds"), [(events_pb.WEB, 1), (events_pb.ACTIVE_SESSION, 1), (42, 1), (events_pb.TELEGRAM, 2**31)]
+)
+async def test_presence_is_of_a_channel_outside_of_sessions(channel: Any, seconds: int, tmp_path: Path) -> None:
+    async with served(tmp_path) as gateway, calling(gateway) as staff:
+        request = pb.ReportPresenceRequest(user_id="bob", channel=channel, active_seconds=seconds)
+        assert await code_of(staff.contacts.ReportPresence(request)) is INVALID
+
+
+# ---- the log -------------------------------------------------------------------------------------------------------
+
+
+async def test_an_events_record_says_all_that_is_known(tmp_path: Path) -> None:
+    async with served(tmp_path) as gateway, calling(gateway) as staff:
+        gateway.courier.keep("alice", "e1", container="box")
+        (kept,) = gateway.courier.users["alice"]
+        ms = 1_000_000
+        tries = (
+            AttemptRow(kept.record.key, 1, Channel.TELEGRAM, 2 * ms, 3 * ms, "blocked by the user", 9 * ms),
+            AttemptRow(kept.record.key, 2, Channel.EMAIL, 4 * ms),
+        )
+        kept.record = replace(kept.record, accepted_ns=ms, attempts=tries)
+        request = pb.GetEventRequest(container="box", event_id="e1")
+        record = (await staff.log.GetEvent(request)).record
+        assert record == pb.EventRecord(
+            container="box", event=events_pb.UserEvent.FromString(kept.record.body), accepted_at=1,
+            status=events_pb.QUEUED, attempts=[
+                pb.Attempt(number=1, channel=events_pb.TELEGRAM, started_at=2, ended_at=3,
+                           outcome="blocked by the user", retry_at=9),
+                pb.Attempt(number=2, channel=events_pb.EMAIL, started_at=4),
+            ],
+        )  # fmt: skip
+        assert not record.HasField("delivered_via")
+        kept.record = replace(
+            kept.record, status=Status.DELIVERED, via=Channel.WEB, completed_ns=5 * ms, seen_ns=6 * ms
+        )
+        record = (await staff.log.GetEvent(request)).record
+        assert (record.delivered_via, record.completed_at, record.seen_at) == (events_pb.WEB, 5, 6)
+        for request, code in (
+            (pb.GetEventRequest(container="other", event_id="e1"), grpc.StatusCode.NOT_FOUND),
+            (pb.GetEventRequest(container="box"), INVALID),
+            (pb.GetEventRequest(event_id="e1"), INVALID),
+        ):
+            assert await code_of(staff.log.GetEvent(request)) is code
+
+
+async def test_events_are_listed_in_pages_newest_first(tmp_path: Path) -> None:
+    async with served(tmp_path) as gateway, calling(gateway) as staff:
+        for number in range(5):
+            gateway.courier.keep("alice", f"e{number}", container="even" if number % 2 == 0 else "odd")
+        gateway.courier.users["alice"][0].record = replace(
+            gateway.courier.users["alice"][0].record, status=Status.ERROR, error="expired"
+        )
+        names, token = [], ""
+        while True:
+            page = await staff.log.ListEvents(pb.ListEventsRequest(page_size=2, page_token=token))
+            names += [record.event.event_id for record in page.records]
+            if not (token := page.next_page_token):
+                break
+        assert names == ["e4", "e3", "e2", "e1", "e0"]
+        for request, expected in (
+            (pb.ListEventsRequest(container="odd"), ["e3", "e1"]),
+            (pb.ListEventsRequest(user_id="bob"), []),
+            (pb.ListEventsRequest(status=events_pb.ACK_ERROR), ["e0"]),
+            (pb.ListEventsRequest(status=events_pb.DELIVERED), []),
+        ):
+            page = await staff.log.ListEvents(request)
+            assert [record.event.event_id for record in page.records] == expected
+        for bad in (
+            pb.ListEventsRequest(page_size=1_001),
+            pb.ListEventsRequest(page_token="-1"),
+            pb.ListEventsRequest(page_token="9" * 19),
+            pb.ListEventsRequest(status=7),  # type: ignore[arg-type]
+        ):
+            assert await code_of(staff.log.ListEvents(bad)) is INVALID

@@ -1,0 +1,239 @@
+"""The hub between a courier in memory and sessions that read or do not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+
+from services.common.clock import ManualClock
+from services.common.errors import Exhausted, NotAllowed, Unauthenticated, Unavailable
+from services.gateway.events import sessions
+from services.gateway.events.changes import Show
+from services.gateway.events.config import EventsSettings
+from services.gateway.events.model import Event, EventKey, Priority
+from services.gateway.events.records import Replay
+from services.gateway.events.session_metrics import SessionMetrics
+from services.gateway.events.sessions import Hub, Session
+from services.gateway.events.shown import Opening
+from services.gateway.events.tokens import User
+from tests.fakes.events.courier import FakeCourier
+from tests.fakes.events.sessions_gateway import render
+
+LONG_NS = 3_600_000_000_000
+CLOCK = ManualClock()
+ALICE = User("alice", CLOCK.wall_ns() + LONG_NS)
+
+
+def hub_of(courier: Any, **settings: Any) -> Hub:
+    made = Hub(courier, render, EventsSettings(**settings), SessionMetrics(CollectorRegistry()), ManualClock())
+    courier.hub = made
+    return made
+
+
+@pytest.fixture
+async def courier() -> AsyncIterator[FakeCourier]:
+    yield FakeCourier()
+
+
+async def heard(session: Session, count: int) -> list[int]:
+    """Places of so many events, after the opening."""
+    found: list[int] = []
+    async with asyncio.timeout(5):
+        while len(found) < count:
+            found += [item.sequence for item in await session.next() if not isinstance(item, Opening)]
+    assert len(found) == count
+    return found
+
+
+# ---- the seam ------------------------------------------------------------------------------------------------------
+
+
+class Scripted:
+    """A courier whose replay is as told, while other shows come before and after."""
+
+    def __init__(self, replay: Replay, before: list[Show], after: list[Show]) -> None:
+        self.hub: Hub | None = None
+        self._replay, self._before, self._after = replay, before, after
+
+    def session_opened(self, user_id: str) -> None:
+        pass
+
+    def session_closed(self, user_id: str) -> None:
+        pass
+
+    async def replay(self, user_id: str, cursor: object) -> Replay:
+        assert self.hub
+        for show in self._before:
+            self.hub.show([show])
+        asyncio.get_running_loop().call_soon(self.hub.show, self._after)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return self._replay
+
+
+def show_of(sequence: int) -> Show:
+    event = Event(EventKey("c", f"e{sequence}"), "alice", 0, 1, b"", Priority.CRITICAL, (), b"")
+    return Show("alice", sequence, event)
+
+
+@settings(max_examples=50)
+@given(st.data())
+async def test_whatever_is_shown_around_the_replay_comes_once_and_in_order(data: st.DataObject) -> None:
+    """The log has 1 to n; the cursor is c; the replay was read when r were there, and its place is c.
+
+    What has come by the time the replay is read was shown before, the rest after, and what is older may be shown
+    again, as when a user's first session opens.
+    """
+    newest = data.draw(st.integers(0, 12))
+    cursor = data.draw(st.integers(0, newest))
+    read = data.draw(st.integers(cursor, newest))
+    shown_from = data.draw(st.integers(cursor, read))
+    again = data.draw(st.lists(st.integers(1, read), unique=True)) if read else []
+    replay = Replay("e", cursor, False, tuple(map(show_of, range(cursor + 1, read + 1))))
+    before = [show_of(s) for s in sorted({*again, *range(shown_from + 1, read + 1)})]
+    hub = hub_of(Scripted(replay, before, [show_of(s) for s in range(read + 1, newest + 1)]))
+    session = await hub.open(ALICE, ("e", cursor), "grpc")
+    hub.show([show_of(newest + 2), show_of(newest + 1)])
+    hub.show([show_of(newest + 1)])
+    try:
+        assert await heard(session, newest + 2 - cursor) == list(range(cursor + 1, newest + 3))
+    finally:
+        session.close()
+
+
+async def test_what_another_session_received_while_the_replay_was_read_comes_in_its_place() -> None:
+    replay = Replay("e", 20, False, tuple(map(show_of, (5, 9, 22))))
+    hub = hub_of(Scripted(replay, [show_of(5), show_of(9)], [show_of(21), show_of(22)]))
+    session = await hub.open(ALICE, None, "grpc")
+    assert await heard(session, 4) == [5, 9, 21, 22]
+    session.close()
+
+
+# ---- ends ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_users_first_and_last_session_are_told_and_no_other(courier: FakeCourier) -> None:
+    hub = hub_of(courier, sessions_per_user=2)
+    one, two = await hub.open(ALICE, None, "grpc"), await hub.open(ALICE, None, "websocket")
+    bob = await hub.open(User("bob", ALICE.expires_ns), None, "grpc")
+    with pytest.raises(Exhausted, match="2 sessions of this user"):
+        await hub.open(ALICE, None, "grpc")
+    one.close()
+    one.close()
+    assert courier.calls == [("opened", "alice"), ("opened", "bob")]
+    two.close()
+    bob.close()
+    assert courier.calls[2:] == [("closed", "alice"), ("closed", "bob")]
+    again = await hub.open(ALICE, None, "grpc")
+    assert courier.calls[4:] == [("opened", "alice")]
+    again.close()
+
+
+async def test_an_event_reaches_its_users_sessions_alone(courier: FakeCourier) -> None:
+    hub = hub_of(courier)
+    opened = {name: await hub.open(User(name, ALICE.expires_ns), None, "grpc") for name in ("a", "alice", "bob")}
+    for name in ("alice", "bob", "alice"):
+        courier.keep(name, "e")
+    assert await heard(opened["alice"], 2) == [1, 2]
+    assert await heard(opened["bob"], 1) == [1]
+    assert [type(item) for item in await opened["a"].next()] == [Opening]
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(opened["a"].next(), 0.01)
+    for session in opened.values():
+        session.close()
+
+
+async def test_a_session_that_does_not_read_is_ended_and_resumes(courier: FakeCourier) -> None:
+    hub = hub_of(courier, session_queue=3)
+    for number in range(10):
+        courier.keep("alice", f"old-{number}")
+    slow, quick = await hub.open(ALICE, None, "grpc"), await hub.open(ALICE, None, "grpc")
+    assert await heard(quick, 10) == list(range(1, 11))
+    for number in range(4):  # the replay does not count: it waits on disk for who is slow
+        courier.keep("alice", f"new-{number}")
+        assert await heard(quick, 1) == [11 + number]
+    with pytest.raises(Exhausted, match="too slow"):
+        await slow.next()
+    resumed = await hub.open(ALICE, (courier.epoch, 0), "grpc")
+    assert await heard(resumed, 14) == list(range(1, 15))
+    for session in (slow, quick, resumed):
+        session.close()
+    assert courier.calls == [("opened", "alice"), ("closed", "alice")]
+
+
+async def test_whoever_serves_an_ended_session_and_hangs_is_cut(
+    courier: FakeCourier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "LAST_SECONDS", 0.05)
+    hub = hub_of(courier)
+
+    async def serve() -> None:
+        session = await hub.open(ALICE, None, "grpc")
+        try:
+            await asyncio.Event().wait()  # a write to a client that does not read
+        finally:
+            session.close()
+
+    task = asyncio.create_task(serve())
+    await asyncio.sleep(0.01)
+    hub.stop()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(task, 1)
+    assert courier.calls == [("opened", "alice"), ("closed", "alice")]
+
+
+async def test_a_session_ends_with_its_token_unless_the_user_brings_another(courier: FakeCourier) -> None:
+    hub = hub_of(courier)
+    now = ManualClock().wall_ns()
+    short = User("alice", now + 50_000_000)
+    one, two = await hub.open(short, None, "grpc"), await hub.open(short, None, "grpc")
+    courier.keep("alice", "e")
+    assert await heard(two, 1) == [1]
+    with pytest.raises(NotAllowed, match="another user"):
+        two.extend(User("bob", now + LONG_NS))
+    assert two.extend(User("alice", now + LONG_NS)).place == (courier.epoch, 1)
+    hub._clock.advance(50_000_000)  # type: ignore[attr-defined]  # its timer looks again
+    await one.next()
+    with pytest.raises(Unauthenticated, match="has expired"):
+        await asyncio.wait_for(one.next(), 1)
+    courier.keep("alice", "f")
+    assert await heard(two, 1) == [2]
+    one.close()
+    two.close()
+
+
+async def test_a_stop_ends_all_sessions_and_takes_no_more(courier: FakeCourier) -> None:
+    hub = hub_of(courier)
+    session = await hub.open(ALICE, None, "grpc")
+    hub.stop()
+    with pytest.raises(Unavailable, match="is stopping"):
+        await session.next()
+    with pytest.raises(Unavailable, match="is stopping"):
+        await hub.open(ALICE, None, "grpc")
+    session.close()
+
+
+async def test_a_session_whose_replay_fails_is_none(courier: FakeCourier) -> None:
+    def fail() -> None:
+        raise Unavailable("the disk is full")
+
+    courier.before_replay = fail
+    hub = hub_of(courier)
+    with pytest.raises(Unavailable, match="disk is full"):
+        await hub.open(ALICE, None, "grpc")
+    assert courier.calls == [("opened", "alice"), ("closed", "alice")]
+
+
+async def test_a_backlog_is_given_out_in_parts(courier: FakeCourier) -> None:
+    hub = hub_of(courier)
+    for number in range(600):
+        courier.keep("alice", f"e{number}")
+    session = await hub.open(ALICE, None, "grpc")
+    assert [len(await session.next()) for _ in range(3)] == [256, 256, 89]
+    session.close()
