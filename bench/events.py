@@ -53,9 +53,15 @@ class Samples:
     p99_ms: list[float] = field(default_factory=list)
     cpu_us: list[float] = field(default_factory=list)
 
-    def add(self, server: Server, before_s: float, count: int, measured: Measured) -> None:
-        """A turn of a server."""
-        self.rates.append((count - measured.lost) / measured.seconds)
+    def add(self, server: Server, before_s: float, count: int, measured: Measured, began_s: float = 0.0) -> None:
+        """A turn of a server, whose CPU was ``before_s``; ``began_s`` where another process began it.
+
+        Raises:
+            AssertionError: Something never came.
+        """
+        if measured.lost:
+            raise AssertionError(f"{measured.lost} of {count} never came")
+        self.rates.append(count / (measured.ended_s - (began_s or measured.began_s)))
         self.cpu_us.append((server.cpu_seconds() - before_s) / count * 1e6)
         if measured.waits:
             self.p99_ms.append(quantile(measured.waits, 0.99) * 1e3)
@@ -122,12 +128,12 @@ def fast(plan: Plan, folder: Path) -> str:
             )  # fmt: skip
             assert clients.line() == "open"
             before_s = server.cpu_seconds()
-            publisher.run("publishes", sub=gateway.sub, count=plan.fast, user=user, rate=0)
-            ours.add(server, before_s, plan.fast, clients.end())
+            sent = publisher.run("publishes", sub=gateway.sub, count=plan.fast, user=user)
+            ours.add(server, before_s, plan.fast, clients.end(), sent.began_s)
             sub.say(f"{user} {plan.fast}")
             before_s = sub.server.cpu_seconds()
-            publisher.run("publishes", sub=sub.address, count=plan.fast, user=user, rate=0)
-            pyzmq.add(sub.server, before_s, plan.fast, Measured(float(sub.answer()), []))
+            sent = publisher.run("publishes", sub=sub.address, count=plan.fast, user=user)
+            pyzmq.add(sub.server, before_s, plan.fast, Measured(sent.began_s, float(sub.answer())))
     row = Row(
         "fast path, one session over gRPC", ours.text(), pyzmq.text(), f"{ours.rate / pyzmq.rate:.2f}",
         "at least 50,000/s",
@@ -151,14 +157,14 @@ def sessions(plan: Plan, folder: Path) -> str:
                 clients.begin("fan", address=address, **order)
                 assert clients.line() == "open"
                 before_s = server.cpu_seconds()
-                publisher.run("publishes", sub=gateway.sub, count=plan.fanned, user=user, rate=0)
-                ours.add(server, before_s, SESSIONS * plan.fanned, clients.end())
+                sent = publisher.run("publishes", sub=gateway.sub, count=plan.fanned, user=user)
+                ours.add(server, before_s, SESSIONS * plan.fanned, clients.end(), sent.began_s)
                 with processes.raw(kind, folder) as raw:
                     clients.begin("fan", address=raw.address, **order)
                     assert clients.line() == "open"
-                    before_s = raw.server.cpu_seconds()
+                    before_s, began_s = raw.server.cpu_seconds(), time.monotonic()
                     raw.say(str(plan.fanned))
-                    alone.add(raw.server, before_s, SESSIONS * plan.fanned, clients.end())
+                    alone.add(raw.server, before_s, SESSIONS * plan.fanned, clients.end(), began_s)
             name = {"grpc": "gRPC", "web": "WebSocket"}[kind]
             rows.append(
                 Row(
