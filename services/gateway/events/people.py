@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
 from typing import Protocol
 
 from services.gateway.events.model import NO_CONTACTS, Channel, Contacts
@@ -49,15 +50,15 @@ class KnownPeople:
         self._until[user_id, channel] = until_ns
 
 
-_FIELDS = {
-    Channel.TELEGRAM: ("telegram_chat_id",),
-    Channel.EMAIL: ("email",),
-    Channel.PUSH: ("web_push", "mobile_tokens"),
-    Channel.DISCORD: ("discord_webhook_url",),
-    Channel.SLACK: ("slack_webhook_url",),
+_DESTINATIONS: Mapping[Channel, Callable[[Contacts], object]] = {
+    Channel.TELEGRAM: attrgetter("telegram_chat_id"),
+    Channel.EMAIL: attrgetter("email"),
+    Channel.PUSH: lambda contacts: contacts.web_push or contacts.mobile_tokens,
+    Channel.DISCORD: attrgetter("discord_webhook_url"),
+    Channel.SLACK: attrgetter("slack_webhook_url"),
 }
 
 
 def no_contact(channel: Channel, contacts: Contacts) -> str:
     """Why a channel outside of sessions can't be used as far as the contacts go; empty where it can."""
-    return "" if any(getattr(contacts, name) for name in _FIELDS[channel]) else "no contact"
+    return "" if _DESTINATIONS[channel](contacts) else "no contact"

@@ -1,0 +1,383 @@
+"""The delivery rules with a fake disk, a clock that is moved by hand and providers that say what they are told to say.
+
+Whatever a test does, each `Changes` is held against what must always be true of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from services.gateway.events.changes import AttemptRow, Changes, Final, Live, SendOut
+from services.gateway.events.delivery import Delivery
+from services.gateway.events.model import (
+    NO_CONTACTS,
+    SESSION_CHANNELS,
+    Channel,
+    Contacts,
+    Event,
+    EventKey,
+    Later,
+    Message,
+    Preference,
+    Priority,
+    QuietHours,
+    Refused,
+    Result,
+    Sent,
+    Status,
+    WebPushSubscription,
+)
+from services.gateway.events.people import KnownPeople, no_contact
+from services.gateway.events.rules import Rules
+
+SECOND = 1_000_000_000
+MINUTE, HOUR, DAY = 60 * SECOND, 3600 * SECOND, 86_400 * SECOND
+NOON = 20_000 * DAY + 12 * HOUR
+EVERYWHERE = Contacts(
+    telegram_chat_id="100",
+    email="alice@example.org",
+    web_push=(WebPushSubscription("https://push.example/1", "p", "a"),),
+    discord_webhook_url="https://discord.example/1",
+    slack_webhook_url="https://slack.example/1",
+)
+NAMES = Channel.__members__
+REFUSED = {Channel.TELEGRAM: "blocked by the user", Channel.EMAIL: "no such address", Channel.PUSH: "gone"}
+
+
+def ways(names: str) -> tuple[Preference, ...]:
+    """``"WEB TELEGRAM?"``; a question mark for only_if_active."""
+    return tuple(Preference(NAMES[name.rstrip("?")], name.endswith("?")) for name in names.split())
+
+
+def event(
+    event_id: str,
+    names: str = "TELEGRAM",
+    *,
+    priority: Priority = Priority.CRITICAL,
+    user_id: str = "alice",
+    container: str = "bot",
+    event_type: int = 1,
+) -> Event:
+    key = EventKey(container, event_id)
+    return Event(key, user_id, 1_700_000_000_000, event_type, b"{}", priority, ways(names), event_id.encode())
+
+
+def render(event: Event) -> Message:
+    return Message(f"{hash(event.key) & 0xFFFF:x}", f"title {event.key.event_id}", "body", event.priority, 0)
+
+
+@dataclass
+class Disk:
+    """What survives a restart: the rows, as the outbox would keep them."""
+
+    live: dict[EventKey, Live] = field(default_factory=dict)
+    events: dict[EventKey, Event] = field(default_factory=dict)
+    finals: dict[EventKey, Final] = field(default_factory=dict)
+    attempts: dict[tuple[EventKey, int], AttemptRow] = field(default_factory=dict)
+    sequences: dict[str, int] = field(default_factory=dict)
+    contacts: dict[str, Contacts] = field(default_factory=dict)
+
+
+class World:
+    """Everything around a `Delivery`."""
+
+    def __init__(self, rules: Rules | None = None, **contacts: Contacts) -> None:
+        self.rules = rules or Rules()
+        self.now_ns = NOON
+        self.disk = Disk(contacts={"alice": EVERYWHERE, **contacts})
+        self.presence: dict[tuple[str, Channel], int] = {}
+        self.open: set[str] = set()
+        self.calls: list[tuple[int, Channel, EventKey]] = []
+        self.shown: list[tuple[str, int, str]] = []
+        self.shown_since_opening: dict[str, set[int]] = defaultdict(set)
+        self.refused: set[tuple[EventKey, Channel]] = set()
+        self.blocked: dict[tuple[Channel, str], int] = {}
+        self.acked: set[EventKey] = set()
+        self.start()
+
+    def start(self) -> None:
+        self.people = KnownPeople(self.disk.contacts, ((*who, until) for who, until in self.presence.items()))
+        self.delivery = Delivery(self.rules, self.people, render=render)
+        self.sends: dict[tuple[EventKey, int], SendOut] = {}
+        self.members: dict[tuple[EventKey, int], list[EventKey]] = {}
+        self.under_way: dict[EventKey, int] = {}
+
+    # What a test does.
+
+    def accept(self, event: Event, *, soft: bool = False) -> Changes:
+        changes = self.delivery.accept(event, now_ns=self.now_ns, soft=soft)
+        assert [row.event for row in changes.accepted] == [event]
+        return self.take(changes)
+
+    def answer(self, result: Result, send: SendOut | None = None) -> Changes:
+        """The provider's word on one call, the first that is under way if none is named."""
+        if send is None:
+            send = next(iter(self.sends.values()))
+        del self.sends[send.key, send.number]
+        members = self.members.pop((send.key, send.number))
+        alive = [key for key in members if key not in self.disk.finals]
+        for key in members:
+            del self.under_way[key]
+            if isinstance(result, Refused) and self.contacts(send.user_id) == send.contacts:
+                self.refused.add((key, send.channel))
+        if isinstance(result, Later) and result.retry_after_ms is not None:
+            lane = _lane(send.channel, send.contacts)
+            until_ns = self.now_ns + result.retry_after_ms * 1_000_000
+            self.blocked[lane] = max(self.blocked.get(lane, 0), until_ns)
+        changes = self.delivery.finished(send.key, send.number, result, now_ns=self.now_ns)
+        ended = [row for row in changes.attempts if row.ended_ns is not None and row.channel is send.channel]
+        assert {row.key for row in ended} >= set(members)
+        self.take(changes, sent=alive if isinstance(result, Sent) else (), via=send.channel)
+        assert self.delivery.finished(send.key, send.number, Sent(), now_ns=self.now_ns) == Changes()
+        return changes
+
+    def answer_all(self, result: Result) -> None:
+        """The same word on all calls that are under way, and on those that this makes begin."""
+        while self.sends:
+            self.answer(result)
+
+    def open_session(self, user_id: str = "alice") -> Changes:
+        already = user_id in self.open
+        self.open.add(user_id)
+        if not already:
+            self.shown_since_opening[user_id].clear()
+        due = {
+            key
+            for key, row in self.disk.live.items()
+            if row.event.user_id == user_id
+            and (not row.event.channels or any(way.channel in SESSION_CHANNELS for way in row.event.channels))
+            and (row.expires_ns is None or row.expires_ns > self.now_ns)
+        }
+        changes = self.take(self.delivery.session_opened(user_id, now_ns=self.now_ns))
+        if not already:
+            assert {show.event.key for show in changes.shows} == due
+        places = [show.sequence for show in changes.shows]
+        assert places == sorted(places)
+        return changes
+
+    def close_session(self, user_id: str = "alice") -> Changes:
+        self.open.discard(user_id)
+        return self.take(self.delivery.session_closed(user_id, now_ns=self.now_ns))
+
+    def receive(self, sequence: int, user_id: str = "alice") -> Changes:
+        due = self.placed(user_id, lambda place: place == sequence)
+        return self.take(self.delivery.received(user_id, sequence, now_ns=self.now_ns), sent=due, via=Channel.WEB)
+
+    def receive_up_to(self, sequence: int, user_id: str = "alice") -> Changes:
+        due = self.placed(user_id, lambda place: place <= sequence)
+        changes = self.delivery.received_up_to(user_id, sequence, now_ns=self.now_ns)
+        return self.take(changes, sent=due, via=Channel.WEB)
+
+    def see(self, sequence: int, user_id: str = "alice") -> Changes:
+        due = self.placed(user_id, lambda place: place == sequence)
+        return self.take(self.delivery.seen(user_id, sequence, now_ns=self.now_ns), sent=due, via=Channel.WEB)
+
+    def reach(self, channel: Channel, seconds: float, user_id: str = "alice") -> Changes:
+        until_ns = self.now_ns + int(seconds * SECOND)
+        self.presence[user_id, channel] = until_ns
+        self.people.set_active(user_id, channel, until_ns)
+        return self.take(self.delivery.reached(user_id, channel, until_ns, now_ns=self.now_ns))
+
+    def set_contacts(self, contacts: Contacts, user_id: str = "alice") -> Changes:
+        self.disk.contacts[user_id] = contacts
+        self.people.set_contacts(user_id, contacts)
+        self.refused = {(key, way) for key, way in self.refused if self.disk.events[key].user_id != user_id}
+        return self.take(self.delivery.contacts_changed(user_id, now_ns=self.now_ns))
+
+    def restart(self) -> Changes:
+        """Everything in memory is gone, answers of providers with it."""
+        self.open.clear()
+        self.blocked.clear()
+        self.start()
+        rows = list(self.disk.live.values())
+        return self.take(self.delivery.restore(rows, self.disk.sequences, now_ns=self.now_ns))
+
+    def advance(self, seconds: float) -> None:
+        """Time passes; what is due is done when it is due, and there is nothing to do in between."""
+        self.advance_to(self.now_ns + int(seconds * SECOND))
+
+    def advance_to(self, end_ns: int, answer: Callable[[], None] = lambda: None) -> None:
+        answer()
+        while (due_ns := self.delivery.next_due_ns()) is not None and due_ns <= end_ns:
+            if due_ns > self.now_ns:
+                assert self.delivery.due(now_ns=due_ns - 1) == Changes()
+                self.now_ns = due_ns
+            changes = self.take(self.delivery.due(now_ns=self.now_ns))
+            next_ns = self.delivery.next_due_ns()
+            assert changes != Changes() or next_ns is None or next_ns > self.now_ns, "nothing came of it"
+            answer()
+        self.now_ns = max(self.now_ns, end_ns)
+
+    # What a test asks.
+
+    def contacts(self, user_id: str) -> Contacts:
+        return self.disk.contacts.get(user_id, NO_CONTACTS)
+
+    def placed(self, user_id: str, wanted: Callable[[int], bool]) -> list[EventKey]:
+        rows = self.disk.live.values()
+        return [
+            row.event.key
+            for row in rows
+            if row.event.user_id == user_id and row.sequence is not None and wanted(row.sequence)
+        ]
+
+    def state(self, event_id: str, container: str = "bot") -> str:
+        """As the checks write it: Q, "D TELEGRAM", "E expired"."""
+        key = EventKey(container, event_id)
+        if key in self.disk.live:
+            return "Q"
+        final = self.disk.finals[key]
+        return f"D {final.via.name}" if final.via is not None else f"E {final.error}"
+
+    def called(self) -> str:
+        return " ".join(channel.name for _, channel, _ in self.calls)
+
+    def outcomes(self, event_id: str) -> list[tuple[str, str]]:
+        rows = sorted(((n, row) for (key, n), row in self.disk.attempts.items() if key.event_id == event_id))
+        return [(row.channel.name, row.outcome) for _, row in rows]
+
+    # What must always be true.
+
+    def take(self, changes: Changes, sent: Iterable[EventKey] = (), via: Channel | None = None) -> Changes:
+        """Write the rows, then do the rest, as the courier does.
+
+        Args:
+            sent: Whom this reached, by ``via``: those and no others are delivered now.
+        """
+        self._write_rows(changes)
+        self._write_attempts(changes)
+        delivered = {final.key: final.via for final in changes.finals if final.status is Status.DELIVERED}
+        assert delivered == dict.fromkeys(sent, via)
+        assert [answer.final for answer in changes.answers] == changes.finals
+        for show in changes.shows:
+            row = self.disk.live[show.event.key]
+            assert (row.sequence, row.event.user_id) == (show.sequence, show.user_id)
+            assert show.user_id in self.open
+            assert show.sequence not in self.shown_since_opening[show.user_id]
+            self.shown_since_opening[show.user_id].add(show.sequence)
+            self.shown.append((show.user_id, show.sequence, show.event.key.event_id))
+        self._send(changes)
+        self._nothing_too_late()
+        return changes
+
+    def _write_rows(self, changes: Changes) -> None:
+        new: dict[str, list[int]] = defaultdict(list)
+        for row in (*changes.accepted, *changes.updated):
+            key, user_id = row.event.key, row.event.user_id
+            assert key not in self.disk.finals
+            before = self.disk.live.get(key)
+            assert (before is None) == (row in changes.accepted)
+            if before and before.sequence is not None:
+                assert row.sequence == before.sequence
+            elif row.sequence is not None:
+                new[user_id].append(row.sequence)
+            self.disk.live[key], self.disk.events[key] = row, row.event
+        for user_id, places in new.items():
+            last = self.disk.sequences.get(user_id, 0)
+            assert sorted(places) == list(range(last + 1, last + 1 + len(places)))
+            self.disk.sequences[user_id] = last + len(places)
+        for final in changes.finals:
+            row = self.disk.live.pop(final.key)
+            assert final.key not in self.disk.finals
+            failed = final.status is Status.ERROR
+            assert (final.via is None, final.error != "") == (failed, failed)
+            self.disk.finals[final.key] = final
+            if final.status is Status.ERROR:
+                self._may_fail(row, final)
+
+    def _may_fail(self, row: Live, final: Final) -> None:
+        if final.error == "expired":
+            assert row.expires_ns is not None
+            assert self.now_ns >= row.expires_ns >= row.accepted_ns + self.rules.normal_ttl_ns
+            return
+        contacts = self.contacts(row.event.user_id)
+        assert row.event.channels
+        for way in row.event.channels:
+            assert way.channel not in SESSION_CHANNELS
+            assert (final.key, way.channel) in self.refused or no_contact(way.channel, contacts)
+            assert way.channel.name in final.error
+
+    def _write_attempts(self, changes: Changes) -> None:
+        for row in changes.attempts:
+            before = self.disk.attempts.get((row.key, row.number))
+            if before is None:
+                assert row.number == 1 or (row.key, row.number - 1) in self.disk.attempts
+            else:
+                assert before.ended_ns is None
+                assert (before.channel, before.started_ns) == (row.channel, row.started_ns)
+                assert row.ended_ns is not None
+            self.disk.attempts[row.key, row.number] = row
+
+    def _send(self, changes: Changes) -> None:
+        begun = [row for row in changes.attempts if row.ended_ns is None and row.channel not in SESSION_CHANNELS]
+        ended = {(row.key, row.number) for row in changes.attempts if row.ended_ns is not None}
+        begun = [row for row in begun if (row.key, row.number) not in ended]
+        where = Counter((self.disk.events[row.key].user_id, row.channel) for row in begun)
+        assert set(where) == {(send.user_id, send.channel) for send in changes.sends}
+        for row in begun:
+            self._may_call(row)
+            self.calls.append((self.now_ns, row.channel, row.key))
+            self.under_way[row.key] = row.number
+        for send in changes.sends:
+            self.sends[send.key, send.number] = send
+            assert send.contacts == self.contacts(send.user_id)
+            soft = self.disk.live[send.key].soft
+            if soft and send.message.title.endswith(" events"):
+                same = [
+                    row.key
+                    for row in begun
+                    if (self.disk.events[row.key].user_id, row.channel) == (send.user_id, send.channel)
+                    and self.disk.live[row.key].soft
+                ]
+                assert send.message.title == f"{len(same)} events"
+            else:
+                same = [send.key]
+            self.members[send.key, send.number] = same
+        named = [key for send in changes.sends for key in self.members[send.key, send.number]]
+        assert sorted(named, key=repr) == sorted((row.key for row in begun), key=repr)
+
+    def _may_call(self, attempt: AttemptRow) -> None:
+        row = self.disk.live[attempt.key]
+        user_id, contacts = row.event.user_id, self.contacts(row.event.user_id)
+        assert attempt.key not in self.under_way
+        assert (attempt.key, attempt.channel) not in self.refused
+        assert not no_contact(attempt.channel, contacts)
+        assert self.blocked.get(_lane(attempt.channel, contacts), 0) <= self.now_ns
+        assert row.event.priority is Priority.CRITICAL or not quiet(contacts.quiet_hours, self.now_ns)
+        named = [way for way in row.event.channels if way.channel is attempt.channel]
+        assert named or not row.event.channels
+        if named and all(way.only_if_active for way in named):
+            assert self.presence.get((user_id, attempt.channel), 0) > self.now_ns
+
+    def _nothing_too_late(self) -> None:
+        next_ns = self.delivery.next_due_ns()
+        if next_ns is not None and next_ns <= self.now_ns:
+            return  # it said that it has not done all
+        for key, row in self.disk.live.items():
+            if row.event.priority is Priority.CRITICAL or key in self.under_way:
+                continue
+            latest_ns = row.accepted_ns + self.rules.normal_ttl_ns
+            if row.expires_ns != latest_ns:
+                assert self.contacts(row.event.user_id).quiet_hours or self.was_quiet(row.event.user_id)
+                latest_ns += DAY + self.rules.normal_ttl_ns
+            assert self.now_ns < latest_ns
+
+    def was_quiet(self, user_id: str) -> bool:
+        """For tests that take quiet hours away again."""
+        return False
+
+
+def quiet(hours: QuietHours | None, now_ns: int) -> bool:
+    """In UTC, by counting."""
+    if hours is None:
+        return False
+    assert hours.time_zone == "UTC"
+    minute, length = now_ns // MINUTE % 1440, (hours.end_minute - hours.start_minute) % 1440
+    return (minute - hours.start_minute) % 1440 < length
+
+
+def _lane(channel: Channel, contacts: Contacts) -> tuple[Channel, str]:
+    url = {Channel.DISCORD: contacts.discord_webhook_url, Channel.SLACK: contacts.slack_webhook_url}
+    return channel, url.get(channel, "")
