@@ -64,7 +64,7 @@ class Published(NamedTuple):
 
 
 def read_published(body: bytes) -> Published | Refusal:
-    """An event of the fast path, whose channels do not matter; otherwise as ``read_event``, in less than half the time."""
+    """An event of the fast path, whose channels do not matter; else as ``read_event``, in half the time."""
     given = _parse(body)
     if isinstance(given, Refusal):
         return given
