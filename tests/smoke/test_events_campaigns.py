@@ -24,11 +24,11 @@ def outside() -> Iterator[Outside]:
 async def test_no_critical_event_is_lost_by_a_kill(tmp_path: Path, outside: Outside) -> None:
     campaign = Campaign(make_rig(tmp_path, outside, forked=True, session_ack_seconds=1, retry_base_seconds=0.2))
     try:
-        await campaign.run(events=60, kills=6)
+        await campaign.run(events=50, kills=5)
     finally:
         campaign.rig.gateway.kill()
     campaign.fail_if_wrong()
-    assert len(campaign.in_flight) == 6 and campaign.provider_calls()
+    assert len(campaign.in_flight) == 5 and sum(campaign.in_flight)
     assert campaign.rig.leaked() == []
 
 

@@ -24,8 +24,8 @@ from tests.events.outside import Answer
 from tests.events.rig import Rig
 
 USERS = 8
-MOST_DELAY_S = 0.25
-PROVIDER_S = 0.03
+MOST_DELAY_S = 0.15
+PROVIDER_S = 0.1
 DRAIN_S = 0.05
 PATIENCE_S = 120.0
 NAME = "spare-0"

@@ -39,7 +39,7 @@ class Seen:
 async def run(folder: Path, outside: Outside, *, events: int, users: int, processes: int, seed: int = 0) -> Seen:
     """Have so many events sent by some processes, each with containers and clients of its own."""
     rig = make_rig(
-        folder, outside, log_level="warning", normal_ttl_seconds=5, session_ack_seconds=1, retry_base_seconds=0.2,
+        folder, outside, log_level="info", normal_ttl_seconds=5, session_ack_seconds=1, retry_base_seconds=0.2,
         sends_at_once=64, jwt_most_seconds=TOKEN_S + 1,
     )  # fmt: skip
     # u1 begins u10, u11, ...
