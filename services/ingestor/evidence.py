@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 
 from services.common.market import MAX_TIME_NS, TimeRange, count_periods, merge, next_open, open_times, split_by_periods
 from services.common.page import Candle
-from services.ingestor.paging import CallLimits, is_one_call, link_periods
+from services.ingestor.paging import CallLimits, link_periods
 from services.ingestor.rates import Rates
 from services.ingestor.series import Answer, Series, whole
 
@@ -285,8 +285,6 @@ class Evidence:
     # ---- what was asked
 
     def _chunks(self, page: TimeRange) -> list[TimeRange]:
-        if page.start_ns == self._span.start_ns and is_one_call(page, self._period, self._limits):
-            return [page]
         return split_by_periods(page, self._period, max(1, self._limits.candles - self._link))
 
     def _ask_chunk(self, chunk: TimeRange) -> Ask:
@@ -295,8 +293,20 @@ class Evidence:
         lead = self._lead(chunk)
         room_ns = 0 if self._limits.wide else self._before(chunk.end_ns, self._limits.candles)
         before = sorted(t for t in lead.known if room_ns <= t < chunk.start_ns)[-self._link :] if lead else []
-        start_ns = before[0] if before else chunk.start_ns
-        return Ask(TimeRange(max(start_ns, self._barrier_before(chunk.start_ns)), chunk.end_ns))
+        start_ns = max(before[0] if before else chunk.start_ns, self._barrier_before(chunk.start_ns))
+        return Ask(TimeRange(start_ns, self._end_of_question(start_ns, chunk.end_ns)))
+
+    def _end_of_question(self, start_ns: int, end_ns: int) -> int:
+        """The job's last question reaches beyond it: the last candle of an answer is the one that may be half-finished.
+
+        Of any other page it is told again by the question that reaches back to it.
+        """
+        room = self._limits.candles - count_periods(TimeRange(start_ns, end_ns), self._period)
+        if end_ns != self._span.end_ns or room <= 0:
+            return end_ns
+        end_ns = min(next_open(end_ns, self._period, min(room, self._link)), max(end_ns, self._closed_end_ns))
+        barrier = bisect_left(self._barriers, start_ns)
+        return min([end_ns, *self._barriers[barrier : barrier + 1]])
 
     def _is_asked(self, chunk: TimeRange) -> bool:
         """Whether a chunk needs no question of its own: an answer holds it between its candles, or two hold it."""
