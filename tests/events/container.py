@@ -70,7 +70,7 @@ class Container:
             self.sure.setsockopt(zmq.IDENTITY, identity)
         for each, address in ((self.fast, sub), (self.sure, router)):
             settings: list[tuple[int, Any]] = [
-                (zmq.LINGER, 0), (zmq.IMMEDIATE, 1), (zmq.HEARTBEAT_IVL, 500), (zmq.HEARTBEAT_TIMEOUT, 1000),
+                (zmq.LINGER, 0), (zmq.IMMEDIATE, 1), (zmq.HEARTBEAT_IVL, 400), (zmq.HEARTBEAT_TIMEOUT, 800),
                 (zmq.RECONNECT_IVL, 20), (zmq.RECONNECT_IVL_MAX, 100), (zmq.SNDHWM, 0), (zmq.RCVHWM, 0),
             ]  # fmt: skip
             if curve is not None:

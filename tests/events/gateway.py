@@ -13,7 +13,7 @@ from tests.events.lives import Forked
 from tests.fixtures_kafka import free_ports
 from tests.service_process import ServiceProcess
 
-NO_KAFKA = "127.0.0.1:1"
+NO_KAFKA = ""
 
 
 class EventsGateway:

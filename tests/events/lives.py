@@ -15,7 +15,9 @@ from services.common.config import split_address
 READY_SECONDS = STOP_SECONDS = 60.0
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CHANNELS = [f"services.gateway.events.channels.{name}" for name in ("email", "mobile_push", "web_push")]
-_CONTEXT.set_forkserver_preload(["services.gateway.server", *_CHANNELS, "tests.events.lives"])
+_CONTEXT.set_forkserver_preload(
+    ["services.gateway.server", "services.gateway.events.server", *_CHANNELS, "tests.events.lives"]
+)
 
 
 class Forked:

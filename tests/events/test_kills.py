@@ -9,7 +9,7 @@ import pytest
 
 from services.gen.dexorder.events.v1 import event_service_pb2 as pb
 from services.gen.dexorder.events.v1 import user_events_pb2 as given
-from tests.events.container import CRITICAL, event
+from tests.events.container import CRITICAL, event, until
 from tests.events.outside import HANG
 from tests.events.rig import Rig
 
@@ -85,7 +85,8 @@ async def test_18_killed_between_the_provider_and_the_commit(own: Rig) -> None:
         for each in [shown, *sent.values()]:
             await container.queued(each)
         for provider in providers:
-            await provider.called(user, 1)
+            (call,) = await provider.called(user, 1)
+            await until(lambda call=call: bool(call.text))  # type: ignore[misc]
         heard = await session.next()
         own.gateway.kill()
         own.gateway.start()

@@ -22,7 +22,7 @@ from tests.soak.event_fuzz_campaign import MUCH
 TOKEN_S = 100_000
 PATIENCE_S = 20_000.0
 CONTAINERS_EACH = 4
-_ADDRESSEE = re.compile(r"(?:<|&lt;|\\u003c)([\w-]+)(?:>|&gt;|\\u003e)")
+_ADDRESSEE = re.compile(r"FOR([a-z0-9]+)END")
 
 
 @dataclass

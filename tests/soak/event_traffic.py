@@ -38,7 +38,7 @@ OUTSIDE = [[pb.ACTIVE_SESSION, pb.TELEGRAM], [pb.TELEGRAM, pb.EMAIL], [pb.EMAIL]
 
 def addressed(user: str, event_id: str, priority: int, by: str) -> pb.UserEvent:
     """An event whose text names its user between two marks."""
-    payload = json.dumps({"order_id": by, "symbol": f"<{user}>", "side": "buy", "quantity": "1"}).encode()
+    payload = json.dumps({"order_id": by, "symbol": f"FOR{user}END", "side": "buy", "quantity": "1"}).encode()
     ways = random.choice(OUTSIDE) if random.random() < OUTSIDE_SHARE else [pb.WEB]
     return event(user, event_id, priority, ways, payload=payload)
 
@@ -156,7 +156,7 @@ class Traffic:
         """Whether it is for us."""
         self.heard["by sessions"] += 1
         payload = heard.event.payload
-        if heard.event.user_id != user or f"<{user}>".encode() not in payload or b"STOLEN" in payload:
+        if heard.event.user_id != user or f"FOR{user}END".encode() not in payload or b"STOLEN" in payload:
             self.leaks.append(f"{user} got {heard.event.event_id} of {heard.event.user_id}: {payload!r}")
 
 

@@ -1,0 +1,102 @@
+"""The processes of ``bench.events``: a gateway, the limits, the peers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bench.parts.events_load import Measured
+from bench.parts.pixy_processes import Server, running
+from tests.events.gateway import EventsGateway
+from tests.events.keys import Keys
+from tests.smoke.harness import ROOT
+
+MUCH = {"soft_events_per_second": 1e9, "hard_events_per_second": 1e9, "queued_events": 1_000_000_000}
+
+
+def gateway(folder: Path) -> EventsGateway:
+    """A gateway without CURVE and without quotas, not started; its sessions may be slow."""
+    keys = Keys(folder / "keys")
+    keys.local(quota=MUCH)
+    keys.write()
+    return EventsGateway(
+        folder, keys, curve=False, log_level="info", session_queue=10_000_000, sessions_per_user=1_000,
+        jwt_most_seconds=100_000,
+    )  # fmt: skip
+
+
+class Raw:
+    """A limit's process; its address."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        assert process.stdout is not None
+        self.address = process.stdout.readline().strip()
+        self.server = Server(self.address, process.pid)
+
+    def say(self, line: str) -> None:
+        """A line on its stdin."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def answer(self) -> str:
+        """Its next line."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+
+@contextmanager
+def raw(kind: str, folder: Path) -> Iterator[Raw]:
+    """One of the limits."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bench.parts.events_raw", kind, str(folder)], cwd=ROOT, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        yield Raw(process)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+class Load:
+    """The peers' process."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def begin(self, job: str, **order: Any) -> None:
+        """Have a job done; `end` waits for it."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"job": job, **order}) + "\n")
+        self._process.stdin.flush()
+
+    def line(self) -> str:
+        """What it says; empty if it has ended, and why is on stderr."""
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def end(self) -> Measured:
+        """What came of the job."""
+        answer = self.line()
+        if not answer:
+            raise AssertionError("the peers' process failed")
+        return Measured(**json.loads(answer))
+
+    def run(self, job: str, **order: Any) -> Measured:
+        """Both."""
+        self.begin(job, **order)
+        return self.end()
+
+
+@contextmanager
+def load() -> Iterator[Load]:
+    """Peers that wait for jobs."""
+    with running("-m", "bench.parts.events_load") as process:
+        yield Load(process)
