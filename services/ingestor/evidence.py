@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 
 from services.common.market import MAX_TIME_NS, TimeRange, count_periods, merge, next_open, open_times, split_by_periods
 from services.common.page import Candle
-from services.ingestor.paging import CallLimits, is_one_call, link_periods
+from services.ingestor.paging import CallLimits, link_periods, question_periods
 from services.ingestor.rates import Rates
 from services.ingestor.series import Answer, Series, whole
 
@@ -100,6 +100,8 @@ class Evidence:
     def add(self, window: TimeRange, candles: Sequence[Candle], *, fetched_ns: int) -> str | None:
         """Take in a sound answer to the last question; says why when it contradicts what is known."""
         chunk, self._asked_for = self._asked_for, None
+        if chunk and candles and candles[-1].open_ns >= chunk.end_ns:  # it has shown that those before it are finished
+            window, candles = TimeRange(window.start_ns, chunk.end_ns), [c for c in candles if c.open_ns < chunk.end_ns]
         inner = TimeRange(candles[0].open_ns, self._after(candles[-1].open_ns)) if candles else None
         opens = frozenset(c.open_ns for c in candles)
         answer = Answer(self._spoken_of(window, candles), opens, inner, fetched_ns)
@@ -278,25 +280,33 @@ class Evidence:
         back = max(1, size // 8) * ((3 * self._tries - 1) % 7) + 1
         near_ns = min(lead.known, key=lambda t: (not page.start_ns <= t < page.end_ns, abs(t - page.start_ns), t))
         window = self._allowed(self._before(near_ns, back), near_ns)
-        if near_ns < page.end_ns < window.end_ns:  # what lies beyond may be out of order
-            window = TimeRange(window.start_ns, page.end_ns)
+        if near_ns < page.end_ns < window.end_ns:  # what lies far beyond may be out of order
+            # the page's last candle must not be the answer's last once more
+            end_ns = next_open(page.end_ns, self._period, self._link)
+            window = TimeRange(window.start_ns, min(window.end_ns, end_ns))
         return Ask(window, spaced=self._tries > 2, shifted=True)
 
     # ---- what was asked
 
     def _chunks(self, page: TimeRange) -> list[TimeRange]:
-        if page.start_ns == self._span.start_ns and is_one_call(page, self._period, self._limits):
-            return [page]
-        return split_by_periods(page, self._period, max(1, self._limits.candles - self._link))
+        return split_by_periods(page, self._period, question_periods(self._limits.candles))
 
     def _ask_chunk(self, chunk: TimeRange) -> Ask:
-        """The chunk's own question, which reaches back to known candles where a call has room for them."""
+        """The chunk's own question: it reaches back to known candles, and beyond the chunk, as a call has room for.
+
+        Beyond, since the last candle of an answer is the one that may be half-finished; see `add`.
+        """
         self._asked_for = chunk
         lead = self._lead(chunk)
-        room_ns = 0 if self._limits.wide else self._before(chunk.end_ns, self._limits.candles)
+        size = max(self._limits.candles - self._link, 1)
+        room_ns = 0 if self._limits.wide else self._before(chunk.end_ns, size)
         before = sorted(t for t in lead.known if room_ns <= t < chunk.start_ns)[-self._link :] if lead else []
-        start_ns = before[0] if before else chunk.start_ns
-        return Ask(TimeRange(max(start_ns, self._barrier_before(chunk.start_ns)), chunk.end_ns))
+        start_ns = max(before[0] if before else chunk.start_ns, self._barrier_before(chunk.start_ns))
+        end_ns = chunk.end_ns
+        if count_periods(chunk, self._period) < size:
+            end_ns = max(end_ns, min(next_open(end_ns, self._period, self._link), self._closed_end_ns))
+        barrier = bisect_left(self._barriers, start_ns)
+        return Ask(TimeRange(start_ns, min([end_ns, *self._barriers[barrier : barrier + 1]])))
 
     def _is_asked(self, chunk: TimeRange) -> bool:
         """Whether a chunk needs no question of its own: an answer holds it between its candles, or two hold it."""

@@ -32,14 +32,19 @@ def call_limits(ccxt_id: str, features: Mapping[str, Any] | None) -> CallLimits:
 
 
 def link_periods(candles: int) -> int:
-    """Periods by which a question reaches back to known candles, of calls that return so many."""
+    """Periods by which a question reaches back to known candles, and beyond its own, of calls that return so many."""
     return min(4, max(1, candles // 50))
 
 
+def question_periods(candles: int) -> int:
+    """Periods a question settles, of calls that return so many: without those it reaches back to, and beyond."""
+    return max(1, candles - 2 * link_periods(candles))
+
+
 def page_periods(most: int, limits: CallLimits) -> int:
-    """Periods of a page, at most ``most``: as many calls as go into one, each less its link."""
-    call = max(1, limits.candles - link_periods(limits.candles))
-    return most // call * call or most
+    """Periods of a page, at most ``most``: as many questions as go into one."""
+    question = question_periods(limits.candles)
+    return most // question * question or most
 
 
 def is_one_call(span: TimeRange, period_seconds: int, limits: CallLimits) -> bool:

@@ -165,7 +165,7 @@ async def test_24_a_revoked_key_is_cut(rig: Rig) -> None:
         await session.hears_nothing()
         async with rig.container("revoked") as again:
             watch = again.sure.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH)
-            seen = await asyncio.wait_for(recv_monitor_message(watch), PATIENCE_S)  # type: ignore[arg-type]
+            seen = await asyncio.wait_for(recv_monitor_message(watch), PATIENCE_S)
             again.sure.disable_monitor()
             assert seen["event"] == zmq.EVENT_HANDSHAKE_FAILED_AUTH
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 from google.protobuf.message import DecodeError
@@ -42,6 +42,37 @@ def read_event(container: str, body: bytes) -> Event | Refusal:
         container: Its name.
         body: UserEvent, serialized.
     """
+    given = _parse(body)
+    if isinstance(given, Refusal):
+        return given
+    priority, channels = _delivery(given.delivery.SerializeToString())
+    if channels is None:
+        return Refusal(given.event_id, "no usable channel", "channels")
+    return Event(
+        EventKey(container, given.event_id), given.user_id, given.timestamp, given.event_type, given.payload or b"{}",
+        priority, channels, body,
+    )  # fmt: skip
+
+
+class Published(NamedTuple):
+    """What the fast path has to know of an event."""
+
+    event_id: str
+    user_id: str
+    priority: Priority
+    payload: bytes
+
+
+def read_published(body: bytes) -> Published | Refusal:
+    """An event of the fast path, whose channels do not matter; else as ``read_event``, in half the time."""
+    given = _parse(body)
+    if isinstance(given, Refusal):
+        return given
+    priority = _PRIORITIES.get(given.delivery.priority, Priority.CRITICAL)
+    return Published(given.event_id, given.user_id, priority, given.payload or b"{}")
+
+
+def _parse(body: bytes) -> pb.UserEvent | Refusal:
     try:
         given = pb.UserEvent.FromString(body)
     except DecodeError:
@@ -53,13 +84,13 @@ def read_event(container: str, body: bytes) -> Event | Refusal:
         return Refusal(event_id, _bad_id("user_id", user_id), "user_id")
     if not given.HasField("delivery"):
         return Refusal(event_id, "delivery is missing", "delivery")
-    priority, channels = _delivery(given.delivery.SerializeToString())
-    if channels is None:
-        return Refusal(event_id, "no usable channel", "channels")
-    return Event(
-        EventKey(container, event_id), user_id, given.timestamp, given.event_type, given.payload or b"{}", priority,
-        channels, body,
-    )  # fmt: skip
+    return given
+
+
+def _bad_id(name: str, value: str) -> str:
+    if not value:
+        return f"{name} is missing"
+    return f"{name} is longer than {MOST_ID_CHARACTERS} characters" if "\x00" not in value else f"{name} has a NUL"
 
 
 @lru_cache(maxsize=1024)  # there are only some of them, and looking at each entry anew takes its time
@@ -71,13 +102,7 @@ def _delivery(serialized: bytes) -> tuple[Priority, tuple[Preference, ...] | Non
     return priority, None if given.channels and not channels else channels
 
 
-def _bad_id(name: str, value: str) -> str:
-    if not value:
-        return f"{name} is missing"
-    return f"{name} is longer than {MOST_ID_CHARACTERS} characters" if "\x00" not in value else f"{name} has a NUL"
-
-
-def payload_problem(event: Event, most_bytes: int) -> Refusal | None:
+def payload_problem(event: Event | Published, most_bytes: int) -> Refusal | None:
     """Why the payload can't be taken; None for one that can.
 
     It is JSON as everybody reads it: UTF-8, no NaN, no number beyond a double, no key twice in an object, at most
@@ -85,10 +110,14 @@ def payload_problem(event: Event, most_bytes: int) -> Refusal | None:
     """
     payload = event.payload
     if len(payload) > most_bytes:
-        return Refusal(event.key.event_id, "payload too large", "payload_size")
+        return Refusal(_event_id(event), "payload too large", "payload_size")
     if not _is_plain_json(payload):
-        return Refusal(event.key.event_id, "invalid payload", "payload")
+        return Refusal(_event_id(event), "invalid payload", "payload")
     return None
+
+
+def _event_id(event: Event | Published) -> str:
+    return event.event_id if isinstance(event, Published) else event.key.event_id
 
 
 def _is_plain_json(payload: bytes) -> bool:

@@ -16,7 +16,7 @@ from services.common.errors import InvalidRequest, SuiteError
 from services.common.event_frames import topic
 from services.gateway.events.acks import Ack, Asker, Askers, final_ack
 from services.gateway.events.changes import Changes
-from services.gateway.events.checking import Refusal, payload_problem, read_event
+from services.gateway.events.checking import Refusal, payload_problem, read_event, read_published
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.containers import Container
 from services.gateway.events.courier_metrics import CourierMetrics
@@ -87,10 +87,10 @@ class Desk:
         """Events of the fast path: container, topic, UserEvent. What is CRITICAL is kept though it came this way."""
         critical: list[Copy] = []
         for container, named, body in published:
-            event = _read(container, body)
+            event = read_published(body)
             if isinstance(event, Refusal):
                 self._metrics.dropped(event.kind)
-            elif named != topic(event.user_id):
+            elif not container.speaks_for(event.user_id) or named != topic(event.user_id):
                 self._metrics.dropped("not_owned")
             elif event.priority is Priority.CRITICAL:
                 critical.append((container, body, None))
@@ -99,7 +99,7 @@ class Desk:
             elif problem := payload_problem(event, self._settings.max_payload_bytes):
                 self._metrics.dropped(problem.kind)
             else:
-                self._inform(event)
+                self._turn.effects.informed.append(Informed(event.user_id, container.name, body))
         if critical:
             self.take(critical)
 
@@ -120,11 +120,8 @@ class Desk:
         elif event.user_id not in self._topics:
             self._refuse(asker, Refusal(event_id, "no active session", "no_session"))
         else:
-            self._inform(event)
+            self._turn.effects.informed.append(Informed(event.user_id, event.key.container, event.body))
             self._turn.reply(asker, Ack(event_id, Status.DELIVERED, via=Channel.WEB))
-
-    def _inform(self, event: Event) -> None:
-        self._turn.effects.informed.append(Informed(event.user_id, event.key.container, event.body))
 
     def _accept(
         self, container: Container, event: Event, asker: Asker | None, known: dict[EventKey, Known], elapsed_ns: int

@@ -103,7 +103,8 @@ async def user_events(settings: EventsSettings, registry: CollectorRegistry) -> 
         )
         outside.sender = Sender(ways, settings, courier.finished)
         metrics, tokens = SessionMetrics(registry), Tokens.of(settings)
-        outside.hub = Hub(courier, reads, settings, metrics)
+        # without the link: who sees it there is on that page
+        outside.hub = Hub(courier, partial(render, link_url=""), settings, metrics)
         await stack.enter_async_context(outside.sender)
         desk = Desk(outside.hub, courier, tokens, metrics)
         await stack.enter_async_context(web_server(settings, desk, healthy=lambda: not courier.failed.done()))

@@ -114,7 +114,8 @@ class Shown:
                 "event": {
                     "userId": event.user_id, "eventId": event.key.event_id, "timestamp": str(event.timestamp_ms),
                     "eventType": _TYPE_NAMES.get(event.event_type, event.event_type),
-                    "payload": b64encode(event.payload).decode(), "delivery": {"priority": event.priority.name},
+                    "payload": b64encode(event.payload).decode(),
+                    "delivery": {"priority": event.priority.name, "channels": []},
                 },
                 "title": message.title, "body": message.body, "settled": self._settled,
             }})  # fmt: skip

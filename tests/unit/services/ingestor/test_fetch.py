@@ -92,7 +92,7 @@ async def test_impossible_candles_alone_are_missing() -> None:
     )
     assert [r for p in pages for r in p.empty] == [minutes(140, 1), minutes(260, 1)]
     assert [(p.span.start_ns, p.span.end_ns) for p in pages] == [
-        (opens(a)[0], opens(b)[0]) for a, b in ((1, 98), (98, 150), (152, 196), (196, 250), (251, 294), (294, 300))
+        (opens(a)[0], opens(b)[0]) for a, b in ((1, 96), (96, 150), (152, 192), (192, 250), (251, 288), (288, 300))
     ]
 
 
@@ -115,8 +115,8 @@ async def test_failure_ends_the_job_behind_the_good_pages() -> None:
         return whole(window)
 
     pages, missing = await fetch(answer)
-    assert [p.span for p in pages] == [minutes(0, 98)]
-    assert list(map(str, missing)) == ["missing [2023-11-01T01:38:00Z, 2023-11-01T05:00:00Z): SIM stays bad"]
+    assert [p.span for p in pages] == [minutes(0, 96)]
+    assert list(map(str, missing)) == ["missing [2023-11-01T01:36:00Z, 2023-11-01T05:00:00Z): SIM stays bad"]
 
 
 def hole_that_stays_unproven(window: TimeRange) -> list[Candle]:
@@ -151,9 +151,9 @@ async def test_exchange_that_changes_what_it_published_is_named() -> None:
         return [candle(t, close=close) for t in open_times(window, 60)]
 
     pages, missing = await fetch(answer)
-    assert [p.span for p in pages] == [minutes(0, 98), minutes(98, 98)]
+    assert [p.span for p in pages] == [minutes(0, 96), minutes(96, 96)]
     (gap,) = missing
-    assert gap.span == minutes(196, 104)
+    assert gap.span == minutes(192, 108)
     assert "contradict each other" in gap.reason
     assert "another series" in gap.reason
 

@@ -136,8 +136,8 @@ async def test_symbol_the_exchange_does_not_have_ends_in_error(world_of: StartWo
         assert world.gateway.pages("j1") == []
 
 
-GOOD = 6 * 996
-"""Candles of six answers to pages that reach back to four known ones."""
+GOOD = 6 * 992
+"""Candles of six answers to questions that reach four candles back and four beyond."""
 
 
 @pytest.mark.parametrize("kind", ["http_503", "html", "empty", "http_403"])
@@ -152,7 +152,7 @@ async def test_exchange_that_stays_bad_ends_in_error_behind_the_good_pages(
         assert rows(world.gateway.pages("j1")) == truth
         final = world.gateway.final("j1").value
         assert (final.status, final.total_records) == (ERROR, GOOD)
-        assert "missing [2023-11-05T03:36:00Z, 2023-11-06T13:20:00Z)" in final.error_message
+        assert "missing [2023-11-05T03:12:00Z, 2023-11-06T13:20:00Z)" in final.error_message
 
 
 async def test_fenced_job_is_dropped_without_a_final_and_its_slot_offered_again(world_of: StartWorld) -> None:

@@ -110,7 +110,7 @@ async def test_two_venues_of_one_exchange_have_one_budget(tmp_path: Path) -> Non
             stop = asyncio.Event()
             task = asyncio.create_task(work(IngestorSettings(**there.settings), stop))
             try:
-                span = minutes(0, PAGES * 996)  # less the candles a page reaches back to
+                span = minutes(0, PAGES * 992)  # less the candles a question reaches back to and beyond
                 for identity, offer in await there.broker.offers(2):
                     (venue,) = offer.exchanges
                     await there.broker.send(identity, dispatch(venue, span, ticker=f"BTC/USDT.{venue}"))

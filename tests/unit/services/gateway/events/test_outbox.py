@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,6 +41,13 @@ def outbox(path: Path) -> Iterator[Outbox]:
     opened.close()
 
 
+def changes(**rows: list[Any]) -> Changes:
+    made = Changes()
+    for name, value in rows.items():
+        setattr(made, name, value)
+    return made
+
+
 def live(given: Event, sequence: int | None = None) -> Live:
     return Live(given, NOW, NOW + 60, sequence=sequence)
 
@@ -54,9 +62,9 @@ def test_what_is_queued_comes_back_with_all_its_state(path: Path, outbox: Outbox
         refused=((Channel.EMAIL, "no such address"), (Channel.PUSH, "gone")), sequence=7, soft=True,
     )  # fmt: skip
     second, ended = live(event("e2")), live(event("e3"), 8)
-    outbox.write(Changes(accepted=[first, second, ended]))
+    outbox.write(changes(accepted=[first, second, ended]))
     changed = replace(second, turn=1, tries=1, sequence=9)
-    outbox.write(Changes(updated=[replace(second, turn=5), changed], finals=[final(ended.event)]))
+    outbox.write(changes(updated=[replace(second, turn=5), changed], finals=[final(ended.event)]))
     assert list(outbox.live()) == [first, changed]
     again = Outbox(path)
     assert list(again.live()) == [first, changed]
@@ -67,8 +75,8 @@ def test_what_is_queued_comes_back_with_all_its_state(path: Path, outbox: Outbox
 
 def test_event_that_came_before_is_known_by_its_key_alone(outbox: Outbox) -> None:
     queued, ended = event("queued"), event('it\'s "ended" \\ ü')
-    outbox.write(Changes(accepted=[live(queued), live(ended)]))
-    outbox.write(Changes(finals=[final(ended)]))
+    outbox.write(changes(accepted=[live(queued), live(ended)]))
+    outbox.write(changes(finals=[final(ended)]))
     asked = [queued.key, ended.key, EventKey("c", "new"), EventKey("other", "queued")]
     known = outbox.known(asked)
     assert known.keys() == {queued.key, ended.key}
@@ -77,9 +85,9 @@ def test_event_that_came_before_is_known_by_its_key_alone(outbox: Outbox) -> Non
 
 
 def test_a_write_is_whole_or_not_at_all(outbox: Outbox) -> None:
-    outbox.write(Changes(accepted=[live(event("e1"))]))
+    outbox.write(changes(accepted=[live(event("e1"))]))
     with pytest.raises(sqlite3.IntegrityError):
-        outbox.write(Changes(accepted=[live(event("e2")), live(event("e1"))]), {"alice": NO_CONTACTS})
+        outbox.write(changes(accepted=[live(event("e2")), live(event("e1"))]), {"alice": NO_CONTACTS})
     assert [each.event.key.event_id for each in outbox.live()] == ["e1"]
     assert outbox.contacts() == {}
 
@@ -89,14 +97,14 @@ def test_contacts_and_presence_come_back(outbox: Outbox) -> None:
         "7", "a@b", (WebPushSubscription("https://p", "k", "s"),), ("t",), "https://d", "https://s",
         (Channel.EMAIL, Channel.TELEGRAM), QuietHours(60, 30, "Europe/Berlin"),
     )  # fmt: skip
-    outbox.write(Changes(), {"alice": NO_CONTACTS, "bob": NO_CONTACTS}, [("alice", Channel.TELEGRAM, NOW + 9)])
-    outbox.write(Changes(), {"alice": contacts}, [("alice", Channel.SLACK, NOW - 1)])
+    outbox.write(changes(), {"alice": NO_CONTACTS, "bob": NO_CONTACTS}, [("alice", Channel.TELEGRAM, NOW + 9)])
+    outbox.write(changes(), {"alice": contacts}, [("alice", Channel.SLACK, NOW - 1)])
     assert outbox.contacts() == {"alice": contacts, "bob": NO_CONTACTS}
     assert outbox.presence(NOW) == [("alice", Channel.TELEGRAM, NOW + 9)]
 
 
 def test_files_are_for_their_owner_alone_and_a_newer_schema_is_refused(path: Path, outbox: Outbox) -> None:
-    outbox.write(Changes(accepted=[live(event())]))
+    outbox.write(changes(accepted=[live(event())]))
     assert {each.stat().st_mode & 0o777 for each in path.parent.iterdir()} == {0o600}
     with sqlite3.connect(path) as db:
         db.execute("PRAGMA user_version = 99")
@@ -108,7 +116,7 @@ def test_files_are_for_their_owner_alone_and_a_newer_schema_is_refused(path: Pat
 def test_old_events_go_in_small_steps_and_their_places_are_remembered(path: Path, outbox: Outbox) -> None:
     count = FORGOTTEN_AT_ONCE + 10
     events = [event(f"e{n}", "alice" if n % 2 else "bob") for n in range(count)]
-    outbox.write(Changes(
+    outbox.write(changes(
         accepted=[live(each, n + 1) for n, each in enumerate(events)],
         attempts=[AttemptRow(each.key, 1, Channel.WEB, NOW) for each in events],
         finals=[final(each, NOW + n) for n, each in enumerate(events[:-2])],
@@ -128,8 +136,8 @@ def test_old_events_go_in_small_steps_and_their_places_are_remembered(path: Path
 
 def test_places_are_kept_even_when_nothing_else_is(outbox: Outbox) -> None:
     given = event()
-    outbox.write(Changes(accepted=[live(given, 41)]))
-    outbox.write(Changes(finals=[final(given)]))
+    outbox.write(changes(accepted=[live(given, 41)]))
+    outbox.write(changes(finals=[final(given)]))
     outbox.forget(NOW + 10)
     assert outbox.sequences() == {"alice": 41}
 
@@ -140,8 +148,8 @@ def test_places_are_kept_even_when_nothing_else_is(outbox: Outbox) -> None:
 def filled(outbox: Outbox) -> list[Event]:
     """Six events: e0-e3 of alice, of which e1 is delivered; e4, e5 of bob, of which e5 failed."""
     events = [event(f"e{n}", "alice" if n < 4 else "bob") for n in range(6)]
-    outbox.write(Changes(accepted=[live(each, n + 1 if n < 3 else None) for n, each in enumerate(events)]))
-    outbox.write(Changes(
+    outbox.write(changes(accepted=[live(each, n + 1 if n < 3 else None) for n, each in enumerate(events)]))
+    outbox.write(changes(
         finals=[final(events[1]), Final(events[5].key, Status.ERROR, None, "expired", NOW + 6)],
         attempts=[
             AttemptRow(events[1].key, 1, Channel.TELEGRAM, NOW, NOW + 1, "too busy", NOW + 3),
@@ -149,7 +157,7 @@ def filled(outbox: Outbox) -> list[Event]:
         ],
         seen=[Seen("alice", 2, NOW + 7)],
     ))  # fmt: skip
-    outbox.write(Changes(
+    outbox.write(changes(
         attempts=[AttemptRow(events[1].key, 2, Channel.WEB, NOW + 3, NOW + 5, "received")],
         seen=[Seen("alice", 2, NOW + 8)],
     ))  # fmt: skip
