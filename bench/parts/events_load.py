@@ -10,6 +10,7 @@ import json
 import sys
 import time
 from collections import deque
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -118,6 +119,13 @@ class Fan:
     def opened(self) -> None:
         self.open += 1
 
+    async def over(self) -> None:
+        """Until all came, or no more do."""
+        while not self.count or time.monotonic() - self.last_s < _SILENCE_S:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.done.wait(), 0.5)
+                return
+
     def event(self) -> None:
         self.last_s = time.monotonic()
         self.first_s = self.first_s or self.last_s
@@ -148,8 +156,7 @@ async def fan(kind: str, address: str, token: str, sessions: int, events: int) -
                 if task.done():
                     task.result()
         print("open", flush=True)
-        while not seen.done.is_set() and (not seen.count or time.monotonic() - seen.last_s < _SILENCE_S):
-            await asyncio.sleep(0.05)
+        await seen.over()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
