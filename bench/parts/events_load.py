@@ -167,7 +167,7 @@ async def fan(kind: str, address: str, token: str, sessions: int, events: int) -
 
 async def native(channel: grpc.aio.Channel, token: str, seen: Fan) -> None:
     """Messages are counted as bytes, all but the first are events."""
-    call = channel.unary_stream(SUBSCRIBE)
+    call: Any = channel.unary_stream(SUBSCRIBE)
     stream = call(session_pb.SubscribeRequest().SerializeToString(), metadata=(("authorization", f"Bearer {token}"),))
     first = True
     async for _ in stream:
@@ -192,9 +192,13 @@ def main() -> None:
     for line in sys.stdin:
         order: dict[str, Any] = json.loads(line)
         job = order.pop("job")
-        measured = (
-            uvloop.run(fan(**order)) if job == "fan" else {"accepts": accepts, "publishes": publishes}[job](**order)
-        )
+        match job:
+            case "fan":
+                measured = uvloop.run(fan(**order))
+            case "accepts":
+                measured = accepts(**order)
+            case _:
+                measured = publishes(**order)
         print(json.dumps(asdict(measured)), flush=True)
 
 
