@@ -107,7 +107,11 @@ class Container:
 
     async def ack(self, seconds: float = PATIENCE_S) -> pb.EventAck:
         """The next ack."""
-        frames = await asyncio.wait_for(self.sure.recv_multipart(), seconds)
+        return await asyncio.wait_for(self.any_ack(), seconds)
+
+    async def any_ack(self) -> pb.EventAck:
+        """The next ack, whenever it comes. In a loop that is cancelled: `asyncio.wait_for` may swallow that."""
+        frames = await self.sure.recv_multipart()
         assert len(frames) == 2 and frames[0] == VERSION and frames[1][:1] == EVENT_ACK, frames
         return pb.EventAck.FromString(frames[1][1:])
 
