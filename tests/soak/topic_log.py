@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
+import tenacity
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from tests.fixtures_kafka import create_topic
@@ -12,6 +13,11 @@ from tests.fixtures_kafka import create_topic
 Record = tuple[int, str, bytes, Mapping[str, str]]
 """Partition, key, value, headers."""
 _WAIT_SECONDS = 60.0
+
+
+def _passes(error: BaseException) -> bool:
+    """Such as a group's coordinator that a busy broker is just moving."""
+    return isinstance(error, KafkaException) and bool(error.args[0].retriable())
 
 
 class TopicLog:
@@ -46,11 +52,15 @@ class TopicLog:
             )  # fmt: skip
         assert self._producer.flush(_WAIT_SECONDS) == 0
 
+    @tenacity.retry(
+        retry=tenacity.retry_if_exception(_passes), wait=tenacity.wait_fixed(0.2),
+        stop=tenacity.stop_after_delay(_WAIT_SECONDS), reraise=True,
+    )  # fmt: skip
     def committed(self, group: str) -> dict[int, int]:
         """Partition -> committed offset; those without a commit are absent.
 
         Raises:
-            KafkaException: Kafka does not answer.
+            KafkaException: Kafka does not answer, or says no for good.
         """
         if group not in self._askers:  # it never subscribes, so it is no member
             self._askers[group] = Consumer({**self._options, "group.id": group})
