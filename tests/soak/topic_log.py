@@ -13,11 +13,14 @@ from tests.fixtures_kafka import create_topic
 Record = tuple[int, str, bytes, Mapping[str, str]]
 """Partition, key, value, headers."""
 _WAIT_SECONDS = 60.0
+_MOVING = (
+    KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+)  # fmt: skip
 
 
 def _passes(error: BaseException) -> bool:
-    """Such as a group's coordinator that a busy broker is just moving."""
-    return isinstance(error, KafkaException) and bool(error.args[0].retriable())
+    """A busy broker is just moving the group's coordinator."""
+    return isinstance(error, KafkaException) and error.args[0].code() in _MOVING
 
 
 class TopicLog:
