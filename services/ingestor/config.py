@@ -78,6 +78,9 @@ class IngestorSettings(ServiceSettings):
 
     hole_answers: int = Field(default=8, ge=2)
     """Agreeing answers, at least, that prove a span empty when no known candles stand on both sides of it."""
+    silent_answers: int = Field(default=20, ge=2)
+    """The same for all of a job without any candle, where one answer speaks of all of it: all untrue, at a half, once
+    in a million."""
     hole_spacing_seconds: float = Field(default=0.2, ge=0)
     """Time between two such answers, in seconds."""
     evidence_asks: int = Field(default=100, ge=1)

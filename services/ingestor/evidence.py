@@ -66,6 +66,7 @@ class Evidence:
     def __init__(
         self, span: TimeRange, period_seconds: int, limits: CallLimits, rates: Rates, *, closed_end_ns: int,
         hole_answers: int,
+        silent_answers: int = 0,
     ) -> None:  # fmt: skip
         """Take the rules of one job.
 
@@ -74,6 +75,8 @@ class Evidence:
             rates: The exchange's; told at each page's end which answers were true.
             closed_end_ns: End of the last closed candle, on the grid; no question reaches beyond it.
             hole_answers: Answers, at least, that prove a span empty when no candles are near.
+            silent_answers: The same while no candle is known at all, of an exchange whose answers speak of wide windows:
+                there the same few answers decide about all of the job.
         """
         self._span = span
         self._period = period_seconds
@@ -81,6 +84,7 @@ class Evidence:
         self._rates = rates
         self._closed_end_ns = closed_end_ns
         self._hole_answers = hole_answers
+        self._silent_answers = max(hole_answers, silent_answers if limits.wide else 0)
         self._link = link_periods(limits.candles)
         self._series: list[Series] = []
         self._silent: list[Answer] = []
@@ -183,7 +187,8 @@ class Evidence:
         answers = self._answers(page)
         counting = whole(answers, sorted(lead.known if lead else ()))
         agreeing = self._rates.agreeing(true=len(counting), untrue=len(answers) - len(counting))
-        unproven = (t for t in missing if not self._is_absent(t, counting, agreeing))
+        alone = max(agreeing, self._hole_answers if lead else self._silent_answers)
+        unproven = (t for t in missing if not self._is_absent(t, counting, agreeing, alone))
         return self._as_ranges(sorted([*disputed, *unproven]))
 
     def settle(self, page: TimeRange) -> Settled:
@@ -329,9 +334,9 @@ class Evidence:
 
     # ---- proof
 
-    def _is_absent(self, open_ns: int, counting: Iterable[Answer], agreeing: int) -> bool:
+    def _is_absent(self, open_ns: int, counting: Iterable[Answer], agreeing: int, alone: int) -> bool:
         speaking = [a for a in counting if a.window.start_ns <= open_ns < a.window.end_ns]
-        if len(speaking) >= max(self._hole_answers, agreeing):
+        if len(speaking) >= alone:
             return True
         anchored = [a for a in speaking if a.inner and a.inner.start_ns < open_ns < a.inner.end_ns]
         return len(anchored) >= agreeing and len({a.window for a in anchored}) >= 2

@@ -86,6 +86,7 @@ class Fetcher:
             self._venue.rates,
             closed_end_ns=closed_end_ns,
             hole_answers=self._venue.settings.hole_answers,
+            silent_answers=self._venue.settings.silent_answers,
         )
         try:
             await self._fetch(closed, evidence, put)

@@ -45,7 +45,8 @@ def odds_text(share: float) -> str:
         f"of {share**tries:.2g}.\n"
         f"- Where answers silently lack candles, {answers} that lack the same prove that it does not exist, once the "
         f"ingestor has measured this share: odds of {share**answers:.1g} a decision, wanted {rates.ODDS:g}; at least "
-        f"{defaults['hole_answers']} where no known candles are around it. A page is given up after "
+        f"{defaults['hole_answers']} where no known candles are around it, {defaults['silent_answers']} where none is "
+        f"known at all. A page is given up after "
         f"{defaults['evidence_asks']} questions that brought nothing.\n"
         f"- Where that share of the answers is another market's, the two {lead}.\n"
     )

@@ -61,10 +61,12 @@ class Model:
         hole_answers: int = 3,
         rates: Rates | None = None,
         contradicts: bool = False,
+        silent_answers: int = 0,
     ) -> list[Settled]:
         evidence = Evidence(
             span, 60, self.limits, rates or warm(), closed_end_ns=minutes(closed_end, 0).start_ns,
             hole_answers=hole_answers,
+            silent_answers=silent_answers,
         )  # fmt: skip
         settled = []
         for part in plan_pages(span, 60, page_periods(page, self.limits)):
@@ -141,13 +143,22 @@ def test_long_empty_stretches_cost_few_calls_where_windows_may_be_wide(
     assert len(model.asks) <= most_calls
 
 
-@pytest.mark.parametrize("hole_answers", [2, 3, 5])
-def test_span_without_neighbours_needs_that_many_spaced_answers(hole_answers: int) -> None:
-    model = Model([], PLAIN)
-    model.settle(minutes(0, 20), page=20, closed_end=2500, hole_answers=hole_answers)
-    assert [ask.spaced for ask in model.asks] == [
-        False, *[True] * (hole_answers - 1),
-    ]  # fmt: skip
+@pytest.mark.parametrize(
+    ("hole_answers", "silent_answers", "asked"), [(2, 2, 2), (3, 0, 3), (5, 5, 5), (3, 9, 9), (9, 3, 9)]
+)
+def test_span_without_neighbours_needs_that_many_spaced_answers(
+    hole_answers: int, silent_answers: int, asked: int
+) -> None:
+    model = Model([], WIDE)
+    model.settle(minutes(0, 20), page=20, closed_end=2500, hole_answers=hole_answers, silent_answers=silent_answers)
+    assert [ask.spaced for ask in model.asks] == [False, *[True] * (asked - 1)]
+
+
+def test_silence_beside_known_candles_is_believed_sooner() -> None:
+    """The delisting is at 500: of a market that has shown candles, fewer answers prove that there are no more."""
+    model = Model(range(-500, 500), WIDE)
+    model.settle(minutes(0, 2000), page=100, closed_end=2500, hole_answers=3, silent_answers=50)
+    assert len(model.asks) < 50
 
 
 def test_no_question_reaches_beyond_the_last_closed_candle() -> None:
