@@ -75,7 +75,7 @@ class Evidence:
             rates: The exchange's; told at each page's end which answers were true.
             closed_end_ns: End of the last closed candle, on the grid; no question reaches beyond it.
             hole_answers: Answers, at least, that prove a span empty when no candles are near.
-            silent_answers: The same while no candle is known at all, of an exchange whose answers speak of wide windows:
+            silent_answers: The same while no candle is known, of an exchange whose answers speak of wide windows:
                 there the same few answers decide about all of the job.
         """
         self._span = span
