@@ -106,6 +106,7 @@ class PlainReads:
         again = self._read.intersection(due)
         self.uncommitted += len(again & self._acked)
         self.unacked += len(again - self._acked)
+        self._acked -= again  # whoever reads a record again has to ack it again
         self._read.update(due)
         return due
 

@@ -134,7 +134,7 @@ class Exchange:
         return rows
 
     def _refuse_impossible(self, rows: Rows, window: TimeRange) -> None:
-        """As `Session.candles` does once the same candle has come three times."""
+        """As `Session.candles` does once the same candle has come too often."""
         bad = next((c for c in rows if c.open_ns in self._impossible), None)
         if bad is not None:
             self._note(window, f"has an impossible candle, period {self.number(bad.open_ns)}")
