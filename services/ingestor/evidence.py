@@ -266,8 +266,7 @@ class Evidence:
     def _drop_denied(self) -> None:
         """Forget series that far more answers deny than tell."""
         for series in [] if self._limits.names_symbol else list(self._series):
-            against, votes = self._denials(series), series.votes
-            if not series.published and against > 3 * votes and against - votes >= 2 * self._rates.agreeing():
+            if not series.published and self._rates.disproves(self._denials(series), series.votes):
                 self._series.remove(series)
                 self._rates.foreign.note(untrue=len(series.answers))
 

@@ -68,6 +68,10 @@ class Rates:
             return False
         return votes * -log(self.foreign.value()) - silent * log(2) >= 1.5 * -log(ODDS)
 
+    def disproves(self, silent: int, votes: int) -> bool:
+        """Whether answers without candles disprove those that told some, although half of them may lack candles."""
+        return silent > 3 * votes and silent * log(2) + votes * log(self.foreign.value()) >= -log(ODDS)
+
 
 def agreeing(rate: float, odds: float = ODDS) -> int:
     """Least n with rate^n <= odds.

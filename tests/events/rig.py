@@ -135,7 +135,9 @@ class Rig:
         token = token or (self.token(user) if user else "")
         async with grpc.aio.insecure_channel(self.gateway.address) as channel:
             call = getattr(stub(channel), method)
-            return await call(request, timeout=PATIENCE_S, metadata=sessions.bearer(token) if token else None)
+            # a gateway that has just been started again may not listen yet
+            metadata = sessions.bearer(token) if token else None
+            return await call(request, timeout=PATIENCE_S, metadata=metadata, wait_for_ready=True)
 
     def leaked(self) -> list[str]:
         """Secrets that a log has in it, by their beginnings."""
