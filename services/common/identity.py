@@ -23,13 +23,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import structlog
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from services.common.errors import NotAllowed, Unauthenticated
+from services.common.watched_file import WatchedFile, read_yaml
 
-log = structlog.get_logger(__name__)
 AUTHORIZATION = "authorization"
 """Metadata key of a token; its value is ``Bearer TOKEN``."""
 OPEN_SERVICES = frozenset({
@@ -142,41 +141,18 @@ def read_callers(path: Path) -> Callers:
         OSError: It can't be read.
         ValueError: It is none; says where, and shows no value, which might be a token put there by mistake.
     """
-    try:
-        return Callers(_File.model_validate(yaml.safe_load(path.read_bytes())).callers)
-    except ValidationError as error:
-        problems = (f"{'.'.join(map(str, p['loc'])) or 'file'}: {p['msg']}" for p in error.errors(include_input=False))
-        raise ValueError("; ".join(problems)) from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        raise ValueError(f"no YAML{f', line {mark.line + 1}' if mark else ''}") from None
+    return Callers(read_yaml(path, _File).callers)
 
 
-class CallersFile:
-    """A callers file that may change while we run; a bad change is logged and the state before it stays in force."""
+class CallersFile(WatchedFile[Callers]):
+    """A callers file that may change while we run."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._stamp = self._look()
-        self._callers = read_callers(path)
+        super().__init__(path, "callers", read_callers)
 
     def callers(self) -> Callers:
         """Everyone who is known now."""
-        if (stamp := self._look()) != self._stamp:
-            self._stamp = stamp
-            try:
-                self._callers = read_callers(self._path)
-                log.info("callers read", file=str(self._path), callers=len(self._callers))
-            except (OSError, ValueError) as error:
-                log.error("the callers file is bad; the one before it stays in force", problem=str(error))
-        return self._callers
-
-    def _look(self) -> tuple[int, int, int] | None:
-        try:
-            found = self._path.stat()
-        except OSError:
-            return None
-        return found.st_mtime_ns, found.st_size, found.st_ino
+        return self.current()
 
 
 class Gate:

@@ -15,14 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-import structlog
-import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 from zmq.utils.z85 import Z85CHARS
 
 from services.common.errors import NotAllowed
-
-log = structlog.get_logger(__name__)
+from services.common.watched_file import WatchedFile, read_yaml
 
 
 class ContainerQuota(BaseModel):
@@ -141,14 +138,7 @@ def read_containers(path: Path) -> Containers:
         OSError: It can't be read.
         ValueError: It is none; says where, and shows no value, which might be a secret key put there by mistake.
     """
-    try:
-        return Containers(_File.model_validate(yaml.safe_load(path.read_bytes())).containers)
-    except ValidationError as error:
-        problems = (f"{'.'.join(map(str, p['loc'])) or 'file'}: {p['msg']}" for p in error.errors(include_input=False))
-        raise ValueError("; ".join(problems)) from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        raise ValueError(f"no YAML{f', line {mark.line + 1}' if mark else ''}") from None
+    return Containers(read_yaml(path, _File).containers)
 
 
 class ContainersFile:
@@ -158,28 +148,13 @@ class ContainersFile:
     """
 
     def __init__(self, path: Path | None) -> None:
-        self._path = path
-        self._stamp = self._look()
-        self._containers = read_containers(path) if path else Containers()
+        self._file = WatchedFile(path, "containers", read_containers) if path else None
+        self._nobody = Containers()
 
     def current(self) -> Containers:
         """Every container that is known now."""
-        if self._path and (stamp := self._look()) != self._stamp:
-            self._stamp = stamp
-            try:
-                self._containers = read_containers(self._path)
-                log.info("containers read", file=str(self._path), containers=len(self._containers))
-            except (OSError, ValueError) as error:
-                log.error("the containers file is bad; the one before it stays in force", problem=str(error))
-        return self._containers
+        return self._file.current() if self._file else self._nobody
 
     def callback(self, domain: str, key: bytes) -> bool:
         """Whether a container with this public key may connect; asked at each CURVE handshake."""
         return self.current().by_key(key.decode()) is not None
-
-    def _look(self) -> tuple[int, int, int] | None:
-        try:
-            found = self._path.stat() if self._path else None
-        except OSError:
-            return None
-        return (found.st_mtime_ns, found.st_size, found.st_ino) if found else None
