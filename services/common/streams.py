@@ -14,7 +14,7 @@ async def until(closing: asyncio.Future[None], requests: AsyncIterator[T]) -> As
     """The requests, until the client has no more or ``closing`` is done."""
     while not closing.done():
         request = asyncio.ensure_future(anext(requests))
-        request.add_done_callback(_look_at)
+        request.add_done_callback(retrieved)  # one that came too late to be taken is no error to be logged
         try:
             await asyncio.wait((request, closing), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -28,10 +28,10 @@ async def until(closing: asyncio.Future[None], requests: AsyncIterator[T]) -> As
         yield message
 
 
-def _look_at(request: asyncio.Future[Any]) -> None:
-    """A message that came too late to be taken is no error to be logged."""
-    if not request.cancelled():
-        request.exception()
+def retrieved(future: asyncio.Future[Any]) -> None:
+    """A done callback that marks a failure as seen, whether anybody waits for it or not."""
+    if not future.cancelled():
+        future.exception()
 
 
 @asynccontextmanager

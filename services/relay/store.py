@@ -22,6 +22,7 @@ from services.common.config import BadSettings
 from services.common.errors import Unavailable
 from services.common.lock import sole_owner
 from services.common.market import TimeRange
+from services.common.streams import retrieved
 from services.relay import schema
 from services.relay.board import Board
 from services.relay.jobs import Job, LiveRequest, Phase
@@ -90,7 +91,7 @@ class Store:
 
     def _give(self, run: Callable[[sqlite3.Connection], Any], *, writes: bool = True) -> asyncio.Future[Any]:
         done = self._loop.create_future()
-        done.add_done_callback(_retrieved)
+        done.add_done_callback(retrieved)
         if self.failed.done() or self._closed:
             done.set_exception(Unavailable("the relay's store is closed"))
         else:
@@ -143,7 +144,7 @@ class Store:
     def _fail(self, error: Exception, group: list[_Work]) -> None:
         if not self.failed.done():
             self.failed.set_exception(error)
-            self.failed.add_done_callback(_retrieved)
+            self.failed.add_done_callback(retrieved)
         for work in group:
             if not work.done.done():
                 work.done.set_exception(Unavailable("the relay's store can't be written"))
@@ -290,9 +291,3 @@ def _resolve(group: list[_Work], results: list[Any]) -> None:
     for work, result in zip(group, results, strict=True):
         if not work.done.done():
             work.done.set_result(result)
-
-
-def _retrieved(future: asyncio.Future[Any]) -> None:
-    """Mark a failure as seen; ``failed`` ends the process, whoever waited or not."""
-    if not future.cancelled():
-        future.exception()

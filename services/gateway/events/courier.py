@@ -21,6 +21,7 @@ from services.common.clock import Clock, SystemClock
 from services.common.config import BadSettings
 from services.common.errors import Unavailable
 from services.common.lock import sole_owner
+from services.common.streams import retrieved
 from services.gateway.events.acks import Answerer
 from services.gateway.events.changes import SendOut, Show
 from services.gateway.events.config import EventsSettings
@@ -69,7 +70,7 @@ class Courier:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.failed: asyncio.Future[None] = self._loop.create_future()
-        self.failed.add_done_callback(_retrieved)
+        self.failed.add_done_callback(retrieved)
         self.containers = containers
         self.sub_address, self.router_address = ports.sub_address, ports.router_address
         self._epoch, self._log, self._outside = desk.epoch, EventLog(path), outside
@@ -171,7 +172,7 @@ class Courier:
         future: asyncio.Future[T] = self._loop.create_future()
         self._waiting.add(future)
         future.add_done_callback(self._waiting.discard)
-        future.add_done_callback(_retrieved)
+        future.add_done_callback(retrieved)
         try:
             self._ask(lambda desk: desk.answer(future, lambda: find(desk)))
         except Unavailable as error:
@@ -213,12 +214,6 @@ class Courier:
         if failure and not self.failed.done():
             log.error("the courier has ended", error=repr(failure))
             self.failed.set_exception(failure)
-
-
-def _retrieved(future: asyncio.Future[Any]) -> None:
-    """Mark a failure as seen, whoever waits or not."""
-    if not future.cancelled():
-        future.exception()
 
 
 @asynccontextmanager
