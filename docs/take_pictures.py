@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry
 from services.gateway.events import tokens
 from services.gateway.events.changes import AttemptRow
 from services.gateway.events.config import EventsSettings
-from services.gateway.events.conversation import Desk
+from services.gateway.events.conversation import Reception
 from services.gateway.events.model import Channel, Status
 from services.gateway.events.rendering import render
 from services.gateway.events.session_metrics import SessionMetrics
@@ -127,8 +127,8 @@ async def site(folder: Path) -> AsyncIterator[tuple[str, FakeCourier, str]]:
     settings = EventsSettings(web_listen="127.0.0.1:0", jwt_keys=folder)
     courier, metrics = FakeCourier(), SessionMetrics(CollectorRegistry())
     courier.hub = Hub(courier, partial(render, link_url=""), settings, metrics)
-    async with web_server(settings, Desk(courier.hub, courier, tokens.Tokens.of(settings), metrics)) as address:
-        yield f"http://{address}/", courier, tokens.sign(folder / "desk.key", "alice")
+    async with web_server(settings, Reception(courier.hub, courier, tokens.Tokens.of(settings), metrics)) as address:
+        yield f"http://{address}/", courier, tokens.sign(folder / "reception.key", "alice")
 
 
 async def main(picture: Path) -> None:

@@ -77,7 +77,7 @@ def error_text(error: SuiteError) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class Reception:
     """What every conversation needs."""
 
     hub: Hub
@@ -94,8 +94,8 @@ class Conversation:
         ConnectionError: The client is gone.
     """
 
-    def __init__(self, socket: web.WebSocketResponse, desk: Desk) -> None:
-        self._socket, self._desk = socket, desk
+    def __init__(self, socket: web.WebSocketResponse, reception: Reception) -> None:
+        self._socket, self._reception = socket, reception
         self._session: Session | None = None
         self._acks: set[asyncio.Future[None]] = set()
         self._allowance = _Allowance()
@@ -114,7 +114,7 @@ class Conversation:
             raise Unauthenticated("the first message must be authorize")
         user = self._user(said)
         cursor = _parsed(said["cursor"], pb.Cursor(), "authorize.cursor") if said.get("cursor") is not None else None
-        self._session = await self._desk.hub.open(user, place_of(cursor) if cursor else None, "websocket")
+        self._session = await self._reception.hub.open(user, place_of(cursor) if cursor else None, "websocket")
 
     async def run(self) -> None:
         """Until one of the sides ends it."""
@@ -123,7 +123,7 @@ class Conversation:
             while items := await session.next():
                 for item in items:
                     await self._send(item.text)
-                self._desk.metrics.shown("websocket", len(items))
+                self._reception.metrics.shown("websocket", len(items))
                 await asyncio.sleep(0)  # sending to a client that reads waits for nothing, and others wait for us
 
     def close(self) -> None:
@@ -154,7 +154,7 @@ class Conversation:
         elif kind == "list":
             request = _parsed(said, pb.ListEventsRequest(), "list")
             request.user_id = session.user_id
-            page = await self._desk.courier.records(query_of(request))
+            page = await self._reception.courier.records(query_of(request))
             await self._send(b'{"records":%b}' % proto_json(page_answer(page)))
         elif kind == "authorize":
             await self._send(session.extend(self._user(said)).text)
@@ -164,8 +164,8 @@ class Conversation:
     async def _ack(self, session: Session, said: dict[str, Any]) -> None:
         """They are not waited for one by one: each is on disk with the next commit, and order changes nothing."""
         (epoch, sequence), seen = ack_of(_parsed(said, pb.AckRequest(), "ack"))
-        done = asyncio.ensure_future(self._desk.courier.acked(session.user_id, epoch, sequence, seen=seen))
-        self._desk.metrics.acked("websocket", seen=seen)
+        done = asyncio.ensure_future(self._reception.courier.acked(session.user_id, epoch, sequence, seen=seen))
+        self._reception.metrics.acked("websocket", seen=seen)
         self._acks.add(done)
 
         def acked(done: asyncio.Future[None]) -> None:
@@ -183,7 +183,7 @@ class Conversation:
             raise Unauthenticated("authorize.token is missing")
         if not isinstance(name, str) or len(name) > LONGEST_NAME:
             raise InvalidRequest(f"authorize.clientName is no text of up to {LONGEST_NAME} characters")
-        return self._desk.tokens.user(token)
+        return self._reception.tokens.user(token)
 
     async def _read(self) -> tuple[str, dict[str, Any]] | None:
         """What the client says next, None when it is gone. Nothing of it is in an error: it may be a token."""

@@ -16,7 +16,7 @@ from services.gateway.events.changes import SendOut, Show
 from services.gateway.events.channels.ways import open_ways
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.contacts import host_check
-from services.gateway.events.conversation import Desk
+from services.gateway.events.conversation import Reception
 from services.gateway.events.courier import Courier, open_courier
 from services.gateway.events.courier_metrics import CourierMetrics
 from services.gateway.events.publishing import EventPublisherService
@@ -59,15 +59,15 @@ class UserEvents:
 
     names, roles, own_identity, options = service.NAMES, service.ROLES, service.OWN_IDENTITY, service.OPTIONS
 
-    def __init__(self, courier: Courier, desk: Desk, settings: EventsSettings) -> None:
-        self._courier, self._desk, self._settings = courier, desk, settings
+    def __init__(self, courier: Courier, reception: Reception, settings: EventsSettings) -> None:
+        self._courier, self._reception, self._settings = courier, reception, settings
         self._publisher = EventPublisherService(courier, courier.containers.current)
 
     def register(self, server: grpc.aio.Server, *, identity: bool) -> Sequence[str]:
         """Add the gRPC services; their full names."""
         hosts = host_check(self._settings)
-        contacts = ContactService(self._courier, self._desk.tokens, hosts, identity=identity)
-        rpc.add_EventServiceServicer_to_server(EventService(self._desk), server)
+        contacts = ContactService(self._courier, self._reception.tokens, hosts, identity=identity)
+        rpc.add_EventServiceServicer_to_server(EventService(self._reception), server)
         rpc.add_EventPublisherServiceServicer_to_server(self._publisher, server)
         rpc.add_EventLogServiceServicer_to_server(EventLogService(self._courier), server)
         rpc.add_ContactServiceServicer_to_server(contacts, server)
@@ -81,7 +81,7 @@ class UserEvents:
         """Take no more events, and end the sessions, which go on elsewhere or later from their cursors."""
         self._courier.stop_taking()
         self._publisher.stop_taking()
-        self._desk.hub.stop()
+        self._reception.hub.stop()
 
 
 @asynccontextmanager
@@ -106,7 +106,7 @@ async def user_events(settings: EventsSettings, registry: CollectorRegistry) -> 
         # without the link: who sees it there is on that page
         outside.hub = Hub(courier, partial(render, link_url=""), settings, metrics)
         await stack.enter_async_context(outside.sender)
-        desk = Desk(outside.hub, courier, tokens, metrics)
-        await stack.enter_async_context(web_server(settings, desk, healthy=lambda: not courier.failed.done()))
+        reception = Reception(outside.hub, courier, tokens, metrics)
+        await stack.enter_async_context(web_server(settings, reception, healthy=lambda: not courier.failed.done()))
         log.info("events", fast=courier.sub_address, guaranteed=courier.router_address)
-        yield UserEvents(courier, desk, settings)
+        yield UserEvents(courier, reception, settings)

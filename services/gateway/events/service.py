@@ -15,7 +15,7 @@ from services.common.clock import Clock, SystemClock
 from services.common.errors import InvalidRequest, NotAllowed, NotFound, SuiteError
 from services.common.identity import STAFF, Role, bearer_token, current_caller, trusted_socket
 from services.gateway.events.contacts import HostCheck, contacts_answer, contacts_of
-from services.gateway.events.conversation import LONGEST_NAME, Desk
+from services.gateway.events.conversation import LONGEST_NAME, Reception
 from services.gateway.events.model import SESSION_CHANNELS, Channel
 from services.gateway.events.port import CourierPort
 from services.gateway.events.tokens import LONGEST_USER_ID, Tokens, User
@@ -40,8 +40,8 @@ _PRESENCE = {channel.value: channel for channel in Channel if channel not in SES
 class EventService(rpc.EventServiceServicer):
     """Sessions of users."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, reception: Reception) -> None:
+        self._reception = reception
 
     async def Subscribe(self, request: pb.SubscribeRequest, context: Context) -> AsyncIterator[list[bytes]]:  # type: ignore[override]  # noqa: N802
         """Lists of serialized answers, as `boundary` takes them."""
@@ -50,14 +50,14 @@ class EventService(rpc.EventServiceServicer):
             if len(request.client_name) > LONGEST_NAME:
                 raise InvalidRequest(f"client_name has more than {LONGEST_NAME} characters")
             cursor = place_of(request.cursor) if request.HasField("cursor") else None
-            session = await self._desk.hub.open(user, cursor, "grpc")
+            session = await self._reception.hub.open(user, cursor, "grpc")
         except SuiteError as error:
-            self._desk.metrics.refused("grpc", error.code.name)
+            self._reception.metrics.refused("grpc", error.code.name)
             raise
         try:
             while items := await session.next():
                 yield [item.wire for item in items]
-                self._desk.metrics.shown("grpc", len(items))
+                self._reception.metrics.shown("grpc", len(items))
         finally:
             session.close()
 
@@ -65,12 +65,12 @@ class EventService(rpc.EventServiceServicer):
         """Answered when it is on disk."""
         user = self._user(context)
         (epoch, sequence), seen = ack_of(request)
-        self._desk.metrics.acked("grpc", seen=seen)
-        await self._desk.courier.acked(user.user_id, epoch, sequence, seen=seen)
+        self._reception.metrics.acked("grpc", seen=seen)
+        await self._reception.courier.acked(user.user_id, epoch, sequence, seen=seen)
         return pb.AckResponse()
 
     def _user(self, context: Context) -> User:
-        return self._desk.tokens.user(bearer_token(context))
+        return self._reception.tokens.user(bearer_token(context))
 
 
 class EventLogService(rpc.EventLogServiceServicer):

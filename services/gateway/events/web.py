@@ -16,7 +16,7 @@ from aiohttp import WSMsgType, web
 from services.common.config import split_address
 from services.common.errors import SuiteError
 from services.gateway.events.config import EventsSettings
-from services.gateway.events.conversation import LARGEST_MESSAGE, Conversation, Desk, close_code, error_text
+from services.gateway.events.conversation import LARGEST_MESSAGE, Conversation, Reception, close_code, error_text
 from services.gateway.events.sessions import LAST_SECONDS
 
 log = structlog.get_logger(__name__)
@@ -40,7 +40,7 @@ _TYPES = {".js": "text/javascript", ".webmanifest": "application/manifest+json"}
 
 @asynccontextmanager
 async def web_server(
-    settings: EventsSettings, desk: Desk, *, healthy: Callable[[], bool] = lambda: True, page: Path = PAGE
+    settings: EventsSettings, reception: Reception, *, healthy: Callable[[], bool] = lambda: True, page: Path = PAGE
 ) -> AsyncIterator[str]:
     """Serve until the block ends; nothing where ``web_listen`` is empty.
 
@@ -62,7 +62,10 @@ async def web_server(
         tls.load_cert_chain(settings.web_tls_certificate, settings.web_tls_key)
     # no access log: it would show users' addresses
     runner = web.AppRunner(
-        Web(settings, desk, healthy, page).app, access_log=None, shutdown_timeout=LAST_SECONDS, handle_signals=False
+        Web(settings, reception, healthy, page).app,
+        access_log=None,
+        shutdown_timeout=LAST_SECONDS,
+        handle_signals=False,
     )
     await runner.setup()
     try:
@@ -78,8 +81,8 @@ async def web_server(
 class Web:
     """What the port serves."""
 
-    def __init__(self, settings: EventsSettings, desk: Desk, healthy: Callable[[], bool], page: Path) -> None:
-        self._desk, self._healthy = desk, healthy
+    def __init__(self, settings: EventsSettings, reception: Reception, healthy: Callable[[], bool], page: Path) -> None:
+        self._reception, self._healthy = reception, healthy
         self._origins = {origin.strip() for origin in settings.web_origins.split(",") if origin.strip()}
         self._headers = dict(_HEADERS)
         if settings.web_tls_certificate:
@@ -126,12 +129,12 @@ class Web:
         return socket
 
     async def _converse(self, socket: web.WebSocketResponse) -> None:
-        conversation = Conversation(socket, self._desk)
+        conversation = Conversation(socket, self._reception)
         self._unproven += 1
         try:
             await conversation.authorize()
         except SuiteError as error:
-            self._desk.metrics.refused("websocket", error.code.name)
+            self._reception.metrics.refused("websocket", error.code.name)
             await _close(socket, error)
             return
         finally:

@@ -25,7 +25,7 @@ from services.gateway.events import tokens
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.contacts import host_check
 from services.gateway.events.containers import ContainersFile
-from services.gateway.events.conversation import Desk
+from services.gateway.events.conversation import Reception
 from services.gateway.events.model import Event, Message
 from services.gateway.events.publishing import EventPublisherService
 from services.gateway.events.service import (
@@ -52,7 +52,7 @@ class Served:
     grpc: str
     web: str
     courier: FakeCourier
-    desk: Desk
+    reception: Reception
     publisher: EventPublisherService
     registry: CollectorRegistry
     key: Path
@@ -93,11 +93,11 @@ async def served(
     registry, courier = CollectorRegistry(), FakeCourier()
     metrics, checked = SessionMetrics(registry), tokens.Tokens.of(events)
     courier.hub = Hub(courier, render, events, metrics)
-    desk = Desk(courier.hub, courier, checked, metrics)
+    reception = Reception(courier.hub, courier, checked, metrics)
     publisher = EventPublisherService(courier, ContainersFile(events.containers).current)
 
     def register(server: grpc.aio.Server) -> Sequence[str]:
-        rpc.add_EventServiceServicer_to_server(EventService(desk), server)
+        rpc.add_EventServiceServicer_to_server(EventService(reception), server)
         rpc.add_EventPublisherServiceServicer_to_server(publisher, server)
         rpc.add_EventLogServiceServicer_to_server(EventLogService(courier), server)
         contacts = ContactService(courier, checked, host_check(events), identity=service.identity != "none")
@@ -108,10 +108,10 @@ async def served(
         grpc_server(
             service, register, registry=registry, roles=ROLES, own_identity=OWN_IDENTITY, options=OPTIONS
         ) as running,
-        web_server(events, desk, page=page) as web,
+        web_server(events, reception, page=page) as web,
     ):
         try:
-            yield Served(running.address, web, courier, desk, publisher, registry, key)
+            yield Served(running.address, web, courier, reception, publisher, registry, key)
         finally:
             publisher.stop_taking()
             courier.hub.stop()

@@ -167,7 +167,7 @@ async def test_a_stream_that_is_not_read_is_ended_and_its_task_too(
     async with served(tmp_path, session_queue=50) as gateway, calling(gateway, gateway.token("alice")) as alice:
         call = alice.events.Subscribe(pb.SubscribeRequest(), metadata=alice.metadata)
         await call.read()
-        (session,) = gateway.desk.hub._sessions["alice"]
+        (session,) = gateway.reception.hub._sessions["alice"]
         task = session._task
         assert task
         while gateway.courier.calls[-1][0] != "closed":

@@ -227,13 +227,13 @@ async def test_a_page_that_does_not_read_is_cut_and_others_are_not_kept_waiting(
         body = json.dumps({"authorize": {"token": gateway.token("alice")}}).encode()
         writer.write(b"\x81\xfe" + len(body).to_bytes(2, "big") + bytes(4) + body)
         await quick.authorize(gateway.token("alice"))
-        await until(lambda: gateway.courier.calls and len(gateway.desk.hub._sessions["alice"]) == 2)
+        await until(lambda: gateway.courier.calls and len(gateway.reception.hub._sessions["alice"]) == 2)
         for number in range(400):  # more than the sockets between them hold
             gateway.courier.keep("alice", f"e{number}", payload=b'"%s"' % (b"x" * 60_000))
             assert (await quick.event()).sequence == number + 1
             if counted(gateway, "ended_total", kind="websocket", reason="RESOURCE_EXHAUSTED"):
                 break
-        assert len(gateway.desk.hub._sessions["alice"]) == 1
+        assert len(gateway.reception.hub._sessions["alice"]) == 1
         with pytest.raises(ConnectionError):
             await until_closed(reader)
         writer.close()
@@ -333,12 +333,12 @@ async def test_health_tells_when_nothing_is_served(tmp_path: Path) -> None:
     async with served(tmp_path) as gateway:
         settings = EventsSettings(web_listen="127.0.0.1:0")
         async with (
-            web_server(settings, gateway.desk, healthy=lambda: False) as web,
+            web_server(settings, gateway.reception, healthy=lambda: False) as web,
             aiohttp.ClientSession() as client,
             client.get(f"http://{web}/healthz") as answer,
         ):
             assert answer.status == 503
-        async with web_server(EventsSettings(web_listen=""), gateway.desk) as web:
+        async with web_server(EventsSettings(web_listen=""), gateway.reception) as web:
             assert web == ""
 
 
@@ -383,5 +383,5 @@ async def test_no_token_is_in_a_log_at_any_level(tmp_path: Path, caplog: pytest.
 async def test_a_stop_ends_conversations(tmp_path: Path) -> None:
     async with served(tmp_path) as gateway, browser(gateway) as page:
         await page.authorize(gateway.token("alice"))
-        gateway.desk.hub.stop()
+        gateway.reception.hub.stop()
         assert await page.refused() == ("UNAVAILABLE", aiohttp.WSCloseCode.TRY_AGAIN_LATER)
