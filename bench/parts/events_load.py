@@ -29,7 +29,7 @@ SESSIONS_A_CHANNEL = 20
 _SILENCE_S = 10.0
 """After as long without an event those that are left are lost."""
 _LONGEST_MS = 60_000
-_OPEN: list[zmq.Context[zmq.Socket[bytes]]] = []
+_OPEN: list[tuple[zmq.Context[zmq.Socket[bytes]], zmq.Socket[bytes]]] = []
 _PAYLOAD = json.dumps({"order_id": "1", "symbol": "BTC/USDT", "side": "buy", "details": "x" * 380}).encode()
 
 
@@ -91,12 +91,12 @@ def publishes(sub: str, count: int, user: str) -> Measured:
     The connection stays until the next job: what is still in the kernel when it ends may be lost.
     """
     while _OPEN:
-        _OPEN.pop().destroy(0)
+        _OPEN.pop()[0].destroy(0)
     frames = [made(user, f"i-{time.time_ns()}-{number}", pb.INFORMATIONAL) for number in range(count)]
     topic = b"USER:" + user.encode() + b"\0"
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    _OPEN.append(context)
     fast = context.socket(zmq.XPUB)
+    _OPEN.append((context, fast))  # a socket that nobody holds is closed, with what waits in it
     for option, value in ((zmq.LINGER, 0), (zmq.XPUB_NODROP, 1), (zmq.RCVTIMEO, _LONGEST_MS)):
         fast.setsockopt(option, value)
     fast.connect(sub)
@@ -126,15 +126,15 @@ class Fan:
                 await asyncio.wait_for(self.done.wait(), 0.5)
                 return
 
-    def event(self) -> None:
+    def event(self, number: int = 1) -> None:
         self.last_s = time.monotonic()
         self.first_s = self.first_s or self.last_s
-        self.count += 1
+        self.count += number
         if self.count == self.wanted:
             self.done.set()
 
 
-async def fan(kind: str, address: str, token: str, sessions: int, events: int) -> Measured:
+async def fan(kind: str, address: str, token: str, sessions: int, events: int, most_events: int = 0) -> Measured:
     """Sessions that each get so many events; says "open" on stdout when all are."""
     seen = Fan(sessions * events)
     channels = [
@@ -144,7 +144,7 @@ async def fan(kind: str, address: str, token: str, sessions: int, events: int) -
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
         tasks = [
             asyncio.create_task(
-                native(channels[number % len(channels)], token, seen)
+                native(channels[number % len(channels)], token, seen, most_events)
                 if channels
                 else browser(http, address, token, seen)
             )
@@ -165,17 +165,18 @@ async def fan(kind: str, address: str, token: str, sessions: int, events: int) -
     return Measured(seen.first_s, seen.last_s, lost=seen.wanted - seen.count)
 
 
-async def native(channel: grpc.aio.Channel, token: str, seen: Fan) -> None:
-    """Messages are counted as bytes, all but the first are events."""
+async def native(channel: grpc.aio.Channel, token: str, seen: Fan, most_events: int) -> None:
+    """Messages are counted as bytes, all but the first are events; those with many are parsed."""
     call: Any = channel.unary_stream(SUBSCRIBE)
-    stream = call(session_pb.SubscribeRequest().SerializeToString(), metadata=(("authorization", f"Bearer {token}"),))
+    request = session_pb.SubscribeRequest(most_events=most_events)
+    stream = call(request.SerializeToString(), metadata=(("authorization", f"Bearer {token}"),))
     first = True
-    async for _ in stream:
+    async for answer in stream:
         if first:
             seen.opened()
             first = False
         else:
-            seen.event()
+            seen.event(len(session_pb.SubscribeResponse.FromString(answer).events) if most_events else 1)
 
 
 async def browser(http: aiohttp.ClientSession, address: str, token: str, seen: Fan) -> None:

@@ -55,12 +55,13 @@ def read_event(container: str, body: bytes) -> Event | Refusal:
 
 
 class Published(NamedTuple):
-    """What the fast path has to know of an event."""
+    """What the fast path has to know of an event. ``event`` is as `for_sessions` makes it."""
 
     event_id: str
     user_id: str
     priority: Priority
     payload: bytes
+    event: pb.UserEvent
 
 
 def read_published(body: bytes) -> Published | Refusal:
@@ -68,8 +69,21 @@ def read_published(body: bytes) -> Published | Refusal:
     given = _parse(body)
     if isinstance(given, Refusal):
         return given
-    priority = _PRIORITIES.get(given.delivery.priority, Priority.CRITICAL)
-    return Published(given.event_id, given.user_id, priority, given.payload or b"{}")
+    delivery, payload = given.delivery, given.payload
+    if not payload:
+        given.payload = payload = b"{}"
+    del delivery.channels[:]
+    priority = _PRIORITIES.get(delivery.priority, Priority.CRITICAL)
+    return Published(given.event_id, given.user_id, priority, payload, given)
+
+
+def for_sessions(event: Event) -> pb.UserEvent:
+    """As the container sent it, but of its delivery the priority alone."""
+    return pb.UserEvent(
+        user_id=event.user_id, event_id=event.key.event_id, timestamp=event.timestamp_ms,
+        event_type=event.event_type, payload=event.payload,  # type: ignore[arg-type]  # known or not
+        delivery=pb.DeliverySpec(priority=pb.Priority.Value(event.priority.name)),
+    )  # fmt: skip
 
 
 def _parse(body: bytes) -> pb.UserEvent | Refusal:

@@ -16,7 +16,7 @@ from services.common.errors import InvalidRequest, SuiteError
 from services.common.event_frames import topic
 from services.gateway.events.acks import Ack, Asker, Askers, final_ack
 from services.gateway.events.changes import Changes
-from services.gateway.events.checking import Refusal, payload_problem, read_event, read_published
+from services.gateway.events.checking import Refusal, for_sessions, payload_problem, read_event, read_published
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.containers import Container
 from services.gateway.events.courier_metrics import CourierMetrics
@@ -99,7 +99,7 @@ class Desk:
             elif problem := payload_problem(event, self._settings.max_payload_bytes):
                 self._metrics.dropped(problem.kind)
             else:
-                self._turn.effects.informed.append(Informed(event.user_id, container.name, body))
+                self._turn.effects.informed.append(Informed(event.user_id, container.name, event.event))
         if critical:
             self.take(critical)
 
@@ -120,7 +120,7 @@ class Desk:
         elif event.user_id not in self._topics:
             self._refuse(asker, Refusal(event_id, "no active session", "no_session"))
         else:
-            self._turn.effects.informed.append(Informed(event.user_id, event.key.container, event.body))
+            self._turn.effects.informed.append(Informed(event.user_id, event.key.container, for_sessions(event)))
             self._turn.reply(asker, Ack(event_id, Status.DELIVERED, via=Channel.WEB))
 
     def _accept(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from services.gateway.events.changes import AttemptRow, Show
 from services.gateway.events.model import Channel, EventKey, Status
+from services.gen.dexorder.events.v1 import user_events_pb2 as pb
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,12 +14,12 @@ class Informed:
     """An event of the fast path for the open sessions of its user: not kept, no ack.
 
     Attributes:
-        body: The UserEvent, serialized.
+        event: As sessions get it, see ``checking.for_sessions``.
     """
 
     user_id: str
     container: str
-    body: bytes = field(repr=False)
+    event: pb.UserEvent = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)

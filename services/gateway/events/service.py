@@ -18,6 +18,7 @@ from services.gateway.events.contacts import HostCheck, contacts_answer, contact
 from services.gateway.events.conversation import LONGEST_NAME, Reception
 from services.gateway.events.model import SESSION_CHANNELS, Channel
 from services.gateway.events.port import CourierPort
+from services.gateway.events.shown import together
 from services.gateway.events.tokens import LONGEST_USER_ID, Tokens, User
 from services.gateway.events.views import ack_of, key_of, page_answer, place_of, query_of, record_answer
 from services.gen.dexorder.events.v1 import event_service_pb2 as pb
@@ -56,7 +57,8 @@ class EventService(rpc.EventServiceServicer):
             raise
         try:
             while items := await session.next():
-                yield [item.wire for item in items]
+                most = request.most_events
+                yield list(together(items, most)) if most else [item.wire for item in items]
                 self._reception.metrics.shown("grpc", len(items))
         finally:
             session.close()

@@ -78,8 +78,13 @@ class SubscribeRequest(_message.Message):
 
     CURSOR_FIELD_NUMBER: _builtins.int
     CLIENT_NAME_FIELD_NUMBER: _builtins.int
+    MOST_EVENTS_FIELD_NUMBER: _builtins.int
     client_name: _builtins.str
     """Shown in the log of deliveries, for example "desktop"."""
+    most_events: _builtins.int
+    """Above 0: all events that are there come in one answer, as `events`, up to so many and about a MiB. They have neither
+    title nor body, so a client that reads the payloads itself is served many times as many.
+    """
     @_builtins.property
     def cursor(self) -> Global___Cursor:
         """The newest that was received, as the last answers said it; not set: from now on, with what still waits."""
@@ -89,10 +94,11 @@ class SubscribeRequest(_message.Message):
         *,
         cursor: Global___Cursor | None = ...,
         client_name: _builtins.str = ...,
+        most_events: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_name", b"client_name", "cursor", b"cursor"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_name", b"client_name", "cursor", b"cursor", "most_events", b"most_events"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -107,6 +113,7 @@ class SubscribeResponse(_message.Message):
     OPENED_FIELD_NUMBER: _builtins.int
     RESET_FIELD_NUMBER: _builtins.int
     EVENT_FIELD_NUMBER: _builtins.int
+    EVENTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def opened(self) -> Global___Opened:
         """The session is open and goes on from its cursor."""
@@ -119,16 +126,21 @@ class SubscribeResponse(_message.Message):
     def event(self) -> Global___SessionEvent:
         """An event."""
 
+    @_builtins.property
+    def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___SessionEvent]:
+        """Events, in order, where most_events asked for them; then there is no message."""
+
     def __init__(
         self,
         *,
         opened: Global___Opened | None = ...,
         reset: Global___Opened | None = ...,
         event: Global___SessionEvent | None = ...,
+        events: _abc.Iterable[Global___SessionEvent] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "message", b"message", "opened", b"opened", "reset", b"reset"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "message", b"message", "opened", b"opened", "reset", b"reset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "events", b"events", "message", b"message", "opened", b"opened", "reset", b"reset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["opened", "reset", "event"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
