@@ -8,10 +8,20 @@ from dataclasses import astuple
 from typing import Any
 
 from services.common.market import TimeRange
+from services.common.ranges import Diff
 from services.relay.jobs import Job, LiveRequest
-from services.relay.model import Listed, ListedMarket, Market, Outcome, Progress, Record, State, Status, Submission
-from services.relay.ranges import Diff
-from services.relay.retractions import Retraction
+from services.relay.model import (
+    Listed,
+    ListedMarket,
+    Market,
+    Outcome,
+    Progress,
+    Record,
+    Retraction,
+    State,
+    Status,
+    Submission,
+)
 
 STEPS = (
     # 1

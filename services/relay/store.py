@@ -26,8 +26,7 @@ from services.common.streams import retrieved
 from services.relay import schema
 from services.relay.board import Board
 from services.relay.jobs import Job, LiveRequest, Phase
-from services.relay.model import Listed, Market, Notification, Record, State
-from services.relay.retractions import Retraction
+from services.relay.model import Listed, Market, Notification, Record, Retraction, State
 from services.relay.schema import (
     FORGET,
     REQUEST_COLUMNS,

@@ -24,8 +24,7 @@ from services.relay import schema
 from services.relay.board import Board
 from services.relay.dispatch import Dispatcher, Slot, SlotKind
 from services.relay.jobs import Phase
-from services.relay.model import FinalResult, FinalStatus, Market, PageResult, Submission
-from services.relay.retractions import Retraction
+from services.relay.model import FinalResult, FinalStatus, Market, PageResult, Retraction, Submission
 from services.relay.schema import Batch
 from services.relay.store import Store, open_store
 from tests.unit.services.relay.harness import ROOT, TICKER, at, environment, free_port, minute, request, suite
