@@ -75,7 +75,6 @@ DROP TABLE merged;
 """,
 )
 """How a file comes from each version to the next; a new one takes them all. What was released is never edited."""
-VERSION = len(STEPS)
 FORGET = (
     "DELETE FROM notifications WHERE request_id IN"
     " (SELECT request_id FROM requests WHERE completed_ns < ? ORDER BY completed_ns, sequence LIMIT ?)",

@@ -237,7 +237,7 @@ async def test_a_file_of_the_first_version_opens_and_keeps_its_data(tmp_path: Pa
         fresh.executescript("".join(schema.STEPS))
         tables = "SELECT type, name, sql FROM sqlite_master WHERE sql NOT NULL ORDER BY name"
         assert new.execute(tables).fetchall() == fresh.execute(tables).fetchall()
-        assert new.execute("PRAGMA user_version").fetchone() == (schema.VERSION,) == (len(schema.STEPS),)
+        assert new.execute("PRAGMA user_version").fetchone() == (len(schema.STEPS),)
 
 
 async def test_what_is_taken_back_stays_so_in_a_file_that_had_overlapping_ranges(tmp_path: Path) -> None:
