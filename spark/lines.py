@@ -23,7 +23,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import TypeAlias
 
@@ -37,6 +37,7 @@ from services.common.market import (
     subtract,
     total_periods,
 )
+from services.common.retractions import Retractions
 
 MOST_PERIODS = 50_000
 """Periods of a merged line, so that taking back a part of it costs little fetching."""
@@ -73,33 +74,32 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Retraction:
-    """One row of ``trading.coverage_retractions``: lines fetched before ``retracted_ns`` claim nothing in ``span``."""
+    """One row of ``trading.coverage_retractions``."""
 
     ticker: str
     period_seconds: int
     span: TimeRange
     retracted_ns: int
 
-    def whole(self) -> Retraction:
-        """The same for every period that it touches."""
+    def whole(self) -> TimeRange:
+        """Every period that it touches."""
         start_ns = floor_to_grid(self.span.start_ns, self.period_seconds)
-        end_ns = ceil_to_grid(self.span.end_ns, self.period_seconds)
-        return replace(self, span=TimeRange(start_ns, end_ns))
+        return TimeRange(start_ns, ceil_to_grid(self.span.end_ns, self.period_seconds))
 
 
 def merge_lines(lines: Iterable[Line], retractions: Iterable[Retraction] = ()) -> list[Line]:
     """Lines that say the same in fewer, sorted; those that can't be fewer come back as they are."""
     markets: defaultdict[tuple[str, int], list[Line]] = defaultdict(list)
-    taken: defaultdict[tuple[str, int], list[Retraction]] = defaultdict(list)
+    taken: defaultdict[tuple[str, int], Retractions] = defaultdict(Retractions)
     for line in lines:
         markets[line.ticker, line.period_seconds].append(line)
     for retraction in retractions:
         if retraction.span:
-            taken[retraction.ticker, retraction.period_seconds].append(retraction.whole())
+            taken[retraction.ticker, retraction.period_seconds].add(retraction.whole(), retraction.retracted_ns)
     return sorted(line for market, group in markets.items() for line in _merge_market(sorted(group), taken[market]))
 
 
-def _merge_market(group: Sequence[Line], retractions: Sequence[Retraction]) -> Iterator[Line]:
+def _merge_market(group: Sequence[Line], retractions: Retractions) -> Iterator[Line]:
     telling = []
     for line in group:
         if line.adds_up():
@@ -125,12 +125,12 @@ def _clusters(lines: Sequence[Line]) -> Iterator[list[Line]]:
         yield cluster
 
 
-def _merge_cluster(cluster: Sequence[Line], retractions: Sequence[Retraction]) -> list[Line]:
+def _merge_cluster(cluster: Sequence[Line], retractions: Retractions) -> list[Line]:
     period_seconds = cluster[0].period_seconds
     claims = [
         (number, part)
         for number, line in enumerate(cluster)
-        for part in subtract([line.span], [r.span for r in retractions if r.retracted_ns > line.fetched_ns])
+        for part in retractions.claimed(line.span, line.fetched_ns)
     ]
     filled = merge(row for number, part in claims for row in subtract([part], cluster[number].empty))
     empty = subtract((part for _, part in claims), filled)
@@ -140,7 +140,7 @@ def _merge_cluster(cluster: Sequence[Line], retractions: Sequence[Retraction]) -
         return (
             count_periods(span, period_seconds) <= MOST_PERIODS
             and last - first <= MOST_EMPTY
-            and not any(r.retracted_ns > fetched_ns and r.span.intersect(span) for r in retractions)
+            and not retractions.taken(span, fetched_ns)
         )
 
     return [_line(run, cluster, empty) for run in _runs(_pieces(claims, cluster), fits)]

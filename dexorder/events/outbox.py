@@ -5,17 +5,18 @@ One process at a time: SQLite's own lock on the file says so, and the kernel let
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from dexorder.events.errors import OutboxFailed
+from services.common.durable_sqlite import open_durable
 
-_VERSION = 1
-_TABLE = (
-    "CREATE TABLE events(number INTEGER PRIMARY KEY AUTOINCREMENT, event_id TEXT NOT NULL UNIQUE, frame BLOB NOT NULL)"
+_STEPS = (
+    "CREATE TABLE events("
+    "number INTEGER PRIMARY KEY AUTOINCREMENT, event_id TEXT NOT NULL UNIQUE, frame BLOB NOT NULL);",
 )
+_NEWER = "it has version {}, and this publisher reads version {}"
 
 
 class Outbox:
@@ -28,33 +29,14 @@ class Outbox:
             OutboxFailed: Another process uses it, or it is no outbox, or can't be written.
         """
         self._path = path
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # events tell what users do
-            self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0.2)
-        except (OSError, sqlite3.Error) as error:
+        try:  # private: events tell what users do
+            self._connection = open_durable(path, _STEPS, newer=_NEWER, private=True, exclusive=True)
+        except OSError as error:
             raise OutboxFailed(f"the outbox {path} can't be opened: {error}") from None
-        try:
-            self._prepare()
         except (sqlite3.Error, ValueError) as error:
-            self._connection.close()
             busy = isinstance(error, sqlite3.OperationalError) and "locked" in str(error)
             why = "is in use by another publisher" if busy else f"can't be used: {error}"
             raise OutboxFailed(f"the outbox {path} {why}") from None
-
-    def _prepare(self) -> None:
-        connection = self._connection
-        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("BEGIN EXCLUSIVE")
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version == 0:
-            connection.execute(_TABLE)
-            connection.execute(f"PRAGMA user_version = {_VERSION}")
-        elif version != _VERSION:
-            raise ValueError(f"it has version {version}, and this publisher reads version {_VERSION}")
-        connection.execute("COMMIT")
 
     def write(self, added: Sequence[tuple[str, bytes]], settled: Sequence[str]) -> None:
         """Keep events (id and frame), forget others, in one commit; all of it or nothing.

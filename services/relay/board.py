@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 from services.common.errors import InvalidRequest
 from services.common.market import MAX_TIME_NS, TimeRange, count_periods, intersect, subtract, total_periods
+from services.common.ranges import RangeSet
+from services.common.retractions import Retractions
 from services.relay import planning
 from services.relay.dispatch import Assign, Dispatcher, Lost
 from services.relay.jobs import Job, LiveRequest, Phase
@@ -22,11 +24,10 @@ from services.relay.model import (
     Market,
     PageResult,
     Progress,
+    Retraction,
     State,
     Submission,
 )
-from services.relay.ranges import RangeSet
-from services.relay.retractions import Retraction, Retractions
 from services.relay.schema import Batch, job_owner, market_owner
 
 

@@ -21,7 +21,7 @@ from services.common.market import (
     subtract,
     total_periods,
 )
-from services.relay.ranges import RangeSet
+from services.common.ranges import RangeSet
 
 Times = NDArray[np.int64]
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from services.common.market import TimeRange, subtract
+from services.common.ranges import RangeSet
 from services.relay.model import Market, State, Submission
-from services.relay.ranges import RangeSet
 
 
 class Phase(IntEnum):

@@ -21,6 +21,14 @@ class Market(NamedTuple):
         return Ticker.parse(self.ticker).venue
 
 
+class Retraction(NamedTuple):
+    """Coverage of a range taken back at a time, nanoseconds, whole microseconds; two with equal fields are one."""
+
+    market: Market
+    span: TimeRange
+    retracted_ns: int
+
+
 class ListedMarket(NamedTuple):
     """A market as its exchange lists it; fields of the proto's Market."""
 

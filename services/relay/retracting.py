@@ -28,8 +28,7 @@ from services.common.clock import Clock
 from services.common.errors import Unavailable
 from services.common.market import TimeRange
 from services.relay.counting import range_of, time_ns
-from services.relay.model import Market
-from services.relay.retractions import Retraction
+from services.relay.model import Market, Retraction
 
 WRITE_ATTEMPTS = 4
 MICROSECOND_NS = 1_000

@@ -8,10 +8,20 @@ from dataclasses import astuple
 from typing import Any
 
 from services.common.market import TimeRange
+from services.common.ranges import Diff
 from services.relay.jobs import Job, LiveRequest
-from services.relay.model import Listed, ListedMarket, Market, Outcome, Progress, Record, State, Status, Submission
-from services.relay.ranges import Diff
-from services.relay.retractions import Retraction
+from services.relay.model import (
+    Listed,
+    ListedMarket,
+    Market,
+    Outcome,
+    Progress,
+    Record,
+    Retraction,
+    State,
+    Status,
+    Submission,
+)
 
 STEPS = (
     # 1
@@ -65,7 +75,6 @@ DROP TABLE merged;
 """,
 )
 """How a file comes from each version to the next; a new one takes them all. What was released is never edited."""
-VERSION = len(STEPS)
 FORGET = (
     "DELETE FROM notifications WHERE request_id IN"
     " (SELECT request_id FROM requests WHERE completed_ns < ? ORDER BY completed_ns, sequence LIMIT ?)",

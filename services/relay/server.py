@@ -34,8 +34,8 @@ from services.relay.engine import Engine
 from services.relay.ledger import Ledger
 from services.relay.markets import Markets
 from services.relay.metrics import RelayMetrics
+from services.relay.model import Retraction
 from services.relay.retracting import RetractionTable, Retractor
-from services.relay.retractions import Retraction
 from services.relay.schema import Batch
 from services.relay.service import register
 from services.relay.store import Store, open_store

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from services.common.config import BadSettings
+from services.common.durable_sqlite import open_durable
 from services.common.errors import Unavailable
 from services.common.lock import sole_owner
 from services.common.market import TimeRange
@@ -26,8 +27,7 @@ from services.common.streams import retrieved
 from services.relay import schema
 from services.relay.board import Board
 from services.relay.jobs import Job, LiveRequest, Phase
-from services.relay.model import Listed, Market, Notification, Record, State
-from services.relay.retractions import Retraction
+from services.relay.model import Listed, Market, Notification, Record, Retraction, State
 from services.relay.schema import (
     FORGET,
     REQUEST_COLUMNS,
@@ -43,6 +43,7 @@ T = TypeVar("T")
 OnCommit = Callable[[int, float], None]
 MOST_IN_A_GROUP = 256
 FORGOTTEN_AT_ONCE = 500
+_NEWER = "it has schema version {}, and this relay reads up to version {}"
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Store:
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._loop = asyncio.get_running_loop()
         self._queue: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
-        self._connection = _open(path)
+        self._connection = open_durable(path, schema.STEPS, newer=_NEWER)
         self._broken: Exception | None = None
         self._on_commit = on_commit
         self._thread = threading.Thread(target=self._write, name="relay-store", daemon=True)
@@ -215,20 +216,6 @@ async def open_store(path: Path, on_commit: OnCommit | None = None) -> AsyncIter
             yield store
         finally:
             await store.close()
-
-
-def _open(path: Path) -> sqlite3.Connection:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if not 0 <= version <= schema.VERSION:
-        connection.close()
-        raise ValueError(f"it has schema version {version}, and this relay reads up to version {schema.VERSION}")
-    for number, step in enumerate(schema.STEPS[version:], start=version + 1):
-        connection.executescript(f"BEGIN; {step} PRAGMA user_version = {number}; COMMIT;")
-    return connection
 
 
 def fill_board(connection: sqlite3.Connection, board: Board, now_ns: int) -> None:

@@ -64,6 +64,14 @@ class Fuzzer:
         made.connect(self.address)
         return made
 
+    def take_orders(self) -> None:
+        """Do and answer what stdin says, until its end."""
+        for line in sys.stdin:
+            print(json.dumps(self.run(**json.loads(line))), flush=True)
+        for peer in self.peers:
+            peer.close()
+        self.context.term()
+
     def run(self, frames: int, rate: float) -> Counter[str]:
         """Send so many frames; what was sent, by kind."""
         self.sent = Counter()
@@ -158,14 +166,5 @@ class Fuzzer:
         return "raw TCP"
 
 
-def main() -> None:
-    fuzzer = Fuzzer(sys.argv[1], int(sys.argv[2]))
-    for line in sys.stdin:
-        print(json.dumps(fuzzer.run(**json.loads(line))), flush=True)
-    for peer in fuzzer.peers:
-        peer.close()
-    fuzzer.context.term()
-
-
 if __name__ == "__main__":
-    main()
+    Fuzzer(sys.argv[1], int(sys.argv[2])).take_orders()

@@ -9,14 +9,12 @@ nothing that nobody has subscribed to. A mutant that came out sound is an event 
 
 from __future__ import annotations
 
-import json
 import select
 import socket
 import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from random import Random
 
 from services.gen.dexorder.events.v1 import user_events_pb2 as pb
 from tests.events.container import INFORMATIONAL, USER_EVENT, VERSION, event, topic
@@ -155,16 +153,5 @@ class SubFuzzer(RouterFuzzer):
         return "oversized"
 
 
-def main() -> None:
-    kind = {"router": RouterFuzzer, "sub": SubFuzzer}[sys.argv[1]]
-    fuzzer = kind(sys.argv[2], int(sys.argv[3]))
-    fuzzer.random = Random(int(sys.argv[3]))
-    for line in sys.stdin:
-        print(json.dumps(fuzzer.run(**json.loads(line))), flush=True)
-    for peer in fuzzer.peers:
-        peer.close()
-    fuzzer.context.term()
-
-
 if __name__ == "__main__":
-    main()
+    {"router": RouterFuzzer, "sub": SubFuzzer}[sys.argv[1]](sys.argv[2], int(sys.argv[3])).take_orders()

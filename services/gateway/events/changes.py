@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from services.gateway.events.model import Channel, Contacts, Event, EventKey, Message, Status
 
@@ -122,7 +122,7 @@ class Changes:
     finals: list[Final]
     attempts: list[AttemptRow]
     seen: list[Seen]
-    gone: list[tuple[str, Channel, str]]
+    gone: list[tuple[str, Channel, str]] = field(repr=False)
     sends: list[SendOut]
     shows: list[Show]
     answers: list[Answer]

@@ -101,7 +101,7 @@ class Sent:
         gone: Destinations of this user that no longer exist, though another one took it.
     """
 
-    gone: tuple[str, ...] = ()
+    gone: tuple[str, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class Refused:
     """
 
     reason: str
-    gone: tuple[str, ...] = ()
+    gone: tuple[str, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,17 +146,17 @@ class QuietHours:
 class WebPushSubscription:
     """A browser's, as its PushSubscription says it."""
 
-    endpoint: str
-    p256dh: str
+    endpoint: str = field(repr=False)
+    p256dh: str = field(repr=False)
     auth: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Contacts:
-    """How a user can be reached, and what they want; empty where nothing is known."""
+    """How a user can be reached, and what they want; empty where nothing is known. No address is in its repr."""
 
-    telegram_chat_id: str = ""
-    email: str = ""
+    telegram_chat_id: str = field(default="", repr=False)
+    email: str = field(default="", repr=False)
     web_push: tuple[WebPushSubscription, ...] = ()
     mobile_tokens: tuple[str, ...] = field(default=(), repr=False)
     discord_webhook_url: str = field(default="", repr=False)

@@ -6,7 +6,6 @@ The file holds contacts, so only its owner may read it.
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,11 +14,13 @@ from pathlib import Path
 
 import orjson
 
+from services.common.durable_sqlite import open_durable
 from services.gateway.events import schema
 from services.gateway.events.changes import Changes, Final, Live
 from services.gateway.events.model import Channel, Contacts, EventKey
 
 FORGOTTEN_AT_ONCE = 500
+_NEWER = "it has schema version {}; this gateway reads up to version {}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +46,8 @@ class Outbox:
             ValueError: It is of a newer gateway.
             sqlite3.Error: It is no outbox, or is damaged.
         """
-        path.parent.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite gives its other files the same mode
-        self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)
+        self._db = open_durable(path, schema.STEPS, newer=_NEWER, private=True)
         try:
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = FULL")
-            (version,) = self._db.execute("PRAGMA user_version").fetchone()
-            if not 0 <= version <= schema.VERSION:
-                raise ValueError(f"it has schema version {version}; this gateway reads up to version {schema.VERSION}")
-            for number, step in enumerate(schema.STEPS[version:], start=version + 1):
-                self._db.executescript(f"BEGIN; {step} PRAGMA user_version = {number}; COMMIT;")
             (self.epoch,) = self._db.execute("SELECT value FROM meta WHERE name = 'epoch'").fetchone()
         except BaseException:
             self._db.close()

@@ -36,7 +36,6 @@ CREATE TABLE presence (user_id TEXT, channel INTEGER, until_ns INTEGER NOT NULL,
     PRIMARY KEY (user_id, channel)) WITHOUT ROWID;
 """,
 )
-VERSION = len(STEPS)
 
 ACCEPT = (
     "INSERT INTO events (container, event_id, user_id, body, accepted_ns, expires_ns, turn, rounds, tries, failures,"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from services.gateway.events.changes import SendOut
 from services.gateway.events.channels.way import NOT_CONFIGURED, TIMEOUT, Way
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.model import Channel, EventKey, Later, Refused, Result
+from services.gateway.events.sending_metrics import SendingMetrics
 
 log = structlog.get_logger(__name__)
 
@@ -36,8 +38,10 @@ class Sender:
         finished: Given each result once: key, number, result. Not for what was cut off when the context ended.
     """
 
-    def __init__(self, ways: Mapping[Channel, Way], settings: EventsSettings, finished: Finished) -> None:
-        self._ways, self._finished = ways, finished
+    def __init__(
+        self, ways: Mapping[Channel, Way], settings: EventsSettings, finished: Finished, metrics: SendingMetrics
+    ) -> None:
+        self._ways, self._finished, self._metrics = ways, finished, metrics
         self._at_once, self._timeout_seconds = settings.sends_at_once, settings.send_timeout_seconds
         self._lines: dict[Channel, _Line] = {channel: _Line() for channel in ways}
         self._calls: set[asyncio.Task[None]] = set()
@@ -65,7 +69,9 @@ class Sender:
             call.add_done_callback(self._calls.discard)
 
     async def _run(self, line: _Line, call: SendOut) -> None:
+        started_s = time.perf_counter()
         result = await self._result(call)
+        self._metrics.called(call.channel, result, time.perf_counter() - started_s)
         line.under_way -= 1
         self._begin(line)
         self._finished(call.key, call.number, result)

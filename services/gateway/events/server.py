@@ -23,6 +23,7 @@ from services.gateway.events.publishing import EventPublisherService
 from services.gateway.events.records import Informed
 from services.gateway.events.rendering import render
 from services.gateway.events.sending import Sender
+from services.gateway.events.sending_metrics import SendingMetrics
 from services.gateway.events.service import ContactService, EventLogService, EventService
 from services.gateway.events.session_metrics import SessionMetrics
 from services.gateway.events.sessions import Hub
@@ -101,7 +102,7 @@ async def user_events(settings: EventsSettings, registry: CollectorRegistry) -> 
         courier = await stack.enter_async_context(
             open_courier(settings, outside, CourierMetrics(registry), render=reads, reachable=ways.reachable)
         )
-        outside.sender = Sender(ways, settings, courier.finished)
+        outside.sender = Sender(ways, settings, courier.finished, SendingMetrics(registry))
         metrics, tokens = SessionMetrics(registry), Tokens.of(settings)
         # without the link: who sees it there is on that page
         outside.hub = Hub(courier, partial(render, link_url=""), settings, metrics)

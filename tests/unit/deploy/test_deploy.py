@@ -19,6 +19,7 @@ from services.common.metrics import CallMetrics
 from services.gateway.config import GatewaySettings
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.courier_metrics import CourierMetrics
+from services.gateway.events.sending_metrics import SendingMetrics
 from services.gateway.events.session_metrics import SessionMetrics
 from services.gateway.pixy.metrics import PixyMetrics
 from services.ingestor.config import IngestorSettings
@@ -93,6 +94,7 @@ def counted() -> set[str]:
         PixyMetrics,
         CourierMetrics,
         SessionMetrics,
+        SendingMetrics,
         IngestorMetrics,
         UdsourceMetrics,
         SparkMetrics,

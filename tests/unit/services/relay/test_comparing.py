@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.common.market import PERIODS, TimeRange, floor_to_grid, merge, next_open, open_times, parse_time, subtract
+from services.common.ranges import RangeSet
 from services.relay.comparing import Finding, Times, compare, on_grid, repairs, runs
-from services.relay.ranges import RangeSet
 from tests.unit.services.relay.harness import MINUTE_NS
 
 MONTH, WEEK = 2_592_000, 604_800

@@ -16,9 +16,8 @@ from services.common.errors import Unavailable
 from services.common.market import TimeRange
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
-from services.relay.model import Market
+from services.relay.model import Market, Retraction
 from services.relay.retracting import RetractionTable, Retractor
-from services.relay.retractions import Retraction
 from tests.unit.services.relay.harness import (
     TICKER,
     Suite,

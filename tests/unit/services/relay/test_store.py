@@ -24,8 +24,7 @@ from services.relay import schema
 from services.relay.board import Board
 from services.relay.dispatch import Dispatcher, Slot, SlotKind
 from services.relay.jobs import Phase
-from services.relay.model import FinalResult, FinalStatus, Market, PageResult, Submission
-from services.relay.retractions import Retraction
+from services.relay.model import FinalResult, FinalStatus, Market, PageResult, Retraction, Submission
 from services.relay.schema import Batch
 from services.relay.store import Store, open_store
 from tests.unit.services.relay.harness import ROOT, TICKER, at, environment, free_port, minute, request, suite
@@ -238,7 +237,7 @@ async def test_a_file_of_the_first_version_opens_and_keeps_its_data(tmp_path: Pa
         fresh.executescript("".join(schema.STEPS))
         tables = "SELECT type, name, sql FROM sqlite_master WHERE sql NOT NULL ORDER BY name"
         assert new.execute(tables).fetchall() == fresh.execute(tables).fetchall()
-        assert new.execute("PRAGMA user_version").fetchone() == (schema.VERSION,) == (len(schema.STEPS),)
+        assert new.execute("PRAGMA user_version").fetchone() == (len(schema.STEPS),)
 
 
 async def test_what_is_taken_back_stays_so_in_a_file_that_had_overlapping_ranges(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import time
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from services.gateway.events.changes import SendOut
 from services.gateway.events.config import EventsSettings
@@ -21,6 +22,7 @@ from services.gateway.events.model import (
     Sent,
 )
 from services.gateway.events.sending import Sender
+from services.gateway.events.sending_metrics import SendingMetrics
 
 MESSAGE = Message("aa", "t", "b", Priority.NORMAL, 1)
 
@@ -42,6 +44,8 @@ class Slow:
         try:
             if contacts.email == "raise":
                 raise RuntimeError("https://hooks.test/token")
+            if contacts.email == "refuse":
+                return Refused("no such address")
             await asyncio.sleep(3600 if contacts.email == "hang" else self.seconds)
             return Sent()
         finally:
@@ -68,10 +72,16 @@ def calls(count: int, channel: Channel, how: str = "", *, start: int = 0) -> lis
     ]
 
 
-def sender(results: Results, *ways: Slow, at_once: int = 4, timeout_seconds: float = 5.0) -> Sender:
+def sender(
+    results: Results,
+    *ways: Slow,
+    at_once: int = 4,
+    timeout_seconds: float = 5.0,
+    registry: CollectorRegistry | None = None,
+) -> Sender:
     by_channel = {way.channel: way for way in ways}
     settings = EventsSettings(sends_at_once=at_once, send_timeout_seconds=timeout_seconds)
-    return Sender(by_channel, settings, results.take)
+    return Sender(by_channel, settings, results.take, SendingMetrics(registry or CollectorRegistry()))
 
 
 async def test_no_more_calls_than_may_be_under_way_and_none_forgotten() -> None:
@@ -129,3 +139,29 @@ async def test_a_channel_that_is_not_on_is_refused() -> None:
     async with sender(results) as sending:
         sending.send(calls(1, Channel.TELEGRAM))
     assert results == {0: Refused("not configured")}
+
+
+async def test_calls_are_counted_by_channel_and_outcome_with_their_time() -> None:
+    results, registry = Results(), CollectorRegistry()
+    ways = (Slow(Channel.EMAIL, seconds=0.06), Slow(Channel.SLACK))
+    began_s = time.monotonic()
+    async with sender(results, *ways, at_once=1, timeout_seconds=0.2, registry=registry) as sending:
+        sending.send(calls(2, Channel.EMAIL) + calls(1, Channel.EMAIL, "hang", start=2))
+        sending.send(calls(3, Channel.SLACK, "refuse", start=3) + calls(1, Channel.SLACK, "raise", start=6))
+        sending.send(calls(1, Channel.TELEGRAM, start=7))
+        await results.until(8)
+        took_s = time.monotonic() - began_s
+        sending.send(calls(1, Channel.EMAIL, "hang", start=8))
+        await asyncio.sleep(0.01)
+
+    def counted(what: str, channel: str, outcome: str) -> float | None:
+        labels = {"channel": channel, "outcome": outcome}
+        return registry.get_sample_value(f"dexorder_gateway_event_send_seconds_{what}", labels)
+
+    assert counted("count", "EMAIL", "sent") == 2
+    assert counted("count", "EMAIL", "later") == 1, "one ran out of time; the one that was cut off came to nothing"
+    assert counted("count", "SLACK", "refused") == 3
+    assert counted("count", "SLACK", "later") == 1
+    assert counted("count", "TELEGRAM", "refused") is None, "nobody was called"
+    seconds = (counted("sum", "EMAIL", "sent") or 0) + (counted("sum", "EMAIL", "later") or 0)
+    assert 0.3 < seconds <= took_s, "one after the other: the time in line is not the call's"

@@ -1,24 +1,13 @@
 """Coverage that was taken back, and what a page still claims after it. Pure.
 
-A page claims nothing inside a retraction that was made later than the exchange answered the page. So the table of
-coverage, which is only ever added to, and the table of retractions say together what is covered.
+A page, or a line of the ledger, claims nothing inside a retraction that was made later than it was fetched. So the
+table of coverage, which is only ever added to, and the table of retractions say together what is covered.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from services.common.market import TimeRange, merge, subtract
-from services.relay.model import Market
-from services.relay.ranges import RangeSet
-
-
-class Retraction(NamedTuple):
-    """Coverage of a range taken back at a time, nanoseconds, whole microseconds; two with equal fields are one."""
-
-    market: Market
-    span: TimeRange
-    retracted_ns: int
+from services.common.ranges import RangeSet
 
 
 class Retractions:

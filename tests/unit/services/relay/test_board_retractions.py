@@ -1,18 +1,16 @@
-"""What a page claims after retractions; and that the board and the two tables never differ in it."""
+"""What coverage was taken back: the board and the two tables never differ in it."""
 
 from __future__ import annotations
 
 import itertools
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.market import TimeRange, merge, subtract
+from services.common.market import TimeRange, subtract
 from services.relay.board import Board
 from services.relay.dispatch import Dispatcher
 from services.relay.model import Market, PageResult
-from services.relay.retractions import Retractions
 from services.relay.schema import Batch
 from tests.unit.services.relay.harness import at
 
@@ -21,38 +19,6 @@ MARKET = Market("BTC/USDT.SIM", 60)
 
 def span(start: int, end: int) -> TimeRange:
     return TimeRange(at(start), at(end))
-
-
-def minutes(ranges: list[TimeRange]) -> list[tuple[int, int]]:
-    return [((r.start_ns - at(0)) // 60_000_000_000, (r.end_ns - at(0)) // 60_000_000_000) for r in ranges]
-
-
-@pytest.mark.parametrize(
-    ("made", "fetched_ns", "claimed"),
-    [
-        ([], 0, [(0, 10)]),
-        ([(2, 4, 5)], 4, [(0, 2), (4, 10)]),
-        ([(2, 4, 5)], 5, [(0, 10)]),  # fetched at that time is not fetched before it
-        ([(2, 4, 5)], 6, [(0, 10)]),
-        ([(20, 30, 5)], 0, [(0, 10)]),
-        ([(0, 10, 5)], 4, []),
-        ([(0, 6, 5), (4, 10, 9)], 7, [(0, 4)]),
-        ([(4, 10, 9), (0, 6, 5)], 7, [(0, 4)]),  # whatever order they are read in
-        ([(0, 10, 9), (4, 6, 5)], 7, []),
-        ([(4, 6, 5), (0, 10, 9)], 9, [(0, 10)]),
-        ([(0, 10, 5), (4, 6, 9)], 7, [(0, 4), (6, 10)]),
-    ],
-)
-def test_a_page_claims_nothing_inside_a_later_retraction(
-    made: list[tuple[int, int, int]], fetched_ns: int, claimed: list[tuple[int, int]]
-) -> None:
-    retractions = Retractions()
-    for start, end, retracted_ns in made:
-        retractions.add(span(start, end), retracted_ns)
-    assert minutes(retractions.claimed(span(0, 10), fetched_ns)) == claimed
-    both = [*retractions.claimed(span(0, 10), fetched_ns), *retractions.taken(span(0, 10), fetched_ns)]
-    assert merge(both) == [span(0, 10)]
-    assert retractions.latest_ns == max((each[2] for each in made), default=0)
 
 
 parts = st.tuples(st.integers(0, 30), st.integers(1, 12)).map(lambda p: span(p[0], p[0] + p[1]))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.common.market import TimeRange
-from services.relay.ranges import RangeSet
+from services.common.ranges import RangeSet
 
 SPANS = st.tuples(st.integers(0, 40), st.integers(0, 12)).map(lambda pair: TimeRange(pair[0], sum(pair)))
 CHANGES = st.lists(st.tuples(st.booleans(), SPANS), max_size=25)

@@ -1,0 +1,45 @@
+"""What shows no contact of a user when somebody logs it."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any, get_type_hints
+
+import pytest
+
+from services.gateway.events.changes import Changes, SendOut
+from services.gateway.events.model import (
+    Channel,
+    Contacts,
+    EventKey,
+    Message,
+    Priority,
+    Refused,
+    Sent,
+    WebPushSubscription,
+)
+
+HIDDEN = "4711-alice"
+WISHES = {"channel_order", "quiet_hours"}
+"""Fields of `Contacts` that say nothing of how to reach somebody."""
+
+
+def all_contacts() -> dict[str, Any]:
+    """Every contact that there can be; a field of another kind has to be thought about here."""
+    browser = WebPushSubscription(**{each.name: HIDDEN for each in fields(WebPushSubscription)})
+    filled: dict[Any, Any] = {str: HIDDEN, tuple[str, ...]: (HIDDEN,), tuple[WebPushSubscription, ...]: (browser,)}
+    return {name: filled[kind] for name, kind in get_type_hints(Contacts).items() if name not in WISHES}
+
+
+@pytest.mark.parametrize("name", all_contacts())
+def test_contacts_do_not_show(name: str) -> None:
+    contacts = Contacts(**{name: all_contacts()[name]})
+    message = Message("aa", "t", "b", Priority.NORMAL, 1)
+    assert HIDDEN not in repr(contacts)
+    assert HIDDEN not in repr(SendOut(EventKey("c", "e"), 1, Channel.EMAIL, "alice", message, contacts))
+
+
+def test_destinations_that_are_gone_do_not_show() -> None:
+    changes = Changes()
+    changes.gone.append(("alice", Channel.PUSH, HIDDEN))
+    assert HIDDEN not in f"{Sent((HIDDEN,))} {Refused('no such address', (HIDDEN,))} {changes}"
