@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeVar
 import structlog
 
 from services.common.clock import Clock, SystemClock
+from services.common.collector import collector_at_rest
 from services.common.config import BadSettings
 from services.common.errors import Unavailable
 from services.common.lock import sole_owner
@@ -277,4 +278,5 @@ def _desk(
 ) -> Desk:  # fmt: skip
     people = KnownPeople(outbox.contacts(), outbox.presence(clock.wall_ns()))
     delivery = Delivery(Rules.of(settings), people, render=render, reachable=reachable)
-    return Desk(outbox, delivery, people, settings, metrics, clock)
+    with collector_at_rest():
+        return Desk(outbox, delivery, people, settings, metrics, clock)

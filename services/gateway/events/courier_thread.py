@@ -15,6 +15,9 @@ from services.gateway.events.turn import Effects
 
 MOST_IN_A_TURN = 512
 """Messages of each port; also how many acks a crash between commit and ack can keep from containers."""
+TAKEN_AT_ONCE = 64
+LONGEST_TAKING_S = 0.010
+"""For events that are answered. A port serves its peers in turn: beside one that floods, others wait for two turns."""
 MOST_BEHIND = 10_000
 """Events of the fast path that the event loop has not taken up; then no more are read until it has."""
 LONGEST_WAIT_MS = 500
@@ -112,15 +115,23 @@ class CourierThread:
         self._forget()
 
     def _take_events(self) -> None:
+        until_s = time.monotonic() + LONGEST_TAKING_S
+        for _ in range(MOST_IN_A_TURN // TAKEN_AT_ONCE):
+            copies = self._copies(TAKEN_AT_ONCE)
+            self._desk.take(copies)
+            if len(copies) < TAKEN_AT_ONCE or time.monotonic() >= until_s:
+                return
+
+    def _copies(self, most: int) -> list[Copy]:
         copies: list[Copy] = []
-        for sender, routing_id, body in self._ports.events(MOST_IN_A_TURN):
+        for sender, routing_id, body in self._ports.events(most):
             if body is None:
                 self._desk.refuse_undecodable(routing_id)
             elif sender is None:
                 self._desk.refuse_stranger(routing_id, body)
             else:
                 copies.append((sender, body, routing_id))
-        self._desk.take(copies)
+        return copies
 
     def _do(self, effects: Effects) -> None:
         answers: list[tuple[bytes, Ack]] = []

@@ -14,7 +14,6 @@ class Item(Timed):
     """A `Live` that can be changed, and what a restart may forget.
 
     Attributes:
-        in_sessions: Whether sessions are among its channels.
         saved: The row as it was written last.
         shown_ns: When it was shown to the sessions that are open now.
         under_way: A call is.
@@ -23,7 +22,7 @@ class Item(Timed):
     """
 
     __slots__ = (
-        "accepted_ns", "done", "due_ns", "event", "expires_ns", "failures", "in_sessions", "lane", "refused", "rounds",
+        "accepted_ns", "done", "due_ns", "event", "expires_ns", "failures", "lane", "refused", "rounds",
         "saved", "sequence", "shown_ns", "soft", "tries", "turn", "under_way", "waits_for_ack",
     )  # fmt: skip
 
@@ -37,8 +36,12 @@ class Item(Timed):
         self.shown_ns = 0
         self.under_way = self.done = False
         self.lane: Lane[Item] | None = None
-        named = live.event.channels
-        self.in_sessions = not named or any(way.channel in SESSION_CHANNELS for way in named)
+
+    @property
+    def in_sessions(self) -> bool:
+        """Whether sessions are among its channels."""
+        named = self.event.channels
+        return not named or any(way.channel in SESSION_CHANNELS for way in named)
 
     @property
     def critical(self) -> bool:
