@@ -74,15 +74,16 @@ SCENES = (
     Scene(1_204, pb.STRATEGY_ERROR, {
         "strategy_name": "Grid ETH", "message": "the exchange refused the balance call 3 times; paused",
         "log_level": "error",
-    }, ((Channel.WEB, 5.0, "no ack"), (Channel.TELEGRAM, 0.204, "rate limited"), (Channel.TELEGRAM, 0.287, "sent")),
-        pb.CRITICAL),
+    }, (
+        (Channel.WEB, 5.0, "no ack"), (Channel.TELEGRAM, 0.204, "too many requests"), (Channel.TELEGRAM, 0.287, "sent"),
+    ), pb.CRITICAL),
     Scene(655, pb.POSITION_OPENED, {
         "symbol": "ETH/USDT", "exchange": "binance", "side": "long", "size": "12.5", "entry_price": "3214.80",
         "leverage": "3", "liquidation_price": "2189.40",
     }),
     Scene(402, pb.ORDER_EXPIRED, order("ADA/USDT", "buy", "20000", "0.4410"), (
         (Channel.TELEGRAM, 0.118, "blocked by the user"), (Channel.EMAIL, 0.402, "no such address")),
-        status=Status.ERROR, error="no channel left: TELEGRAM blocked by the user, EMAIL no such address"),
+        status=Status.ERROR, error="TELEGRAM: blocked by the user; EMAIL: no such address"),
     Scene(96, pb.ORDER_FILLED, order(
         "BTC/USDT", "buy", "0.25", "64210.50", order_type="limit", fill_price="64209.80", fill_quantity="0.25"),
         seen=False),
@@ -110,7 +111,7 @@ def tell(courier: FakeCourier, scene: Scene, number: int) -> None:
     now, rows = accepted, []
     for index, (channel, seconds, outcome) in enumerate(scene.tries):
         ended = now + int(seconds * 1e9)
-        retry = ended + 3_000_000_000 if outcome == "rate limited" else None
+        retry = ended + 3_000_000_000 if outcome == "too many requests" else None
         rows.append(AttemptRow(kept.record.key, index + 1, channel, now, ended, outcome, retry))
         now = retry or ended + 1_000_000
     delivered = scene.status is Status.DELIVERED
@@ -128,7 +129,7 @@ async def site(folder: Path) -> AsyncIterator[tuple[str, FakeCourier, str]]:
     courier, metrics = FakeCourier(), SessionMetrics(CollectorRegistry())
     courier.hub = Hub(courier, partial(render, link_url=""), settings, metrics)
     async with web_server(settings, Reception(courier.hub, courier, tokens.Tokens.of(settings), metrics)) as address:
-        yield f"http://{address}/", courier, tokens.sign(folder / "reception.key", "alice")
+        yield f"http://{address}/", courier, tokens.sign(folder / "desk.key", "alice")
 
 
 async def main(picture: Path) -> None:

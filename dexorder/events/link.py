@@ -32,6 +32,7 @@ class Link:
         self._context, self._kind, self.address, self._settings = context, kind, address, settings
         self.connected = False
         self._reopen_ns: int | None = None
+        self._say_again_ns = 0
         self._open()
 
     def _open(self) -> None:
@@ -77,10 +78,13 @@ class Link:
         while self.monitor.poll(0):
             event = parse_monitor_message(self.monitor.recv_multipart())["event"]
             if event & _REFUSED:
-                log.error("no handshake with the gateway; is CURVE set alike?", address=self.address)
-                self._reopen_ns = None if self._settings.bind else now_ns + _AGAIN_NS
+                if now_ns >= self._say_again_ns:  # some refusals libzmq tries again ten times a second
+                    log.error("no handshake with the gateway; is CURVE set alike?", address=self.address)
+                    self._say_again_ns = now_ns + _AGAIN_NS
+                self._reopen_ns = None if self._settings.bind else self._reopen_ns or now_ns + _AGAIN_NS
             self.connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
-            anew = anew or self.connected
+            if self.connected:
+                anew, self._reopen_ns = True, None
         if self._reopen_ns is not None and now_ns >= self._reopen_ns:  # libzmq does not try again after a refusal
             self._reopen_ns = None
             self._close(linger_ms=0)

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from services.common.config import is_loopback
+from services.common.config import is_loopback, split_address
 from services.common.curve import SecretKeyFile
+from services.gateway.events.model import SESSION_CHANNELS, Channel
+
+# finite, and so that no point in time is beyond what a row can hold
+Seconds = Annotated[float, Field(gt=0, le=1e9)]
+Days = Annotated[float, Field(gt=0, le=1e4)]
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class EventsSettings(BaseSettings):
@@ -21,7 +28,7 @@ class EventsSettings(BaseSettings):
 
     db: Path | None = None
     """SQLite file of the outbox; empty serves no user events."""
-    retention_days: float = Field(default=7.0, gt=0)
+    retention_days: Days = 7.0
     """How long, in days, an event is kept after it became final."""
 
     sub: str = "tcp://127.0.0.1:5570"
@@ -41,27 +48,27 @@ class EventsSettings(BaseSettings):
     max_frame_bytes: int = Field(default=262_144, ge=1024)
     """Largest ZMQ frame, in bytes; a peer that sends a larger one is cut."""
 
-    soft_events_per_second: float = Field(default=200.0, gt=0)
+    soft_events_per_second: Rate = 200.0
     """A container's events a second above which NORMAL ones are sent later, many in one message."""
-    hard_events_per_second: float = Field(default=2_000.0, gt=0)
+    hard_events_per_second: Rate = 2_000.0
     """A container's events a second above which NORMAL ones are refused; CRITICAL ones never are."""
     hard_queued_events: int = Field(default=100_000, ge=1)
     """A container's queued events above which NORMAL ones are refused."""
-    digest_seconds: float = Field(default=10.0, gt=0)
+    digest_seconds: Seconds = 10.0
     """How long, in seconds, NORMAL events above the soft quota wait for each other."""
 
-    normal_ttl_seconds: float = Field(default=60.0, gt=0)
+    normal_ttl_seconds: Seconds = 60.0
     """How long, in seconds, a NORMAL event waits for its user."""
-    session_ack_seconds: float = Field(default=5.0, gt=0)
+    session_ack_seconds: Seconds = 5.0
     """How long, in seconds, a session may take to say that it received an event before the next channel is tried."""
-    send_timeout_seconds: float = Field(default=10.0, gt=0)
+    send_timeout_seconds: Seconds = 10.0
     """How long, in seconds, one call to a provider may take."""
     channel_tries: int = Field(default=3, ge=1)
     """Tries of a channel that is temporarily refused before the next one; a CRITICAL event goes on to the next at once,
     but for a provider that names a short time. After the last one all begins anew."""
-    retry_base_seconds: float = Field(default=2.0, gt=0)
+    retry_base_seconds: Seconds = 2.0
     """Wait, in seconds, before the second try of a channel; doubled each time, with jitter."""
-    retry_most_seconds: float = Field(default=300.0, gt=0)
+    retry_most_seconds: Seconds = 300.0
     """Longest wait, in seconds, between two tries; also between two rounds of a CRITICAL event."""
     channel_order: str = "TELEGRAM,PUSH,EMAIL,DISCORD,SLACK"
     """Channels after the session for events and users that name none, commas between."""
@@ -80,7 +87,7 @@ class EventsSettings(BaseSettings):
     """Folder of ``NAME.pem`` public keys (Ed25519, RSA) of users' JWTs; NAME is the `kid`. Empty: no sessions."""
     jwt_audience: str = "dexorder"
     """What a JWT's `aud` must be."""
-    jwt_most_seconds: float = Field(default=900.0, gt=0)
+    jwt_most_seconds: Seconds = 900.0
     """Longest life of a JWT, in seconds, from its `iat` to its `exp`."""
     session_queue: int = Field(default=10_000, ge=1)
     """Most events that wait for a slow session; one more ends it, and it resumes from its cursor."""
@@ -122,6 +129,34 @@ class EventsSettings(BaseSettings):
     def _empty_is_none(cls, value: object) -> object:
         return None if value == "" else value
 
+    @field_validator("sub", "router", "web_listen")
+    @classmethod
+    def _addresses(cls, given: str) -> str:
+        for address in given.split(",") if given else ():
+            if not address.strip().startswith("ipc:"):
+                try:
+                    split_address(address)
+                except ValueError:
+                    raise ValueError("no address with a port") from None
+        return given
+
+    @field_validator("telegram_url", "fcm_url")
+    @classmethod
+    def _base_urls(cls, given: str) -> str:
+        parts = urlsplit(given)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("no URL like https://host")
+        return given
+
+    @field_validator("channel_order")
+    @classmethod
+    def _channels(cls, given: str) -> str:
+        names = [name.strip() for name in given.split(",") if name.strip()]
+        outside = {channel.name for channel in Channel} - {channel.name for channel in SESSION_CHANNELS}
+        if not set(names) <= outside or len(set(names)) != len(names):
+            raise ValueError(f"not some of {', '.join(sorted(outside))}, each once")
+        return given
+
     @model_validator(mode="after")
     def _safe_by_default(self) -> Self:
         if (self.web_tls_certificate is None) != (self.web_tls_key is None):
@@ -138,4 +173,5 @@ class EventsSettings(BaseSettings):
         """Addresses beyond loopback that are served without encryption."""
         zmq = [] if self.curve_key else [*self.sub.split(","), *self.router.split(",")]
         web = [self.web_listen] if self.web_listen and not self.web_tls_certificate else []
-        return [address for address in (*zmq, *web) if self.db and not is_loopback(address)]
+        given = [address.strip() for address in (*zmq, *web)]
+        return [address for address in given if self.db and not is_loopback(address)]

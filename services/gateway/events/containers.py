@@ -27,8 +27,8 @@ class ContainerQuota(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    soft_events_per_second: float | None = Field(default=None, gt=0)
-    hard_events_per_second: float | None = Field(default=None, gt=0)
+    soft_events_per_second: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    hard_events_per_second: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     queued_events: int | None = Field(default=None, ge=1)
 
 

@@ -66,10 +66,11 @@ class EventPublisherService(rpc.EventPublisherServiceServicer):
     async def _publish_all(self, requests: AsyncIterator[pb.PublishManyRequest], stream: PublishStream) -> None:
         """Until there are no more; the stream is told what ended them."""
         try:
-            container = self._container()
+            self._container()
             async for request in until(self._stopping, requests):
                 await stream.admit()
-                self._courier.publish(container, body_of(request.event), stream.answerer())
+                # each time: a container that was taken out of the file must not go on for as long as its stream lasts
+                self._courier.publish(self._container(), body_of(request.event), stream.answerer())
         except Exception as error:
             stream.fail(error)
         else:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from services.gateway.events.config import EventsSettings
-from services.gateway.events.model import SESSION_CHANNELS, Channel
+from services.gateway.events.model import Channel
 
 SECOND_NS = 1_000_000_000
 
@@ -38,11 +38,7 @@ class Rules:
 
     @classmethod
     def of(cls, settings: EventsSettings) -> Self:
-        """From the settings.
-
-        Raises:
-            ValueError: channel_order names what is no channel outside of sessions.
-        """
+        """From the settings."""
         ttl_ns = int(settings.normal_ttl_seconds * SECOND_NS)
         return cls(
             normal_ttl_ns=ttl_ns,
@@ -51,13 +47,6 @@ class Rules:
             retry_base_ns=int(settings.retry_base_seconds * SECOND_NS),
             retry_most_ns=int(settings.retry_most_seconds * SECOND_NS),
             digest_ns=min(int(settings.digest_seconds * SECOND_NS), ttl_ns // 2),
-            channel_order=tuple(_channel(name.strip()) for name in settings.channel_order.split(",") if name.strip()),
+            channel_order=tuple(Channel[name.strip()] for name in settings.channel_order.split(",") if name.strip()),
             sends_at_once=settings.sends_at_once,
         )
-
-
-def _channel(name: str) -> Channel:
-    channel = Channel.__members__.get(name)
-    if channel is None or channel in SESSION_CHANNELS:
-        raise ValueError(f"channel_order names {name!r}, which is no channel outside of sessions")
-    return channel

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import structlog
 from aiohttp import WSMsgType, web
 
-from services.common.config import split_address
+from services.common.config import BadSettings, split_address
 from services.common.errors import SuiteError
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.conversation import LARGEST_MESSAGE, Conversation, Reception, close_code, error_text
@@ -51,15 +51,13 @@ async def web_server(
     Yields:
         host:port, the real one where 0 was asked for; empty if nothing is served.
     Raises:
-        OSError: The address can't be bound, or a file of TLS can't be read.
+        OSError: The address can't be bound.
+        BadSettings: The files of TLS can't be used.
     """
     if not settings.web_listen:
         yield ""
         return
-    tls = None
-    if settings.web_tls_certificate and settings.web_tls_key:
-        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        tls.load_cert_chain(settings.web_tls_certificate, settings.web_tls_key)
+    tls = _tls(settings)
     # no access log: it would show users' addresses
     runner = web.AppRunner(
         Web(settings, reception, healthy, page).app,
@@ -76,6 +74,17 @@ async def web_server(
         yield f"{host}:{port}"
     finally:
         await runner.cleanup()
+
+
+def _tls(settings: EventsSettings) -> ssl.SSLContext | None:
+    if not settings.web_tls_certificate or not settings.web_tls_key:
+        return None
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        tls.load_cert_chain(settings.web_tls_certificate, settings.web_tls_key)
+    except OSError as error:  # SSLError is one
+        raise BadSettings(f"DEXORDER_EVENTS_WEB_TLS_CERTIFICATE and _KEY can't be used: {error}") from None
+    return tls
 
 
 class Web:

@@ -150,6 +150,31 @@ async def test_callers_are_the_containers_that_the_file_says(tmp_path: Path) -> 
         assert {kept.record.key.container for kept in gateway.courier.users["alice"]} == {"bot"}
 
 
+async def test_an_open_stream_has_the_rights_that_the_file_gives_now(tmp_path: Path) -> None:
+    def write(*users: str) -> None:
+        entries = [{"container": "bot", "client_id": "desk", "users": list(users)}] if users else []
+        fresh = containers.with_suffix(".new")
+        fresh.write_text(yaml.safe_dump({"containers": entries}))
+        fresh.replace(containers)
+
+    containers = tmp_path / "containers.yaml"
+    write("alice")
+    callers = write_callers(tmp_path / "callers.yaml", {"client_id": "desk", "token": "desk-token"})
+    async with (
+        served(tmp_path, server={"identity": "token", "tokens": callers}, containers=containers) as gateway,
+        open_channel(gateway.grpc, ChannelSettings(token="desk-token")) as channel,  # type: ignore[arg-type]
+    ):
+        call = stub_of(channel).PublishMany()
+        await many(call, "e1")
+        assert await acks(call, 1) == [("e1", Q)]
+        write("bob")
+        await many(call, "e2")
+        assert await acks(call, 1) == [("e2", E)]
+        write()
+        await many(call, "e3")
+        assert await asyncio.wait_for(call.code(), PATIENCE_S) is grpc.StatusCode.PERMISSION_DENIED
+
+
 async def test_a_stop_answers_what_it_took_and_takes_no_more(tmp_path: Path) -> None:
     async with served(tmp_path) as gateway, open_channel(gateway.grpc, ChannelSettings()) as channel:
         gateway.courier.released.clear()

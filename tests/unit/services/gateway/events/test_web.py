@@ -22,6 +22,7 @@ import structlog
 from google.protobuf import json_format
 from yarl import URL
 
+from services.common.config import BadSettings
 from services.gateway.events import conversation, sessions
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.web import web_server
@@ -340,6 +341,16 @@ async def test_health_tells_when_nothing_is_served(tmp_path: Path) -> None:
             assert answer.status == 503
         async with web_server(EventsSettings(web_listen=""), gateway.reception) as web:
             assert web == ""
+
+
+async def test_a_certificate_that_is_none_is_named(tmp_path: Path) -> None:
+    (tmp_path / "none.pem").write_text("nonsense")
+    async with served(tmp_path) as gateway:
+        for file in (tmp_path / "none.pem", tmp_path / "absent.pem"):
+            settings = EventsSettings(web_listen="127.0.0.1:0", web_tls_certificate=file, web_tls_key=file)
+            with pytest.raises(BadSettings, match="DEXORDER_EVENTS_WEB_TLS_CERTIFICATE"):
+                async with web_server(settings, gateway.reception):
+                    raise AssertionError
 
 
 async def test_with_a_certificate_the_page_is_served_by_tls_alone(tmp_path: Path) -> None:
