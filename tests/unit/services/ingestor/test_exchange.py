@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import ccxt.async_support as ccxt
 import pytest
 from prometheus_client import CollectorRegistry
@@ -93,6 +94,24 @@ async def test_retry_after_keeps_everybody_away_until_it_is_over(sim: Sim) -> No
         b.venue.gate.ban(3)
         assert await b.candles(two) == 10
         assert b.slept[1:] == [pytest.approx(3, abs=0.1)]
+
+
+async def test_ban_told_while_a_connection_is_opened_holds_for_the_call_that_waits_for_it(
+    sim: Sim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new connection takes some round trips after the call's turn; what was told in them must be kept, too."""
+    async with bench(sim.url) as (b, session):
+        opened = aiohttp.TCPConnector._create_connection
+
+        async def open_slowly(connector: aiohttp.TCPConnector, *request: Any) -> Any:
+            connection = await opened(connector, *request)
+            b.venue.gate.ban(7)  # as another session, or process, may be told meanwhile
+            return connection
+
+        monkeypatch.setattr(aiohttp.TCPConnector, "_create_connection", open_slowly)
+        await session.now_ns()
+        assert b.slept == [pytest.approx(7, abs=0.1)], "before the one request, which leaves on the same connection"
+        assert (await sim.stats())["requests"] == {"/api/v3/time": 1}
 
 
 async def test_ban_told_with_the_last_try_is_kept_too(sim: Sim) -> None:
