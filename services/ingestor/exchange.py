@@ -292,7 +292,7 @@ class Session:
 
         retrying = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception(failures.worth_another),
-            stop=tenacity.stop_after_attempt(settings.attempts),
+            stop=lambda state: not failures.tries_left(state.attempt_number, settings.attempts),
             wait=tenacity.wait_random_exponential(settings.backoff_seconds, settings.longest_backoff_seconds),
             before_sleep=note,
             sleep=self._venue.sleep,
