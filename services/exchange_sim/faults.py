@@ -14,19 +14,22 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Kind = Literal[
-    "slow_down", "http_429", "http_418", "http_403", "http_500", "http_502", "http_503",
-    "unavailable", "hang", "drip", "stall", "reset", "cut_json", "html", "text", "null", "empty", "other_symbol",
-    "short", "outside", "hole", "drop_first", "drop_last", "duplicate_tail", "reversed", "null_fields", "off_grid",
-    "low_above_high", "unfinished", "running", "edited",
+    "slow_down", "http_429", "http_418", "http_403", "http_404", "http_451", "http_500", "http_502", "http_503",
+    "http_504", "unavailable", "hang", "drip", "stall", "reset", "cut_json", "html", "text", "null", "empty",
+    "other_symbol", "short", "outside", "hole", "drop_first", "drop_last", "duplicate_tail", "reversed", "null_fields",
+    "off_grid", "low_above_high", "unfinished", "running", "edited",
 ]  # fmt: skip
 
 STATUSES: dict[str, tuple[int, str, str]] = {
     "http_429": (429, "application/json", '{"code":-1003,"msg":"Too much request weight used; please slow down."}'),
     "http_418": (418, "application/json", '{"code":-1003,"msg":"Way too much request weight used; IP banned."}'),
     "http_403": (403, "text/html", "<html><head><title>403 Forbidden</title></head></html>"),
+    "http_404": (404, "text/html", "<html><head><title>404 Not Found</title></head></html>"),
+    "http_451": (451, "application/json", '{"code":0,"msg":"Service unavailable from a restricted location."}'),
     "http_500": (500, "text/plain", "Internal Server Error"),
     "http_502": (502, "text/html", "<html><head><title>502 Bad Gateway</title></head></html>"),
     "http_503": (503, "text/html", "<html><head><title>503 Service Unavailable</title></head></html>"),
+    "http_504": (504, "text/html", "<html><head><title>504 Gateway Time-out</title></head></html>"),
 }
 """Kinds that end a request with a status: status, content type, body; a dialect may have a body of its own."""
 BODIES: dict[str, tuple[str, str]] = {

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+import aiohttp
 import ccxt.async_support as ccxt
 import structlog
 import tenacity
@@ -177,6 +178,16 @@ class Session:
         self._read = self.client.on_rest_response
         self.client.on_rest_response = self._hear
         self.client.open()  # else the first call would do so after its turn came, up to 0.4 s of work
+        self._connect = self.client.tcp_connector.connect
+        self.client.tcp_connector.connect = self._connect_unless_banned
+
+    async def _connect_unless_banned(self, request: Any, **options: Any) -> Any:
+        """The connection for a request whose turn has come: to open one takes a while, in which a ban may be told."""
+        connection = await self._connect(request, **options)
+        if self._venue.gate.is_banned():
+            connection.release()
+            raise aiohttp.ClientConnectionError("a ban came while the connection was opened")
+        return connection
 
     def _hear(self, status: int, reason: str, url: str, method: str, headers: Any, body: str, *request: Any) -> Any:
         """See an answer before ccxt does: a ban must be known before anything else is awaited."""
@@ -281,7 +292,7 @@ class Session:
 
         retrying = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception(failures.worth_another),
-            stop=tenacity.stop_after_attempt(settings.attempts),
+            stop=lambda state: not failures.tries_left(state.attempt_number, settings.attempts),
             wait=tenacity.wait_random_exponential(settings.backoff_seconds, settings.longest_backoff_seconds),
             before_sleep=note,
             sleep=self._venue.sleep,

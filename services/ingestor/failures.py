@@ -58,23 +58,29 @@ class Failures:
         self._what = what
         self._refused_attempts = refused_attempts
         self._refused = 0
-        self._faults: Counter[str] = Counter()
+        self._impossible: Counter[str] = Counter()
 
     def worth_another(self, error: BaseException) -> bool:
         """Take in one more failure; whether to ask again if there are tries left."""
         if isinstance(error, BadAnswer):
-            self._faults[str(error)] += 1
-            return error.open_ns is None or self._faults[str(error)] < _EQUAL_FAULTS
+            if error.open_ns is None:
+                return True
+            self._impossible[str(error)] += 1
+            return self._impossible[str(error)] < _EQUAL_FAULTS
         if status_of(error) in (403, 404, 451):
             self._refused += 1
             return self._refused < self._refused_attempts
         return may_heal(error, self._dialect)
 
+    def tries_left(self, tries: int, attempts: int) -> bool:
+        """Whether that many tries are fewer than ``attempts``; those with the same impossible candle do not count."""
+        return tries - max(self._impossible.values(), default=0) < attempts
+
     def final(self, error: Exception, tries: int) -> ExchangeFailure:
         """What to raise after the last try."""
         text = f"{self._venue} gave no sound answer to {self._what} in {tries} tries: {brief(error)}"
         if isinstance(error, BadAnswer) and error.open_ns is not None:
-            if self._faults[str(error)] >= _EQUAL_FAULTS:
+            if self._impossible[str(error)] >= _EQUAL_FAULTS:
                 return ImpossibleCandle(f"{self._venue} keeps answering {error}", error.open_ns)
         elif isinstance(error, ccxt.BaseError) and not may_heal(error, self._dialect):
             text = f"{self._venue} refuses {self._what}: {brief(error)}"

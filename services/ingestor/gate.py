@@ -34,7 +34,7 @@ class Gate:
         self._sleep = sleep
 
     async def __call__(self, cost: Any = None) -> None:
-        """Return when the call may leave; nothing may be awaited between this and the request.
+        """Return when the call may leave; if anything is awaited before the request leaves, look at `is_banned` again.
 
         Raises:
             ExchangeFailure: A ban lasts longer than ``longest_ban_seconds`` from now.
@@ -49,6 +49,10 @@ class Gate:
         now_ns = self._clock.monotonic_ns()
         longer_ns = self._budget.ban(now_ns + int(seconds * SECOND_NS), now_ns=now_ns)
         self._metrics.ban_seconds.labels(self._venue).inc(longer_ns / SECOND_NS)
+
+    def is_banned(self) -> bool:
+        """Whether a ban that any process was told of is in force."""
+        return self._budget.ban_ns() > self._clock.monotonic_ns()
 
     def _take(self, cost: float) -> Turn:
         now_ns = self._clock.monotonic_ns()

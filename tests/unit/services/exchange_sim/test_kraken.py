@@ -221,9 +221,12 @@ FAULTS: dict[Kind, Spoiled | type[Exception]] = {
     "http_429": ccxt_errors.RateLimitExceeded,
     "http_418": ccxt_errors.DDoSProtection,
     "http_403": ccxt_errors.ExchangeNotAvailable,
+    "http_404": ccxt_errors.ExchangeNotAvailable,
+    "http_451": ccxt_errors.ExchangeNotAvailable,
     "http_500": ccxt_errors.ExchangeNotAvailable,
     "http_502": ccxt_errors.ExchangeNotAvailable,
     "http_503": ccxt_errors.ExchangeNotAvailable,
+    "http_504": ccxt_errors.RequestTimeout,
     "hang": ccxt_errors.NetworkError,
     "stall": ccxt_errors.ExchangeError,  # not one of ccxt's errors that are worth another try
     "reset": ccxt_errors.NetworkError,

@@ -133,9 +133,12 @@ async def test_trades_add_up_to_a_minute(exchange: Exchange) -> None:
         ("http_429", ccxt_errors.DDoSProtection),
         ("http_418", ccxt_errors.DDoSProtection),
         ("http_403", ccxt_errors.ExchangeNotAvailable),
+        ("http_404", ccxt_errors.ExchangeNotAvailable),
+        ("http_451", ccxt_errors.ExchangeNotAvailable),
         ("http_500", ccxt_errors.ExchangeNotAvailable),
         ("http_502", ccxt_errors.ExchangeNotAvailable),
         ("http_503", ccxt_errors.ExchangeNotAvailable),
+        ("http_504", ccxt_errors.RequestTimeout),
     ],
 )
 async def test_statuses_reach_ccxt_as_its_errors(exchange: Exchange, kind: str, error: type[Exception]) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import ccxt.async_support as ccxt
 import pytest
 from prometheus_client import CollectorRegistry
@@ -95,6 +96,24 @@ async def test_retry_after_keeps_everybody_away_until_it_is_over(sim: Sim) -> No
         assert b.slept[1:] == [pytest.approx(3, abs=0.1)]
 
 
+async def test_ban_told_while_a_connection_is_opened_holds_for_the_call_that_waits_for_it(
+    sim: Sim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new connection takes some round trips after the call's turn; what was told in them must be kept, too."""
+    async with bench(sim.url) as (b, session):
+        opened = aiohttp.TCPConnector._create_connection
+
+        async def open_slowly(connector: aiohttp.TCPConnector, *request: Any) -> Any:
+            connection = await opened(connector, *request)
+            b.venue.gate.ban(7)  # as another session, or process, may be told meanwhile
+            return connection
+
+        monkeypatch.setattr(aiohttp.TCPConnector, "_create_connection", open_slowly)
+        await session.now_ns()
+        assert b.slept == [pytest.approx(7, abs=0.1)], "before the one request, which leaves on the same connection"
+        assert (await sim.stats())["requests"] == {"/api/v3/time": 1}
+
+
 async def test_ban_told_with_the_last_try_is_kept_too(sim: Sim) -> None:
     async with bench(sim.url, attempts=1) as (b, session):
         await b.candles(session)
@@ -123,7 +142,10 @@ async def test_ban_that_lasts_too_long_ends_at_once_for_everybody(sim: Sim) -> N
         assert b.slept == []
 
 
-@pytest.mark.parametrize(("kind", "tries"), [("http_403", 2), ("http_503", 5), ("html", 5), ("null", 5)])
+@pytest.mark.parametrize(
+    ("kind", "tries"),
+    [("http_403", 2), ("http_404", 2), ("http_451", 2), ("http_503", 5), ("http_504", 5), ("html", 5), ("null", 5)],
+)
 async def test_tries_are_bounded(sim: Sim, kind: str, tries: int) -> None:
     async with bench(sim.url, attempts=5, refused_attempts=2) as (b, session):
         await b.candles(session)
@@ -158,6 +180,16 @@ async def test_impossible_candle_is_named_with_its_row_after_equal_answers(sim: 
             await session.candles("BTC/USDT", "1m", 60, SPAN)
         assert e.value.open_ns == minutes(5, 0).start_ns
         assert b.count("calls") - before == 7
+
+
+async def test_other_faults_between_do_not_hide_an_impossible_candle(sim: Sim) -> None:
+    """A bad exchange would else make all of the job missing for one candle: of 8 tries every second fails."""
+    async with bench(sim.url, attempts=8) as (b, session):
+        await b.candles(session)
+        await sim.faults({"kind": "http_502", "every": 2}, {"kind": "low_above_high"})
+        with pytest.raises(ImpossibleCandle, match=r"keeps answering candle \["):
+            await session.candles("BTC/USDT", "1m", 60, SPAN)
+        assert (await sim.stats())["faults"] == {"low_above_high": 7, "http_502": 6}
 
 
 @pytest.mark.parametrize("kind", ["html", "empty", "cut_json", "http_500"])

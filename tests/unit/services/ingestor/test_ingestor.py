@@ -81,6 +81,10 @@ FAULTS: list[list[dict[str, Any]]] = [
     )
 ]  # fmt: skip
 FAULTS += [
+    [{"kind": kind, "every": 5}]
+    for kind in ("short", "outside", "other_symbol", "running", "unavailable", "reset", "http_504")
+]
+FAULTS += [
     [{"kind": "http_429", "count": 2, "retry_after_s": 0}],
     [{"kind": "http_418", "after": 1, "count": 1, "retry_after_s": 0}],
     [{"kind": kind, "probability": 0.15} for kind in ("empty", "hole", "drop_last", "html")],
