@@ -2,7 +2,7 @@
 
 What a container leaves out parses as a zero that means something (ORDER_PLACED, INFORMATIONAL), so ids and delivery
 must be there. An unknown event_type is kept, to be delivered as generic text; an unknown priority is CRITICAL; unknown
-channels are left out. An empty payload is ``{}``: some types have nothing to say.
+channels are left out, as are entries that are there twice. An empty payload is ``{}``: some types have nothing to say.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from services.gen.dexorder.events.v1 import user_events_pb2 as pb
 
 MOST_ID_CHARACTERS = 256
 MOST_DEPTH = 32
+MOST_CHANNELS = 64
+"""Entries in an event's list of channels, known or not."""
 _PRIORITIES = {int(priority): priority for priority in Priority}
 _PREFERENCES = {
     (int(channel), active): Preference(channel, active) for channel in Channel for active in (False, True)
@@ -45,6 +47,8 @@ def read_event(container: str, body: bytes) -> Event | Refusal:
     given = _parse(body)
     if isinstance(given, Refusal):
         return given
+    if len(given.delivery.channels) > MOST_CHANNELS:
+        return Refusal(given.event_id, f"more than {MOST_CHANNELS} channels", "channels")
     priority, channels = _delivery(given.delivery.SerializeToString())
     if channels is None:
         return Refusal(given.event_id, "no usable channel", "channels")
@@ -109,9 +113,10 @@ def _bad_id(name: str, value: str) -> str:
 
 @lru_cache(maxsize=1024)  # there are only some of them, and looking at each entry anew takes its time
 def _delivery(serialized: bytes) -> tuple[Priority, tuple[Preference, ...] | None]:
-    """Priority and channels of a DeliverySpec; None where it names only unknown ones."""
+    """Priority and channels of a DeliverySpec, each once; None where it names only unknown ones."""
     given = pb.DeliverySpec.FromString(serialized)
-    channels = tuple(p for c in given.channels if (p := _PREFERENCES.get((c.channel, c.only_if_active))))
+    known = (_PREFERENCES.get((each.channel, each.only_if_active)) for each in given.channels)
+    channels = tuple(dict.fromkeys(each for each in known if each))
     priority = _PRIORITIES.get(given.priority, Priority.CRITICAL)
     return priority, None if given.channels and not channels else channels
 

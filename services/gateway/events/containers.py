@@ -105,6 +105,11 @@ class Containers:
     def __len__(self) -> int:
         return len(self._by_name)
 
+    @property
+    def keys(self) -> frozenset[str]:
+        """Every public key."""
+        return frozenset(self._by_key)
+
     def by_key(self, key: str) -> Container | None:
         """Whose public key it is."""
         return self._by_key.get(key)

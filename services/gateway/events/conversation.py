@@ -157,7 +157,7 @@ class Conversation:
             page = await self._reception.courier.records(query_of(request))
             await self._send(b'{"records":%b}' % proto_json(page_answer(page)))
         elif kind == "authorize":
-            await self._send(session.extend(self._user(said)).text)
+            session.extend(self._user(said))
         else:
             raise InvalidRequest("a message is one of authorize, ack and list")
 

@@ -61,18 +61,26 @@ class Delivery:
         """When `due` has something to do, if nothing else is called before; None for never."""
         return self._board.timers.next_ns()
 
-    def restore(self, live: Iterable[Live], sequences: Mapping[str, int], *, now_ns: int) -> Changes:
+    def restore(
+        self, live: Iterable[Live], sequences: Mapping[str, int], pauses: Iterable[tuple[str, Channel, int]] = (), *,
+        now_ns: int,
+    ) -> Changes:  # fmt: skip
         """Go on after a start. To be called first, and once; no session is open.
 
         Calls that were under way are made again. What waited for something to change is looked at: the settings may
-        have. Pauses that providers asked for hold for the events that were told, not for others.
+        have.
 
         Args:
             live: In the order in which they were accepted.
             sequences: The last place in the log of each user's sessions that was ever given to an event, be it live,
                 final or forgotten.
+            pauses: User, channel, and until when a provider asked not to be called there.
         """
         board = self._board
+        for user_id, channel, until_ns in pauses:
+            lane = self._lanes.of(channel, self._people.contacts(user_id))
+            lane.blocked_until_ns = max(lane.blocked_until_ns, until_ns)
+            board.timers.set(lane, lane.blocked_until_ns)
         board.sequences.update(sequences)
         placed: list[tuple[int, Item]] = []
         for row in live:

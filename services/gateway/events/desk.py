@@ -173,7 +173,8 @@ class Desk:
         self._newest = self._outbox.sequences()
         live = list(self._outbox.live())
         self._quotas.queued.update(each.event.key.container for each in live)
-        self._turn.add(self._delivery.restore(live, self._newest, now_ns=self._turn.now_ns))
+        pauses = self._outbox.pauses(self._turn.now_ns)
+        self._turn.add(self._delivery.restore(live, self._newest, pauses, now_ns=self._turn.now_ns))
 
     def due(self) -> None:
         """Do what is due by now."""

@@ -83,6 +83,15 @@ class Outbox:
         rows = self._db.execute("SELECT user_id, channel, until_ns FROM presence WHERE until_ns > ?", (now_ns,))
         return [(user_id, Channel(channel), until_ns) for user_id, channel, until_ns in rows]
 
+    def pauses(self, now_ns: int) -> list[tuple[str, Channel, int]]:
+        """User, channel, and until when its provider, or that user's webhook, asked not to be called."""
+        rows = self._db.execute(
+            "SELECT user_id, channel, max(retry_at_ns) FROM attempts JOIN events USING (container, event_id)"
+            " WHERE retry_at_ns > ? GROUP BY user_id, channel",
+            (now_ns,),
+        )
+        return [(user_id, Channel(channel), until_ns) for user_id, channel, until_ns in rows]
+
     # ---- in each turn
 
     def known(self, keys: Iterable[EventKey]) -> dict[EventKey, Known]:

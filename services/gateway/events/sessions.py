@@ -63,8 +63,6 @@ class Session:
         """
         while not self._gone:
             if self._begun and (items := self._take()):
-                epoch, newest = self._place
-                self._place = epoch, max(newest, *(item.sequence for item in items))
                 return items
             self._changed.clear()
             await self._changed.wait()
@@ -72,8 +70,8 @@ class Session:
             raise self._failure
         return []
 
-    def extend(self, user: User) -> Opening:
-        """The client proved itself again; what it is told.
+    def extend(self, user: User) -> None:
+        """The client proved itself again; it is told so after what is on its way to it.
 
         Raises:
             NotAllowed: As somebody else.
@@ -83,7 +81,10 @@ class Session:
         self._expires_ns = user.expires_ns
         if not self._gone:
             self._expire()
-        return Opening(*self._place, user.expires_ns)
+        if not self._gone:
+            epoch, sequence = self._place
+            self._live.append(Opening(epoch, max(sequence, self._newest), user.expires_ns))
+            self._changed.set()
 
     def close(self) -> None:
         """Nobody serves it any more. Again it changes nothing."""

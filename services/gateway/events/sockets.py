@@ -10,7 +10,9 @@ import socket as std_socket
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
+import structlog
 import zmq
+from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from services.common.curve import curve_authentication, curve_socket
 from services.common.event_frames import BadFrame, encode_ack, event_body, published_body
@@ -18,10 +20,12 @@ from services.gateway.events.acks import Ack
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.containers import Container, ContainersFile
 
+log = structlog.get_logger(__name__)
 Socket = zmq.Socket[bytes]
 Dropped = Callable[[str], None]
 LAST_ACKS_MS = 500
 """How long acks that are under way get at the end."""
+_REOPEN_SECONDS = 5.0
 _FORM = frozenset({"frame_count", "version"})
 
 
@@ -54,23 +58,43 @@ class Waker:
 
 
 class Ports:
-    """Both sockets; `open_ports` makes them.
+    """Both sockets; `open_ports` makes them. When a key is taken out of the containers file, all connections are cut.
+
+    ZMQ can't cut a single one. The others come back at once and send again what was not answered; what was on its way
+    on the fast path is lost.
 
     Attributes:
         sub_address, router_address: Where containers connect to.
     """
 
-    def __init__(self, sub: Socket, router: Socket, containers: ContainersFile, curve: bool, dropped: Dropped) -> None:
-        self._sub, self._router, self._curve = sub, router, curve
+    def __init__(
+        self, context: zmq.Context[Socket], settings: EventsSettings, containers: ContainersFile, dropped: Dropped
+    ) -> None:
+        self._context, self._settings, self._curve = context, settings, settings.curve_key is not None
         self._containers, self._dropped = containers, dropped
+        self._keys = containers.current().keys
         self._poller = zmq.Poller()
         self._topics: set[bytes] = set()
         self._gone = False
-        self.sub_address = sub.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\x00")
-        self.router_address = router.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\x00")
+        self._sub = _opened(context, zmq.SUB, settings, settings.sub)
+        try:
+            self._router = _opened(context, zmq.ROUTER, settings, settings.router)
+        except BaseException:
+            self._sub.close(linger=0)
+            raise
+        self.sub_address = self._sub.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\x00")
+        self.router_address = self._router.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\x00")
+
+    def close(self, *, linger_ms: int = LAST_ACKS_MS) -> None:
+        """Close both."""
+        for socket in (self._sub, self._router):
+            if socket in self._poller:
+                self._poller.unregister(socket)
+            socket.close(linger=linger_ms)
 
     def wait(self, waker: Waker, timeout_ms: int, *, router: bool, sub: bool) -> tuple[bool, bool]:
         """Wait until something comes; whether ROUTER and SUB have something, of those that were asked."""
+        self._cut_if_revoked()
         asked = (*((self._router,) if router else ()), *((self._sub,) if sub else ()))
         for one in (self._router, self._sub):
             if one in asked:
@@ -81,6 +105,18 @@ class Ports:
         ready = {one for one, _ in self._poller.poll(timeout_ms)}
         waker.clear()
         return self._router in ready, self._sub in ready
+
+    def _cut_if_revoked(self) -> None:
+        keys = self._containers.current().keys if self._curve else self._keys
+        if revoked := self._keys - keys:
+            log.warning("a key is revoked: all containers connect again", revoked=len(revoked))
+            self.close(linger_ms=0)
+            settings = self._settings
+            self._sub = _reopened(self._context, zmq.SUB, settings, _same(settings.sub, self.sub_address))
+            self._router = _reopened(self._context, zmq.ROUTER, settings, _same(settings.router, self.router_address))
+            for topic in self._topics:
+                self._sub.subscribe(topic)
+        self._keys = keys
 
     def events(self, most: int) -> Iterator[tuple[Container | None, bytes, bytes | None]]:
         """What came on ROUTER: who sent it (None for a stranger), the routing id, and the UserEvent.
@@ -166,14 +202,33 @@ def open_ports(settings: EventsSettings, containers: ContainersFile, dropped: Dr
         closing.callback(context.term)
         if settings.curve_key:
             closing.enter_context(curve_authentication(context, containers))
-        opened = []
-        for kind, addresses in ((zmq.SUB, settings.sub), (zmq.ROUTER, settings.router)):
-            socket = context.socket(kind)
-            closing.callback(socket.close, linger=LAST_ACKS_MS)
-            _set_up(socket, settings)
-            _attach(socket, addresses, connect=settings.connect)
-            opened.append(socket)
-        yield Ports(opened[0], opened[1], containers, settings.curve_key is not None, dropped)
+        ports = Ports(context, settings, containers, dropped)
+        closing.callback(ports.close)
+        yield ports
+
+
+@retry(
+    retry=retry_if_exception_type(OSError), stop=stop_after_delay(_REOPEN_SECONDS), wait=wait_fixed(0.02), reraise=True
+)
+def _reopened(context: zmq.Context[Socket], kind: int, settings: EventsSettings, addresses: str) -> Socket:
+    """As `_opened`, at an address whose listener may still be closing: that is done in ZMQ's own thread."""
+    return _opened(context, kind, settings, addresses)
+
+
+def _same(given: str, bound: str) -> str:
+    """Where a socket was: with its port, where it was given none."""
+    return given if "," in given else bound
+
+
+def _opened(context: zmq.Context[Socket], kind: int, settings: EventsSettings, addresses: str) -> Socket:
+    socket = context.socket(kind)
+    try:
+        _set_up(socket, settings)
+        _attach(socket, addresses, connect=settings.connect)
+    except BaseException:
+        socket.close(linger=0)
+        raise
+    return socket
 
 
 def _set_up(socket: Socket, settings: EventsSettings) -> None:
@@ -184,6 +239,7 @@ def _set_up(socket: Socket, settings: EventsSettings) -> None:
         (zmq.HEARTBEAT_TTL, 3 * settings.heartbeat_ms),
         (zmq.HANDSHAKE_IVL, 10_000),  # who connects and says nothing does not hold a file descriptor for ever
         (zmq.IPV6, int("[" in settings.sub + settings.router)),
+        (zmq.IMMEDIATE, int(settings.connect)),  # nothing waits for a peer that is gone: the next one there is another
     ):
         socket.setsockopt(option, value)
     if socket.type == zmq.ROUTER:

@@ -187,12 +187,16 @@ class World:
         return self.take(self.delivery.contacts_changed(user_id, now_ns=self.now_ns))
 
     def restart(self) -> Changes:
-        """Everything in memory is gone, answers of providers with it."""
+        """Everything in memory is gone, answers of providers with it; not the pauses that they asked for."""
         self.open.clear()
-        self.blocked.clear()
         self.start()
         rows = list(self.disk.live.values())
-        return self.take(self.delivery.restore(rows, self.disk.sequences, now_ns=self.now_ns))
+        pauses = [
+            (self.disk.events[row.key].user_id, row.channel, row.retry_at_ns)
+            for row in self.disk.attempts.values()
+            if row.retry_at_ns is not None and row.retry_at_ns > self.now_ns
+        ]
+        return self.take(self.delivery.restore(rows, self.disk.sequences, pauses, now_ns=self.now_ns))
 
     def advance(self, seconds: float) -> None:
         """Time passes; what is due is done when it is due, and there is nothing to do in between."""

@@ -33,6 +33,8 @@ def test_what_is_unknown_is_kept_or_made_the_safer() -> None:
     assert event(priority=7).priority is Priority.CRITICAL and event(priority=-1).priority is Priority.CRITICAL
     assert event(channels=[(42, False), (3, False)]).channels == (Preference(Channel.EMAIL),)
     assert event(channels=[]).channels == ()
+    twice = event(channels=[(2, False), (3, False), (2, True), (2, False), (3, False)]).channels
+    assert twice == (Preference(Channel.TELEGRAM), Preference(Channel.EMAIL), Preference(Channel.TELEGRAM, True))
 
 
 def without(field: str) -> bytes:
@@ -55,6 +57,7 @@ def without(field: str) -> bytes:
         (body("e" * 257), "e" * 256, "event_id is longer than 256 characters"),
         (body(user_id="u" * 257), "e1", "user_id is longer than 256 characters"),
         (body(channels=[(42, False), (7, True)]), "e1", "no usable channel"),
+        (body(channels=[(2, False)] * 65), "e1", "more than 64 channels"),
     ],
 )
 def test_event_is_refused_with_its_id_and_the_reason(sent: bytes, event_id: str, reason: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -102,14 +104,16 @@ async def test_key_that_is_taken_out_is_out_and_one_that_is_added_gets_in(tmp_pa
         stage.courier.session_opened("alice")
         await alice.subscription()
         keys.write("bob", "stranger")
-        await alice.send(user_event("f", "alice", Priority.CRITICAL))
-        assert await alice.ack() == NOT_OWNED
-        await alice.publish(user_event("i", "alice", Priority.INFORMATIONAL))
-        await until(lambda: stage.dropped("not_owned"))
-        assert not stage.heard.informed
         async with peer(stage, keys.of("stranger"), keys.server) as late:
             await late.send(user_event("e1", "stranger"))
             assert await late.ack() == Ack("e1", Status.QUEUED)
+        await alice.publish(user_event("i", "alice", Priority.INFORMATIONAL))
+        await bob.send(user_event("e2", "bob", Priority.CRITICAL))  # who was cut too, and is back
+        assert await bob.ack() == Ack("e2", Status.QUEUED)
+        with pytest.raises(TimeoutError):  # she has no connection
+            async with asyncio.timeout(0.3):
+                await alice.send(user_event("f", "alice", Priority.CRITICAL))
+        assert not stage.heard.informed
 
 
 async def test_gateway_that_connects_still_decides_who_may_speak(tmp_path: Path) -> None:
@@ -126,3 +130,39 @@ async def test_gateway_that_connects_still_decides_who_may_speak(tmp_path: Path)
             assert await container.subscription() == b"\x01USER:alice\x00"
             await container.send(user_event("f", "bob"), user_event())
             assert [await container.ack(), await container.ack()] == [NOT_OWNED, Ack("e1", Status.QUEUED)]
+
+
+async def test_an_ack_does_not_wait_for_whoever_comes_to_the_address_of_one_that_is_gone(tmp_path: Path) -> None:
+    keys = Keys(tmp_path)
+    with zmq.asyncio.Context() as context, context.socket(zmq.XPUB) as xpub:
+        xpub.bind("tcp://127.0.0.1:0")
+        dealer = bound(context, keys.of("alice"), keys.server, "tcp://127.0.0.1:0")
+        sub, router = (s.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\x00") for s in (xpub, dealer))
+        async with running(tmp_path, connect=True, sub=sub, router=router, **keys.settings()) as stage:
+            alice = Peer(dealer, xpub)
+            await alice.send(user_event(priority=Priority.CRITICAL))
+            assert await alice.ack() == Ack("e1", Status.QUEUED)
+            stage.courier.session_opened("alice")
+            await until(lambda: stage.heard.shows)
+            dealer.close()
+            await asyncio.sleep(0.3)  # the gateway sees that
+            await stage.courier.acked("alice", (await stage.courier.replay("alice", None)).epoch, 1, seen=False)
+            with bound(context, keys.of("bob"), keys.server, router) as other:
+                bob = Peer(other, xpub)
+                await bob.send(user_event("e9", "bob", Priority.CRITICAL))
+                assert await bob.ack() == Ack("e9", Status.QUEUED)  # and nothing of alice's before
+        assert stage.dropped("container_gone") == 1
+
+
+def bound(context: zmq.asyncio.Context, key: Path, server: Path, address: str) -> zmq.asyncio.Socket:
+    """A container's DEALER that waits for the gateway."""
+    dealer = context.socket(zmq.DEALER)
+    dealer.setsockopt(zmq.LINGER, 0)
+    curve_client(dealer, key, server)
+    for _ in range(100):
+        try:
+            dealer.bind(address)
+            break
+        except zmq.ZMQError:  # the one before it is still closing
+            time.sleep(0.02)
+    return dealer

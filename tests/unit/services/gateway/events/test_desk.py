@@ -22,6 +22,7 @@ from services.gateway.events.model import (
     Channel,
     Contacts,
     EventKey,
+    Later,
     Priority,
     Refused,
     Sent,
@@ -265,6 +266,19 @@ def test_restart_goes_on_with_what_is_queued(stage: Stage) -> None:
     assert stage.turn(lambda desk: desk.finished(sent[0].key, sent[0].number, Sent())).acks == []  # of another life
     assert stage.turn(lambda desk: desk.finished(sent[0].key, again[0].number, Sent())).acks == []  # nobody asked again
     assert stage.take(CRITICAL) == [delivered(Channel.TELEGRAM)]
+
+
+def test_pause_that_a_provider_asked_for_holds_for_everybody_over_a_restart(stage: Stage) -> None:
+    for user in ("alice", "bob"):
+        stage.turn(lambda desk, user=user: desk.set_contacts(user, Contacts(telegram_chat_id=user)))  # type: ignore[misc]
+    (send,) = stage.turn(lambda desk: desk.take([(LOCAL, CRITICAL, A)])).sends
+    stage.turn(lambda desk: desk.finished(send.key, send.number, Later("too many requests", 6_000)))
+    assert stage.again().sends == []
+    assert stage.turn(lambda desk: desk.take([(LOCAL, body("e2", "bob", Priority.CRITICAL), A)])).sends == []
+    stage.clock.advance(6 * SECOND - 1)
+    assert stage.turn().sends == []
+    stage.clock.advance(1)
+    assert {each.user_id for each in stage.turn().sends} == {"alice", "bob"}
 
 
 def test_destination_that_is_gone_is_taken_out_of_the_contacts(stage: Stage) -> None:
