@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import signal
 import statistics
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
+from dexorder.events import Channel, Ending, Outcome
 from services.gen.dexorder.events.v1 import user_events_pb2 as given
-from tests.events.container import CRITICAL, INFORMATIONAL, event
+from tests.events.container import CRITICAL, HEARTBEAT_MS, event, until
 from tests.events.outside import Answer, Outside
 from tests.events.rig import Rig, make_rig
 
 pytestmark = [pytest.mark.smoke, pytest.mark.timeout(120)]
 ACTIVE_SESSION, WEB, TELEGRAM, EMAIL = given.ACTIVE_SESSION, given.WEB, given.TELEGRAM, given.EMAIL
-UNSUBSCRIBE_S = 1.5
+UNSUBSCRIBE_S, FREEZES = 1.5, 3
 SESSION_ACK_S, TOLERANCE_S = 5.0, 0.25
 RETRY_AFTER_S = 3
 USERS = 5
@@ -31,20 +35,52 @@ def patient(outside: Outside, tmp_path_factory: pytest.TempPathFactory) -> Itera
     assert made.leaked() == []
 
 
-async def test_03_a_frozen_gateway_is_noticed(patient: Rig) -> None:
-    user = patient.user()
-    async with patient.container() as container, patient.session(user, "native") as session:
-        await container.subscribed(user)
-        await asyncio.sleep(1)  # heartbeats go
-        patient.gateway.signal(signal.SIGSTOP)
-        try:
-            took_s = await container.subscribed(user, wanted=False, seconds=4 * UNSUBSCRIBE_S)
-        finally:
-            patient.gateway.signal(signal.SIGCONT)
-        assert took_s <= UNSUBSCRIBE_S
-        await container.subscribed(user)
-        await container.publish(event(user, "i-1", INFORMATIONAL))
-        assert (await session.next()).event.event_id == "i-1"
+async def test_03_a_frozen_gateway_is_noticed_and_normal_goes_the_other_way(patient: Rig, tmp_path: Path) -> None:
+    user, took_s = patient.user(), []
+    queued: list[str] = []
+    async with (
+        await patient.bot(tmp_path / "outbox.db", on_queued=queued.append) as bot,
+        patient.container() as container,
+        patient.session(user, "native") as session,
+    ):
+        for number in range(FREEZES):
+            await container.subscribed(user)
+            await until(lambda: bot.subscribed(user))
+            fast = await bot.publish(user, "ORDER_FILLED", {}, "NORMAL", ["WEB"])
+            heard = await session.next()
+            assert (heard.event.event_id, heard.sequence) == (fast, 0), "on 5570 it is not kept"
+            assert await bot.outcome(fast) == Outcome(fast, Ending.SENT)
+            await asyncio.sleep(1 + 0.2 * number)  # heartbeats go; each freeze finds them at another place
+            with frozen(patient):
+                took_s += await asyncio.gather(
+                    container.subscribed(user, wanted=False), seconds_until(lambda: not bot.subscribed(user))
+                )
+                sure = await bot.publish(user, "ORDER_FILLED", {}, "NORMAL", ["WEB"])
+            heard = await session.take()
+            assert heard.event.event_id == sure and heard.sequence > 0
+            assert await bot.outcome(sure) == Outcome(sure, Ending.DELIVERED, Channel.WEB)
+            assert queued == [sure], "on 5571"
+            queued.clear()
+        await session.hears_nothing()
+    assert min(took_s) > 2 * HEARTBEAT_MS / 1000 - TOLERANCE_S, took_s
+    assert statistics.median(took_s) <= UNSUBSCRIBE_S and max(took_s) <= UNSUBSCRIBE_S + TOLERANCE_S, took_s
+
+
+@contextmanager
+def frozen(rig: Rig) -> Iterator[None]:
+    """The gateway stands still until the end of the block."""
+    rig.gateway.signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        rig.gateway.signal(signal.SIGCONT)
+
+
+async def seconds_until(done: Callable[[], bool]) -> float:
+    """How long it took."""
+    started_s = time.monotonic()
+    await until(done)
+    return time.monotonic() - started_s
 
 
 async def test_07_escalation_is_on_time(patient: Rig) -> None:
