@@ -139,7 +139,7 @@ async def test_07_a_frozen_client_is_passed_over_and_cut(patient: Rig, tmp_path:
             await container.hears_nothing()
     record = await patient.record(name, "c-1")
     assert record is not None and [attempt.outcome for attempt in record.attempts] == ["no ack", "sent"]
-    assert [taken.text.count("BTC") > 0 for taken in patient.outside.telegram.calls(user)] == [True]
+    assert len(patient.outside.telegram.calls(user)) == 1
 
 
 @contextmanager
