@@ -19,6 +19,7 @@ from services.common.identity import AUTHORIZATION
 
 CLIENT_KEEPALIVE = (
     ("grpc.keepalive_time_ms", 10_000), ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.ping_timeout_ms", 5_000),  # a minute otherwise, whatever the one before it says
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.initial_reconnect_backoff_ms", 200), ("grpc.max_reconnect_backoff_ms", 2_000),
 )  # fmt: skip

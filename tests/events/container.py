@@ -17,6 +17,8 @@ USER_EVENT, EVENT_ACK = b"\x20", b"\x21"
 PATIENCE_S = 20.0
 QUIET_S = 0.15
 """How long nothing must come before it is believed that nothing comes."""
+HEARTBEAT_MS = 500
+"""As the gateway and the container library have it by default."""
 PAYLOAD = b'{"order_id":"7","symbol":"BTC/USDT","side":"buy","quantity":"0.1","price":"97000","status":"filled"}'
 INFORMATIONAL, NORMAL, CRITICAL = pb.INFORMATIONAL, pb.NORMAL, pb.CRITICAL
 Way = int | tuple[int, bool]
@@ -70,7 +72,8 @@ class Container:
             self.sure.setsockopt(zmq.IDENTITY, identity)
         for each, address in ((self.fast, sub), (self.sure, router)):
             settings: list[tuple[int, Any]] = [
-                (zmq.LINGER, 0), (zmq.IMMEDIATE, 1), (zmq.HEARTBEAT_IVL, 400), (zmq.HEARTBEAT_TIMEOUT, 800),
+                (zmq.LINGER, 0), (zmq.IMMEDIATE, 1), (zmq.HEARTBEAT_IVL, HEARTBEAT_MS),
+                (zmq.HEARTBEAT_TIMEOUT, 2 * HEARTBEAT_MS),
                 (zmq.RECONNECT_IVL, 20), (zmq.RECONNECT_IVL_MAX, 100), (zmq.SNDHWM, 0), (zmq.RCVHWM, 0),
             ]  # fmt: skip
             if curve is not None:

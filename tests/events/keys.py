@@ -52,6 +52,14 @@ class Keys:
             self.pairs[name] = zmq.curve_keypair()
         self.entries[name] = {"container": name, "curve": self.pairs[name][0].decode(), "users": users, **entry}
 
+    def secret_file(self, name: str) -> Path:
+        """A container's pair as the container library reads it."""
+        file = self.folder / f"{name}.key_secret"
+        public, secret = (key.decode() for key in self.pairs[name])
+        file.touch(0o600)
+        file.write_text(f'curve\n    public-key = "{public}"\n    secret-key = "{secret}"\n')
+        return file
+
     def local(self, **entry: Any) -> None:
         """All peers without CURVE."""
         self.entries["local"] = {"container": "local", "users": "*", **entry}

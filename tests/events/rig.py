@@ -11,6 +11,7 @@ from typing import Any
 
 import grpc
 
+from dexorder.events import AsyncPublisher
 from services.gen.dexorder.events.v1 import event_service_pb2 as pb
 from services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc
 from services.gen.dexorder.events.v1 import user_events_pb2 as given
@@ -52,6 +53,14 @@ class Rig:
         """A container's connections."""
         curve = (*self.keys.pairs[name or self.name()], self.keys.gateway_key) if self.gateway.curve else None
         return Container(self.gateway.sub, self.gateway.router, curve, identity)
+
+    async def bot(self, outbox: Path, **options: Any) -> AsyncPublisher:
+        """A container with our own library, to be closed; ``options`` as in `Publisher`."""
+        return await AsyncPublisher.open(
+            outbox=outbox, fast=self.gateway.sub, guaranteed=self.gateway.router,
+            curve_key=self.keys.secret_file(self.name()), curve_server=self.keys.gateway_file.with_suffix(".key"),
+            **options,
+        )  # fmt: skip
 
     def token(self, user: str, **options: Any) -> str:
         """A user's JWT; kept as a secret."""

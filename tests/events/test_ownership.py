@@ -107,6 +107,7 @@ async def test_24_a_user_s_token_is_for_that_user_alone(rig: Rig) -> None:
 async def test_24_a_socket_does_not_change_hands(rig: Rig) -> None:
     alice, bob = rig.user(), rig.user()
     async with rig.session(alice) as session, rig.container() as container:
+        await container.subscribed(alice)
         await session.authorize(rig.token(alice))  # in band, before it expires
         await session.hears_nothing(0.05)
         assert not session.ended
@@ -181,12 +182,24 @@ async def test_24_a_revoked_key_is_cut(rig: Rig) -> None:
 
 async def test_24_an_unknown_key_and_no_key_are_not_let_in(rig: Rig) -> None:
     public, secret = zmq.curve_keypair()
-    for curve in ((public, secret, rig.keys.gateway_key), None):
+    for curve, why in (
+        ((public, secret, rig.keys.gateway_key), zmq.EVENT_HANDSHAKE_FAILED_AUTH),
+        (None, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL),
+    ):
         async with Container(rig.gateway.sub, rig.gateway.router, curve) as container:
+            assert await handshake(container) == why
             with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.3):
-                    await container.send(event(rig.user(), "c-1", CRITICAL, [WEB]))
-                    await container.ack()
+                await asyncio.wait_for(container.send(event(rig.user(), "c-1", CRITICAL, [WEB])), 0.3)
+
+
+async def handshake(container: Container) -> int:
+    """How the next one with 5571 ends."""
+    watch = container.sure.get_monitor_socket(
+        zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    )
+    seen = await asyncio.wait_for(recv_monitor_message(watch), PATIENCE_S)
+    container.sure.disable_monitor()
+    return int(seen["event"])
 
 
 async def until_let_in(container: Container, user: str) -> None:

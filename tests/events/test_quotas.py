@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 
 import pytest
 
 from services.gen.dexorder.events.v1 import user_events_pb2 as given
 from tests.events import flooded
-from tests.events.container import CRITICAL, NORMAL, PATIENCE_S, event
+from tests.events.container import CRITICAL, NORMAL, event
 from tests.events.rig import Rig
 
 TELEGRAM, WEB = given.TELEGRAM, given.WEB
+FAIR_S = 0.25
 
 
 async def test_23_above_the_soft_quota_normal_ones_share_a_message(rig: Rig) -> None:
@@ -59,7 +61,8 @@ async def test_23_no_more_normal_ones_are_queued_than_the_quota_has(rig: Rig) ->
 
 @pytest.mark.smoke
 async def test_23_a_flood_does_not_stop_another_container(own: Rig) -> None:
-    """How little it slows it is measured in the soak campaign."""
+    """How little it slows it is measured in the soak campaign; behind the flood's own events it would wait seconds."""
     seen = await flooded.run(own, rounds=1, seconds=2.0)
     assert seen.told["quota exceeded"] and seen.told["QUEUED"] and not seen.told["CRITICAL refused"], seen.told
-    assert len(seen.flooded) > 5 and max(seen.flooded) < PATIENCE_S
+    assert seen.told["quota exceeded"] + seen.told["QUEUED"] == seen.told["sent"], "each was answered"
+    assert statistics.median(seen.flooded) < FAIR_S, statistics.quantiles(seen.flooded)

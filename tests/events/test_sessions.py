@@ -35,7 +35,8 @@ async def test_01_informational_reaches_an_open_session_once_and_is_not_acked(ri
 
 async def test_02_informational_without_a_session_goes_nowhere(rig: Rig) -> None:
     user = rig.user()
-    async with rig.container(name := rig.name()) as container:
+    async with rig.container(name := rig.name()) as container, rig.session(other := rig.user()):
+        await container.subscribed(other)  # 5570 is connected
         await container.sees_no_subscription(user)
         await container.publish(event(user, "i-1", INFORMATIONAL))
         misrouted = event(user, "i-2", INFORMATIONAL)

@@ -1,13 +1,17 @@
-"""One running suite for the kills and the shortened campaigns; the exchange answers some calls badly all the time."""
+"""One running suite for the kills and the shortened campaigns, whose exchange answers some calls badly all the time;
+providers of user events; a browser."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pyarrow.parquet as pq
 import pytest
+import pytest_asyncio
 
+from tests.browser import Browser, browser
+from tests.events.outside import Outside
 from tests.smoke.harness import Suite, running_suite
 from tests.smoke.recorded import recorded
 from tests.soak.spark_fault import fault_environment
@@ -31,4 +35,16 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suite]:
         DEXORDER_RELAY_LEASE_SECONDS="6",
         **fault_environment(folder / "state"),
     ) as running:
+        yield running
+
+
+@pytest.fixture
+def outside() -> Iterator[Outside]:
+    with Outside() as running:
+        yield running
+
+
+@pytest_asyncio.fixture
+async def chromium() -> AsyncIterator[Browser]:
+    async with browser() as running:
         yield running

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,12 +12,6 @@ from tests.soak import event_fuzz_campaign, event_leaks
 from tests.soak.event_kills import Campaign
 
 pytestmark = [pytest.mark.smoke, pytest.mark.timeout(300)]
-
-
-@pytest.fixture
-def outside() -> Iterator[Outside]:
-    with Outside() as running:
-        yield running
 
 
 async def test_no_critical_event_is_lost_by_a_kill(tmp_path: Path, outside: Outside) -> None:

@@ -7,7 +7,7 @@ import json
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,15 +17,14 @@ import pytest_asyncio
 from services.gateway.events.changes import AttemptRow
 from services.gateway.events.model import Channel, Status
 from services.gen.dexorder.events.v1 import user_events_pb2 as given
-from tests.browser import Browser, Page, browser
+from tests.browser import Browser
 from tests.fakes.events.sessions_gateway import Served, served
 from tests.fakes.tcp_proxy import TcpProxy
 from tests.fixtures_kafka import free_ports
+from tests.smoke.events_page import CARDS, CONNECTION, opened, sign_in
 
 pytestmark = [pytest.mark.smoke, pytest.mark.timeout(240)]
 HOSTILE = "<img src=x onerror='window.hacked=1'><script>window.hacked=1</script>"
-CARDS = "[...document.querySelectorAll('.card h3')].map(e => e.textContent)"
-CONNECTION = "document.querySelector('#connection').textContent"
 
 
 class Silent(TcpProxy):
@@ -78,27 +77,6 @@ class Site:
         return [kept.show.sequence for kept in self.courier.users["alice"] if kept.record.seen_ns]
 
 
-@asynccontextmanager
-async def opened(site: Site, chromium: Browser, token: str) -> AsyncIterator[Page]:
-    """A tab with the page, signed in with this token."""
-    page = await chromium.page()
-    await page.screen(1440, 900)
-    await page.goto(site.url)
-    await sign_in(page, token)
-    yield page
-
-
-async def sign_in(page: Page, token: str) -> None:
-    await page.fill("#token", token)
-    await page.click("#sign-in-submit")
-
-
-@pytest_asyncio.fixture
-async def chromium() -> AsyncIterator[Browser]:
-    async with browser() as running:
-        yield running
-
-
 @pytest_asyncio.fixture
 async def site(tmp_path: Path) -> AsyncIterator[Site]:
     (port,) = free_ports(1)
@@ -138,7 +116,7 @@ async def test_user_signs_in_and_sees_events(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     token = site.gateway.token("alice")
-    async with opened(site, chromium, token[:-8] + "AAAAAAAA") as page:
+    async with opened(site.url, chromium, token[:-8] + "AAAAAAAA") as page:
         problem = await page.until("document.querySelector('#sign-in-problem').innerText")
         assert "signature" in problem or "token" in problem
         assert await page.evaluate(CONNECTION) == "Refused"
@@ -175,7 +153,7 @@ async def test_user_signs_in_and_sees_events(
 
 
 async def test_gateway_goes_and_comes_back(site: Site, chromium: Browser) -> None:
-    async with opened(site, chromium, site.gateway.token("alice")) as page:
+    async with opened(site.url, chromium, site.gateway.token("alice")) as page:
         await page.until(f"{CONNECTION} === 'Live'")
         site.publish(*range(1, 41))
         await page.until(f"{CARDS}.length === 40")
@@ -214,7 +192,7 @@ async def test_gateway_goes_and_comes_back(site: Site, chromium: Browser) -> Non
 
 
 async def test_gateway_that_falls_silent_is_noticed(site: Site, chromium: Browser) -> None:
-    async with opened(site, chromium, site.gateway.token("alice")) as page:
+    async with opened(site.url, chromium, site.gateway.token("alice")) as page:
         await page.until(f"{CONNECTION} === 'Live'")
         site.proxy.talks.clear()
         await page.until(f"{CONNECTION} !== 'Live'", seconds=45)
@@ -224,7 +202,7 @@ async def test_gateway_that_falls_silent_is_noticed(site: Site, chromium: Browse
 
 
 async def test_session_is_renewed_and_ends(site: Site, chromium: Browser) -> None:
-    async with opened(site, chromium, site.gateway.token("alice", 8)) as page:
+    async with opened(site.url, chromium, site.gateway.token("alice", 8)) as page:
         await page.until(f"{CONNECTION} === 'Live'")
         began = time.monotonic()
         await page.click("#renew-soon")
@@ -257,7 +235,7 @@ async def test_session_is_renewed_and_ends(site: Site, chromium: Browser) -> Non
 async def test_deliveries_show_every_attempt(site: Site, chromium: Browser) -> None:
     site.publish(*range(1, 46))
     escalate(site, 45)
-    async with opened(site, chromium, site.gateway.token("alice")) as page:
+    async with opened(site.url, chromium, site.gateway.token("alice")) as page:
         rows = "document.querySelectorAll('.record').length"
         await page.until(f"{rows} === 20")
         first = await page.text(".record")

@@ -37,8 +37,8 @@ def check_quiet_hours(hours: QuietHours) -> None:
 def quiet_until(hours: QuietHours | None, now_ns: int) -> int | None:
     """The end of the quiet hours that ``now_ns`` is in; None where it is in none.
 
-    A start that equals its end means never. Where clocks are put forward over the end, it is as late as it would have
-    been; where they are put back, a minute that comes twice is quiet twice.
+    A start that equals its end means never. Where clocks are put forward over the end, it is when they go on; where
+    they are put back, a minute that comes twice is quiet twice.
 
     Args:
         hours: As `check_quiet_hours` lets through.
@@ -56,5 +56,12 @@ def quiet_until(hours: QuietHours | None, now_ns: int) -> int | None:
         return None
     day = local.date() + timedelta(days=int(next_day))
     ends = datetime(day.year, day.month, day.day, end // 60, end % 60, tzinfo=local.tzinfo, fold=local.fold)
+    while not _exists(ends):
+        ends += timedelta(minutes=1)
     end_ns = int(ends.timestamp()) * 1_000_000_000
-    return end_ns if end_ns > now_ns else None
+    return quiet_until(hours, end_ns) or end_ns  # again at once, where all that was not quiet is skipped
+
+
+def _exists(local: datetime) -> bool:
+    """Whether a clock ever shows this time."""
+    return local.astimezone(UTC).astimezone(local.tzinfo).replace(tzinfo=None) == local.replace(tzinfo=None)

@@ -32,7 +32,11 @@ EVENTS, PUBLISHER, LOG, CONTACTS = (
 NAMES = (EVENTS, PUBLISHER, LOG, CONTACTS)
 OWN_IDENTITY = (EVENTS, CONTACTS)
 ROLES: Mapping[str, Collection[Role]] = {PUBLISHER: tuple(Role), LOG: STAFF}
-OPTIONS = (("grpc.keepalive_time_ms", 10_000), ("grpc.keepalive_timeout_ms", 5_000))
+OPTIONS = (
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.ping_timeout_ms", 5_000),  # gRPC's own is a minute, and the keepalive's does not shorten it
+)
 """A client that is frozen or has vanished is cut after as long."""
 LONGEST_PRESENCE_SECONDS = 30 * 86_400
 _PRESENCE = {channel.value: channel for channel in Channel if channel not in SESSION_CHANNELS}

@@ -1,0 +1,68 @@
+"""The page in a real Chromium at a real gateway that is killed: a container's events come over ZMQ."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from services.gen.dexorder.events.v1 import user_events_pb2 as given
+from tests.browser import Browser
+from tests.events.container import CRITICAL, event, until
+from tests.events.outside import Outside
+from tests.events.rig import make_rig
+from tests.smoke.events_page import CONNECTION, opened
+
+pytestmark = [pytest.mark.smoke, pytest.mark.timeout(240)]
+KEYS = "[...document.querySelectorAll('.card')].map(e => JSON.parse(e.dataset.key))"
+
+
+async def test_a_kill_loses_and_repeats_nothing_on_the_page(
+    tmp_path: Path, outside: Outside, chromium: Browser
+) -> None:
+    rig = make_rig(tmp_path, outside)
+    user, name = rig.user(), rig.name()
+    shown, racing, waiting, later = (
+        event(user, event_id, CRITICAL, [given.WEB]) for event_id in ("shown", "racing", "waiting", "later")
+    )
+    with rig.gateway as gateway:
+        async with (
+            rig.container(name) as container,
+            opened(f"http://{gateway.web}/", chromium, rig.token(user)) as page,
+        ):
+            await page.until(f"{CONNECTION} === 'Live'")
+            await container.queued(shown)
+            assert await container.delivered(shown) == given.WEB, "the page said that it has it"
+            assert await page.until(f"{KEYS}.length && {KEYS}") == [[name, "shown"]]
+            await container.queued(racing)
+            gateway.kill()  # the page may have it or not, and its ack may have come or not
+
+            await page.until(f"{CONNECTION} === 'Connection lost'")
+            sending = asyncio.create_task(container.send(waiting))
+            await asyncio.sleep(0.5)
+            assert not sending.done(), "nobody takes it"
+            gateway.start()
+            await sending
+            await page.until(f"{CONNECTION} === 'Live'")
+            await container.send(later)
+            expected = [[name, each.event_id] for each in (later, waiting, racing, shown)]
+            await page.until(f"{KEYS}.length >= {len(expected)}")
+            for each in (shown, racing, waiting, later):
+                record = await rig.until_status(name, each.event_id, given.DELIVERED)
+                assert record.delivered_via == given.WEB and not record.seen_at
+            assert await page.evaluate(KEYS) == expected
+            received = [json.loads(said)["ack"]["place"] for said in page.sent if "ACK_KIND_RECEIVED" in said]
+            assert len({place["sequence"] for place in received}) == len(expected)
+
+            async def seen() -> bool:
+                record = await rig.record(name, "later")
+                return record is not None and record.seen_at > 0
+
+            await page.click(".card .seen-button")
+            await until(seen)
+            assert all("WebSocket connection" in complaint for complaint in page.complaints), page.complaints
+            assert await page.evaluate(KEYS) == expected
+        assert gateway.running.lives, gateway.tail()
+    assert rig.leaked() == []
