@@ -18,7 +18,7 @@ from services.gen.dexorder.events.v1 import event_service_pb2 as pb
 from services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc
 from services.gen.dexorder.events.v1 import user_events_pb2 as given
 from tests.events import sessions
-from tests.events.container import CRITICAL, INFORMATIONAL, NORMAL, Container, event, until
+from tests.events.container import CRITICAL, INFORMATIONAL, NORMAL, PATIENCE_S, Container, event, until
 from tests.events.rig import KINDS, Rig
 
 WEB, TELEGRAM = given.WEB, given.TELEGRAM
@@ -173,7 +173,8 @@ async def test_24_a_revoked_key_is_cut(rig: Rig) -> None:
         await stack.enter_async_context(rig.session(someone := rig.user()))
         with pytest.raises(TimeoutError):
             await container.subscribed(someone, seconds=0.5)
-        await other.queued(event(user, "c-1", CRITICAL, [WEB]))  # the others are back
+        await asyncio.sleep(0.5)  # until the others are back
+        await other.queued(event(user, "c-1", CRITICAL, [WEB]))
         assert (await session.next()).event.event_id == "c-1"
         await other.subscribed(user)
         await other.publish(event(user, "i-1", INFORMATIONAL))
