@@ -1,0 +1,54 @@
+"""A server that is frozen, or vanished without a word, is noticed by all clients of ours after 15 s."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+
+from services.common.channel import open_channel
+
+pytestmark = pytest.mark.smoke
+KEEPALIVE_S, SLACK_S = 15.0, 5.0
+SERVER = """
+import concurrent.futures, sys, grpc
+from grpc_health.v1 import health, health_pb2_grpc
+server = grpc.server(concurrent.futures.ThreadPoolExecutor())
+health_pb2_grpc.add_HealthServicer_to_server(health.HealthServicer(), server)
+print(server.add_insecure_port("127.0.0.1:0"), flush=True)
+server.start()
+server.wait_for_termination()
+"""
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[int, int]]:
+    """Its process and port."""
+    process = subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield process.pid, int(process.stdout.readline())
+    finally:
+        process.kill()
+        process.communicate()
+
+
+async def test_stream_of_a_frozen_server_ends(server: tuple[int, int]) -> None:
+    pid, port = server
+    async with open_channel(f"127.0.0.1:{port}") as channel:
+        watch: Any = channel.unary_stream("/grpc.health.v1.Health/Watch")
+        stream = watch(b"", wait_for_ready=True)
+        await stream.read()
+        os.kill(pid, signal.SIGSTOP)
+        frozen_s = time.monotonic()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stream.read()
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert time.monotonic() - frozen_s < KEEPALIVE_S + SLACK_S
