@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 import structlog
 
 from services.common.clock import Clock, SystemClock
-from services.common.collector import collector_at_rest
+from services.common.collector import collector_at_rest, seldom_all
 from services.common.config import BadSettings
 from services.common.errors import Unavailable
 from services.common.lock import sole_owner
@@ -278,5 +278,6 @@ def _desk(
 ) -> Desk:  # fmt: skip
     people = KnownPeople(outbox.contacts(), outbox.presence(clock.wall_ns()))
     delivery = Delivery(Rules.of(settings), people, render=render, reachable=reachable)
+    seldom_all()
     with collector_at_rest():
         return Desk(outbox, delivery, people, settings, metrics, clock)

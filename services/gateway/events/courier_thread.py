@@ -15,8 +15,8 @@ from services.gateway.events.turn import Effects
 
 MOST_IN_A_TURN = 512
 """Messages of each port; also how many acks a crash between commit and ack can keep from containers."""
-TAKEN_AT_ONCE = 64
-LONGEST_TAKING_S = 0.010
+TAKEN_AT_ONCE = 32
+LONGEST_TAKING_S = 0.005
 """For events that are answered. A port serves its peers in turn: beside one that floods, others wait for two turns."""
 MOST_BEHIND = 10_000
 """Events of the fast path that the event loop has not taken up; then no more are read until it has."""

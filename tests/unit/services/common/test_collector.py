@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from services.common.collector import collector_at_rest
+from services.common.collector import collector_at_rest, seldom_all
 
 
 def test_what_the_block_builds_is_not_looked_through_again() -> None:
@@ -24,3 +24,12 @@ def test_a_failure_leaves_it_at_work() -> None:
     with pytest.raises(ValueError), collector_at_rest():
         raise ValueError
     assert gc.isenabled()
+
+
+def test_all_is_looked_through_seldom_and_the_young_as_ever() -> None:
+    before = gc.get_threshold()
+    try:
+        seldom_all()
+        assert gc.get_threshold()[:2] == before[:2] and gc.get_threshold()[2] == 1_000
+    finally:
+        gc.set_threshold(*before)
