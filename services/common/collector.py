@@ -6,7 +6,6 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-
 _MIDDLE_ONES = 1_000
 """Collections of those that are not young, to one of all."""
 
