@@ -89,6 +89,13 @@ def compare(opens: Times, covered: Sequence[TimeRange], empty: Iterable[TimeRang
     )
 
 
+def candles_at(opens: Times, period_seconds: int) -> list[TimeRange]:
+    """The candles that open at any of those times, in any order; an open time off the grid is no candle's."""
+    times = np.sort(opens)
+    times = times[np.diff(times, prepend=-1) > 0]  # np.unique of numpy 2.4 takes fifty times as long
+    return runs(times[on_grid(times, period_seconds)], period_seconds)
+
+
 def on_grid(times: Times, period_seconds: int) -> NDArray[np.bool_]:
     """Which of the times open a candle."""
     if period_seconds == MONTH_SECONDS:

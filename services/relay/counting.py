@@ -17,7 +17,8 @@ from pyiceberg.expressions import And, EqualTo, GreaterThan, GreaterThanOrEqual,
 from pyiceberg.table import Table
 
 from services.common.catalog import COVERAGE_TABLE, OHLC_TABLE
-from services.common.market import TimeRange
+from services.common.market import TimeRange, merge
+from services.relay.comparing import candles_at
 from services.relay.model import Market
 
 CANDLE_COLUMNS = ("open_time", "open", "high", "low", "close", "volume", "quote_volume", "trades")
@@ -33,11 +34,13 @@ class Count:
         rows: How many; at most the limit asked for.
         last_open_ns: Open time of the limit-th row; None when there are fewer, or no limit was given.
         snapshot_id: Where they were counted; None while the table has no snapshot, or is not there.
+        candles: Periods that have a row; with a limit also those of later rows.
     """
 
     rows: int
     last_open_ns: int | None
     snapshot_id: int | None
+    candles: list[TimeRange]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,31 +101,31 @@ class IcebergReader:
         """
         table = self._table(OHLC_TABLE)
         snapshot_id = _kept(table, snapshot_id)
-        if limit is None:
-            rows = sum(len(batch) for batch in _batches(table, market, span, snapshot_id, ("open_time",)))
-            return Count(rows, None, snapshot_id)
-        opens = sorted(_opens(table, market, span, snapshot_id))[:limit]
-        return Count(len(opens), opens[-1] if len(opens) == limit else None, snapshot_id)
+        rows, candles, opens = 0, list[TimeRange](), list[NDArray[np.int64]]()
+        for times in _opens(table, market, span, snapshot_id):
+            rows += len(times)
+            candles += candles_at(times, market.period_seconds)
+            if limit is not None:  # else a batch is forgotten with the next one
+                opens.append(times)
+        if limit is None or rows < limit:
+            return Count(rows, None, snapshot_id, merge(candles))
+        return Count(limit, int(np.sort(np.concatenate(opens))[limit - 1]), snapshot_id, merge(candles))
 
     def times(self, market: Market, span: TimeRange) -> NDArray[np.int64]:
         """Open times of the rows in ``span`` at the current snapshot, nanoseconds, unordered."""
         table = self._table(OHLC_TABLE)
-        parts = [micros * 1_000 for micros in _open_micros(table, market, span, _kept(table, None))]
+        parts = list(_opens(table, market, span, _kept(table, None)))
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
     def reach(self, market: Market, span: TimeRange) -> tuple[int, int] | None:
         """Open times of the first and the last row in ``span`` at the current snapshot; None when there is no row."""
         table = self._table(OHLC_TABLE)
         ends = [
-            (int(micros.min()), int(micros.max()))
-            for micros in _open_micros(table, market, span, _kept(table, None))
-            if len(micros)
+            (int(times.min()), int(times.max()))
+            for times in _opens(table, market, span, _kept(table, None))
+            if len(times)
         ]
-        return (min(first for first, _ in ends) * 1_000, max(last for _, last in ends) * 1_000) if ends else None
-
-    def opens(self, market: Market, span: TimeRange, snapshot_id: int | None) -> list[int]:
-        """Open times of the rows in ``span``, nanoseconds, unordered."""
-        return _opens(self._table(OHLC_TABLE), market, span, snapshot_id)
+        return (min(first for first, _ in ends), max(last for _, last in ends)) if ends else None
 
     def candles(self, market: Market, span: TimeRange, snapshot_id: int | None) -> pa.Table:
         """The rows that open in ``span``, ascending; columns ``CANDLE_COLUMNS``. Holds all of them in memory.
@@ -155,16 +158,13 @@ def _kept(table: Table | None, snapshot_id: int | None) -> int | None:
     return current.snapshot_id if current else None
 
 
-def _opens(table: Table | None, market: Market, span: TimeRange, snapshot_id: int | None) -> list[int]:
-    return [int(each) * 1_000 for micros in _open_micros(table, market, span, snapshot_id) for each in micros]
-
-
-def _open_micros(
+def _opens(
     table: Table | None, market: Market, span: TimeRange, snapshot_id: int | None
 ) -> Iterator[NDArray[np.int64]]:
+    """Open times of the rows in ``span``, nanoseconds, unordered, batch by batch."""
     times = pa.timestamp("us", tz="UTC")
     for batch in _batches(table, market, span, snapshot_id, ("open_time",)):
-        yield pc.cast(pc.cast(batch.column("open_time"), times), pa.int64()).to_numpy()
+        yield pc.cast(pc.cast(batch.column("open_time"), times), pa.int64()).to_numpy() * 1_000
 
 
 def _batches(

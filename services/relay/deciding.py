@@ -1,8 +1,9 @@
-"""How a request whose jobs are all over ends: look at coverage, count the rows, compare, decide.
+"""How a request whose jobs are all over ends: look at coverage, read the open times, compare, decide.
 
-Coverage promises a row or a verified hole for every period. The count checks the promise: where the table has fewer
-rows than coverage says, and still has after some tries, the request ends as ERROR with the exact lost periods, and
-their coverage is taken back.
+Coverage promises a row or a verified hole for every period. The table has to bear the promise out period by period,
+since a row too many in one place would make up for a lost one in a mere count. Where it lacks rows that coverage
+claims, and still does after some tries, the request ends as ERROR with the exact lost periods, and their coverage is
+taken back.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tenacity import (
 
 from services.common.clock import Clock
 from services.common.errors import Unavailable
-from services.common.market import TimeRange, count_periods, intersect, merge, next_open, subtract, total_periods
+from services.common.market import TimeRange, intersect, merge, next_open, subtract, total_periods
 from services.relay import requests
 from services.relay.board import Board
 from services.relay.counting import Count, IcebergReader
@@ -37,13 +38,17 @@ LOST = "the table lacks rows that were reported as committed"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Coverage and table, looked at together; everything inside ``span``, which ends where the limit was reached."""
+    """Coverage and table, looked at together; everything inside ``span``, which ends where the limit was reached.
+
+    Attributes:
+        lost: Claimed as rows, and there is none.
+    """
 
     span: TimeRange
     missing: list[TimeRange]
     empty: list[TimeRange]
     count: Count
-    lacking_rows: int
+    lost: list[TimeRange]
 
 
 class Decider:
@@ -64,21 +69,20 @@ class Decider:
             Unavailable: The table can't be read, or coverage can't be taken back now.
         """
         finding = await self._look(request)
-        lost = await self._lost(request, finding) if finding.lacking_rows > 0 else []
-        if lost:
-            await self._take_back(request, lost, batch)
+        if finding.lost:
+            await self._take_back(request, finding.lost, batch)
         if request.ending:
             return None
         limit, count = request.submission.limit, finding.count
         lacking = 0 if limit is None or count.last_open_ns is not None else limit - count.rows
-        missing = merge([*finding.missing, *lost])
+        missing = merge([*finding.missing, *finding.lost])
         if not missing and lacking and request.planned_end_ns < request.submission.end_ns:
             self._board.widen(request, lacking, batch, now_ns=self._clock.monotonic_ns())
             return None
         return requests.decide(
             end_ns=finding.span.end_ns,
             missing=missing,
-            job_errors=[LOST] * bool(lost) + self._board.errors(request),
+            job_errors=[LOST] * bool(finding.lost) + self._board.errors(request),
             row_count=count.rows,
             empty_periods=total_periods(finding.empty, request.submission.period_seconds),
             snapshot_id=count.snapshot_id,
@@ -88,6 +92,7 @@ class Decider:
     async def _take_back(self, request: LiveRequest, lost: list[TimeRange], batch: Batch) -> None:
         """Others who wait for what is lost get new jobs for it; this request ends and says so."""
         market = request.submission.market
+        log.error(LOST, request_id=request.submission.request_id, ranges=len(lost))
         # too many to follow one by one without keeping everybody waiting: then all between them too
         taken = lost if len(lost) <= MOST_TAKEN else [TimeRange(lost[0].start_ns, lost[-1].end_ns)]
         retracted_ns = await self._retractor.record(market, taken, LOST)
@@ -99,7 +104,7 @@ class Decider:
         tries = AsyncRetrying(
             stop=stop_after_attempt(self._attempts),
             wait=wait_exponential(multiplier=0.2, max=5),
-            retry=retry_if_result(lambda finding: finding.lacking_rows > 0) | retry_if_exception_type(Exception),
+            retry=retry_if_result(lambda finding: bool(finding.lost)) | retry_if_exception_type(Exception),
             retry_error_callback=lambda state: state.outcome.result() if state.outcome else None,
         )
         try:
@@ -117,24 +122,10 @@ class Decider:
         )
         if count.last_open_ns is not None:
             span = TimeRange(span.start_ns, next_open(count.last_open_ns, submission.period_seconds))
-        return make_finding(span, submission.period_seconds, missing, empty, count)
-
-    async def _lost(self, request: LiveRequest, finding: Finding) -> list[TimeRange]:
-        market = request.submission.market
-        try:
-            opens = await asyncio.to_thread(self._reader.opens, market, finding.span, finding.count.snapshot_id)
-        except Exception as error:
-            raise Unavailable(f"trading.ohlc can't be read: {error}") from error
-        there = [TimeRange(open_ns, next_open(open_ns, market.period_seconds)) for open_ns in opens]
-        lost = subtract([finding.span], [*finding.missing, *finding.empty, *there])
-        log.error(LOST, request_id=request.submission.request_id, rows=finding.lacking_rows, ranges=len(lost))
-        return lost
+        return make_finding(span, missing, empty, count)
 
 
-def make_finding(
-    span: TimeRange, period_seconds: int, missing: list[TimeRange], empty: list[TimeRange], count: Count
-) -> Finding:
-    """Cut what coverage says to ``span`` and work out how many rows the table lacks of what it should have. Pure."""
+def make_finding(span: TimeRange, missing: list[TimeRange], empty: list[TimeRange], count: Count) -> Finding:
+    """Cut what coverage says to ``span`` and work out which of the rows it claims the table lacks. Pure."""
     missing, empty = intersect(missing, span), intersect(empty, span)
-    should = count_periods(span, period_seconds) - total_periods([*missing, *empty], period_seconds)
-    return Finding(span, missing, empty, count, should - count.rows)
+    return Finding(span, missing, empty, count, subtract([span], [*missing, *empty, *count.candles]))

@@ -226,6 +226,19 @@ async def test_rows_lost_from_the_table_are_an_error_and_fetched_again(tmp_path:
         assert (await s.finished("again")).row_count == 9
 
 
+@pytest.mark.parametrize("limit", [None, 9])
+@pytest.mark.parametrize("surplus", [7, 3], ids=["a double", "one where none should be"])
+async def test_rows_too_many_do_not_make_up_for_lost_ones(tmp_path: Path, surplus: int, limit: int | None) -> None:
+    async with suite(tmp_path) as s:
+        s.pipeline.write([surplus])
+        snapshot_id = s.pipeline.write([0, 1, 2, 4, 6, 7, 8, 9])
+        await s.pipeline.report(snapshot_id=snapshot_id, pages=[page("old", 0, 10, empty=[(3, 4)])])
+        await s.queued("r", 0, 10, limit=limit)
+        record = await s.finished("r")
+        assert (record.status, list(record.missing)) == (ERROR, ranges([(5, 6)]))
+        assert "lacks rows" in record.error_message
+
+
 async def test_timeout_without_any_slot_names_what_is_missing(tmp_path: Path) -> None:
     async with suite(tmp_path, request_timeout_seconds=0.3) as s:
         await s.queued("r", 0, 10)

@@ -39,6 +39,6 @@ def test_long_lists_of_missing_ranges_are_cut_in_the_text() -> None:
 
 def test_finding_is_cut_to_the_range_that_is_answered() -> None:
     missing, empty = [minutes(2, 4), minutes(8, 9)], [minutes(0, 1), minutes(5, 7)]
-    finding = make_finding(minutes(0, 6), 60, missing, empty, Count(1, None, 5))
+    finding = make_finding(minutes(0, 6), missing, empty, Count(1, None, 5, [minutes(1, 2), minutes(7, 8)]))
     assert (finding.missing, finding.empty) == ([minutes(2, 4)], [minutes(0, 1), minutes(5, 6)])
-    assert finding.lacking_rows == 1  # six minutes, two missing, two empty: two rows should be there
+    assert finding.lost == [minutes(4, 5)]  # six minutes, two missing, two empty: of two rows one is there
