@@ -17,10 +17,9 @@ from aiosmtpd.smtp import SMTP, Envelope, Session
 
 from services.gateway.events.model import WebPushSubscription
 from tests.events.container import until
-from tests.fakes.events import bot_api, webhooks
+from tests.fakes.events import bot_api, fcm
 from tests.fakes.events.providers import Providers
-from tests.fakes.events.push_service import PushService
-from tests.fakes.events.scripted import Call, Reply
+from tests.fakes.events.scripted import Call, Reply, ScriptedServer
 from tests.fakes.events.smtp import MailServer
 
 START_SECONDS = 30.0
@@ -88,14 +87,15 @@ class Outside:
 
     def __init__(self) -> None:
         self.telegram, self.email, self.push = Provider("telegram"), Provider("email"), Provider("push")
-        self.discord, self.slack = Provider("discord"), Provider("slack")
-        self.all = (self.telegram, self.email, self.push, self.discord, self.slack)
+        self.discord, self.slack, self.phones = Provider("discord"), Provider("slack"), Provider("phones")
+        self.all = (self.telegram, self.email, self.push, self.phones, self.discord, self.slack)
         self._providers = Providers()
         self._numbers = itertools.count(1_000_001)
         self._chats: dict[str, int] = {}
         self._users: dict[int, str] = {}
         self._browsers: dict[str, WebPushSubscription] = {}
         self._owners: dict[str, str] = {}
+        self._holders: dict[str, str] = {}
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
 
@@ -114,7 +114,7 @@ class Outside:
         return {name.removeprefix("DEXORDER_EVENTS_").lower(): value for name, value in given.items()}
 
     def contacts(self, user: str) -> dict[str, Any]:
-        """A contact on every channel; fields of the proto's Contacts."""
+        """A contact on every channel, without phones; fields of the proto's Contacts."""
         browser = self._browser(user)
         return {
             "telegram_chat_id": str(self._chat(user)),
@@ -127,11 +127,21 @@ class Outside:
     def secrets(self, user: str) -> set[str]:
         """What no log or error may show of that user; of nobody: what the gateway has of its own."""
         if not user:
-            return {self._providers.bot.token, MAIL_PASSWORD}
+            return {self._providers.bot.token, MAIL_PASSWORD, *self._providers.fcm.secrets()}
         given = self.contacts(user)
         browser = given["web_push"][0]
         webhooks = {given["discord_webhook_url"], given["slack_webhook_url"]}
-        return {given["telegram_chat_id"], given["email"], browser["endpoint"], browser["auth"], *webhooks}
+        phones = {phone for phone, holder in self._holders.items() if holder == user}
+        return {given["telegram_chat_id"], given["email"], browser["endpoint"], browser["auth"], *webhooks, *phones}
+
+    def phone(self, user: str) -> str:
+        """One more phone of a user; its token, for their contacts."""
+        self._holders[token := self._providers.fcm.register()] = user
+        return token
+
+    def uninstall(self, phone: str) -> None:
+        """The app is gone from a phone: FCM no longer knows its token."""
+        self._providers.fcm.phones.remove(phone)
 
     def order(self, user: str) -> list[str]:
         """Names of the providers that were called for the user, in the order of time."""
@@ -152,9 +162,12 @@ class Outside:
 
     async def _serve(self) -> None:
         given = self._providers
-        given.bot, given.push = _Bot(self._say_telegram), _Push(self._say_push)
-        given.discord, given.slack = _Discord(self._say_webhook(self.discord)), _Slack(self._say_webhook(self.slack))
         given.mail = _Mail(self.email)
+        _ask(given.bot, self._say_telegram)
+        _ask(given.push, self._say_push)
+        _ask(given.fcm, self._say_phone)
+        _ask(given.discord, self._say_webhook(self.discord))
+        _ask(given.slack, self._say_webhook(self.slack))
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         async with given:
             self._ready.set()
@@ -179,6 +192,12 @@ class Outside:
             taken.text = json.dumps(self._providers.push.shown[-1].data)
         return reply
 
+    def _say_phone(self, call: Call, usual: Callable[[Call], Reply]) -> Reply:
+        message = call.json["message"]
+        taken, answer = self.phones.take(self._holders.get(message["token"], ""), call.at)
+        taken.text, taken.reference = json.dumps(message["notification"]), message["android"]["collapse_key"]
+        return _reply(call, answer, usual, fcm.fcm_error(answer.status, "PLANNED", headers=_plain(answer).headers))
+
     def _say_webhook(self, provider: Provider) -> Callable[[Call, Callable[[Call], Reply]], Reply]:
         def say(call: Call, usual: Callable[[Call], Reply]) -> Reply:
             taken, answer = provider.take(call.path.rpartition("/")[2], call.at)
@@ -198,43 +217,10 @@ def _reply(call: Call, answer: Answer, usual: Callable[[Call], Reply], refusal: 
     return refusal
 
 
-Say = Callable[[Call, Callable[[Call], Reply]], Reply]
-
-
-class _Bot(bot_api.BotApi):
-    def __init__(self, say: Say) -> None:
-        super().__init__()
-        self._say = say
-
-    def answer(self, call: Call) -> Reply:
-        return self._say(call, super().answer)
-
-
-class _Push(PushService):
-    def __init__(self, say: Say) -> None:
-        super().__init__()
-        self._say = say
-
-    def answer(self, call: Call) -> Reply:
-        return self._say(call, super().answer)
-
-
-class _Discord(webhooks.Discord):
-    def __init__(self, say: Say) -> None:
-        super().__init__()
-        self._say = say
-
-    def answer(self, call: Call) -> Reply:
-        return self._say(call, super().answer)
-
-
-class _Slack(webhooks.Slack):
-    def __init__(self, say: Say) -> None:
-        super().__init__()
-        self._say = say
-
-    def answer(self, call: Call) -> Reply:
-        return self._say(call, super().answer)
+def _ask(server: ScriptedServer, say: Callable[[Call, Callable[[Call], Reply]], Reply]) -> None:
+    """Have a server ask ``say`` what to answer; it is given the call and what the server would do by itself."""
+    usual = server.answer
+    server.answer = lambda call: say(call, usual)  # type: ignore[method-assign]
 
 
 MAIL_PASSWORD = "a-mail-password-of-tests"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
+import pytest
+
 from services.gen.dexorder.events.v1 import user_events_pb2 as given
 from tests.events.conftest import SESSION_ACK_S
 from tests.events.container import CRITICAL, NORMAL, event
@@ -51,7 +53,8 @@ async def test_08_channels_are_tried_strictly_in_order(rig: Rig) -> None:
 
 
 async def test_08_every_channel_carries_the_event(rig: Rig) -> None:
-    await rig.reachable(user := rig.user())
+    user = rig.user()
+    await rig.reachable(user, mobile_tokens=[rig.outside.phone(user)])
     async with rig.container() as container:
         for channel in (TELEGRAM, EMAIL, PUSH, DISCORD, SLACK):
             await container.queued(sent := event(user, f"c-{channel}", CRITICAL, [channel]))
@@ -116,6 +119,45 @@ async def test_11_retry_after_holds_the_bot_and_nothing_else(rig: Rig) -> None:
         assert acks.keys() == {held.event_id, same_bot.event_id}
     after = [*telegram.calls(first)[1:], *telegram.calls(second)]
     assert len(after) == 2 and min(call.at_s for call in after) - refused_s >= RETRY_AFTER_S
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_11_retry_after_of_fcm_holds_the_phones_and_nothing_else(rig: Rig, status: int) -> None:
+    first, second, phones = rig.user(), rig.user(), rig.outside.phones
+    for user in (first, second):
+        await rig.reachable(user, mobile_tokens=[rig.outside.phone(user)], web_push=[])
+    phones.plan(first, Answer(status, retry_after=RETRY_AFTER_S))
+    async with rig.container() as container:
+        await container.queued(event(first, "c-1", CRITICAL, [PUSH]))
+        (refused,) = await phones.called(first, 1)
+        await container.queued(event(second, "c-2", CRITICAL, [PUSH]))
+        await container.queued(other := event(second, "c-3", CRITICAL, [EMAIL]))
+        assert await container.delivered(other) == EMAIL
+        assert {ack.delivered_via for ack in [await container.ack(), await container.ack()]} == {PUSH}
+    (again,), (held,) = phones.calls(first)[1:], phones.calls(second)
+    assert min(again.at_s, held.at_s) - refused.at_s >= RETRY_AFTER_S
+    assert again.reference == refused.reference, "the phone shows the repeat in the first one's place"
+
+
+async def test_12_phones_that_are_gone_are_deleted(rig: Rig) -> None:
+    user, outside = rig.user(), rig.outside
+    gone, kept = outside.phone(user), outside.phone(user)
+    outside.uninstall(gone)
+    await rig.reachable(user, mobile_tokens=[gone, kept], web_push=[])
+    assert len((await rig.contacts(user)).mobile_tokens) == 2
+    async with rig.container() as container:
+        await container.queued(sent := event(user, "c-1", CRITICAL, [PUSH]))
+        assert await container.delivered(sent) == PUSH
+        assert len(outside.phones.calls(user)) == 2
+        assert len((await rig.contacts(user)).mobile_tokens) == 1
+        await container.queued(sent := event(user, "c-2", CRITICAL, [PUSH]))
+        assert await container.delivered(sent) == PUSH
+        assert len(outside.phones.calls(user)) == 3, "the one that is gone is not called again"
+        outside.uninstall(kept)
+        await container.queued(sent := event(user, "c-3", CRITICAL, [PUSH]))
+        assert "the phone's registration is gone" in (error := await container.failed(sent))
+        assert not [secret for secret in outside.secrets(user) if secret in error]
+    assert not (await rig.contacts(user)).mobile_tokens
 
 
 async def test_12_permanently_refused_everywhere(rig: Rig) -> None:

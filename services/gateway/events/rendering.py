@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from services.gateway.events.model import Event, Message
-from services.gateway.events.payloads import Facts, generic_lines, moment, read_facts
+from services.gateway.events.payloads import moment, read_facts
 
 _MOST_TITLE = 200
 
@@ -20,10 +20,24 @@ class _Form:
     Attributes:
         gist: Fields whose values follow the title, as far as they are there.
         lines: Label and field of each line of the body.
+        untold: Fields that say nothing more: told by the event itself or by another field, or drawn.
+        names: Each way to write a field, in the protocol's snake_case or in camelCase as in protobuf's own JSON,
+            and its name in the protocol. What is not in here is listed as it came.
     """
 
     gist: tuple[str, ...]
     lines: tuple[tuple[str, str], ...]
+    untold: tuple[str, ...] = ()
+    names: Mapping[str, str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        known = (*[name for _, name in self.lines], *self.untold)
+        object.__setattr__(self, "names", {way: name for name in known for way in (name, _camel_case(name))})
+
+
+def _camel_case(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(map(str.capitalize, others))
 
 
 _ORDER: Final = _Form(
@@ -33,12 +47,14 @@ _ORDER: Final = _Form(
         ("Type", "order_type"), ("Quantity", "quantity"), ("Price", "price"), ("Filled", "fill_quantity"),
         ("Fill price", "fill_price"), ("Status", "status"), ("Strategy", "strategy_id"), ("Order", "order_id"),
     ),
+    ("timestamp",),
 )  # fmt: skip
 _ALERT: Final = _Form(
     ("symbol", "condition"),
     (
         ("Market", "symbol"), ("Condition", "condition"), ("Price", "triggered_price"), ("Alert", "alert_id"),
     ),
+    ("timestamp",),
 )  # fmt: skip
 _POSITION: Final = _Form(
     ("side", "size", "symbol"),
@@ -47,6 +63,7 @@ _POSITION: Final = _Form(
         ("Price", "current_price"), ("Open profit", "unrealized_pnl"), ("Closed profit", "realized_pnl"),
         ("Leverage", "leverage"), ("Liquidation at", "liquidation_price"), ("Position", "position_id"),
     ),
+    ("timestamp",),
 )  # fmt: skip
 _WORKSPACE: Final = _Form(
     ("symbol", "timeframe"),
@@ -55,6 +72,7 @@ _WORKSPACE: Final = _Form(
         ("Settings", "indicator_params"), ("Drawing", "annotation_type"), ("Annotation", "annotation_id"),
         ("Workspace", "workspace_id"),
     ),
+    ("annotation_data", "timestamp"),
 )  # fmt: skip
 _STRATEGY: Final = _Form(
     ("strategy_name",),
@@ -62,6 +80,7 @@ _STRATEGY: Final = _Form(
         ("Message", "message"), ("Level", "log_level"), ("Details", "details"), ("Name", "strategy_name"),
         ("Strategy", "strategy_id"),
     ),
+    ("timestamp",),
 )  # fmt: skip
 _BACKTEST: Final = _Form(
     ("strategy_name", "symbol", "timeframe"),
@@ -71,6 +90,7 @@ _BACKTEST: Final = _Form(
         ("Lost", "losing_trades"), ("Share won", "win_rate"), ("Largest drawdown", "max_drawdown"),
         ("Sharpe ratio", "sharpe_ratio"), ("Results", "results_path"), ("Backtest", "backtest_id"),
     ),
+    ("strategy_id", "completed_at", "timestamp"),
 )  # fmt: skip
 _ANY: Final = _Form((), ())
 
@@ -111,20 +131,20 @@ def render(event: Event, *, link_url: str) -> Message:
         link_url: Put under it; empty for none.
 
     Returns:
-        The title is one line. What the payload's own form does not know, or all of it if it has none, is listed as it
-        came.
+        The title is one line. What the payload's own form does not know, or all of it if it has none, is listed after
+        that as it came: 40 fields or 1,500 characters of it.
     """
     what, form = _TYPES.get(event.event_type, (f"Event of type {event.event_type}", _ANY))
-    facts = read_facts(event.payload)
-    lines = [f"{label}: {said}" for label, name in form.lines if (said := facts.said(name))]
-    if not lines:
-        lines = generic_lines(event.payload)
+    facts = read_facts(event.payload, form.names)
+    told = facts.told
+    lines = [f"{label}: {told[name]}" for label, name in form.lines if name in told]
+    lines += facts.others
     lines += [line for line in (moment(event.timestamp_ms), link_url) if line]
-    return Message(_reference(event), _title(what, form, facts), "\n".join(lines), event.priority, event.timestamp_ms)
+    return Message(_reference(event), _title(what, form, told), "\n".join(lines), event.priority, event.timestamp_ms)
 
 
-def _title(what: str, form: _Form, facts: Facts) -> str:
-    gist = " ".join(said for name in form.gist if (said := facts.said(name)))
+def _title(what: str, form: _Form, told: Mapping[str, str]) -> str:
+    gist = " ".join(told[name] for name in form.gist if name in told)
     title = " ".join(f"{what}: {gist}".split()) if gist else what
     return title if len(title) <= _MOST_TITLE else f"{title[: _MOST_TITLE - 1]}…"
 

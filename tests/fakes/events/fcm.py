@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,12 @@ class Fcm(ScriptedServer):
         """Write a service account file, as ``DEXORDER_EVENTS_FCM_CREDENTIALS`` wants it."""
         path.write_text(json.dumps(self.tokens.account(self.project)))
         return path
+
+    def secrets(self) -> set[str]:
+        """What only the gateway and Google may see: the account's key by lines, what it signed, its token."""
+        pem = self.tokens.account(self.project)["private_key"].splitlines()
+        signed = {parse_qs(call.body.decode())["assertion"][0] for call in list(self.tokens.calls)}
+        return {self.tokens.access_token, *pem[1:-1], *signed}
 
     def answer(self, call: Call) -> Reply:
         if call.headers.get("Authorization") != f"Bearer {self.tokens.access_token}":
@@ -97,7 +104,7 @@ def _key() -> rsa.RSAPrivateKey:
     return rsa.generate_private_key(public_exponent=65537, key_size=2048)
 
 
-def fcm_error(status: int, code: str, fcm_code: str = "", headers: dict[str, str] | None = None) -> Reply:
+def fcm_error(status: int, code: str, fcm_code: str = "", headers: Mapping[str, str] | None = None) -> Reply:
     """An error as Google's APIs say it; ``fcm_code`` is FCM's own, finer one."""
     error: dict[str, Any] = {"code": status, "status": code, "message": "said by the fake"}
     if fcm_code:

@@ -13,9 +13,10 @@ from services.gateway.events.model import Channel, Contacts, Later, Message, Ref
 
 _MOST_TITLE, _MOST_TEXT = 256, 2000
 _AROUND_TITLE = len("****\n")
-_MARKS = re.compile(r"(https?://[^\s<]+)|([\\*_~`|\[\]<]|^[>#-])", re.MULTILINE)
-"""Markdown; not within links, which would no longer lead anywhere."""
-_MARK_CHARACTERS = frozenset(r"\*_~`|[]<>#-")
+_MARKS = re.compile(r"(https?://[^\s<]+)|([\\*_~`|\[\]<]|^[^\S\n]*(?:[>#-]|\d+\.(?=\s)))", re.MULTILINE)
+"""Markdown, of which the last character is escaped: quotes, headings and lists may be indented. Not within links, which
+would no longer lead anywhere."""
+_MARK_CHARACTERS = frozenset(r"\*_~`|[]<>#-.")
 _REASONS: Final = {
     400: "not accepted",
     401: "the webhook's token is refused",
@@ -56,7 +57,7 @@ def _markdown(message: Message) -> str:
 
 
 def _escaped(text: str) -> str:
-    return _MARKS.sub(lambda mark: mark[1] or f"\\{mark[2]}", text)
+    return _MARKS.sub(lambda mark: mark[1] or f"{mark[2][:-1]}\\{mark[2][-1]}", text)
 
 
 def _escaped_size(character: str) -> int:

@@ -20,26 +20,30 @@ PAYLOADS: dict[type, Any] = {
     pb.OrderEventPayload: pb.OrderEventPayload(
         order_id="o-1", symbol="BTC/USDT", side="buy", order_type="limit", quantity="0.5", price="64000",
         status="FILLED", fill_price="63999.5", fill_quantity="0.5", exchange="BINANCE", strategy_id="s-1",
-        error_message="too late",
+        error_message="too late", timestamp=AT_MS,
     ),
     pb.AlertEventPayload: pb.AlertEventPayload(
-        alert_id="a-1", symbol="ETH/USDT", condition="close > 4000", triggered_price="4000.5"
+        alert_id="a-1", symbol="ETH/USDT", condition="close > 4000", triggered_price="4000.5", timestamp=AT_MS
     ),
     pb.PositionEventPayload: pb.PositionEventPayload(
         position_id="p-1", symbol="BTC/USDT", side="long", size="2", entry_price="60000", current_price="64000",
         unrealized_pnl="8000", realized_pnl="-1", leverage="3", liquidation_price="41000", exchange="KRAKEN",
+        timestamp=AT_MS,
     ),
     pb.WorkspaceEventPayload: pb.WorkspaceEventPayload(
         workspace_id="w-1", change_type="symbol", symbol="SOL/USDT", timeframe="1h", annotation_id="n-1",
-        annotation_type="line", indicator_name="EMA", indicator_params='{"length": 20}',
+        annotation_type="line", indicator_name="EMA", indicator_params='{"length": 20}', annotation_data="[[0, 1]]",
+        timestamp=AT_MS,
     ),
     pb.StrategyEventPayload: pb.StrategyEventPayload(
-        strategy_id="s-1", strategy_name="Grid", log_level="error", message="no balance", details='{"need": "5"}'
+        strategy_id="s-1", strategy_name="Grid", log_level="error", message="no balance", details='{"need": "5"}',
+        timestamp=AT_MS,
     ),
     pb.BacktestEventPayload: pb.BacktestEventPayload(
         backtest_id="b-1", strategy_id="s-1", strategy_name="Grid", symbol="BTC/USDT", timeframe="4h",
         start_time=AT_MS, end_time=AT_MS, total_trades=40, winning_trades=25, losing_trades=15, total_pnl="120.5",
         win_rate="0.625", sharpe_ratio="1.4", max_drawdown="0.08", results_path="runs/b-1",
+        completed_at=AT_MS,
     ),
 }  # fmt: skip
 UNTOLD = {"timestamp", "completed_at", "annotation_data", "start_time", "end_time", "win_rate", "max_drawdown"}
@@ -75,6 +79,7 @@ def test_every_field_of_every_payload_is_told(name: str, own_names: bool) -> Non
         del fields["strategy_id"]  # its name is
     missing = {field: value for field, value in fields.items() if value not in message.body}
     assert not missing
+    assert not [line for line in message.body.splitlines()[:-2] if line[0].islower()], "a field that no form knows"
     assert message.body.endswith("2023-11-14 22:13:20 UTC\nhttps://dexorder.test/")
 
 
@@ -96,6 +101,28 @@ def test_an_unknown_type_and_an_unexpected_payload_are_told_as_they_came() -> No
     assert told(pb.ORDER_FILLED, ["x"]).body.splitlines()[0] == '["x"]'
     assert told(pb.ORDER_FILLED, {"other": "x"}).body.splitlines()[0] == "other: x"
     assert render(event(1, b"\xff not JSON"), link_url="").title == "Order filled"
+
+
+def test_fields_that_a_form_does_not_know_follow_those_it_knows() -> None:
+    sent = {"my_extra": "x", "symbol": "BTC/USDT", "none": None, "triggeredPrice": "9", "alert_id": "", "depth": [1, 2]}
+    lines = told(pb.ALERT_TRIGGERED, sent).body.splitlines()
+    assert lines == ["Market: BTC/USDT", "Price: 9", "my_extra: x", "depth: [1, 2]", "2023-11-14 22:13:20 UTC"]
+    assert told(pb.ALERT_TRIGGERED, {"symbol": "BTC"} | {f"x{n}": n for n in range(99)}).body.count("\nx") == 40
+    assert len(told(pb.ALERT_TRIGGERED, {f"x{n}": "y" * 499 for n in range(9)}).body) < 1600
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("0.10", "0.1"), ("-3", "-3"), ("1e400", '{"n": 1e400}'), ("18446744073709551617", "18446744073709551617"),
+        ("9223372036854775809", "9223372036854775809"), ("1e22", "1e+22"), ("[1e22,2]", "[1e+22, 2]"),
+        ('"00000000000000000000\\n1"', "00000000000000000000 1"), ("true", "yes"),
+        ('{"a":{"ü":[]}}', '{"a": {"ü": []}}'),
+    ],
+)  # fmt: skip
+def test_values_are_told_as_they_came(written: str, said: str) -> None:
+    message = render(event(99, f'{{"n": {written}}}'.encode()), link_url="")
+    assert message.body.splitlines()[0].removeprefix("n: ") == said
 
 
 def test_a_reference_is_of_the_key_alone() -> None:
