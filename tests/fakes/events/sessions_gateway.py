@@ -61,7 +61,7 @@ class Served:
         return tokens.sign(self.key, user_id, seconds=seconds)
 
 
-async def until(done: Callable[[], Any], seconds: float = 5.0) -> None:
+async def until(done: Callable[[], Any], seconds: float = 30.0) -> None:
     """Wait for something that nobody tells."""
     async with asyncio.timeout(seconds):
         while not done():  # noqa: ASYNC110

@@ -10,6 +10,7 @@ import pytest
 from services.gateway.events.channels.ways import Ways, open_ways
 from services.gateway.events.config import EventsSettings
 from tests.fakes.events.providers import Providers
+from tests.unit.services.gateway.events.channels.messages import PATIENCE_S
 
 
 @pytest.fixture
@@ -19,10 +20,12 @@ async def providers() -> AsyncIterator[Providers]:
 
 
 @pytest.fixture
-async def settings(providers: Providers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EventsSettings:
+async def settings(
+    request: pytest.FixtureRequest, providers: Providers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> EventsSettings:
     for name, value in providers.environment(tmp_path).items():
         monkeypatch.setenv(name, value)
-    return EventsSettings(send_timeout_seconds=0.5)
+    return EventsSettings(send_timeout_seconds=getattr(request, "param", PATIENCE_S))
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from services.gateway.events.model import Channel, Contacts, Later, Priority, Re
 from tests.fakes.events.providers import Providers
 from tests.fakes.events.smtp import NO_MAILBOX, TEMPORARY, MailServer, SmtpReply
 from tests.fixtures_tls import Authority
-from tests.unit.services.gateway.events.channels.messages import MESSAGE, message
+from tests.unit.services.gateway.events.channels.messages import MESSAGE, SILENCE, message
 
 ALICE = Contacts(email="alice@example.test")
 
@@ -58,11 +58,19 @@ async def test_a_mail(providers: Providers, ways: Ways) -> None:
         (SmtpReply("552 5.2.2 full"), Refused("the mailbox is full or closed")),
         (SmtpReply("554 5.7.1 spam", at_data=True), Refused("refused by the mail server's policy")),
         (SmtpReply("554 no", at_data=True), Refused("refused by the mail server")),
-        (SmtpReply("250 ok", hang=True), Later("timeout")),
-        (SmtpReply("250 ok", at_data=True, hang=True), Later("timeout")),
     ],
 )
 async def test_answers(reply: SmtpReply, result: Result, providers: Providers, ways: Ways) -> None:
+    await check_answer(reply, result, providers, ways)
+
+
+@SILENCE
+@pytest.mark.parametrize("at_data", [False, True])
+async def test_silence(at_data: bool, providers: Providers, ways: Ways) -> None:
+    await check_answer(SmtpReply("250 ok", at_data=at_data, hang=True), Later("timeout"), providers, ways)
+
+
+async def check_answer(reply: SmtpReply, result: Result, providers: Providers, ways: Ways) -> None:
     providers.mail.script(reply)
     assert await ways[Channel.EMAIL].send(MESSAGE, ALICE) == result
     assert len(providers.mail.tries) == 1 and not providers.mail.mails

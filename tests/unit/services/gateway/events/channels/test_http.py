@@ -38,17 +38,17 @@ def test_other_answers_are_no_later(status: int) -> None:
 
 
 async def test_calls_that_hang_do_not_take_the_connections_of_others() -> None:
-    async with ScriptedServer() as silent, ScriptedServer() as server, Http(2.0) as http, asyncio.TaskGroup() as group:
+    async with ScriptedServer() as silent, ScriptedServer() as server, Http(60.0) as http, asyncio.TaskGroup() as group:
         silent.always = Reply(hang=True)
         hanging = [group.create_task(http.post(silent.url, json={})) for _ in range(120)]
-        await silent.called(120)
+        await silent.called(120, seconds=30.0)
         assert isinstance(await http.post(server.url, json={}), Answer)
         for call in hanging:
             call.cancel()
 
 
 async def test_cookies_and_redirects_are_not_followed_and_long_answers_not_read() -> None:
-    async with ScriptedServer() as server, Http(2.0) as http:
+    async with ScriptedServer() as server, Http(30.0) as http:
         server.script(
             Reply(200, "x" * 1_000_000, {"Set-Cookie": "of=alice; Path=/"}), Reply(307, "", {"Location": "/b"})
         )

@@ -24,7 +24,7 @@ from services.gateway.events.model import (
 from tests.fakes.events.fcm import UNREGISTERED, fcm_error
 from tests.fakes.events.providers import Providers
 from tests.fakes.events.scripted import Reply
-from tests.unit.services.gateway.events.channels.messages import MESSAGE, message
+from tests.unit.services.gateway.events.channels.messages import MESSAGE, SILENCE, message
 
 
 async def push(ways: Ways, contacts: Contacts, sent: Message = MESSAGE) -> Result:
@@ -75,7 +75,6 @@ async def test_long_messages_fit(filler: str, providers: Providers, all_ways: Wa
         (Reply(429, "", {"Retry-After": "7"}), Later("too many requests", 7000)),
         (Reply(502), Later("the provider is in trouble")),
         (Reply(301, "", {"Location": "http://127.0.0.1:1/"}), Refused("not accepted")),
-        (Reply(hang=True), Later("timeout")),
     ],
 )
 async def test_answers_of_push_services(reply: Reply, result: Result, providers: Providers, ways: Ways) -> None:
@@ -84,6 +83,13 @@ async def test_answers_of_push_services(reply: Reply, result: Result, providers:
     if isinstance(result, Refused) and result.gone:
         result = replace(result, gone=(browser.endpoint,))
     assert await push(ways, Contacts(web_push=(browser,))) == result
+    assert len(providers.push.calls) == 1
+
+
+@SILENCE
+async def test_a_silent_push_service_is_tried_later(providers: Providers, ways: Ways) -> None:
+    providers.push.script(Reply(hang=True))
+    assert await push(ways, Contacts(web_push=(providers.push.subscribe(),))) == Later("timeout")
     assert len(providers.push.calls) == 1
 
 
@@ -133,6 +139,7 @@ async def test_google_away_is_tried_later(providers: Providers, all_ways: Ways) 
     assert await push(all_ways, Contacts(mobile_tokens=(providers.fcm.register(),))) == Later("no connection")
 
 
+@SILENCE
 async def test_google_silent_is_asked_once_and_does_not_hide_a_browser_that_took_it(
     providers: Providers, all_ways: Ways
 ) -> None:
@@ -159,6 +166,7 @@ async def test_one_device_is_enough_and_the_gone_ones_are_named(providers: Provi
     assert len(providers.push.shown) == 1
 
 
+@SILENCE
 async def test_a_silent_device_does_not_hide_one_that_took_it(providers: Providers, all_ways: Ways) -> None:
     providers.push.script(Reply(hang=True))
     to = Contacts(web_push=(providers.push.subscribe(),), mobile_tokens=(providers.fcm.register(),))

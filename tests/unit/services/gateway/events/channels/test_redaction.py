@@ -13,7 +13,7 @@ from services.gateway.events.model import Contacts, Later, Refused, Sent
 from tests.fakes.events.providers import Providers
 from tests.fakes.events.scripted import Reply
 from tests.fakes.events.smtp import SmtpReply
-from tests.unit.services.gateway.events.channels.messages import MESSAGE
+from tests.unit.services.gateway.events.channels.messages import HASTE_S, MESSAGE, PATIENCE_S
 
 OF_FAKES = ("mail.log", "mail.debug")
 
@@ -39,7 +39,14 @@ def secrets(providers: Providers, user: Contacts) -> list[str]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("fail", ["not at all", "for good", "for now", "silently", "by hanging up"])
+@pytest.mark.parametrize(
+    ("fail", "settings"),
+    [
+        ("not at all", PATIENCE_S), ("for good", PATIENCE_S), ("for now", PATIENCE_S), ("silently", HASTE_S),
+        ("by hanging up", PATIENCE_S),
+    ],
+    indirect=["settings"],
+)  # fmt: skip
 async def test_nothing_leaks(
     fail: str, providers: Providers, all_ways: Ways, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,7 +9,7 @@ from services.gateway.events.model import Channel, Contacts, Later, Refused, Res
 from tests.fakes.events.bot_api import failed, too_many
 from tests.fakes.events.providers import Providers
 from tests.fakes.events.scripted import Reply
-from tests.unit.services.gateway.events.channels.messages import MESSAGE, NASTY, message
+from tests.unit.services.gateway.events.channels.messages import MESSAGE, NASTY, SILENCE, message
 
 CHAT = Contacts(telegram_chat_id="4711")
 
@@ -54,12 +54,18 @@ async def test_a_long_message_is_cut_to_what_telegram_takes(filler: str, provide
         (Reply(429, {"parameters": [1]}), Later("too many requests")),
         (failed(502, "Bad Gateway"), Later("the provider is in trouble")),
         (Reply(302, "", {"Location": "/elsewhere"}), Refused("not accepted")),
-        (Reply(hang=True), Later("timeout")),
     ],
 )
 async def test_answers(reply: Reply, result: Result, providers: Providers, ways: Ways) -> None:
     providers.bot.script(reply)
     assert await ways[Channel.TELEGRAM].send(MESSAGE, CHAT) == result
+    assert len(providers.bot.calls) == 1
+
+
+@SILENCE
+async def test_a_provider_that_is_silent_is_tried_later(providers: Providers, ways: Ways) -> None:
+    providers.bot.script(Reply(hang=True))
+    assert await ways[Channel.TELEGRAM].send(MESSAGE, CHAT) == Later("timeout")
     assert len(providers.bot.calls) == 1
 
 
