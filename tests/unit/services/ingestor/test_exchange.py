@@ -164,9 +164,18 @@ async def test_answer_that_does_not_come_to_its_end_is_cut_and_asked_for_again(
     sim: Sim, kind: str, metric: str | None
 ) -> None:
     async with bench(sim.url, call_timeout_seconds=1) as (b, session):
+        one_second, patience = session.client.timeout, 30_000
+
+        async def patiently(seconds: float) -> None:  # only the answer without an end is to be cut, on a busy host too
+            session.client.timeout = patience
+            await b.sleep(seconds)
+
+        b.venue.sleep = patiently
+        session.client.timeout = patience
         await b.candles(session)
         # A byte comes more often than once in the timeout, so it is the whole call's. Of two resets aiohttp hides one.
         await sim.faults({"kind": kind, "count": 1 if metric else 2, "drip_s": 0.1})
+        session.client.timeout = one_second if metric else patience
         assert await b.candles(session) == 10
         assert b.count("bad_answers", kind=metric or "ExchangeNotAvailable") == 1
 
