@@ -252,7 +252,9 @@ class Evidence:
         rivals = [s for s in self._series if s is not lead and s.shares(lead)]
         if any(s.published for s in rivals):
             return False
-        against = max((s.votes for s in rivals), default=0)
+        against = sum(s.votes for s in rivals)
+        if not self._rates.foreign.is_minor(true=lead.votes, untrue=against):
+            return False
         denials = self._denials(lead)
         if lead.votes - max(against, denials) >= self._rates.lead(true=lead.votes, untrue=max(against, denials)):
             return True

@@ -178,6 +178,10 @@ class Session:
         self._read = self.client.on_rest_response
         self.client.on_rest_response = self._hear
         self.client.open()  # else the first call would do so after its turn came, up to 0.4 s of work
+        trace = aiohttp.TraceConfig()
+        trace.on_request_end.append(self._hear_head)
+        trace.freeze()
+        self.client.session.trace_configs.append(trace)
         self._connect = self.client.tcp_connector.connect
         self.client.tcp_connector.connect = self._connect_unless_banned
 
@@ -189,15 +193,22 @@ class Session:
             raise aiohttp.ClientConnectionError("a ban came while the connection was opened")
         return connection
 
+    async def _hear_head(self, session: object, context: object, told: aiohttp.TraceRequestEndParams) -> None:
+        """See status and headers before the body is read: it may take its time, or never come to its end."""
+        self._note_pause(told.response.status, told.response.headers, "")
+
     def _hear(self, status: int, reason: str, url: str, method: str, headers: Any, body: str, *request: Any) -> Any:
         """See an answer before ccxt does: a ban must be known before anything else is awaited."""
-        settings, wall_ns = self._venue.settings, self._venue.clock.wall_ns()
         self._worst_status = max(self._worst_status, status)
+        self._note_pause(status, headers, body)
+        return self._read(status, reason, url, method, headers, body, *request)
+
+    def _note_pause(self, status: int, headers: Mapping[str, str], body: str) -> None:
+        settings, wall_ns = self._venue.settings, self._venue.clock.wall_ns()
         pause = announced_pause(status, headers, body, default=settings.ban_seconds, wall_ns=wall_ns)
         if pause is not None:
             self._paused = True
             self._venue.gate.ban(pause)
-        return self._read(status, reason, url, method, headers, body, *request)
 
     async def load_markets(self) -> None:
         """Fetch the exchange's markets anew.

@@ -3,6 +3,9 @@
 If an answer is untrue with probability p, and independently of others, n answers tell the same untruth with p^n. A lead
 of n answers over those that say otherwise is wrong with (p / (1 - p))^n. Each is held below ``ODDS`` a decision.
 
+Both need p to be below one half, and few answers do not show that: so the answers seen must also be as many of one side
+as half and half rarely gives.
+
 p is counted as answers are proven true or untrue, over about the last 2,000. Before the first it is 1 in 20 for those
 that lack candles and 1 in 10 for those of another market, and one untrue answer more than was seen is always assumed,
 so that p falls to 1 in 1,000 with the thousandth true answer.
@@ -10,7 +13,7 @@ so that p falls to 1 in 1,000 with the thousandth true answer.
 
 from __future__ import annotations
 
-from math import ceil, log
+from math import ceil, log, sqrt
 
 ODDS = 1e-6
 LEAST = 2
@@ -18,6 +21,8 @@ LEAST = 2
 _MOST_ANSWERS = 2_000
 _HOPELESS = 0.49
 """A majority is no proof from here on."""
+_DEVIATIONS = 3.1
+"""Standard deviations by which true answers must outnumber untrue ones, if half were: one count in a thousand does."""
 
 
 class Rate:
@@ -39,6 +44,12 @@ class Rate:
     def value(self, *, true: int = 0, untrue: int = 0) -> float:
         """p, above 0, with answers that are not counted yet."""
         return (self._untrue + untrue + 1) / (self._answers + true + untrue + self._prior_answers)
+
+    def is_minor(self, *, true: int = 0, untrue: int = 0) -> bool:
+        """Whether less than half are untrue, beyond reasonable doubt; with answers that are not counted yet."""
+        total = self._answers + true + untrue
+        ahead = total - 2 * (self._untrue + untrue)
+        return ahead > 0 and ahead >= _DEVIATIONS * sqrt(total)
 
 
 class Rates:

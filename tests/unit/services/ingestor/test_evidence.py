@@ -234,7 +234,17 @@ def test_answers_for_another_market_do_not_pass(liars: set[int], span: TimeRange
     page = minutes(0, 60)
     asked = ask_all(evidence, page, lambda n, window: series(window, 7.5 if n in liars else 1.5))
     assert evidence.settle(page).candles == tuple(series(page))
-    assert asked >= 7 + 2 * len(liars), "a lead of seven at an exchange nobody knows yet"
+    assert asked >= 10 + 2 * len(liars), "a lead of ten at an exchange nobody knows yet"
+
+
+def test_scattered_answers_for_another_market_count_together() -> None:
+    """No two of them share a candle, so that each is a series of its own; they are as many as those they deny."""
+    evidence = Evidence(minutes(0, 60), 60, PLAIN, Rates(), closed_end_ns=opens(2500)[0], hole_answers=3)
+    page = minutes(0, 60)
+    for n in range(12):
+        evidence.add(page, series(page), fetched_ns=n)
+        evidence.add(minutes(5 * n, 5), series(minutes(5 * n, 5), 7.5), fetched_ns=n)
+    assert evidence.unproven(page) == [page]
 
 
 def test_page_of_another_market_is_asked_for_again_and_named() -> None:

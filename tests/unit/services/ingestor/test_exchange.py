@@ -114,6 +114,32 @@ async def test_ban_told_while_a_connection_is_opened_holds_for_the_call_that_wai
         assert (await sim.stats())["requests"] == {"/api/v3/time": 1}
 
 
+async def test_ban_is_heard_before_the_body_that_does_not_come() -> None:
+    banned, sent = b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 7\r\nContent-Length: 2\r\n\r\n", asyncio.Event()
+    heads = [banned, b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 16\r\n\r\n"]
+    bodies, go_on = [b"{}", b'{"serverTime":1}'], asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while heads:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(heads.pop(0))
+            sent.set()
+            await go_on.wait()
+            writer.write(bodies.pop(0))
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server, bench(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}") as (b, session):
+        asked = asyncio.create_task(session.now_ns())
+        await sent.wait()
+        async with asyncio.timeout(5):
+            while not b.venue.gate.is_banned():  # noqa: ASYNC110 - it happens in aiohttp
+                await asyncio.sleep(0.01)
+        go_on.set()
+        assert await asked == 1_000_000
+        assert b.slept == [pytest.approx(7, abs=0.1)], "it is one ban, told twice"
+
+
 async def test_ban_told_with_the_last_try_is_kept_too(sim: Sim) -> None:
     async with bench(sim.url, attempts=1) as (b, session):
         await b.candles(session)
@@ -164,9 +190,18 @@ async def test_answer_that_does_not_come_to_its_end_is_cut_and_asked_for_again(
     sim: Sim, kind: str, metric: str | None
 ) -> None:
     async with bench(sim.url, call_timeout_seconds=1) as (b, session):
+        one_second, patience = session.client.timeout, 30_000
+
+        async def patiently(seconds: float) -> None:  # only the answer without an end is to be cut, on a busy host too
+            session.client.timeout = patience
+            await b.sleep(seconds)
+
+        b.venue.sleep = patiently
+        session.client.timeout = patience
         await b.candles(session)
         # A byte comes more often than once in the timeout, so it is the whole call's. Of two resets aiohttp hides one.
         await sim.faults({"kind": kind, "count": 1 if metric else 2, "drip_s": 0.1})
+        session.client.timeout = one_second if metric else patience
         assert await b.candles(session) == 10
         assert b.count("bad_answers", kind=metric or "ExchangeNotAvailable") == 1
 

@@ -157,7 +157,7 @@ async def test_verified_part_of_a_failed_request_is_readable_and_not_fetched_aga
     one_by_one = {"slots": 1}
     async with whole(tmp_path, sim=settings(tmp_path), relay={"job_periods": 400}, venue=one_by_one, attempts=2) as w:
         asked = span(0, 1_000)
-        await w.sim.faults({"kind": "http_500", "after": 9})
+        await w.sim.faults({"kind": "http_500", "after": 13})
         record = (await w.ask("first", LIVE, 60, asked)).record
         there = w.fetched()
         assert record.status is ERROR

@@ -140,7 +140,7 @@ async def test_symbol_the_exchange_does_not_have_ends_in_error(world_of: StartWo
         assert world.gateway.pages("j1") == []
 
 
-GOOD = 6 * 992
+GOOD = 10 * 992
 """Candles of six answers to questions that reach four candles back and four beyond."""
 
 
@@ -148,15 +148,15 @@ GOOD = 6 * 992
 async def test_exchange_that_stays_bad_ends_in_error_behind_the_good_pages(
     sim: Sim, world_of: StartWorld, kind: str
 ) -> None:
-    span = minutes(0, 8000)
+    span = minutes(0, 12_000)
     truth = await sim.truth(minutes(0, GOOD))
-    await sim.faults({"kind": kind, "after": 6})
-    async with world_of(attempts=3, evidence_asks=8) as world:
+    await sim.faults({"kind": kind, "after": 10})
+    async with world_of(attempts=3, evidence_asks=12) as world:
         assert (await run_job(world, dispatch("j1", span))).success
         assert rows(world.gateway.pages("j1")) == truth
         final = world.gateway.final("j1").value
         assert (final.status, final.total_records) == (ERROR, GOOD)
-        assert "missing [2023-11-05T03:12:00Z, 2023-11-06T13:20:00Z)" in final.error_message
+        assert "missing [2023-11-07T21:20:00Z, 2023-11-09T08:00:00Z)" in final.error_message
 
 
 async def test_fenced_job_is_dropped_without_a_final_and_its_slot_offered_again(world_of: StartWorld) -> None:

@@ -32,6 +32,12 @@ def test_no_more_jobs_end_wrong_than_the_odds_say(lies: float) -> None:
     campaign.run(SEEDS, lies=lies).check(doubt=0.01)
 
 
+@pytest.mark.smoke
+@pytest.mark.parametrize("lies", campaign.FOREIGN_ODDS)
+def test_fresh_ingestors_take_no_other_market_for_the_asked_one_but_by_the_odds(lies: float) -> None:
+    campaign.run_foreign(range(100), lies=lies).check(doubt=0.01)
+
+
 @pytest.mark.parametrize(("expected", "most"), [(0.0, 0), (0.003, 0), (0.4, 2), (4.0, 9)])
 def test_counts_that_chance_explains(expected: float, most: int) -> None:
     assert campaign.most_by_chance(expected, 0.01) == most

@@ -14,12 +14,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tests.unit.services.ingestor.simulated.jobs import Outcome, check_account, fetch, wrong_opens
-from tests.unit.services.ingestor.simulated.worlds import seeded
+from tests.unit.services.ingestor.simulated.worlds import seeded, two_markets
 
 COLD_ODDS = {0.0: 0.0, 0.05: 4e-6, 0.2: 1e-3}
 """Share of lies -> odds that a job's cold start goes wrong."""
 LATER_ODDS = 1e-6
 """Odds that a later page goes wrong."""
+FOREIGN_ODDS = {0.05: (1e-9, 1e-9), 0.2: (1e-6, 1e-3), 0.5: (0.012, 1.0)}
+"""Share of answers with another market's candles -> odds that a fresh ingestor takes them, and that it finds no end."""
 _SHOWN = 3
 
 
@@ -28,6 +30,8 @@ class Tally:
     """What came of many jobs with one share of lies; wrong jobs are told as `Outcome.explain` does."""
 
     lies: float
+    cold_odds: float
+    missing_odds: float = LATER_ODDS
     jobs: int = 0
     pages: int = 0
     calls: int = 0
@@ -56,9 +60,9 @@ class Tally:
             doubt: Chance at which a count is no longer taken for chance.
         """
         for name, told, expected in (
-            ("wrong from the start", self.cold, self.jobs * COLD_ODDS[self.lies]),
+            ("wrong from the start", self.cold, self.jobs * self.cold_odds),
             ("wrong later", self.later, self.pages * LATER_ODDS),
-            ("with a part missing", self.missing, self.jobs * LATER_ODDS),
+            ("with a part missing", self.missing, self.jobs * self.missing_odds),
         ):
             most = most_by_chance(expected, doubt)
             text = f"{len(told)} of {self.jobs} jobs at {self.lies:.0%} lies are {name}, {most} may be"
@@ -67,9 +71,17 @@ class Tally:
 
 def run(seeds: Iterable[int], *, lies: float) -> Tally:
     """Run a job for each seed."""
-    tally = Tally(lies)
+    tally = Tally(lies, COLD_ODDS[lies])
     for seed in seeds:
         tally.add(fetch(seeded(seed, lies=lies)))
+    return tally
+
+
+def run_foreign(seeds: Iterable[int], *, lies: float) -> Tally:
+    """Run a job for each seed, of a fresh ingestor to which each lie is another market's candles."""
+    tally = Tally(lies, *FOREIGN_ODDS[lies])
+    for seed in seeds:
+        tally.add(fetch(two_markets(seed, lies=lies)))
     return tally
 
 

@@ -71,6 +71,13 @@ def seeded(seed: int, *, lies: float) -> World:
     )
 
 
+def two_markets(seed: int, *, lies: float) -> World:
+    """A market without holes at an exchange that confuses it with another, in pages of several calls."""
+    dice = random.Random(f"two markets {seed}")
+    periods, call = dice.randint(20, LONGEST), CallLimits(dice.randint(10, 25), wide=dice.random() < 0.5)
+    return _likely(World(seed, History(), periods, 60, call, page=80, lies=lies, kinds=("other symbol",)))
+
+
 def _likely(world: World) -> World:
     """With pages of at most ten calls: 1,000 periods, and no exchange in the table answers less than 100."""
     return replace(world, page=min(world.page, MOST_CALLS_A_PAGE * world.call.candles))
