@@ -20,12 +20,12 @@ from tests.unit.services.relay.harness import ROOT, environment, free_port, requ
 FULL = """
 import runpy, sys
 from services.relay import store
-opened = store._open
-def small(path):
-    connection = opened(path)
+opened = store.open_durable
+def small(*args, **options):
+    connection = opened(*args, **options)
     connection.execute("PRAGMA max_page_count = 36")
     return connection
-store._open = small
+store.open_durable = small
 sys.argv = ["relay"]
 runpy.run_module("services.relay", run_name="__main__")
 """

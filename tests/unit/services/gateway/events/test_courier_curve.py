@@ -106,8 +106,7 @@ async def test_key_that_is_taken_out_is_out_and_one_that_is_added_gets_in(tmp_pa
         await alice.subscription()
         keys.write("bob", "stranger")
         async with peer(stage, keys.of("stranger"), keys.server) as late:
-            await late.send(user_event("e1", "stranger"))
-            assert await late.ack() == Ack("e1", Status.QUEUED)
+            assert await said_again(late, user_event("e1", "stranger")) == Ack("e1", Status.QUEUED)
         await alice.publish(user_event("i", "alice", Priority.INFORMATIONAL))
         assert await said_again(bob, user_event("e2", "bob", Priority.CRITICAL)) == Ack("e2", Status.QUEUED)
         with pytest.raises(TimeoutError):  # she has no connection
@@ -155,7 +154,7 @@ async def test_an_ack_does_not_wait_for_whoever_comes_to_the_address_of_one_that
 
 
 async def said_again(container: Peer, event: pb.UserEvent) -> Ack:
-    """The ack of an event that is sent until it has one: the container was cut too, and is coming back."""
+    """The ack of an event that is sent until it has one: the others are cut too, and come back."""
     while True:
         with suppress(TimeoutError):
             async with asyncio.timeout(1):
