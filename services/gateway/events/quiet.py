@@ -6,32 +6,12 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
-from services.common.errors import InvalidRequest
 from services.gateway.events.model import QuietHours
-
-_DAY_MINUTES = 24 * 60
 
 
 @lru_cache(maxsize=1024)
 def _zone(name: str) -> ZoneInfo:
     return ZoneInfo(name)
-
-
-def check_quiet_hours(hours: QuietHours) -> None:
-    """Refuse quiet hours that can't be kept; to be called where they are set.
-
-    Raises:
-        InvalidRequest: A minute is out of range, or the time zone is not known.
-    """
-    for name, minute in (("start_minute", hours.start_minute), ("end_minute", hours.end_minute)):
-        if not 0 <= minute < _DAY_MINUTES:
-            raise InvalidRequest(f"quiet_hours.{name} {minute} is not in 0-{_DAY_MINUTES - 1}")
-    try:
-        _zone(hours.time_zone)
-    except (ValueError, OSError) as error:  # ZoneInfo's for paths, folders and names that are no key
-        raise InvalidRequest(f"quiet_hours.time_zone {hours.time_zone!r} is not known") from error
-    except KeyError as error:  # ZoneInfoNotFoundError
-        raise InvalidRequest(f"quiet_hours.time_zone {hours.time_zone!r} is not known") from error
 
 
 def quiet_until(hours: QuietHours | None, now_ns: int) -> int | None:
@@ -41,7 +21,7 @@ def quiet_until(hours: QuietHours | None, now_ns: int) -> int | None:
     they are put back, a minute that comes twice is quiet twice.
 
     Args:
-        hours: As `check_quiet_hours` lets through.
+        hours: Checked where they were set, see `contacts`.
         now_ns: Wall clock, nanoseconds.
     """
     if hours is None:
