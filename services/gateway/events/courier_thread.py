@@ -17,7 +17,9 @@ MOST_IN_A_TURN = 512
 """Messages of each port; also how many acks a crash between commit and ack can keep from containers."""
 TAKEN_AT_ONCE = 32
 LONGEST_TAKING_S = 0.005
-"""For events that are answered. A port serves its peers in turn: beside one that floods, others wait for two turns."""
+TAKEN_OF_A_FLOOD = 8
+"""For events that are answered. A port serves its peers in turn, so beside one that floods the others wait for two
+turns at most; these are short: they end after so many events of containers above their hard quota."""
 MOST_BEHIND = 10_000
 """Events of the fast path that the event loop has not taken up; then no more are read until it has."""
 LONGEST_WAIT_MS = 500
@@ -42,6 +44,7 @@ class CourierThread:
         self._waker = Waker()
         self._asked: deque[Callable[[Desk], None]] = deque()
         self._taking = True
+        self._flooded = False
         self._stopping = False
         self._handed = self._taken_up = 0
         self._forget_at_s = time.monotonic()
@@ -116,11 +119,14 @@ class CourierThread:
 
     def _take_events(self) -> None:
         until_s = time.monotonic() + LONGEST_TAKING_S
-        for _ in range(MOST_IN_A_TURN // TAKEN_AT_ONCE):
-            copies = self._copies(TAKEN_AT_ONCE)
-            self._desk.take(copies)
-            if len(copies) < TAKEN_AT_ONCE or time.monotonic() >= until_s:
-                return
+        at_once = TAKEN_OF_A_FLOOD if self._flooded else TAKEN_AT_ONCE
+        above = 0
+        for _ in range(MOST_IN_A_TURN // at_once):
+            copies = self._copies(at_once)
+            above += self._desk.take(copies)
+            if len(copies) < at_once or above >= TAKEN_OF_A_FLOOD or time.monotonic() >= until_s:
+                break
+        self._flooded = above > 0
 
     def _copies(self, most: int) -> list[Copy]:
         copies: list[Copy] = []

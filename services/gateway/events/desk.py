@@ -67,21 +67,23 @@ class Desk:
 
     # ---- what containers send
 
-    def take(self, copies: Iterable[Copy]) -> None:
-        """Copies of events, which are answered in this order."""
+    def take(self, copies: Iterable[Copy]) -> int:
+        """Copies of events, which are answered in this order; how many new ones were above a hard quota."""
         read = [(container, _read(container, body), asker) for container, body, asker in copies]
         live = self._delivery.live
         known = self._outbox.known(
             [event.key for _, event, _ in read if isinstance(event, Event) and live(event.key) is None]
         )
         elapsed_ns = self._clock.monotonic_ns()
+        above = 0
         for container, event, asker in read:
             if isinstance(event, Refusal):
                 self._refuse(asker, event)
             elif event.priority is Priority.INFORMATIONAL:
                 self._inform_or_refuse(event, asker)
             else:
-                self._accept(container, event, asker, known, elapsed_ns)
+                above += self._accept(container, event, asker, known, elapsed_ns)
+        return above
 
     def take_published(self, published: Iterable[tuple[Container, bytes, bytes]]) -> None:
         """Events of the fast path: container, topic, UserEvent. What is CRITICAL is kept though it came this way."""
@@ -125,20 +127,21 @@ class Desk:
 
     def _accept(
         self, container: Container, event: Event, asker: Asker | None, known: dict[EventKey, Known], elapsed_ns: int
-    ) -> None:
-        key, turn = event.key, self._turn
+    ) -> bool:
+        key, turn, above = event.key, self._turn, False
         before = self._body_before(key, known)
         if before is not None and before != event.body:
             self._refuse(asker, Refusal(key.event_id, "event_id reused", "reused"))
-            return
+            return above
         if before is None:
             verdict = self._quotas.take(container, event.priority, elapsed_ns)
+            above = verdict.above
             if verdict.refused:
                 self._refuse(asker, Refusal(key.event_id, "quota exceeded", "quota"))
-                return
+                return above
             if problem := payload_problem(event, self._settings.max_payload_bytes):
                 self._refuse(asker, problem)
-                return
+                return above
             turn.bodies[key] = event.body
             self._quotas.queued[container.name] += 1
             self._turn.add(self._delivery.accept(event, now_ns=turn.now_ns, soft=verdict.soft))
@@ -148,6 +151,7 @@ class Desk:
         else:
             self._askers.wait(key, asker)
             turn.reply_state(asker, key)
+        return above
 
     def _body_before(self, key: EventKey, known: dict[EventKey, Known]) -> bytes | None:
         if live := self._delivery.live(key):

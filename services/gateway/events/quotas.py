@@ -14,13 +14,20 @@ _SECOND_NS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether an event may come in, and whether it is above the soft quota."""
+    """Whether an event may come in, and whether it is delayed for the soft quota.
+
+    Attributes:
+        above: Whether its container sends more a second than the hard quota, be the event refused for it or not.
+    """
 
     refused: bool
     soft: bool
+    above: bool
 
 
-_FINE, _SOFT, _REFUSED = Verdict(False, False), Verdict(False, True), Verdict(True, True)
+_FINE, _SOFT = Verdict(False, False, False), Verdict(False, True, False)
+_REFUSED = {above: Verdict(True, True, above) for above in (False, True)}
+_CRITICAL_ABOVE = Verdict(False, False, True)
 
 
 class Bucket:
@@ -69,7 +76,7 @@ class Quotas:
             buckets = self._buckets[name] = Bucket(), Bucket()
         within_soft, within_hard = buckets[0].take(soft, now_ns), buckets[1].take(hard, now_ns)
         if priority is Priority.CRITICAL:
-            return _FINE
+            return _FINE if within_hard else _CRITICAL_ABOVE
         if not within_hard or self.queued[name] >= queued:
-            return _REFUSED
+            return _REFUSED[not within_hard]
         return _FINE if within_soft else _SOFT

@@ -20,7 +20,10 @@ def test_flood_is_delayed_then_refused_and_what_is_critical_never() -> None:
     for _ in range(50):
         verdict = quotas.take(A, Priority.CRITICAL, 0)
         assert not verdict.refused and not verdict.soft
-    assert not quotas.take(B, Priority.NORMAL, 0).soft  # another container has its own
+        assert verdict.above
+    assert [v.above for v in normal] == [v.refused for v in normal]
+    other = quotas.take(B, Priority.NORMAL, 0)  # another container has its own
+    assert not other.soft and not other.above
 
 
 def test_quota_comes_back_with_time_up_to_a_second_of_it() -> None:
@@ -39,7 +42,8 @@ def test_events_that_wait_count_too_and_a_container_may_have_its_own_limits() ->
     assert not quotas.take(small, Priority.NORMAL, 0).soft
     assert quotas.take(small, Priority.NORMAL, 0).soft
     quotas.queued["small"] = 2
-    assert quotas.take(small, Priority.NORMAL, SECOND).refused
+    full = quotas.take(small, Priority.NORMAL, SECOND)
+    assert full.refused and not full.above  # that is no flood
     assert not quotas.take(small, Priority.CRITICAL, SECOND).refused
     quotas.queued["small"] -= 1
     assert not quotas.take(small, Priority.NORMAL, SECOND).refused
