@@ -20,6 +20,7 @@ import structlog
 from services.common.clock import Clock, SystemClock
 from services.common.collector import collector_at_rest, seldom_all
 from services.common.config import BadSettings
+from services.common.durable_sqlite import checkpoints_aside
 from services.common.errors import Unavailable
 from services.common.lock import sole_owner
 from services.common.streams import retrieved
@@ -164,7 +165,7 @@ class Courier:
             self._thread.stop()
         await asyncio.to_thread(self._thread.join)
 
-    def _ask(self, what: Callable[[Desk], None]) -> None:
+    def _ask(self, what: Callable[[Desk], object]) -> None:
         if self._closed:
             raise Unavailable("the gateway takes no events now")
         self._thread.ask(what)
@@ -248,6 +249,7 @@ async def open_courier(
         containers = _containers(settings)
         outbox = _outbox(settings.db)
         closing.callback(outbox.close)
+        closing.enter_context(checkpoints_aside(settings.db))
         desk = await asyncio.to_thread(_desk, outbox, settings, metrics, render, reachable, clock)
         ports = closing.enter_context(open_ports(settings, containers, metrics.dropped))
         courier = Courier(desk, ports, settings.db, containers, outside, clock)

@@ -42,7 +42,7 @@ class CourierThread:
         self._desk, self._ports, self._clock = desk, ports, clock
         self._effects, self._ended = effects, ended
         self._waker = Waker()
-        self._asked: deque[Callable[[Desk], None]] = deque()
+        self._asked: deque[Callable[[Desk], object]] = deque()
         self._taking = True
         self._flooded = False
         self._stopping = False
@@ -54,7 +54,7 @@ class CourierThread:
         """Take up the work."""
         self._thread.start()
 
-    def ask(self, what: Callable[[Desk], None]) -> None:
+    def ask(self, what: Callable[[Desk], object]) -> None:
         """Do this in the next turn; in the order of the calls."""
         self._asked.append(what)
         self._waker.wake()

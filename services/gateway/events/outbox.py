@@ -46,7 +46,7 @@ class Outbox:
             ValueError: It is of a newer gateway.
             sqlite3.Error: It is no outbox, or is damaged.
         """
-        self._db = open_durable(path, schema.STEPS, newer=_NEWER, private=True)
+        self._db = open_durable(path, schema.STEPS, newer=_NEWER, private=True, large_wal=True)
         try:
             (self.epoch,) = self._db.execute("SELECT value FROM meta WHERE name = 'epoch'").fetchone()
         except BaseException:
