@@ -220,11 +220,13 @@ class Evidence:
         return first
 
     def _lead(self, page: TimeRange) -> Series | None:
-        """The series with most answers, of those that speak of the page or reach it."""
+        """The series with most answers, of those that speak of the page or reach it and their rivals."""
         reach_ns = 0 if self._limits.wide else self._before(page.start_ns, self._limits.candles)
         near = [s for s in self._series if any(reach_ns <= t < page.end_ns for t in s.known)]
         near = near or [s for s in self._series if any(a.window.intersect(page) for a in s.answers)]
-        return max(near, key=lambda series: series.votes, default=None)
+        # a lie may be all that reaches the page
+        rivals = [s for s in self._series if any(s.shares(other) for other in near)]
+        return max((*near, *rivals), key=lambda series: series.votes, default=None)
 
     def _join(self, series: Series) -> Series:
         """Make one of what is trusted each by itself, and what no window has joined or set against each other."""

@@ -65,7 +65,8 @@ async def test_03_a_frozen_gateway_is_noticed_and_normal_goes_the_other_way(pati
             heard = await session.take()
             assert heard.event.event_id == sure and heard.sequence > 0
             assert await bot.outcome(sure) == Outcome(sure, Ending.DELIVERED, Channel.WEB)
-            assert queued == [sure], "on 5571"
+            # On 5571, where it has a place in the log. Its QUEUED may be lost with the connection that was cut.
+            assert queued in ([], [sure])
             queued.clear()
         await session.hears_nothing()
     assert min(took_s) > 2 * HEARTBEAT_MS / 1000 - TOLERANCE_S, took_s

@@ -10,8 +10,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
+from services.ingestor.paging import CallLimits
 from tests.unit.services.ingestor.simulated import campaign
+from tests.unit.services.ingestor.simulated.jobs import check_whole, fetch
 from tests.unit.services.ingestor.simulated.properties import PROPERTIES
+from tests.unit.services.ingestor.simulated.world import History, World
 
 EXAMPLES = 25
 SEEDS = range(200)
@@ -24,6 +27,19 @@ PROFILE = settings(
 def test_property(name: str) -> None:
     holds, worlds = PROPERTIES[name]
     PROFILE(given(worlds)(holds))()
+
+
+@pytest.mark.parametrize(
+    "world",
+    [
+        World(1815, History(outages=((0, 8),), listed=0), 2, 60, CallLimits(5, wide=True), page=1, lies=0.2, once=True),
+        World(8842020, History(density=0.03), 31, 60, CallLimits(5, wide=False), page=1, lies=0.05, once=True),
+    ],
+)
+def test_another_market_s_answer_that_alone_reaches_the_page_is_outvoted(world: World) -> None:
+    outcome = fetch(world)
+    check_whole(outcome)
+    assert any("other symbol" in line for line in outcome.exchange.log)
 
 
 @pytest.mark.smoke
