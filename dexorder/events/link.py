@@ -56,6 +56,7 @@ class Link:
         for option, value in (
             (zmq.IMMEDIATE, 1),  # no queue without a gateway, and XPUB is told of the end of its subscriptions
             (zmq.SNDHWM, _SEND_LIMIT),
+            (zmq.RCVHWM, 0),  # acks of its own events; with heartbeats a full pipe ends the process: decision 0017
             (zmq.MAXMSGSIZE, self._settings.max_frame_bytes),
             (zmq.RECONNECT_IVL, 100),
             (zmq.RECONNECT_IVL_MAX, 2_000),

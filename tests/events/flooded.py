@@ -33,9 +33,7 @@ class Seen:
 
 async def run(rig: Rig, *, rounds: int, seconds: float) -> Seen:
     """Quiet and flooded turn by turn; the rig's gateway is started here."""
-    rig.keys.container(FLOODER)
-    rig.keys.write()
-    rig.gateway.start()
+    start(rig)
     seen = Seen()
     async with rig.container() as honest:
         await acks(honest, WARM_S)
@@ -45,6 +43,13 @@ async def run(rig: Rig, *, rounds: int, seconds: float) -> Seen:
                 await asyncio.sleep(BEGIN_S)
                 seen.flooded += await acks(honest, seconds)
     return seen
+
+
+def start(rig: Rig) -> None:
+    """Start the rig's gateway, and let the flooder in."""
+    rig.keys.container(FLOODER)
+    rig.keys.write()
+    rig.gateway.start()
 
 
 async def acks(container: Container, seconds: float) -> list[float]:
@@ -59,8 +64,8 @@ async def acks(container: Container, seconds: float) -> list[float]:
 
 
 @contextmanager
-def flood(rig: Rig, seconds: float, told: Counter[str]) -> Iterator[None]:
-    """Another process floods meanwhile; what it was told is added up."""
+def flood(rig: Rig, seconds: float, told: Counter[str] | None) -> Iterator[None]:
+    """Another process floods meanwhile; what it was told is added up. Without ``told`` it is killed at the end."""
     public, secret = (key.decode() for key in rig.keys.pairs[FLOODER])
     order = {
         "router": rig.gateway.router, "public": public, "secret": secret, "server": rig.keys.gateway_key.decode(),
@@ -75,8 +80,9 @@ def flood(rig: Rig, seconds: float, told: Counter[str]) -> Iterator[None]:
         process.stdin.flush()
         assert process.stdout.readline() == "begun\n"
         yield
-        output, _ = process.communicate(timeout=60)
-        told.update(json.loads(output))
+        if told is not None:
+            output, _ = process.communicate(timeout=60)
+            told.update(json.loads(output))
     finally:
         process.kill()
-        process.wait()
+        process.communicate()

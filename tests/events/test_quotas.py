@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import statistics
 from collections import Counter
 
@@ -14,6 +15,7 @@ from tests.events.rig import Rig
 
 TELEGRAM, WEB = given.TELEGRAM, given.WEB
 FAIR_S = 0.25
+KILLS, FLOOD_S = 4, 1.5
 
 
 async def test_23_above_the_soft_quota_normal_ones_share_a_message(rig: Rig) -> None:
@@ -66,3 +68,15 @@ async def test_23_a_flood_does_not_stop_another_container(own: Rig) -> None:
     assert seen.told["quota exceeded"] and seen.told["QUEUED"] and not seen.told["CRITICAL refused"], seen.told
     assert seen.told["quota exceeded"] + seen.told["QUEUED"] == seen.told["sent"], "each was answered"
     assert statistics.median(seen.flooded) < FAIR_S, statistics.quantiles(seen.flooded)
+
+
+@pytest.mark.smoke
+async def test_a_container_that_is_killed_in_its_flood_takes_nobody_with_it(own: Rig) -> None:
+    """Its pipe is full when its connection breaks: see docs/decisions/0017."""
+    flooded.start(own)
+    async with own.container() as honest:
+        for _ in range(KILLS):
+            with flooded.flood(own, 60.0, None):
+                await asyncio.sleep(FLOOD_S)
+            assert await flooded.acks(honest, FLOOD_S), own.gateway.tail()
+    assert own.gateway.running.lives, own.gateway.tail()

@@ -37,8 +37,6 @@ class EventsSettings(BaseSettings):
     """Address of the guaranteed path (ROUTER)."""
     connect: bool = False
     """Connect to both addresses, commas between several, instead of binding them."""
-    heartbeat_ms: int = Field(default=500, ge=10)
-    """How often, in milliseconds, a connection is tried for life; it is cut after twice as long."""
     curve_key: SecretKeyFile | None = None
     """Our ``.key_secret`` file; turns CURVE on. Without it only loopback is served."""
     containers: Path | None = None

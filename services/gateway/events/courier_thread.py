@@ -17,7 +17,7 @@ MOST_IN_A_TURN = 512
 """Messages of each port; also how many acks a crash between commit and ack can keep from containers."""
 TAKEN_AT_ONCE = 32
 LONGEST_TAKING_S = 0.005
-TAKEN_OF_A_FLOOD = 8
+TAKEN_OF_A_FLOOD = 4
 """For events that are answered. A port serves its peers in turn, so beside one that floods the others wait for two
 turns at most; these are short: they end after so many events of containers above their hard quota."""
 MOST_BEHIND = 10_000

@@ -26,6 +26,8 @@ Dropped = Callable[[str], None]
 LAST_ACKS_MS = 500
 """How long acks that are under way get at the end."""
 _REOPEN_SECONDS = 5.0
+_KEEPALIVE_S = 5
+"""A container whose host is gone without a word is forgotten after four times as long."""
 _FORM = frozenset({"frame_count", "version"})
 
 
@@ -234,9 +236,11 @@ def _opened(context: zmq.Context[Socket], kind: int, settings: EventsSettings, a
 def _set_up(socket: Socket, settings: EventsSettings) -> None:
     for option, value in (
         (zmq.MAXMSGSIZE, settings.max_frame_bytes),
-        (zmq.HEARTBEAT_IVL, settings.heartbeat_ms),
-        (zmq.HEARTBEAT_TIMEOUT, 2 * settings.heartbeat_ms),
-        (zmq.HEARTBEAT_TTL, 3 * settings.heartbeat_ms),
+        # no heartbeats of our own, they end the process: docs/decisions/0017; containers have them, and are answered
+        (zmq.TCP_KEEPALIVE, 1),
+        (zmq.TCP_KEEPALIVE_IDLE, _KEEPALIVE_S),
+        (zmq.TCP_KEEPALIVE_INTVL, _KEEPALIVE_S),
+        (zmq.TCP_KEEPALIVE_CNT, 3),
         (zmq.HANDSHAKE_IVL, 10_000),  # who connects and says nothing does not hold a file descriptor for ever
         (zmq.IPV6, int("[" in settings.sub + settings.router)),
         (zmq.IMMEDIATE, int(settings.connect)),  # nothing waits for a peer that is gone: the next one there is another

@@ -131,7 +131,7 @@ async def test_frame_above_the_limit_cuts_its_sender_alone(tmp_path: Path) -> No
 
 @pytest.mark.smoke  # some seconds until the buffers of one who does not read are full
 async def test_acks_to_a_container_that_went_or_does_not_read_harm_nobody(tmp_path: Path) -> None:
-    async with running(tmp_path, heartbeat_ms=60_000) as stage:  # or who does not read would soon be cut
+    async with running(tmp_path) as stage:
         async with peer(stage) as gone:
             await gone.send(CRITICAL)
             assert await gone.ack() == QUEUED
