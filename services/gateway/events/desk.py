@@ -92,7 +92,7 @@ class Desk:
             event = read_published(body)
             if isinstance(event, Refusal):
                 self._metrics.dropped(event.kind)
-            elif not container.speaks_for(event.user_id) or named != topic(event.user_id):
+            elif not container.speaks_for(event.user_id) or named != self._topic(event.user_id):
                 self._metrics.dropped("not_owned")
             elif event.priority is Priority.CRITICAL:
                 critical.append((container, body, None))
@@ -101,9 +101,12 @@ class Desk:
             elif problem := payload_problem(event, self._settings.max_payload_bytes):
                 self._metrics.dropped(problem.kind)
             else:
-                self._turn.effects.informed.append(Informed(event.user_id, container.name, event.event))
+                self._turn.effects.informed.append(Informed(event.user_id, container.name, event.body))
         if critical:
             self.take(critical)
+
+    def _topic(self, user_id: str) -> bytes:
+        return self._topics.get(user_id) or topic(user_id)
 
     def refuse_undecodable(self, asker: Asker) -> None:
         """A message of the right form whose content is nothing we know."""
@@ -122,7 +125,8 @@ class Desk:
         elif event.user_id not in self._topics:
             self._refuse(asker, Refusal(event_id, "no active session", "no_session"))
         else:
-            self._turn.effects.informed.append(Informed(event.user_id, event.key.container, for_sessions(event)))
+            told = for_sessions(event.body, event.payload)
+            self._turn.effects.informed.append(Informed(event.user_id, event.key.container, told))
             self._turn.reply(asker, Ack(event_id, Status.DELIVERED, via=Channel.WEB))
 
     def _accept(
