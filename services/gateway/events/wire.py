@@ -6,6 +6,8 @@ says which field it is and how long. So an event reaches a session as the very b
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 _WITH_LENGTH = 2
 """Kind of a field with a message, a text or bytes."""
 
@@ -15,6 +17,7 @@ def field(number: int, content: bytes) -> bytes:
     return field_head(number, len(content)) + content
 
 
+@lru_cache(maxsize=4096)  # there are few fields and sizes
 def field_head(number: int, size: int) -> bytes:
     """What comes before so many bytes of its content."""
     return _varint(number << 3 | _WITH_LENGTH) + _varint(size)
