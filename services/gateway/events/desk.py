@@ -88,20 +88,24 @@ class Desk:
     def take_published(self, published: Iterable[tuple[Container, bytes, bytes]]) -> None:
         """Events of the fast path: container, topic, UserEvent. What is CRITICAL is kept though it came this way."""
         critical: list[Copy] = []
+        informed, most_bytes = self._turn.effects.informed, self._settings.max_payload_bytes
         for container, named, body in published:
             event = read_published(body)
             if isinstance(event, Refusal):
                 self._metrics.dropped(event.kind)
-            elif not container.speaks_for(event.user_id) or named != topic(event.user_id):
+                continue
+            user_id = event.user_id
+            heard = self._topics.get(user_id)
+            if not container.speaks_for(user_id) or named != (heard or topic(user_id)):
                 self._metrics.dropped("not_owned")
             elif event.priority is Priority.CRITICAL:
                 critical.append((container, body, None))
-            elif event.user_id not in self._topics:
+            elif heard is None:
                 self._metrics.dropped("no_session")
-            elif problem := payload_problem(event, self._settings.max_payload_bytes):
+            elif problem := payload_problem(event, most_bytes):
                 self._metrics.dropped(problem.kind)
             else:
-                self._turn.effects.informed.append(Informed(event.user_id, container.name, event.event))
+                informed.append(Informed(user_id, container.name, event.body))
         if critical:
             self.take(critical)
 
@@ -122,7 +126,8 @@ class Desk:
         elif event.user_id not in self._topics:
             self._refuse(asker, Refusal(event_id, "no active session", "no_session"))
         else:
-            self._turn.effects.informed.append(Informed(event.user_id, event.key.container, for_sessions(event)))
+            told = for_sessions(event.body, event.payload)
+            self._turn.effects.informed.append(Informed(event.user_id, event.key.container, told))
             self._turn.reply(asker, Ack(event_id, Status.DELIVERED, via=Channel.WEB))
 
     def _accept(

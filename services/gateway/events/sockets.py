@@ -152,11 +152,8 @@ class Ports:
         local = known.local()
         with suppress(zmq.Again):
             for _ in range(most):
-                if not self._curve:
-                    yield socket.recv_multipart(zmq.NOBLOCK), local
-                    continue
-                frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
-                yield [frame.bytes for frame in frames], known.by_key(str(frames[-1]["User-Id"]))
+                frames, last = _message(socket)
+                yield frames, known.by_key(str(last["User-Id"])) if self._curve else local
 
     def answer(self, acks: Iterable[tuple[bytes, Ack]]) -> None:
         """Send acks; those to a connection that is gone or takes no more are dropped and counted."""
@@ -207,6 +204,23 @@ def open_ports(settings: EventsSettings, containers: ContainersFile, dropped: Dr
         ports = Ports(context, settings, containers, dropped)
         closing.callback(ports.close)
         yield ports
+
+
+def _message(socket: Socket) -> tuple[list[bytes], zmq.Frame]:
+    """The frames of one that has come, and its last as ZMQ has it.
+
+    As ``recv_multipart``, which asks the socket after each frame whether there are more: that takes longer than the
+    frame, which knows it.
+
+    Raises:
+        zmq.Again: None has.
+    """
+    frame = socket.recv(zmq.NOBLOCK, copy=False)
+    frames = [frame.bytes]
+    while frame.more:
+        frame = socket.recv(zmq.NOBLOCK, copy=False)
+        frames.append(frame.bytes)
+    return frames, frame
 
 
 @retry(
