@@ -83,6 +83,7 @@ class Desk:
                 self._inform_or_refuse(event, asker)
             else:
                 above += self._accept(container, event, asker, known, elapsed_ns)
+        self._begin_new()
         return above
 
     def take_published(self, published: Iterable[tuple[Container, bytes, bytes]]) -> None:
@@ -143,8 +144,8 @@ class Desk:
                 self._refuse(asker, problem)
                 return above
             turn.bodies[key] = event.body
+            turn.new.append((event, verdict.soft))
             self._quotas.queued[container.name] += 1
-            self._turn.add(self._delivery.accept(event, now_ns=turn.now_ns, soft=verdict.soft))
         final = known[key].final if key in known else None
         if final:
             turn.reply(asker, final_ack(final))
@@ -158,7 +159,14 @@ class Desk:
             return live.event.body
         if found := known.get(key):
             return found.body
-        return self._turn.bodies.get(key)  # it came and became final in this very turn
+        return self._turn.bodies.get(key)  # it came in this very turn
+
+    def _begin_new(self) -> None:
+        """Let what was accepted go its way; all at once, as each call of the rules has its price."""
+        turn = self._turn
+        if turn.new:
+            turn.add(self._delivery.accept(turn.new, now_ns=turn.now_ns))
+            turn.new = []
 
     def _refuse(self, asker: Asker | None, refusal: Refusal) -> None:
         self._metrics.refused(refusal.kind)

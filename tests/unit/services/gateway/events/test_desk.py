@@ -138,6 +138,17 @@ def test_repeats_within_a_turn_are_one_event_even_if_it_ends_in_it(stage: Stage)
     assert stage.take(CRITICAL.replace(b"e1", b"e2"), body("e2")) == [queued("e2"), failed("event_id reused", "e2")]
 
 
+def test_a_copy_on_the_fast_path_keeps_no_end_from_who_waits_for_it(stage: Stage) -> None:
+    assert stage.take(CRITICAL) == [queued()]
+    published = (LOCAL, b"USER:alice\x00", CRITICAL)
+    effects = stage.turn(
+        lambda desk: desk.session_opened("alice"),
+        lambda desk: desk.take_published([published]),
+        lambda desk: desk.acked("alice", desk.epoch, 1, seen=False),
+    )
+    assert effects.acks == [delivered(Channel.WEB)]
+
+
 def test_check_14_other_bytes_under_the_same_id_are_refused(stage: Stage) -> None:
     stage.take(CRITICAL)
     other = body(priority=Priority.CRITICAL, payload=b'{"order_id": "o2"}')
