@@ -296,7 +296,9 @@ class Desk:
     def _count(self, changes: Changes, seconds: float) -> None:
         for final in changes.finals:
             self._quotas.queued[final.key.container] -= 1
-        for live in (*changes.accepted, *changes.updated):
+        # a user's new events have higher places from one to the next, and than all that were written before
+        self._newest.update({new.event.user_id: new.sequence for new in changes.accepted if new.sequence is not None})
+        for live in changes.updated:
             if live.sequence is not None and live.sequence > self._newest.get(live.event.user_id, 0):
                 self._newest[live.event.user_id] = live.sequence
         accepted = Counter([live.event.priority for live in changes.accepted])
