@@ -30,8 +30,9 @@ from services.gateway.events.records import Informed
 from services.gateway.events.turn import Effects, Turn
 
 T = TypeVar("T")
-Copy = tuple[Container, bytes, Asker | None]
-"""A copy of an event: who sent it, the UserEvent, and whom to answer; None asks for no answer."""
+Copy = tuple[Container, bytes | None, Asker | None]
+"""A copy of an event: who sent it, the UserEvent or None for what is none, and whom to answer or None for nobody."""
+ReadCopy = tuple[Container, Event | Refusal, Asker | None]
 
 
 class Desk:
@@ -69,14 +70,17 @@ class Desk:
 
     def take(self, copies: Iterable[Copy]) -> int:
         """Copies of events, which are answered in this order; how many new ones were above a hard quota."""
-        read = [(container, _read(container, body), asker) for container, body, asker in copies]
+        return self.take_read(read_copies(copies))
+
+    def take_read(self, copies: Sequence[ReadCopy]) -> int:
+        """As `take`, after `read_copies`."""
         live = self._delivery.live
         known = self._outbox.known(
-            [event.key for _, event, _ in read if isinstance(event, Event) and live(event.key) is None]
+            [event.key for _, event, _ in copies if isinstance(event, Event) and live(event.key) is None]
         )
         elapsed_ns = self._clock.monotonic_ns()
         above = 0
-        for container, event, asker in read:
+        for container, event, asker in copies:
             if isinstance(event, Refusal):
                 self._refuse(asker, event)
             elif event.priority is Priority.INFORMATIONAL:
@@ -105,16 +109,6 @@ class Desk:
                 self._turn.effects.informed.append(Informed(event.user_id, container.name, event.event))
         if critical:
             self.take(critical)
-
-    def refuse_undecodable(self, asker: Asker) -> None:
-        """A message of the right form whose content is nothing we know."""
-        self._refuse(asker, Refusal("", "the event does not parse", "undecodable"))
-
-    def refuse_stranger(self, asker: Asker, body: bytes) -> None:
-        """An event of somebody whose key is no container's any more."""
-        event = read_event("", body)
-        event_id = event.event_id if isinstance(event, Refusal) else event.key.event_id
-        self._refuse(asker, Refusal(event_id, "user not owned", "not_owned"))
 
     def _inform_or_refuse(self, event: Event, asker: Asker | None) -> None:
         event_id = event.key.event_id
@@ -306,7 +300,14 @@ class Desk:
         self._metrics.committed(accepted, finished, self._quotas.queued.total(), seconds)
 
 
-def _read(container: Container, body: bytes) -> Event | Refusal:
+def read_copies(copies: Iterable[Copy]) -> list[ReadCopy]:
+    """Check copies as far as it takes nothing but themselves; for any thread, at any time."""
+    return [(container, _read(container, body), asker) for container, body, asker in copies]
+
+
+def _read(container: Container, body: bytes | None) -> Event | Refusal:
+    if body is None:
+        return Refusal("", "the event does not parse", "undecodable")
     event = read_event(container.name, body)
     if isinstance(event, Event) and not container.speaks_for(event.user_id):
         return Refusal(event.key.event_id, "user not owned", "not_owned")
