@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from services.common.clock import ManualClock
 from services.gateway.events.acks import Ack
 from services.gateway.events.config import EventsSettings
-from services.gateway.events.containers import LOCAL, Container
+from services.gateway.events.containers import LOCAL, STRANGER, Container
 from services.gateway.events.courier_metrics import CourierMetrics
 from services.gateway.events.delivery import Delivery
 from services.gateway.events.desk import Desk
@@ -138,6 +138,17 @@ def test_repeats_within_a_turn_are_one_event_even_if_it_ends_in_it(stage: Stage)
     assert stage.take(CRITICAL.replace(b"e1", b"e2"), body("e2")) == [queued("e2"), failed("event_id reused", "e2")]
 
 
+def test_a_copy_on_the_fast_path_keeps_no_end_from_who_waits_for_it(stage: Stage) -> None:
+    assert stage.take(CRITICAL) == [queued()]
+    published = (LOCAL, b"USER:alice\x00", CRITICAL)
+    effects = stage.turn(
+        lambda desk: desk.session_opened("alice"),
+        lambda desk: desk.take_published([published]),
+        lambda desk: desk.acked("alice", desk.epoch, 1, seen=False),
+    )
+    assert effects.acks == [delivered(Channel.WEB)]
+
+
 def test_check_14_other_bytes_under_the_same_id_are_refused(stage: Stage) -> None:
     stage.take(CRITICAL)
     other = body(priority=Priority.CRITICAL, payload=b'{"order_id": "o2"}')
@@ -206,7 +217,7 @@ def test_check_24_nobody_speaks_for_another_user_on_either_port(stage: Stage) ->
         )  # fmt: skip
         assert not effects.informed and not effects.shows
     assert stage.rows() == 0
-    assert stage.turn(lambda desk: desk.refuse_stranger(A, CRITICAL)).acks == [failed("user not owned")]
+    assert stage.take(CRITICAL, container=STRANGER) == [failed("user not owned")]
 
 
 def test_checks_20_to_22_what_is_refused_leaves_no_row(stage: Stage) -> None:
@@ -216,7 +227,7 @@ def test_checks_20_to_22_what_is_refused_leaves_no_row(stage: Stage) -> None:
         (body(channels=[(42, False)]), "no usable channel"),
     ):  # fmt: skip
         assert stage.take(sent) == [failed(reason)]
-    assert stage.take(b"\xff") == stage.turn(lambda desk: desk.refuse_undecodable(A)).acks
+    assert stage.take(b"\xff") == stage.turn(lambda desk: desk.take([(LOCAL, None, A)])).acks
     assert stage.rows() == 0 and stage.value("s_refused_total", reason="undecodable") == 2
     assert stage.take(body(event_type=99), body("e2", priority=7)) == [queued(), queued("e2")]
     assert stage.value("s_accepted_total", priority="CRITICAL") == 1
