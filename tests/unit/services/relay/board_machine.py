@@ -466,9 +466,9 @@ class BoardMachine(RuleBasedStateMachine):
                 self.report(worker, len(worker.log))
             for request in [r for r in self.board.requests.values() if self.board.ready(r)]:
                 self.decide_one(request)
-            self.alive = [b"last"]
-            for exchange in EXCHANGES:
-                self.offer_one(Slot(b"last", exchange, SlotKind.HISTORICAL))
+            self.alive = [exchange.encode() for exchange in EXCHANGES]
+            for exchange, identity in zip(EXCHANGES, self.alive, strict=True):  # offers are counted by identity
+                self.offer_one(Slot(identity, exchange, SlotKind.HISTORICAL))
             self.dispatch(None)
             self.wait(4)
         assert not self.board.requests and not self.board.jobs
