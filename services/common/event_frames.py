@@ -51,4 +51,6 @@ def published_body(frames: Sequence[bytes]) -> tuple[bytes, bytes]:
     """
     if len(frames) != 3:
         raise BadFrame("frame_count", f"{len(frames)} frames where topic, version and message were expected")
-    return frames[0], event_body(frames[1:])
+    named, version, message = frames
+    _EVENTS.check((version, message))
+    return named, message[1:]

@@ -15,8 +15,9 @@ from services.common.market import MAX_TIME_NS, TimeRange, count_periods, inters
 from services.common.ranges import RangeSet
 from services.common.retractions import Retractions
 from services.relay import planning
-from services.relay.dispatch import Assign, Dispatcher, Lost
-from services.relay.jobs import Job, LiveRequest, Phase
+from services.relay.attempts import Patience, in_a_row
+from services.relay.dispatch import Assign, Dispatcher
+from services.relay.jobs import Job, LiveRequest, Lost, Phase
 from services.relay.model import (
     Dispatch,
     FinalResult,
@@ -42,8 +43,9 @@ class Coverage:
 class Board:
     """The one owner of requests, jobs and coverage; single-threaded."""
 
-    def __init__(self, dispatcher: Dispatcher, *, job_periods: int, page_periods: int) -> None:
+    def __init__(self, dispatcher: Dispatcher, patience: Patience, *, job_periods: int, page_periods: int) -> None:
         self.dispatcher = dispatcher
+        self._patience = patience
         self.requests: dict[str, LiveRequest] = {}
         self.jobs: dict[int, Job] = {}
         self.coverage: defaultdict[Market, Coverage] = defaultdict(Coverage)
@@ -166,14 +168,26 @@ class Board:
         batch.job(self.jobs[number])
         return True
 
-    def lost(self, lost: Lost, batch: Batch) -> None:
-        """A dispatch that ended without a result; the dispatcher has queued the job again, or given it up."""
-        job = self.jobs[lost.job]
-        job.fruitless = self.dispatcher.fruitless(lost.job)
-        if lost.dead:
+    def lose(
+        self, job_id: str, reason: str, batch: Batch, *, now_ns: int, rejected_by: bytes | None = None
+    ) -> Lost | None:
+        """Take back a dispatch that ends without a result; None when it is not current."""
+        number = self.dispatcher.job_of(job_id)
+        if number is None:
+            return None
+        job = self.jobs[number]
+        brought = job.brought(self.coverage[job.market].covered)
+        job.fruitless = in_a_row(job.fruitless, brought=brought)
+        dead = self._patience.ends(job.fruitless)
+        if dead:
+            self.dispatcher.remove(number)
             job.phase = Phase.ENDED
-            job.error = f"given up after {job.fruitless} attempts, the last because {lost.reason}"
+            job.error = f"given up after {job.fruitless} attempts in a row without a page, the last because {reason}"
+        else:
+            not_before_ns = now_ns + self._patience.wait_ns(job.fruitless)
+            self.dispatcher.requeue(number, not_before_ns=not_before_ns, rejected_by=rejected_by)
         self._back(job, batch)
+        return Lost(job, brought, dead)
 
     def _back(self, job: Job, batch: Batch) -> None:
         job.job_id, job.produced, job.sent = None, False, None
@@ -212,7 +226,7 @@ class Board:
         job = self.jobs[number]
         if job.sent is None or not job.sent.contains(span):
             raise InvalidRequest(f"page {span} is not inside the range {job.sent} of job {job_id!r}")
-        self.dispatcher.renew(job_id, now_ns=now_ns, fruitful=bool(span))
+        self.dispatcher.renew(job_id, now_ns=now_ns)
         for wanted in subtract([span], job.handled):  # not what was taken back since the dispatch
             batch.ranges(job_owner(number), "acked", job.acked.add(wanted))
             for part in intersect(empty, wanted):
@@ -289,7 +303,7 @@ class Board:
         job = self.jobs[number]
         assert job.sent is not None
         batch.ranges(job_owner(number), "handled", job.handled.add(job.sent))
-        job.job_id, job.produced, job.sent = None, False, None
+        job.job_id, job.produced, job.sent, job.fruitless = None, False, None, 0
         if final.status is FinalStatus.ERROR:
             job.error = final.error or "the ingestor gave no reason"
         if final.status is FinalStatus.ERROR or not job.to_fetch(self.coverage[job.market].covered):

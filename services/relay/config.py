@@ -41,9 +41,9 @@ class RelaySettings(ServiceSettings):
     lease_seconds: float = Field(default=15.0, ge=1)
     """Longest silence of a running job, in seconds, before it is given to another ingestor."""
     max_attempts: int = Field(default=5, ge=1)
-    """Dispatches of one job that may end without a settled page."""
+    """Dispatches of one job that may end in a row without a page in Kafka or in the table."""
     retry_backoff_seconds: float = Field(default=1.0, ge=0)
-    """Wait, in seconds, after a job's first fruitless dispatch; doubles with each, up to 30 s."""
+    """Wait, in seconds, after the first such dispatch; doubles with each further one, up to 30 s."""
     request_timeout_seconds: float = Field(default=900.0, gt=0)
     """A request ends as TIMEOUT after this long without progress, in seconds."""
     job_periods: int = Field(default=50_000, ge=1)

@@ -5,8 +5,8 @@ that Kafka has the final record; from then on it waits for the pipeline without 
 job_id, which fences whatever still comes under it. One WorkerReady is one slot, used by one dispatch.
 
     queued --assign--> running --complete--> produced --remove--> gone
-      ^                   |
-      `-fail, expire------'  (or gone, when its attempts are used up)
+      ^                   |                     |
+      `-----requeue-------'---------------------'
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-
-MOST_BACKOFF_NS = 30_000_000_000
 
 
 class SlotKind(IntEnum):
@@ -46,16 +44,6 @@ class Assign:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
-    """A dispatch that ended without a result. ``dead``: its attempts are used up, it is not queued again."""
-
-    job: int
-    job_id: str
-    reason: str
-    dead: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Load:
     """What one exchange has to do and who is free to do it."""
 
@@ -67,13 +55,11 @@ class Load:
 @dataclass(slots=True)
 class _Work:
     exchange: str
-    fruitless: int = 0
     not_before_ns: int = 0
     rejected_by: set[bytes] = field(default_factory=set)
     job_id: str | None = None
     identity: bytes | None = None
     deadline_ns: int | None = None
-    fruitful: bool = False
 
     def running(self) -> bool:
         return self.deadline_ns is not None
@@ -82,17 +68,8 @@ class _Work:
 class Dispatcher:
     """The one owner of queues, slots and leases."""
 
-    def __init__(
-        self,
-        *,
-        lease_ns: int,
-        most_attempts: int,
-        backoff_ns: int,
-        new_id: Callable[[], str],
-        most_slots: int = 1_000,
-    ) -> None:
-        self._lease_ns, self._most_attempts, self._backoff_ns = lease_ns, most_attempts, backoff_ns
-        self._new_id, self._most_slots = new_id, most_slots
+    def __init__(self, *, lease_ns: int, new_id: Callable[[], str], most_slots: int = 1_000) -> None:
+        self._lease_ns, self._new_id, self._most_slots = lease_ns, new_id, most_slots
         self._work: dict[int, _Work] = {}
         self._held: dict[str, int] = {}
         self._queues: defaultdict[str, OrderedDict[int, None]] = defaultdict(OrderedDict)
@@ -101,24 +78,27 @@ class Dispatcher:
 
     # ---- jobs ------------------------------------------------------------------------------------------------------
 
-    def queue(self, job: int, exchange: str, *, fruitless: int = 0) -> None:
+    def queue(self, job: int, exchange: str) -> None:
         """Add a job at the back of its exchange's queue."""
-        self._work[job] = _Work(exchange, fruitless)
+        self._work[job] = _Work(exchange)
         self._queues[exchange][job] = None
 
-    def resume(
-        self, job: int, exchange: str, job_id: str, *, produced: bool, fruitful: bool, fruitless: int, now_ns: int
-    ) -> None:
+    def resume(self, job: int, exchange: str, job_id: str, *, produced: bool, now_ns: int) -> None:
         """Take over a dispatch that was held before a restart, with a full lease."""
         deadline_ns = None if produced else now_ns + self._lease_ns
-        self._work[job] = _Work(exchange, fruitless, job_id=job_id, deadline_ns=deadline_ns, fruitful=fruitful)
+        self._work[job] = _Work(exchange, job_id=job_id, deadline_ns=deadline_ns)
         self._held[job_id] = job
 
-    def requeue(self, job: int) -> None:
-        """Put a held job back at the front, without counting an attempt (it never left, or has a further range)."""
+    def requeue(self, job: int, *, not_before_ns: int = 0, rejected_by: bytes | None = None) -> None:
+        """Take a held job back and queue it at the front, to wait there until a time, and to shun who rejected it."""
         work = self._work[job]
         self._release(job, work)
-        self._to_front(job, work)
+        work.not_before_ns = not_before_ns
+        if rejected_by is not None:
+            work.rejected_by.add(rejected_by)
+        queue = self._queues[work.exchange]
+        queue[job] = None
+        queue.move_to_end(job, last=False)
 
     def remove(self, job: int) -> None:
         """Forget a job wherever it is; its job_id is fenced."""
@@ -167,19 +147,17 @@ class Dispatcher:
         """The job whose current dispatch this is; None for fenced, ended and unknown ids."""
         return self._held.get(job_id)
 
-    def renew(self, job_id: str, *, now_ns: int, identity: bytes | None = None, fruitful: bool = False) -> bool:
+    def renew(self, job_id: str, *, now_ns: int, identity: bytes | None = None) -> bool:
         """A sign of life: a full lease again; whether the dispatch is current.
 
         Args:
             identity: The socket it came from; a worker that reconnected has a new one.
-            fruitful: A page was settled, so losing this dispatch costs no attempt.
         """
         job = self._held.get(job_id)
         if job is None:
             return False
         work = self._work[job]
         work.identity = identity or work.identity
-        work.fruitful |= fruitful
         if work.running():
             work.deadline_ns = now_ns + self._lease_ns
         return True
@@ -196,36 +174,14 @@ class Dispatcher:
             self._work[job].deadline_ns = None
         return job
 
-    def fail(self, job_id: str, reason: str, *, now_ns: int, rejected_by: bytes | None = None) -> Lost | None:
-        """Take a dispatch back and queue its job at the front; None when it is not current."""
-        job = self._held.get(job_id)
-        if job is None:
-            return None
-        work = self._work[job]
-        if rejected_by is not None:
-            work.rejected_by.add(rejected_by)
-        if not work.fruitful:
-            work.fruitless += 1
-            wait_ns = min(self._backoff_ns << min(work.fruitless - 1, 10), MOST_BACKOFF_NS)
-            work.not_before_ns = now_ns + wait_ns
-        self._release(job, work)
-        dead = work.fruitless >= self._most_attempts
-        if dead:
-            del self._work[job]
-        else:
-            self._to_front(job, work)
-        return Lost(job, job_id, reason, dead)
-
-    def expire(self, *, now_ns: int) -> list[Lost]:
-        """Take back every dispatch whose lease has run out."""
+    def expired(self, *, now_ns: int) -> list[str]:
+        """Every dispatch whose lease has run out; the oldest last, so that it ends up first in the queue."""
         late = [
             job_id
             for job_id, job in self._held.items()
             if (deadline_ns := self._work[job].deadline_ns) is not None and deadline_ns <= now_ns
         ]
-        # the oldest dispatch last, so that it ends up first in the queue
-        lost = [self.fail(job_id, "its lease ran out", now_ns=now_ns) for job_id in reversed(late)]
-        return [each for each in lost if each is not None]
+        return late[::-1]
 
     # ---- what others ask -------------------------------------------------------------------------------------------
 
@@ -236,10 +192,6 @@ class Dispatcher:
     def is_running(self, job: int) -> bool:
         """Whether an ingestor holds the job now."""
         return job in self._work and self._work[job].running()
-
-    def fruitless(self, job: int) -> int:
-        """Attempts of a job that settled no page."""
-        return self._work[job].fruitless if job in self._work else self._most_attempts
 
     def busy_exchanges(self) -> set[str]:
         """Exchanges of which ingestors hold a job."""
@@ -267,7 +219,7 @@ class Dispatcher:
         self._slots_of[slot.identity] -= 1
         if not self._slots_of[slot.identity]:
             del self._slots_of[slot.identity]  # identities come and go for ever
-        work.job_id, work.identity, work.fruitful = self._new_id(), slot.identity, False
+        work.job_id, work.identity = self._new_id(), slot.identity
         work.deadline_ns = now_ns + self._lease_ns
         self._held[work.job_id] = job
         return Assign(job, work.job_id, slot)
@@ -276,8 +228,3 @@ class Dispatcher:
         if work.job_id is not None:
             self._held.pop(work.job_id, None)
         work.job_id = work.identity = work.deadline_ns = None
-
-    def _to_front(self, job: int, work: _Work) -> None:
-        queue = self._queues[work.exchange]
-        queue[job] = None
-        queue.move_to_end(job, last=False)

@@ -25,7 +25,7 @@ from services.relay.access import Quotas
 from services.relay.board import Board
 from services.relay.config import RelaySettings
 from services.relay.deciding import Decider
-from services.relay.dispatch import Assign, Lost, Slot
+from services.relay.dispatch import Assign, Slot
 from services.relay.jobs import LiveRequest
 from services.relay.metrics import RelayMetrics, sample
 from services.relay.model import (
@@ -299,28 +299,25 @@ class Engine:
 
     def give_back(self, job_id: str, reason: str, *, kind: str, rejected_by: bytes | None = None) -> bool:
         """An ingestor can't take a job (``rejected_by``) or can't go on with it; whether the dispatch is current."""
-        lost = self._dispatcher.fail(
-            job_id, reason, now_ns=self._clock.monotonic_ns(), rejected_by=rejected_by
-        )  # fmt: skip
-        if lost is None:
-            return False
-        self._lose(lost, kind)
-        return True
+        return self._lose(job_id, reason, kind, rejected_by)
 
     # ---- inside ----------------------------------------------------------------------------------------------------
 
-    def _lose(self, lost: Lost, kind: str) -> None:
-        log.warning("dispatch lost", job_id=lost.job_id, reason=lost.reason, given_up=lost.dead)
-        batch, job = Batch(), self._board.jobs[lost.job]
-        exchange, fruitless = job.market.exchange, job.fruitless
-        self._board.lost(lost, batch)
+    def _lose(self, job_id: str, reason: str, kind: str, rejected_by: bytes | None = None) -> bool:
+        batch = Batch()
+        lost = self._board.lose(job_id, reason, batch, now_ns=self._clock.monotonic_ns(), rejected_by=rejected_by)
+        if lost is None:
+            return False
+        log.warning("dispatch lost", job_id=job_id, reason=reason, brought=lost.brought, given_up=lost.dead)
+        exchange = lost.job.market.exchange
         self._metrics.requeues.labels(exchange, kind).inc()
-        self._metrics.fruitless.labels(exchange).inc(job.fruitless - fruitless)
+        self._metrics.fruitless.labels(exchange).inc(not lost.brought)
         self._metrics.given_up.labels(exchange).inc(lost.dead)
-        self._changed(job.requests)
+        self._changed(lost.job.requests)
         self._store.commit(batch)
         self._wake.set()
         self._consider()
+        return True
 
     async def _dispatch(self, sender: Sender) -> None:
         while True:
@@ -357,8 +354,8 @@ class Engine:
             if now_ns - last_ns > self._settings.lease_seconds * SECOND_NS / 2:
                 self._dispatcher.renew_all(now_ns=now_ns)  # this process slept; heartbeats wait in the socket
             last_ns = now_ns
-            for lost in self._dispatcher.expire(now_ns=now_ns):
-                self._lose(lost, "lease")
+            for job_id in self._dispatcher.expired(now_ns=now_ns):
+                self._lose(job_id, "its lease ran out", "lease")
             timeout_ns = int(self._settings.request_timeout_seconds * SECOND_NS)
             for request in list(self._board.timed_out(timeout_ns, now_ns=now_ns)):
                 seconds = self._settings.request_timeout_seconds

@@ -24,6 +24,7 @@ class Job:
 
     Attributes:
         request_id: The request that made it; it goes with every dispatch, whoever else waits.
+        fruitless: Attempts in a row that brought nothing (`attempts.py`).
         acked: Settled by pages that Kafka has acknowledged, of any of its dispatches.
         acked_empty: The verified-empty part of that.
         refused: Pages the pipeline could not use.
@@ -56,6 +57,14 @@ class Job:
         """What the next dispatch must bring: nobody has settled it, and no final was given for it."""
         return subtract(covered.holes(self.span), [*self.acked, *self.handled])
 
+    def brought(self, covered: RangeSet) -> bool:
+        """Whether part of what the current dispatch was sent for has been settled since; none of it was when it went.
+
+        By whomever: a late page of a dispatch before it leaves less to fetch as well.
+        """
+        settled = [*self.acked.within(self.sent), *covered.within(self.sent)] if self.sent else []
+        return bool(subtract(settled, self.handled))
+
     def under_way(self, covered: RangeSet) -> list[TimeRange]:
         """Pages that Kafka has and the pipeline has not reported yet, good or refused."""
         return subtract(self.acked, [*covered.within(self.span), *self.refused])
@@ -71,6 +80,19 @@ class Job:
     def is_over(self, covered: RangeSet) -> bool:
         """Whether nothing more will come of it, late pages of fenced dispatches included."""
         return self.phase is not Phase.OPEN and not self.under_way(covered)
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A dispatch that ended without a result.
+
+    Attributes:
+        dead: Its job is given up; else it is queued again, or has nothing left to fetch.
+    """
+
+    job: Job
+    brought: bool
+    dead: bool
 
 
 @dataclass(slots=True)

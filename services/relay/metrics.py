@@ -42,8 +42,8 @@ class RelayMetrics:
 
         self.dispatches = counter("dispatches", "Jobs sent to an ingestor.", "exchange")
         self.requeues = counter("requeues", "Dispatches that ended without a result.", "exchange", "reason")
-        self.fruitless = counter("fruitless_dispatches", "Of those, the ones that settled no page.", "exchange")
-        self.given_up = counter("jobs_given_up", "Jobs whose attempts were used up.", "exchange")
+        self.fruitless = counter("fruitless_dispatches", "Of those, the ones that brought no page.", "exchange")
+        self.given_up = counter("jobs_given_up", "Jobs whose attempts in a row brought no page.", "exchange")
         self.dropped = counter("frames_dropped", "Broker frames ignored.", "reason")
         self.connections_refused = counter(
             "broker_connections_refused", "Ingestors' handshakes that failed.", "reason"

@@ -24,6 +24,7 @@ from services.common.lifecycle import grpc_server, stop_signal
 from services.common.market import SECOND_NS
 from services.relay.access import ROLES
 from services.relay.answers import Answers
+from services.relay.attempts import Patience
 from services.relay.board import Board
 from services.relay.broker import open_broker
 from services.relay.config import RelaySettings
@@ -74,7 +75,10 @@ async def relay(settings: RelaySettings, catalog: CatalogSettings, clock: Clock)
     async with open_store(settings.db, metrics.committed) as store:
         tables = await asyncio.to_thread(catalog.load)
         reader, retractions = IcebergReader(tables), RetractionTable(tables)
-        board = Board(_dispatcher(settings), job_periods=settings.job_periods, page_periods=settings.page_periods)
+        board = Board(
+            _dispatcher(settings), _patience(settings), job_periods=settings.job_periods,
+            page_periods=settings.page_periods,
+        )  # fmt: skip
         await _fill(board, store, reader, retractions, clock)
         last_ns = max((each.latest_ns for each in board.retractions.values()), default=0)
         retractor = Retractor(retractions, clock, last_ns=last_ns)
@@ -105,11 +109,13 @@ async def relay(settings: RelaySettings, catalog: CatalogSettings, clock: Clock)
 def _dispatcher(settings: RelaySettings) -> Dispatcher:
     return Dispatcher(
         lease_ns=int(settings.lease_seconds * SECOND_NS),
-        most_attempts=settings.max_attempts,
-        backoff_ns=int(settings.retry_backoff_seconds * SECOND_NS),
         new_id=lambda: uuid.uuid4().hex,
         most_slots=settings.most_slots_per_ingestor,
     )
+
+
+def _patience(settings: RelaySettings) -> Patience:
+    return Patience(settings.max_attempts, int(settings.retry_backoff_seconds * SECOND_NS))
 
 
 async def _fill(board: Board, store: Store, reader: IcebergReader, table: RetractionTable, clock: Clock) -> None:

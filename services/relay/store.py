@@ -240,12 +240,10 @@ def fill_board(connection: sqlite3.Connection, board: Board, now_ns: int) -> Non
         board.add_job(job)
         board.next_job = job.number + 1
         if job.phase is Phase.OPEN and job.job_id is None:
-            board.dispatcher.queue(job.number, job.market.exchange, fruitless=job.fruitless)
+            board.dispatcher.queue(job.number, job.market.exchange)
         elif job.phase is Phase.OPEN and job.job_id is not None:
-            fruitful = bool(job.sent and job.acked.within(job.sent))
             board.dispatcher.resume(
-                job.number, job.market.exchange, job.job_id,
-                produced=job.produced, fruitful=fruitful, fruitless=job.fruitless, now_ns=now_ns,
+                job.number, job.market.exchange, job.job_id, produced=job.produced, now_ns=now_ns
             )  # fmt: skip
     row = connection.execute("SELECT value FROM meta WHERE name = 'snapshot_id'").fetchone()
     board.snapshot_id = row[0] if row else None

@@ -95,6 +95,7 @@ class Outcome:
         calls: To the exchange for candles or trades.
         faults: Faulty answers among them.
         calls_in_ban: Calls before the exchange's Retry-After was over.
+        latest_in_ban_ms: After its answer with a Retry-After, the latest of these; a few ms is a call on the wire.
         ranges: How many ranges were named as missing.
     """
 
@@ -103,6 +104,7 @@ class Outcome:
     calls: int = 0
     faults: int = 0
     calls_in_ban: int = 0
+    latest_in_ban_ms: float = 0
     seconds: float = 0
     ranges: int = 0
 

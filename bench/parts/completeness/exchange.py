@@ -31,11 +31,13 @@ class SimulatedExchange:
         """Count from 0."""
         self._ask("/sim/stats", "DELETE")
 
-    def counters(self) -> tuple[int, int, int]:
-        """Calls for candles and trades, faulty answers, calls inside a ban; since the last reset."""
+    def counters(self) -> tuple[int, int, int, float]:
+        """Calls for candles and trades, faulty answers, calls inside a ban and the ms after which the latest of them
+        came; since the last reset."""
         stats = self._ask("/sim/stats")
         calls = sum(stats["requests"].get(path, 0) for path in _DATA_PATHS)
-        return calls, sum(stats["faults"].values()), stats["calls_in_ban"]
+        latest_ms = max(stats["calls_in_ban_ms"], default=0.0)
+        return calls, sum(stats["faults"].values()), stats["calls_in_ban"], latest_ms
 
     def truth(self, cell: Cell) -> dict[int, Values]:
         """The minutes of the cell's range and around it, by open time; call it while no fault is switched on.

@@ -89,6 +89,13 @@ def _ways(result: Result) -> tuple[Outcome, Outcome, Outcome]:
     return result.loop, result.paginate, result.ours
 
 
+def _in_ban(outcomes: Sequence[Outcome]) -> str:
+    """How many calls came inside a ban, and how long after its answer the latest."""
+    count = sum(outcome.calls_in_ban for outcome in outcomes)
+    latest_ms = max((outcome.latest_in_ban_ms for outcome in outcomes), default=0)
+    return f"{count:,}, the latest {latest_ms:,.0f} ms after its answer" if count else "0"
+
+
 def summary(share: float, results: Sequence[Result]) -> str:
     """Sums of a share, the worst row, and whether ours did what it must."""
     lines = [f"- Sum of all rows: {_sum([r.ours for r in results])}; ccxt's loop {_sum([r.loop for r in results])}; "
@@ -98,9 +105,8 @@ def summary(share: float, results: Sequence[Result]) -> str:
         f"- dexorder: {sum(o.whole for o in ended)} of {len(ended)} requests OK and whole, "
         f"{sum(o.named for o in ended)} ended with an error that names what is missing as it is, "
         f"{sum(not o.honest for o in ended)} neither; "
-        f"calls before Retry-After was over: {sum(o.calls_in_ban for o in ended):,} "
-        f"(loop {sum(r.loop.calls_in_ban for r in results):,}, "
-        f"`paginate` {sum(r.paginate.calls_in_ban for r in results):,}).\n"
+        f"calls before Retry-After was over: {_in_ban(ended)} "
+        f"(loop {_in_ban([r.loop for r in results])}, `paginate` {_in_ban([r.paginate for r in results])}).\n"
     )
     if results:
         worst = max(results, key=lambda r: _badness(r.ours))

@@ -19,13 +19,13 @@ class Ack(NamedTuple):
     via: Channel | None = None
 
     def proto(self) -> pb.EventAck:
-        """For the wire."""
-        return pb.EventAck(
-            event_id=self.event_id,
-            status=self.status.value,  # type: ignore[arg-type]  # the given protocol's numbers are ours
-            error_message=self.error,
-            delivered_via=(self.via or Channel.ACTIVE_SESSION).value,  # type: ignore[arg-type]
-        )
+        """For the wire. Most say no more than that it is queued, and each field set takes its time."""
+        ack = pb.EventAck(event_id=self.event_id, status=self.status)  # type: ignore[arg-type]  # the same numbers
+        if self.error:
+            ack.error_message = self.error
+        if self.via is not None:
+            ack.delivered_via = self.via  # type: ignore[assignment]
+        return ack
 
 
 def final_ack(final: Final) -> Ack:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from services.gateway.events.model import Channel, Contacts, Event, EventKey, Message, Status
 
@@ -12,9 +13,8 @@ THROUGH = -1
 """The turn of an event all of whose channels had theirs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Live:
-    """An event that is not final, as a row: all that a restart needs to go on with it.
+class Live(NamedTuple):
+    """An event that is not final, as a row: all that a restart needs to go on with it. A tuple, as many are made.
 
     Attributes:
         expires_ns: Wall clock; None for CRITICAL.

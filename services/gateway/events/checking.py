@@ -23,6 +23,8 @@ MOST_DEPTH = 32
 MOST_CHANNELS = 64
 """Entries in an event's list of channels, known or not."""
 _PRIORITIES = {int(priority): priority for priority in Priority}
+_NO_PAYLOAD = b"{}"
+_NO_PAYLOAD_FIELD = pb.UserEvent(payload=_NO_PAYLOAD).SerializeToString()
 _PREFERENCES = {
     (int(channel), active): Preference(channel, active) for channel in Channel for active in (False, True)
 }  # fmt: skip
@@ -53,19 +55,19 @@ def read_event(container: str, body: bytes) -> Event | Refusal:
     if channels is None:
         return Refusal(given.event_id, "no usable channel", "channels")
     return Event(
-        EventKey(container, given.event_id), given.user_id, given.timestamp, given.event_type, given.payload or b"{}",
-        priority, channels, body,
+        EventKey(container, given.event_id), given.user_id, given.timestamp, given.event_type,
+        given.payload or _NO_PAYLOAD, priority, channels, body,
     )  # fmt: skip
 
 
 class Published(NamedTuple):
-    """What the fast path has to know of an event. ``event`` is as `for_sessions` makes it."""
+    """What the fast path has to know of an event. ``body`` is the UserEvent for sessions, see `for_sessions`."""
 
     event_id: str
     user_id: str
     priority: Priority
     payload: bytes
-    event: pb.UserEvent
+    body: bytes
 
 
 def read_published(body: bytes) -> Published | Refusal:
@@ -73,21 +75,18 @@ def read_published(body: bytes) -> Published | Refusal:
     given = _parse(body)
     if isinstance(given, Refusal):
         return given
-    delivery, payload = given.delivery, given.payload
-    if not payload:
-        given.payload = payload = b"{}"
-    del delivery.channels[:]
-    priority = _PRIORITIES.get(delivery.priority, Priority.CRITICAL)
-    return Published(given.event_id, given.user_id, priority, payload, given)
+    priority = _PRIORITIES.get(given.delivery.priority, Priority.CRITICAL)
+    payload = given.payload or _NO_PAYLOAD
+    return Published(given.event_id, given.user_id, priority, payload, for_sessions(body, payload))
 
 
-def for_sessions(event: Event) -> pb.UserEvent:
-    """As the container sent it, but of its delivery the priority alone."""
-    return pb.UserEvent(
-        user_id=event.user_id, event_id=event.key.event_id, timestamp=event.timestamp_ms,
-        event_type=event.event_type, payload=event.payload,  # type: ignore[arg-type]  # known or not
-        delivery=pb.DeliverySpec(priority=pb.Priority.Value(event.priority.name)),
-    )  # fmt: skip
+def for_sessions(body: bytes, payload: bytes) -> bytes:
+    """A UserEvent as sessions get it: the bytes that were sent, and a payload that is JSON where there was none.
+
+    Args:
+        payload: As it was read. Of a field that is there twice the last one counts: a real ``{}`` comes to no harm.
+    """
+    return body + _NO_PAYLOAD_FIELD if payload == _NO_PAYLOAD else body
 
 
 def _parse(body: bytes) -> pb.UserEvent | Refusal:
@@ -140,7 +139,7 @@ def _event_id(event: Event | Published) -> str:
 
 
 def _is_plain_json(payload: bytes) -> bool:
-    if payload == b"{}":
+    if payload == _NO_PAYLOAD:
         return True
     try:
         parsed = orjson.loads(payload)  # takes no NaN, no lone surrogate, no bad UTF-8; of a key twice, the last

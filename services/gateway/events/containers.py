@@ -54,6 +54,8 @@ class Container:
 
 LOCAL = Container("local", None)
 """Everyone, where nobody has to prove who they are."""
+STRANGER = Container("", frozenset())
+"""Somebody whose key is no container's any more."""
 
 
 def _one_or_many(value: object) -> object:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from services.common.clock import Clock
 from services.gateway.events.acks import Ack
-from services.gateway.events.desk import Copy, Desk
+from services.gateway.events.desk import Desk
 from services.gateway.events.sockets import Ports, Waker
 from services.gateway.events.turn import Effects
 
@@ -129,22 +129,11 @@ class CourierThread:
         at_once = TAKEN_OF_A_FLOOD if self._flooded else TAKEN_AT_ONCE
         above = 0
         for _ in range(MOST_IN_A_TURN // at_once):
-            copies = self._copies(at_once)
+            copies = list(self._ports.events(at_once))
             above += self._desk.take(copies)
             if len(copies) < at_once or above >= TAKEN_OF_A_FLOOD or time.monotonic() >= until_s:
                 break
         self._flooded = above > 0
-
-    def _copies(self, most: int) -> list[Copy]:
-        copies: list[Copy] = []
-        for sender, routing_id, body in self._ports.events(most):
-            if body is None:
-                self._desk.refuse_undecodable(routing_id)
-            elif sender is None:
-                self._desk.refuse_stranger(routing_id, body)
-            else:
-                copies.append((sender, body, routing_id))
-        return copies
 
     def _do(self, effects: Effects) -> None:
         answers: list[tuple[bytes, Ack]] = []

@@ -100,13 +100,20 @@ class Delivery:
             board.user(item.event.user_id).by_sequence[sequence] = item
         return self.due(now_ns=now_ns)
 
-    def accept(self, event: Event, *, now_ns: int, soft: bool = False) -> Changes:
-        """An event whose key is new, NORMAL or CRITICAL.
+    def accept(self, events: Iterable[tuple[Event, bool]], *, now_ns: int) -> Changes:
+        """Events whose keys are new, NORMAL or CRITICAL, in this order.
 
         Args:
-            soft: Above its container's soft quota: a NORMAL one waits for others, to go out in one message.
+            events: Each with whether it is above its container's soft quota: a NORMAL one then waits for others, to go
+                out in one message.
         """
         step = self._step(now_ns)
+        for event, soft in events:
+            self._accept(event, soft, step)
+        return self._finish(step)
+
+    def _accept(self, event: Event, soft: bool, step: Step) -> None:
+        now_ns = step.now_ns
         normal = event.priority is Priority.NORMAL
         expires_ns = now_ns + self._rules.normal_ttl_ns if normal else None
         item = self._board.add(Live(event, now_ns, expires_ns, due_ns=now_ns, soft=soft and normal))
@@ -120,7 +127,6 @@ class Delivery:
         item.saved = item.row()
         step.changes.accepted.append(item.saved)
         step.touched.pop(item, None)
-        return self._finish(step)
 
     def finished(self, key: EventKey, number: int, result: Result, *, now_ns: int) -> Changes:
         """What came of a `SendOut`; each must come back once. A number that is not under way changes nothing.

@@ -32,8 +32,9 @@ from services.gateway.events.turn import Effects, Turn
 T = TypeVar("T")
 LONGEST_DUE_NS = 5_000_000
 """To write it takes as long again, and meanwhile nobody is answered."""
-Copy = tuple[Container, bytes, Asker | None]
-"""A copy of an event: who sent it, the UserEvent, and whom to answer; None asks for no answer."""
+Copy = tuple[Container, bytes | None, Asker | None]
+"""A copy of an event: who sent it, the UserEvent or None for what is none, and whom to answer or None for nobody."""
+ReadCopy = tuple[Container, Event | Refusal, Asker | None]
 
 
 class Desk:
@@ -71,51 +72,49 @@ class Desk:
 
     def take(self, copies: Iterable[Copy]) -> int:
         """Copies of events, which are answered in this order; how many new ones were above a hard quota."""
-        read = [(container, _read(container, body), asker) for container, body, asker in copies]
+        return self.take_read(read_copies(copies))
+
+    def take_read(self, copies: Sequence[ReadCopy]) -> int:
+        """As `take`, after `read_copies`."""
         live = self._delivery.live
         known = self._outbox.known(
-            [event.key for _, event, _ in read if isinstance(event, Event) and live(event.key) is None]
+            [event.key for _, event, _ in copies if isinstance(event, Event) and live(event.key) is None]
         )
         elapsed_ns = self._clock.monotonic_ns()
         above = 0
-        for container, event, asker in read:
+        for container, event, asker in copies:
             if isinstance(event, Refusal):
                 self._refuse(asker, event)
             elif event.priority is Priority.INFORMATIONAL:
                 self._inform_or_refuse(event, asker)
             else:
                 above += self._accept(container, event, asker, known, elapsed_ns)
+        self._begin_new()
         return above
 
     def take_published(self, published: Iterable[tuple[Container, bytes, bytes]]) -> None:
         """Events of the fast path: container, topic, UserEvent. What is CRITICAL is kept though it came this way."""
         critical: list[Copy] = []
+        informed, most_bytes = self._turn.effects.informed, self._settings.max_payload_bytes
         for container, named, body in published:
             event = read_published(body)
             if isinstance(event, Refusal):
                 self._metrics.dropped(event.kind)
-            elif not container.speaks_for(event.user_id) or named != topic(event.user_id):
+                continue
+            user_id = event.user_id
+            heard = self._topics.get(user_id)
+            if not container.speaks_for(user_id) or named != (heard or topic(user_id)):
                 self._metrics.dropped("not_owned")
             elif event.priority is Priority.CRITICAL:
                 critical.append((container, body, None))
-            elif event.user_id not in self._topics:
+            elif heard is None:
                 self._metrics.dropped("no_session")
-            elif problem := payload_problem(event, self._settings.max_payload_bytes):
+            elif problem := payload_problem(event, most_bytes):
                 self._metrics.dropped(problem.kind)
             else:
-                self._turn.effects.informed.append(Informed(event.user_id, container.name, event.event))
+                informed.append(Informed(user_id, container.name, event.body))
         if critical:
             self.take(critical)
-
-    def refuse_undecodable(self, asker: Asker) -> None:
-        """A message of the right form whose content is nothing we know."""
-        self._refuse(asker, Refusal("", "the event does not parse", "undecodable"))
-
-    def refuse_stranger(self, asker: Asker, body: bytes) -> None:
-        """An event of somebody whose key is no container's any more."""
-        event = read_event("", body)
-        event_id = event.event_id if isinstance(event, Refusal) else event.key.event_id
-        self._refuse(asker, Refusal(event_id, "user not owned", "not_owned"))
 
     def _inform_or_refuse(self, event: Event, asker: Asker | None) -> None:
         event_id = event.key.event_id
@@ -124,7 +123,8 @@ class Desk:
         elif event.user_id not in self._topics:
             self._refuse(asker, Refusal(event_id, "no active session", "no_session"))
         else:
-            self._turn.effects.informed.append(Informed(event.user_id, event.key.container, for_sessions(event)))
+            told = for_sessions(event.body, event.payload)
+            self._turn.effects.informed.append(Informed(event.user_id, event.key.container, told))
             self._turn.reply(asker, Ack(event_id, Status.DELIVERED, via=Channel.WEB))
 
     def _accept(
@@ -145,8 +145,8 @@ class Desk:
                 self._refuse(asker, problem)
                 return above
             turn.bodies[key] = event.body
+            turn.new.append((event, verdict.soft))
             self._quotas.queued[container.name] += 1
-            self._turn.add(self._delivery.accept(event, now_ns=turn.now_ns, soft=verdict.soft))
         final = known[key].final if key in known else None
         if final:
             turn.reply(asker, final_ack(final))
@@ -160,7 +160,14 @@ class Desk:
             return live.event.body
         if found := known.get(key):
             return found.body
-        return self._turn.bodies.get(key)  # it came and became final in this very turn
+        return self._turn.bodies.get(key)  # it came in this very turn
+
+    def _begin_new(self) -> None:
+        """Let what was accepted go its way; all at once, as each call of the rules has its price."""
+        turn = self._turn
+        if turn.new:
+            turn.add(self._delivery.accept(turn.new, now_ns=turn.now_ns))
+            turn.new = []
 
     def _refuse(self, asker: Asker | None, refusal: Refusal) -> None:
         self._metrics.refused(refusal.kind)
@@ -292,7 +299,9 @@ class Desk:
     def _count(self, changes: Changes, seconds: float) -> None:
         for final in changes.finals:
             self._quotas.queued[final.key.container] -= 1
-        for live in (*changes.accepted, *changes.updated):
+        # a user's new events have higher places from one to the next, and than all that were written before
+        self._newest.update({new.event.user_id: new.sequence for new in changes.accepted if new.sequence is not None})
+        for live in changes.updated:
             if live.sequence is not None and live.sequence > self._newest.get(live.event.user_id, 0):
                 self._newest[live.event.user_id] = live.sequence
         accepted = Counter([live.event.priority for live in changes.accepted])
@@ -300,7 +309,14 @@ class Desk:
         self._metrics.committed(accepted, finished, self._quotas.queued.total(), seconds)
 
 
-def _read(container: Container, body: bytes) -> Event | Refusal:
+def read_copies(copies: Iterable[Copy]) -> list[ReadCopy]:
+    """Check copies as far as it takes nothing but themselves; for any thread, at any time."""
+    return [(container, _read(container, body), asker) for container, body, asker in copies]
+
+
+def _read(container: Container, body: bytes | None) -> Event | Refusal:
+    if body is None:
+        return Refusal("", "the event does not parse", "undecodable")
     event = read_event(container.name, body)
     if isinstance(event, Event) and not container.speaks_for(event.user_id):
         return Refusal(event.key.event_id, "user not owned", "not_owned")

@@ -54,9 +54,8 @@ class Preference:
     only_if_active: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
-    """An event that has passed its checks.
+class Event(NamedTuple):
+    """An event that has passed its checks. A tuple, as many are made; its payload is not in its repr.
 
     Attributes:
         event_type: The given protocol's number, known or not.
@@ -68,10 +67,13 @@ class Event:
     user_id: str
     timestamp_ms: int
     event_type: int
-    payload: bytes = field(repr=False)
+    payload: bytes
     priority: Priority
     channels: tuple[Preference, ...]
-    body: bytes = field(repr=False)
+    body: bytes
+
+    def __repr__(self) -> str:
+        return f"Event({self.key}, {self.user_id!r}, {self.event_type}, {self.priority!r}, {self.channels})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from services.gateway.events.changes import AttemptRow, Show
 from services.gateway.events.model import Channel, EventKey, Status
-from services.gen.dexorder.events.v1 import user_events_pb2 as pb
 
 
-@dataclass(frozen=True, slots=True)
-class Informed:
-    """An event of the fast path for the open sessions of its user: not kept, no ack.
+class Informed(NamedTuple):
+    """An event of the fast path for the open sessions of its user: not kept, no ack. A tuple, as many are made.
 
     Attributes:
-        event: As sessions get it, see ``checking.for_sessions``.
+        body: The UserEvent as sessions get it, see ``checking.for_sessions``.
     """
 
     user_id: str
     container: str
-    event: pb.UserEvent = field(repr=False)
+    body: bytes
 
 
 @dataclass(frozen=True, slots=True)

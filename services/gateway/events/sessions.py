@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import structlog
 
@@ -112,17 +112,23 @@ class Session:
         self._begun = True
         self._changed.set()
 
-    def put(self, item: Item) -> None:
-        """One more, unless it had that one before."""
-        if self._gone or 0 < item.sequence <= self._newest:
+    def put(self, items: Sequence[Item]) -> None:
+        """More, in order; each unless it had that one before."""
+        if self._gone:
             return
+        new: list[Item] = []
+        for item in items:
+            if not item.sequence:
+                new.append(item)
+            elif item.sequence > self._newest:
+                self._newest = item.sequence
+                new.append(item)
         # Until it has begun: the courier shows a user's first session all that waits, which is none of its fault.
-        if self._begun and len(self._live) >= self._most_waiting:
+        if self._begun and len(self._live) + len(new) > self._most_waiting:
             self.end(Exhausted("the session is too slow; resume it from its cursor"))
-            return
-        self._newest = item.sequence or self._newest
-        self._live.append(item)
-        self._changed.set()
+        elif new:
+            self._live.extend(new)
+            self._changed.set()
 
     def end(self, error: SuiteError | None) -> None:
         """Let ``next`` raise this; None: the client is gone. The first reason stands."""
@@ -214,15 +220,11 @@ class Hub:
 
     def show(self, shows: Sequence[Show]) -> None:
         """Put events before the sessions of their users."""
-        for show in sorted(shows, key=_sequence):
-            if sessions := self._sessions.get(show.user_id):
-                self._give(sessions, Shown.of(show, self._render))
+        self._give((show.user_id, Shown.of(show, self._render)) for show in sorted(shows, key=_sequence))
 
     def inform(self, informed: Sequence[Informed]) -> None:
         """Likewise, for those that are not kept."""
-        for each in informed:
-            if sessions := self._sessions.get(each.user_id):
-                self._give(sessions, Shown.informed(each, self._render))
+        self._give((each.user_id, Shown.informed(each, self._render)) for each in informed)
 
     def stop(self) -> None:
         """End all sessions and open no more."""
@@ -230,9 +232,15 @@ class Hub:
         for session in [session for sessions in self._sessions.values() for session in sessions]:
             session.end(Unavailable("the gateway is stopping"))
 
-    def _give(self, sessions: Sequence[Session], shown: Shown) -> None:
-        for session in tuple(sessions):  # a slow one leaves
-            session.put(shown)
+    def _give(self, events: Iterable[tuple[str, Shown]]) -> None:
+        """To the sessions of each user, all of a user's together."""
+        of_users: dict[str, list[Shown]] = {}
+        for user_id, shown in events:
+            if user_id in self._sessions:
+                of_users.setdefault(user_id, []).append(shown)
+        for user_id, items in of_users.items():
+            for session in tuple(self._sessions[user_id]):  # a slow one leaves
+                session.put(items)
 
     def _left(self, session: Session) -> None:
         sessions = self._sessions[session.user_id]

@@ -9,7 +9,7 @@ from typing import Any
 
 from services.gateway.events.acks import Ack, Asker, Askers, final_ack
 from services.gateway.events.changes import Changes, SendOut, Show
-from services.gateway.events.model import Channel, Contacts, EventKey, Status
+from services.gateway.events.model import Channel, Contacts, Event, EventKey, Status
 from services.gateway.events.records import Informed
 
 
@@ -37,6 +37,7 @@ class Turn:
     """A turn under way.
 
     Attributes:
+        new: Accepted events that the delivery rules are still to hear of, each with whether it is soft.
         bodies: Of the events that were accepted in it: a repeat may be in it too.
         contacts: Rows to write; ``presence`` likewise, until when.
     """
@@ -44,18 +45,21 @@ class Turn:
     now_ns: int
     changes: Changes = field(default_factory=Changes)
     effects: Effects = field(default_factory=Effects)
+    new: list[tuple[Event, bool]] = field(default_factory=list)
     bodies: dict[EventKey, bytes] = field(default_factory=dict)
     contacts: dict[str, Contacts] = field(default_factory=dict)
     presence: dict[tuple[str, Channel], int] = field(default_factory=dict)
-    _replies: list[tuple[Asker | None, EventKey | None, Ack | None]] = field(default_factory=list)
+    _replies: list[tuple[Asker, EventKey | Ack]] = field(default_factory=list)
 
     def reply(self, asker: Asker | None, ack: Ack) -> None:
         """Answer a copy with this."""
-        self._replies.append((asker, None, ack))
+        if asker is not None:
+            self._replies.append((asker, ack))
 
     def reply_state(self, asker: Asker | None, key: EventKey) -> None:
         """Answer a copy with the event's state at the end of the turn: one that ends in it gets one ack, not two."""
-        self._replies.append((asker, key, None))
+        if asker is not None:
+            self._replies.append((asker, key))
 
     def add(self, changes: Changes) -> None:
         """What the delivery rules want."""
@@ -73,14 +77,14 @@ class Turn:
         """What follows, now that it is on disk."""
         effects, changes = self.effects, self.changes
         finals = {final.key: final for final in changes.finals}
-        told = set()
-        for asker, key, ack in self._replies:
-            if key is not None:
-                final = finals.get(key)
-                ack = final_ack(final) if final else Ack(key.event_id, Status.QUEUED)
-                told.add(key)
-            if asker is not None and ack is not None:
-                effects.acks.append((asker, ack))
+        for asker, reply in self._replies:
+            if isinstance(reply, Ack):
+                ack = reply
+            else:
+                final = finals.get(reply)
+                ack = final_ack(final) if final else Ack(reply.event_id, Status.QUEUED)
+            effects.acks.append((asker, ack))
+        told = {reply for _, reply in self._replies} if changes.answers else set()
         for answer in changes.answers:
             waiting = askers.done(answer.final.key)
             if waiting is not None and answer.final.key not in told:

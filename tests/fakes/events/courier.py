@@ -106,7 +106,7 @@ class FakeCourier:
 
     def inform(self, user_id: str, body: bytes, container: str = LOCAL.name) -> None:
         if user_id in self.open:
-            self._loop.call_soon(self._hub().inform, [Informed(user_id, container, pb.UserEvent.FromString(body))])
+            self._loop.call_soon(self._hub().inform, [Informed(user_id, container, body)])
 
     def delivered(self, user_id: str) -> list[int]:
         """Which places were received."""

@@ -257,7 +257,7 @@ async def test_peers(way: peers.Way, rule: dict[str, object] | None, end: str, l
         await asyncio.to_thread(exchange.set_faults, [rule] if rule else [])
         await asyncio.to_thread(exchange.reset_counters)
         told, rows = await peers.run(way, exchange.address, cell, 30)
-        calls, faulty, _ = await asyncio.to_thread(exchange.counters)
+        calls, faulty, *_ = await asyncio.to_thread(exchange.counters)
     verdict = judge(truth, rows, cell.span)
     assert (told, verdict.candles, verdict.lost, verdict.spoiled) == (end, 3_000, lost, spoiled)
     assert calls >= 2 and faulty == (1 if rule else 0)

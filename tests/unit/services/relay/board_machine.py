@@ -12,8 +12,9 @@ from typing import Any, ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from services.common.market import TimeRange, split_by_periods, subtract
+from services.common.market import MAX_TIME_NS, TimeRange, split_by_periods, subtract
 from services.relay import schema, store
+from services.relay.attempts import Patience
 from services.relay.board import Board
 from services.relay.dispatch import Dispatcher, Slot, SlotKind
 from services.relay.jobs import Job, LiveRequest, Phase
@@ -35,6 +36,7 @@ from tests.unit.services.relay.broker_model import (
 from tests.unit.services.relay.harness import MINUTE_NS, at
 from tests.unit.services.relay.test_board import dump
 
+EVER = TimeRange(0, MAX_TIME_NS)
 markets, exchanges = st.sampled_from(MARKETS), st.sampled_from(EXCHANGES)
 
 
@@ -58,11 +60,8 @@ class BoardMachine(RuleBasedStateMachine):
         self.excused: list[tuple[Market, TimeRange]] = []
 
     def new_board(self) -> Board:
-        dispatcher = Dispatcher(
-            lease_ns=LEASE_NS, most_attempts=MOST_ATTEMPTS, backoff_ns=BACKOFF_NS, new_id=self.new_id,
-            most_slots=MOST_SLOTS,
-        )  # fmt: skip
-        return Board(dispatcher, job_periods=8, page_periods=3)
+        dispatcher = Dispatcher(lease_ns=LEASE_NS, new_id=self.new_id, most_slots=MOST_SLOTS)
+        return Board(dispatcher, Patience(MOST_ATTEMPTS, BACKOFF_NS), job_periods=8, page_periods=3)
 
     def save(self, batch: Batch) -> None:
         for sql, values in batch.statements:
@@ -142,6 +141,7 @@ class BoardMachine(RuleBasedStateMachine):
         self.plan(lambda batch: self.take_back_now(market, span, retracted_ns, batch))
         assert not self.board.coverage[market].covered.within(span)
         assert before[1].keys() == self.board.requests.keys()
+        self.model.note(self.model.taken_back, market, [span])
         self.notice_what_left()
 
     def take_back_now(self, market: Market, span: TimeRange, retracted_ns: int, batch: Batch) -> None:
@@ -179,7 +179,7 @@ class BoardMachine(RuleBasedStateMachine):
         for assign, sent in made:
             assert assign.job_id not in self.model.current and assign.job_id not in self.fenced
             assert not self.board.coverage[sent.market].covered.within(sent.span)
-            self.model.current[assign.job_id] = assign.job
+            self.model.current[assign.job_id], self.model.sent[assign.job_id] = assign.job, sent
             self.model.deadline_ns[assign.job_id] = self.now_ns + LEASE_NS
         if cancelled is not None and cancelled < len(self.board.requests):
             self.cut_short(list(self.board.requests.values())[cancelled], Status.ERROR)
@@ -237,7 +237,7 @@ class BoardMachine(RuleBasedStateMachine):
         self.save(batch)
         assert (job is not None) == current
         if current:
-            self.model.fruitful.add(job_id)
+            self.model.settled[job_id].append(span)
             self.model.renew(self.now_ns, job_id)
         else:
             worker.idle = True
@@ -277,14 +277,14 @@ class BoardMachine(RuleBasedStateMachine):
     def give_back(self, worker: Worker, *, rejected_by: bytes | None) -> None:
         worker.idle, job = True, self.model.current.get(worker.job_id)
         before = dump(self.board)
-        lost = self.board.dispatcher.fail(worker.job_id, "x", now_ns=self.now_ns, rejected_by=rejected_by)
-        assert (lost is not None) == (job is not None)
-        if lost is None or job is None:
-            assert dump(self.board) == before
+        if job is None:
+            batch = Batch()
+            assert self.board.lose(worker.job_id, "x", batch, now_ns=self.now_ns, rejected_by=rejected_by) is None
+            assert dump(self.board) == before and not batch.statements
             return
         if rejected_by is not None:
             self.model.rejected_by.setdefault(job, set()).add(rejected_by)
-        self.lose([lost])
+        self.lose([worker.job_id], rejected_by)
 
     # ---- the pipeline ----------------------------------------------------------------------------------------------
 
@@ -305,12 +305,15 @@ class BoardMachine(RuleBasedStateMachine):
         pages = [each for each in read if isinstance(each, PageResult)]
         finals = [each for each in read if isinstance(each, FinalResult)]
         job = self.model.current.get(worker.job_id)
-        before, batch = dump(self.board), Batch()
+        before, batch, market = dump(self.board), Batch(), worker.dispatch.market
+        lacked = self.board.coverage[market].covered.holes(EVER)
         self.board.report(None, pages, finals, batch, now_ns=self.now_ns)
         self.save(batch)
+        self.model.note(self.model.settled, market, subtract(lacked, self.board.coverage[market].covered.holes(EVER)))
         if finals and job is None and not pages:
             assert dump(self.board) == before
         if finals and job is not None:
+            self.model.fruitless[job] = 0
             if finals[0].status is FinalStatus.ERROR:
                 self.excused.append((worker.dispatch.market, self.board.jobs[job].span))
             self.give_up(worker.job_id, front=self.board.jobs[job].phase is Phase.OPEN)
@@ -322,9 +325,8 @@ class BoardMachine(RuleBasedStateMachine):
     def wait(self, ns: int) -> None:
         self.now_ns += ns
         expected = self.model.expired(self.now_ns)
-        lost = self.board.dispatcher.expire(now_ns=self.now_ns)
-        assert [each.job_id for each in lost] == expected
-        self.lose(lost)
+        assert self.board.dispatcher.expired(now_ns=self.now_ns) == expected
+        self.lose(expected)
 
     @rule(what=st.sampled_from(["long_silence", "relay_slept", "relay_is_killed", "wall_clock_jumps"]))
     def rarely(self, what: str) -> None:
@@ -339,22 +341,18 @@ class BoardMachine(RuleBasedStateMachine):
     def wall_clock_jumps(self) -> None:
         """An hour ahead, an hour back: nothing follows from it, since leases and timeouts go by the other clock."""
         self.wall_ns += HOUR_NS if self.wall_ns < 10 * HOUR_NS else -2 * HOUR_NS
-        assert self.board.dispatcher.expire(now_ns=self.now_ns) == []
+        assert self.board.dispatcher.expired(now_ns=self.now_ns) == []
 
     def relay_slept(self) -> None:
         self.now_ns += 10 * LEASE_NS
         self.board.dispatcher.renew_all(now_ns=self.now_ns)
         self.model.renew(self.now_ns, *self.model.current)
-        assert self.board.dispatcher.expire(now_ns=self.now_ns) == []
+        assert self.board.dispatcher.expired(now_ns=self.now_ns) == []
 
     def relay_is_killed(self) -> None:
         """Running jobs keep their job_id; ingestors notice the loss and will offer their slots under new identities."""
         self.board = self.loaded()
         self.model.restart(self.now_ns)
-        for job_id, number in self.model.current.items():  # what was taken back is no sign of pages any more
-            job = self.board.jobs[number]
-            if job.sent and job.handled.within(job.sent) and not job.acked.within(job.sent):
-                self.model.fruitful.discard(job_id)
         self.alive.clear()
 
     def loaded(self) -> Board:
@@ -364,19 +362,20 @@ class BoardMachine(RuleBasedStateMachine):
 
     # ---- the model follows -----------------------------------------------------------------------------------------
 
-    def lose(self, all_lost: Iterable[Any]) -> None:
+    def lose(self, job_ids: Iterable[str], rejected_by: bytes | None = None) -> None:
         batch = Batch()
-        for lost in all_lost:
-            assert self.model.current[lost.job_id] == lost.job
-            if lost.job_id not in self.model.fruitful:
-                self.model.fruitless[lost.job] += 1
-                wait_ns = BACKOFF_NS << (self.model.fruitless[lost.job] - 1)
-                self.model.not_before_ns[lost.job] = self.now_ns + wait_ns
-            assert lost.dead == (self.model.fruitless[lost.job] >= MOST_ATTEMPTS)
+        for job_id in job_ids:
+            number, brought = self.model.current[job_id], self.model.brought(job_id)
+            lost = self.board.lose(job_id, "x", batch, now_ns=self.now_ns, rejected_by=rejected_by)
+            assert lost is not None and (lost.job.number, lost.brought) == (number, brought)
+            self.model.fruitless[number] = 0 if brought else self.model.fruitless[number] + 1
+            if not brought:
+                wait_ns = BACKOFF_NS << (self.model.fruitless[number] - 1)
+                self.model.not_before_ns[number] = self.now_ns + wait_ns
+            assert lost.dead == (self.model.fruitless[number] >= MOST_ATTEMPTS)
             if lost.dead:
-                self.excused.append((self.board.jobs[lost.job].market, self.board.jobs[lost.job].span))
-            self.board.lost(lost, batch)
-            self.give_up(lost.job_id, front=not lost.dead)
+                self.excused.append((lost.job.market, lost.job.span))
+            self.give_up(job_id, front=not lost.dead)
         self.save(batch)
 
     def give_up(self, job_id: str, *, front: bool) -> None:
@@ -449,7 +448,7 @@ class BoardMachine(RuleBasedStateMachine):
     def attempts_are_counted_and_capped(self) -> None:
         for number, job in self.board.jobs.items():
             if job.phase is Phase.OPEN:
-                assert self.board.dispatcher.fruitless(number) == self.model.fruitless[number] < MOST_ATTEMPTS
+                assert job.fruitless == self.model.fruitless[number] < MOST_ATTEMPTS
 
     def teardown(self) -> None:
         """Ingestors that do their work and a pipeline that reads everything bring every request to its end."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from services.common.market import TimeRange
+from services.common.market import TimeRange, intersect, subtract
 from services.relay.dispatch import Slot, SlotKind
 from services.relay.model import Dispatch, FinalResult, Market, PageResult
 
@@ -33,20 +34,34 @@ class Worker:
 
 @dataclass
 class Model:
-    """Queues and slots in order, waits, rejections, attempts; of each dispatch its holder and its lease."""
+    """Queues and slots in order, waits, rejections, attempts; of each dispatch its holder, its lease, and what of its
+    range has been settled, or taken back, since it went.
+    """
 
     queues: dict[str, list[int]] = field(default_factory=lambda: {exchange: [] for exchange in EXCHANGES})
     slots: dict[str, list[Slot]] = field(default_factory=lambda: {exchange: [] for exchange in EXCHANGES})
     not_before_ns: Counter[int] = field(default_factory=Counter)
     rejected_by: dict[int, set[bytes]] = field(default_factory=dict)
     fruitless: Counter[int] = field(default_factory=Counter)
-    fruitful: set[str] = field(default_factory=set)
+    sent: dict[str, Dispatch] = field(default_factory=dict)
+    settled: defaultdict[str, list[TimeRange]] = field(default_factory=lambda: defaultdict(list))
+    taken_back: defaultdict[str, list[TimeRange]] = field(default_factory=lambda: defaultdict(list))
     current: dict[str, int] = field(default_factory=dict)
     deadline_ns: dict[str, int] = field(default_factory=dict)
 
     def renew(self, now_ns: int, *job_ids: str) -> None:
         """A lease is a full one after each sign of life; a dispatch whose final Kafka has is without."""
         self.deadline_ns.update({job_id: now_ns + LEASE_NS for job_id in job_ids if job_id in self.deadline_ns})
+
+    def note(self, spans: defaultdict[str, list[TimeRange]], market: Market, parts: Iterable[TimeRange]) -> None:
+        """For every dispatch that is out and was sent for some of it."""
+        parts = list(parts)
+        for job_id in self.current:
+            if self.sent[job_id].market == market:
+                spans[job_id] += intersect(parts, self.sent[job_id].span)
+
+    def brought(self, job_id: str) -> bool:
+        return bool(subtract(self.settled[job_id], self.taken_back[job_id]))
 
     def expired(self, now_ns: int) -> list[str]:
         """In the order they go to the front of the queue: the oldest dispatch last."""

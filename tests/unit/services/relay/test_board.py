@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from services.common.market import TimeRange, split_by_periods
 from services.relay import schema, store
+from services.relay.attempts import Patience
 from services.relay.board import Board
 from services.relay.dispatch import Dispatcher, Slot, SlotKind
 from services.relay.model import Dispatch, FinalResult, FinalStatus, Market, PageResult, Submission
@@ -28,8 +29,8 @@ IDS = itertools.count()
 
 
 def new_board() -> Board:
-    dispatcher = Dispatcher(lease_ns=15, most_attempts=1_000, backoff_ns=0, new_id=lambda: f"id{next(IDS)}")
-    return Board(dispatcher, job_periods=8, page_periods=3)
+    dispatcher = Dispatcher(lease_ns=15, new_id=lambda: f"id{next(IDS)}")
+    return Board(dispatcher, Patience(1_000, 0), job_periods=8, page_periods=3)
 
 
 @dataclass
@@ -130,8 +131,8 @@ class Life(RuleBasedStateMachine):
     def wait(self, ns: int) -> None:
         self.now_ns += ns
         batch = Batch()
-        for lost in self.board.dispatcher.expire(now_ns=self.now_ns):
-            self.board.lost(lost, batch)
+        for job_id in self.board.dispatcher.expired(now_ns=self.now_ns):
+            self.board.lose(job_id, "its lease ran out", batch, now_ns=self.now_ns)
         self.save(batch)
         self.end_what_is_ready()
 
@@ -212,7 +213,7 @@ def dump(board: Board) -> Any:
                 job.request_id, job.span, job.phase, job.error, job.fruitless, job.job_id, job.produced, job.sent,
                 *(tuple(getattr(job, name)) for name in ("acked", "acked_empty", "refused", "handled")),
                 frozenset(job.requests), frozenset(job.job_ids.items()), board.dispatcher.is_queued(number),
-                board.dispatcher.is_running(number), board.dispatcher.fruitless(number),
+                board.dispatcher.is_running(number),
             )
             for number, job in board.jobs.items()
         },

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.common.market import TimeRange, subtract
+from services.relay.attempts import Patience
 from services.relay.board import Board
 from services.relay.dispatch import Dispatcher
 from services.relay.model import Market, PageResult
@@ -57,5 +58,5 @@ def test_the_board_says_what_the_two_tables_say(
 
 def new_board() -> Board:
     ids = itertools.count()
-    dispatcher = Dispatcher(lease_ns=15, most_attempts=3, backoff_ns=0, new_id=lambda: f"id{next(ids)}")
-    return Board(dispatcher, job_periods=10, page_periods=10)
+    dispatcher = Dispatcher(lease_ns=15, new_id=lambda: f"id{next(ids)}")
+    return Board(dispatcher, Patience(3, 0), job_periods=10, page_periods=10)

@@ -10,15 +10,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from services.relay.dispatch import Dispatcher, Slot, SlotKind
 
-LEASE_NS, BACKOFF_NS = 15, 4
+LEASE_NS = 15
 
 
-def dispatcher(most_attempts: int = 3, most_slots: int = 1_000, backoff_ns: int = 0) -> Dispatcher:
+def dispatcher(most_slots: int = 1_000) -> Dispatcher:
     ids = itertools.count()
-    return Dispatcher(
-        lease_ns=LEASE_NS, most_attempts=most_attempts, backoff_ns=backoff_ns,
-        new_id=lambda: f"id{next(ids)}", most_slots=most_slots,
-    )  # fmt: skip
+    return Dispatcher(lease_ns=LEASE_NS, new_id=lambda: f"id{next(ids)}", most_slots=most_slots)
 
 
 def slot(identity: bytes = b"a", exchange: str = "X", kind: SlotKind = SlotKind.HISTORICAL) -> Slot:
@@ -42,11 +39,11 @@ def test_lease_runs_from_the_last_sign_of_life_and_ends_on_the_dot() -> None:
     d.offer(slot())
     (made,) = d.assign(now_ns=0)
     assert d.renew(made.job_id, now_ns=10)
-    assert d.expire(now_ns=24) == []
-    (lost,) = d.expire(now_ns=25)
-    assert (lost.job, lost.job_id, lost.dead) == (1, made.job_id, False)
+    assert d.expired(now_ns=24) == []
+    assert d.expired(now_ns=25) == [made.job_id]
+    d.requeue(1)
     assert not d.renew(made.job_id, now_ns=26) and d.complete(made.job_id) is None
-    assert d.fail(made.job_id, "late", now_ns=26) is None
+    assert d.job_of(made.job_id) is None and d.is_queued(1)
 
 
 def test_expired_jobs_come_before_the_queue_in_their_own_order() -> None:
@@ -56,7 +53,8 @@ def test_expired_jobs_come_before_the_queue_in_their_own_order() -> None:
     d.offer(slot())
     d.offer(slot())
     d.assign(now_ns=0)
-    d.expire(now_ns=LEASE_NS)
+    for job_id in d.expired(now_ns=LEASE_NS):
+        d.requeue(d.job_of(job_id) or 0)
     for _ in range(3):
         d.offer(slot())
     assert [a.job for a in d.assign(now_ns=LEASE_NS)] == [1, 2, 3]
@@ -69,40 +67,36 @@ def test_produced_job_has_no_lease() -> None:
     (made,) = d.assign(now_ns=0)
     assert d.complete(made.job_id) == 1
     assert d.renew(made.job_id, now_ns=1)
-    assert d.expire(now_ns=10**18) == [] and d.job_of(made.job_id) == 1 and not d.is_running(1)
+    assert d.expired(now_ns=10**18) == [] and d.job_of(made.job_id) == 1 and not d.is_running(1)
 
 
 def test_reject_prefers_another_ingestor_but_takes_the_same_when_it_is_alone() -> None:
-    d = dispatcher(most_attempts=9)
+    d = dispatcher()
     d.queue(1, "X")
     d.offer(slot(b"a"))
-    (made,) = d.assign(now_ns=0)
-    d.fail(made.job_id, "no", now_ns=0, rejected_by=b"a")
+    d.assign(now_ns=0)
+    d.requeue(1, rejected_by=b"a")
     d.offer(slot(b"a"))
     d.offer(slot(b"b"))
     (made,) = d.assign(now_ns=0)
     assert made.slot.identity == b"b"
-    d.fail(made.job_id, "no", now_ns=0, rejected_by=b"b")
+    d.requeue(1, rejected_by=b"b")
     assert [a.slot.identity for a in d.assign(now_ns=0)] == [b"a"]
 
 
-def test_only_fruitless_attempts_count_and_wait_longer_each_time() -> None:
-    d = dispatcher(most_attempts=3, backoff_ns=BACKOFF_NS)
+def test_requeued_job_waits_at_the_front_and_lets_others_go_first_meanwhile() -> None:
+    d = dispatcher()
     d.queue(1, "X")
-    now_ns, waits, dead = 0, [], False
-    for fruitful in (True, False, True, False, False):
-        d.offer(slot())
-        ready_ns = now_ns
-        while not (made := d.assign(now_ns=ready_ns)):
-            ready_ns += 1
-        waits.append(ready_ns - now_ns)
-        now_ns = ready_ns
-        d.renew(made[0].job_id, now_ns=now_ns, fruitful=fruitful)
-        lost = d.fail(made[0].job_id, "gone", now_ns=now_ns)
-        assert lost is not None
-        dead = lost.dead
-    assert waits == [0, 0, BACKOFF_NS, 0, 2 * BACKOFF_NS] and dead
-    assert d.counts() == (0, 0, 0)
+    d.offer(slot())
+    d.assign(now_ns=0)
+    d.queue(2, "X")
+    d.requeue(1, not_before_ns=5)
+    d.offer(slot())
+    assert [a.job for a in d.assign(now_ns=4)] == [2]
+    d.requeue(2)
+    d.offer(slot())
+    d.offer(slot())
+    assert [a.job for a in d.assign(now_ns=5)] == [2, 1]
 
 
 def test_offers_of_one_ingestor_are_bounded_and_dropped_together() -> None:
@@ -114,11 +108,11 @@ def test_offers_of_one_ingestor_are_bounded_and_dropped_together() -> None:
 
 def test_resumed_dispatch_keeps_its_id_and_gets_a_full_lease() -> None:
     d = dispatcher()
-    d.resume(7, "X", "old", produced=False, fruitful=False, fruitless=2, now_ns=100)
-    d.resume(8, "X", "done", produced=True, fruitful=True, fruitless=0, now_ns=100)
-    assert d.expire(now_ns=100 + LEASE_NS - 1) == []
-    (lost,) = d.expire(now_ns=100 + LEASE_NS)
-    assert lost.job == 7 and lost.dead and d.job_of("done") == 8
+    d.resume(7, "X", "old", produced=False, now_ns=100)
+    d.resume(8, "X", "done", produced=True, now_ns=100)
+    assert d.expired(now_ns=100 + LEASE_NS - 1) == []
+    assert d.expired(now_ns=100 + LEASE_NS) == ["old"]
+    assert (d.job_of("old"), d.job_of("done")) == (7, 8)
 
 
 class Machine(RuleBasedStateMachine):
@@ -126,7 +120,7 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.d = dispatcher(most_attempts=4, backoff_ns=BACKOFF_NS)
+        self.d = dispatcher()
         self.now_ns, self.next_job = 0, 1
         self.alive: set[int] = set()
         self.current: dict[int, str] = {}
@@ -153,37 +147,32 @@ class Machine(RuleBasedStateMachine):
     @rule(ns=st.integers(1, 20))
     def wait(self, ns: int) -> None:
         self.now_ns += ns
-        for lost in self.d.expire(now_ns=self.now_ns):
-            assert self.current.pop(lost.job) == lost.job_id
-            if lost.dead:
-                self.alive.discard(lost.job)
+        self.take_back_what_expired()
 
-    @rule(data=st.data(), what=st.sampled_from(["renew", "page", "complete", "fail", "reject", "requeue", "remove"]))
+    def take_back_what_expired(self) -> None:
+        for job_id in self.d.expired(now_ns=self.now_ns):
+            job = self.d.job_of(job_id)
+            assert job is not None and self.current.pop(job) == job_id
+            self.d.requeue(job, not_before_ns=self.now_ns + 4)
+
+    @rule(data=st.data(), what=st.sampled_from(["renew", "complete", "fail", "reject", "remove"]))
     def ingestor_says(self, data: st.DataObject, what: str) -> None:
         if not self.seen:
             return
         job_id = data.draw(st.sampled_from(self.seen))
         job = next((j for j, i in self.current.items() if i == job_id), None)
         assert self.d.job_of(job_id) == job
-        if what in ("renew", "page"):
-            assert self.d.renew(job_id, now_ns=self.now_ns, fruitful=what == "page") == (job is not None)
+        if what == "renew":
+            assert self.d.renew(job_id, now_ns=self.now_ns) == (job is not None)
         elif what == "complete":
             assert self.d.complete(job_id) == job
-        elif what in ("fail", "reject"):
-            rejected_by = b"a" if what == "reject" else None
-            lost = self.d.fail(job_id, what, now_ns=self.now_ns, rejected_by=rejected_by)
-            assert (lost is None) == (job is None)
-            if lost is not None and job is not None:
-                del self.current[job]
-                if lost.dead:
-                    self.alive.discard(job)
         elif job is not None:
             del self.current[job]
-            if what == "requeue":
-                self.d.requeue(job)
-            else:
+            if what == "remove":
                 self.d.remove(job)
                 self.alive.discard(job)
+            else:
+                self.d.requeue(job, rejected_by=b"a" if what == "reject" else None)
 
     @invariant()
     def every_job_is_in_one_place(self) -> None:
@@ -196,10 +185,7 @@ class Machine(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Whatever happened: with slots enough, every job that lives is dispatched."""
         self.now_ns += 10**12
-        for lost in self.d.expire(now_ns=self.now_ns):
-            self.current.pop(lost.job)
-            if lost.dead:
-                self.alive.discard(lost.job)
+        self.take_back_what_expired()
         for _ in self.alive:
             for exchange in "XY":
                 self.d.offer(Slot(b"c", exchange, SlotKind.ANY))

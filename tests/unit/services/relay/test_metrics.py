@@ -117,7 +117,7 @@ async def test_batches_that_share_a_commit_are_one_group(tmp_path: Path) -> None
 
 
 def test_load_is_counted_by_exchange() -> None:
-    d = Dispatcher(lease_ns=1, most_attempts=1, backoff_ns=0, new_id=lambda: "id")
+    d = Dispatcher(lease_ns=1, new_id=lambda: "id")
     for job, exchange in enumerate(("X", "X", "Y")):
         d.queue(job, exchange)
     d.offer(Slot(b"i", "X", SlotKind.ANY))

@@ -172,7 +172,8 @@ async def test_attempts_used_up_end_the_request_and_reject_prefers_another_inges
         record = await s.finished("r")
         assert (record.status, list(record.missing)) == (ERROR, ranges([(0, 10)]))
         assert record.error_message.startswith(
-            "given up after 3 attempts, the last because the ingestor rejected it: still banned; missing ["
+            "given up after 3 attempts in a row without a page, "
+            "the last because the ingestor rejected it: still banned; missing ["
         )
 
 

@@ -15,6 +15,7 @@ from services.common.market import SECOND_NS, TimeRange
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
 from services.relay import engine, store
+from services.relay.attempts import Patience
 from services.relay.board import Board
 from services.relay.dispatch import Dispatcher, Slot, SlotKind
 from services.relay.model import FinalResult, FinalStatus, Market, Outcome, PageResult, Status, Submission
@@ -81,8 +82,8 @@ async def test_ended_requests_are_forgotten_after_their_retention_and_live_ones_
 async def test_ended_jobs_leave_nothing_behind_and_the_file_stays_as_large_as_one_retention(tmp_path: Path) -> None:
     """Ten retentions of requests, each through two dispatches; the file's pages are used again."""
     held, pages = Store(tmp_path / "relay.db"), []
-    dispatcher = Dispatcher(lease_ns=1, most_attempts=9, backoff_ns=0, new_id=lambda: uuid.uuid4().hex)
-    board = Board(dispatcher, job_periods=10, page_periods=10)
+    dispatcher = Dispatcher(lease_ns=1, new_id=lambda: uuid.uuid4().hex)
+    board = Board(dispatcher, Patience(9, 0), job_periods=10, page_periods=10)
     for generation in range(10):
         for n in range(50):
             await held.commit(_through(board, f"{generation}-{n}", generation))
@@ -102,11 +103,11 @@ def _through(board: Board, request_id: str, completed_ns: int) -> Batch:
     request = board.accept(submission, batch, wall_ns=0, now_ns=0)
     for start in (0, 5):
         board.dispatcher.offer(Slot(b"i", "SIM", SlotKind.ANY))
-        ((assign, _),) = board.assign(batch, now_ns=0)
+        ((assign, _),) = board.assign(batch, now_ns=start)
         board.page(assign.job_id, TimeRange(at(start), at(start + 5)), [], batch, now_ns=0)
         if start == 0:
-            (lost,) = board.dispatcher.expire(now_ns=1)
-            board.lost(lost, batch)
+            (job_id,) = board.dispatcher.expired(now_ns=1)
+            board.lose(job_id, "its lease ran out", batch, now_ns=1)
     board.report(None, [PageResult(assign.job_id, Market(TICKER, 60), span)], [], batch, now_ns=0)
     board.report(None, [], [FinalResult(assign.job_id, FinalStatus.OK)], batch, now_ns=0)
     batch.finish(submission, Outcome(Status.OK, "", at(10), completed_ns, 10), board.progress(request))

@@ -21,6 +21,7 @@ from services.common.market import TimeRange
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
 from services.relay import schema
+from services.relay.attempts import Patience
 from services.relay.board import Board
 from services.relay.dispatch import Dispatcher, Slot, SlotKind
 from services.relay.jobs import Phase
@@ -38,10 +39,8 @@ def span(start: int, end: int) -> TimeRange:
 
 def new_board(prefix: str = "id") -> Board:
     ids = itertools.count()
-    dispatcher = Dispatcher(
-        lease_ns=15, most_attempts=3, backoff_ns=0, new_id=lambda: f"{prefix}{next(ids)}"
-    )  # fmt: skip
-    return Board(dispatcher, job_periods=10, page_periods=10)
+    dispatcher = Dispatcher(lease_ns=15, new_id=lambda: f"{prefix}{next(ids)}")
+    return Board(dispatcher, Patience(3, 0), job_periods=10, page_periods=10)
 
 
 def submission(request_id: str, start: int, end: int, client_id: str | None = None) -> Submission:
@@ -80,10 +79,12 @@ async def test_everything_on_the_board_is_read_back(tmp_path: Path) -> None:
         for name in ("acked", "acked_empty", "refused", "handled"):
             assert list(getattr(copied, name)) == list(getattr(job, name)), name
     assert again.dispatcher.counts() == (2, 1, 0)
-    assert [lost.job_id for lost in again.dispatcher.expire(now_ns=1_015)] == [one.job_id]
-    again.dispatcher.offer(Slot(b"i", "SIM", SlotKind.ANY))
-    again.dispatcher.offer(Slot(b"i", "SIM", SlotKind.ANY))
+    assert again.dispatcher.expired(now_ns=1_015) == [one.job_id]
     batch = Batch()
+    lost = again.lose(one.job_id, "its lease ran out", batch, now_ns=1_015)
+    assert lost is not None and lost.brought  # what it was before is on disk too
+    again.dispatcher.offer(Slot(b"i", "SIM", SlotKind.ANY))
+    again.dispatcher.offer(Slot(b"i", "SIM", SlotKind.ANY))
     made = again.assign(batch, now_ns=1_016)
     assert [minute(d.span.start_ns) for _, d in made] == [4, 20]
     for store in (first, second):
@@ -147,7 +148,7 @@ async def test_time_queued_behind_other_jobs_of_the_exchange_does_not_count() ->
     board.page(assign.job_id, span(0, 1), [], batch, now_ns=90)
     assert [r.submission.request_id for r in board.timed_out(100, now_ns=150)] == []
     assert [r.submission.request_id for r in board.timed_out(100, now_ns=190)] == ["first"]
-    board.dispatcher.fail(assign.job_id, "gone", now_ns=190)
+    board.lose(assign.job_id, "gone", batch, now_ns=190)
     assert [r.submission.request_id for r in board.timed_out(100, now_ns=290)] == ["first", "behind"]
 
 

@@ -200,7 +200,7 @@ class SessionEvent(_message.Message):
     """It was received before or reached its user by another channel in the meantime: shown for the sake of completeness."""
     @_builtins.property
     def event(self) -> _user_events_pb2.UserEvent:
-        """As the container sent it, but of its delivery the priority alone."""
+        """As the container sent it, to the byte; an empty payload is `{}`."""
 
     def __init__(
         self,

@@ -144,7 +144,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         for key, row in self.world.disk.live.items():
             live = self.world.delivery.live(key)
             assert live is not None
-            assert replace(live, due_ns=0) == replace(row, due_ns=0)
+            assert live._replace(due_ns=0) == row._replace(due_ns=0)
         assert all(self.world.delivery.live(key) is None for key in self.world.disk.finals)
 
     def teardown(self) -> None:

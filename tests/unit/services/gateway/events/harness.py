@@ -109,7 +109,7 @@ class World:
     # What a test does.
 
     def accept(self, event: Event, *, soft: bool = False) -> Changes:
-        changes = self.delivery.accept(event, now_ns=self.now_ns, soft=soft)
+        changes = self.delivery.accept([(event, soft)], now_ns=self.now_ns)
         assert [row.event for row in changes.accepted] == [event]
         return self.take(changes)
 

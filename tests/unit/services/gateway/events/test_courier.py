@@ -235,16 +235,17 @@ async def test_stop_takes_nothing_more_and_answers_what_was_taken(tmp_path: Path
 
 async def test_write_that_fails_ends_the_courier_before_any_ack(tmp_path: Path, monkeypatch: Any) -> None:
     async with running(tmp_path) as stage, peer(stage) as container:
-        await stage.courier.contacts("alice")
+        await container.send(CRITICAL)
+        assert await container.ack() == QUEUED  # it is connected: the next is there before the loop hears of a failure
         answers: list[Ack] = []
 
         def full(*_: object) -> None:
             raise sqlite3.OperationalError("database or disk is full")
 
         monkeypatch.setattr("services.gateway.events.outbox.Outbox.write", full)
-        await container.send(CRITICAL)
+        await container.send(user_event("e2", priority=Priority.CRITICAL))
         with suppress(Unavailable):  # it may have ended by then
-            stage.courier.publish(LOCAL, body(), answers.append)
+            stage.courier.publish(LOCAL, body("e3"), answers.append)
         with pytest.raises(sqlite3.OperationalError, match="disk is full"):
             await asyncio.wait_for(stage.courier.failed, 30)
         with pytest.raises(TimeoutError):

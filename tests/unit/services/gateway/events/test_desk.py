@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from services.common.clock import ManualClock
 from services.gateway.events.acks import Ack
 from services.gateway.events.config import EventsSettings
-from services.gateway.events.containers import LOCAL, Container
+from services.gateway.events.containers import LOCAL, STRANGER, Container
 from services.gateway.events.courier_metrics import CourierMetrics
 from services.gateway.events.delivery import Delivery
 from services.gateway.events.desk import Desk
@@ -139,6 +139,17 @@ def test_repeats_within_a_turn_are_one_event_even_if_it_ends_in_it(stage: Stage)
     assert stage.take(CRITICAL.replace(b"e1", b"e2"), body("e2")) == [queued("e2"), failed("event_id reused", "e2")]
 
 
+def test_a_copy_on_the_fast_path_keeps_no_end_from_who_waits_for_it(stage: Stage) -> None:
+    assert stage.take(CRITICAL) == [queued()]
+    published = (LOCAL, b"USER:alice\x00", CRITICAL)
+    effects = stage.turn(
+        lambda desk: desk.session_opened("alice"),
+        lambda desk: desk.take_published([published]),
+        lambda desk: desk.acked("alice", desk.epoch, 1, seen=False),
+    )
+    assert effects.acks == [delivered(Channel.WEB)]
+
+
 def test_check_14_other_bytes_under_the_same_id_are_refused(stage: Stage) -> None:
     stage.take(CRITICAL)
     other = body(priority=Priority.CRITICAL, payload=b'{"order_id": "o2"}')
@@ -175,7 +186,7 @@ def test_checks_1_and_2_informational_is_shown_or_refused_and_never_kept(stage: 
     stage.turn(lambda desk: desk.session_opened("alice"))
     effects = stage.turn(lambda desk: desk.take([(LOCAL, info, A)]))
     assert effects.acks == [delivered(Channel.WEB)]
-    assert [(i.user_id, i.container, i.event.event_id) for i in effects.informed] == [("alice", "local", "e1")]
+    assert effects.informed == [("alice", "local", info)]
     stage.turn(lambda desk: desk.session_closed("alice"))
     assert stage.take(info) == [failed("no active session")] and stage.rows() == 0
 
@@ -185,7 +196,8 @@ def test_fast_path_shows_without_ack_or_row_but_keeps_what_is_critical(stage: St
     sent = [body("i", priority=0), body("n"), CRITICAL, body("b", "bob"), body("x", payload=b"nope"), b"\xff"]
     topic = b"USER:alice\x00"
     effects = stage.turn(lambda desk: desk.take_published([(LOCAL, topic, each) for each in sent]))
-    assert [i.event.event_id for i in effects.informed] == ["i", "n"] and effects.acks == []
+    assert [i.body for i in effects.informed] == sent[:2]
+    assert effects.acks == []
     assert [s.event.key.event_id for s in effects.shows] == ["e1"] and stage.rows() == 1
     for reason in ("not_owned", "payload", "undecodable"):
         assert stage.value("_messages_dropped_total", reason=reason) == 1
@@ -206,7 +218,7 @@ def test_check_24_nobody_speaks_for_another_user_on_either_port(stage: Stage) ->
         )  # fmt: skip
         assert not effects.informed and not effects.shows
     assert stage.rows() == 0
-    assert stage.turn(lambda desk: desk.refuse_stranger(A, CRITICAL)).acks == [failed("user not owned")]
+    assert stage.take(CRITICAL, container=STRANGER) == [failed("user not owned")]
 
 
 def test_checks_20_to_22_what_is_refused_leaves_no_row(stage: Stage) -> None:
@@ -216,7 +228,7 @@ def test_checks_20_to_22_what_is_refused_leaves_no_row(stage: Stage) -> None:
         (body(channels=[(42, False)]), "no usable channel"),
     ):  # fmt: skip
         assert stage.take(sent) == [failed(reason)]
-    assert stage.take(b"\xff") == stage.turn(lambda desk: desk.refuse_undecodable(A)).acks
+    assert stage.take(b"\xff") == stage.turn(lambda desk: desk.take([(LOCAL, None, A)])).acks
     assert stage.rows() == 0 and stage.value("s_refused_total", reason="undecodable") == 2
     assert stage.take(body(event_type=99), body("e2", priority=7)) == [queued(), queued("e2")]
     assert stage.value("s_accepted_total", priority="CRITICAL") == 1

@@ -63,8 +63,8 @@ def test_what_is_queued_comes_back_with_all_its_state(path: Path, outbox: Outbox
     )  # fmt: skip
     second, ended = live(event("e2")), live(event("e3"), 8)
     outbox.write(changes(accepted=[first, second, ended]))
-    changed = replace(second, turn=1, tries=1, sequence=9)
-    outbox.write(changes(updated=[replace(second, turn=5), changed], finals=[final(ended.event)]))
+    changed = second._replace(turn=1, tries=1, sequence=9)
+    outbox.write(changes(updated=[second._replace(turn=5), changed], finals=[final(ended.event)]))
     assert list(outbox.live()) == [first, changed]
     again = Outbox(path)
     assert list(again.live()) == [first, changed]

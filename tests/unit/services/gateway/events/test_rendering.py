@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -129,7 +128,7 @@ def test_a_reference_is_of_the_key_alone() -> None:
     one = render(event(1, b"{}"), link_url="")
     assert one.reference == render(event(2, b"[]"), link_url="").reference
     others = [EventKey("alice-bot", "e-2"), EventKey("alice-bo", "te-1"), EventKey("bob-bot", "e-1")]
-    references = {render(replace(event(1, b"{}"), key=key), link_url="").reference for key in others}
+    references = {render(event(1, b"{}")._replace(key=key), link_url="").reference for key in others}
     assert len(references | {one.reference}) == 4
     assert len(one.reference) == 32 and set(one.reference) <= set("0123456789abcdef")
 
@@ -164,7 +163,7 @@ JSON = st.recursive(
 
 @given(JSON, st.sampled_from([*pb.EventType.values(), 99, -1]), st.integers(-(2**63), 2**63 - 1))
 def test_any_json_becomes_clean_text(payload: object, event_type: int, timestamp_ms: int) -> None:
-    made = replace(event(event_type, json.dumps(payload).encode()), timestamp_ms=timestamp_ms)
+    made = event(event_type, json.dumps(payload).encode())._replace(timestamp_ms=timestamp_ms)
     check(render(made, link_url=""))
 
 

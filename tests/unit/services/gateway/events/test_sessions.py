@@ -17,11 +17,12 @@ from services.gateway.events import sessions
 from services.gateway.events.changes import Show
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.model import Event, EventKey, Priority
-from services.gateway.events.records import Replay
+from services.gateway.events.records import Informed, Replay
 from services.gateway.events.session_metrics import SessionMetrics
 from services.gateway.events.sessions import Hub, Session
 from services.gateway.events.shown import Opening
 from services.gateway.events.tokens import User
+from services.gen.dexorder.events.v1 import user_events_pb2 as user_events
 from tests.fakes.events.courier import FakeCourier
 from tests.fakes.events.sessions_gateway import render
 
@@ -165,6 +166,23 @@ async def test_a_session_that_does_not_read_is_ended_and_resumes(courier: FakeCo
     for session in (slow, quick, resumed):
         session.close()
     assert courier.calls == [("opened", "alice"), ("closed", "alice")]
+
+
+async def test_what_comes_together_goes_to_each_user_in_order_and_counts_one_by_one(courier: FakeCourier) -> None:
+    hub = hub_of(courier, session_queue=3)
+    alice, bob = [await hub.open(User(name, ALICE.expires_ns), None, "grpc") for name in ("alice", "bob")]
+    bodies = [user_events.UserEvent(event_id=f"e{number}").SerializeToString() for number in range(4)]
+    hub.inform([Informed(name, "c", body) for body in bodies[:3] for name in ("alice", "nobody", "bob")])
+    for session in (alice, bob):
+        _, *events = await session.next()
+        assert [body in event.part for event, body in zip(events, bodies, strict=False)] == [True] * 3
+    hub.inform([Informed("alice", "c", body) for body in bodies])
+    with pytest.raises(Exhausted, match="too slow"):
+        await alice.next()
+    hub.inform([Informed("bob", "c", bodies[3])])
+    assert len(await bob.next()) == 1
+    alice.close()
+    bob.close()
 
 
 async def test_whoever_serves_an_ended_session_and_hangs_is_cut(

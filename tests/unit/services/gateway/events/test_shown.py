@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from google.protobuf import json_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.gateway.events.changes import Show
-from services.gateway.events.checking import Published, read_published
+from services.gateway.events.checking import Published, read_event, read_published
 from services.gateway.events.model import Event, EventKey, Message, Priority
 from services.gateway.events.records import Informed, Replay
 from services.gateway.events.shown import Opening, Shown, together
@@ -20,36 +21,53 @@ from services.gen.dexorder.events.v1 import user_events_pb2 as events_pb
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 
 
-def event(**fields: Any) -> Event:
+def sent(**fields: Any) -> events_pb.UserEvent:
     usual: dict[str, Any] = {
-        "key": EventKey("local", "e1"), "user_id": "alice", "timestamp_ms": 1, "event_type": 1, "payload": b"{}",
-        "priority": Priority.CRITICAL, "channels": (), "body": b"",
+        "user_id": "alice", "event_id": "e1", "timestamp": 1, "event_type": 1, "payload": b"{}",
+        "delivery": events_pb.DeliverySpec(priority=events_pb.CRITICAL),
     }  # fmt: skip
-    return Event(**(usual | fields))
+    return events_pb.UserEvent(**(usual | fields))
+
+
+def kept(event: events_pb.UserEvent, sequence: int = 1, *, settled: bool = False) -> Show:
+    read = read_event("box", event.SerializeToString())
+    assert isinstance(read, Event)
+    return Show(event.user_id, sequence, read, settled=settled)
 
 
 def render(one: Event) -> Message:
     return Message("", "title", "body", one.priority, 0)
 
 
+CHANNELS = st.lists(
+    st.builds(events_pb.ChannelPreference, channel=st.integers(0, 8), only_if_active=st.booleans()), max_size=3
+)
+
+
 @settings(max_examples=50)
 @given(
-    TEXT, TEXT, TEXT, st.binary(), st.integers(0, 2**63 - 1), st.integers(-5, 120), st.integers(0, 2**53), st.booleans()
-)
-def test_both_forms_say_the_same_and_are_protobufs_own(
-    user: str, event_id: str, text: str, payload: bytes, sequence: int, kind: int, timestamp: int, settled: bool
-) -> None:
-    one = event(key=EventKey("box", event_id), user_id=user, payload=payload, event_type=kind, timestamp_ms=timestamp)
-    message = Message("", text, text[::-1], one.priority, 0)
-    shown = Shown("box", one, lambda _: message, sequence=sequence, settled=settled)
+    TEXT, TEXT, st.binary(), st.integers(0, 2**63 - 1), st.integers(-5, 120), st.integers(0, 2**53), st.booleans(),
+    st.integers(-1, 5), CHANNELS,
+)  # fmt: skip
+def test_all_forms_say_the_same_and_are_protobufs_own(
+    user: str, text: str, payload: bytes, sequence: int, kind: int, timestamp: int, settled: bool, priority: int,
+    channels: list[events_pb.ChannelPreference],
+) -> None:  # fmt: skip
+    delivery = events_pb.DeliverySpec(priority=priority, channels=channels)  # type: ignore[arg-type]
+    event = sent(user_id=user, payload=payload, event_type=kind, timestamp=timestamp, delivery=delivery)
+    read = Event(EventKey("box", "e1"), user, timestamp, kind, payload, Priority.NORMAL, (), b"")
+    message = Message("", text, text[::-1], Priority.NORMAL, 0)
+    shown = Shown(
+        "box", event.SerializeToString(), lambda _: message, event=read, sequence=sequence, settled=settled
+    )  # fmt: skip
+    untold = pb.SessionEvent(sequence=sequence, container="box", event=event, settled=settled)
+    assert pb.SubscribeResponse.FromString(shown.part).events == [untold]
+    told = pb.SessionEvent(title=text, body=text[::-1])
+    told.MergeFrom(untold)
     wire = pb.SubscribeResponse.FromString(shown.wire)
+    assert wire.event == told
     said = json_format.MessageToDict(wire, always_print_fields_with_no_presence=True)
     assert json.loads(shown.text) | {"events": []} == said
-    assert (wire.event.event.payload, wire.event.event.event_type, wire.event.event.timestamp) == (
-        payload, kind, timestamp
-    )  # fmt: skip
-    assert (wire.event.sequence, wire.event.container, wire.event.settled) == (sequence, "box", settled)
-    assert (wire.event.title, wire.event.body) == (text, text[::-1])
 
 
 def test_an_event_is_rendered_and_serialized_once_for_all_sessions() -> None:
@@ -59,35 +77,36 @@ def test_an_event_is_rendered_and_serialized_once_for_all_sessions() -> None:
         calls.append(one)
         return Message("", "title", "", one.priority, 0)
 
-    shown = Shown("local", event(), render)
+    shown = Shown.of(kept(sent()), render)
     assert not calls
     assert shown.text is shown.text
     assert shown.wire is shown.wire
     assert len(calls) == 1
 
 
-def test_an_informational_event_has_no_place_and_loses_its_channels() -> None:
-    body = events_pb.UserEvent(
-        user_id="alice", event_id="i1", timestamp=5, event_type=events_pb.STRATEGY_LOG, payload=b"[]",
-        delivery=events_pb.DeliverySpec(channels=[events_pb.ChannelPreference(channel=events_pb.WEB)]),
-    )  # fmt: skip
-    published = read_published(body.SerializeToString())
-    assert isinstance(published, Published)
-    shown = Shown.informed(
-        Informed("alice", "box", published.event), lambda one: Message("", one.priority.name, "", one.priority, 0)
-    )
-    body.delivery.ClearField("channels")
-    assert pb.SubscribeResponse.FromString(shown.wire).event == pb.SessionEvent(
-        container="box", event=body, title="INFORMATIONAL"
-    )
-    assert pb.SubscribeResponse.FromString(shown.part).events == [pb.SessionEvent(container="box", event=body)]
+@pytest.mark.parametrize("payload", [b"", b"{}", b"[1]"])
+@pytest.mark.parametrize("fast", [True, False])
+def test_sessions_get_an_event_as_it_was_sent_but_always_a_payload(fast: bool, payload: bytes) -> None:
+    channels = [events_pb.ChannelPreference(channel=events_pb.WEB)]
+    event = sent(payload=payload, delivery=events_pb.DeliverySpec(channels=channels))
+    if fast:
+        published = read_published(event.SerializeToString())
+        assert isinstance(published, Published) and published.payload == (payload or b"{}")
+        shown, sequence = Shown.informed(Informed("alice", "box", published.body), render), 0
+    else:
+        shown, sequence = Shown.of(kept(event), render), 1
+    event.payload = payload or b"{}"
+    expected = pb.SessionEvent(sequence=sequence, container="box", event=event)
+    assert pb.SubscribeResponse.FromString(shown.part).events == [expected]
+    expected.title, expected.body = "title", "body"
+    assert pb.SubscribeResponse.FromString(shown.wire).event == expected
 
 
 @given(st.lists(st.one_of(st.none(), st.integers(0, 600_000)), max_size=12), st.integers(1, 5))
 def test_events_that_come_together_are_all_there_in_order_and_not_too_many(sizes: list[int | None], most: int) -> None:
     opening = Opening("e", 0, 0)
     items = [
-        opening if size is None else Shown("box", event(payload=b"x" * size), render, sequence=number + 1, settled=True)
+        opening if size is None else Shown.of(kept(sent(payload=b"x" * size), number + 1, settled=True), render)
         for number, size in enumerate(sizes)
     ]
     answers = list(together(items, most))
@@ -103,7 +122,7 @@ def test_events_that_come_together_are_all_there_in_order_and_not_too_many(sizes
 
 
 def test_a_session_is_not_told_of_a_place_after_what_still_comes() -> None:
-    waiting = tuple(Show("alice", sequence, event()) for sequence in (5, 9))
+    waiting = tuple(kept(sent(), sequence) for sequence in (5, 9))
     assert Opening.of(Replay("e", 20, False, waiting), 0).place == ("e", 4)
     assert Opening.of(Replay("e", 20, False, ()), 0).place == ("e", 20)
     assert Opening.of(Replay("e", 3, False, waiting), 0).place == ("e", 3)
