@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -17,7 +18,7 @@ from services.gateway.events.turn import Effects
 MOST_IN_A_TURN = 512
 """Messages of each port; also how many acks a crash between commit and ack can keep from containers."""
 TAKEN_AT_ONCE = 32
-LONGEST_TAKING_S = 0.005
+LONGEST_TAKING_S = LONGEST_ASKED_S = 0.005
 TAKEN_OF_A_FLOOD = 4
 """For events that are answered. A port serves its peers in turn, so beside one that floods the others wait for two
 turns at most; these are short: they end after so many events of containers above their hard quota."""
@@ -93,7 +94,7 @@ class CourierThread:
             last = False
             while not last:
                 last = self._stopping  # looked at first: what was asked before it is in this turn
-                self._turn(0 if last else self._timeout_ms())
+                self._turn(0 if last or self._asked or self._ahead else self._timeout_ms(), all_asked=last)
         except Exception as error:  # whatever it is, memory may be ahead of the disk now
             failure = error
         self._ended(failure)
@@ -104,21 +105,27 @@ class CourierThread:
             return LONGEST_WAIT_MS
         return min(LONGEST_WAIT_MS, max(0, -((self._clock.wall_ns() - due_ns) // 1_000_000)))
 
-    def _turn(self, timeout_ms: int) -> None:
+    def _turn(self, timeout_ms: int, *, all_asked: bool) -> None:
         desk, taking = self._desk, self._taking
         if not taking:
             self._ports.let_go()
         hears = taking and self._handed - self._taken_up < MOST_BEHIND
-        router, sub = self._ports.wait(self._waker, 0 if self._ahead else timeout_ms, router=taking, sub=hears)
+        router, sub = self._ports.wait(self._waker, timeout_ms, router=taking, sub=hears)
         desk.begin()
-        for _ in range(len(self._asked)):
-            self._asked.popleft()(desk)
+        self._do_asked(math.inf if all_asked else LONGEST_ASKED_S)
         more = self._take_events() if router or self._ahead else False
         if sub:
             desk.take_published(self._ports.published(MOST_IN_A_TURN))
         desk.due()
         self._do(desk.close(self._read_ahead if more else None))
         self._forget()
+
+    def _do_asked(self, longest_s: float) -> None:
+        until_s = time.monotonic() + longest_s
+        for _ in range(len(self._asked)):
+            self._asked.popleft()(self._desk)
+            if time.monotonic() >= until_s:
+                break
 
     def _take_events(self) -> bool:
         """Whether more may be there, which no flood is the reason not to have taken."""

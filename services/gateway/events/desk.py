@@ -30,6 +30,8 @@ from services.gateway.events.records import Informed
 from services.gateway.events.turn import Effects, Turn
 
 T = TypeVar("T")
+LONGEST_DUE_NS = 5_000_000
+"""To write it takes as long again, and meanwhile nobody is answered."""
 Copy = tuple[Container, bytes | None, Asker | None]
 """A copy of an event: who sent it, the UserEvent or None for what is none, and whom to answer or None for nobody."""
 ReadCopy = tuple[Container, Event | Refusal, Asker | None]
@@ -188,10 +190,12 @@ class Desk:
         self._turn.add(self._delivery.restore(live, self._newest, pauses, now_ns=self._turn.now_ns))
 
     def due(self) -> None:
-        """Do what is due by now."""
-        due_ns = self._delivery.next_due_ns()
-        if due_ns is not None and due_ns <= self._turn.now_ns:
-            self._turn.add(self._delivery.due(now_ns=self._turn.now_ns))
+        """Do what is due by now, for some milliseconds."""
+        now_ns, until_ns = self._turn.now_ns, self._clock.monotonic_ns() + LONGEST_DUE_NS
+        while (due_ns := self._delivery.next_due_ns()) is not None and due_ns <= now_ns:
+            self._turn.add(self._delivery.due(now_ns=now_ns))
+            if self._clock.monotonic_ns() >= until_ns:
+                break
 
     def finished(self, key: EventKey, number: int, result: Result) -> None:
         """What came of a `SendOut`."""
