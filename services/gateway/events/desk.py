@@ -23,7 +23,7 @@ from services.gateway.events.courier_metrics import CourierMetrics
 from services.gateway.events.delivery import Delivery
 from services.gateway.events.gone import without
 from services.gateway.events.model import Channel, Contacts, Event, EventKey, Priority, Result, Status
-from services.gateway.events.outbox import Known, Outbox
+from services.gateway.events.outbox import Done, Known, Outbox
 from services.gateway.events.people import KnownPeople
 from services.gateway.events.quotas import Quotas
 from services.gateway.events.records import Informed
@@ -268,8 +268,11 @@ class Desk:
 
     # ---- the turn's end
 
-    def close(self) -> Effects:
+    def close(self, meanwhile: Callable[[Done], None] | None = None) -> Effects:
         """Write what the turn has changed, then say what follows.
+
+        Args:
+            meanwhile: See `Outbox.write`.
 
         Raises:
             sqlite3.Error: It is not on disk; memory is ahead of it, so nothing may be done any more.
@@ -279,7 +282,7 @@ class Desk:
         if turn.writes:
             started = time.perf_counter()
             presence = [(user_id, channel, until_ns) for (user_id, channel), until_ns in turn.presence.items()]
-            self._outbox.write(turn.changes, turn.contacts, presence)
+            self._outbox.write(turn.changes, turn.contacts, presence, meanwhile)
             self._count(turn.changes, time.perf_counter() - started)
         effects = turn.end(self._askers)
         self._turn = Turn(0)

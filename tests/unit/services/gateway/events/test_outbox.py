@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from services.gateway.events.model import (
     Status,
     WebPushSubscription,
 )
-from services.gateway.events.outbox import FORGOTTEN_AT_ONCE, Outbox
+from services.gateway.events.outbox import FORGOTTEN_AT_ONCE, Done, Outbox
 from services.gateway.events.records import Query
 from tests.unit.services.gateway.events.samples import event
 
@@ -90,6 +92,33 @@ def test_a_write_is_whole_or_not_at_all(outbox: Outbox) -> None:
         outbox.write(changes(accepted=[live(event("e2")), live(event("e1"))]), {"alice": NO_CONTACTS})
     assert [each.event.key.event_id for each in outbox.live()] == ["e1"]
     assert outbox.contacts() == {}
+
+
+def test_what_is_done_meanwhile_ends_before_the_write_does(outbox: Outbox, path: Path) -> None:
+    told: list[int] = []
+
+    def meanwhile(written: Done) -> None:
+        deadline_s = time.monotonic() + 30
+        while not written() and time.monotonic() < deadline_s:
+            time.sleep(0.001)
+        told.append(len(EventLog(path).page(Query()).records))
+
+    outbox.write(changes(accepted=[live(event("e1"))]), meanwhile=meanwhile)
+    assert told == [1]
+
+
+def test_a_write_that_fails_aside_fails(outbox: Outbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    def submit(*_: object) -> Future[None]:
+        failed: Future[None] = Future()
+        failed.set_exception(sqlite3.OperationalError("database or disk is full"))
+        return failed
+
+    monkeypatch.setattr("services.gateway.events.outbox.ThreadPoolExecutor.submit", submit)
+    with pytest.raises(sqlite3.OperationalError):
+        outbox.write(changes(accepted=[live(event("e1"))]), meanwhile=lambda written: None)
+    assert list(outbox.live()) == []
+    outbox.write(changes(accepted=[live(event("e2"))]))
+    assert [each.event.key.event_id for each in outbox.live()] == ["e2"]
 
 
 def test_contacts_and_presence_come_back(outbox: Outbox) -> None:
