@@ -22,7 +22,7 @@ class Idle:
     def wait(self, *_: object, **__: object) -> tuple[bool, bool]:
         return False, False
 
-    def close(self) -> Effects:
+    def close(self, meanwhile: object = None) -> Effects:
         self.turns += 1
         return Effects()
 

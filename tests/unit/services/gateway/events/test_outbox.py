@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from services.gateway.events.changes import NEVER, AttemptRow, Changes, Final, Live, Seen
-from services.gateway.events.log import EventLog
+from services.gateway.events.log import MOST_BYTES, MOST_EVENTS, EventLog
 from services.gateway.events.model import (
     NO_CONTACTS,
     Channel,
@@ -25,7 +25,7 @@ from services.gateway.events.model import (
     WebPushSubscription,
 )
 from services.gateway.events.outbox import FORGOTTEN_AT_ONCE, Done, Outbox
-from services.gateway.events.records import Query
+from services.gateway.events.records import Query, Stretch
 from tests.unit.services.gateway.events.samples import event
 
 NOW = 1_700_000_000_000_000_000
@@ -239,9 +239,26 @@ def test_pages_are_newest_first_and_filtered(path: Path, outbox: Outbox, query: 
 def test_sessions_get_what_waits_or_all_after_a_place(path: Path, outbox: Outbox) -> None:
     filled(outbox)
     log = EventLog(path)
-    assert [(s.sequence, s.event.key.event_id, s.settled) for s in log.waiting("alice")] == [
+    assert [(s.sequence, s.event.key.event_id, s.settled) for s in log.stretch("alice", 0, 3).events] == [
         (1, "e0", False), (3, "e2", False),
     ]  # fmt: skip
-    assert [(s.sequence, s.settled) for s in log.after("alice", 1)] == [(2, True), (3, False)]
-    assert [s.sequence for s in log.after("alice", 0)] == [1, 2, 3]
-    assert log.waiting("bob") == log.after("bob", 0) == ()
+    assert [(s.sequence, s.settled) for s in log.stretch("alice", 1, 0).events] == [(2, True), (3, False)]
+    assert [s.sequence for s in log.stretch("alice", 0, 0).events] == [1, 2, 3]
+    # behind the place to which only what waits is wanted comes what another session received meanwhile
+    assert [s.sequence for s in log.stretch("alice", 0, 1).events] == [1, 2, 3]
+    assert log.stretch("bob", 0, 5) == log.stretch("bob", 0, 0) == Stretch(())
+
+
+@pytest.mark.parametrize(("payload", "at_once"), [(b"{}", MOST_EVENTS), (bytes(MOST_BYTES // 8), 8)])
+def test_log_is_read_some_at_a_time(path: Path, outbox: Outbox, payload: bytes, at_once: int) -> None:
+    """Of many events, and of large ones: a session that does not read holds no more than this."""
+    count = 2 * at_once + at_once // 2
+    events = [event(f"e{n}", payload=payload) for n in range(count)]
+    outbox.write(changes(accepted=[live(each, n + 1) for n, each in enumerate(events)]))
+    log, found, sizes, more = EventLog(path), [0], list[int](), True
+    while more:
+        shows, more = log.stretch("alice", found[-1], 0)
+        found += [show.sequence for show in shows]
+        sizes.append(len(shows))
+    assert found == list(range(count + 1))
+    assert sizes == [at_once, at_once, at_once // 2]
