@@ -8,7 +8,8 @@ An exchange that answers half a page, nothing, or another market's candles does 
 - A candle in any sound answer of that series exists. An answer *counts* against the existence of others only if it
   holds every known candle of its window.
 - A missing candle is proven absent by counting answers with candles on both sides of it, to different windows; or,
-  where no candles are near, by ``hole_answers`` or more spaced ones. How many must agree follows from how often this
+  where no candles are near, by ``hole_answers`` or more spaced ones, one of which has none before it, one none behind
+  it. How many must agree follows from how often this
   exchange's answers were untrue (`rates`).
 
 The windows are shifted against the page, by a quarter of a call or more where the page allows it, so that an answer
@@ -166,7 +167,7 @@ class Evidence:
         # exchange had time to recover.
         again = sum(a.window.contains(unproven[0]) for a in self._answers(page)) >= 2
         bare = len(self._missing(page)) == count_periods(page, self._period)
-        return Ask(self._shifted(unproven[0].start_ns, page), spaced=again or bare, shifted=True)
+        return Ask(self._shifted(unproven[0], page), spaced=again or bare, shifted=True)
 
     def _count(self, *goal: int) -> None:
         self.futile = self.futile + 1 if goal == self._goal else 1
@@ -339,10 +340,21 @@ class Evidence:
 
     def _is_absent(self, open_ns: int, counting: Iterable[Answer], agreeing: int, alone: int) -> bool:
         speaking = [a for a in counting if a.window.start_ns <= open_ns < a.window.end_ns]
-        if len(speaking) >= alone:
+        if len(speaking) >= alone and self._is_at_both_ends(open_ns, speaking):
             return True
         anchored = [a for a in speaking if a.inner and a.inner.start_ns < open_ns < a.inner.end_ns]
         return len(anchored) >= agreeing and len({a.window for a in anchored}) >= 2
+
+    def _is_at_both_ends(self, open_ns: int, speaking: Iterable[Answer]) -> bool:
+        """Whether one answer has no candle after a time and one has none before it.
+
+        An exchange that returns fewer candles than is known of it leaves out the oldest or the newest of a window; it
+        can't have left out this one in both.
+        """
+        if self._limits.wide:
+            return True
+        inner = [a.inner or TimeRange(open_ns, open_ns) for a in speaking]
+        return any(i.end_ns <= open_ns for i in inner) and any(i.start_ns >= open_ns for i in inner)
 
     def _missing(self, page: TimeRange) -> list[int]:
         lead = self._lead(page)
@@ -376,13 +388,20 @@ class Evidence:
             return None
         return replace(self._ask_chunk(chunk), ahead=True)
 
-    def _shifted(self, hole_ns: int, page: TimeRange) -> TimeRange:
-        """A window that holds ``hole_ns`` and known candles before it, at another place in it than in the page's own.
+    def _shifted(self, hole: TimeRange, page: TimeRange) -> TimeRange:
+        """A window that holds the start of ``hole`` and known candles before it, at another place than the page's own.
 
         A hole in the first quarter of a page (of a call, where a page takes several) is asked for from half a call
         before that. Any other is asked for from shortly before it, so that the next page's first holes are in reach.
+        Some windows end with the hole and some begin with it; see `_is_at_both_ends`.
         """
-        size = self._limits.candles
+        size, hole_ns = self._limits.candles, hole.start_ns
+        if self._tries % 8 == 5 and not self._limits.wide:
+            end_ns = min(hole.end_ns, next_open(hole_ns, self._period, size))
+            window = self._allowed(self._before(end_ns, size), hole_ns)
+            return TimeRange(window.start_ns, min(window.end_ns, end_ns))
+        if self._tries % 8 == 6 and not self._limits.wide:
+            return self._allowed(hole_ns, hole_ns)
         lead = self._lead(page)
         first_ns = min(lead.known) if lead else 0
         if first_ns >= page.end_ns and self._tries % 2:  # all that is known lies behind the page

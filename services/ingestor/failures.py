@@ -14,6 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -30,7 +31,10 @@ _EQUAL_FAULTS = 7
 _BAN_UNTIL = re.compile(r"banned until (\d{13})")
 _THROTTLED_UNTIL = re.compile(r"EService: ?Throttled: ?(\d{10})\b")
 _STATUS = re.compile(r"^\S+ (?:\S+ \S+ )?(\d{3}) ")
+_SECONDS = re.compile(r"[0-9]+(\.[0-9]*)?")
 _TOO_MANY = (429, 418)
+_LONGEST_PAUSE_SECONDS = 1e9
+"""Thirty years, as good as for ever; more would not fit the budget's 64 bits of nanoseconds."""
 
 
 class ExchangeFailure(Exception):
@@ -138,6 +142,13 @@ def announced_pause(
     The end of a ban in its text, else its Retry-After header (seconds or a date), else ``default`` if it says "too many
     requests".
     """
+    pause = _announced_pause(status, headers, body, default=default, wall_ns=wall_ns)
+    return None if pause is None else min(pause, _LONGEST_PAUSE_SECONDS)
+
+
+def _announced_pause(
+    status: int, headers: Mapping[str, str], body: str, *, default: float, wall_ns: int
+) -> float | None:
     throttled = _THROTTLED_UNTIL.search(body)
     if throttled:  # Kraken says so with status 200
         return max(0.0, int(throttled.group(1)) - wall_ns / SECOND_NS)
@@ -146,11 +157,13 @@ def announced_pause(
     until = _BAN_UNTIL.search(body)
     if until:
         return max(0.0, (int(until.group(1)) * MS_NS - wall_ns) / SECOND_NS)
-    value = next((v for k, v in headers.items() if k.lower() == "retry-after"), "")
-    if value.isdecimal():
+    value = next((v.strip() for k, v in headers.items() if k.lower() == "retry-after"), "")
+    if _SECONDS.fullmatch(value):
         return float(value)
     with suppress(ValueError):
-        seconds = parsedate_to_datetime(value).timestamp() - wall_ns / SECOND_NS
+        moment = parsedate_to_datetime(value)
+        moment = moment.replace(tzinfo=moment.tzinfo or UTC)  # one of HTTP's forms names no zone
+        seconds = moment.timestamp() - wall_ns / SECOND_NS
         if seconds > 0:
             return seconds
     return default if status in _TOO_MANY else None

@@ -26,7 +26,7 @@ class CallLimits:
 
 
 def call_limits(ccxt_id: str, features: Mapping[str, Any] | None) -> CallLimits:
-    """Limits of an exchange: the table of dialects, else what ccxt says of its spot markets, else a cautious guess."""
+    """Limits of an exchange: the table of dialects, else what ccxt says, else a cautious guess."""
     dialect = dialect_of(ccxt_id, features)
     return CallLimits(dialect.candles, dialect.wide, dialect.names_symbol)
 

@@ -122,6 +122,15 @@ class Rig:
         assert found[0] is not None
         return found[0]
 
+    async def tried(self, container: str, sent: given.UserEvent) -> None:
+        """Wait until the gateway knows what came of a first attempt, which it does a little after whom it called."""
+
+        async def so_it_is() -> bool:
+            record = await self.record(container, sent.event_id)
+            return record is not None and bool(record.attempts)
+
+        await until(so_it_is)
+
     async def records(self, user: str) -> list[pb.EventRecord]:
         """All that the log has of a user, newest first."""
         found: list[pb.EventRecord] = []

@@ -131,3 +131,15 @@ class Changes:
         self.accepted, self.updated, self.finals = [], [], []
         self.attempts, self.seen, self.gone = [], [], []
         self.sends, self.shows, self.answers = [], [], []
+
+    def add(self, further: Changes) -> None:
+        """What comes after it."""
+        self.accepted += further.accepted
+        self.updated += further.updated
+        self.finals += further.finals
+        self.attempts += further.attempts
+        self.seen += further.seen
+        self.gone += further.gone
+        self.sends += further.sends
+        self.shows += further.shows
+        self.answers += further.answers

@@ -35,8 +35,9 @@ from services.common.errors import (
 )
 from services.common.streams import beside
 from services.gateway.events.port import CourierPort
+from services.gateway.events.session import Session
 from services.gateway.events.session_metrics import SessionMetrics
-from services.gateway.events.sessions import Hub, Session
+from services.gateway.events.sessions import Hub
 from services.gateway.events.shown import proto_json
 from services.gateway.events.tokens import LARGEST_TOKEN, Tokens, User
 from services.gateway.events.views import ack_of, page_answer, place_of, query_of

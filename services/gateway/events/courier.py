@@ -36,7 +36,7 @@ from services.gateway.events.log import EventLog
 from services.gateway.events.model import Channel, Contacts, Event, EventKey, Message, Result
 from services.gateway.events.outbox import Outbox
 from services.gateway.events.people import KnownPeople, no_contact
-from services.gateway.events.records import Informed, Page, Query, Record, Replay
+from services.gateway.events.records import Informed, Page, Query, Record, Replay, Stretch
 from services.gateway.events.rules import Rules
 from services.gateway.events.sockets import Ports, open_ports
 from services.gateway.events.turn import Effects
@@ -128,11 +128,19 @@ class Courier:
             cursor: Epoch and sequence; None for what still waits.
         """
         newest, reset = await self._find(lambda desk: desk.resume(user_id, cursor))
-        if cursor is None:
-            return Replay(self._epoch, newest, False, await asyncio.to_thread(self._log.waiting, user_id))
-        after = 0 if reset else cursor[1]
-        events = await asyncio.to_thread(self._log.after, user_id, after)
-        return Replay(self._epoch, newest if reset else after, reset, events)
+        after = 0 if cursor is None or reset else cursor[1]
+        waiting_to = newest if cursor is None else 0
+        events, more = await self.replay_on(user_id, after, waiting_to)
+        place = newest if cursor is None or reset else after
+        return Replay(self._epoch, place, reset, events, more, waiting_to)
+
+    async def replay_on(self, user_id: str, after: int, waiting_to: int) -> Stretch:
+        """What comes after a place in the log of a user's sessions, some of it.
+
+        Args:
+            waiting_to: Up to this place only what still waits; behind it, all.
+        """
+        return await asyncio.to_thread(self._log.stretch, user_id, after, waiting_to)
 
     # ---- users
 

@@ -8,23 +8,22 @@ contact that it lacks. The docstrings of ``changes.py`` say what comes of each c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import count, takewhile
+from collections.abc import Callable, Iterable, Mapping
+from itertools import takewhile
 from operator import itemgetter
 
+from services.gateway.events.agenda import Agenda, if_live
 from services.gateway.events.board import Board
 from services.gateway.events.changes import NEVER, THROUGH, Changes, Live, Seen, SendOut
 from services.gateway.events.digest import digest
 from services.gateway.events.items import Item, Try
-from services.gateway.events.lanes import Lane, Lanes
-from services.gateway.events.model import Channel, Contacts, Event, EventKey, Later, Message, Priority, Result, Sent
+from services.gateway.events.lanes import Lanes
+from services.gateway.events.model import Channel, Contacts, Event, EventKey, Message, Priority, Result
 from services.gateway.events.people import People, no_contact
 from services.gateway.events.rules import Rules
-from services.gateway.events.step import Step
+from services.gateway.events.step import AT_ONCE, Step
 from services.gateway.events.turns import Turns
 from services.gateway.events.walk import Walk
-
-DUE_AT_ONCE = 1000
 
 
 class Delivery:
@@ -34,6 +33,7 @@ class Delivery:
         people: Asked at each attempt.
         render: How an event reads.
         reachable: Why a channel outside of sessions can't be used with these contacts; empty where it can.
+        at_once: With how many events one call goes on; with the others `due` does.
     """
 
     def __init__(
@@ -43,14 +43,17 @@ class Delivery:
         *,
         render: Callable[[Event], Message],
         reachable: Callable[[Channel, Contacts], str] = no_contact,
+        at_once: int = AT_ONCE,
     ) -> None:
-        self._rules, self._render = rules, render
+        self._rules, self._render, self._at_once = rules, render, at_once
         self._turns = Turns(rules, people, reachable)
         self._people = people
         self._lanes: Lanes[Item] = Lanes(rules.sends_at_once)
         self._board = Board()
-        self._walk = Walk(rules, people, self._turns, self._board, self._lanes)
+        self._agenda = Agenda(self._board.timers)
+        self._walk = Walk(rules, people, self._turns, self._board, self._lanes, self._agenda)
         self._calls: dict[tuple[EventKey, int], Try] = {}
+        self._open_calls: dict[tuple[str, Channel], Try] = {}
 
     def live(self, key: EventKey) -> Live | None:
         """An event as it is now; None where it is final or not known."""
@@ -59,7 +62,12 @@ class Delivery:
 
     def next_due_ns(self) -> int | None:
         """When `due` has something to do, if nothing else is called before; None for never."""
-        return self._board.timers.next_ns()
+        return self._agenda.next_ns()
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether what follows from the last calls is only begun: `due` goes on with it."""
+        return self._agenda.unfinished
 
     def restore(
         self, live: Iterable[Live], sequences: Mapping[str, int], pauses: Iterable[tuple[str, Channel, int]] = (), *,
@@ -99,7 +107,7 @@ class Delivery:
             events: Each with whether it is above its container's soft quota: a NORMAL one then waits for others, to go
                 out in one message.
         """
-        step = Step(now_ns)
+        step = self._step(now_ns)
         for event, soft in events:
             self._accept(event, soft, step)
         return self._finish(step)
@@ -129,22 +137,8 @@ class Delivery:
         call = self._calls.pop((key, number), None)
         if call is None:
             return Changes()
-        step = Step(now_ns)
-        pause_ns = _pause_ns(result)
-        if pause_ns is not None:
-            call.lane.blocked_until_ns = max(call.lane.blocked_until_ns, now_ns + pause_ns)
-            self._board.timers.set(call.lane, call.lane.blocked_until_ns)
-        if not isinstance(result, Later):
-            step.changes.gone += [(call.user_id, call.channel, destination) for destination in result.gone]
-        call.lane.under_way -= 1
-        outcome = "sent" if isinstance(result, Sent) else result.reason
-        retry_at_ns = None if pause_ns is None else now_ns + pause_ns
-        for item, its_number in call.members:
-            step.ended(item, its_number, call.channel, call.started_ns, outcome, retry_at_ns)
-            item.under_way = False
-            if not item.done:
-                self._walk.tried(item, call, result, pause_ns, step)
-        self._walk.release(call.lane, step)
+        step = self._step(now_ns)
+        self._walk.finished(call, result, step)
         return self._finish(step)
 
     def received(self, user_id: str, sequence: int, *, now_ns: int) -> Changes:
@@ -159,10 +153,9 @@ class Delivery:
         upto = takewhile(lambda placed: placed[0] <= sequence, user.by_sequence.items()) if user else ()
         return self._received([item for _, item in upto], now_ns)
 
-    def _received(self, items: Sequence[Item], now_ns: int) -> Changes:
-        step = Step(now_ns)
-        for item in items:
-            self._walk.received(item, step)
+    def _received(self, items: Iterable[Item], now_ns: int) -> Changes:
+        step = self._step(now_ns)
+        self._agenda.each(items, if_live(self._walk.received), step)
         return self._finish(step)
 
     def seen(self, user_id: str, sequence: int, *, now_ns: int) -> Changes:
@@ -174,17 +167,20 @@ class Delivery:
 
     def session_opened(self, user_id: str, *, now_ns: int) -> Changes:
         """A user's first session is open: it is shown what is live and may be, in the order of the log."""
-        step = Step(now_ns)
+        step = self._step(now_ns)
         user = self._board.user(user_id)
         if user.open:
             return step.changes
         user.open = True
-        for item in user.items:
-            if item.in_sessions and item.sequence is None and not item.expired(now_ns):
-                self._board.place(item, step)
-        for item in user.by_sequence.values():
-            if not item.expired(now_ns):
+
+        def show(item: Item, step: Step) -> None:
+            if user.open and item.in_sessions and not item.expired(now_ns):
+                if item.sequence is None:
+                    self._board.place(item, step)
                 step.show(item)
+
+        placed, others = user.by_sequence.values(), (item for item in user.items if item.sequence is None)
+        self._agenda.each([*placed, *others], if_live(show), step)
         return self._finish(step)
 
     def session_closed(self, user_id: str, *, now_ns: int) -> Changes:
@@ -197,15 +193,16 @@ class Delivery:
 
     def reached(self, user_id: str, channel: Channel, until_ns: int, *, now_ns: int) -> Changes:
         """The user was reported active on a channel, and `People` knows: what is through its round goes on there."""
-        step = Step(now_ns)
-        ways_of = self._turns.ways
-        contacts = self._people.contacts(user_id)
-        for item in self._through(user_id) if until_ns > now_ns else ():
-            ways = ways_of(item.event, contacts)
+        step = self._step(now_ns)
+
+        def go_on(item: Item, step: Step) -> None:
+            ways = self._turns.ways(item.event, self._people.contacts(user_id))
             turn = next((n for n, way in enumerate(ways) if way.channel is channel and way.only_if_active), None)
-            if turn is not None:
+            if turn is not None and item.turn == THROUGH:
                 item.turn = turn
                 self._walk.go_on(item, step)
+
+        self._agenda.each(self._items(user_id) if until_ns > now_ns else (), if_live(go_on), step)
         return self._finish(step)
 
     def contacts_changed(self, user_id: str, *, now_ns: int) -> Changes:
@@ -213,38 +210,35 @@ class Delivery:
 
         Not to be called where a destination was only taken out because it is gone.
         """
-        step = Step(now_ns)
-        user = self._board.users.get(user_id)
-        for item in user.items if user else ():
+        step = self._step(now_ns)
+
+        def begin_anew(item: Item, step: Step) -> None:
             item.refused = ()
             step.touched[item] = None
-        for item in self._through(user_id):
-            item.turn = 0
-            self._walk.go_on(item, step)
+            if item.turn == THROUGH:
+                item.turn = 0
+                self._walk.go_on(item, step)
+
+        self._agenda.each(self._items(user_id), if_live(begin_anew), step)
         return self._finish(step)
 
-    def _through(self, user_id: str) -> list[Item]:
+    def _items(self, user_id: str) -> Iterable[Item]:
         user = self._board.users.get(user_id)
-        return [item for item in user.items if item.turn == THROUGH] if user else []
+        return user.items if user else ()
 
     def due(self, *, now_ns: int) -> Changes:
-        """Do what is due, at most `DUE_AT_ONCE` things; where there are more, `next_due_ns` is not after ``now_ns``."""
-        step = Step(now_ns)
-        timers, together_ns = self._board.timers, None
-        for done in count():
-            if done >= DUE_AT_ONCE and timers.next_ns() != together_ns:
-                break
-            thing = timers.pop(now_ns)
-            if thing is None:
-                break
-            if isinstance(thing, Lane):
-                self._walk.release(thing, step)
-                continue
-            together_ns = thing.due_ns if thing.soft else None  # such go out in one message
-            self._walk.wake(thing, step)
+        """Do some of what is due; where there is more, `next_due_ns` is not after ``now_ns``."""
+        step = self._step(now_ns)
+        self._agenda.run(step, self._walk.wake)
         return self._finish(step)
 
+    def _step(self, now_ns: int) -> Step:
+        return Step(now_ns, self._open_calls, left=self._at_once)
+
     def _finish(self, step: Step) -> Changes:
+        if not self._agenda.unfinished:  # else there may be more to go out in the same message
+            step.calls += self._open_calls.values()
+            self._open_calls.clear()
         for call in step.calls:
             leader, number = call.members[0]
             self._calls[leader.event.key, number] = call
@@ -252,10 +246,3 @@ class Delivery:
             send = SendOut(leader.event.key, number, call.channel, call.user_id, message, call.contacts)
             step.changes.sends.append(send)
         return step.finish()
-
-
-def _pause_ns(result: Result) -> int | None:
-    """What the provider asked for, if it did."""
-    if isinstance(result, Later) and result.retry_after_ms is not None:
-        return max(result.retry_after_ms, 0) * 1_000_000
-    return None

@@ -23,13 +23,15 @@ from services.gateway.events.courier_metrics import CourierMetrics
 from services.gateway.events.delivery import Delivery
 from services.gateway.events.gone import without
 from services.gateway.events.model import Channel, Contacts, Event, EventKey, Priority, Result, Status
-from services.gateway.events.outbox import Known, Outbox
+from services.gateway.events.outbox import Done, Known, Outbox
 from services.gateway.events.people import KnownPeople
 from services.gateway.events.quotas import Quotas
 from services.gateway.events.records import Informed
 from services.gateway.events.turn import Effects, Turn
 
 T = TypeVar("T")
+LONGEST_DUE_NS = 5_000_000
+"""To write it takes as long again, and meanwhile nobody is answered."""
 Copy = tuple[Container, bytes | None, Asker | None]
 """A copy of an event: who sent it, the UserEvent or None for what is none, and whom to answer or None for nobody."""
 ReadCopy = tuple[Container, Event | Refusal, Asker | None]
@@ -188,10 +190,12 @@ class Desk:
         self._turn.add(self._delivery.restore(live, self._newest, pauses, now_ns=self._turn.now_ns))
 
     def due(self) -> None:
-        """Do what is due by now."""
-        due_ns = self._delivery.next_due_ns()
-        if due_ns is not None and due_ns <= self._turn.now_ns:
-            self._turn.add(self._delivery.due(now_ns=self._turn.now_ns))
+        """Do what is due by now, for some milliseconds."""
+        now_ns, until_ns = self._turn.now_ns, self._clock.monotonic_ns() + LONGEST_DUE_NS
+        while (due_ns := self._delivery.next_due_ns()) is not None and due_ns <= now_ns:
+            self._turn.add(self._delivery.due(now_ns=now_ns))
+            if self._clock.monotonic_ns() >= until_ns:
+                break
 
     def finished(self, key: EventKey, number: int, result: Result) -> None:
         """What came of a `SendOut`."""
@@ -264,8 +268,11 @@ class Desk:
 
     # ---- the turn's end
 
-    def close(self) -> Effects:
+    def close(self, meanwhile: Callable[[Done], None] | None = None) -> Effects:
         """Write what the turn has changed, then say what follows.
+
+        Args:
+            meanwhile: See `Outbox.write`.
 
         Raises:
             sqlite3.Error: It is not on disk; memory is ahead of it, so nothing may be done any more.
@@ -275,7 +282,7 @@ class Desk:
         if turn.writes:
             started = time.perf_counter()
             presence = [(user_id, channel, until_ns) for (user_id, channel), until_ns in turn.presence.items()]
-            self._outbox.write(turn.changes, turn.contacts, presence)
+            self._outbox.write(turn.changes, turn.contacts, presence, meanwhile)
             self._count(turn.changes, time.perf_counter() - started)
         effects = turn.end(self._askers)
         self._turn = Turn(0)

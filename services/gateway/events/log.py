@@ -14,7 +14,11 @@ from typing import Any
 from services.gateway.events import schema
 from services.gateway.events.changes import Show
 from services.gateway.events.model import Channel, EventKey, Status
-from services.gateway.events.records import Page, Query, Record
+from services.gateway.events.records import Page, Query, Record, Stretch
+
+MOST_EVENTS = 256
+MOST_BYTES = 1 << 20
+"""Of one stretch: what a session that is behind holds in memory."""
 
 
 class EventLog:
@@ -48,22 +52,26 @@ class EventLog:
         rows = rows[: query.size]
         return Page(tuple(record for _, record in rows), rows[-1][0] if more else None)
 
-    def waiting(self, user_id: str) -> tuple[Show, ...]:
-        """The events of a user's sessions that are queued, in the order of their sequence."""
-        return self._shows("user_id = ? AND sequence IS NOT NULL AND status = 1", (user_id,))
+    def stretch(self, user_id: str, after: int, waiting_to: int) -> Stretch:
+        """What comes after a place in the log of a user's sessions, at most `MOST_EVENTS` and about `MOST_BYTES`.
 
-    def after(self, user_id: str, sequence: int) -> tuple[Show, ...]:
-        """The events of a user's sessions after a place, in order."""
-        return self._shows("user_id = ? AND sequence > ?", (user_id, sequence))
-
-    def _shows(self, where: str, values: tuple[Any, ...]) -> tuple[Show, ...]:
-        sql = f"SELECT container, body, sequence, status FROM events WHERE {where} ORDER BY sequence"  # noqa: S608
-        with self._open() as db:
-            rows = db.execute(sql, values).fetchall()
-        return tuple(
-            Show(values[0], sequence, schema.read_body(container, body), settled=status != Status.QUEUED)
-            for container, body, sequence, status in rows
+        Args:
+            waiting_to: Up to this place only what is queued; behind it, all.
+        """
+        sql = (
+            "SELECT container, body, sequence, status FROM events"
+            " WHERE user_id = ? AND sequence > ? AND (status = 1 OR sequence > ?) ORDER BY sequence"
         )
+        events: list[Show] = []
+        left = MOST_BYTES
+        with self._open() as db:
+            for container, body, sequence, status in db.execute(sql, (user_id, after, waiting_to)):
+                if len(events) == MOST_EVENTS or left <= 0:
+                    return Stretch(tuple(events), more=True)
+                left -= len(body)
+                event = schema.read_body(container, body)
+                events.append(Show(user_id, sequence, event, settled=status != Status.QUEUED))
+        return Stretch(tuple(events))
 
     @staticmethod
     def _records(db: sqlite3.Connection, where: str, values: tuple[Any, ...], size: int) -> list[tuple[int, Record]]:

@@ -7,7 +7,8 @@ The file holds contacts, so only its owner may read it.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from services.gateway.events.changes import Changes, Final, Live
 from services.gateway.events.model import Channel, Contacts, EventKey
 
 FORGOTTEN_AT_ONCE = 500
+Done = Callable[[], bool]
 _NEWER = "it has schema version {}; this gateway reads up to version {}"
 
 
@@ -47,6 +49,7 @@ class Outbox:
             sqlite3.Error: It is no outbox, or is damaged.
         """
         self._db = open_durable(path, schema.STEPS, newer=_NEWER, private=True, large_wal=True)
+        self._committing = ThreadPoolExecutor(1, "outbox")
         try:
             (self.epoch,) = self._db.execute("SELECT value FROM meta WHERE name = 'epoch'").fetchone()
         except BaseException:
@@ -55,6 +58,7 @@ class Outbox:
 
     def close(self) -> None:
         """Close the file."""
+        self._committing.shutdown()
         self._db.close()
 
     # ---- after a start
@@ -116,13 +120,18 @@ class Outbox:
         changes: Changes,
         contacts: Mapping[str, Contacts] | None = None,
         presence: Iterable[tuple[str, Channel, int]] = (),
+        meanwhile: Callable[[Done], None] | None = None,
     ) -> None:
         """Write a turn's rows; they are on disk when this returns.
+
+        Args:
+            meanwhile: Done while another thread waits for the disk. It is told whether that is over, should end then,
+                and must not use the outbox.
 
         Raises:
             sqlite3.Error: They are not.
         """
-        with self._transaction() as db:
+        with self._transaction(meanwhile) as db:
             db.executemany(schema.ACCEPT, map(schema.accept_row, changes.accepted))
             db.executemany(schema.UPDATE, map(schema.update_row, changes.updated))
             db.executemany(schema.FINISH, map(schema.finish_row, changes.finals))
@@ -157,11 +166,21 @@ class Outbox:
         return forgotten
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def _transaction(self, meanwhile: Callable[[Done], None] | None = None) -> Iterator[sqlite3.Connection]:
         self._db.execute("BEGIN IMMEDIATE")
         try:
             yield self._db
-            self._db.execute("COMMIT")
+            if meanwhile:
+                self._commit_aside(meanwhile)
+            else:
+                self._db.execute("COMMIT")
         except BaseException:
             self._db.rollback()
             raise
+
+    def _commit_aside(self, meanwhile: Callable[[Done], None]) -> None:
+        commit = self._committing.submit(self._db.execute, "COMMIT")
+        try:
+            meanwhile(commit.done)
+        finally:
+            commit.result()

@@ -8,7 +8,7 @@ from typing import Protocol
 from services.gateway.events.acks import Answerer
 from services.gateway.events.containers import Container
 from services.gateway.events.model import Channel, Contacts, EventKey
-from services.gateway.events.records import Page, Query, Record, Replay
+from services.gateway.events.records import Page, Query, Record, Replay, Stretch
 
 Place = tuple[str, int]
 """Epoch and sequence: a place in the log of a user's sessions."""
@@ -31,6 +31,9 @@ class CourierPort(Protocol):
 
     def replay(self, user_id: str, cursor: Place | None) -> Awaitable[Replay]:
         """What a session has to be shown first. All up to the cursor counts as received."""
+
+    def replay_on(self, user_id: str, after: int, waiting_to: int) -> Awaitable[Stretch]:
+        """What follows; up to ``waiting_to`` only what still waits. What was shown is there."""
 
     def contacts(self, user_id: str) -> Awaitable[Contacts]:
         """How a user can be reached."""

@@ -21,21 +21,31 @@ class Informed(NamedTuple):
     body: bytes
 
 
+class Stretch(NamedTuple):
+    """Some of the log of a user's sessions, in order; ``more`` says whether it goes on."""
+
+    events: tuple[Show, ...]
+    more: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What a session has to be shown before what is new.
+    """What a session has to be shown before what is new: the beginning of it.
 
     Attributes:
         epoch: Of the log; a cursor of another one means nothing here.
         sequence: The place after which ``events`` go on.
         reset: The cursor was of another log, or of a place that is no longer kept; all that is kept follows.
-        events: In the order of their sequence.
+        events: In the order of their sequence. ``more`` says whether they go on.
+        waiting_to: Up to this place only what still waits is shown; behind it, all.
     """
 
     epoch: str
     sequence: int
     reset: bool
     events: tuple[Show, ...]
+    more: bool = False
+    waiting_to: int = 0
 
 
 @dataclass(frozen=True, slots=True)

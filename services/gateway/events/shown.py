@@ -32,11 +32,16 @@ class Item(Protocol):
 
     Attributes:
         sequence: Its place in the log; 0 for what has none.
+        size: About how many bytes it holds.
     """
 
     @property
     def sequence(self) -> int:
         """Its place in the log; 0 for what has none."""
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it holds."""
 
     @property
     def wire(self) -> bytes:
@@ -58,7 +63,7 @@ class Opening:
         place: The epoch, and the sequence after which events follow.
     """
 
-    sequence = 0
+    sequence = size = 0
 
     def __init__(self, epoch: str, sequence: int, expires_ns: int, *, reset: bool = False) -> None:
         self.place = epoch, sequence
@@ -98,13 +103,14 @@ class Shown:
 
     __slots__ = (
         "_body", "_container", "_event", "_message", "_part", "_render", "_settled", "_text", "_wire", "sequence",
+        "size",
     )  # fmt: skip
 
     def __init__(
         self, container: str, body: bytes, render: Render, *, event: Event | None = None, sequence: int = 0,
         settled: bool = False,
     ) -> None:  # fmt: skip
-        self.sequence = sequence
+        self.sequence, self.size = sequence, len(body)
         self._container, self._body, self._event = container, body, event
         self._render, self._settled = render, settled
         self._message: Message | None = None

@@ -25,6 +25,9 @@ Socket = zmq.Socket[bytes]
 Dropped = Callable[[str], None]
 LAST_ACKS_MS = 500
 """How long acks that are under way get at the end."""
+MOST_UNREAD = 100
+"""Messages of one connection to ROUTER in memory, about as many as a turn takes. Of a connection that claims a routing
+id in use libzmq reads none, and keeps them until the socket is closed, whether the other side is gone or not."""
 _REOPEN_SECONDS = 5.0
 _KEEPALIVE_S = 5
 """A container whose host is gone without a word is forgotten after four times as long."""
@@ -267,6 +270,7 @@ def _set_up(socket: Socket, settings: EventsSettings) -> None:
     ):
         socket.setsockopt(option, value)
     if socket.type == zmq.ROUTER:
+        socket.setsockopt(zmq.RCVHWM, MOST_UNREAD)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # without it an ack to a dead container looks like a sent one
     if settings.curve_key:
         curve_socket(socket, settings.curve_key)

@@ -9,6 +9,8 @@ from services.gateway.events.items import Item, Try
 from services.gateway.events.lanes import Lane
 from services.gateway.events.model import Channel, Contacts
 
+AT_ONCE = 100
+
 
 @dataclass(slots=True)
 class Step:
@@ -16,14 +18,17 @@ class Step:
 
     Attributes:
         touched: Items whose rows may differ from those on disk.
-        calls: Those that begin, by user and channel for as long as more events may join them.
+        open_calls: Calls that more events may join, by user and channel; earlier steps may have begun them.
+        calls: The others that begin.
+        left: How many more events it may go on with; the others wait for the next step.
     """
 
     now_ns: int
+    open_calls: dict[tuple[str, Channel], Try] = field(default_factory=dict)
     changes: Changes = field(default_factory=Changes)
     touched: dict[Item, None] = field(default_factory=dict)
     calls: list[Try] = field(default_factory=list)
-    open_calls: dict[tuple[str, Channel], Try] = field(default_factory=dict)
+    left: int = AT_ONCE
 
     def begun(self, item: Item, channel: Channel, started_ns: int) -> int:
         """One more try; its number."""
@@ -47,8 +52,9 @@ class Step:
         """One more call, which others of the user may join but where it goes ``alone``; its members are to come."""
         call = Try(user_id, channel, contacts, lane, self.now_ns, [])
         lane.under_way += 1
-        self.calls.append(call)
-        if not alone:
+        if alone:
+            self.calls.append(call)
+        else:
             self.open_calls[user_id, channel] = call
         return call
 

@@ -63,16 +63,7 @@ class Turn:
 
     def add(self, changes: Changes) -> None:
         """What the delivery rules want."""
-        turn = self.changes
-        turn.accepted += changes.accepted
-        turn.updated += changes.updated
-        turn.finals += changes.finals
-        turn.attempts += changes.attempts
-        turn.seen += changes.seen
-        turn.gone += changes.gone
-        turn.sends += changes.sends
-        turn.shows += changes.shows
-        turn.answers += changes.answers
+        self.changes.add(changes)
 
     @property
     def writes(self) -> bool:

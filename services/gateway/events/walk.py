@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from services.gateway.events.agenda import Agenda, if_live
 from services.gateway.events.board import Board
 from services.gateway.events.changes import NEVER, THROUGH
 from services.gateway.events.items import Item, Try
@@ -12,6 +13,7 @@ from services.gateway.events.model import (
     SESSION_CHANNELS,
     Channel,
     Contacts,
+    Later,
     Preference,
     Refused,
     Result,
@@ -27,11 +29,20 @@ from services.gateway.events.turns import Turns
 class Walk:
     """Moves events on; what comes of it is in the `Step`."""
 
-    def __init__(self, rules: Rules, people: People, turns: Turns, board: Board, lanes: Lanes[Item]) -> None:
-        self._rules, self._people, self._turns, self._board, self._lanes = rules, people, turns, board, lanes
+    def __init__(
+        self, rules: Rules, people: People, turns: Turns, board: Board, lanes: Lanes[Item], agenda: Agenda
+    ) -> None:
+        self._rules, self._people, self._turns = rules, people, turns
+        self._board, self._lanes, self._agenda = board, lanes, agenda
 
-    def wake(self, item: Item, step: Step) -> None:
-        """What it waited for has come: the time, or its end."""
+    def wake(self, thing: Item | Lane[Item], step: Step) -> None:
+        """The time of a lane, or of an event that waited, has come."""
+        if isinstance(thing, Lane):
+            self.release(thing, step)
+        else:
+            self._wake(thing, step)
+
+    def _wake(self, item: Item, step: Step) -> None:
         item.lane = None
         if item.waits_for_ack and step.now_ns >= item.due_ns:
             self._board.end_wait_for_ack(item, "no ack", self._rules.session_ack_ns, step)
@@ -134,12 +145,29 @@ class Walk:
         item.rounds += due_ns != NEVER
         self._board.wait(item, due_ns)
 
-    def tried(self, item: Item, call: Try, result: Result, pause_ns: int | None, step: Step) -> None:
-        """Go on after a call.
+    def finished(self, call: Try, result: Result, step: Step) -> None:
+        """What came of a call: its attempts end, its events go on, and so do those that wait for its lane."""
+        pause_ns = _pause_ns(result)
+        retry_at_ns = None if pause_ns is None else step.now_ns + pause_ns
+        if retry_at_ns is not None:
+            call.lane.blocked_until_ns = max(call.lane.blocked_until_ns, retry_at_ns)
+            self._board.timers.set(call.lane, call.lane.blocked_until_ns)
+        if not isinstance(result, Later):
+            step.changes.gone += [(call.user_id, call.channel, destination) for destination in result.gone]
+        call.lane.under_way -= 1
+        outcome = "sent" if isinstance(result, Sent) else result.reason
 
-        Args:
-            pause_ns: What the provider asked for, if it did.
-        """
+        def settle(member: tuple[Item, int], step: Step) -> None:
+            item, number = member
+            step.ended(item, number, call.channel, call.started_ns, outcome, retry_at_ns)
+            item.under_way = False
+            if not item.done:
+                self._tried(item, call, result, pause_ns, step)
+
+        self._agenda.each(call.members, settle, step)
+        self.release(call.lane, step)
+
+    def _tried(self, item: Item, call: Try, result: Result, pause_ns: int | None, step: Step) -> None:
         step.touched[item] = None
         if isinstance(result, Sent):
             self._board.final(item, Status.DELIVERED, call.channel, "", step)
@@ -159,17 +187,19 @@ class Walk:
         self.go_on(item, step)
 
     def release(self, lane: Lane[Item], step: Step) -> None:
-        """Let those go on that wait for a lane, as far as it takes them."""
-        while lane.free(step.now_ns) and (item := lane.next()) is not None:
+        """Let those go on that wait for a lane, as far as it takes them; those that go together wait for one call."""
+        while step.left > 0 and lane.free(step.now_ns) and (item := lane.next()) is not None:
+            step.left -= 1
             if item.lane is not lane or item.done:
                 continue
-            together = [item]
-            if item.soft:
-                mates = self._board.user(item.event.user_id).items
-                together += [mate for mate in mates if mate.soft and mate.lane is lane and mate is not item]
-            for each in together:
+            mates = self._board.user(item.event.user_id).items if item.soft else ()
+            together = [mate for mate in mates if mate.soft and mate.lane is lane and mate is not item]
+            for each in (item, *together):
                 each.lane = None
-                self.go_on(each, step)
+            self.go_on(item, step)
+            self._agenda.each(together, if_live(self.go_on), step)
+        if step.left <= 0 and lane.free(step.now_ns):
+            self._board.timers.set(lane, step.now_ns)
         self._lanes.forget(lane, step.now_ns)
 
     def received(self, item: Item, step: Step) -> None:
@@ -185,3 +215,10 @@ class Walk:
         if item.waits_for_ack:
             self._board.end_wait_for_ack(item, "no ack", self._rules.session_ack_ns, step)
         self._board.final(item, Status.ERROR, None, error, step)
+
+
+def _pause_ns(result: Result) -> int | None:
+    """What the provider asked for, if it did."""
+    if isinstance(result, Later) and result.retry_after_ms is not None:
+        return max(result.retry_after_ms, 0) * 1_000_000
+    return None

@@ -17,7 +17,7 @@ from services.common.config import BadSettings, split_address
 from services.common.errors import SuiteError
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.conversation import LARGEST_MESSAGE, Conversation, Reception, close_code, error_text
-from services.gateway.events.sessions import LAST_SECONDS
+from services.gateway.events.session import LAST_SECONDS
 
 log = structlog.get_logger(__name__)
 PAGE = Path(__file__).parent / "page"

@@ -134,11 +134,15 @@ _ROWS = (
 TABLE: Mapping[str, Dialect] = {row.ccxt: row for row in _ROWS}
 """By ccxt id."""
 UNKNOWN_CANDLES, MOST_UNKNOWN = 500, 1_000
+_KINDS: tuple[Path, ...] = (
+    ("spot",), ("swap", "linear"), ("swap", "inverse"), ("future", "linear"), ("future", "inverse"),
+)  # fmt: skip
 
 
 def dialect_of(ccxt_id: str, features: Mapping[str, Any] | None) -> Dialect:
-    """The table's row, else a cautious guess: what ccxt says of the exchange's spot markets, windows no wider."""
+    """The table's row, else a cautious guess: the least ccxt says of any kind of market there, windows no wider."""
     if ccxt_id in TABLE:
         return TABLE[ccxt_id]
-    limit = at(features, ("spot", "fetchOHLCV", "limit"))
-    return Dialect(ccxt_id, min(limit, MOST_UNKNOWN) if isinstance(limit, int) and limit > 0 else UNKNOWN_CANDLES)
+    limits = [at(features, (*kind, "fetchOHLCV", "limit")) for kind in _KINDS]
+    known = [limit for limit in limits if isinstance(limit, int) and limit > 0]
+    return Dialect(ccxt_id, min(*known, MOST_UNKNOWN) if known else UNKNOWN_CANDLES)

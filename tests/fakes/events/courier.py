@@ -14,7 +14,7 @@ from services.gateway.events.changes import Show
 from services.gateway.events.containers import LOCAL, Container
 from services.gateway.events.model import NO_CONTACTS, Channel, Contacts, Event, EventKey, Priority, Status
 from services.gateway.events.port import Place
-from services.gateway.events.records import Informed, Page, Query, Record, Replay
+from services.gateway.events.records import Informed, Page, Query, Record, Replay, Stretch
 from services.gateway.events.sessions import Hub
 from services.gen.dexorder.events.v1 import user_events_pb2 as pb
 
@@ -35,6 +35,7 @@ class FakeCourier:
         hub: Whom to show events.
         calls: What sessions said of themselves, in order.
         before_replay: Called between a session's coming and its replay; what it publishes is in both.
+        at_once: How many events one answer about the log has.
         held: While set, acks of containers' events are not answered.
         unanswered: How many first answers are outstanding; ``most_unanswered`` the most there were.
     """
@@ -49,6 +50,7 @@ class FakeCourier:
         self.presence: list[tuple[str, Channel, int]] = []
         self.before_replay: Callable[[], None] | None = None
         self.before_answer: Callable[[], None] | None = None
+        self.at_once = 500
         self.released = asyncio.Event()
         self.released.set()
         self.unanswered = self.most_unanswered = 0
@@ -128,19 +130,30 @@ class FakeCourier:
         if self.before_replay:
             self.before_replay()
         kept = self.users.get(user_id, [])
-        if cursor is None:
-            waiting = tuple(each.show for each in kept if each.record.status is Status.QUEUED)
-            replay = Replay(self.epoch, len(kept), False, waiting)
-        elif cursor[0] != self.epoch or cursor[1] > len(kept):
-            replay = Replay(self.epoch, 0, True, tuple(map(_settled, kept)))
-        else:
-            for each in kept[: cursor[1]]:
-                self._received(each)
-            replay = Replay(self.epoch, cursor[1], False, tuple(map(_settled, kept[cursor[1] :])))
+        reset = cursor is not None and (cursor[0] != self.epoch or cursor[1] > len(kept))
+        after = 0 if cursor is None or reset else cursor[1]
+        for each in kept[:after]:
+            self._received(each)
+        waiting_to, place = (len(kept) if cursor is None else 0), (len(kept) if cursor is None or reset else after)
+        events, more = self._stretch(user_id, after, waiting_to)
         if self.before_answer:
             self.before_answer()
         await asyncio.sleep(0)
-        return replay
+        return Replay(self.epoch, place, reset, events, more, waiting_to)
+
+    async def replay_on(self, user_id: str, after: int, waiting_to: int) -> Stretch:
+        await asyncio.sleep(0)
+        stretch = self._stretch(user_id, after, waiting_to)
+        await asyncio.sleep(0)
+        return stretch
+
+    def _stretch(self, user_id: str, after: int, waiting_to: int) -> Stretch:
+        kept = self.users.get(user_id, [])[after:]
+        events = [
+            _settled(each) for each in kept
+            if each.record.status is Status.QUEUED or each.show.sequence > waiting_to
+        ]  # fmt: skip
+        return Stretch(tuple(events[: self.at_once]), len(events) > self.at_once)
 
     async def acked(self, user_id: str, epoch: str, sequence: int, *, seen: bool) -> None:
         await asyncio.sleep(0)

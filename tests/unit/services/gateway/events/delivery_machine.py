@@ -9,7 +9,7 @@ import itertools
 from dataclasses import replace
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from services.gateway.events.changes import Changes
 from services.gateway.events.model import (
@@ -55,9 +55,9 @@ RULES = Rules(sends_at_once=1, channel_tries=2)
 class HistoryWorld(World):
     """Keeps what quiet hours there ever were, and when a user's channels changed."""
 
-    def __init__(self, rules: Rules, **contacts: Contacts) -> None:
+    def __init__(self, rules: Rules, *, at_once: int, **contacts: Contacts) -> None:
         self.ever_quiet = {user_id for user_id, known in contacts.items() if known.quiet_hours}
-        super().__init__(rules, **contacts)
+        super().__init__(rules, at_once=at_once, **contacts)
 
     def was_quiet(self, user_id: str) -> bool:
         return user_id in self.ever_quiet
@@ -66,9 +66,12 @@ class HistoryWorld(World):
 class DeliveryMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.world = HistoryWorld(RULES, **CONTACTS)
         self.ids = itertools.count()
         self.changed: dict[str, int] = {}  # calls before a user's contacts or presence changed last
+
+    @initialize(at_once=st.sampled_from([1, 2, 100]))
+    def begin(self, at_once: int) -> None:
+        self.world = HistoryWorld(RULES, at_once=at_once, **CONTACTS)
 
     @rule(names=names, user_id=users, priority=priorities, soft=st.booleans())
     def accept(self, names: str, user_id: str, priority: Priority, soft: bool) -> None:

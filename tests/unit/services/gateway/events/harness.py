@@ -31,6 +31,7 @@ from services.gateway.events.model import (
 )
 from services.gateway.events.people import KnownPeople, no_contact
 from services.gateway.events.rules import Rules
+from services.gateway.events.step import AT_ONCE
 
 SECOND = 1_000_000_000
 MINUTE, HOUR, DAY = 60 * SECOND, 3600 * SECOND, 86_400 * SECOND
@@ -83,8 +84,8 @@ class Disk:
 class World:
     """Everything around a `Delivery`."""
 
-    def __init__(self, rules: Rules | None = None, **contacts: Contacts) -> None:
-        self.rules = rules or Rules()
+    def __init__(self, rules: Rules | None = None, *, at_once: int = AT_ONCE, **contacts: Contacts) -> None:
+        self.rules, self.at_once = rules or Rules(), at_once
         self.now_ns = NOON
         self.disk = Disk(contacts={"alice": EVERYWHERE, **contacts})
         self.presence: dict[tuple[str, Channel], int] = {}
@@ -95,11 +96,12 @@ class World:
         self.refused: set[tuple[EventKey, Channel]] = set()
         self.blocked: dict[tuple[Channel, str], int] = {}
         self.acked: set[EventKey] = set()
+        self.sizes: list[int] = []
         self.start()
 
     def start(self) -> None:
         self.people = KnownPeople(self.disk.contacts, ((*who, until) for who, until in self.presence.items()))
-        self.delivery = Delivery(self.rules, self.people, render=render)
+        self.delivery = Delivery(self.rules, self.people, render=render, at_once=self.at_once)
         self.sends: dict[tuple[EventKey, int], SendOut] = {}
         self.members: dict[tuple[EventKey, int], list[EventKey]] = {}
         self.under_way: dict[EventKey, int] = {}
@@ -126,7 +128,7 @@ class World:
             lane = _lane(send.channel, send.contacts)
             until_ns = self.now_ns + result.retry_after_ms * 1_000_000
             self.blocked[lane] = max(self.blocked.get(lane, 0), until_ns)
-        changes = self.delivery.finished(send.key, send.number, result, now_ns=self.now_ns)
+        changes = self.whole(self.delivery.finished(send.key, send.number, result, now_ns=self.now_ns))
         ended = [row for row in changes.attempts if row.ended_ns is not None and row.channel is send.channel]
         assert {row.key for row in ended} >= set(members)
         self.take(changes, sent=alive if isinstance(result, Sent) else (), via=send.channel)
@@ -150,7 +152,7 @@ class World:
             and (not row.event.channels or any(way.channel in SESSION_CHANNELS for way in row.event.channels))
             and (row.expires_ns is None or row.expires_ns > self.now_ns)
         }
-        changes = self.take(self.delivery.session_opened(user_id, now_ns=self.now_ns))
+        changes = self.take(self.whole(self.delivery.session_opened(user_id, now_ns=self.now_ns)))
         if not already:
             assert {show.event.key for show in changes.shows} == due
         places = [show.sequence for show in changes.shows]
@@ -167,7 +169,7 @@ class World:
 
     def receive_up_to(self, sequence: int, user_id: str = "alice") -> Changes:
         due = self.placed(user_id, lambda place: place <= sequence)
-        changes = self.delivery.received_up_to(user_id, sequence, now_ns=self.now_ns)
+        changes = self.whole(self.delivery.received_up_to(user_id, sequence, now_ns=self.now_ns))
         return self.take(changes, sent=due, via=Channel.WEB)
 
     def see(self, sequence: int, user_id: str = "alice") -> Changes:
@@ -178,13 +180,13 @@ class World:
         until_ns = self.now_ns + int(seconds * SECOND)
         self.presence[user_id, channel] = until_ns
         self.people.set_active(user_id, channel, until_ns)
-        return self.take(self.delivery.reached(user_id, channel, until_ns, now_ns=self.now_ns))
+        return self.take(self.whole(self.delivery.reached(user_id, channel, until_ns, now_ns=self.now_ns)))
 
     def set_contacts(self, contacts: Contacts, user_id: str = "alice") -> Changes:
         self.disk.contacts[user_id] = contacts
         self.people.set_contacts(user_id, contacts)
         self.refused = {(key, way) for key, way in self.refused if self.disk.events[key].user_id != user_id}
-        return self.take(self.delivery.contacts_changed(user_id, now_ns=self.now_ns))
+        return self.take(self.whole(self.delivery.contacts_changed(user_id, now_ns=self.now_ns)))
 
     def restart(self) -> Changes:
         """Everything in memory is gone, answers of providers with it; not the pauses that they asked for."""
@@ -196,7 +198,7 @@ class World:
             for row in self.disk.attempts.values()
             if row.retry_at_ns is not None and row.retry_at_ns > self.now_ns
         ]
-        return self.take(self.delivery.restore(rows, self.disk.sequences, pauses, now_ns=self.now_ns))
+        return self.take(self.whole(self.delivery.restore(rows, self.disk.sequences, pauses, now_ns=self.now_ns)))
 
     def advance(self, seconds: float) -> None:
         """Time passes; what is due is done when it is due, and there is nothing to do in between."""
@@ -208,7 +210,7 @@ class World:
             if due_ns > self.now_ns:
                 assert self.delivery.due(now_ns=due_ns - 1) == Changes()
                 self.now_ns = due_ns
-            changes = self.take(self.delivery.due(now_ns=self.now_ns))
+            changes = self.take(self.whole(self.delivery.due(now_ns=self.now_ns)))
             next_ns = self.delivery.next_due_ns()
             assert changes != Changes() or next_ns is None or next_ns > self.now_ns, "nothing came of it"
             answer()
@@ -241,6 +243,15 @@ class World:
     def outcomes(self, event_id: str) -> list[tuple[str, str]]:
         rows = sorted(((n, row) for (key, n), row in self.disk.attempts.items() if key.event_id == event_id))
         return [(row.channel.name, row.outcome) for _, row in rows]
+
+    def whole(self, changes: Changes) -> Changes:
+        """With all that belongs to it and is done some at a time."""
+        self.sizes.append(_size(changes))
+        while self.delivery.unfinished:
+            further = self.delivery.due(now_ns=self.now_ns)
+            self.sizes.append(_size(further))
+            changes.add(further)
+        return changes
 
     # What must always be true.
 
@@ -380,6 +391,13 @@ def quiet(hours: QuietHours | None, now_ns: int) -> bool:
     assert hours.time_zone == "UTC"
     minute, length = now_ns // MINUTE % 1440, (hours.end_minute - hours.start_minute) % 1440
     return (minute - hours.start_minute) % 1440 < length
+
+
+def _size(changes: Changes) -> int:
+    """How many events it is about."""
+    events = (each.event.key for rows in (changes.updated, changes.shows) for each in rows)
+    ended = (each.key for rows in (changes.finals, changes.attempts) for each in rows)
+    return len({*events, *ended})
 
 
 def _lane(channel: Channel, contacts: Contacts) -> tuple[Channel, str]:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import queue
 import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +24,8 @@ from services.gateway.events.acks import Ack
 from services.gateway.events.containers import LOCAL
 from services.gateway.events.model import Channel, Contacts, EventKey, Priority, Sent, Status
 from services.gateway.events.records import Query
-from tests.unit.services.gateway.events.courier_stage import LOOPBACK, peer, running, until
+from services.gateway.events.sockets import MOST_UNREAD
+from tests.unit.services.gateway.events.courier_stage import LOOPBACK, Peer, Stage, peer, running, until
 from tests.unit.services.gateway.events.samples import body, user_event
 
 QUEUED = Ack("e1", Status.QUEUED)
@@ -60,6 +66,26 @@ async def test_hundreds_in_flight_share_commits_and_each_gets_its_ack(tmp_path: 
         assert [await container.ack() for _ in ids] == [Ack(each, Status.QUEUED) for each in ids]
         assert stage.value("_commit_seconds_count") < 300
         assert stage.value("_batch_size_sum") == 600 == stage.value("s_queued")
+
+
+async def test_connection_that_claims_a_routing_id_in_use_is_not_read_and_little_of_it_is_kept(tmp_path: Path) -> None:
+    """Until the gateway ends, so a container that comes again and again under one id would fill its memory."""
+    async with running(tmp_path) as stage:
+        with zmq.asyncio.Context() as context, context.socket(zmq.DEALER) as first, context.socket(zmq.DEALER) as again:
+            for dealer in (first, again):
+                for option, value in ((zmq.LINGER, 0), (zmq.SNDHWM, 1), (zmq.IMMEDIATE, 1)):
+                    dealer.setsockopt(option, value)
+                dealer.setsockopt(zmq.ROUTING_ID, b"bot")
+                dealer.connect(stage.courier.router_address)
+                await dealer.send_multipart(encode_event(CRITICAL))
+                if dealer is first:
+                    await asyncio.wait_for(first.recv_multipart(), 30)
+            taken = 0
+            with pytest.raises(TimeoutError):
+                while True:
+                    await asyncio.wait_for(again.send_multipart([b"\x01", bytes(100_000)]), 1)
+                    taken += 1
+            assert taken < 5 * MOST_UNREAD  # the most of it is in the connection's buffers
 
 
 async def test_fast_path_opens_and_closes_with_the_sessions(tmp_path: Path) -> None:
@@ -222,7 +248,8 @@ async def test_write_that_fails_ends_the_courier_before_any_ack(tmp_path: Path, 
 
         monkeypatch.setattr("services.gateway.events.outbox.Outbox.write", full)
         await container.send(user_event("e2", priority=Priority.CRITICAL))
-        stage.courier.publish(LOCAL, body("e3"), answers.append)
+        with suppress(Unavailable):  # it may have ended by then
+            stage.courier.publish(LOCAL, body("e3"), answers.append)
         with pytest.raises(sqlite3.OperationalError, match="disk is full"):
             await asyncio.wait_for(stage.courier.failed, 30)
         with pytest.raises(TimeoutError):
@@ -230,6 +257,63 @@ async def test_write_that_fails_ends_the_courier_before_any_ack(tmp_path: Path, 
         assert answers == [] and not stage.heard.sends
         with pytest.raises(Unavailable):
             await stage.courier.contacts("alice")
+
+
+@pytest.fixture
+def commits(monkeypatch: pytest.MonkeyPatch) -> Iterator[queue.Queue[Exception | None]]:
+    """Turns are of 32 events; a commit aside waits until it is told here to go on, or to fail."""
+    told: queue.Queue[Exception | None] = queue.Queue()
+
+    class Held(ThreadPoolExecutor):
+        def submit(self, commit: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+            def when_told() -> None:
+                if failure := told.get(timeout=30):
+                    raise failure
+                commit(*args, **kwargs)
+
+            return super().submit(when_told)
+
+    monkeypatch.setattr("services.gateway.events.courier_thread.MOST_IN_A_TURN", 32)
+    monkeypatch.setattr("services.gateway.events.courier_thread.LONGEST_TAKING_S", 30)
+    monkeypatch.setattr("services.gateway.events.outbox.ThreadPoolExecutor", Held)
+    yield told
+
+
+async def send_at_once(stage: Stage, container: Peer, ids: Iterable[str]) -> None:
+    """All of them are there before the courier reads the first."""
+    sent = threading.Event()
+    await container.send(CRITICAL)
+    assert await container.ack() == QUEUED  # it is connected
+    stage.courier._ask(lambda desk: sent.wait(30))
+    await container.send(*(user_event(each, priority=Priority.CRITICAL) for each in ids))
+    await asyncio.sleep(0.2)
+    sent.set()
+
+
+async def test_while_a_turn_is_written_the_next_events_are_read_and_none_is_answered(
+    tmp_path: Path, commits: queue.Queue[Exception | None]
+) -> None:
+    ids = [f"n{number}" for number in range(100)]
+    async with running(tmp_path, hard_events_per_second=1e6) as stage, peer(stage) as container:
+        await send_at_once(stage, container, ids)
+        with pytest.raises(TimeoutError):
+            await container.ack(0.3)
+        commits.put(None)
+        assert [await container.ack() for _ in ids] == [Ack(each, Status.QUEUED) for each in ids]
+        assert stage.value("_commit_seconds_count") == 3  # the first one's, of 32, and of the 68 that were read then
+
+
+async def test_commit_that_fails_aside_ends_the_courier_and_nothing_is_answered(
+    tmp_path: Path, commits: queue.Queue[Exception | None]
+) -> None:
+    async with running(tmp_path, hard_events_per_second=1e6) as stage, peer(stage) as container:
+        await send_at_once(stage, container, [f"n{number}" for number in range(100)])
+        commits.put(sqlite3.OperationalError("database or disk is full"))
+        with pytest.raises(sqlite3.OperationalError, match="disk is full"):
+            await asyncio.wait_for(stage.courier.failed, 30)
+        with pytest.raises(TimeoutError):
+            await container.ack(0.1)
+        assert [record.key.event_id for record in (await stage.courier.records(Query())).records] == ["e1"]
 
 
 async def test_second_gateway_on_the_same_file_is_refused(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from services.gateway.events.model import (
     Sent,
 )
 from services.gateway.events.rules import Rules
+from services.gateway.events.step import AT_ONCE
 from tests.unit.services.gateway.events.harness import (
     DAY,
     EVERYWHERE,
@@ -553,12 +554,33 @@ def test_refusal_of_old_contacts_is_not_one_of_the_new() -> None:
     assert world.called() == "TELEGRAM TELEGRAM"
 
 
-def test_backlog_is_worked_off_in_steps() -> None:
-    world = World(Rules(sends_at_once=5))
-    for n in range(2500):
-        world.accept(event(f"e{n}", user_id=f"user{n % 7}", names="WEB"))
-    world.restart()
-    for _ in range(3):
-        assert world.delivery.next_due_ns() is not None or _ == 2
-        world.take(world.delivery.due(now_ns=world.now_ns))
-    assert world.delivery.next_due_ns() is None
+@pytest.mark.parametrize("what", ["restart", "due", "answer", "open", "cursor", "contacts", "reach", "lane"])
+def test_much_is_done_some_at_a_time(what: str) -> None:
+    """A turn of the courier, for which all containers wait, is never long."""
+    many = 5 * AT_ONCE
+    world = World(Rules(sends_at_once=1, normal_ttl_ns=DAY))
+    if what == "lane":
+        world.accept(event("first", "TELEGRAM"))
+    names = {"cursor": "WEB", "open": "WEB TELEGRAM", "reach": "TELEGRAM?"}.get(what, "TELEGRAM")
+    for n in range(many):
+        world.accept(event(f"e{n}", names, priority=NORMAL), soft=what != "cursor")
+    if what in ("restart", "answer", "reach", "lane"):
+        world.advance(10)
+    world.sizes.clear()
+    match what:
+        case "restart":
+            world.restart()
+        case "due":
+            world.advance(10)
+        case "answer" | "lane":
+            world.answer(Sent())
+        case "open":
+            world.open_session()
+        case "cursor":
+            world.receive_up_to(many)
+        case "contacts":
+            world.set_contacts(replace(EVERYWHERE, telegram_chat_id="2"))
+        case "reach":
+            world.reach(TELEGRAM, 60)
+    assert len(world.sizes) >= 4
+    assert max(world.sizes) <= AT_ONCE + 1, world.sizes

@@ -32,6 +32,7 @@ from services.gateway.events.model import (
 from services.gateway.events.outbox import Outbox
 from services.gateway.events.people import KnownPeople
 from services.gateway.events.rules import Rules
+from services.gateway.events.step import AT_ONCE
 from services.gateway.events.turn import Effects
 from tests.unit.services.gateway.events.samples import body, render
 
@@ -265,6 +266,32 @@ def test_check_5_expiry_is_told_once(stage: Stage) -> None:
     assert stage.turn().acks == []
     effects = stage.turn(lambda desk: desk.session_opened("alice"))
     assert effects.shows == []
+
+
+class Busy(ManualClock):
+    """Time passes as one works."""
+
+    def monotonic_ns(self) -> int:
+        self.advance(1_000_000)
+        return super().monotonic_ns()
+
+
+def test_much_that_is_due_is_done_in_many_turns_between_which_others_are_answered(tmp_path: Path) -> None:
+    stage = Stage(tmp_path / "e.db", soft_events_per_second=1, hard_events_per_second=10_000)
+    stage.clock = stage.desk._clock = Busy()
+    count = 30 * AT_ONCE
+    stage.turn(lambda desk: desk.set_contacts("alice", Contacts(telegram_chat_id="7")))
+    stage.take(*(body(f"e{n}", channels=[(Channel.TELEGRAM, False)]) for n in range(count)))
+    stage.clock.advance(11 * SECOND)
+    sends, turns = list(stage.turn().sends), 1
+    while not sends:
+        new = body(f"new-{turns}", "bob", Priority.CRITICAL, channels=SESSION_ONLY)
+        effects = stage.turn(lambda desk: desk.take([(LOCAL, new, A)]))  # noqa: B023
+        assert effects.acks == [queued(f"new-{turns}")]
+        sends += effects.sends
+        turns += 1
+    assert turns > 4 and [send.message.title for send in sends] == [f"{count - 1} events"]
+    stage.outbox.close()
 
 
 def test_restart_goes_on_with_what_is_queued(stage: Stage) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 
 from services.gateway.events.changes import NEVER, AttemptRow, Changes, Final, Live, Seen
-from services.gateway.events.log import EventLog
+from services.gateway.events.log import MOST_BYTES, MOST_EVENTS, EventLog
 from services.gateway.events.model import (
     NO_CONTACTS,
     Channel,
@@ -22,8 +24,8 @@ from services.gateway.events.model import (
     Status,
     WebPushSubscription,
 )
-from services.gateway.events.outbox import FORGOTTEN_AT_ONCE, Outbox
-from services.gateway.events.records import Query
+from services.gateway.events.outbox import FORGOTTEN_AT_ONCE, Done, Outbox
+from services.gateway.events.records import Query, Stretch
 from tests.unit.services.gateway.events.samples import event
 
 NOW = 1_700_000_000_000_000_000
@@ -90,6 +92,33 @@ def test_a_write_is_whole_or_not_at_all(outbox: Outbox) -> None:
         outbox.write(changes(accepted=[live(event("e2")), live(event("e1"))]), {"alice": NO_CONTACTS})
     assert [each.event.key.event_id for each in outbox.live()] == ["e1"]
     assert outbox.contacts() == {}
+
+
+def test_what_is_done_meanwhile_ends_before_the_write_does(outbox: Outbox, path: Path) -> None:
+    told: list[int] = []
+
+    def meanwhile(written: Done) -> None:
+        deadline_s = time.monotonic() + 30
+        while not written() and time.monotonic() < deadline_s:
+            time.sleep(0.001)
+        told.append(len(EventLog(path).page(Query()).records))
+
+    outbox.write(changes(accepted=[live(event("e1"))]), meanwhile=meanwhile)
+    assert told == [1]
+
+
+def test_a_write_that_fails_aside_fails(outbox: Outbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    def submit(*_: object) -> Future[None]:
+        failed: Future[None] = Future()
+        failed.set_exception(sqlite3.OperationalError("database or disk is full"))
+        return failed
+
+    monkeypatch.setattr("services.gateway.events.outbox.ThreadPoolExecutor.submit", submit)
+    with pytest.raises(sqlite3.OperationalError):
+        outbox.write(changes(accepted=[live(event("e1"))]), meanwhile=lambda written: None)
+    assert list(outbox.live()) == []
+    outbox.write(changes(accepted=[live(event("e2"))]))
+    assert [each.event.key.event_id for each in outbox.live()] == ["e2"]
 
 
 def test_contacts_and_presence_come_back(outbox: Outbox) -> None:
@@ -210,9 +239,26 @@ def test_pages_are_newest_first_and_filtered(path: Path, outbox: Outbox, query: 
 def test_sessions_get_what_waits_or_all_after_a_place(path: Path, outbox: Outbox) -> None:
     filled(outbox)
     log = EventLog(path)
-    assert [(s.sequence, s.event.key.event_id, s.settled) for s in log.waiting("alice")] == [
+    assert [(s.sequence, s.event.key.event_id, s.settled) for s in log.stretch("alice", 0, 3).events] == [
         (1, "e0", False), (3, "e2", False),
     ]  # fmt: skip
-    assert [(s.sequence, s.settled) for s in log.after("alice", 1)] == [(2, True), (3, False)]
-    assert [s.sequence for s in log.after("alice", 0)] == [1, 2, 3]
-    assert log.waiting("bob") == log.after("bob", 0) == ()
+    assert [(s.sequence, s.settled) for s in log.stretch("alice", 1, 0).events] == [(2, True), (3, False)]
+    assert [s.sequence for s in log.stretch("alice", 0, 0).events] == [1, 2, 3]
+    # behind the place to which only what waits is wanted comes what another session received meanwhile
+    assert [s.sequence for s in log.stretch("alice", 0, 1).events] == [1, 2, 3]
+    assert log.stretch("bob", 0, 5) == log.stretch("bob", 0, 0) == Stretch(())
+
+
+@pytest.mark.parametrize(("payload", "at_once"), [(b"{}", MOST_EVENTS), (bytes(MOST_BYTES // 8), 8)])
+def test_log_is_read_some_at_a_time(path: Path, outbox: Outbox, payload: bytes, at_once: int) -> None:
+    """Of many events, and of large ones: a session that does not read holds no more than this."""
+    count = 2 * at_once + at_once // 2
+    events = [event(f"e{n}", payload=payload) for n in range(count)]
+    outbox.write(changes(accepted=[live(each, n + 1) for n, each in enumerate(events)]))
+    log, found, sizes, more = EventLog(path), [0], list[int](), True
+    while more:
+        shows, more = log.stretch("alice", found[-1], 0)
+        found += [show.sequence for show in shows]
+        sizes.append(len(shows))
+    assert found == list(range(count + 1))
+    assert sizes == [at_once, at_once, at_once // 2]

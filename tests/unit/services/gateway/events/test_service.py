@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from services.common.channel import ChannelSettings, open_channel
-from services.gateway.events import sessions
+from services.gateway.events import session as session_module
 from services.gateway.events.changes import AttemptRow
 from services.gateway.events.model import Channel, Contacts, Status
 from services.gen.dexorder.events.v1 import event_service_pb2 as pb
@@ -163,7 +163,7 @@ async def test_a_stream_ends_with_its_token(tmp_path: Path) -> None:
 async def test_a_stream_that_is_not_read_is_ended_and_its_task_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sessions, "LAST_SECONDS", 0.2)
+    monkeypatch.setattr(session_module, "LAST_SECONDS", 0.2)
     async with served(tmp_path, session_queue=50) as gateway, calling(gateway, gateway.token("alice")) as alice:
         call = alice.events.Subscribe(pb.SubscribeRequest(), metadata=alice.metadata)
         await call.read()

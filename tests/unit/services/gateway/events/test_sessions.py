@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,13 +14,14 @@ from prometheus_client import CollectorRegistry
 
 from services.common.clock import ManualClock
 from services.common.errors import Exhausted, NotAllowed, Unauthenticated, Unavailable
-from services.gateway.events import sessions
+from services.gateway.events import session as session_module
 from services.gateway.events.changes import Show
 from services.gateway.events.config import EventsSettings
-from services.gateway.events.model import Event, EventKey, Priority
-from services.gateway.events.records import Informed, Replay
+from services.gateway.events.model import Event, EventKey, Priority, Status
+from services.gateway.events.records import Informed, Replay, Stretch
+from services.gateway.events.session import Session
 from services.gateway.events.session_metrics import SessionMetrics
-from services.gateway.events.sessions import Hub, Session
+from services.gateway.events.sessions import Hub
 from services.gateway.events.shown import Opening
 from services.gateway.events.tokens import User
 from services.gen.dexorder.events.v1 import user_events_pb2 as user_events
@@ -56,11 +58,12 @@ async def heard(session: Session, count: int) -> list[int]:
 
 
 class Scripted:
-    """A courier whose replay is as told, while other shows come before and after."""
+    """A courier whose replay is as told, while other shows come before and after; what was shown is in its log."""
 
-    def __init__(self, replay: Replay, before: list[Show], after: list[Show]) -> None:
+    def __init__(self, replay: Replay, before: list[Show], after: list[Show], at_once: int = 100) -> None:
         self.hub: Hub | None = None
-        self._replay, self._before, self._after = replay, before, after
+        self._replay, self._before, self._after, self._at_once = replay, before, after, at_once
+        self.log = {show.sequence: show for show in replay.events}
 
     def session_opened(self, user_id: str) -> None:
         pass
@@ -68,14 +71,24 @@ class Scripted:
     def session_closed(self, user_id: str) -> None:
         pass
 
-    async def replay(self, user_id: str, cursor: object) -> Replay:
+    def show(self, *shows: Show) -> None:
         assert self.hub
+        self.log.update({show.sequence: show for show in shows})
+        self.hub.show(shows)
+
+    async def replay(self, user_id: str, cursor: object) -> Replay:
         for show in self._before:
-            self.hub.show([show])
-        asyncio.get_running_loop().call_soon(self.hub.show, self._after)
+            self.show(show)
+        events, more = self._replay.events[: self._at_once], len(self._replay.events) > self._at_once
+        asyncio.get_running_loop().call_soon(self.show, *self._after)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        return self._replay
+        return replace(self._replay, events=events, more=more)
+
+    async def replay_on(self, user_id: str, after: int, waiting_to: int) -> Stretch:
+        found = [show for place, show in sorted(self.log.items()) if place > after]
+        await asyncio.sleep(0)
+        return Stretch(tuple(found[: self._at_once]), len(found) > self._at_once)
 
 
 def show_of(sequence: int) -> Show:
@@ -96,23 +109,73 @@ async def test_whatever_is_shown_around_the_replay_comes_once_and_in_order(data:
     read = data.draw(st.integers(cursor, newest))
     shown_from = data.draw(st.integers(cursor, read))
     again = data.draw(st.lists(st.integers(1, read), unique=True)) if read else []
+    at_once = data.draw(st.integers(1, 6))
     replay = Replay("e", cursor, False, tuple(map(show_of, range(cursor + 1, read + 1))))
     before = [show_of(s) for s in sorted({*again, *range(shown_from + 1, read + 1)})]
-    hub = hub_of(Scripted(replay, before, [show_of(s) for s in range(read + 1, newest + 1)]))
+    courier = Scripted(replay, before, [show_of(s) for s in range(read + 1, newest + 1)], at_once)
+    hub = hub_of(courier)
     session = await hub.open(ALICE, ("e", cursor), "grpc")
-    hub.show([show_of(newest + 2), show_of(newest + 1)])
-    hub.show([show_of(newest + 1)])
+    courier.show(show_of(newest + 2), show_of(newest + 1))
+    courier.show(show_of(newest + 1))
     try:
         assert await heard(session, newest + 2 - cursor) == list(range(cursor + 1, newest + 3))
+        courier.show(show_of(newest + 3))
+        assert await heard(session, 1) == [newest + 3]
     finally:
         session.close()
 
 
-async def test_what_another_session_received_while_the_replay_was_read_comes_in_its_place() -> None:
-    replay = Replay("e", 20, False, tuple(map(show_of, (5, 9, 22))))
-    hub = hub_of(Scripted(replay, [show_of(5), show_of(9)], [show_of(21), show_of(22)]))
+async def test_what_was_settled_meanwhile_is_not_waited_for(courier: FakeCourier) -> None:
+    """A user's first session is shown all that waits; some of it may be received before the log is read."""
+    hub = hub_of(courier)
+    for number in range(3):
+        courier.keep("alice", f"e{number}")
+
+    def receive() -> None:
+        hub.show([courier.users["alice"][2].show])
+        courier.users["alice"][2].record = replace(courier.users["alice"][2].record, status=Status.DELIVERED)
+
+    courier.before_replay = receive
     session = await hub.open(ALICE, None, "grpc")
-    assert await heard(session, 4) == [5, 9, 21, 22]
+    assert await heard(session, 2) == [1, 2]
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(session.next(), 0.05)
+    courier.keep("alice", "e3")
+    assert await heard(session, 1) == [4]
+    session.close()
+
+
+async def test_a_session_that_does_not_read_holds_one_stretch_of_the_log(courier: FakeCourier) -> None:
+    """However much waits for it: what it has not read is on disk."""
+    courier.at_once = 100
+    hub = hub_of(courier, session_queue=10)
+    for number in range(1_000):
+        courier.keep("alice", f"old-{number}")
+    session = await hub.open(ALICE, None, "grpc")
+    for number in range(50):
+        courier.keep("alice", f"new-{number}")
+        await asyncio.sleep(0)
+    assert len(session._first) + len(session._live) <= courier.at_once + 1
+    assert await heard(session, 1_050) == list(range(1, 1_051))  # and is not ended for what it has no part in
+    session.close()
+
+
+async def test_large_events_that_wait_end_a_session_before_many_do(
+    courier: FakeCourier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_module, "MOST_WAITING_BYTES", 10_000)
+    hub = hub_of(courier)
+    session = await hub.open(ALICE, None, "grpc")
+    await session.next()
+    large = user_events.UserEvent(event_id="e", payload=bytes(4_000)).SerializeToString()
+    for _ in range(5):  # those that were read do not count
+        hub.inform([Informed("alice", "c", large)] * 2)
+        assert len(await session.next()) == 2
+    hub.inform([Informed("alice", "c", bytes(20_000))])
+    assert len(await session.next()) == 1
+    hub.inform([Informed("alice", "c", large)] * 3)
+    with pytest.raises(Exhausted, match="too slow"):
+        await session.next()
     session.close()
 
 
@@ -188,7 +251,7 @@ async def test_what_comes_together_goes_to_each_user_in_order_and_counts_one_by_
 async def test_whoever_serves_an_ended_session_and_hangs_is_cut(
     courier: FakeCourier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sessions, "LAST_SECONDS", 0.05)
+    monkeypatch.setattr(session_module, "LAST_SECONDS", 0.05)
     hub = hub_of(courier)
 
     async def serve() -> None:
@@ -257,5 +320,8 @@ async def test_a_backlog_is_given_out_in_parts(courier: FakeCourier) -> None:
     for number in range(600):
         courier.keep("alice", f"e{number}")
     session = await hub.open(ALICE, None, "grpc")
-    assert [len(await session.next()) for _ in range(3)] == [256, 256, 89]
+    parts: list[int] = []
+    while sum(parts) < 601:
+        parts.append(len(await session.next()))
+    assert sum(parts) == 601 and max(parts) == 256
     session.close()

@@ -23,7 +23,7 @@ from google.protobuf import json_format
 from yarl import URL
 
 from services.common.config import BadSettings
-from services.gateway.events import conversation, sessions
+from services.gateway.events import conversation, session
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.web import web_server
 from services.gen.dexorder.events.v1 import event_service_pb2 as pb
@@ -213,7 +213,7 @@ async def test_a_session_is_cut_when_its_token_expires_and_not_when_another_came
 async def test_a_page_that_does_not_read_is_cut_and_others_are_not_kept_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sessions, "LAST_SECONDS", 0.1)
+    monkeypatch.setattr(session, "LAST_SECONDS", 0.1)
     async with served(tmp_path, session_queue=50) as gateway, browser(gateway) as quick:
         host, port = gateway.web.split(":")
         raw = socket.socket()

@@ -127,6 +127,8 @@ class Exchange:
         opens = self._opens[whose]
         first, end = bisect_left(opens, window.start_ns), bisect_left(opens, window.end_ns)
         rows = self._rows[whose][first : min(end, first + self.limits.candles)]
+        if returned := self.world.returned:
+            rows = rows[:returned] if returned > 0 else rows[returned:]
         if rows and rows[-1].open_ns >= self.world.closed_end_ns:  # such a candle still runs, so it changes
             rows = [
                 c if c.open_ns < self.world.closed_end_ns else c._replace(volume=c.volume + self.calls) for c in rows

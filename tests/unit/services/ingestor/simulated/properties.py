@@ -7,10 +7,12 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from services.ingestor.paging import CallLimits
 from tests.unit.services.ingestor.simulated.exchange import DROPPING
 from tests.unit.services.ingestor.simulated.jobs import (
     check_account,
     check_failed,
+    check_no_wrong_row,
     check_table,
     check_whole,
     fetch,
@@ -56,6 +58,13 @@ def every_period_is_accounted_for(world: World) -> None:
     check_account(fetch(world))
 
 
+def an_exchange_that_returns_too_little_is_never_believed(world: World) -> None:
+    """Answers cut at the same end each time, by an exchange that returns less than is known of it, hide no candle."""
+    outcome = fetch(world)
+    check_account(outcome)
+    check_no_wrong_row(outcome)
+
+
 PROPERTIES: Mapping[str, tuple[Callable[[Any], None], st.SearchStrategy[Any]]] = {
     "honest": (an_honest_exchange_is_believed, worlds()),
     "a limit": (an_honest_exchange_is_believed, worlds(limit=st.integers(1, LONGEST))),
@@ -75,6 +84,10 @@ PROPERTIES: Mapping[str, tuple[Callable[[Any], None], st.SearchStrategy[Any]]] =
     "any lies": (
         every_period_is_accounted_for,
         worlds(lies=st.sampled_from([0.5, 1.0]), failures=st.sampled_from([0.0, 0.01]), limit=st.integers(0, LONGEST)),
+    ),
+    "short answers": (
+        an_exchange_that_returns_too_little_is_never_believed,
+        worlds(call=st.builds(CallLimits, st.integers(5, 50)), returned=st.integers(-40, 40)),
     ),
 }  # fmt: skip
 """Name -> the property and the worlds it holds for."""

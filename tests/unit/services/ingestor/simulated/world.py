@@ -61,6 +61,8 @@ class World:
         impossible: Periods whose candle is one that can't be, in every answer.
         closed: Periods of the span that have ended when the job starts; None if all have.
         limit: The job's; 0 for none.
+        returned: Most candles an answer really has, of the oldest of the window, or if below 0 of the newest; 0 for as
+            many as ``call`` says.
     """
 
     seed: int
@@ -76,6 +78,7 @@ class World:
     impossible: frozenset[int] = frozenset()
     closed: int | None = None
     limit: int = 0
+    returned: int = 0
 
     def open_ns(self, number: int) -> int:
         """When a period opens."""
