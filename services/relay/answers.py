@@ -60,7 +60,7 @@ class Answers:
             Exhausted: A quota of the caller; nothing is stored.
         """
         try:
-            await self._engine.submit(submission, caller)
+            await self._engine.submitter.submit(submission, caller)
         except InvalidRequest as error:
             yield AnswerPage(FinalStatus.ERROR, error=str(error))
             return

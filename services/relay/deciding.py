@@ -24,7 +24,8 @@ from services.common.clock import Clock
 from services.common.errors import Unavailable
 from services.common.market import TimeRange, intersect, merge, next_open, subtract, total_periods
 from services.relay import requests
-from services.relay.board import Board
+from services.relay.board import coverage, intake
+from services.relay.board.state import Board
 from services.relay.counting import Count, IcebergReader
 from services.relay.jobs import LiveRequest
 from services.relay.model import Outcome
@@ -77,7 +78,7 @@ class Decider:
         lacking = 0 if limit is None or count.last_open_ns is not None else limit - count.rows
         missing = merge([*finding.missing, *finding.lost])
         if not missing and lacking and request.planned_end_ns < request.submission.end_ns:
-            self._board.widen(request, lacking, batch, now_ns=self._clock.monotonic_ns())
+            intake.widen(self._board, request, lacking, batch, now_ns=self._clock.monotonic_ns())
             return None
         return requests.decide(
             end_ns=finding.span.end_ns,
@@ -96,8 +97,8 @@ class Decider:
         # too many to follow one by one without keeping everybody waiting: then all between them too
         taken = lost if len(lost) <= MOST_TAKEN else [TimeRange(lost[0].start_ns, lost[-1].end_ns)]
         retracted_ns = await self._retractor.record(market, taken, LOST)
-        self._board.retract(market, taken, retracted_ns, batch)
-        self._board.replan(market, taken, batch, but=request.submission.request_id)
+        coverage.retract(self._board, market, taken, retracted_ns, batch)
+        intake.replan(self._board, market, taken, batch, but=request.submission.request_id)
 
     async def _look(self, request: LiveRequest) -> Finding:
         """Look until the table bears out what coverage says, or the tries are used up."""

@@ -10,7 +10,7 @@ from enum import IntEnum
 from services.common.catalog import COVERAGE_TABLE
 from services.common.errors import Unavailable
 from services.common.market import TimeRange, subtract
-from services.relay.board import Board
+from services.relay.board.state import Board
 from services.relay.counting import IcebergReader, LedgerPage
 from services.relay.model import Market
 

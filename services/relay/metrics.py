@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from services.relay.board import Board
+from services.relay.board.progress import waiting_since
+from services.relay.board.state import Board
 from services.relay.dispatch import Load, SlotKind
 from services.relay.model import State
 
@@ -92,6 +93,6 @@ class Sample:
 
 def sample(board: Board, *, wall_ns: int, report_age_ns: int) -> Sample:
     """Look at a board. Pure."""
-    waiting = {exchange: (wall_ns - since_ns) / 1e9 for exchange, since_ns in board.waiting_since().items()}
+    waiting = {exchange: (wall_ns - since_ns) / 1e9 for exchange, since_ns in waiting_since(board).items()}
     states = Tally(request.state for request in board.requests.values())
     return Sample(board.dispatcher.load(), waiting, states, report_age_ns / 1e9)

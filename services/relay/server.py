@@ -25,7 +25,8 @@ from services.common.market import SECOND_NS
 from services.relay.access import ROLES
 from services.relay.answers import Answers
 from services.relay.attempts import Patience
-from services.relay.board import Board
+from services.relay.board import coverage, dispatches, intake
+from services.relay.board.state import Board
 from services.relay.broker import open_broker
 from services.relay.config import RelaySettings
 from services.relay.counting import CoveredRange, IcebergReader
@@ -89,7 +90,7 @@ async def relay(settings: RelaySettings, catalog: CatalogSettings, clock: Clock)
         )  # fmt: skip
         with open_broker(settings, metrics) as broker:
             async with asyncio.TaskGroup() as tasks:
-                work = [tasks.create_task(engine.run(broker)), tasks.create_task(broker.run(engine))]
+                work = [tasks.create_task(engine.run(broker)), tasks.create_task(broker.run(engine.assigner))]
                 add = partial(
                     register, engine=engine, metrics=metrics, catalog=catalog,
                     answers=Answers(engine, reader, most_bytes=settings.max_message_bytes),
@@ -127,11 +128,11 @@ async def _fill(board: Board, store: Store, reader: IcebergReader, table: Retrac
     ranges: list[CoveredRange] = await tries(asyncio.to_thread, lambda: list(reader.coverage()))
     batch, news = Batch(), [each for each in made if each not in followed]
     for each in news:
-        board.retract(each.market, [each.span], each.retracted_ns, batch)
+        coverage.retract(board, each.market, [each.span], each.retracted_ns, batch)
     for row in ranges:
-        board.cover(row.market, row.span, row.empty, row.fetched_ns, batch)
+        coverage.cover(board, row.market, row.span, row.empty, row.fetched_ns, batch)
     for each in news:
-        board.replan(each.market, [each.span], batch)
-    board.trim(batch)
+        intake.replan(board, each.market, [each.span], batch)
+    dispatches.trim(board, batch)
     await store.commit(batch)
     log.info("loaded", requests=len(board.requests), jobs=len(board.jobs), covered_ranges=len(ranges))

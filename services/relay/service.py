@@ -73,7 +73,7 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
         caller = current_caller()
         answer = ingest.SubmitResponse(request_id=submission.request_id)
         try:
-            accepted = await self._engine.submit(access.signed(caller, submission), caller)
+            accepted = await self._engine.submitter.submit(access.signed(caller, submission), caller)
         except InvalidRequest as error:
             answer.status, answer.error_message = ingest.SubmitResponse.INVALID, str(error)
         else:
@@ -110,9 +110,10 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
     async def CancelRequest(  # noqa: N802
         self, request: relay_service_pb2.CancelRequestRequest, context: Context
     ) -> relay_service_pb2.CancelRequestResponse:
-        """End a request."""
+        """End a request; one that has ended keeps its status."""
         await self._check_seen(request.request_id)
-        record = await self._engine.cancel(request.request_id)
+        await self._engine.finisher.cancel(request.request_id)
+        record = await self._engine.views.record(request.request_id)
         return relay_service_pb2.CancelRequestResponse(record=convert.record(record))
 
     async def WatchProgress(  # noqa: N802
@@ -227,7 +228,7 @@ class IngestorService(ingestor_service_pb2_grpc.IngestorServiceServicer):
             raise InvalidRequest("job_id is missing")
         span = convert.time_range(request)
         empty = [convert.time_range(part) for part in request.empty]
-        current = await self._engine.report_page(request.job_id, span, empty)
+        current = await self._engine.assigner.report_page(request.job_id, span, empty)
         return ingestor_service_pb2.ReportPageResponse(current=current)
 
     async def ReportMarkets(  # noqa: N802
@@ -251,7 +252,7 @@ class PipelineService(pipeline_service_pb2_grpc.PipelineServiceServicer):
         pages = self._sane("page", convert.page_result, request.pages)
         finals = self._sane("final", convert.final_result, request.finals)
         snapshot_id = request.snapshot_id if request.HasField("snapshot_id") else None
-        await self._engine.report_jobs(snapshot_id, pages, finals)
+        await self._engine.assigner.report_jobs(snapshot_id, pages, finals)
         return pipeline_service_pb2.ReportJobsResponse()
 
     def _sane(self, kind: str, parse: Callable[[M], V], messages: Iterable[M]) -> list[V]:

@@ -25,7 +25,7 @@ from services.common.lock import sole_owner
 from services.common.market import TimeRange
 from services.common.streams import retrieved
 from services.relay import schema
-from services.relay.board import Board
+from services.relay.board.state import Board
 from services.relay.jobs import Job, LiveRequest, Phase
 from services.relay.model import Listed, Market, Notification, Record, Retraction, State
 from services.relay.schema import (

@@ -18,7 +18,7 @@ from services.common.catalog import OHLC_TABLE
 from services.common.errors import Unavailable
 from services.common.identity import Caller
 from services.common.market import TimeRange, floor_to_grid, intersect, next_open, split_by_periods
-from services.relay.board import Board
+from services.relay.board.state import Board
 from services.relay.comparing import Finding, compare, repairs
 from services.relay.config import RelaySettings
 from services.relay.counting import IcebergReader
@@ -116,7 +116,7 @@ class Verifier:
         ]  # fmt: skip
         spans = [part for each in asked for part in intersect(lost, each)]
         log.error(LOST, verify_id=verify_id, ticker=market.ticker, period=market.period_seconds, ranges=len(spans))
-        await self._engine.refetch(spans, f"{verify_id}: {LOST}", submissions, caller)
+        await self._engine.submitter.refetch(spans, f"{verify_id}: {LOST}", submissions, caller)
         return Repair(tuple(each.request_id for each in submissions), tuple(spans))
 
     async def _extent(self, market: Market, asked: TimeRange) -> TimeRange | None:

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 from services.relay.access import unknown_request
-from services.relay.board import Board
+from services.relay.board.progress import progress
+from services.relay.board.state import Board
 from services.relay.jobs import LiveRequest
 from services.relay.metrics import RelayMetrics
 from services.relay.model import Notification, Outcome, Progress, Record, State, Submission
@@ -60,8 +61,8 @@ class Views:
         return found
 
     def _live_record(self, live: LiveRequest, sequence: int = 0) -> Record:
-        progress = self._board.progress(live)
-        return Record(live.submission, live.submitted_ns, live.state, progress, sequence=sequence)
+        now = progress(self._board, live)
+        return Record(live.submission, live.submitted_ns, live.state, now, sequence=sequence)
 
     async def watch(self, request_id: str) -> AsyncGenerator[tuple[State, Progress], None]:
         """State and progress now and at every change, at most ten a second; ends with FINISHED."""

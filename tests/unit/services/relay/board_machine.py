@@ -15,7 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from services.common.market import MAX_TIME_NS, TimeRange, split_by_periods, subtract
 from services.relay import schema, store
 from services.relay.attempts import Patience
-from services.relay.board import Board
+from services.relay.board import coverage, dispatches, intake, reports
+from services.relay.board.progress import progress, timed_out
+from services.relay.board.state import Board
 from services.relay.dispatch import Dispatcher, Slot, SlotKind
 from services.relay.jobs import Job, LiveRequest, Phase
 from services.relay.model import FinalResult, FinalStatus, Market, PageResult, Status, Submission
@@ -74,7 +76,7 @@ class BoardMachine(RuleBasedStateMachine):
         request_id = f"r{next(self.requests)}"
         asked = Submission(request_id, market.ticker, at(start), at(start + length), 60, limit, "me")
         self.submitted[request_id] = asked
-        self.plan(lambda batch: self.board.accept(asked, batch, wall_ns=self.wall_ns, now_ns=self.now_ns))
+        self.plan(lambda batch: intake.accept(self.board, asked, batch, wall_ns=self.wall_ns, now_ns=self.now_ns))
 
     def plan(self, change: Any) -> None:
         known, batch = set(self.board.jobs), Batch()
@@ -109,7 +111,7 @@ class BoardMachine(RuleBasedStateMachine):
         missing = self.board.missing(request, end_ns)
         lacking = 0 if asked.limit is None else asked.limit - len(opens)
         if not missing and lacking and end_ns < asked.end_ns:
-            self.plan(lambda batch: self.board.widen(request, lacking, batch, now_ns=self.now_ns))
+            self.plan(lambda batch: intake.widen(self.board, request, lacking, batch, now_ns=self.now_ns))
             return
         excused = [span for market, span in self.excused if market == asked.market]
         assert not subtract(missing, excused), "missing, and nobody refused it or gave it up"
@@ -128,8 +130,8 @@ class BoardMachine(RuleBasedStateMachine):
         request_id, batch = request.submission.request_id, Batch()
         assert request_id not in self.ended
         self.ended[request_id] = outcome.status
-        batch.finish(request.submission, outcome, self.board.progress(request, outcome.end_ns))
-        self.board.leave(request, batch)
+        batch.finish(request.submission, outcome, progress(self.board, request, outcome.end_ns))
+        intake.leave(self.board, request, batch)
         self.save(batch)
         self.notice_what_left()
 
@@ -145,8 +147,8 @@ class BoardMachine(RuleBasedStateMachine):
         self.notice_what_left()
 
     def take_back_now(self, market: Market, span: TimeRange, retracted_ns: int, batch: Batch) -> None:
-        self.board.retract(market, [span], retracted_ns, batch)
-        self.board.replan(market, [span], batch)
+        coverage.retract(self.board, market, [span], retracted_ns, batch)
+        intake.replan(self.board, market, [span], batch)
 
     # ---- ingestors -------------------------------------------------------------------------------------------------
 
@@ -170,7 +172,7 @@ class BoardMachine(RuleBasedStateMachine):
     def dispatch(self, cancelled: int | None) -> None:
         """As the engine does: on disk, then sent; meanwhile a request may be cancelled."""
         expected, batch = self.model.assign(self.now_ns), Batch()
-        made = self.board.assign(batch, now_ns=self.now_ns)
+        made = dispatches.assign(self.board, batch, now_ns=self.now_ns)
         self.save(batch)
         assert sorted((a.job, a.slot) for a, _ in made) == sorted(expected)
         for exchange in EXCHANGES:
@@ -191,7 +193,7 @@ class BoardMachine(RuleBasedStateMachine):
             else:
                 self.unreachable(assign.slot.identity)
                 back = Batch()
-                self.board.unsent(assign, back)
+                dispatches.unsent(self.board, assign, back)
                 self.save(back)
                 self.give_up(assign.job_id, front=True)
 
@@ -233,7 +235,7 @@ class BoardMachine(RuleBasedStateMachine):
             worker.idle = True
             return
         before, batch = dump(self.board), Batch()
-        job = self.board.page(job_id, span, holes, batch, now_ns=self.now_ns)
+        job = reports.page(self.board, job_id, span, holes, batch, now_ns=self.now_ns)
         self.save(batch)
         assert (job is not None) == current
         if current:
@@ -246,7 +248,7 @@ class BoardMachine(RuleBasedStateMachine):
     def completes(self, worker: Worker) -> None:
         before, batch = dump(self.board), Batch()
         current = worker.job_id in self.model.current
-        assert self.board.produced(worker.job_id, batch) == current
+        assert dispatches.produced(self.board, worker.job_id, batch) == current
         self.save(batch)
         self.model.deadline_ns.pop(worker.job_id, None)
         assert current or (dump(self.board) == before and not batch.statements)
@@ -279,7 +281,10 @@ class BoardMachine(RuleBasedStateMachine):
         before = dump(self.board)
         if job is None:
             batch = Batch()
-            assert self.board.lose(worker.job_id, "x", batch, now_ns=self.now_ns, rejected_by=rejected_by) is None
+            assert (
+                dispatches.lose(self.board, worker.job_id, "x", batch, now_ns=self.now_ns, rejected_by=rejected_by)
+                is None
+            )
             assert dump(self.board) == before and not batch.statements
             return
         if rejected_by is not None:
@@ -307,7 +312,7 @@ class BoardMachine(RuleBasedStateMachine):
         job = self.model.current.get(worker.job_id)
         before, batch, market = dump(self.board), Batch(), worker.dispatch.market
         lacked = self.board.coverage[market].covered.holes(EVER)
-        self.board.report(None, pages, finals, batch, now_ns=self.now_ns)
+        reports.report(self.board, None, pages, finals, batch, now_ns=self.now_ns)
         self.save(batch)
         self.model.note(self.model.settled, market, subtract(lacked, self.board.coverage[market].covered.holes(EVER)))
         if finals and job is None and not pages:
@@ -335,7 +340,7 @@ class BoardMachine(RuleBasedStateMachine):
     def long_silence(self) -> None:
         """Everything waits for long: requests without progress time out."""
         self.wait(TIMEOUT_NS // 2)
-        for request in list(self.board.timed_out(TIMEOUT_NS, now_ns=self.now_ns)):
+        for request in list(timed_out(self.board, TIMEOUT_NS, now_ns=self.now_ns)):
             self.cut_short(request, Status.TIMEOUT)
 
     def wall_clock_jumps(self) -> None:
@@ -366,7 +371,7 @@ class BoardMachine(RuleBasedStateMachine):
         batch = Batch()
         for job_id in job_ids:
             number, brought = self.model.current[job_id], self.model.brought(job_id)
-            lost = self.board.lose(job_id, "x", batch, now_ns=self.now_ns, rejected_by=rejected_by)
+            lost = dispatches.lose(self.board, job_id, "x", batch, now_ns=self.now_ns, rejected_by=rejected_by)
             assert lost is not None and (lost.job.number, lost.brought) == (number, brought)
             self.model.fruitless[number] = 0 if brought else self.model.fruitless[number] + 1
             if not brought:
@@ -461,9 +466,9 @@ class BoardMachine(RuleBasedStateMachine):
                 self.report(worker, len(worker.log))
             for request in [r for r in self.board.requests.values() if self.board.ready(r)]:
                 self.decide_one(request)
-            self.alive = [b"last"]
-            for exchange in EXCHANGES:
-                self.offer_one(Slot(b"last", exchange, SlotKind.HISTORICAL))
+            self.alive = [exchange.encode() for exchange in EXCHANGES]
+            for exchange, identity in zip(EXCHANGES, self.alive, strict=True):  # offers are counted by identity
+                self.offer_one(Slot(identity, exchange, SlotKind.HISTORICAL))
             self.dispatch(None)
             self.wait(4)
         assert not self.board.requests and not self.board.jobs

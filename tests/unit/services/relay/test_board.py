@@ -17,7 +17,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from services.common.market import TimeRange, split_by_periods
 from services.relay import schema, store
 from services.relay.attempts import Patience
-from services.relay.board import Board
+from services.relay.board import dispatches, intake, reports
+from services.relay.board.progress import progress
+from services.relay.board.state import Board
 from services.relay.dispatch import Dispatcher, Slot, SlotKind
 from services.relay.model import Dispatch, FinalResult, FinalStatus, Market, PageResult, Submission
 from services.relay.requests import decide
@@ -68,7 +70,7 @@ class Life(RuleBasedStateMachine):
         self.submitted.add(request_id)
         submission = Submission(request_id, TICKER, at(start), at(start + length), 60, limit)
         batch = Batch()
-        self.board.accept(submission, batch, wall_ns=self.now_ns, now_ns=self.now_ns)
+        intake.accept(self.board, submission, batch, wall_ns=self.now_ns, now_ns=self.now_ns)
         self.save(batch)
         self.end_what_is_ready()
 
@@ -77,7 +79,7 @@ class Life(RuleBasedStateMachine):
         for _ in range(slots):
             self.board.dispatcher.offer(Slot(b"i", "SIM", SlotKind.ANY))
         batch = Batch()
-        for _, dispatch in self.board.assign(batch, now_ns=self.now_ns):
+        for _, dispatch in dispatches.assign(self.board, batch, now_ns=self.now_ns):
             assert not self.board.coverage[MARKET].covered.within(dispatch.span)
             self.workers.append(Worker(dispatch, split_by_periods(dispatch.span, 60, 3)))
         self.save(batch)
@@ -97,12 +99,12 @@ class Life(RuleBasedStateMachine):
             if not worker.todo:
                 worker.finished = True
                 if told:
-                    self.board.produced(worker.dispatch.job_id, batch)
+                    dispatches.produced(self.board, worker.dispatch.job_id, batch)
                 self.save(batch)
                 return
             worker.log.append(worker.todo.pop(0))
-            current = told and self.board.page(
-                worker.dispatch.job_id, worker.log[-1], [worker.log[-1]], batch, now_ns=self.now_ns
+            current = told and reports.page(
+                self.board, worker.dispatch.job_id, worker.log[-1], [worker.log[-1]], batch, now_ns=self.now_ns
             )
             self.save(batch)
             if not current:  # fenced, or dead
@@ -123,7 +125,7 @@ class Life(RuleBasedStateMachine):
         if worker.finished and not worker.final_read and worker.read == len(worker.log):
             finals, worker.final_read = [FinalResult(job_id, FinalStatus.OK)], True
         batch = Batch()
-        self.board.report(None, pages, finals, batch, now_ns=self.now_ns)
+        reports.report(self.board, None, pages, finals, batch, now_ns=self.now_ns)
         self.save(batch)
         self.end_what_is_ready()
 
@@ -132,7 +134,7 @@ class Life(RuleBasedStateMachine):
         self.now_ns += ns
         batch = Batch()
         for job_id in self.board.dispatcher.expired(now_ns=self.now_ns):
-            self.board.lose(job_id, "its lease ran out", batch, now_ns=self.now_ns)
+            dispatches.lose(self.board, job_id, "its lease ran out", batch, now_ns=self.now_ns)
         self.save(batch)
         self.end_what_is_ready()
 
@@ -168,7 +170,7 @@ class Life(RuleBasedStateMachine):
                 missing = self.board.missing(request, request.planned_end_ns)
                 if not missing and request.planned_end_ns < request.submission.end_ns:
                     batch = Batch()  # every page here is empty, so a limit is never reached
-                    self.board.widen(request, request.submission.limit or 0, batch, now_ns=self.now_ns)
+                    intake.widen(self.board, request, request.submission.limit or 0, batch, now_ns=self.now_ns)
                     self.save(batch)
                     self.end_what_is_ready()
                     return
@@ -182,8 +184,8 @@ class Life(RuleBasedStateMachine):
             end_ns=request.planned_end_ns, missing=missing, job_errors=self.board.errors(request), row_count=0,
             empty_periods=0, snapshot_id=None, completed_ns=self.now_ns,
         )  # fmt: skip
-        batch.finish(request.submission, outcome, self.board.progress(request))
-        self.board.leave(request, batch)
+        batch.finish(request.submission, outcome, progress(self.board, request))
+        intake.leave(self.board, request, batch)
         self.save(batch)
 
     def teardown(self) -> None:

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from services.common.market import TimeRange, subtract
 from services.relay.attempts import Patience
-from services.relay.board import Board
+from services.relay.board import coverage, reports
+from services.relay.board.state import Board
 from services.relay.dispatch import Dispatcher
 from services.relay.model import Market, PageResult
 from services.relay.schema import Batch
@@ -35,19 +36,19 @@ def test_the_board_says_what_the_two_tables_say(
     live, ledger, retracted = new_board(), list[PageResult](), list[tuple[TimeRange, int]]()
     for now_ns, (what, part, ago, empty) in enumerate(events, start=1):
         if what == "taken":
-            live.retract(MARKET, [part], now_ns, Batch())
+            coverage.retract(live, MARKET, [part], now_ns, Batch())
             retracted.append((part, now_ns))
         else:
             ledger.append(PageResult("gone", MARKET, part, (empty,), None, max(now_ns - ago, 0)))
             for _ in range(1 + ago % 2):
-                live.report(None, ledger[-1:], [], Batch(), now_ns=0)
+                reports.report(live, None, ledger[-1:], [], Batch(), now_ns=0)
     order.shuffle(ledger)  # type: ignore[attr-defined]
     order.shuffle(retracted)  # type: ignore[attr-defined]
     again = new_board()
     for part, retracted_ns in retracted:
-        again.retract(MARKET, [part], retracted_ns, Batch())
+        coverage.retract(again, MARKET, [part], retracted_ns, Batch())
     for page in ledger:
-        again.cover(MARKET, page.span, page.empty, page.fetched_ns, Batch())
+        coverage.cover(again, MARKET, page.span, page.empty, page.fetched_ns, Batch())
     assert list(again.coverage[MARKET].covered) == list(live.coverage[MARKET].covered)
     assert list(again.coverage[MARKET].empty) == list(live.coverage[MARKET].empty)
     for part, retracted_ns in retracted:

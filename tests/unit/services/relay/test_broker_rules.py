@@ -64,3 +64,11 @@ def test_a_page_refused_too_late_does_not_spoil_the_next_dispatchs_good_one() ->
     checked(life)
     life.teardown()
     assert life.ended == {"r1": Status.OK}
+
+
+def test_many_jobs_of_one_exchange_leave_no_request_without_an_end() -> None:
+    life = BoardMachine()
+    for number in range(10):
+        life.submit(MARKETS[2], number * 10, 8, None)
+    life.teardown()
+    assert set(life.ended.values()) == {Status.OK}

@@ -16,7 +16,9 @@ from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
 from services.relay import engine, store
 from services.relay.attempts import Patience
-from services.relay.board import Board
+from services.relay.board import coverage, dispatches, intake, reports
+from services.relay.board.progress import progress
+from services.relay.board.state import Board
 from services.relay.dispatch import Dispatcher, Slot, SlotKind
 from services.relay.model import FinalResult, FinalStatus, Market, Outcome, PageResult, Status, Submission
 from services.relay.schema import Batch
@@ -100,17 +102,17 @@ def _through(board: Board, request_id: str, completed_ns: int) -> Batch:
     """A request's whole life as one batch: a dispatch lost after half of its page, another one that ends it."""
     batch, span = Batch(), TimeRange(at(0), at(10))
     submission = Submission(request_id, TICKER, at(0), at(10), 60, None, "me")
-    request = board.accept(submission, batch, wall_ns=0, now_ns=0)
+    request = intake.accept(board, submission, batch, wall_ns=0, now_ns=0)
     for start in (0, 5):
         board.dispatcher.offer(Slot(b"i", "SIM", SlotKind.ANY))
-        ((assign, _),) = board.assign(batch, now_ns=start)
-        board.page(assign.job_id, TimeRange(at(start), at(start + 5)), [], batch, now_ns=0)
+        ((assign, _),) = dispatches.assign(board, batch, now_ns=start)
+        reports.page(board, assign.job_id, TimeRange(at(start), at(start + 5)), [], batch, now_ns=0)
         if start == 0:
             (job_id,) = board.dispatcher.expired(now_ns=1)
-            board.lose(job_id, "its lease ran out", batch, now_ns=1)
-    board.report(None, [PageResult(assign.job_id, Market(TICKER, 60), span)], [], batch, now_ns=0)
-    board.report(None, [], [FinalResult(assign.job_id, FinalStatus.OK)], batch, now_ns=0)
-    batch.finish(submission, Outcome(Status.OK, "", at(10), completed_ns, 10), board.progress(request))
-    board.leave(request, batch)
-    board.retract(Market(TICKER, 60), [span], 1_000, batch)
+            dispatches.lose(board, job_id, "its lease ran out", batch, now_ns=1)
+    reports.report(board, None, [PageResult(assign.job_id, Market(TICKER, 60), span)], [], batch, now_ns=0)
+    reports.report(board, None, [], [FinalResult(assign.job_id, FinalStatus.OK)], batch, now_ns=0)
+    batch.finish(submission, Outcome(Status.OK, "", at(10), completed_ns, 10), progress(board, request))
+    intake.leave(board, request, batch)
+    coverage.retract(board, Market(TICKER, 60), [span], 1_000, batch)
     return batch

@@ -22,7 +22,9 @@ from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
 from services.relay import schema
 from services.relay.attempts import Patience
-from services.relay.board import Board
+from services.relay.board import coverage, dispatches, intake, reports
+from services.relay.board.progress import progress, timed_out
+from services.relay.board.state import Board
 from services.relay.dispatch import Dispatcher, Slot, SlotKind
 from services.relay.jobs import Phase
 from services.relay.model import FinalResult, FinalStatus, Market, PageResult, Retraction, Submission
@@ -51,18 +53,18 @@ async def test_everything_on_the_board_is_read_back(tmp_path: Path) -> None:
     """The first store is abandoned, not closed: what its futures said is on disk."""
     first, board = Store(tmp_path / "relay.db"), new_board()
     batch = Batch()
-    board.accept(submission("a", 0, 30, "me"), batch, wall_ns=5, now_ns=0)
-    board.accept(submission("b", 20, 40), batch, wall_ns=6, now_ns=0)
+    intake.accept(board, submission("a", 0, 30, "me"), batch, wall_ns=5, now_ns=0)
+    intake.accept(board, submission("b", 20, 40), batch, wall_ns=6, now_ns=0)
     board.dispatcher.offer(Slot(b"i", "SIM", SlotKind.ANY))
     board.dispatcher.offer(Slot(b"i", "SIM", SlotKind.ANY))
-    (one, _), (two, _) = board.assign(batch, now_ns=0)
-    board.page(one.job_id, span(0, 4), [span(1, 2)], batch, now_ns=0)
-    board.produced(two.job_id, batch)
+    (one, _), (two, _) = dispatches.assign(board, batch, now_ns=0)
+    reports.page(board, one.job_id, span(0, 4), [span(1, 2)], batch, now_ns=0)
+    dispatches.produced(board, two.job_id, batch)
     pages = [
         PageResult(two.job_id, MARKET, span(10, 13), (span(10, 11),)),
         PageResult(two.job_id, MARKET, span(13, 15), (), "bad"),
     ]
-    board.report(77, pages, [FinalResult("x", FinalStatus.OK)], batch, now_ns=0)
+    reports.report(board, 77, pages, [FinalResult("x", FinalStatus.OK)], batch, now_ns=0)
     await first.commit(batch)
 
     second, again = Store(tmp_path / "relay.db"), new_board("new")
@@ -71,7 +73,7 @@ async def test_everything_on_the_board_is_read_back(tmp_path: Path) -> None:
     for request_id, live in board.requests.items():
         copy = again.requests[request_id]
         assert (copy.submission, copy.state, copy.jobs) == (live.submission, live.state, live.jobs)
-        assert again.progress(copy) == board.progress(live)
+        assert progress(again, copy) == progress(board, live)
     for number, job in board.jobs.items():
         copied = again.jobs[number]
         for name in ("request_id", "client_id", "market", "span", "phase", "job_id", "produced", "sent", "requests"):
@@ -81,11 +83,11 @@ async def test_everything_on_the_board_is_read_back(tmp_path: Path) -> None:
     assert again.dispatcher.counts() == (2, 1, 0)
     assert again.dispatcher.expired(now_ns=1_015) == [one.job_id]
     batch = Batch()
-    lost = again.lose(one.job_id, "its lease ran out", batch, now_ns=1_015)
+    lost = dispatches.lose(again, one.job_id, "its lease ran out", batch, now_ns=1_015)
     assert lost is not None and lost.brought  # what it was before is on disk too
     again.dispatcher.offer(Slot(b"i", "SIM", SlotKind.ANY))
     again.dispatcher.offer(Slot(b"i", "SIM", SlotKind.ANY))
-    made = again.assign(batch, now_ns=1_016)
+    made = dispatches.assign(again, batch, now_ns=1_016)
     assert [minute(d.span.start_ns) for _, d in made] == [4, 20]
     for store in (first, second):
         await store.close()
@@ -93,72 +95,72 @@ async def test_everything_on_the_board_is_read_back(tmp_path: Path) -> None:
 
 async def test_further_ranges_of_a_job_go_out_after_the_first_ones_final(tmp_path: Path) -> None:
     board, batch = new_board(), Batch()
-    request_ = board.accept(submission("a", 0, 10), batch, wall_ns=0, now_ns=0)
-    board.report(1, [PageResult("late", MARKET, span(3, 6))], [], batch, now_ns=0)
+    request_ = intake.accept(board, submission("a", 0, 10), batch, wall_ns=0, now_ns=0)
+    reports.report(board, 1, [PageResult("late", MARKET, span(3, 6))], [], batch, now_ns=0)
     spans = []
     for _ in range(2):
         board.dispatcher.offer(Slot(b"i", "SIM", SlotKind.ANY))
-        ((assign, dispatch),) = board.assign(batch, now_ns=0)
+        ((assign, dispatch),) = dispatches.assign(board, batch, now_ns=0)
         spans.append((minute(dispatch.span.start_ns), minute(dispatch.span.end_ns)))
         assert not board.ready(request_)
         pages = [PageResult(assign.job_id, MARKET, dispatch.span)]
-        board.report(1, pages, [FinalResult(assign.job_id, FinalStatus.OK)], batch, now_ns=0)
+        reports.report(board, 1, pages, [FinalResult(assign.job_id, FinalStatus.OK)], batch, now_ns=0)
     assert spans == [(0, 3), (6, 10)] and board.ready(request_)
     assert board.missing(request_, at(10)) == []
 
 
 async def test_queued_job_that_others_covered_is_never_sent() -> None:
     board, batch = new_board(), Batch()
-    request_ = board.accept(submission("a", 0, 10), batch, wall_ns=0, now_ns=0)
-    board.report(1, [PageResult("late", MARKET, span(0, 10))], [], batch, now_ns=0)
+    request_ = intake.accept(board, submission("a", 0, 10), batch, wall_ns=0, now_ns=0)
+    reports.report(board, 1, [PageResult("late", MARKET, span(0, 10))], [], batch, now_ns=0)
     board.dispatcher.offer(Slot(b"i", "SIM", SlotKind.ANY))
-    assert board.assign(batch, now_ns=0) == []
+    assert dispatches.assign(board, batch, now_ns=0) == []
     assert board.ready(request_) and [job.phase for job in board.jobs.values()] == [Phase.SETTLED]
 
 
 async def test_range_of_a_refused_page_is_fetched_anew_for_the_next_request() -> None:
     board, batch = new_board(), Batch()
-    board.accept(submission("a", 0, 10), batch, wall_ns=0, now_ns=0)
+    intake.accept(board, submission("a", 0, 10), batch, wall_ns=0, now_ns=0)
     board.dispatcher.offer(Slot(b"i", "SIM", SlotKind.ANY))
-    ((assign, _),) = board.assign(batch, now_ns=0)
-    board.page(assign.job_id, span(2, 5), [], batch, now_ns=0)
-    board.report(1, [PageResult(assign.job_id, MARKET, span(2, 5), (), "bad")], [], batch, now_ns=0)
-    request_ = board.accept(submission("b", 0, 10), batch, wall_ns=0, now_ns=0)
+    ((assign, _),) = dispatches.assign(board, batch, now_ns=0)
+    reports.page(board, assign.job_id, span(2, 5), [], batch, now_ns=0)
+    reports.report(board, 1, [PageResult(assign.job_id, MARKET, span(2, 5), (), "bad")], [], batch, now_ns=0)
+    request_ = intake.accept(board, submission("b", 0, 10), batch, wall_ns=0, now_ns=0)
     assert [board.jobs[number].span for number in sorted(request_.jobs)] == [span(0, 10), span(2, 5)]
 
 
 async def test_unsent_dispatch_is_first_again_and_costs_no_attempt() -> None:
     board, batch = new_board(), Batch()
-    board.accept(submission("a", 0, 20), batch, wall_ns=0, now_ns=0)
+    intake.accept(board, submission("a", 0, 20), batch, wall_ns=0, now_ns=0)
     for _ in range(5):  # more often than a job may be attempted
         board.dispatcher.offer(Slot(b"i", "SIM", SlotKind.ANY))
-        ((assign, dispatch),) = board.assign(batch, now_ns=0)
+        ((assign, dispatch),) = dispatches.assign(board, batch, now_ns=0)
         assert minute(dispatch.span.start_ns) == 0
-        board.unsent(assign, batch)
-        board.unsent(assign, batch)  # an old copy changes nothing
+        dispatches.unsent(board, assign, batch)
+        dispatches.unsent(board, assign, batch)  # an old copy changes nothing
     assert board.dispatcher.counts() == (2, 0, 0)
 
 
 async def test_time_queued_behind_other_jobs_of_the_exchange_does_not_count() -> None:
     board, batch = new_board(), Batch()
-    board.accept(submission("first", 0, 10), batch, wall_ns=0, now_ns=0)
+    intake.accept(board, submission("first", 0, 10), batch, wall_ns=0, now_ns=0)
     board.dispatcher.offer(Slot(b"i", "SIM", SlotKind.ANY))
-    ((assign, _),) = board.assign(batch, now_ns=0)
-    board.accept(submission("behind", 50, 60), batch, wall_ns=0, now_ns=0)
-    board.page(assign.job_id, span(0, 1), [], batch, now_ns=90)
-    assert [r.submission.request_id for r in board.timed_out(100, now_ns=150)] == []
-    assert [r.submission.request_id for r in board.timed_out(100, now_ns=190)] == ["first"]
-    board.lose(assign.job_id, "gone", batch, now_ns=190)
-    assert [r.submission.request_id for r in board.timed_out(100, now_ns=290)] == ["first", "behind"]
+    ((assign, _),) = dispatches.assign(board, batch, now_ns=0)
+    intake.accept(board, submission("behind", 50, 60), batch, wall_ns=0, now_ns=0)
+    reports.page(board, assign.job_id, span(0, 1), [], batch, now_ns=90)
+    assert [r.submission.request_id for r in timed_out(board, 100, now_ns=150)] == []
+    assert [r.submission.request_id for r in timed_out(board, 100, now_ns=190)] == ["first"]
+    dispatches.lose(board, assign.job_id, "gone", batch, now_ns=190)
+    assert [r.submission.request_id for r in timed_out(board, 100, now_ns=290)] == ["first", "behind"]
 
 
 async def test_request_whose_jobs_were_all_reported_ends_at_start(tmp_path: Path) -> None:
     store, board, batch = Store(tmp_path / "relay.db"), new_board(), Batch()
-    board.accept(submission("r", 0, 10), batch, wall_ns=0, now_ns=0)
+    intake.accept(board, submission("r", 0, 10), batch, wall_ns=0, now_ns=0)
     board.dispatcher.offer(Slot(b"i", "SIM", SlotKind.ANY))
-    ((assign, _),) = board.assign(batch, now_ns=0)
+    ((assign, _),) = dispatches.assign(board, batch, now_ns=0)
     page = PageResult(assign.job_id, MARKET, span(0, 10), (span(0, 10),))
-    board.report(None, [page], [FinalResult(assign.job_id, FinalStatus.NOT_FOUND)], batch, now_ns=0)
+    reports.report(board, None, [page], [FinalResult(assign.job_id, FinalStatus.NOT_FOUND)], batch, now_ns=0)
     await store.commit(batch)
     await store.close()
     async with suite(tmp_path) as s:
@@ -247,7 +249,7 @@ async def test_what_is_taken_back_stays_so_in_a_file_that_had_overlapping_ranges
     first_version(path)
     store, board, batch = Store(path), new_board(), Batch()
     await store.load(board, now_ns=0)
-    board.retract(MARKET, [span(51, 58)], 1_000, batch)
+    coverage.retract(board, MARKET, [span(51, 58)], 1_000, batch)
     await store.commit(batch)
     again = new_board()
     await store.load(again, now_ns=0)
