@@ -66,6 +66,7 @@ class Worker:
         self._on_connected = on_connected
         self._outbox: asyncio.Queue[broker_frames.Frame] = asyncio.Queue()
         self._connected = asyncio.Event()
+        self._ended = False
         self._jobs: dict[str, asyncio.Task[None]] = {}
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -77,6 +78,7 @@ class Worker:
                 self._slots.stop()
                 await self._drain()
                 await self._flush()
+                self._ended = True  # a loss at this moment would be all that is heard of the cancellation
                 connecting.cancel()
 
     async def _drain(self) -> None:
@@ -101,7 +103,7 @@ class Worker:
     # ---- connections
 
     async def _stay_connected(self, context: zmq.asyncio.Context, jobs: asyncio.TaskGroup) -> None:
-        while True:
+        while not self._ended:
             try:
                 async with self._open(context) as (socket, monitor), asyncio.TaskGroup() as group:
                     if await _wait_for(monitor, zmq.EVENT_HANDSHAKE_SUCCEEDED | _REFUSED) & _REFUSED:
@@ -131,6 +133,7 @@ class Worker:
             socket.set(zmq.IMMEDIATE, 1)  # nothing is queued for a connection that is not there
             socket.set(zmq.LINGER, _LINGER_MS)
             socket.set(zmq.MAXMSGSIZE, _MOST_FRAME_BYTES)
+            socket.set(zmq.RCVHWM, 0)  # no more than our offers; beside heartbeats a limit is a risk: decision 0018
             socket.set(zmq.RECONNECT_IVL, 200)
             socket.set(zmq.RECONNECT_IVL_MAX, 2_000)
             socket.set(zmq.HEARTBEAT_IVL, 2_000)

@@ -1,6 +1,7 @@
 """The broker's socket: frames in, checked and handed to the engine; dispatches out. Port 5567's table is in
 ``services/common/broker_frames.py``; whatever is not in it is dropped and counted, the peer stays connected. With CURVE
-on, a peer without an allowed key gets no connection, so that none of its frames comes this far.
+on, a peer without an allowed key gets no connection, so that none of its frames comes this far. Peers come through a
+door (``services/common/doors.py``), or one that dies in a flood could end the process.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from services.common.broker_frames import FROM_INGESTOR, BadFrame, Frame, decode, encode
 from services.common.curve import curve_server
+from services.common.doors import open_doors
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from services.relay.config import RelaySettings
 from services.relay.dispatch import Slot, SlotKind
@@ -54,9 +56,10 @@ class Handler(Protocol):
 class Broker:
     """A bound ROUTER. ``open_broker`` makes one."""
 
-    def __init__(self, socket: zmq.asyncio.Socket, monitor: zmq.asyncio.Socket, metrics: RelayMetrics) -> None:
-        self._socket, self._monitor, self._metrics = socket, monitor, metrics
-        self.address = socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\x00")
+    def __init__(
+        self, socket: zmq.asyncio.Socket, monitor: zmq.asyncio.Socket, metrics: RelayMetrics, address: str
+    ) -> None:
+        self._socket, self._monitor, self._metrics, self.address = socket, monitor, metrics, address
 
     async def run(self, handler: Handler) -> None:
         """Take frames until cancelled."""
@@ -150,6 +153,7 @@ def open_broker(settings: RelaySettings, metrics: RelayMetrics) -> Iterator[Brok
     context = zmq.asyncio.Context()
     socket, monitor = context.socket(zmq.ROUTER), context.socket(zmq.PAIR)
     with ExitStack() as closing:
+        doors = closing.enter_context(open_doors())
         closing.callback(context.term)
         closing.callback(monitor.close, linger=0)
         closing.callback(socket.close)
@@ -163,7 +167,6 @@ def open_broker(settings: RelaySettings, metrics: RelayMetrics) -> Iterator[Brok
             (zmq.HEARTBEAT_TIMEOUT, 2 * heartbeat_ms),
             (zmq.HEARTBEAT_TTL, 3 * heartbeat_ms),
             (zmq.HANDSHAKE_IVL, 2 * heartbeat_ms),  # who connects and says nothing does not hold a file descriptor
-            (zmq.IPV6, int("[" in settings.broker_listen)),
         ):
             socket.setsockopt(option, value)
         if settings.broker_curve_key and settings.broker_curve_clients:
@@ -174,8 +177,4 @@ def open_broker(settings: RelaySettings, metrics: RelayMetrics) -> Iterator[Brok
         socket.monitor(_MONITOR, sum(_REFUSALS))
         closing.callback(socket.disable_monitor)
         monitor.connect(_MONITOR)
-        try:
-            socket.bind(settings.broker_listen)
-        except zmq.ZMQError as error:
-            raise OSError(f"can't listen on {settings.broker_listen}: {error}") from error
-        yield Broker(socket, monitor, metrics)
+        yield Broker(socket, monitor, metrics, doors.bind(socket, settings.broker_listen))

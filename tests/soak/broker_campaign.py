@@ -77,7 +77,8 @@ class Relay:
 
 
 @contextmanager
-def running_relay(folder: Path) -> Iterator[Relay]:
+def running_relay(folder: Path, **variables: str) -> Iterator[Relay]:
+    """A relay of its own in ``folder``; ``variables`` are further ones of its environment."""
     catalog = catalog_settings(folder)
     made = catalog.load()
     make_tables(made)
@@ -92,6 +93,7 @@ def running_relay(folder: Path) -> Iterator[Relay]:
         "DEXORDER_EXCHANGES": str(ROOT / "exchanges" / "sim.yaml"),
         "DEXORDER_CATALOG_URI": catalog.uri,
         "DEXORDER_CATALOG_WAREHOUSE": catalog.warehouse,
+        **variables,
     }
     log = folder / "relay.log"
     process = relay_life.start(environment, log)

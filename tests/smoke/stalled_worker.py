@@ -1,0 +1,38 @@
+"""An ingestor's worker that stands still at its first job: ``python -m tests.smoke.stalled_worker BROKER S``."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+
+from prometheus_client import CollectorRegistry
+
+from services.common.clock import SystemClock
+from services.ingestor.config import IngestorSettings
+from services.ingestor.intake import Job
+from services.ingestor.metrics import IngestorMetrics
+from services.ingestor.slots import Completion, Slots
+from services.ingestor.worker import Worker
+
+
+async def main(broker: str, stalled_s: float) -> None:
+    stop = asyncio.Event()
+
+    async def run_job(job: Job) -> Completion | None:
+        if not stop.is_set():
+            stop.set()
+            print("stalled", flush=True)
+            time.sleep(stalled_s)  # noqa: ASYNC251 - this is what it is for
+        return None
+
+    async def on_connected(there: bool) -> None:
+        pass
+
+    settings, slots = IngestorSettings(broker=broker, drain_seconds=0), Slots({"SIM": 1}, repeat_ns=0)
+    metrics = IngestorMetrics(CollectorRegistry())
+    await Worker(settings, slots, run_job, metrics, SystemClock(), on_connected=on_connected).run(stop)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], float(sys.argv[2])))
