@@ -14,11 +14,17 @@ from services.relay.schema import Batch, job_owner, market_owner
 def cover(
     board: Board, market: Market, span: TimeRange, empty: Iterable[TimeRange], fetched_ns: int, batch: Batch
 ) -> None:
-    """A page whose rows are in the table covers what was not taken back since it was fetched."""
+    """A page whose rows are in the table covers what was not taken back since it was fetched.
+
+    Empty is what every page calls so: where one has counted a row the table has it, whatever another says.
+    """
     coverage, owner, empty = board.coverage[market], market_owner(market), tuple(empty)
     for claimed in board.retractions[market].claimed(span, fetched_ns):
+        rows = subtract(coverage.covered.within(claimed), coverage.empty.within(claimed))
         batch.ranges(owner, "covered", coverage.covered.add(claimed))
-        for part in intersect(empty, claimed):
+        for part in subtract([claimed], empty):
+            batch.ranges(owner, "empty", coverage.empty.remove(part))
+        for part in subtract(intersect(empty, claimed), rows):
             batch.ranges(owner, "empty", coverage.empty.add(part))
 
 

@@ -57,6 +57,16 @@ def test_the_board_says_what_the_two_tables_say(
     assert again.retractions[MARKET].made() == live.retractions[MARKET].made()
 
 
+@given(told=st.lists(st.tuples(parts, parts), max_size=12))
+def test_only_what_every_page_calls_empty_is_empty(told: list[tuple[TimeRange, TimeRange]]) -> None:
+    """A row stays in the table, whatever a page of a dispatch that was fenced says later, or had said before."""
+    board = new_board()
+    for number, (part, empty) in enumerate(told):
+        reports.report(board, None, [PageResult("gone", MARKET, part, (empty,), None, number)], [], Batch(), now_ns=0)
+    rows = [row for part, empty in told for row in subtract([part], [empty])]
+    assert list(board.coverage[MARKET].empty) == subtract([part for part, _ in told], rows)
+
+
 def new_board() -> Board:
     ids = itertools.count()
     dispatcher = Dispatcher(lease_ns=15, new_id=lambda: f"id{next(ids)}")
