@@ -9,36 +9,24 @@ A write that fails leaves memory ahead of the disk, so it is fatal: ``Courier.fa
 from __future__ import annotations
 
 import asyncio
-import sqlite3
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import structlog
 
-from services.common.clock import Clock, SystemClock
-from services.common.collector import collector_at_rest, seldom_all
-from services.common.config import BadSettings
-from services.common.durable_sqlite import checkpoints_aside
+from services.common.clock import Clock
 from services.common.errors import Unavailable
-from services.common.lock import sole_owner
 from services.common.streams import retrieved
 from services.gateway.events.acks import Answerer
 from services.gateway.events.changes import SendOut, Show
-from services.gateway.events.config import EventsSettings
 from services.gateway.events.containers import Container, ContainersFile
-from services.gateway.events.courier_metrics import CourierMetrics
 from services.gateway.events.courier_thread import CourierThread
-from services.gateway.events.delivery import Delivery
 from services.gateway.events.desk import Desk
 from services.gateway.events.log import EventLog
-from services.gateway.events.model import Channel, Contacts, Event, EventKey, Message, Result
-from services.gateway.events.outbox import Outbox
-from services.gateway.events.people import KnownPeople, no_contact
+from services.gateway.events.model import Channel, Contacts, EventKey, Result
 from services.gateway.events.records import Informed, Page, Query, Record, Replay, Stretch
-from services.gateway.events.rules import Rules
-from services.gateway.events.sockets import Ports, open_ports
+from services.gateway.events.sockets import Ports
 from services.gateway.events.turn import Effects
 
 log = structlog.get_logger(__name__)
@@ -224,70 +212,3 @@ class Courier:
         if failure and not self.failed.done():
             log.error("the courier has ended", error=repr(failure))
             self.failed.set_exception(failure)
-
-
-@asynccontextmanager
-async def open_courier(
-    settings: EventsSettings,
-    outside: Outside,
-    metrics: CourierMetrics,
-    *,
-    render: Callable[[Event], Message],
-    reachable: Callable[[Channel, Contacts], str] = no_contact,
-    clock: Clock | None = None,
-) -> AsyncIterator[Courier]:
-    """The courier of the outbox that ``settings.db`` names, for this process alone, until the block ends.
-
-    ``outside`` is first called when the event loop runs again after the block was entered.
-
-    Args:
-        render: How an event reads.
-        reachable: Why a channel can't be used with these contacts; empty where it can.
-
-    Raises:
-        BadSettings: A file can't be used, or another gateway uses the outbox.
-        OSError: An address can't be used.
-    """
-    assert settings.db is not None
-    clock = clock or SystemClock()
-    with ExitStack() as closing:
-        closing.enter_context(
-            sole_owner(settings.db, variable="DEXORDER_EVENTS_DB", owner="gateway", harm="deliver its events")
-        )
-        containers = _containers(settings)
-        outbox = _outbox(settings.db)
-        closing.callback(outbox.close)
-        closing.enter_context(checkpoints_aside(settings.db))
-        desk = await asyncio.to_thread(_desk, outbox, settings, metrics, render, reachable, clock)
-        ports = closing.enter_context(open_ports(settings, containers, metrics.dropped))
-        courier = Courier(desk, ports, settings.db, containers, outside, clock)
-        courier.start()
-        try:
-            yield courier
-        finally:
-            await courier.close()
-
-
-def _containers(settings: EventsSettings) -> ContainersFile:
-    try:
-        return ContainersFile(settings.containers)
-    except (OSError, ValueError) as error:
-        raise BadSettings(f"DEXORDER_EVENTS_CONTAINERS: {settings.containers} can't be used: {error}") from error
-
-
-def _outbox(path: Path) -> Outbox:
-    try:
-        return Outbox(path)
-    except (OSError, ValueError, sqlite3.Error) as error:
-        raise BadSettings(f"DEXORDER_EVENTS_DB: {path} can't be used: {error}") from error
-
-
-def _desk(
-    outbox: Outbox, settings: EventsSettings, metrics: CourierMetrics, render: Callable[[Event], Message],
-    reachable: Callable[[Channel, Contacts], str], clock: Clock,
-) -> Desk:  # fmt: skip
-    people = KnownPeople(outbox.contacts(), outbox.presence(clock.wall_ns()))
-    delivery = Delivery(Rules.of(settings), people, render=render, reachable=reachable)
-    seldom_all()
-    with collector_at_rest():
-        return Desk(outbox, delivery, people, settings, metrics, clock)

@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 from services.common.clock import Clock
 from services.gateway.events.acks import Ack
-from services.gateway.events.desk import Desk, ReadCopy, read_copies
+from services.gateway.events.desk import Desk
+from services.gateway.events.intake import ReadCopy, read_copies
 from services.gateway.events.outbox import Done
 from services.gateway.events.sockets import Ports, Waker
 from services.gateway.events.turn import Effects

@@ -14,27 +14,23 @@ from typing import TypeVar
 from services.common.clock import Clock
 from services.common.errors import InvalidRequest, SuiteError
 from services.common.event_frames import topic
-from services.gateway.events.acks import Ack, Asker, Askers, final_ack
+from services.gateway.events.acks import Askers
 from services.gateway.events.changes import Changes
-from services.gateway.events.checking import Refusal, for_sessions, payload_problem, read_event, read_published
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.containers import Container
 from services.gateway.events.courier_metrics import CourierMetrics
 from services.gateway.events.delivery import Delivery
 from services.gateway.events.gone import without
-from services.gateway.events.model import Channel, Contacts, Event, EventKey, Priority, Result, Status
-from services.gateway.events.outbox import Done, Known, Outbox
+from services.gateway.events.intake import Copy, Intake, ReadCopy, read_copies
+from services.gateway.events.model import Channel, Contacts, EventKey, Result
+from services.gateway.events.outbox import Done, Outbox
 from services.gateway.events.people import KnownPeople
 from services.gateway.events.quotas import Quotas
-from services.gateway.events.records import Informed
 from services.gateway.events.turn import Effects, Turn
 
 T = TypeVar("T")
 LONGEST_DUE_NS = 5_000_000
 """To write it takes as long again, and meanwhile nobody is answered."""
-Copy = tuple[Container, bytes | None, Asker | None]
-"""A copy of an event: who sent it, the UserEvent or None for what is none, and whom to answer or None for nobody."""
-ReadCopy = tuple[Container, Event | Refusal, Asker | None]
 
 
 class Desk:
@@ -50,14 +46,16 @@ class Desk:
     ) -> None:  # fmt: skip
         self._outbox, self._delivery, self._people = outbox, delivery, people
         self._settings, self._metrics, self._clock = settings, metrics, clock
-        self._quotas = Quotas(settings)
-        self._askers = Askers()
+        self._quotas, self._askers = Quotas(settings), Askers()
         self._open: Counter[str] = Counter()
         self._topics: dict[str, bytes] = {}
         self._newest: dict[str, int] = {}
         self._forgotten = outbox.forgotten()
         self.epoch = outbox.epoch
         self._turn = Turn(clock.wall_ns())
+        self._intake = Intake(
+            outbox, delivery, settings, metrics, clock, self._quotas, self._askers, self._topics, self._turn
+        )
         self._restore()
 
     def begin(self) -> None:
@@ -72,106 +70,15 @@ class Desk:
 
     def take(self, copies: Iterable[Copy]) -> int:
         """Copies of events, which are answered in this order; how many new ones were above a hard quota."""
-        return self.take_read(read_copies(copies))
+        return self._intake.take(read_copies(copies))
 
     def take_read(self, copies: Sequence[ReadCopy]) -> int:
         """As `take`, after `read_copies`."""
-        live = self._delivery.live
-        known = self._outbox.known(
-            [event.key for _, event, _ in copies if isinstance(event, Event) and live(event.key) is None]
-        )
-        elapsed_ns = self._clock.monotonic_ns()
-        above = 0
-        for container, event, asker in copies:
-            if isinstance(event, Refusal):
-                self._refuse(asker, event)
-            elif event.priority is Priority.INFORMATIONAL:
-                self._inform_or_refuse(event, asker)
-            else:
-                above += self._accept(container, event, asker, known, elapsed_ns)
-        self._begin_new()
-        return above
+        return self._intake.take(copies)
 
     def take_published(self, published: Iterable[tuple[Container, bytes, bytes]]) -> None:
         """Events of the fast path: container, topic, UserEvent. What is CRITICAL is kept though it came this way."""
-        critical: list[Copy] = []
-        informed, most_bytes = self._turn.effects.informed, self._settings.max_payload_bytes
-        for container, named, body in published:
-            event = read_published(body)
-            if isinstance(event, Refusal):
-                self._metrics.dropped(event.kind)
-                continue
-            user_id = event.user_id
-            heard = self._topics.get(user_id)
-            if not container.speaks_for(user_id) or named != (heard or topic(user_id)):
-                self._metrics.dropped("not_owned")
-            elif event.priority is Priority.CRITICAL:
-                critical.append((container, body, None))
-            elif heard is None:
-                self._metrics.dropped("no_session")
-            elif problem := payload_problem(event, most_bytes):
-                self._metrics.dropped(problem.kind)
-            else:
-                informed.append(Informed(user_id, container.name, event.body))
-        if critical:
-            self.take(critical)
-
-    def _inform_or_refuse(self, event: Event, asker: Asker | None) -> None:
-        event_id = event.key.event_id
-        if problem := payload_problem(event, self._settings.max_payload_bytes):
-            self._refuse(asker, problem)
-        elif event.user_id not in self._topics:
-            self._refuse(asker, Refusal(event_id, "no active session", "no_session"))
-        else:
-            told = for_sessions(event.body, event.payload)
-            self._turn.effects.informed.append(Informed(event.user_id, event.key.container, told))
-            self._turn.reply(asker, Ack(event_id, Status.DELIVERED, via=Channel.WEB))
-
-    def _accept(
-        self, container: Container, event: Event, asker: Asker | None, known: dict[EventKey, Known], elapsed_ns: int
-    ) -> bool:
-        key, turn, above = event.key, self._turn, False
-        before = self._body_before(key, known)
-        if before is not None and before != event.body:
-            self._refuse(asker, Refusal(key.event_id, "event_id reused", "reused"))
-            return above
-        if before is None:
-            verdict = self._quotas.take(container, event.priority, elapsed_ns)
-            above = verdict.above
-            if verdict.refused:
-                self._refuse(asker, Refusal(key.event_id, "quota exceeded", "quota"))
-                return above
-            if problem := payload_problem(event, self._settings.max_payload_bytes):
-                self._refuse(asker, problem)
-                return above
-            turn.bodies[key] = event.body
-            turn.new.append((event, verdict.soft))
-            self._quotas.queued[container.name] += 1
-        final = known[key].final if key in known else None
-        if final:
-            turn.reply(asker, final_ack(final))
-        else:
-            self._askers.wait(key, asker)
-            turn.reply_state(asker, key)
-        return above
-
-    def _body_before(self, key: EventKey, known: dict[EventKey, Known]) -> bytes | None:
-        if live := self._delivery.live(key):
-            return live.event.body
-        if found := known.get(key):
-            return found.body
-        return self._turn.bodies.get(key)  # it came in this very turn
-
-    def _begin_new(self) -> None:
-        """Let what was accepted go its way; all at once, as each call of the rules has its price."""
-        turn = self._turn
-        if turn.new:
-            turn.add(self._delivery.accept(turn.new, now_ns=turn.now_ns))
-            turn.new = []
-
-    def _refuse(self, asker: Asker | None, refusal: Refusal) -> None:
-        self._metrics.refused(refusal.kind)
-        self._turn.reply(asker, Ack(refusal.event_id, Status.ERROR, refusal.reason))
+        self._intake.take_published(published)
 
     # ---- what the event loop says
 
@@ -285,7 +192,7 @@ class Desk:
             self._outbox.write(turn.changes, turn.contacts, presence, meanwhile)
             self._count(turn.changes, time.perf_counter() - started)
         effects = turn.end(self._askers)
-        self._turn = Turn(0)
+        self._turn = self._intake.turn = Turn(0)
         if effects.acks:
             self._metrics.answered(Counter([ack.status for _, ack in effects.acks]))
         if effects.informed:
@@ -310,17 +217,3 @@ class Desk:
         accepted = Counter([live.event.priority for live in changes.accepted])
         finished = Counter([final.status for final in changes.finals])
         self._metrics.committed(accepted, finished, self._quotas.queued.total(), seconds)
-
-
-def read_copies(copies: Iterable[Copy]) -> list[ReadCopy]:
-    """Check copies as far as it takes nothing but themselves; for any thread, at any time."""
-    return [(container, _read(container, body), asker) for container, body, asker in copies]
-
-
-def _read(container: Container, body: bytes | None) -> Event | Refusal:
-    if body is None:
-        return Refusal("", "the event does not parse", "undecodable")
-    event = read_event(container.name, body)
-    if isinstance(event, Event) and not container.speaks_for(event.user_id):
-        return Refusal(event.key.event_id, "user not owned", "not_owned")
-    return event

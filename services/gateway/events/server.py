@@ -17,8 +17,9 @@ from services.gateway.events.channels.ways import open_ways
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.contacts import host_check
 from services.gateway.events.conversation import Reception
-from services.gateway.events.courier import Courier, open_courier
+from services.gateway.events.courier import Courier
 from services.gateway.events.courier_metrics import CourierMetrics
+from services.gateway.events.courier_start import open_courier
 from services.gateway.events.publishing import EventPublisherService
 from services.gateway.events.records import Informed
 from services.gateway.events.rendering import render

@@ -12,8 +12,9 @@ from dexorder.events import AsyncPublisher, Channel, Ending, Outcome
 from services.common.curve import make_keys, read_public_key
 from services.gateway.events.changes import SendOut, Show
 from services.gateway.events.config import EventsSettings
-from services.gateway.events.courier import Courier, open_courier
+from services.gateway.events.courier import Courier
 from services.gateway.events.courier_metrics import CourierMetrics
+from services.gateway.events.courier_start import open_courier
 from services.gateway.events.model import Contacts, Event, Message, Sent
 from services.gateway.events.records import Informed
 

@@ -18,8 +18,9 @@ from services.common.event_frames import decode_ack, encode_event, encode_publis
 from services.gateway.events.acks import Ack
 from services.gateway.events.changes import SendOut, Show
 from services.gateway.events.config import EventsSettings
-from services.gateway.events.courier import Courier, open_courier
+from services.gateway.events.courier import Courier
 from services.gateway.events.courier_metrics import CourierMetrics
+from services.gateway.events.courier_start import open_courier
 from services.gateway.events.model import Channel, Status
 from services.gateway.events.records import Informed
 from services.gen.dexorder.events.v1 import user_events_pb2 as pb
