@@ -19,15 +19,17 @@ from services.common.event_frames import BadFrame, encode_ack, event_body, publi
 from services.gateway.events.acks import Ack
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.containers import STRANGER, Container, ContainersFile
+from services.gateway.events.losses import Losses
 
 log = structlog.get_logger(__name__)
 Socket = zmq.Socket[bytes]
 Dropped = Callable[[str], None]
 LAST_ACKS_MS = 500
 """How long acks that are under way get at the end."""
-MOST_UNREAD = 100
-"""Messages of one connection to ROUTER in memory, about as many as a turn takes. Of a connection that claims a routing
-id in use libzmq reads none, and keeps them until the socket is closed, whether the other side is gone or not."""
+MOST_UNREAD = 5_000
+"""Messages of one connection in memory. Heartbeats of containers wait behind these, so they are far more than our
+library has on its way; but of a connection that claims a routing id in use libzmq reads none, and keeps them until the
+socket is closed, whether the other side is gone or not."""
 _REOPEN_SECONDS = 5.0
 _KEEPALIVE_S = 5
 """A container whose host is gone without a word is forgotten after four times as long."""
@@ -65,10 +67,11 @@ class Waker:
 
 
 class Ports:
-    """Both sockets; `open_ports` makes them. When a key is taken out of the containers file, all connections are cut.
+    """Both sockets; `open_ports` makes them.
 
-    ZMQ can't cut a single one. The others come back at once and send again what was not answered; what was on its way
-    on the fast path is lost.
+    When a key is taken out of the containers file, all connections are cut, as ZMQ can't cut a single one. The others
+    come back at once and send again what was not answered; what was on its way on the fast path is lost. Where we
+    connect, those of ROUTER are cut when one of them is lost: what is for one container must not go to the next.
 
     Attributes:
         sub_address, router_address: Where containers connect to.
@@ -83,32 +86,64 @@ class Ports:
         self._poller = zmq.Poller()
         self._topics: set[bytes] = set()
         self._gone = False
-        self._sub = _opened(context, zmq.SUB, settings, settings.sub)
+        self._open_sub(settings.sub)
         try:
-            self._router = _opened(context, zmq.ROUTER, settings, settings.router)
+            self._open_router(settings.router)
         except BaseException:
             self._sub.close(linger=0)
             raise
         self.sub_address = self._sub.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\x00")
         self.router_address = self._router.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\x00")
 
+    def _open_sub(self, addresses: str) -> None:
+        self._sub = _socket(self._context, zmq.SUB, self._settings)
+        try:
+            _attach(self._sub, addresses, connect=self._settings.connect)
+        except BaseException:
+            self._close(self._sub, 0)
+            raise
+
+    def _open_router(self, addresses: str) -> None:
+        self._router = _socket(self._context, zmq.ROUTER, self._settings)
+        self._losses = Losses(self._router) if self._settings.connect else None
+        try:
+            _attach(self._router, addresses, connect=self._settings.connect)
+        except BaseException:
+            self._close_router(0)
+            raise
+
     def close(self, *, linger_ms: int = LAST_ACKS_MS) -> None:
         """Close both."""
-        for socket in (self._sub, self._router):
-            if socket in self._poller:
-                self._poller.unregister(socket)
-            socket.close(linger=linger_ms)
+        self._close(self._sub, linger_ms)
+        self._close_router(linger_ms)
+
+    def _close_router(self, linger_ms: int) -> None:
+        if self._losses:
+            self._forget(self._losses.monitor)
+            self._losses.close()
+        self._close(self._router, linger_ms)
+
+    def _close(self, socket: Socket, linger_ms: int) -> None:
+        self._forget(socket)
+        socket.close(linger=linger_ms)
+
+    def _forget(self, socket: Socket) -> None:
+        if socket in self._poller:
+            self._poller.unregister(socket)
 
     def wait(self, waker: Waker, timeout_ms: int, *, router: bool, sub: bool) -> tuple[bool, bool]:
         """Wait until something comes; whether ROUTER and SUB have something, of those that were asked."""
         self._cut_if_revoked()
+        self._cut_if_lost()
         asked = (*((self._router,) if router else ()), *((self._sub,) if sub else ()))
         for one in (self._router, self._sub):
             if one in asked:
                 self._poller.register(one, zmq.POLLIN)
-            elif one in self._poller:
-                self._poller.unregister(one)
+            else:
+                self._forget(one)
         self._poller.register(waker, zmq.POLLIN)
+        if self._losses:
+            self._poller.register(self._losses.monitor, zmq.POLLIN)
         ready = {one for one, _ in self._poller.poll(timeout_ms)}
         waker.clear()
         return self._router in ready, self._sub in ready
@@ -118,12 +153,16 @@ class Ports:
         if revoked := self._keys - keys:
             log.warning("a key is revoked: all containers connect again", revoked=len(revoked))
             self.close(linger_ms=0)
-            settings = self._settings
-            self._sub = _reopened(self._context, zmq.SUB, settings, _same(settings.sub, self.sub_address))
-            self._router = _reopened(self._context, zmq.ROUTER, settings, _same(settings.router, self.router_address))
+            _again(self._open_sub, _same(self._settings.sub, self.sub_address))
+            _again(self._open_router, _same(self._settings.router, self.router_address))
             for topic in self._topics:
                 self._sub.subscribe(topic)
         self._keys = keys
+
+    def _cut_if_lost(self) -> None:
+        if self._losses and self._losses.look():
+            self._close_router(linger_ms=0)
+            self._open_router(self._settings.router)
 
     def events(self, most: int) -> Iterator[tuple[Container, bytes | None, bytes]]:
         """What came on ROUTER: who sent it, the UserEvent, and the routing id.
@@ -235,9 +274,9 @@ def _message(socket: Socket) -> tuple[list[bytes], zmq.Frame]:
 @retry(
     retry=retry_if_exception_type(OSError), stop=stop_after_delay(_REOPEN_SECONDS), wait=wait_fixed(0.02), reraise=True
 )
-def _reopened(context: zmq.Context[Socket], kind: int, settings: EventsSettings, addresses: str) -> Socket:
-    """As `_opened`, at an address whose listener may still be closing: that is done in ZMQ's own thread."""
-    return _opened(context, kind, settings, addresses)
+def _again(opening: Callable[[str], None], addresses: str) -> None:
+    """At addresses whose listener may still be closing: that is done in ZMQ's own thread."""
+    opening(addresses)
 
 
 def _same(given: str, bound: str) -> str:
@@ -245,11 +284,10 @@ def _same(given: str, bound: str) -> str:
     return given if "," in given else bound
 
 
-def _opened(context: zmq.Context[Socket], kind: int, settings: EventsSettings, addresses: str) -> Socket:
+def _socket(context: zmq.Context[Socket], kind: int, settings: EventsSettings) -> Socket:
     socket = context.socket(kind)
     try:
         _set_up(socket, settings)
-        _attach(socket, addresses, connect=settings.connect)
     except BaseException:
         socket.close(linger=0)
         raise
@@ -260,17 +298,16 @@ def _set_up(socket: Socket, settings: EventsSettings) -> None:
     for option, value in (
         (zmq.MAXMSGSIZE, settings.max_frame_bytes),
         # no heartbeats of our own, they end the process: docs/decisions/0017; containers have them, and are answered
+        (zmq.RCVHWM, MOST_UNREAD),
         (zmq.TCP_KEEPALIVE, 1),
         (zmq.TCP_KEEPALIVE_IDLE, _KEEPALIVE_S),
         (zmq.TCP_KEEPALIVE_INTVL, _KEEPALIVE_S),
         (zmq.TCP_KEEPALIVE_CNT, 3),
         (zmq.HANDSHAKE_IVL, 10_000),  # who connects and says nothing does not hold a file descriptor for ever
         (zmq.IPV6, int("[" in settings.sub + settings.router)),
-        (zmq.IMMEDIATE, int(settings.connect)),  # nothing waits for a peer that is gone: the next one there is another
     ):
         socket.setsockopt(option, value)
     if socket.type == zmq.ROUTER:
-        socket.setsockopt(zmq.RCVHWM, MOST_UNREAD)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # without it an ack to a dead container looks like a sent one
     if settings.curve_key:
         curve_socket(socket, settings.curve_key)
