@@ -31,7 +31,7 @@ FLOODS = 5
 MOST_GROWTH_BYTES, KEPT_BYTES = 20 << 20, 128
 """Once, and a frame: 5 MiB were seen with 80,000 frames, of which some hundred events that wait for a session's ack."""
 UNREAD_BYTES = 600 << 10
-"""A connection under a routing id in use, until the gateway ends: libzmq keeps what it sends, up to `MOST_UNREAD` messages.
+"""A connection under a routing id in use, until the gateway ends: up to `MOST_UNREAD` messages are kept.
 Up to 400 KB were seen when that was 1,000."""
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(KILLS * 10 + MIXED // 200 + int(FRAMES / RATE * 8) + 900)]
 
