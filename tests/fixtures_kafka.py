@@ -19,6 +19,7 @@ from dexorder.setup.errors import SetupError
 from dexorder.setup.jars import jar_folder
 from dexorder.supervisor import child
 from dexorder.supervisor.kafka import HOST, wait_ready
+from tests.paths import ROOT
 
 READY_TIMEOUT_S = 90
 STOP_TIMEOUT_S = 60
@@ -70,7 +71,7 @@ class RunningKafka:
             more.write_text(properties(self.port, controller_port))
             command += ["--properties", str(more)]
         command += [f"--add-scram={user}" for user in scram]
-        root = Path(__file__).resolve().parents[1]
+        root = ROOT
         self._log: IO[bytes] = self.log_file.open("ab")
         self.process = subprocess.Popen(command, cwd=root, stdout=self._log, stderr=subprocess.STDOUT)
         try:

@@ -13,8 +13,8 @@ from typing import Any, Self
 
 from dexorder.supervisor import child
 from tests.fixtures_gateway import until
+from tests.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 START_SECONDS = STOP_SECONDS = 120.0
 
 

@@ -24,7 +24,8 @@ from services.common.channel import open_channel
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from services.gen.dexorder.relay.v1.relay_service_pb2_grpc import RelayServiceStub
 from tests.fixtures_kafka import free_ports
-from tests.smoke.harness import ROOT, minutes
+from tests.paths import ROOT
+from tests.smoke.harness import minutes
 
 CALLERS = 64
 SLOTS = 64

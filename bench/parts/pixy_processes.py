@@ -19,7 +19,7 @@ from bench.parts.pixy_load import Job, Measured
 from services.gen.kafkapixy import kafkapixy_pb2 as pixy
 from services.gen.kafkapixy.kafkapixy_pb2_grpc import KafkaPixyStub
 from tests.fixtures_kafka import free_ports
-from tests.smoke.harness import ROOT
+from tests.paths import ROOT
 
 _START_SECONDS = 60.0
 _MOST_POLLS = 20

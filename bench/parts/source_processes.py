@@ -18,8 +18,8 @@ from bench.parts.pixy_processes import Server, running
 from bench.parts.source_load import Job, Measured
 from services.gen.source.v1.source_pb2_grpc import SourceStub
 from tests.fixtures_kafka import free_ports
+from tests.paths import ROOT
 from tests.peers.environment import peer_python
-from tests.smoke.harness import ROOT
 
 _START_SECONDS = 120.0
 _MEMORY_SOURCE = ROOT / "tests" / "peers" / "numaflow" / "memory_source.py"

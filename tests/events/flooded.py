@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from services.gen.dexorder.events.v1 import user_events_pb2 as pb
 from tests.events.container import CRITICAL, Container, event
 from tests.events.rig import Rig
-from tests.service_process import ROOT
+from tests.paths import ROOT
 
 RATE = 10_000
 BEGIN_S, PAUSE_S, WARM_S = 0.5, 0.002, 0.5

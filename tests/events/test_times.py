@@ -20,7 +20,7 @@ from services.gen.dexorder.events.v1 import user_events_pb2 as given
 from tests.events.container import CRITICAL, HEARTBEAT_MS, event, until
 from tests.events.outside import Answer, Outside
 from tests.events.rig import Rig, make_rig
-from tests.service_process import ROOT
+from tests.paths import ROOT
 
 pytestmark = [pytest.mark.smoke, pytest.mark.timeout(120)]
 ACTIVE_SESSION, WEB, TELEGRAM, EMAIL = given.ACTIVE_SESSION, given.WEB, given.TELEGRAM, given.EMAIL

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from dexorder.setup import config
+from tests.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 MAKE_SECONDS = 900
 """Longest time that fetching and unpacking may take."""
 

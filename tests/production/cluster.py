@@ -13,7 +13,8 @@ import pyspark
 
 from dexorder.setup.java import java_env
 from tests.fixtures_kafka import free_ports
-from tests.production.servers import HOST, ROOT, process
+from tests.paths import ROOT
+from tests.production.servers import HOST, process
 
 BIN = Path(pyspark.__file__).parent / "bin"
 

@@ -24,9 +24,9 @@ from dexorder.setup import jars, java
 from dexorder.supervisor import child
 from tests.fixtures_kafka import free_ports
 from tests.fixtures_tls import Authority
+from tests.paths import ROOT
 
 HOST = "127.0.0.1"
-ROOT = Path(__file__).resolve().parents[2]
 READY_SECONDS = 120
 BUCKET = "lake"
 

@@ -36,8 +36,8 @@ from services.exchange_sim.periods import PERIODS
 from services.gen.dexorder.ingest.v1 import ingest_pb2
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
 from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
+from tests.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 VALUES = ["open", "high", "low", "close", "volume"]
 READY_SECONDS = 180
 METRICS_PORT = {"relay": 10, "ingestor": 11, "gateway": 12, "udsource": 13, "spark": 14}

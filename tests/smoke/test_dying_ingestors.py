@@ -15,7 +15,8 @@ import zmq
 from services.common.broker_frames import encode
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from tests import zmtp
-from tests.smoke.harness import ROOT, wait_for
+from tests.paths import ROOT
+from tests.smoke.harness import wait_for
 from tests.soak.broker_campaign import Relay, running_relay
 from tests.unit.services.ingestor.conftest import minutes
 from tests.unit.services.ingestor.fakes import dispatch

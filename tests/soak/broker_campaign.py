@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.fixtures_kafka import free_ports
-from tests.smoke.harness import ROOT, wait_for
+from tests.paths import ROOT
+from tests.smoke.harness import wait_for
 from tests.soak import relay_life
 from tests.soak.honest_workers import JOB_PERIODS, JOBS
 from tests.unit.services.relay.harness import catalog_settings, make_tables

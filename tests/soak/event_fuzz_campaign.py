@@ -18,7 +18,7 @@ from tests.events.keys import Keys
 from tests.events.outside import Outside
 from tests.events.rig import Rig
 from tests.events.sessions import Session
-from tests.service_process import ROOT
+from tests.paths import ROOT
 from tests.soak.event_fuzz import FUZZED_USER
 
 HONEST_USER = "honest"

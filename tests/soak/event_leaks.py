@@ -16,7 +16,7 @@ from typing import Any
 from tests.events.keys import Keys
 from tests.events.outside import Outside
 from tests.events.rig import Rig, make_rig
-from tests.service_process import ROOT
+from tests.paths import ROOT
 from tests.soak.event_fuzz_campaign import MUCH
 
 TOKEN_S = 100_000

@@ -22,7 +22,8 @@ from services.gen.dexorder.ingest.v1 import ingest_pb2
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
 from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
 from tests.fixtures_kafka import free_ports
-from tests.smoke.harness import ROOT, minutes
+from tests.paths import ROOT
+from tests.smoke.harness import minutes
 from tests.soak import relay_life
 from tests.soak.backfills import historical
 

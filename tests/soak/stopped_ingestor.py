@@ -26,7 +26,8 @@ from services.gen.dexorder.relay.v1 import ingestor_service_pb2_grpc as ingestor
 from services.gen.kafkapixy import kafkapixy_pb2 as pixy_pb
 from services.gen.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
 from tests.fixtures_kafka import free_ports
-from tests.smoke.harness import ROOT, Suite, assert_equal, metric_at, minutes, oracle, wait_for
+from tests.paths import ROOT
+from tests.smoke.harness import Suite, assert_equal, metric_at, minutes, oracle, wait_for
 from tests.soak.backfills import historical, submit
 from tests.soak.watching import Held, RelayFile
 

@@ -11,8 +11,7 @@ import pytest
 
 from services.gen.source.v1 import source_pb2
 from services.gen.udf import udf_pb2
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.paths import ROOT
 
 
 def test_a_batch_of_acks_arrives_whole() -> None:

@@ -18,11 +18,12 @@ from google.protobuf.message_factory import GetMessageClass
 
 from tests.conformance.numaflow.vertex import StartUdsource
 from tests.fixtures_gateway import until
+from tests.paths import ROOT
 from tests.unit.services.udsource.client import produce
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 MakeTopic = Callable[[int], str]
-GIVEN = Path(__file__).resolve().parents[2] / "wire" / "baseline" / "vendor"
+GIVEN = ROOT / "tests" / "wire" / "baseline" / "vendor"
 RECORDS = 60
 
 

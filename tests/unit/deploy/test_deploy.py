@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Iterator
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,8 +29,9 @@ from services.udsource.config import UdsourceSettings
 from services.udsource.metrics import UdsourceMetrics
 from spark.config import SparkSettings
 from spark.metrics import Metrics as SparkMetrics
+from tests.paths import ROOT
 
-DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
+DEPLOY = ROOT / "deploy"
 SETTINGS: dict[str, tuple[type[BaseSettings], ...]] = {
     "relay": (RelaySettings, CatalogSettings),
     "gateway": (GatewaySettings,),

@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -18,8 +17,9 @@ from spark.ledger import GoodPage, append_coverage
 from spark.tables import TABLES
 from tests.fakes.candle_table import HOUR_NS, HOURS, OTHER, SPAN, START, TICKER
 from tests.fakes.relay_server import FakeRelay, Notify, ended, serving
+from tests.paths import ROOT
 
-PAGE = (Path(__file__).parents[3] / "docs" / "reading-the-data.md").read_text()
+PAGE = (ROOT / "docs" / "reading-the-data.md").read_text()
 SECTIONS = re.findall(r"^## (.+?)$(.*?)(?=^## |\Z)", PAGE, re.M | re.S)
 NEWS = TimeRange(SPAN.end_ns, SPAN.end_ns + 2 * HOUR_NS)
 

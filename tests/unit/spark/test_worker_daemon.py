@@ -11,6 +11,7 @@ import pyspark
 import pytest
 
 from spark.worker_daemon import without_archives
+from tests.paths import ROOT
 
 LIB = Path(pyspark.__file__).parent / "python" / "lib"
 SCRIPT = """
@@ -41,7 +42,7 @@ def test_installed_package_is_imported_where_spark_puts_its_archives_first() -> 
     assert len(archives) == 2
     seen = subprocess.run(
         [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, timeout=60,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([*archives, str(Path(__file__).parents[3])])},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([*archives, str(ROOT)])},
     ).stdout.splitlines()  # fmt: skip
     assert "pyspark.zip" not in seen[0]
     assert not any(Path(archive).name in seen[1] for archive in archives)

@@ -14,6 +14,7 @@ from dexorder.setup.errors import SetupError
 from dexorder.setup.java import Java
 from dexorder.supervisor import kafka as broker
 from tests.fixtures_kafka import RunningKafka, create_topic, free_ports
+from tests.paths import ROOT
 
 JAVA = Java(Path("/opt/java"), "21.0.8", "PATH")
 
@@ -81,7 +82,7 @@ def test_second_broker_on_a_folder_is_refused_while_the_first_lives(tmp_path: Pa
         "kafka.hold_lock(kafka.KafkaPaths(Path(sys.argv[1])))\n"
         "os.execv('/bin/sh', ['/bin/sh', '-c', 'echo ready; exec cat'])\n"
     )
-    root = Path(__file__).resolve().parents[4]
+    root = ROOT
     command = [sys.executable, "-c", code, str(paths.root)]
     with subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as first:
         assert first.stdout is not None

@@ -10,8 +10,7 @@ from dexorder.errors import SuiteFailed
 from dexorder.supervisor import prepare
 from dexorder.supervisor.plan import Ports, SuiteOptions
 from services.common.exchanges import load_exchanges
-
-ROOT = Path(__file__).resolve().parents[4]
+from tests.paths import ROOT
 
 
 def test_the_shipped_exchanges_file_is_the_repositorys() -> None:

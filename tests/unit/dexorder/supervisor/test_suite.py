@@ -19,6 +19,7 @@ from dexorder.supervisor.process import Guard, PartProcess, child_environment, r
 from dexorder.supervisor.state import PartState, SuiteState, process_alive, read_state, registered
 from dexorder.supervisor.suite import Reporter, run_parts
 from tests.fixtures_kafka import free_ports
+from tests.paths import ROOT
 
 CHILD = """
 import http.server, os, signal, subprocess, sys
@@ -46,7 +47,6 @@ directory, ports = Path(sys.argv[1]), [int(p) for p in sys.argv[2:]]
 parts = [make_part(n, p, STUBBORN="1") for n, p in zip(("relay", "spark"), ports)]
 asyncio.run(run_parts(parts, directory, 1, Reporter(all_ready=lambda: print("ready", flush=True))))
 """
-ROOT = Path(__file__).resolve().parents[4]
 
 
 def make_part(name: str, port: int, *, after: tuple[str, ...] = (), stop_seconds: float = 20.0, **env: str) -> Part:

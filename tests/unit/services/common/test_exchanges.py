@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from services.common.exchanges import Exchange, load_exchanges, override_urls
-
-ROOT = Path(__file__).resolve().parents[4]
+from tests.paths import ROOT
 
 
 @pytest.mark.parametrize("name", ["sim", "binance"])

@@ -26,6 +26,7 @@ from services.common.lifecycle import RunningServer, grpc_server
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
 from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
 from tests.fixtures_tls import Authority, Pair
+from tests.paths import ROOT
 
 NAME = "dexorder.relay.v1.RelayService"
 HASH = token_hash("x")
@@ -82,7 +83,7 @@ def test_a_missing_file_ends_the_start(tmp_path: Path) -> None:
 
 
 def test_the_example_in_the_docs_is_a_callers_file(tmp_path: Path) -> None:
-    page = (Path(__file__).resolve().parents[4] / "docs" / "security.md").read_text()
+    page = (ROOT / "docs" / "security.md").read_text()
     path = tmp_path / "callers.yaml"
     path.write_text(page.partition("```yaml\n")[2].partition("```")[0])
     callers = read_callers(path)

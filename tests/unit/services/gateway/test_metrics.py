@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import urllib.request
 from collections.abc import Callable
-from pathlib import Path
 
 import grpc
 import pytest
@@ -16,8 +15,9 @@ from services.gateway.pixy.metrics import PixyMetrics
 from services.gen.kafkapixy import kafkapixy_pb2 as pb
 from tests.fixtures_gateway import MakeTopic, StartGateway, Write, numbers, refusal, until
 from tests.fixtures_kafka import free_ports
+from tests.paths import ROOT
 
-DOCS = Path(__file__).resolve().parents[4] / "docs"
+DOCS = ROOT / "docs"
 Samples = Callable[..., dict[str, float]]
 
 

@@ -23,10 +23,10 @@ from services.gen.kafkapixy import kafkapixy_pb2 as pb
 from services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
 from tests.fixtures_gateway import GatewayThread, GatewayUser, records, refusal, until
 from tests.fixtures_kafka import free_ports
+from tests.paths import ROOT
 
 MakeTopic = Callable[[int], str]
 StartWith = Callable[..., GatewayThread]
-ROOT = Path(__file__).resolve().parents[4]
 STOP_SECONDS = 60.0
 
 

@@ -23,9 +23,9 @@ from services.gen.dexorder.relay.v1 import ingestor_service_pb2_grpc as relay_rp
 from services.gen.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
 from services.ingestor.config import IngestorSettings
 from services.ingestor.server import work
+from tests.paths import ROOT
 from tests.unit.services.ingestor.fakes import FakeBroker, FakeGateway, FakeRelay, grpc_peer
 
-ROOT = Path(__file__).resolve().parents[4]
 MINUTE_NS = 60_000_000_000
 NOW_NS = 1_700_000_123 * 1_000_000_000
 """The exchange's clock: 2023-11-14 22:15:23."""

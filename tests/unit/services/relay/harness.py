@@ -45,12 +45,12 @@ from services.relay.config import RelaySettings
 from services.relay.counting import CoveredRange, LedgerPage
 from services.relay.model import Market
 from services.relay.server import RunningRelay, relay
+from tests.paths import ROOT
 
 TICKER = "BTC/USDT.SIM"
 MINUTE_NS = 60 * SECOND_NS
 START_NS = 1_704_067_200 * SECOND_NS  # 2024-01-01, a Monday
 VALUES = ("open", "high", "low", "close", "volume", "quote_volume")
-ROOT = Path(__file__).resolve().parents[4]
 
 
 def candle(minutes: int) -> dict[str, Any]:

@@ -18,7 +18,8 @@ from services.relay import engine
 from services.relay.dispatch import Dispatcher, Load, Slot, SlotKind
 from services.relay.metrics import RelayMetrics
 from services.relay.store import Store
-from tests.unit.services.relay.harness import ROOT, suite, until
+from tests.paths import ROOT
+from tests.unit.services.relay.harness import suite, until
 
 SIM = {"exchange": "SIM"}
 

@@ -7,7 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.unit.services.relay.harness import ROOT, environment, suite
+from tests.paths import ROOT
+from tests.unit.services.relay.harness import environment, suite
 
 
 async def test_second_relay_on_the_same_file_is_refused_with_one_sentence(tmp_path: Path) -> None:

@@ -30,7 +30,8 @@ from services.relay.jobs import Phase
 from services.relay.model import FinalResult, FinalStatus, Market, PageResult, Retraction, Submission
 from services.relay.schema import Batch
 from services.relay.store import Store, open_store
-from tests.unit.services.relay.harness import ROOT, TICKER, at, environment, free_port, minute, request, suite
+from tests.paths import ROOT
+from tests.unit.services.relay.harness import TICKER, at, environment, free_port, minute, request, suite
 
 MARKET = Market(TICKER, 60)
 

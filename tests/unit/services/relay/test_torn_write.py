@@ -14,7 +14,8 @@ import pytest
 
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
-from tests.unit.services.relay.harness import ROOT, environment, free_port, request
+from tests.paths import ROOT
+from tests.unit.services.relay.harness import environment, free_port, request
 
 ANSWERED = 30
 FRAME = 24 + 4096

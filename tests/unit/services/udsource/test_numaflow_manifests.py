@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from services.udsource.config import UdsourceSettings
+from tests.paths import ROOT
 
-DEPLOY = Path(__file__).resolve().parents[4] / "deploy"
+DEPLOY = ROOT / "deploy"
 DATAPLANE_WAITS_SECONDS = 20
 """For acks and nacks in flight, once it is told to stop."""
 POD_GRACE_SECONDS = 30

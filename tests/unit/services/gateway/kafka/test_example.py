@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.fixtures_gateway import GatewayThread, MakeTopic
+from tests.paths import ROOT
 
-PAGE = (Path(__file__).parents[5] / "docs" / "gateway-kafka.md").read_text()
+PAGE = (ROOT / "docs" / "gateway-kafka.md").read_text()
 
 
 @pytest.mark.kafka
