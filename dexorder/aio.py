@@ -22,7 +22,7 @@ from dexorder.connection import Connection, relay_address
 from dexorder.coverage import Coverage
 from dexorder.request import HistoryRequest, Moment, make_request, read_part
 from dexorder.verification import Checking, Verification, checking_from, verification_from
-from services.common.catalog import OHLC_TABLE
+from services.common.lake.catalog import OHLC_TABLE
 from services.gen.dexorder.ingest.v1 import ingest_pb2
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
 

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 from rich.text import Text
 
-from services.common.market import PERIODS, iso
+from services.common.model.market import PERIODS, iso
 
 UP, DOWN, DIM = "green", "red", "bright_black"
 _VOLUME = " ▁▂▃▄▅▆▇█"

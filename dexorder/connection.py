@@ -12,7 +12,7 @@ import grpc
 import tenacity
 
 from dexorder import errors
-from services.common.channel import open_channel
+from services.common.rpc.channel import open_channel
 from services.gen.dexorder.relay.v1.relay_service_pb2_grpc import RelayServiceStub
 
 DEFAULT_RELAY = "127.0.0.1:50051"

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from dexorder.records import ranges_json
-from services.common.market import TimeRange, count_periods, iso, subtract
+from services.common.model.market import TimeRange, count_periods, iso, subtract
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from pyiceberg.catalog import Catalog
 
 from dexorder.errors import CatalogError
-from services.common import catalog
 from services.common.config import BadSettings, read_settings
+from services.common.lake import catalog
 
 _SQLITE = "sqlite:///"
 

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 
 from dexorder.errors import DexorderError, MaintenanceFailed
-from services.common.channel import open_channel
+from services.common.rpc.channel import open_channel
 from services.gen.dexorder.pipeline.v1 import maintenance_service_pb2 as pb
 from services.gen.dexorder.pipeline.v1.maintenance_service_pb2_grpc import MaintenanceServiceStub
 

@@ -17,8 +17,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from dexorder.errors import CatalogError, HistoryMismatch
 from dexorder.iceberg import open_catalog
 from dexorder.records import RequestRecord
-from services.common.catalog import OHLC_TABLE
-from services.common.market import TimeRange, split_by_periods
+from services.common.lake.catalog import OHLC_TABLE
+from services.common.model.market import TimeRange, split_by_periods
 
 PIECE_PERIODS = 200_000
 """Periods read at once when rows are streamed: about 20 MB of candles, and few enough scans."""

@@ -6,8 +6,8 @@ import datetime as dt
 from dataclasses import dataclass
 
 from dexorder.errors import RequestRefused
-from services.common.errors import InvalidRequest
-from services.common.market import (
+from services.common.model.errors import InvalidRequest
+from services.common.model.market import (
     PERIOD_SECONDS,
     PERIODS,
     TimeRange,
@@ -17,7 +17,7 @@ from services.common.market import (
     floor_to_grid,
     parse_time,
 )
-from services.common.market import Ticker as MarketTicker
+from services.common.model.market import Ticker as MarketTicker
 from services.gen.dexorder.ingest.v1 import ingest_pb2
 
 Moment = str | int | dt.date | dt.datetime

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from dexorder.request import HistoryRequest, check_ticker
-from services.common.market import PERIODS, TimeRange
+from services.common.model.market import PERIODS, TimeRange
 
 OUT_ENDINGS = (".parquet", ".csv")
 _FORMAT = 1

@@ -15,9 +15,9 @@ from pydantic_core import PydanticUndefined
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from dexorder.events.config import PublisherSettings
-from services.common.catalog import CatalogSettings
-from services.common.channel import ChannelSettings
 from services.common.config import ServiceSettings
+from services.common.lake.catalog import CatalogSettings
+from services.common.rpc.channel import ChannelSettings
 from services.exchange_sim.config import SimSettings
 from services.gateway.config import GatewaySettings
 from services.gateway.events.config import EventsSettings

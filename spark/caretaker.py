@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from services.common.catalog import COVERAGE_TABLE, DEAD_LETTER_TABLE, OHLC_TABLE, CatalogSettings
 from services.common.clock import Clock, SystemClock
-from services.common.errors import Conflict, InvalidRequest, SuiteError, Unavailable
+from services.common.lake.catalog import COVERAGE_TABLE, DEAD_LETTER_TABLE, OHLC_TABLE, CatalogSettings
+from services.common.model.errors import Conflict, InvalidRequest, SuiteError, Unavailable
 from spark import procedures
 from spark.config import MaintenanceSettings
 from spark.maintenance import Compact, Expire, MergeLines, Policy, Step, TableState, plan

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from sqlalchemy.engine import make_url
 
-from services.common.catalog import CatalogSettings
-from services.common.errors import InvalidRequest
+from services.common.lake.catalog import CatalogSettings
+from services.common.model.errors import InvalidRequest
 
 _BUSY_TIMEOUT_MS = 10_000
 _S3_SCHEMES = ("s3://", "s3a://", "s3n://")

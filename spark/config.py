@@ -1,4 +1,4 @@
-"""Settings of the Spark driver. The catalog's are ``DEXORDER_CATALOG_<NAME>`` (services/common/catalog.py)."""
+"""Settings of the Spark driver. The catalog's are ``DEXORDER_CATALOG_<NAME>`` (services/common/lake/catalog.py)."""
 
 from __future__ import annotations
 

@@ -14,8 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
-from services.common.errors import InvalidRequest
-from services.common.market import (
+from services.common.kafka.page_record import MOST_CANDLES, Control, Kind
+from services.common.model.errors import InvalidRequest
+from services.common.model.market import (
     MAX_TIME_NS,
     MONTH_SECONDS,
     SECOND_NS,
@@ -25,7 +26,6 @@ from services.common.market import (
     is_on_grid,
     total_periods,
 )
-from services.common.page import MOST_CANDLES, Control, Kind
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from services.gen.dexorder.market.v1 import ohlcv_pb2
 from spark.schema import CANDLE, DECODED, FINAL_KIND, MICROS, PAGE_KIND, RAW, REFUSED_KIND

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import structlog
 from prometheus_client import CollectorRegistry
 
-from services.common.catalog import CatalogSettings
-from services.common.errors import SuiteError, Unavailable
+from services.common.lake.catalog import CatalogSettings
+from services.common.model.errors import SuiteError, Unavailable
 from spark.caretaker import Caretaker
 from spark.config import SparkSettings
 from spark.fault import Fault, kill_driver

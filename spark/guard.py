@@ -14,7 +14,7 @@ from typing import IO, Self
 
 import structlog
 
-from services.common.errors import Conflict
+from services.common.model.errors import Conflict
 
 log = structlog.get_logger(__name__)
 _PAUSE_S = 0.2

@@ -15,8 +15,8 @@ from pyiceberg import expressions
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import BooleanExpression
 
-from services.common.catalog import COVERAGE_TABLE, DEAD_LETTER_TABLE
-from services.common.market import TimeRange
+from services.common.lake.catalog import COVERAGE_TABLE, DEAD_LETTER_TABLE
+from services.common.model.market import TimeRange
 from spark.schema import MICROS, schema, time_text
 
 _ex: Any = expressions  # see upsert.py

@@ -27,7 +27,8 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import TypeAlias
 
-from services.common.market import (
+from services.common.lake.retractions import Retractions
+from services.common.model.market import (
     TimeRange,
     ceil_to_grid,
     count_periods,
@@ -37,7 +38,6 @@ from services.common.market import (
     subtract,
     total_periods,
 )
-from services.common.retractions import Retractions
 
 MOST_PERIODS = 50_000
 """Periods of a merged line, so that taking back a part of it costs little fetching."""

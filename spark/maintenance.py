@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TypeAlias
 
-from services.common.catalog import COVERAGE_TABLE, OHLC_TABLE
+from services.common.lake.catalog import COVERAGE_TABLE, OHLC_TABLE
 from spark.schema import time_text
 
 _HOUR_NS = 3_600 * 1_000_000_000

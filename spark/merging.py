@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
-from services.common.catalog import COVERAGE_TABLE, RETRACTION_TABLE
-from services.common.errors import InvalidRequest
-from services.common.market import TimeRange
+from services.common.lake.catalog import COVERAGE_TABLE, RETRACTION_TABLE
+from services.common.model.errors import InvalidRequest
+from services.common.model.market import TimeRange
 from spark.lines import MERGED, Line, Retraction, merge_lines
 from spark.maintenance import MergeLines
 from spark.schema import MICROS, schema

@@ -11,9 +11,9 @@ import grpc
 import structlog
 import tenacity
 
-from services.common.channel import open_sync_channel
-from services.common.errors import SuiteError
-from services.common.market import TimeRange
+from services.common.model.errors import SuiteError
+from services.common.model.market import TimeRange
+from services.common.rpc.channel import open_sync_channel
 from services.gen.dexorder.relay.v1 import pipeline_service_pb2 as pb
 from services.gen.dexorder.relay.v1 import pipeline_service_pb2_grpc as rpc
 from services.gen.dexorder.relay.v1 import relay_service_pb2

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from pyiceberg.manifest import DataFile
 
-from services.common.catalog import OHLC_TABLE, CatalogSettings
 from services.common.clock import Clock, SystemClock
-from services.common.market import TimeRange
+from services.common.lake.catalog import OHLC_TABLE, CatalogSettings
+from services.common.model.market import TimeRange
 from spark import ledger, upsert
 from spark.fault import Fault, Moment
 from spark.files import Layout, stage, unpack

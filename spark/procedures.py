@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from services.common.catalog import CatalogSettings
+from services.common.lake.catalog import CatalogSettings
 from spark.maintenance import (
     Compact,
     Cut,

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dexorder.setup.errors import SetupError
 from dexorder.setup.java import find_java
-from services.common.catalog import CatalogSettings
+from services.common.lake.catalog import CatalogSettings
 from spark.classes import archive_of
 from spark.config import SparkSettings
 from spark.session import build_session

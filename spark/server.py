@@ -14,9 +14,9 @@ import grpc
 import structlog
 from prometheus_client import CollectorRegistry
 
-from services.common.catalog import CatalogSettings
 from services.common.config import load_settings
-from services.common.lifecycle import grpc_server, run, stop_signal
+from services.common.lake.catalog import CatalogSettings
+from services.common.rpc.lifecycle import grpc_server, run, stop_signal
 from services.gen.dexorder.pipeline.v1 import maintenance_service_pb2_grpc as rpc
 from spark.caretaker import Caretaker
 from spark.config import MaintenanceSettings, SparkSettings

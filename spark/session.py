@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 from dexorder.setup.errors import SetupError
 from dexorder.setup.jars import jar_folder
 from dexorder.setup.java import find_java, java_env
-from services.common.catalog import CatalogSettings
-from services.common.errors import Conflict
+from services.common.lake.catalog import CatalogSettings
+from services.common.model.errors import Conflict
 from spark.catalog import catalog_conf
 from spark.classes import archive_of, options_with
 from spark.config import SparkSettings

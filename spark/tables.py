@@ -25,7 +25,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from services.common.catalog import COVERAGE_TABLE, DEAD_LETTER_TABLE, NAMESPACE, OHLC_TABLE
+from services.common.lake.catalog import COVERAGE_TABLE, DEAD_LETTER_TABLE, NAMESPACE, OHLC_TABLE
 
 _COMMON = {
     "format-version": "2",

@@ -11,9 +11,9 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from services.common.catalog import CatalogSettings
-from services.common.market import TimeRange
-from services.common.page import Candle, Control, Kind, page_value
+from services.common.kafka.page_record import Candle, Control, Kind, page_value
+from services.common.lake.catalog import CatalogSettings
+from services.common.model.market import TimeRange
 from spark.catalog import catalog_conf
 from spark.notify import FinalReport, PageReport
 from spark.pipeline import Pipeline

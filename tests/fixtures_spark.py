@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from dexorder.setup.errors import SetupError
 from dexorder.setup.jars import jar_folder
 from dexorder.setup.java import java_env
-from services.common.catalog import CatalogSettings
+from services.common.lake.catalog import CatalogSettings
 from spark.catalog import catalog_conf
 from spark.config import SparkSettings
 from spark.session import build_session

@@ -13,7 +13,7 @@ from dexorder import Client
 from dexorder.records import Status
 from dexorder.request import make_request
 from services.common.exchanges import Exchange, override_urls
-from services.common.market import SECOND_NS, TimeRange
+from services.common.model.market import SECOND_NS, TimeRange
 from tests.smoke.harness import Suite, minutes
 
 SLOTS = 4

@@ -19,8 +19,8 @@ import zmq
 import zmq.asyncio
 
 from bench.parts.report import Row, table
-from services.common.broker_frames import decode, encode
-from services.common.channel import open_channel
+from services.common.messaging.broker_frames import decode, encode
+from services.common.rpc.channel import open_channel
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from services.gen.dexorder.relay.v1.relay_service_pb2_grpc import RelayServiceStub
 from tests.fixtures_kafka import free_ports

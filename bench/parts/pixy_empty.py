@@ -18,7 +18,7 @@ import uvloop
 
 from bench.parts.pixy_empty_streams import EmptyStreams
 from services.common.config import ServiceSettings
-from services.common.lifecycle import grpc_server, stop_signal
+from services.common.rpc.lifecycle import grpc_server, stop_signal
 from services.gen.dexorder.kafka.v1 import kafka_service_pb2_grpc as kafka_rpc
 from services.gen.kafkapixy import kafkapixy_pb2 as pb
 from services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from bench.parts.pixy_load import STREAM_BATCH, VALUE
-from services.common.streams import beside
+from services.common.rpc.streams import beside
 from services.gateway.kafka.flow import MOST_BATCH_RECORDS
 from services.gen.dexorder.kafka.v1 import kafka_service_pb2 as pb
 from services.gen.dexorder.kafka.v1 import kafka_service_pb2_grpc as rpc

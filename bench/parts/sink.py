@@ -13,8 +13,8 @@ from confluent_kafka import Producer
 
 from bench.parts.latency import candles
 from bench.parts.report import Row, table
-from services.common.catalog import CatalogSettings
-from services.common.page import MOST_CANDLES, OHLC_TOPIC, Control, Kind, page_value
+from services.common.kafka.page_record import MOST_CANDLES, OHLC_TOPIC, Control, Kind, page_value
+from services.common.lake.catalog import CatalogSettings
 from spark.catalog import catalog_conf
 from spark.config import SparkSettings
 from spark.decode import decode_batches

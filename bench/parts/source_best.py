@@ -17,7 +17,7 @@ import uvloop
 from google.protobuf.empty_pb2 import Empty
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from services.common.lifecycle import stop_signal
+from services.common.rpc.lifecycle import stop_signal
 from services.gen.source.v1 import source_pb2 as pb
 
 _SUCCESS = pb.AckResponse.Result(success=Empty())

@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 
 from bench.parts.report import Row, spread, table
 from bench.parts.spark_rows import SIDES, Stage, Watched, append, produce, wait_idle
-from services.common.page import MOST_CANDLES
+from services.common.kafka.page_record import MOST_CANDLES
 from tests.smoke.harness import minutes
 
 WARM_PAGES = 3

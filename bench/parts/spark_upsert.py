@@ -17,9 +17,9 @@ from bench.parts.latency import candles
 from bench.parts.report import Row, spread, table
 from bench.parts.sink import Nobody
 from bench.parts.spark_rows import Stage, Watched, produce, wait_idle
-from services.common.catalog import OHLC_TABLE, CatalogSettings
-from services.common.market import SECOND_NS, TimeRange
-from services.common.page import MOST_CANDLES, Control, Kind, page_value
+from services.common.kafka.page_record import MOST_CANDLES, Control, Kind, page_value
+from services.common.lake.catalog import OHLC_TABLE, CatalogSettings
+from services.common.model.market import SECOND_NS, TimeRange
 from spark.catalog import catalog_conf
 from spark.pipeline import Pipeline
 from spark.schema import RAW, RAW_DDL

@@ -22,9 +22,9 @@ from dexorder.setup.manifest import check_folder, parse_lock
 from dexorder.supervisor.plan import Ports, SuiteOptions
 from dexorder.supervisor.prepare import taken_ports
 from dexorder.supervisor.state import default_directory, process_alive, read_state
-from services.common.catalog import CatalogSettings
-from services.common.channel import ChannelSettings, open_sync_channel
 from services.common.config import BadSettings, read_settings
+from services.common.lake.catalog import CatalogSettings
+from services.common.rpc.channel import ChannelSettings, open_sync_channel
 from services.exchange_sim.config import SimSettings
 from services.gateway.config import GatewaySettings
 from services.ingestor.config import IngestorSettings

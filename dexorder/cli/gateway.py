@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from services.common import lifecycle
 from services.common.config import load_settings
+from services.common.rpc import lifecycle
 from services.gateway.config import GatewaySettings
 from services.gateway.server import main
 

@@ -8,7 +8,7 @@ from dexorder.cli import output
 from dexorder.cli.progress import note
 from dexorder.client import Client
 from dexorder.records import RequestRecord, State
-from services.common.market import PERIODS, iso
+from services.common.model.market import PERIODS, iso
 
 _MISSING_SHOWN = 20
 

@@ -12,7 +12,7 @@ from dexorder.aio import AsyncClient
 from dexorder.cli import output, progress
 from dexorder.records import RequestRecord
 from dexorder.verification import Checking, Verification
-from services.common.market import PERIODS, TimeRange, count_periods, iso
+from services.common.model.market import PERIODS, TimeRange, count_periods, iso
 
 _SHOWN = 20
 

@@ -13,8 +13,8 @@ from pydantic import SecretStr
 
 from dexorder.errors import DexorderError
 from dexorder.events.errors import GatewayRefused, GatewayUnreachable
-from services.common.channel import ChannelSettings, open_channel
 from services.common.config import BadSettings, read_settings
+from services.common.rpc.channel import ChannelSettings, open_channel
 from services.gen.dexorder.events.v1 import event_service_pb2 as pb
 from services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc
 from services.gen.dexorder.events.v1 import user_events_pb2 as given

@@ -10,7 +10,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from dexorder.places import state_folder
 from services.common.config import is_loopback
-from services.common.curve import PublicKeyFile, SecretKeyFile
+from services.common.messaging.curve import PublicKeyFile, SecretKeyFile
 
 
 class PublisherSettings(BaseSettings):

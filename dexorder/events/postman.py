@@ -24,7 +24,7 @@ from dexorder.events.mailbox import Ask, Command, Drain, Mailbox, Post
 from dexorder.events.outbox import Outbox
 from dexorder.events.outcome import Ending, Outcome
 from dexorder.events.resends import Pace, Resends
-from services.common.event_frames import VERSION, BadFrame, decode_ack, topic
+from services.common.messaging.event_frames import VERSION, BadFrame, decode_ack, topic
 from services.gateway.events.model import Channel, Priority
 from services.gen.dexorder.events.v1 import user_events_pb2 as pb
 

@@ -23,7 +23,7 @@ from dexorder.events.mailbox import Ask, Drain, Post
 from dexorder.events.outcome import Outcome
 from dexorder.events.postman import Postman
 from services.common.config import BadSettings, read_settings
-from services.common.event_frames import encode_event
+from services.common.messaging.event_frames import encode_event
 from services.gateway.events.model import Priority
 from services.gen.dexorder.events.v1 import user_events_pb2 as pb
 

@@ -11,8 +11,8 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from services.common.channel import open_channel
 from services.common.config import split_address
+from services.common.rpc.channel import open_channel
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from services.common.catalog import CatalogSettings
+    from services.common.lake.catalog import CatalogSettings
 
 HOST = "127.0.0.1"
 STOP_ORDER = ("spark", "ingestor", "udsource", "gateway", "relay", "sim", "kafka")

@@ -25,7 +25,7 @@ from services.common.config import BadSettings, read_settings
 from services.common.exchanges import load_exchanges
 
 if TYPE_CHECKING:
-    from services.common.catalog import CatalogSettings
+    from services.common.lake.catalog import CatalogSettings
 
 SIM_VENUES = "SIM"
 """What the names of the simulated exchange's venues begin with, one for each of its dialects."""
@@ -71,7 +71,7 @@ def external_catalog() -> CatalogSettings | None:
     """
     if "DEXORDER_CATALOG_URI" not in os.environ:
         return None
-    from services.common.catalog import CatalogSettings  # deferred: pyiceberg is slow to import
+    from services.common.lake.catalog import CatalogSettings  # deferred: pyiceberg is slow to import
 
     try:
         return read_settings(CatalogSettings)

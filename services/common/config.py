@@ -9,7 +9,7 @@ from typing import Any, Literal, Self, TypeVar
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from services.common.identity import read_callers
+from services.common.rpc.identity import read_callers
 
 S = TypeVar("S", bound=BaseSettings)
 

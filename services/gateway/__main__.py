@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from services.common.config import load_settings
-from services.common.lifecycle import run
+from services.common.rpc.lifecycle import run
 from services.gateway.config import GatewaySettings
 from services.gateway.events.config import EventsSettings
 from services.gateway.server import main

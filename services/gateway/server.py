@@ -14,7 +14,7 @@ from confluent_kafka import KafkaException
 from prometheus_client import CollectorRegistry
 
 from services.common.config import BadSettings
-from services.common.lifecycle import RunningServer, grpc_server, stop_signal
+from services.common.rpc.lifecycle import RunningServer, grpc_server, stop_signal
 from services.gateway.config import GatewaySettings
 from services.gateway.events.config import EventsSettings
 from services.gateway.kafka import service as kafka_service

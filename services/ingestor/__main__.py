@@ -1,7 +1,7 @@
 """``python -m services.ingestor``."""
 
 from services.common.config import load_settings
-from services.common.lifecycle import run
+from services.common.rpc.lifecycle import run
 from services.ingestor.config import IngestorSettings
 from services.ingestor.server import serve
 

@@ -11,8 +11,8 @@ from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from services.common.config import ServiceSettings
-from services.common.curve import PublicKeyFile, SecretKeyFile
-from services.common.page import MOST_CANDLES
+from services.common.kafka.page_record import MOST_CANDLES
+from services.common.messaging.curve import PublicKeyFile, SecretKeyFile
 
 
 class IngestorSettings(ServiceSettings):

@@ -23,8 +23,16 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from services.common.market import MAX_TIME_NS, TimeRange, count_periods, merge, next_open, open_times, split_by_periods
-from services.common.page import Candle
+from services.common.kafka.page_record import Candle
+from services.common.model.market import (
+    MAX_TIME_NS,
+    TimeRange,
+    count_periods,
+    merge,
+    next_open,
+    open_times,
+    split_by_periods,
+)
 from services.ingestor.paging import CallLimits, link_periods, question_periods
 from services.ingestor.rates import Rates
 from services.ingestor.series import Answer, Series, whole

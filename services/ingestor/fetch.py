@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from services.common.market import (
+from services.common.kafka.page_record import Candle
+from services.common.model.market import (
     SECOND_NS,
     TimeRange,
     count_periods,
@@ -16,7 +17,6 @@ from services.common.market import (
     next_open,
     subtract,
 )
-from services.common.page import Candle
 from services.ingestor.evidence import Ask, Evidence
 from services.ingestor.exchange import Session, Venue
 from services.ingestor.failures import ExchangeFailure, ImpossibleCandle

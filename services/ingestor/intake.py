@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from services.common.errors import InvalidRequest
-from services.common.market import Ticker, TimeRange, check_span
+from services.common.model.errors import InvalidRequest
+from services.common.model.market import Ticker, TimeRange, check_span
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 
 

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 import structlog
 
 from services.common.clock import Clock
-from services.common.errors import Unavailable
-from services.common.page import Control, Kind, final_value, page_value
+from services.common.kafka.page_record import Control, Kind, final_value, page_value
+from services.common.model.errors import Unavailable
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from services.ingestor.config import IngestorSettings
 from services.ingestor.exchange import Venue

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from services.common.errors import InvalidRequest
-from services.common.market import Ticker
+from services.common.model.errors import InvalidRequest
+from services.common.model.market import Ticker
 from services.ingestor.dialects.table import TABLE
 
 CcxtMarket = Mapping[str, Any]

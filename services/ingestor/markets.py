@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 import structlog
 
-from services.common.errors import Unavailable
+from services.common.model.errors import Unavailable
 from services.ingestor.config import IngestorSettings
 from services.ingestor.exchange import Venue
 from services.ingestor.failures import ExchangeFailure

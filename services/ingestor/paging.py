@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from services.common.market import TimeRange, count_periods, split_by_periods, subtract
+from services.common.model.market import TimeRange, count_periods, split_by_periods, subtract
 from services.ingestor.dialects.table import dialect_of
 
 

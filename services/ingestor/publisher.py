@@ -11,8 +11,8 @@ import grpc
 import structlog
 import tenacity
 
-from services.common.errors import Unavailable
-from services.common.page import OHLC_TOPIC, Control
+from services.common.kafka.page_record import OHLC_TOPIC, Control
+from services.common.model.errors import Unavailable
 from services.gen.dexorder.relay.v1 import ingestor_service_pb2 as relay_pb
 from services.gen.dexorder.relay.v1 import ingestor_service_pb2_grpc as relay_rpc
 from services.gen.dexorder.relay.v1 import relay_service_pb2

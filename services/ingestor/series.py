@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from services.common.market import TimeRange
-from services.common.page import Candle
+from services.common.kafka.page_record import Candle
+from services.common.model.market import TimeRange
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable
 import grpc
 from prometheus_client import CollectorRegistry
 
-from services.common.channel import open_channel
 from services.common.clock import Clock, SystemClock
 from services.common.exchanges import load_exchanges
-from services.common.lifecycle import RunningServer, grpc_server, stop_signal
+from services.common.rpc.channel import open_channel
+from services.common.rpc.lifecycle import RunningServer, grpc_server, stop_signal
 from services.ingestor.config import IngestorSettings
 from services.ingestor.exchange import Venue
 from services.ingestor.job import JobRunner

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from services.common.market import TimeRange, is_on_grid, iso
-from services.common.page import Candle
+from services.common.kafka.page_record import Candle
+from services.common.model.market import TimeRange, is_on_grid, iso
 
 MS_NS = 1_000_000
 _COLUMNS = 6

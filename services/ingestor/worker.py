@@ -17,10 +17,10 @@ import zmq
 import zmq.asyncio
 from zmq.utils.monitor import parse_monitor_message
 
-from services.common import broker_frames
 from services.common.clock import Clock
-from services.common.curve import curve_client
-from services.common.errors import InvalidRequest
+from services.common.messaging import broker_frames
+from services.common.messaging.curve import curve_client
+from services.common.model.errors import InvalidRequest
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from services.ingestor.config import IngestorSettings
 from services.ingestor.intake import Job, read_job

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from services.common.catalog import CatalogSettings
 from services.common.config import load_settings
-from services.common.lifecycle import run
+from services.common.lake.catalog import CatalogSettings
+from services.common.rpc.lifecycle import run
 from services.relay.config import RelaySettings
 from services.relay.server import serve
 

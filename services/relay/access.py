@@ -11,9 +11,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from services.common.errors import Exhausted, InvalidRequest, NotFound
-from services.common.identity import Caller, Role
-from services.common.market import SECOND_NS, count_periods
+from services.common.model.errors import Exhausted, InvalidRequest, NotFound
+from services.common.model.market import SECOND_NS, count_periods
+from services.common.rpc.identity import Caller, Role
 from services.relay.model import Record, Submission
 
 ROLES = {

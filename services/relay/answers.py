@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from services.common.catalog import OHLC_TABLE
-from services.common.errors import InvalidRequest, Unavailable
-from services.common.identity import Caller
-from services.common.market import TimeRange, split_by_periods
-from services.common.page import MOST_CANDLES, Candle, encode_candle
+from services.common.kafka.page_record import MOST_CANDLES, Candle, encode_candle
+from services.common.lake.catalog import OHLC_TABLE
+from services.common.model.errors import InvalidRequest, Unavailable
+from services.common.model.market import TimeRange, split_by_periods
+from services.common.rpc.identity import Caller
 from services.relay.counting import IcebergReader
 from services.relay.engine import Engine
 from services.relay.model import FinalStatus, Outcome, Status, Submission

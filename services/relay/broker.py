@@ -1,7 +1,9 @@
-"""The broker's socket: frames in, checked and handed to the engine; dispatches out. Port 5567's table is in
-``services/common/broker_frames.py``; whatever is not in it is dropped and counted, the peer stays connected. With CURVE
-on, a peer without an allowed key gets no connection, so that none of its frames comes this far. Peers come through a
-door (``services/common/doors.py``), or one that dies in a flood could end the process.
+"""The broker's socket: frames in, checked and handed to the engine; dispatches out.
+
+Port 5567's table is in ``services/common/messaging/broker_frames.py``. A frame outside the table is dropped and counted,
+and the peer stays connected. With CURVE, a peer without an allowed key gets no connection, so none of its frames arrives
+here. Peers connect through a TCP proxy (``services/common/messaging/zmq_tcp_proxy.py``): without it, a peer that dies
+during a flood could end the process.
 """
 
 from __future__ import annotations
@@ -16,9 +18,9 @@ import zmq
 import zmq.asyncio
 from zmq.utils.monitor import parse_monitor_message
 
-from services.common.broker_frames import FROM_INGESTOR, BadFrame, Frame, decode, encode
-from services.common.curve import curve_server
-from services.common.doors import open_doors
+from services.common.messaging.broker_frames import FROM_INGESTOR, BadFrame, Frame, decode, encode
+from services.common.messaging.curve import curve_server
+from services.common.messaging.zmq_tcp_proxy import open_doors
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from services.relay.config import RelaySettings
 from services.relay.dispatch import Slot, SlotKind

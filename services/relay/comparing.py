@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from services.common.market import (
+from services.common.model.market import (
     MONTH_SECONDS,
     SECOND_NS,
     TimeRange,
@@ -21,7 +21,7 @@ from services.common.market import (
     subtract,
     total_periods,
 )
-from services.common.ranges import RangeSet
+from services.common.model.range_set import RangeSet
 
 Times = NDArray[np.int64]
 

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from services.common.config import ServiceSettings
-from services.common.curve import KeyFolder, SecretKeyFile
+from services.common.messaging.curve import KeyFolder, SecretKeyFile
 from services.relay.access import Limits
 
 

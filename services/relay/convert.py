@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from services.common.catalog import NAMESPACE, OHLC_TABLE
-from services.common.errors import InvalidRequest
-from services.common.market import Ticker, TimeRange, check_span, total_periods
+from services.common.lake.catalog import NAMESPACE, OHLC_TABLE
+from services.common.model.errors import InvalidRequest
+from services.common.model.market import Ticker, TimeRange, check_span, total_periods
 from services.gen.dexorder.ingest.v1 import ingest_pb2
 from services.gen.dexorder.relay.v1 import ingestor_service_pb2, pipeline_service_pb2, relay_service_pb2
 from services.relay.answers import AnswerPage

@@ -16,8 +16,8 @@ from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.expressions import And, EqualTo, GreaterThan, GreaterThanOrEqual, LessThan
 from pyiceberg.table import Table
 
-from services.common.catalog import COVERAGE_TABLE, OHLC_TABLE
-from services.common.market import TimeRange, merge
+from services.common.lake.catalog import COVERAGE_TABLE, OHLC_TABLE
+from services.common.model.market import TimeRange, merge
 from services.relay.comparing import candles_at
 from services.relay.model import Market
 

@@ -21,8 +21,8 @@ from tenacity import (
 )
 
 from services.common.clock import Clock
-from services.common.errors import Unavailable
-from services.common.market import TimeRange, intersect, merge, next_open, subtract, total_periods
+from services.common.model.errors import Unavailable
+from services.common.model.market import TimeRange, intersect, merge, next_open, subtract, total_periods
 from services.relay import requests
 from services.relay.board import coverage, intake
 from services.relay.board.state import Board

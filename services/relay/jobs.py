@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from services.common.market import TimeRange, subtract
-from services.common.ranges import RangeSet
+from services.common.model.market import TimeRange, subtract
+from services.common.model.range_set import RangeSet
 from services.relay.model import Market, State, Submission
 
 

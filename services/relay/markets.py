@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Container
 
 from services.common.clock import Clock
-from services.common.errors import InvalidRequest, NotFound
-from services.common.market import MAX_TIME_NS, Ticker
+from services.common.model.errors import InvalidRequest, NotFound
+from services.common.model.market import MAX_TIME_NS, Ticker
 from services.relay.model import Listed
 from services.relay.schema import Batch
 from services.relay.store import Store

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-from services.common.market import Ticker, TimeRange
+from services.common.model.market import Ticker, TimeRange
 
 
 class Market(NamedTuple):

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from services.common.errors import InvalidRequest, Unavailable
+from services.common.model.errors import InvalidRequest, Unavailable
 
 TOPIC_FORMS = ("HISTORY_READY:", "RESPONSE:")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from services.common.market import TimeRange, intersect, next_open, split_by_periods, subtract
+from services.common.model.market import TimeRange, intersect, next_open, split_by_periods, subtract
 
 
 @dataclass(frozen=True, slots=True)

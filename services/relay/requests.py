@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
 
-from services.common.errors import InvalidRequest
-from services.common.market import (
+from services.common.model.errors import InvalidRequest
+from services.common.model.market import (
     MAX_TIME_NS,
     Ticker,
     TimeRange,

@@ -23,10 +23,10 @@ from pyiceberg.table import Table
 from pyiceberg.types import IntegerType, NestedField, StringType, TimestamptzType
 from tenacity import AsyncRetrying, stop_after_attempt, wait_random_exponential
 
-from services.common.catalog import NAMESPACE, RETRACTION_TABLE
 from services.common.clock import Clock
-from services.common.errors import Unavailable
-from services.common.market import TimeRange
+from services.common.lake.catalog import NAMESPACE, RETRACTION_TABLE
+from services.common.model.errors import Unavailable
+from services.common.model.market import TimeRange
 from services.relay.counting import range_of, time_ns
 from services.relay.model import Market, Retraction
 

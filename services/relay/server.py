@@ -17,11 +17,11 @@ import structlog
 from prometheus_client import CollectorRegistry
 from tenacity import AsyncRetrying, stop_after_attempt, wait_exponential
 
-from services.common.catalog import CatalogSettings
 from services.common.clock import Clock, SystemClock
 from services.common.exchanges import load_exchanges
-from services.common.lifecycle import grpc_server, stop_signal
-from services.common.market import SECOND_NS
+from services.common.lake.catalog import CatalogSettings
+from services.common.model.market import SECOND_NS
+from services.common.rpc.lifecycle import grpc_server, stop_signal
 from services.relay.access import ROLES
 from services.relay.answers import Answers
 from services.relay.attempts import Patience

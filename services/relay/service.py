@@ -9,10 +9,10 @@ from typing import Any, TypeAlias, TypeVar
 import grpc
 import structlog
 
-from services.common.catalog import CatalogSettings
-from services.common.errors import InvalidRequest
-from services.common.identity import current_caller
-from services.common.market import MAX_TIME_NS, TimeRange
+from services.common.lake.catalog import CatalogSettings
+from services.common.model.errors import InvalidRequest
+from services.common.model.market import MAX_TIME_NS, TimeRange
+from services.common.rpc.identity import current_caller
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from services.gen.dexorder.relay.v1 import (
     ingestor_service_pb2,

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from services.common.config import BadSettings
-from services.common.durable_sqlite import open_durable
-from services.common.errors import Unavailable
-from services.common.lock import sole_owner
-from services.common.market import TimeRange
-from services.common.streams import retrieved
+from services.common.model.errors import Unavailable
+from services.common.model.market import TimeRange
+from services.common.rpc.streams import retrieved
+from services.common.storage.durable_sqlite import open_durable
+from services.common.storage.process_lock import sole_owner
 from services.relay import schema
 from services.relay.board.state import Board
 from services.relay.jobs import Job, LiveRequest, Phase

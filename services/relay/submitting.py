@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from services.common.errors import InvalidRequest
-from services.common.identity import Caller
-from services.common.market import TimeRange
+from services.common.model.errors import InvalidRequest
+from services.common.model.market import TimeRange
+from services.common.rpc.identity import Caller
 from services.relay import requests
 from services.relay.board import coverage, intake
 from services.relay.finishing import Finisher

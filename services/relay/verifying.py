@@ -14,10 +14,10 @@ from typing import ParamSpec, TypeVar
 
 import structlog
 
-from services.common.catalog import OHLC_TABLE
-from services.common.errors import Unavailable
-from services.common.identity import Caller
-from services.common.market import TimeRange, floor_to_grid, intersect, next_open, split_by_periods
+from services.common.lake.catalog import OHLC_TABLE
+from services.common.model.errors import Unavailable
+from services.common.model.market import TimeRange, floor_to_grid, intersect, next_open, split_by_periods
+from services.common.rpc.identity import Caller
 from services.relay.board.state import Board
 from services.relay.comparing import Finding, compare, repairs
 from services.relay.config import RelaySettings

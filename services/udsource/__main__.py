@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from services.common.config import load_settings
-from services.common.lifecycle import run
+from services.common.rpc.lifecycle import run
 from services.udsource.config import UdsourceSettings
 from services.udsource.server import main
 

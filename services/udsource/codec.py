@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 from google.protobuf.empty_pb2 import Empty
 
-from services.common.kafka import WithHeaders, headers_of
+from services.common.kafka.client_options import WithHeaders, headers_of
 from services.gen.source.v1 import source_pb2 as pb
 from services.udsource import replay
 

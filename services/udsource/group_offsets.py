@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from services.common.errors import Unavailable
+from services.common.model.errors import Unavailable
 
 T = TypeVar("T")
 REQUEST_TIMEOUT_S = 5.0

@@ -8,7 +8,7 @@ answers are the caller's to send.
 
 from __future__ import annotations
 
-from services.common.errors import InvalidRequest
+from services.common.model.errors import InvalidRequest
 
 
 class Handshake:

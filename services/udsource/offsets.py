@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from services.common.errors import InvalidRequest
+from services.common.model.errors import InvalidRequest
 
 
 class _State(Enum):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from services.common.errors import Conflict, InvalidRequest
+from services.common.model.errors import Conflict, InvalidRequest
 
 PARTITION, START, END = "x-partition", "x-start", "x-end"
 REPLAY = "x-replay"

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from services.common.errors import Unavailable
+from services.common.model.errors import Unavailable
 from services.udsource.config import UdsourceSettings
 from services.udsource.replay import OffsetRange, OffsetsGone
 from services.udsource.topic_watch import TopicWatch, client_options

@@ -20,8 +20,8 @@ import grpc
 import structlog
 from prometheus_client import CollectorRegistry
 
-from services.common.errors import Unavailable
-from services.common.lifecycle import RunningServer, grpc_server, stop_signal
+from services.common.model.errors import Unavailable
+from services.common.rpc.lifecycle import RunningServer, grpc_server, stop_signal
 from services.gen.source.v1 import source_pb2
 from services.gen.source.v1 import source_pb2_grpc as rpc
 from services.udsource import server_info

@@ -9,8 +9,8 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from google.protobuf.empty_pb2 import Empty
 
-from services.common.errors import InvalidRequest, Unavailable
-from services.common.streams import until
+from services.common.model.errors import InvalidRequest, Unavailable
+from services.common.rpc.streams import until
 from services.gen.source.v1 import source_pb2 as pb
 from services.udsource import codec, replay
 from services.udsource.handshake import Handshake

@@ -16,7 +16,7 @@ from typing import TypeVar
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from services.common.errors import Conflict, Unavailable
+from services.common.model.errors import Conflict, Unavailable
 from services.udsource.config import UdsourceSettings
 from services.udsource.metrics import UdsourceMetrics
 from services.udsource.offsets import Ledger

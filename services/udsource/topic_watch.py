@@ -20,8 +20,8 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-from services.common.errors import InvalidRequest, Unavailable
-from services.common.kafka import LIBRDKAFKA_LOG
+from services.common.kafka.client_options import LIBRDKAFKA_LOG
+from services.common.model.errors import InvalidRequest, Unavailable
 from services.udsource import replay
 from services.udsource.config import UdsourceSettings
 from services.udsource.group_offsets import GroupOffsets

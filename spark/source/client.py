@@ -13,8 +13,8 @@ import grpc
 from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message import DecodeError
 
-from services.common.channel import open_sync_channel
-from services.common.errors import SuiteError, Unavailable
+from services.common.model.errors import SuiteError, Unavailable
+from services.common.rpc.channel import open_sync_channel
 from services.gen.source.v1 import source_pb2 as pb
 from services.gen.source.v1 import source_pb2_grpc as rpc
 from spark.source.offsets import OffsetRange, Offsets, SourceState, parse_pairs

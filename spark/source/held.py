@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from services.common.errors import InvalidRequest
+from services.common.model.errors import InvalidRequest
 from spark.schema import RECORD
 
 Id: TypeAlias = tuple[int, bytes]

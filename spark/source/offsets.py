@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from services.common.errors import InvalidRequest
+from services.common.model.errors import InvalidRequest
 from spark.source.options import Position
 
 Offsets = Mapping[int, int]

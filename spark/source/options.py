@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from services.common.errors import InvalidRequest
+from services.common.model.errors import InvalidRequest
 
 Position: TypeAlias = Literal["committed", "earliest", "latest"] | Mapping[int, int]
 Replay: TypeAlias = Literal["auto", "always", "never"]

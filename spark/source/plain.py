@@ -36,7 +36,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from services.common.errors import Unavailable
+from services.common.model.errors import Unavailable
 from spark.source.client import SourceRefuses
 from spark.source.held import Held, Id, Mark, records_to_ask
 from spark.source.options import SourceOptions

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from services.common.errors import InvalidRequest, Unavailable
+from services.common.model.errors import InvalidRequest, Unavailable
 from spark.source import offsets as rules
 from spark.source.client import PendingUnknown, SourceClient, SourceRefuses
 from spark.source.options import SourceOptions

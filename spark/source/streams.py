@@ -17,7 +17,7 @@ from typing import Generic, TypeAlias, TypeVar
 import grpc
 from google.protobuf.message import DecodeError
 
-from services.common.errors import Unavailable
+from services.common.model.errors import Unavailable
 from services.gen.source.v1 import source_pb2 as pb
 from services.gen.source.v1 import source_pb2_grpc as rpc
 from spark.source.client import SourceBroken, SourceRefuses, channel, error_text, is_final, read_method

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
-from services.common.errors import InvalidRequest
+from services.common.model.errors import InvalidRequest
 from spark.schema import RECORD_DDL
 from spark.source.client import PendingUnknown, SourceClient
 from spark.source.held import is_mark

@@ -10,7 +10,7 @@ import pytest
 
 from dexorder import Client
 from dexorder.setup.jars import jar_folder
-from services.common.catalog import CatalogSettings
+from services.common.lake.catalog import CatalogSettings
 from tests.production.chain import check_history
 from tests.production.cluster import children_of, connected_to, descends_from, standalone_cluster, started, submitted
 from tests.smoke.harness import running_suite

@@ -26,8 +26,8 @@ from pyiceberg.catalog import load_catalog
 
 from dexorder.demo import MARKER, processes_marked
 from dexorder.records import RequestRecord, record_from
-from services.common.channel import open_sync_channel
-from services.common.market import PERIOD_SECONDS, SECOND_NS, TimeRange
+from services.common.model.market import PERIOD_SECONDS, SECOND_NS, TimeRange
+from services.common.rpc.channel import open_sync_channel
 from services.exchange_sim.candles import CandleQuery
 from services.exchange_sim.config import SimSettings
 from services.exchange_sim.instruments import INSTRUMENTS

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from services.common.broker_frames import encode
+from services.common.messaging.broker_frames import encode
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from tests import zmtp
 from tests.paths import ROOT

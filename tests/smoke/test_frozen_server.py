@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import pytest
 
-from services.common.channel import open_channel
+from services.common.rpc.channel import open_channel
 
 pytestmark = pytest.mark.smoke
 KEEPALIVE_S, SLACK_S = 15.0, 5.0

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from services.common.channel import open_channel
 from services.common.config import ServiceSettings
-from services.common.lifecycle import grpc_server
+from services.common.rpc.channel import open_channel
+from services.common.rpc.lifecycle import grpc_server
 
 pytestmark = [pytest.mark.smoke, pytest.mark.timeout(120)]
 IDLE_SECONDS = 45

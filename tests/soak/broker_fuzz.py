@@ -20,7 +20,7 @@ from typing import Any
 
 import zmq
 
-from services.common.broker_frames import VERSION, Frame, decode, encode
+from services.common.messaging.broker_frames import VERSION, Frame, decode, encode
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from tests.soak.mutations import mutated
 

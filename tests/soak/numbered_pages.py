@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from services.common.market import SECOND_NS, TimeRange, parse_time
-from services.common.page import Candle, Control, Kind, page_value
+from services.common.kafka.page_record import Candle, Control, Kind, page_value
+from services.common.model.market import SECOND_NS, TimeRange, parse_time
 
 TICKERS = tuple(f"NUMBER{n}/USDT.SIM" for n in range(4))
 """One for each partition of the topic, so that each of them carries something all the time."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import grpc
 
-from services.common.channel import open_channel
+from services.common.rpc.channel import open_channel
 from services.gen.dexorder.ingest.v1 import ingest_pb2
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
 from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rpc

@@ -28,7 +28,7 @@ from confluent_kafka import KafkaException
 from pyiceberg.catalog import Catalog
 
 from dexorder.demo import MARKER, processes_marked
-from services.common.catalog import COVERAGE_TABLE, DEAD_LETTER_TABLE, OHLC_TABLE, CatalogSettings
+from services.common.lake.catalog import COVERAGE_TABLE, DEAD_LETTER_TABLE, OHLC_TABLE, CatalogSettings
 from spark.fault import Moment
 from tests.fakes.pipeline_relay import PipelineRelay, served
 from tests.fakes.tcp_proxy import CuttingProxy, in_a_thread

@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.errors import InvalidRequest
-from services.common.market import TimeRange
-from services.common.page import (
+from services.common.kafka.page_record import (
     OHLC_TOPIC,
     Candle,
     Control,
@@ -18,6 +16,8 @@ from services.common.page import (
     final_value,
     page_value,
 )
+from services.common.model.errors import InvalidRequest
+from services.common.model.market import TimeRange
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from services.gen.dexorder.market.v1 import ohlcv_pb2
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from services.common.market import SECOND_NS, TimeRange
+from services.common.model.market import SECOND_NS, TimeRange
 from services.exchange_sim.faults import FaultRule
 from services.exchange_sim.instruments import INSTRUMENTS
 

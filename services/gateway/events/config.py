@@ -10,7 +10,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from services.common.config import is_loopback, split_address
-from services.common.curve import SecretKeyFile
+from services.common.messaging.curve import SecretKeyFile
 from services.gateway.events.model import SESSION_CHANNELS, Channel
 
 # finite, and so that no point in time is beyond what a row can hold

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from zoneinfo import ZoneInfo
 
-from services.common.errors import InvalidRequest
+from services.common.model.errors import InvalidRequest
 from services.gateway.events.channels.hosts import Hosts
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.model import Channel, Contacts, QuietHours, WebPushSubscription

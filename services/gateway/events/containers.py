@@ -18,8 +18,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 from zmq.utils.z85 import Z85CHARS
 
-from services.common.errors import NotAllowed
-from services.common.watched_file import WatchedFile, read_yaml
+from services.common.model.errors import NotAllowed
+from services.common.storage.watched_file import WatchedFile, read_yaml
 
 
 class ContainerQuota(BaseModel):

@@ -25,15 +25,8 @@ from aiohttp import WSMessage, WSMsgType, web
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
-from services.common.errors import (
-    Exhausted,
-    InvalidRequest,
-    NotAllowed,
-    SuiteError,
-    Unauthenticated,
-    Unavailable,
-)
-from services.common.streams import beside
+from services.common.model.errors import Exhausted, InvalidRequest, NotAllowed, SuiteError, Unauthenticated, Unavailable
+from services.common.rpc.streams import beside
 from services.gateway.events.port import CourierPort
 from services.gateway.events.session import Session
 from services.gateway.events.session_metrics import SessionMetrics

@@ -16,8 +16,8 @@ from typing import Any, Protocol, TypeVar
 import structlog
 
 from services.common.clock import Clock
-from services.common.errors import Unavailable
-from services.common.streams import retrieved
+from services.common.model.errors import Unavailable
+from services.common.rpc.streams import retrieved
 from services.gateway.events.acks import Answerer
 from services.gateway.events.changes import SendOut, Show
 from services.gateway.events.containers import Container, ContainersFile

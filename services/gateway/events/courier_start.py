@@ -9,10 +9,10 @@ from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 from services.common.clock import Clock, SystemClock
-from services.common.collector import collector_at_rest, seldom_all
 from services.common.config import BadSettings
-from services.common.durable_sqlite import checkpoints_aside
-from services.common.lock import sole_owner
+from services.common.garbage_collection import collector_at_rest, seldom_all
+from services.common.storage.durable_sqlite import checkpoints_aside
+from services.common.storage.process_lock import sole_owner
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.containers import ContainersFile
 from services.gateway.events.courier import Courier, Outside

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from services.common.clock import Clock
-from services.common.errors import InvalidRequest, SuiteError
-from services.common.event_frames import topic
+from services.common.messaging.event_frames import topic
+from services.common.model.errors import InvalidRequest, SuiteError
 from services.gateway.events.acks import Askers
 from services.gateway.events.changes import Changes
 from services.gateway.events.config import EventsSettings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from services.common.clock import Clock
-from services.common.event_frames import topic
+from services.common.messaging.event_frames import topic
 from services.gateway.events.acks import Ack, Asker, Askers, final_ack
 from services.gateway.events.checking import Refusal, for_sessions, payload_problem, read_event, read_published
 from services.gateway.events.config import EventsSettings

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import orjson
 
-from services.common.durable_sqlite import open_durable
+from services.common.storage.durable_sqlite import open_durable
 from services.gateway.events import schema
 from services.gateway.events.changes import Changes, Final, Live
 from services.gateway.events.model import Channel, Contacts, EventKey

@@ -8,9 +8,9 @@ from typing import Any
 
 import grpc
 
-from services.common.errors import Unavailable
-from services.common.identity import current_caller
-from services.common.streams import beside, until
+from services.common.model.errors import Unavailable
+from services.common.rpc.identity import current_caller
+from services.common.rpc.streams import beside, until
 from services.gateway.events.acks import Ack
 from services.gateway.events.containers import Container, Containers
 from services.gateway.events.model import Status

@@ -12,8 +12,8 @@ from typing import Any
 import grpc
 
 from services.common.clock import Clock, SystemClock
-from services.common.errors import InvalidRequest, NotAllowed, NotFound, SuiteError
-from services.common.identity import STAFF, Role, bearer_token, current_caller, trusted_socket
+from services.common.model.errors import InvalidRequest, NotAllowed, NotFound, SuiteError
+from services.common.rpc.identity import STAFF, Role, bearer_token, current_caller, trusted_socket
 from services.gateway.events.contacts import HostCheck, contacts_answer, contacts_of
 from services.gateway.events.conversation import LONGEST_NAME, Reception
 from services.gateway.events.model import SESSION_CHANNELS, Channel

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
 from services.common.clock import Clock
-from services.common.errors import Exhausted, NotAllowed, SuiteError, Unauthenticated
+from services.common.model.errors import Exhausted, NotAllowed, SuiteError, Unauthenticated
 from services.gateway.events.port import Place
 from services.gateway.events.records import Replay, Stretch
 from services.gateway.events.session_metrics import Kind

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from services.common.clock import Clock, SystemClock
-from services.common.errors import Exhausted, Unavailable
+from services.common.model.errors import Exhausted, Unavailable
 from services.gateway.events.changes import Show
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.port import CourierPort, Place

@@ -1,7 +1,7 @@
 """The ports of containers: SUB 5570, whose events are not answered, and ROUTER 5571, whose are. For one thread.
 
-Frames are in ``services/common/event_frames.py``. With CURVE a message's sender is the owner of the key it was
-encrypted with (``User-Id``), never the routing id it claims; without, everybody is the container ``local``.
+Frames are in ``services/common/messaging/event_frames.py``. With CURVE a message's sender is the owner of the key it
+was encrypted with (``User-Id``), never the routing id it claims; without, everybody is the container ``local``.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import structlog
 import zmq
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from services.common.curve import curve_authentication, curve_socket
-from services.common.event_frames import BadFrame, encode_ack, event_body, published_body
+from services.common.messaging.curve import curve_authentication, curve_socket
+from services.common.messaging.event_frames import BadFrame, encode_ack, event_body, published_body
 from services.gateway.events.acks import Ack
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.containers import STRANGER, Container, ContainersFile

@@ -35,7 +35,7 @@ from jwt.exceptions import InvalidSubjectError
 
 from services.common.clock import Clock, SystemClock
 from services.common.config import BadSettings
-from services.common.errors import Unauthenticated
+from services.common.model.errors import Unauthenticated
 from services.gateway.events.config import EventsSettings
 
 log = structlog.get_logger(__name__)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.common.errors import InvalidRequest
+from services.common.model.errors import InvalidRequest
 from services.gateway.events.changes import AttemptRow
 from services.gateway.events.model import Channel, EventKey, Status
 from services.gateway.events.port import Place

@@ -14,7 +14,7 @@ import structlog
 from aiohttp import WSMsgType, web
 
 from services.common.config import BadSettings, split_address
-from services.common.errors import SuiteError
+from services.common.model.errors import SuiteError
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.conversation import LARGEST_MESSAGE, Conversation, Reception, close_code, error_text
 from services.gateway.events.session import LAST_SECONDS

@@ -10,8 +10,8 @@ from collections.abc import Iterable, MutableSequence, Sequence
 from itertools import repeat
 from typing import cast
 
-from services.common.errors import InvalidRequest
-from services.common.kafka import headers_of
+from services.common.kafka.client_options import headers_of
+from services.common.model.errors import InvalidRequest
 from services.gateway.pixy.batches import Headers, NewRecord
 from services.gateway.pixy.topic_reader import Record
 from services.gen.dexorder.kafka.v1 import kafka_service_pb2 as pb

@@ -11,8 +11,8 @@ from typing import Any
 
 import grpc
 
-from services.common.errors import InvalidRequest, NotFound, SuiteError, Unavailable
-from services.common.streams import beside, until
+from services.common.model.errors import InvalidRequest, NotFound, SuiteError, Unavailable
+from services.common.rpc.streams import beside, until
 from services.gateway.kafka.columns import Columns, new_records
 from services.gateway.kafka.consume_stream import Answer, ConsumeStream
 from services.gateway.kafka.flow import BATCH_BYTES, MOST_PRODUCE_RECORDS, MOST_RANGES, Credit, Window

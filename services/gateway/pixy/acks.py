@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Generic
 
-from services.common.errors import Exhausted
+from services.common.model.errors import Exhausted
 from services.gateway.pixy.pending import NOBODY, UNARY, Held, Pending, Run, T
 from services.gateway.pixy.sparse_acks import Range, commit_metadata
 

@@ -32,7 +32,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from services.common.errors import Exhausted, InvalidRequest, NotAllowed, NotFound, SuiteError, Unavailable
+from services.common.model.errors import Exhausted, InvalidRequest, NotAllowed, NotFound, SuiteError, Unavailable
 from services.gateway.clusters import ClusterConfig
 from services.gateway.pixy.admin_views import (
     GroupView,

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from services.common.errors import InvalidRequest
+from services.common.model.errors import InvalidRequest
 from services.gateway.pixy.sparse_acks import MOST_METADATA, Range, committed_ranges, decode_ranges
 from services.gateway.pixy.starts import Commit
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from services.common.errors import SuiteError
+from services.common.model.errors import SuiteError
 
 Headers = list[tuple[str, str | bytes | None]]
 NewRecord = tuple[bytes | None, bytes | None, Headers | None, int]

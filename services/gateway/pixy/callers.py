@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from services.common.errors import SuiteError
+from services.common.model.errors import SuiteError
 from services.gateway.pixy.terms import Ask, Delivery
 from services.gateway.pixy.topic_reader import Record
 

@@ -10,7 +10,7 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from services.common.errors import InvalidRequest, Unavailable
+from services.common.model.errors import InvalidRequest, Unavailable
 from services.gateway.config import ClusterConfig
 from services.gateway.pixy.admin import Admin
 from services.gateway.pixy.admin_views import WantedOffset, check_wanted, commits_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from services.common.errors import Exhausted, Unavailable
+from services.common.model.errors import Exhausted, Unavailable
 from services.gateway.config import ClusterConfig
 from services.gateway.pixy.metrics import ClusterMetrics, Name, Place
 from services.gateway.pixy.subscription import Subscription

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.common.errors import InvalidRequest
+from services.common.model.errors import InvalidRequest
 from services.gateway.clusters import TOPIC_NAME
 
 MOST_GROUP_CHARACTERS = 8_000

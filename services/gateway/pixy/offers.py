@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic
 
-from services.common.errors import Conflict, InvalidRequest
+from services.common.model.errors import Conflict, InvalidRequest
 from services.gateway.pixy.acks import Acked, AckRules, AckTracker
 from services.gateway.pixy.pending import Held, Run, T
 from services.gateway.pixy.starts import Commit, Start

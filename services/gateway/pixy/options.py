@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from services.common.kafka import LIBRDKAFKA_LOG
+from services.common.kafka.client_options import LIBRDKAFKA_LOG
 from services.gateway.clusters import ClusterConfig, ProduceConfig
 
 _ACKS = {"all": "all", "leader": "1", "none": "0"}

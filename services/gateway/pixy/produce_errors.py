@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from confluent_kafka import KafkaError
 
-from services.common.errors import Exhausted, InvalidRequest, NotAllowed, SuiteError, Unavailable
+from services.common.model.errors import Exhausted, InvalidRequest, NotAllowed, SuiteError, Unavailable
 
 _BAD_TOPIC = {
     KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION,

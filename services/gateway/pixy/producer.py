@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from services.common.errors import Exhausted, InvalidRequest, SuiteError, Unavailable
+from services.common.model.errors import Exhausted, InvalidRequest, SuiteError, Unavailable
 from services.gateway.config import ClusterConfig
 from services.gateway.pixy.batches import Batch
 from services.gateway.pixy.metrics import ClusterMetrics, Mode

@@ -7,8 +7,8 @@ from typing import Any
 
 import grpc
 
-from services.common.errors import InvalidRequest, NotFound, Unavailable
-from services.common.kafka import headers_of
+from services.common.kafka.client_options import headers_of
+from services.common.model.errors import InvalidRequest, NotFound, Unavailable
 from services.gateway.pixy.admin_views import OffsetsView, TopicView, WantedOffset
 from services.gateway.pixy.cluster import Clusters
 from services.gateway.pixy.names import group_name, topic_name

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from confluent_kafka import KafkaError, KafkaException
 
-from services.common.errors import Conflict, Unavailable
+from services.common.model.errors import Conflict, Unavailable
 from services.gateway.pixy.admin_views import GroupView, MemberView
 from services.gateway.pixy.committing import PASSING
 from services.gateway.pixy.starts import Commit

@@ -20,7 +20,7 @@ from typing import Protocol
 
 import structlog
 
-from services.common.errors import Exhausted, NotFound, SuiteError, Unavailable
+from services.common.model.errors import Exhausted, NotFound, SuiteError, Unavailable
 from services.gateway.config import ClusterConfig
 from services.gateway.pixy.acks import AckRules
 from services.gateway.pixy.callers import ONE, Caller, Deliveries, Stream, UnaryCaller

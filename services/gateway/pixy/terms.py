@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, NamedTuple
 
-from services.common.errors import SuiteError
+from services.common.model.errors import SuiteError
 from services.gateway.pixy.pending import UNARY, Held, T
 
 

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from services.common.errors import NotAllowed, NotFound, SuiteError, Unavailable
-from services.common.kafka import WithHeaders
+from services.common.kafka.client_options import WithHeaders
+from services.common.model.errors import NotAllowed, NotFound, SuiteError, Unavailable
 from services.gateway.config import ClusterConfig
 from services.gateway.pixy.committing import commit_now, committed, metadata_of
 from services.gateway.pixy.offers import Offers

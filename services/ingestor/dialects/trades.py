@@ -24,8 +24,8 @@ from decimal import Decimal
 from itertools import pairwise
 from typing import Any
 
-from services.common.market import SECOND_NS, TimeRange, floor_to_grid, iso
-from services.common.page import Candle
+from services.common.kafka.page_record import Candle
+from services.common.model.market import SECOND_NS, TimeRange, floor_to_grid, iso
 from services.ingestor.candle_building import CandleBuilder
 from services.ingestor.validation import BadAnswer
 

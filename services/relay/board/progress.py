@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from services.common.market import MAX_TIME_NS, TimeRange, count_periods, subtract, total_periods
+from services.common.model.market import MAX_TIME_NS, TimeRange, count_periods, subtract, total_periods
 from services.relay.board.state import Board
 from services.relay.jobs import LiveRequest
 from services.relay.model import Progress

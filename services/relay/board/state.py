@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterator, ValuesView
 from dataclasses import dataclass, field
 
-from services.common.market import TimeRange
-from services.common.ranges import RangeSet
-from services.common.retractions import Retractions
+from services.common.lake.retractions import Retractions
+from services.common.model.market import TimeRange
+from services.common.model.range_set import RangeSet
 from services.relay.attempts import Patience
 from services.relay.dispatch import Dispatcher
 from services.relay.jobs import Job, LiveRequest

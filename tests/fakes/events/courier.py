@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from services.common.errors import InvalidRequest
+from services.common.model.errors import InvalidRequest
 from services.gateway.events.acks import Ack, Answerer
 from services.gateway.events.changes import Show
 from services.gateway.events.containers import LOCAL, Container

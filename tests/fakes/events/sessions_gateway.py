@@ -20,7 +20,7 @@ import grpc
 from prometheus_client import CollectorRegistry
 
 from services.common.config import ServiceSettings
-from services.common.lifecycle import grpc_server
+from services.common.rpc.lifecycle import grpc_server
 from services.gateway.events import tokens
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.contacts import host_check

@@ -13,7 +13,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 from pydantic_settings import BaseSettings
 
-from services.common.catalog import CatalogSettings
+from services.common.lake.catalog import CatalogSettings
 from services.common.metrics import CallMetrics
 from services.gateway.config import GatewaySettings
 from services.gateway.events.config import EventsSettings

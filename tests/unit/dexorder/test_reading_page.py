@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from services.common.catalog import COVERAGE_TABLE, OHLC_TABLE, RETRACTION_TABLE, CatalogSettings
-from services.common.market import TimeRange
+from services.common.lake.catalog import COVERAGE_TABLE, OHLC_TABLE, RETRACTION_TABLE, CatalogSettings
+from services.common.model.market import TimeRange
 from services.relay.retracting import SCHEMA
 from spark.ledger import GoodPage, append_coverage
 from spark.tables import TABLES

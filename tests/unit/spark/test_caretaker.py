@@ -17,9 +17,9 @@ from prometheus_client import CollectorRegistry
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from services.common.catalog import COVERAGE_TABLE, DEAD_LETTER_TABLE, OHLC_TABLE, CatalogSettings
 from services.common.clock import ManualClock
-from services.common.errors import Conflict, InvalidRequest, Unavailable
+from services.common.lake.catalog import COVERAGE_TABLE, DEAD_LETTER_TABLE, OHLC_TABLE, CatalogSettings
+from services.common.model.errors import Conflict, InvalidRequest, Unavailable
 from services.relay.counting import IcebergReader
 from spark import ledger, procedures
 from spark.caretaker import CareFailed, Caretaker

@@ -1,7 +1,7 @@
 import pytest
 
-from services.common.catalog import CatalogSettings
-from services.common.errors import InvalidRequest
+from services.common.lake.catalog import CatalogSettings
+from services.common.model.errors import InvalidRequest
 from spark.catalog import catalog_conf, java_properties, jdbc_properties
 
 SQL = {"type": "sql", "uri": "postgresql://db/lake", "warehouse": "s3://lake/w"}

@@ -15,7 +15,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from pyspark.sql import SparkSession
 
-from services.common.catalog import COVERAGE_TABLE, OHLC_TABLE, CatalogSettings
+from services.common.lake.catalog import COVERAGE_TABLE, OHLC_TABLE, CatalogSettings
 from spark.catalog import catalog_conf
 from spark.config import SparkSettings
 from spark.driver import Driver

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
-from services.common.catalog import OHLC_TABLE, CatalogSettings
+from services.common.lake.catalog import OHLC_TABLE, CatalogSettings
 from spark import files
 from spark.decode import decode_batches
 from spark.files import Layout, Writer, append, read_columns, remove, stage, unpack

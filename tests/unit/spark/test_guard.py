@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from services.common.errors import Conflict
+from services.common.model.errors import Conflict
 from spark.guard import CheckpointGuard
 
 

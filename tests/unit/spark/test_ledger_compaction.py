@@ -13,9 +13,9 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import ValidationException
 from pyiceberg.types import StringType
 
-from services.common.catalog import COVERAGE_TABLE, RETRACTION_TABLE, CatalogSettings
 from services.common.clock import ManualClock
-from services.common.market import SECOND_NS, TimeRange, merge
+from services.common.lake.catalog import COVERAGE_TABLE, RETRACTION_TABLE, CatalogSettings
+from services.common.model.market import SECOND_NS, TimeRange, merge
 from services.relay.counting import IcebergReader
 from spark import merging, procedures
 from spark.caretaker import CareFailed, Caretaker

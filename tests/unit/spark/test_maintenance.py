@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.catalog import COVERAGE_TABLE, OHLC_TABLE
+from services.common.lake.catalog import COVERAGE_TABLE, OHLC_TABLE
 from spark.maintenance import (
     Compact,
     Cut,

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from services.common.catalog import COVERAGE_TABLE, DEAD_LETTER_TABLE, OHLC_TABLE, CatalogSettings
+from services.common.lake.catalog import COVERAGE_TABLE, DEAD_LETTER_TABLE, OHLC_TABLE, CatalogSettings
 from services.gen.dexorder.ingest.v1 import ingest_pb2
 from spark.config import SparkSettings
 from spark.driver import Driver, QueryFailed, start_query

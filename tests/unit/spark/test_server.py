@@ -9,7 +9,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from services.common.catalog import CatalogSettings
+from services.common.lake.catalog import CatalogSettings
 from spark import server
 from spark.config import MaintenanceSettings, SparkSettings
 from spark.driver import QueryFailed

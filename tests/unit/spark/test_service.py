@@ -10,8 +10,8 @@ from typing import Any
 import grpc
 import pytest
 
-from services.common.errors import Unavailable
-from services.common.lifecycle import grpc_server
+from services.common.model.errors import Unavailable
+from services.common.rpc.lifecycle import grpc_server
 from services.gen.dexorder.pipeline.v1 import maintenance_service_pb2 as pb
 from services.gen.dexorder.pipeline.v1 import maintenance_service_pb2_grpc as rpc
 from spark.caretaker import Care, CareFailed

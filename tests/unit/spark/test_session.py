@@ -23,4 +23,8 @@ def test_spark_hides_the_secrets_of_every_kind_of_catalog() -> None:
 
 def test_executors_elsewhere_get_our_packages(tmp_path: Path) -> None:
     names = zipfile.ZipFile(write_packages(tmp_path / "packages.zip")).namelist()
-    assert {"spark/source/udsource.py", "services/common/page.py", "services/gen/source/v1/source_pb2.py"} <= {*names}
+    assert {
+        "spark/source/udsource.py",
+        "services/common/kafka/page_record.py",
+        "services/gen/source/v1/source_pb2.py",
+    } <= {*names}

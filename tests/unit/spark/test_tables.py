@@ -1,4 +1,4 @@
-from services.common.catalog import OHLC_TABLE, CatalogSettings
+from services.common.lake.catalog import OHLC_TABLE, CatalogSettings
 from spark.tables import TABLES, ensure_tables
 
 

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from dexorder.events import AsyncPublisher, Channel, Ending, Outcome
-from services.common.curve import make_keys, read_public_key
+from services.common.messaging.curve import make_keys, read_public_key
 from services.gateway.events.changes import SendOut, Show
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.courier import Courier

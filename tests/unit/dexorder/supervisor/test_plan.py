@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from dexorder.supervisor.plan import OWNED, PARTS, STOP_ORDER, Part, Ports, SuiteOptions, parse_only, plan
-from services.common.catalog import CatalogSettings
+from services.common.lake.catalog import CatalogSettings
 
 DIR = Path("/srv/suite")
 

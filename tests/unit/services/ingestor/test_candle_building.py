@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.market import (
+from services.common.kafka.page_record import Candle
+from services.common.model.market import (
     MONTH_SECONDS,
     PERIODS,
     SECOND_NS,
@@ -16,7 +17,6 @@ from services.common.market import (
     next_open,
     parse_time,
 )
-from services.common.page import Candle
 from services.ingestor.candle_building import CandleBuilder
 
 DAY_NS = parse_time("2024-02-28")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.common.market import TimeRange, open_times
-from services.common.page import Candle
+from services.common.kafka.page_record import Candle
+from services.common.model.market import TimeRange, open_times
 from services.ingestor.evidence import Ask, Evidence, Settled
 from services.ingestor.paging import CallLimits, page_periods, plan_pages
 from services.ingestor.rates import Rates

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.common.market import SECOND_NS, Ticker, TimeRange, open_times
-from services.common.page import Candle
+from services.common.kafka.page_record import Candle
+from services.common.model.market import SECOND_NS, Ticker, TimeRange, open_times
 from services.ingestor.config import IngestorSettings
 from services.ingestor.failures import ExchangeFailure, ImpossibleCandle
 from services.ingestor.fetch import Fetcher, Missing, Page

@@ -14,7 +14,7 @@ import pytest
 from dexorder.errors import RequestRefused
 from dexorder.records import Status
 from dexorder.request import HistoryRequest
-from services.common.market import (
+from services.common.model.market import (
     MAX_TIME_NS,
     MONTH_SECONDS,
     SECOND_NS,

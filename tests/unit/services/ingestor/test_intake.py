@@ -4,8 +4,8 @@ from typing import Any, cast
 
 import pytest
 
-from services.common.errors import InvalidRequest
-from services.common.market import Ticker
+from services.common.model.errors import InvalidRequest
+from services.common.model.market import Ticker
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from services.ingestor.intake import Job, read_job
 from tests.unit.services.ingestor.conftest import minutes

@@ -9,7 +9,7 @@ import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.common.errors import Unavailable
+from services.common.model.errors import Unavailable
 from services.ingestor.config import IngestorSettings
 from services.ingestor.failures import ExchangeFailure
 from services.ingestor.listing import Market, listed

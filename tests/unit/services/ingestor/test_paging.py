@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.common.market import MONTH_SECONDS, TimeRange, merge, parse_time
+from services.common.model.market import MONTH_SECONDS, TimeRange, merge, parse_time
 from services.ingestor.paging import CallLimits, call_limits, plan_pages
 from tests.unit.services.ingestor.conftest import minutes
 

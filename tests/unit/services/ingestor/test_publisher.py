@@ -7,8 +7,8 @@ import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.common.errors import Unavailable
-from services.common.page import Control, Kind, page_value
+from services.common.kafka.page_record import Control, Kind, page_value
+from services.common.model.errors import Unavailable
 from services.gen.dexorder.relay.v1 import ingestor_service_pb2_grpc as relay_rpc
 from services.gen.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
 from services.ingestor.config import IngestorSettings

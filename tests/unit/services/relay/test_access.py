@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from services.common.errors import Exhausted, InvalidRequest, NotFound
-from services.common.identity import Caller, Quota, Role
-from services.common.market import SECOND_NS
+from services.common.model.errors import Exhausted, InvalidRequest, NotFound
+from services.common.model.market import SECOND_NS
+from services.common.rpc.identity import Caller, Quota, Role
 from services.relay import access
 from services.relay.access import Limits, Quotas
 from services.relay.model import Progress, Record, State, Submission

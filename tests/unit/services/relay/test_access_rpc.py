@@ -18,9 +18,9 @@ import zmq.asyncio
 
 from dexorder import Client
 from dexorder.errors import DexorderError, RelayUnreachable
-from services.common.channel import ChannelSettings, open_channel
 from services.common.clock import SystemClock
-from services.common.identity import token_hash
+from services.common.rpc.channel import ChannelSettings, open_channel
+from services.common.rpc.identity import token_hash
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from services.gen.dexorder.relay.v1 import ingestor_service_pb2 as ipb
 from services.gen.dexorder.relay.v1 import ingestor_service_pb2_grpc as irpc

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.catalog import OHLC_TABLE
+from services.common.lake.catalog import OHLC_TABLE
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from services.gen.dexorder.market.v1 import ohlcv_pb2
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb

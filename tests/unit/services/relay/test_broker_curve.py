@@ -13,9 +13,9 @@ import zmq
 import zmq.asyncio
 from prometheus_client import CollectorRegistry
 
-from services.common.broker_frames import encode
 from services.common.clock import SystemClock
-from services.common.curve import curve_client, make_keys
+from services.common.messaging.broker_frames import encode
+from services.common.messaging.curve import curve_client, make_keys
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from services.ingestor.config import IngestorSettings
 from services.ingestor.metrics import IngestorMetrics

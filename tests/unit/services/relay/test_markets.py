@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
-from services.common.errors import InvalidRequest
+from services.common.model.errors import InvalidRequest
 from services.gen.dexorder.relay.v1 import ingestor_service_pb2 as ipb
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
 from services.relay.markets import check

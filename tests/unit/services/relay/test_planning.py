@@ -5,7 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.market import MONTH_SECONDS, SECOND_NS, TimeRange, count_periods, intersect, is_on_grid, merge
+from services.common.model.market import (
+    MONTH_SECONDS,
+    SECOND_NS,
+    TimeRange,
+    count_periods,
+    intersect,
+    is_on_grid,
+    merge,
+)
 from services.relay.planning import plan, wave_end
 
 MINUTE_NS = 60 * SECOND_NS

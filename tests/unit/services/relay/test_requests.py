@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.common.market import SECOND_NS, TimeRange
+from services.common.model.market import SECOND_NS, TimeRange
 from services.relay.counting import Count
 from services.relay.deciding import make_finding
 from services.relay.model import Status

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from pyiceberg.catalog import Catalog
 
-from services.common.catalog import RETRACTION_TABLE
 from services.common.clock import SystemClock
-from services.common.errors import Unavailable
-from services.common.market import TimeRange
+from services.common.lake.catalog import RETRACTION_TABLE
+from services.common.model.errors import Unavailable
+from services.common.model.market import TimeRange
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
 from services.relay.model import Market, Retraction

@@ -8,7 +8,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from services.common.errors import InvalidRequest
+from services.common.model.errors import InvalidRequest
 from services.gen.source.v1 import source_pb2 as pb
 from services.udsource import codec
 

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from prometheus_client import CollectorRegistry
 
-from services.common.errors import Unavailable
+from services.common.model.errors import Unavailable
 from services.udsource import server
 from services.udsource.config import UdsourceSettings
 from services.udsource.failure import Failure

@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from services.common.errors import InvalidRequest
+from services.common.model.errors import InvalidRequest
 from services.udsource.offsets import Ledger
 
 

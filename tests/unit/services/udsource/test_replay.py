@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.common.errors import InvalidRequest
+from services.common.model.errors import InvalidRequest
 from services.udsource.replay import (
     OffsetRange,
     OffsetsGone,

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from services.common.errors import Unavailable
+from services.common.model.errors import Unavailable
 from services.udsource import topic_watch
 from services.udsource.config import UdsourceSettings
 from services.udsource.topic_watch import TopicState, TopicWatch

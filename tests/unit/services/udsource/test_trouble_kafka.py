@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from google.protobuf.empty_pb2 import Empty
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from services.common import lifecycle
+from services.common.rpc import lifecycle
 from services.gen.source.v1 import source_pb2 as pb
 from services.udsource import topic_reader
 from services.udsource.config import UdsourceSettings

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from services.common.errors import InvalidRequest
+from services.common.model.errors import InvalidRequest
 from spark.source.held import Held, Id, Mark, cut, is_mark, records_to_ask
 from spark.source.records import to_batch
 from tests.unit.spark.source.plain_source import id_of, record

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.errors import InvalidRequest
+from services.common.model.errors import InvalidRequest
 from spark.source.offsets import (
     OffsetRange,
     SourceState,

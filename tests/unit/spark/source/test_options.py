@@ -1,6 +1,6 @@
 import pytest
 
-from services.common.errors import InvalidRequest
+from services.common.model.errors import InvalidRequest
 from spark.source.options import SourceOptions
 
 

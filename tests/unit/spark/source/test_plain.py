@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from services.common.errors import InvalidRequest, Unavailable
+from services.common.model.errors import InvalidRequest, Unavailable
 from spark.source import plain
 from spark.source.client import SourceBroken
 from spark.source.held import Id

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from services.common.errors import InvalidRequest, Unavailable
+from services.common.model.errors import InvalidRequest, Unavailable
 from spark.source import replay
 from spark.source.options import SourceOptions
 from tests.fakes.source_server import FakeSource, RunningSource

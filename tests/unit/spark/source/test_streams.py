@@ -9,7 +9,7 @@ from concurrent import futures
 import grpc
 import pytest
 
-from services.common.errors import Unavailable
+from services.common.model.errors import Unavailable
 from services.gen.source.v1 import source_pb2 as pb
 from spark.source.client import SourceBroken, SourceRefuses
 from spark.source.streams import AckRefused, PlainStreams

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from services.common.errors import InvalidRequest, Unavailable
+from services.common.model.errors import InvalidRequest, Unavailable
 from spark.source.options import SourceOptions
 from spark.source.plain import PlainPlanner, RecordsPartition
 from spark.source.replay import RangePartition, ReplayPlanner

@@ -13,8 +13,8 @@ import zmq
 import zmq.asyncio
 from prometheus_client import CollectorRegistry
 
-from services.common.curve import curve_client
-from services.common.event_frames import decode_ack, encode_event, encode_published
+from services.common.messaging.curve import curve_client
+from services.common.messaging.event_frames import decode_ack, encode_event, encode_published
 from services.gateway.events.acks import Ack
 from services.gateway.events.changes import SendOut, Show
 from services.gateway.events.config import EventsSettings

@@ -8,7 +8,7 @@ from textwrap import dedent
 import pytest
 import zmq
 
-from services.common.errors import NotAllowed
+from services.common.model.errors import NotAllowed
 from services.gateway.events.containers import LOCAL, Containers, ContainersFile, read_containers
 
 KEY, OTHER = (zmq.curve_keypair()[0].decode() for _ in range(2))

@@ -18,8 +18,8 @@ import zmq
 import zmq.asyncio
 
 from services.common.config import BadSettings
-from services.common.errors import InvalidRequest, Unavailable
-from services.common.event_frames import encode_event
+from services.common.messaging.event_frames import encode_event
+from services.common.model.errors import InvalidRequest, Unavailable
 from services.gateway.events.acks import Ack
 from services.gateway.events.containers import LOCAL
 from services.gateway.events.model import Channel, Contacts, EventKey, Priority, Sent, Status

@@ -11,14 +11,14 @@ import grpc
 import pytest
 import yaml
 
-from services.common.channel import ChannelSettings, open_channel
-from services.common.errors import Unavailable
+from services.common.model.errors import Unavailable
+from services.common.rpc.channel import ChannelSettings, open_channel
 from services.gateway.events import publishing
 from services.gen.dexorder.events.v1 import event_service_pb2 as pb
 from services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc
 from services.gen.dexorder.events.v1 import user_events_pb2 as events_pb
 from tests.fakes.events.sessions_gateway import Served, served, until
-from tests.unit.services.common.test_identity import write_callers
+from tests.unit.services.common.rpc.test_identity import write_callers
 
 PATIENCE_S = 30.0
 D, Q, E = events_pb.DELIVERED, events_pb.QUEUED, events_pb.ACK_ERROR

@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import pytest
 
-from services.common.channel import ChannelSettings, open_channel
+from services.common.rpc.channel import ChannelSettings, open_channel
 from services.gateway.events import session as session_module
 from services.gateway.events.changes import AttemptRow
 from services.gateway.events.model import Channel, Contacts, Status
@@ -20,7 +20,7 @@ from services.gen.dexorder.events.v1 import event_service_pb2 as pb
 from services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc
 from services.gen.dexorder.events.v1 import user_events_pb2 as events_pb
 from tests.fakes.events.sessions_gateway import Served, served, until
-from tests.unit.services.common.test_identity import write_callers
+from tests.unit.services.common.rpc.test_identity import write_callers
 
 PATIENCE_S = 5.0
 INVALID, FORBIDDEN = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.PERMISSION_DENIED

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from services.common.clock import ManualClock
-from services.common.errors import Exhausted, NotAllowed, Unauthenticated, Unavailable
+from services.common.model.errors import Exhausted, NotAllowed, Unauthenticated, Unavailable
 from services.gateway.events import session as session_module
 from services.gateway.events.changes import Show
 from services.gateway.events.config import EventsSettings

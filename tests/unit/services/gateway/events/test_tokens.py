@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from services.common.clock import ManualClock
 from services.common.config import BadSettings
-from services.common.errors import Unauthenticated
+from services.common.model.errors import Unauthenticated
 from services.gateway.events import tokens
 from services.gateway.events.tokens import Tokens, User, make_keys
 

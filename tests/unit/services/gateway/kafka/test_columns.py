@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.errors import InvalidRequest
+from services.common.model.errors import InvalidRequest
 from services.gateway.kafka import service
 from services.gateway.kafka.columns import new_records
 from services.gateway.kafka.consume_stream import Answer

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from services.common.errors import Conflict
+from services.common.model.errors import Conflict
 from services.gateway.clusters import ClusterConfig
 from services.gateway.kafka.consume_stream import ConsumeStream
 from services.gateway.kafka.flow import BATCH_BYTES, MOST_BATCH_RECORDS, MOST_REFUSED, Credit, Window

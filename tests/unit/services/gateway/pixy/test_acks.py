@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from services.common.errors import Exhausted
+from services.common.model.errors import Exhausted
 from services.gateway.pixy.acks import AckRules, AckTracker
 from services.gateway.pixy.sparse_acks import committed_ranges
 

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import ConfigSource  # type: ignore[attr-defined]
 
-from services.common.errors import Exhausted, InvalidRequest, NotAllowed, NotFound, SuiteError, Unavailable
+from services.common.model.errors import Exhausted, InvalidRequest, NotAllowed, NotFound, SuiteError, Unavailable
 from services.gateway.clusters import ClusterConfig
 from services.gateway.pixy import admin as module
 from services.gateway.pixy.admin import Admin, admin_error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.common.errors import InvalidRequest
+from services.common.model.errors import InvalidRequest
 from services.gateway.pixy.names import group_name, topic_name
 
 

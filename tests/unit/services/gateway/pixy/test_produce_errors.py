@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError
 
-from services.common.errors import Exhausted, InvalidRequest, NotAllowed, SuiteError, Unavailable
+from services.common.model.errors import Exhausted, InvalidRequest, NotAllowed, SuiteError, Unavailable
 from services.gateway.pixy.produce_errors import produce_error
 
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.common.errors import Exhausted, Unavailable
+from services.common.model.errors import Exhausted, Unavailable
 from services.gateway.config import ClusterConfig, ProduceConfig
 from services.gateway.pixy.batches import Batch
 from services.gateway.pixy.metrics import ClusterMetrics, PixyMetrics

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from services.common.errors import Conflict, Unavailable
+from services.common.model.errors import Conflict, Unavailable
 from services.gateway.pixy import set_offsets as module
 from services.gateway.pixy.admin_views import GroupView, MemberView
 from services.gateway.pixy.set_offsets import set_offsets

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from services.common.errors import SuiteError, Unavailable
+from services.common.model.errors import SuiteError, Unavailable
 from services.gateway.config import ClusterConfig, ConsumeConfig
 from services.gateway.pixy.acks import AckRules
 from services.gateway.pixy.offers import Offers

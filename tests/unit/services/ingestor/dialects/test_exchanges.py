@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from services.common.market import MONTH_SECONDS, SECOND_NS, TimeRange, parse_time
-from services.common.page import Candle
+from services.common.kafka.page_record import Candle
+from services.common.model.market import MONTH_SECONDS, SECOND_NS, TimeRange, parse_time
 from services.ingestor.exchange import Session
 from services.ingestor.failures import ExchangeFailure, ImpossibleCandle
 from tests.unit.services.ingestor.conftest import MINUTE_NS, minutes

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.common.market import SECOND_NS, TimeRange
-from services.common.page import Candle
+from services.common.kafka.page_record import Candle
+from services.common.model.market import SECOND_NS, TimeRange
 from services.ingestor.candle_building import CandleBuilder
 from services.ingestor.dialects.trades import Walk, read_trades
 from services.ingestor.validation import BadAnswer

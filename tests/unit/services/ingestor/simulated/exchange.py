@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry
 
-from services.common.market import SECOND_NS, TimeRange, count_periods
-from services.common.page import Candle
+from services.common.kafka.page_record import Candle
+from services.common.model.market import SECOND_NS, TimeRange, count_periods
 from services.ingestor.config import IngestorSettings
 from services.ingestor.failures import ExchangeFailure, ImpossibleCandle
 from services.ingestor.metrics import IngestorMetrics

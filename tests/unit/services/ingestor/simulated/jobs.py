@@ -10,8 +10,8 @@ from typing import Any, cast
 
 from structlog.testing import capture_logs
 
-from services.common.market import TimeRange, merge, next_open, open_times, split_by_periods, subtract
-from services.common.page import Candle
+from services.common.kafka.page_record import Candle
+from services.common.model.market import TimeRange, merge, next_open, open_times, split_by_periods, subtract
 from services.ingestor.fetch import Fetcher, Missing, Page
 from services.ingestor.intake import Job
 from services.ingestor.paging import page_periods

@@ -10,8 +10,8 @@ import random
 from dataclasses import dataclass
 from functools import cached_property
 
-from services.common.market import MONTH_SECONDS, WEEK_SECONDS, Ticker, TimeRange, floor_to_grid, next_open
-from services.common.page import Candle
+from services.common.kafka.page_record import Candle
+from services.common.model.market import MONTH_SECONDS, WEEK_SECONDS, Ticker, TimeRange, floor_to_grid, next_open
 from services.ingestor.intake import Job
 from services.ingestor.paging import CallLimits
 

@@ -1,0 +1,1 @@
+"""Kafka: client options and the record of a page."""

@@ -1,0 +1,1 @@
+"""The Iceberg tables: catalog and coverage."""

@@ -1,0 +1,1 @@
+"""ZeroMQ: frames of each port, CURVE, the TCP proxy in front of libzmq."""

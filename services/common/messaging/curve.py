@@ -1,0 +1,243 @@
+"""CURVE, ZMQ's encryption with keys on both sides: key files as ``zmq.auth`` writes them, checked where they are named.
+
+A server has a pair of keys and a folder of the public keys it lets in; a client has a pair and the server's public key.
+``python -m services.common.messaging.curve keys DIR NAME`` makes a pair: ``NAME.key_secret``, which stays where it is
+used, and
+``NAME.key``, which the other side gets.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Protocol
+
+import structlog
+import zmq
+import zmq.asyncio
+import zmq.auth
+import zmq.auth.asyncio
+import zmq.auth.thread
+from pydantic import AfterValidator
+from zmq.utils.z85 import Z85CHARS
+
+log = structlog.get_logger(__name__)
+_DOMAIN = "dexorder"
+_OTHERS = 0o077
+_KEY_CHARACTERS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPair:
+    """Both keys as Z85 text of 40 characters."""
+
+    public: bytes
+    secret: bytes = field(repr=False)
+
+
+def read_key_pair(path: Path) -> KeyPair:
+    """The keys of a ``.key_secret`` file.
+
+    Raises:
+        ValueError: It can't be read, others may read it, or it holds no pair of keys. Never shows a key.
+    """
+    public, secret = _read(path)
+    if path.stat().st_mode & _OTHERS:
+        raise ValueError(f"{path} holds a secret key and is open to others; chmod 600 it")
+    if secret is None:
+        raise ValueError(f"{path} holds no secret key; name the .key_secret file")
+    try:
+        fits = zmq.curve_public(secret) == public
+    except (ValueError, zmq.ZMQError):
+        fits = False
+    if not fits:
+        raise ValueError(f"{path} holds a secret key that does not belong to its public key")
+    return KeyPair(public, secret)
+
+
+def read_public_key(path: Path) -> bytes:
+    """The public key of a ``.key`` file, as Z85 text.
+
+    Raises:
+        ValueError: It can't be read, or holds no key.
+    """
+    return _read(path)[0]
+
+
+def read_folder(folder: Path) -> frozenset[bytes]:
+    """The public keys of all ``*.key`` files of a folder.
+
+    Raises:
+        ValueError: The folder or one of the files can't be read, or such a file holds no key.
+    """
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is no folder that can be read")
+    return frozenset(read_public_key(path) for path in sorted(folder.glob("*.key")))
+
+
+def _read(path: Path) -> tuple[bytes, bytes | None]:
+    try:
+        public, secret = zmq.auth.load_certificate(path)
+    except OSError as error:
+        raise ValueError(f"{path} can't be read: {error.strerror or 'no such file'}") from None
+    except ValueError:
+        public, secret = b"", None
+    if len(public) != _KEY_CHARACTERS or not set(public) <= set(Z85CHARS):
+        raise ValueError(f"{path} holds no public key as zmq.auth writes it")
+    return public, secret
+
+
+def _checked_pair(path: Path) -> Path:
+    read_key_pair(path)
+    return path
+
+
+def _checked_public(path: Path) -> Path:
+    read_public_key(path)
+    return path
+
+
+def _checked_folder(folder: Path) -> Path:
+    read_folder(folder)
+    return folder
+
+
+# Types for settings, so that a bad file is an error at start which names its variable.
+SecretKeyFile = Annotated[Path, AfterValidator(_checked_pair)]
+PublicKeyFile = Annotated[Path, AfterValidator(_checked_public)]
+KeyFolder = Annotated[Path, AfterValidator(_checked_folder)]
+
+
+class KeyCheck(Protocol):
+    """Who may connect; may be asked from another thread."""
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        """Whether a client with this public key, as Z85 text, may connect; asked at each handshake."""
+
+
+class AllowedKeys:
+    """The public keys of a folder, read again when one of its files has changed; nobody while it can't be read."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._seen: object = None
+        self._keys: frozenset[bytes] = frozenset()
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        """Whether a client with this public key may connect; asked by ``zmq.auth`` at each handshake."""
+        try:
+            seen = [(path.name, *_identity(path)) for path in sorted(self._folder.glob("*.key"))]
+            if seen != self._seen:
+                self._keys, self._seen = read_folder(self._folder), seen
+        except (OSError, ValueError) as error:
+            log.error("the allowed CURVE keys can't be read: no new connection is let in", error=str(error))
+            self._keys, self._seen = frozenset(), None
+        return key in self._keys
+
+
+def _identity(path: Path) -> tuple[int, int, int]:
+    stat = path.stat()
+    return stat.st_ino, stat.st_mtime_ns, stat.st_size
+
+
+@contextmanager
+def curve_server(context: zmq.asyncio.Context, socket: zmq.asyncio.Socket, key: Path, clients: Path) -> Iterator[None]:
+    """Let only clients with an allowed key connect to ``socket``, which is not bound yet; needs a running event loop.
+
+    Raises:
+        ValueError: As ``read_key_pair``.
+    """
+    pair = read_key_pair(key)
+    authenticator = zmq.auth.asyncio.AsyncioAuthenticator(context)
+    authenticator.start()
+    try:
+        authenticator.configure_curve_callback(_DOMAIN, AllowedKeys(clients))
+        _serve(socket, pair)
+        yield
+    finally:
+        authenticator.stop()
+
+
+@contextmanager
+def curve_authentication(context: zmq.Context[zmq.Socket[bytes]], allowed: KeyCheck) -> Iterator[None]:
+    """Decide, in a thread of its own, which keys may connect to the sockets of a context given to ``curve_socket``."""
+    authenticator = zmq.auth.thread.ThreadAuthenticator(context)
+    authenticator.start()
+    try:
+        authenticator.configure_curve_callback(_DOMAIN, allowed)  # '*' would not be taken for this domain
+        yield
+    finally:
+        authenticator.stop()
+
+
+def curve_socket(socket: zmq.Socket[bytes], key: Path) -> None:
+    """Let only clients with an allowed key talk to ``socket``, which is neither bound nor connected yet.
+
+    The message's metadata ``User-Id`` is then the key of who sent it, whatever routing id they claim.
+
+    Raises:
+        ValueError: As ``read_key_pair``.
+    """
+    _serve(socket, read_key_pair(key))
+
+
+def _serve(socket: zmq.Socket[Any], pair: KeyPair) -> None:
+    socket.setsockopt(zmq.CURVE_SERVER, 1)
+    socket.setsockopt(zmq.CURVE_SECRETKEY, pair.secret)
+    socket.setsockopt(zmq.ZAP_DOMAIN, _DOMAIN.encode())
+    socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # fail closed: no authenticator, no connection
+
+
+def curve_client(socket: zmq.Socket[Any], key: Path, server: Path) -> None:
+    """Encrypt ``socket``, which is not connected yet, and connect only to the owner of ``server``'s key.
+
+    Raises:
+        ValueError: As ``read_key_pair``.
+    """
+    pair = read_key_pair(key)
+    socket.setsockopt(zmq.CURVE_PUBLICKEY, pair.public)
+    socket.setsockopt(zmq.CURVE_SECRETKEY, pair.secret)
+    socket.setsockopt(zmq.CURVE_SERVERKEY, read_public_key(server))
+
+
+def make_keys(folder: Path, name: str) -> tuple[Path, Path]:
+    """Make a pair of keys; the paths of ``name.key`` (mode 644) and ``name.key_secret`` (mode 600).
+
+    Raises:
+        FileExistsError: One of them is there already; a key is never overwritten.
+        OSError: The folder can't be written.
+    """
+    public, secret = folder / f"{name}.key", folder / f"{name}.key_secret"
+    for path in (public, secret):
+        if path.exists():
+            raise FileExistsError(f"{path} is there already")
+    mask = os.umask(_OTHERS)  # the secret must not be open to others for a moment
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        zmq.auth.create_certificates(folder, name)
+    finally:
+        os.umask(mask)
+    public.chmod(0o644)
+    return public, secret
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The command: ``keys DIR NAME``."""
+    parser = argparse.ArgumentParser(prog="python -m services.common.messaging.curve", description="Keys for CURVE.")
+    keys = parser.add_subparsers(required=True).add_parser("keys", help="make a pair of keys")
+    keys.add_argument("folder", type=Path, metavar="DIR")
+    keys.add_argument("name", metavar="NAME", help="who will use it, for example relay or ingestor-1")
+    asked = parser.parse_args(arguments)
+    try:
+        public, secret = make_keys(asked.folder, asked.name)
+    except OSError as error:
+        raise SystemExit(str(error)) from None
+    print(f"{secret}\n  stays where {asked.name} runs; nobody else may read it\n{public}\n  is for the other side")
+
+
+if __name__ == "__main__":
+    main()

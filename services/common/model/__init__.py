@@ -1,0 +1,1 @@
+"""Values of the domain, without I/O: instruments, time ranges, errors."""

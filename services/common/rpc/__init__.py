@@ -1,0 +1,1 @@
+"""gRPC servers and channels: errors, identity, start and stop."""

@@ -1,0 +1,196 @@
+"""Channels to our services: TLS, a client certificate and a token, as ``DEXORDER_CHANNEL_<NAME>`` says.
+
+With nothing set a channel is plaintext, as inside a mesh or on one machine. Unix sockets are always plaintext.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import grpc
+from grpc.aio import ClientCallDetails, Metadata
+from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from services.common.config import is_loopback, read_settings
+from services.common.rpc.identity import AUTHORIZATION
+
+CLIENT_KEEPALIVE = (
+    ("grpc.keepalive_time_ms", 10_000), ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.ping_timeout_ms", 5_000),  # a minute otherwise, whatever the one before it says
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.initial_reconnect_backoff_ms", 200), ("grpc.max_reconnect_backoff_ms", 2_000),
+)  # fmt: skip
+"""Options of every channel of ours: notice a dead server, and come back soon after a restart."""
+Option = tuple[str, Any]
+
+
+class ChannelSettings(BaseSettings):
+    """What a client of our services can be told. ``DEXORDER_CHANNEL_<NAME>`` unless an alias is given."""
+
+    model_config = SettingsConfigDict(
+        frozen=True, extra="ignore", populate_by_name=True, env_prefix="DEXORDER_CHANNEL_", env_ignore_empty=True,
+        hide_input_in_errors=True,
+    )  # fmt: skip
+
+    tls_ca: Path | None = None
+    """PEM file of the authority of the servers' certificates; turns TLS on for every channel."""
+    tls_certificate: Path | None = None
+    """PEM file of our own certificate chain, for servers that ask for one; needs tls_key and tls_ca."""
+    tls_key: Path | None = None
+    """PEM file of our own key."""
+    token: SecretStr | None = Field(default=None, validation_alias="DEXORDER_TOKEN")
+    """Who we are, for servers that ask for a token; sent with every call."""
+    allow_insecure: bool = Field(default=False, validation_alias="DEXORDER_ALLOW_INSECURE")
+    """Permit to send the token without TLS beyond loopback; for a mesh whose sidecar encrypts."""
+
+    @field_validator("token")
+    @classmethod
+    def _sendable(cls, token: SecretStr | None) -> SecretStr | None:
+        # grpcio's own error about metadata it can't send would show the value
+        text = token.get_secret_value().strip() if token else ""
+        if not all("!" <= character <= "~" for character in text):
+            raise ValueError("has characters other than visible ASCII")
+        return SecretStr(text) if text else None
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise ValueError("tls_certificate and tls_key go together")
+        if self.tls_certificate and not self.tls_ca:
+            raise ValueError("tls_certificate is of no use without tls_ca")
+        return self
+
+
+def open_channel(
+    address: str, settings: ChannelSettings | None = None, *, options: Sequence[Option] = ()
+) -> grpc.aio.Channel:
+    """An asyncio channel; connects at the first call.
+
+    Args:
+        address: host:port or ``unix:/path`` of the server.
+        settings: Else from the environment.
+        options: gRPC options beside CLIENT_KEEPALIVE; they win over it.
+
+    Raises:
+        ValueError: A setting is bad, or a token would leave this machine without TLS.
+        OSError: A file of the settings can't be read.
+    """
+    way = _way(address, settings)
+    if way.credentials:
+        return grpc.aio.secure_channel(address, way.credentials, options=_merged(options))
+    interceptors = [kind(way.token) for kind in _AIO_INTERCEPTORS] if way.token else None
+    return grpc.aio.insecure_channel(address, options=_merged(options), interceptors=interceptors)
+
+
+def open_sync_channel(
+    address: str, settings: ChannelSettings | None = None, *, options: Sequence[Option] = ()
+) -> grpc.Channel:
+    """A blocking channel; otherwise as ``open_channel``."""
+    way = _way(address, settings)
+    if way.credentials:
+        return grpc.secure_channel(address, way.credentials, options=_merged(options))
+    channel = grpc.insecure_channel(address, options=_merged(options))
+    return grpc.intercept_channel(channel, _SyncToken(way.token)) if way.token else channel
+
+
+class _Way(NamedTuple):
+    """How to reach an address: with credentials (which carry the token), or in plaintext with or without a token."""
+
+    credentials: grpc.ChannelCredentials | None
+    token: str
+
+
+def _way(address: str, settings: ChannelSettings | None) -> _Way:
+    settings = settings or read_settings(ChannelSettings)
+    token = settings.token.get_secret_value() if settings.token else ""
+    if not settings.tls_ca or address.startswith("unix:"):
+        if token and not is_loopback(address) and not settings.allow_insecure:
+            raise ValueError(
+                f"the token would go to {address} without TLS; set DEXORDER_CHANNEL_TLS_CA or DEXORDER_ALLOW_INSECURE=1"
+            )
+        return _Way(None, token)
+    credentials = grpc.ssl_channel_credentials(
+        root_certificates=settings.tls_ca.read_bytes(),
+        private_key=settings.tls_key.read_bytes() if settings.tls_key else None,
+        certificate_chain=settings.tls_certificate.read_bytes() if settings.tls_certificate else None,
+    )
+    if token:
+        credentials = grpc.composite_channel_credentials(credentials, grpc.access_token_call_credentials(token))
+    return _Way(credentials, "")
+
+
+def _merged(options: Sequence[Option]) -> list[Option]:
+    return list(dict((*CLIENT_KEEPALIVE, *options)).items())
+
+
+class _Token:
+    def __init__(self, token: str) -> None:
+        self._entry = (AUTHORIZATION, f"Bearer {token}")
+
+
+class _AioToken(_Token):
+    def _add(self, details: ClientCallDetails) -> ClientCallDetails:
+        metadata = Metadata(*(details.metadata or ()), self._entry)
+        return ClientCallDetails(details.method, details.timeout, metadata, details.credentials, details.wait_for_ready)
+
+
+class _UnaryUnary(_AioToken, grpc.aio.UnaryUnaryClientInterceptor):
+    async def intercept_unary_unary(
+        self, continuation: Any, client_call_details: ClientCallDetails, request: Any
+    ) -> Any:
+        return await continuation(self._add(client_call_details), request)
+
+
+class _UnaryStream(_AioToken, grpc.aio.UnaryStreamClientInterceptor):
+    async def intercept_unary_stream(
+        self, continuation: Any, client_call_details: ClientCallDetails, request: Any
+    ) -> Any:
+        return await continuation(self._add(client_call_details), request)
+
+
+class _StreamUnary(_AioToken, grpc.aio.StreamUnaryClientInterceptor):
+    async def intercept_stream_unary(
+        self, continuation: Any, client_call_details: ClientCallDetails, request_iterator: Any
+    ) -> Any:
+        return await continuation(self._add(client_call_details), request_iterator)
+
+
+class _StreamStream(_AioToken, grpc.aio.StreamStreamClientInterceptor):
+    async def intercept_stream_stream(
+        self, continuation: Any, client_call_details: ClientCallDetails, request_iterator: Any
+    ) -> Any:
+        return await continuation(self._add(client_call_details), request_iterator)
+
+
+# grpc.aio looks at an interceptor's classes and takes the first kind it finds, so there is one of each
+_AIO_INTERCEPTORS: tuple[Callable[[str], Any], ...] = (_UnaryUnary, _UnaryStream, _StreamUnary, _StreamStream)
+
+
+class _Details(NamedTuple):
+    method: str
+    timeout: float | None
+    metadata: tuple[tuple[str, str | bytes], ...]
+    credentials: grpc.CallCredentials | None
+    wait_for_ready: bool | None
+    compression: grpc.Compression | None
+
+
+class _SyncToken(
+    _Token,
+    grpc.UnaryUnaryClientInterceptor,
+    grpc.UnaryStreamClientInterceptor,
+    grpc.StreamUnaryClientInterceptor,
+    grpc.StreamStreamClientInterceptor,
+):
+    def _intercept(self, continuation: Any, details: Any, request: Any) -> Any:
+        metadata = (*(details.metadata or ()), self._entry)
+        told = _Details(
+            details.method, details.timeout, metadata, details.credentials, details.wait_for_ready, details.compression
+        )
+        return continuation(told, request)
+
+    intercept_unary_unary = intercept_unary_stream = _intercept  # type: ignore[assignment]
+    intercept_stream_unary = intercept_stream_stream = _intercept  # type: ignore[assignment]

@@ -1,0 +1,1 @@
+"""State on local disk: SQLite, process lock, watched file."""

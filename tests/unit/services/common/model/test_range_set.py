@@ -1,0 +1,36 @@
+"""RangeSet against a set of single points."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.common.model.market import TimeRange
+from services.common.model.range_set import RangeSet
+
+SPANS = st.tuples(st.integers(0, 40), st.integers(0, 12)).map(lambda pair: TimeRange(pair[0], sum(pair)))
+CHANGES = st.lists(st.tuples(st.booleans(), SPANS), max_size=25)
+
+
+def points(ranges: object) -> set[int]:
+    return {point for part in ranges for point in range(part.start_ns, part.end_ns)}  # type: ignore[attr-defined]
+
+
+@given(CHANGES, SPANS)
+def test_holds_the_same_points_as_a_set_and_its_diffs_rebuild_it(
+    changes: list[tuple[bool, TimeRange]], span: TimeRange
+) -> None:
+    ranges, model, stored = RangeSet(), set[int](), set[TimeRange]()
+    for adding, part in changes:
+        diff = ranges.add(part) if adding else ranges.remove(part)
+        model = model | points([part]) if adding else model - points([part])
+        assert set(diff.removed) <= stored
+        stored = (stored - set(diff.removed)) | set(diff.added)
+        assert bool(diff) == (set(diff.removed) != set(diff.added))
+    parts = list(ranges)
+    assert points(parts) == model and set(parts) == stored and all(parts)
+    assert all(left.end_ns < right.start_ns for left, right in pairwise(parts))
+    assert points(ranges.within(span)) == model & points([span])
+    assert points(ranges.holes(span)) == points([span]) - model

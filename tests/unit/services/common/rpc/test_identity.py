@@ -1,0 +1,441 @@
+"""Who calls: the callers file by tables, tokens and certificates on real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import structlog
+import yaml
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.common.config import ServiceSettings, load_settings
+from services.common.model.errors import Unauthenticated
+from services.common.rpc import identity
+from services.common.rpc.channel import ChannelSettings, open_channel
+from services.common.rpc.identity import CallersFile, Role, certificate_name, current_caller, read_callers, token_hash
+from services.common.rpc.lifecycle import RunningServer, grpc_server
+from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
+from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
+from tests.fixtures_tls import Authority, Pair
+from tests.paths import ROOT
+
+NAME = "dexorder.relay.v1.RelayService"
+HASH = token_hash("x")
+REFUSED = grpc.StatusCode.UNAUTHENTICATED
+FORBIDDEN = grpc.StatusCode.PERMISSION_DENIED
+
+
+def write_callers(path: Path, *entries: Mapping[str, Any]) -> Path:
+    """A callers file; a ``token`` in an entry becomes its hash."""
+    shown = [
+        {k: v for k, v in entry.items() if k != "token"}
+        | ({"sha256": token_hash(entry["token"])} if "token" in entry else {})
+        for entry in entries
+    ]
+    fresh = path.with_suffix(".new")
+    fresh.write_text(yaml.safe_dump({"callers": shown}))
+    fresh.replace(path)
+    return path
+
+
+# ---- the callers file ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "file: "),
+        ("callers: 7", "callers: "),
+        ("callers: [{client_id: a, token: s3cret-value}]", "callers.0.token: Extra inputs"),
+        ("callers: [{client_id: a, sha256: s3cret-value}]", r"callers\.0\.sha256"),
+        ("callers: [{client_id: '', role: client}]", r"callers\.0\.client_id"),
+        ("callers: [{client_id: a, role: s3cret-value}]", r"callers\.0\.role"),
+        ("callers: [{client_id: a, quota: {open_streams: -1}}]", r"callers\.0\.quota\.open_streams"),
+        ("callers: [{client_id: a, quota: {s3cret: 1}}]", r"callers\.0\.quota"),
+        ("callers: [{client_id: a}, {client_id: a}]", "'a' has two entries"),
+        (f"callers: [{{client_id: a, sha256: {HASH}}}, {{client_id: b, sha256: {HASH}}}]", "token of client_id 'b'"),
+        ("callers: [\n{client_id: s3cret-value", "no YAML, line"),
+        ("callers: [{client_id: \x00s3cret-value}]", "no YAML"),
+    ],
+)
+def test_a_bad_file_is_named_without_its_values(text: str, problem: str, tmp_path: Path) -> None:
+    path = tmp_path / "callers.yaml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=problem) as caught:
+        read_callers(path)
+    assert "s3cret-value" not in str(caught.value)
+    with pytest.raises(SystemExit, match="TOKENS"):
+        load_settings(ServiceSettings, identity="token", tokens=path)
+
+
+def test_a_missing_file_ends_the_start(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"TOKENS: .*No such file"):
+        load_settings(ServiceSettings, identity="token", tokens=tmp_path / "none.yaml")
+
+
+def test_the_example_in_the_docs_is_a_callers_file(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "security.md").read_text()
+    path = tmp_path / "callers.yaml"
+    path.write_text(page.partition("```yaml\n")[2].partition("```")[0])
+    callers = read_callers(path)
+    assert len(callers) == 3
+    desk = callers.by_token("hello")
+    assert desk is not None
+    assert (desk.role, desk.quota.unfinished_requests) == (Role.CLIENT, 20)
+
+
+@given(st.lists(st.text(min_size=1), unique=True, max_size=8), st.text(min_size=1))
+def test_a_token_is_its_owners_and_nobody_elses(tokens: list[str], other: str) -> None:
+    entries = [identity._Entry(client_id=f"c{n}", sha256=(token_hash(t),)) for n, t in enumerate(tokens)]
+    callers = identity.Callers(entries)
+    for number, token in enumerate(tokens):
+        found = callers.by_token(token)
+        assert found is not None
+        assert found.client_id == f"c{number}"
+    assert (callers.by_token(other) is None) == (other not in tokens)
+
+
+def test_two_tokens_of_one_caller_are_valid_while_one_replaces_the_other(tmp_path: Path) -> None:
+    path = tmp_path / "callers.yaml"
+    path.write_text(yaml.safe_dump({"callers": [{"client_id": "a", "sha256": [token_hash("old"), token_hash("new")]}]}))
+    callers = read_callers(path)
+    assert callers.by_token("old") == callers.by_token("new") == callers.by_name("a")
+
+
+def test_a_changed_file_counts_at_once_and_a_bad_one_changes_nothing(tmp_path: Path) -> None:
+    path = write_callers(tmp_path / "callers.yaml", {"client_id": "a", "token": "first"})
+    file = CallersFile(path)
+    assert file.callers().by_token("first")
+    write_callers(path, {"client_id": "a", "token": "second"})
+    assert file.callers().by_token("second")
+    assert not file.callers().by_token("first")
+    with structlog.testing.capture_logs() as logs:
+        path.write_text("callers: [")
+        for _ in range(3):
+            assert file.callers().by_token("second")
+        path.unlink()
+        for _ in range(3):
+            assert file.callers().by_token("second")
+    assert [entry["log_level"] for entry in logs] == ["error", "error"]  # one for each change, not for each call
+    write_callers(path, {"client_id": "a", "token": "third"})
+    assert file.callers().by_token("third")
+
+
+def test_the_command_prints_a_token_and_the_entry_that_lets_it_in(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    identity.main(["token", "desk-1", "--role", "admin"])
+    first, _, entry = capsys.readouterr().out.partition("\n")
+    token = first.removeprefix("DEXORDER_TOKEN=")
+    assert token not in entry
+    path = tmp_path / "callers.yaml"
+    path.write_text("callers:\n" + entry)
+    caller = read_callers(path).by_token(token)
+    assert caller is not None
+    assert (caller.client_id, caller.role) == ("desk-1", Role.ADMIN)
+    identity.main(["token", "desk-1"])
+    assert token not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("names", "alternatives", "expected"),
+    [
+        ([b"a"], [], "a"),
+        ([b"a"], [b"b", b"c"], "a"),
+        ([], [b"b"], "b"),
+        ([b""], [b"b"], "b"),
+        ([], [], None),
+        ([b""], [b""], None),
+        ([], [b"b", b"c"], None),
+        ([b"a", b"b"], [], None),
+    ],
+)
+def test_the_name_in_a_certificate(names: list[bytes], alternatives: list[bytes], expected: str | None) -> None:
+    context = {"x509_common_name": names, "x509_subject_alternative_name": alternatives}
+    if expected is None:
+        with pytest.raises(Unauthenticated):
+            certificate_name(context)
+    else:
+        assert certificate_name(context) == expected
+
+
+# ---- on the wire ---------------------------------------------------------------------------------------------------
+
+
+class WhoAmI(rpc.RelayServiceServicer):
+    """Answers with the caller; the stream twice, so that the second answer is asked of a running call."""
+
+    async def GetCatalog(self, request: Any, context: Any) -> pb.GetCatalogResponse:
+        caller = current_caller()
+        return pb.GetCatalogResponse(name=f"{caller.client_id} {caller.role}" if caller else "nobody")
+
+    async def SubscribeNotifications(
+        self, request: Any, context: Any
+    ) -> AsyncIterator[pb.SubscribeNotificationsResponse]:
+        for cursor in range(2):
+            await asyncio.sleep(0)
+            caller = current_caller()
+            answer = pb.SubscribeNotificationsResponse(cursor=cursor)
+            answer.notification.request_id = caller.client_id if caller else ""
+            yield answer
+
+
+def register(server: grpc.aio.Server) -> Sequence[str]:
+    rpc.add_RelayServiceServicer_to_server(WhoAmI(), server)  # type: ignore[abstract]  # the others: UNIMPLEMENTED
+    return [NAME]
+
+
+@asynccontextmanager
+async def serve(**settings: Any) -> AsyncIterator[RunningServer]:
+    roles = {NAME: (Role.CLIENT, Role.ADMIN)}
+    made = ServiceSettings(listen="127.0.0.1:0", drain_seconds=1, **settings)
+    async with grpc_server(made, register, roles=roles) as running:
+        yield running
+
+
+async def ask(address: str, **channel: Any) -> tuple[str, str]:
+    """Who we are to the server, in a unary call and in a stream; or the code and the details of the refusal."""
+    async with open_channel(address, ChannelSettings(**channel)) as opened:
+        stub = rpc.RelayServiceStub(opened)
+        try:
+            name = (await stub.GetCatalog(pb.GetCatalogRequest(), timeout=30)).name
+        except grpc.aio.AioRpcError as error:
+            with pytest.raises(grpc.aio.AioRpcError) as stream:
+                await stub.SubscribeNotifications(pb.SubscribeNotificationsRequest(), timeout=30).read()
+            assert stream.value.code() is error.code()
+            return error.code().name, error.details() or ""
+        told = [
+            a.notification.request_id async for a in stub.SubscribeNotifications(pb.SubscribeNotificationsRequest())
+        ]
+        assert told == [name.split()[0]] * 2
+        return "OK", name
+
+
+async def open_to_anyone(address: str, ca: Path | None = None, pair: Pair | None = None) -> None:
+    """Health needs no identity."""
+    settings = ChannelSettings(tls_ca=ca, **_own(pair))
+    async with open_channel(address, settings) as channel:
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+        await stub.Check(health_pb2.HealthCheckRequest(), timeout=30)
+
+
+def _own(pair: Pair | None) -> dict[str, Any]:
+    return {"tls_certificate": pair.certificate, "tls_key": pair.key} if pair else {}
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> Path:
+    return write_callers(
+        tmp_path / "callers.yaml",
+        {"client_id": "desk", "token": "desk-token"},
+        {"client_id": "boss", "token": "boss-token", "role": "admin"},
+        {"client_id": "fetcher", "token": "fetcher-token", "role": "ingestor"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("token", "answer"),
+    [
+        ("desk-token", ("OK", "desk client")),
+        ("boss-token", ("OK", "boss admin")),
+        ("fetcher-token", ("PERMISSION_DENIED", f"'fetcher' has the role ingestor; {NAME} takes admin or client")),
+        ("desk-toke", ("UNAUTHENTICATED", "the token is not known")),
+        ("desk-token2", ("UNAUTHENTICATED", "the token is not known")),
+        (token_hash("desk-token"), ("UNAUTHENTICATED", "the token is not known")),
+        (None, ("UNAUTHENTICATED", "0 tokens")),
+    ],
+)
+async def test_a_token_says_who_calls(token: str | None, answer: tuple[str, str], tokens: Path) -> None:
+    async with serve(identity="token", tokens=tokens) as running:
+        code, text = await ask(running.address, token=token)
+        await open_to_anyone(running.address)
+    assert code == answer[0]
+    assert answer[1] in text
+
+
+@pytest.mark.parametrize(("caller", "code"), [("desk", "PERMISSION_DENIED"), ("boss", "OK"), ("fetcher", "OK")])
+async def test_a_service_that_names_no_roles_is_not_for_clients(caller: str, code: str, tokens: Path) -> None:
+    settings = ServiceSettings(listen="127.0.0.1:0", drain_seconds=1, identity="token", tokens=tokens)
+    async with grpc_server(settings, register) as running:
+        assert (await ask(running.address, token=f"{caller}-token"))[0] == code
+
+
+@pytest.mark.parametrize(
+    ("metadata", "code"),
+    [
+        ((("authorization", "bearer desk-token"),), None),
+        ((("authorization", "BEARER  desk-token"),), None),
+        ((("authorization", "desk-token"),), REFUSED),
+        ((("authorization", "Basic desk-token"),), REFUSED),
+        ((("authorization", "Bearer "),), REFUSED),
+        ((("authorization", "Bearer desk-token"), ("authorization", "Bearer boss-token")), REFUSED),
+        ((("x-token", "desk-token"),), REFUSED),
+        ((("authorization", "Bearer fetcher-token"),), FORBIDDEN),
+    ],
+)
+async def test_metadata_as_any_language_may_send_it(
+    metadata: tuple[tuple[str, str], ...], code: grpc.StatusCode | None, tokens: Path
+) -> None:
+    async with (
+        serve(identity="token", tokens=tokens) as running,
+        grpc.aio.insecure_channel(running.address) as channel,
+    ):
+        call: Any = channel.unary_unary(f"/{NAME}/GetCatalog")
+        for body in (b"", b"\xff\xff"):  # bytes that don't parse are looked at once the caller is known
+            try:
+                await call(body, metadata=metadata, timeout=30)
+                got = None
+            except grpc.aio.AioRpcError as error:
+                got = error.code()
+            assert got is (code if code or not body else grpc.StatusCode.INVALID_ARGUMENT)
+
+
+async def test_a_service_that_checks_its_callers_itself_gets_them_all_and_the_others_do_not(tokens: Path) -> None:
+    settings = ServiceSettings(listen="127.0.0.1:0", drain_seconds=1, identity="token", tokens=tokens)
+    for own, stranger, client in (
+        ([NAME], ("OK", "nobody"), ("OK", "desk client")),
+        (["another.Service"], ("UNAUTHENTICATED", "the token is not known"), ("PERMISSION_DENIED", "")),
+    ):
+        async with grpc_server(settings, register, own_identity=own) as running:
+            for token, (code, text) in (("not-in-the-file", stranger), ("desk-token", client)):
+                got, told = await ask_name(running.address, token)
+                assert got == code, (own, token)
+                assert text in told
+
+
+async def ask_name(address: str, token: str) -> tuple[str, str]:
+    async with open_channel(address, ChannelSettings(token=token)) as channel:  # type: ignore[arg-type]
+        try:
+            return "OK", (await rpc.RelayServiceStub(channel).GetCatalog(pb.GetCatalogRequest(), timeout=30)).name
+        except grpc.aio.AioRpcError as error:
+            return error.code().name, error.details() or ""
+
+
+async def test_a_removed_token_is_refused_at_the_next_call(tokens: Path) -> None:
+    async with serve(identity="token", tokens=tokens) as running:
+        assert (await ask(running.address, token="desk-token"))[0] == "OK"
+        write_callers(tokens, {"client_id": "other", "token": "other-token"})
+        assert (await ask(running.address, token="desk-token"))[0] == "UNAUTHENTICATED"
+        assert await ask(running.address, token="other-token") == ("OK", "other client")
+
+
+async def test_without_identity_nobody_is_asked_and_tokens_are_ignored() -> None:
+    with_token = ChannelSettings(token="any")  # type: ignore[arg-type]
+    async with serve() as running, open_channel(running.address, with_token) as channel:
+        assert (await rpc.RelayServiceStub(channel).GetCatalog(pb.GetCatalogRequest())).name == "nobody"
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "ca")
+
+
+def mutual(authority: Authority, tokens: Path, mode: str) -> dict[str, Any]:
+    pair = authority.server()
+    return {
+        "identity": mode, "tokens": tokens, "tls_certificate": pair.certificate, "tls_key": pair.key,
+        "tls_client_ca": authority.ca,
+    }  # fmt: skip
+
+
+async def test_a_certificate_says_who_calls(authority: Authority, tokens: Path, tmp_path: Path) -> None:
+    foreign = Authority(tmp_path / "foreign")
+    cases: list[tuple[Pair | None, str, str]] = [
+        (authority.client("desk"), "OK", "desk client"),
+        (authority.client("boss", also=("desk",)), "OK", "boss admin"),
+        (authority.client("", also=("desk",)), "OK", "desk client"),
+        (authority.client("", also=("desk", "boss")), "UNAUTHENTICATED", "2 names"),
+        (authority.client("fetcher"), "PERMISSION_DENIED", "role ingestor"),
+        (authority.client("stranger"), "UNAUTHENTICATED", "'stranger' is not known"),
+        (authority.client("expired", days=-1), "UNAVAILABLE", ""),
+        (foreign.client("desk"), "UNAVAILABLE", ""),
+        (None, "UNAVAILABLE", ""),
+    ]
+    async with serve(**mutual(authority, tokens, "certificate")) as running:
+        for pair, code, text in cases:
+            got, told = await ask(running.address, tls_ca=authority.ca, **_own(pair))
+            assert got == code, (told, text)
+            assert text in told
+        # a token is no way in where certificates are asked for
+        got, _ = await ask(running.address, tls_ca=authority.ca, token="desk-token", **_own(cases[5][0]))
+        assert got == "UNAUTHENTICATED"
+        await open_to_anyone(running.address, authority.ca, cases[5][0])
+
+
+async def test_a_token_inside_mutual_tls_needs_both(authority: Authority, tokens: Path) -> None:
+    stranger = authority.client("stranger")
+    async with serve(**mutual(authority, tokens, "token")) as running:
+        assert (await ask(running.address, tls_ca=authority.ca, token="desk-token"))[0] == "UNAVAILABLE"
+        assert (await ask(running.address, tls_ca=authority.ca, **_own(stranger)))[0] == "UNAUTHENTICATED"
+        given = await ask(running.address, tls_ca=authority.ca, token="desk-token", **_own(stranger))
+        assert given == ("OK", "desk client")
+
+
+async def test_a_unix_socket_beside_the_port_trusts_the_files_permissions(tokens: Path, tmp_path: Path) -> None:
+    settings = ServiceSettings(listen="127.0.0.1:0", drain_seconds=1, identity="token", tokens=tokens)
+    socket = f"unix:{tmp_path}/s.sock"
+    async with grpc_server(settings, register, extra_addresses=[socket]) as running:
+        async with open_channel(socket, ChannelSettings()) as channel:
+            assert (await rpc.RelayServiceStub(channel).GetCatalog(pb.GetCatalogRequest())).name == "nobody"
+        assert (await ask(running.address))[0] == "UNAUTHENTICATED"
+
+
+@pytest.mark.parametrize("introspection", [True, False])
+async def test_reflection_and_channelz_can_be_closed(introspection: bool, tokens: Path) -> None:
+    async with serve(identity="token", tokens=tokens, introspection=introspection) as running:
+        await open_to_anyone(running.address)
+
+        def services() -> set[str]:
+            with grpc.insecure_channel(running.address) as channel:
+                return set(ProtoReflectionDescriptorDatabase(channel).get_services())
+
+        if introspection:
+            assert NAME in await asyncio.to_thread(services)
+        else:
+            with pytest.raises(grpc.RpcError) as caught:
+                await asyncio.to_thread(services)
+            refusal: Any = caught.value  # grpcio's class of it is both an RpcError and a Call
+            assert refusal.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+# ---- settings ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"identity": "token"}, "tokens goes together with identity"),
+        ({"tokens": "FILE"}, "tokens goes together with identity"),
+        ({"identity": "certificate", "tokens": "FILE"}, "needs tls_certificate, tls_key and tls_client_ca"),
+        ({"tls_client_ca": "x"}, "of no use without tls_certificate"),
+        ({"tls_certificate": "x"}, "go together"),
+        ({"listen": "0.0.0.0:1"}, r"0\.0\.0\.0:1 is reachable"),
+        ({"listen": "0.0.0.0:1", "identity": "token", "tokens": "FILE"}, "without TLS"),
+        ({"listen": "0.0.0.0:1", "tls_certificate": "x", "tls_key": "x"}, "takes calls from anyone"),
+        ({"listen": "0.0.0.0:1", "allow_insecure": True}, None),
+        ({"listen": "0.0.0.0:1", "tls_certificate": "x", "tls_key": "x", "tls_client_ca": "x"}, None),
+        (
+            {"listen": "0.0.0.0:1", "tls_certificate": "x", "tls_key": "x", "identity": "token", "tokens": "FILE"},
+            None,
+        ),
+        ({"identity": "token", "tokens": "FILE"}, None),
+    ],
+)
+def test_listening_beyond_loopback_needs_tls_and_identity(
+    given: dict[str, Any], problem: str | None, tokens: Path
+) -> None:
+    given = {name: tokens if value == "FILE" else value for name, value in given.items()}
+    if problem is None:
+        load_settings(ServiceSettings, **given)
+    else:
+        with pytest.raises(SystemExit, match=problem):
+            load_settings(ServiceSettings, **given)

@@ -1,0 +1,245 @@
+"""One table of cases serves unary and streaming calls, on a real server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
+
+from services.common.config import ServiceSettings, load_settings
+from services.common.model import errors
+from services.common.rpc.lifecycle import RunningServer, grpc_server
+from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
+from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
+
+NAME = "dexorder.relay.v1.RelayService"
+CASES: list[tuple[BaseException, grpc.StatusCode, str]] = [
+    *((e("field x 7"), e.code, "field x 7") for e in errors.SuiteError.__subclasses__()),
+    (NotImplementedError("later"), grpc.StatusCode.UNIMPLEMENTED, "later"),
+    (KeyError("secret detail"), grpc.StatusCode.INTERNAL, "internal error; the server's log has the details"),
+]
+
+
+class Raising(rpc.RelayServiceServicer):
+    """Raises what it is told, in a unary and in a streaming call (after one answer)."""
+
+    error: BaseException | None = None
+
+    async def GetRequest(self, request: pb.GetRequestRequest, context: Any) -> pb.GetRequestResponse:
+        if self.error:
+            raise self.error
+        return pb.GetRequestResponse()
+
+    async def WatchProgress(self, request: Any, context: Any) -> AsyncIterator[pb.WatchProgressResponse]:
+        yield pb.WatchProgressResponse()
+        if self.error:
+            raise self.error
+
+
+def raising(error: BaseException | None = None) -> Raising:
+    servicer = Raising()  # type: ignore[abstract]  # the other methods stay UNIMPLEMENTED
+    servicer.error = error
+    return servicer
+
+
+async def serve(servicer: Raising, registry: CollectorRegistry | None = None) -> Any:
+    def register(server: grpc.aio.Server) -> Sequence[str]:
+        rpc.add_RelayServiceServicer_to_server(servicer, server)
+        return [NAME]
+
+    return grpc_server(ServiceSettings(listen="127.0.0.1:0", drain_seconds=1), register, registry=registry)
+
+
+@pytest.mark.parametrize(("error", "code", "text"), CASES, ids=lambda v: type(v).__name__)
+async def test_error_becomes_its_status_in_both_call_kinds(
+    error: BaseException, code: grpc.StatusCode, text: str
+) -> None:
+    servicer = raising(error)
+    async with await serve(servicer) as running, grpc.aio.insecure_channel(running.address) as channel:
+        stub = rpc.RelayServiceStub(channel)
+        with pytest.raises(grpc.aio.AioRpcError) as unary:
+            await stub.GetRequest(pb.GetRequestRequest())
+        answers = []
+        with pytest.raises(grpc.aio.AioRpcError) as stream:
+            async for answer in stub.WatchProgress(pb.WatchProgressRequest()):
+                answers.append(answer)
+    assert len(answers) == 1
+    for caught in (unary.value, stream.value):
+        assert (caught.code(), caught.details()) == (code, text)
+
+
+@pytest.mark.parametrize("junk", [b"\xff" * 20, b"\x0a\xff\xff\xff\xff\x0f"])
+async def test_undecodable_request_is_invalid_argument(junk: bytes) -> None:
+    async with await serve(raising()) as running, grpc.aio.insecure_channel(running.address) as channel:
+        calls: list[Any] = [channel.unary_unary(f"/{NAME}/GetRequest"), channel.unary_stream(f"/{NAME}/WatchProgress")]
+        for call in calls:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                answer: Any = call(junk)
+                if isinstance(answer, grpc.aio.UnaryStreamCall):
+                    await answer.read()
+                else:
+                    await answer
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert "does not parse" in str(caught.value.details())
+
+
+async def test_too_large_request_is_refused_and_the_server_goes_on() -> None:
+    async with await serve(raising()) as running, grpc.aio.insecure_channel(running.address) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            call: Any = channel.unary_unary(f"/{NAME}/GetRequest")
+            await call(b"\0" * (4 * 1024 * 1024 + 1))
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        await rpc.RelayServiceStub(channel).GetRequest(pb.GetRequestRequest())
+
+
+async def test_a_known_wait_goes_out_as_metadata_and_an_unknown_one_does_not() -> None:
+    servicer = raising()
+    async with await serve(servicer) as running, grpc.aio.insecure_channel(running.address) as channel:
+        stub = rpc.RelayServiceStub(channel)
+        for seconds, told in ((0.0104, ["11"]), (None, [])):
+            servicer.error = errors.Exhausted("quota x", retry_seconds=seconds)
+            with pytest.raises(grpc.aio.AioRpcError) as unary:
+                await stub.GetRequest(pb.GetRequestRequest())
+            with pytest.raises(grpc.aio.AioRpcError) as stream:
+                async for _ in stub.WatchProgress(pb.WatchProgressRequest()):
+                    pass
+            for error in (unary.value, stream.value):
+                assert [v for k, v in error.trailing_metadata() if k == "retry-after-ms"] == told
+
+
+class Counting(Raising):
+    """Says when a stream that was cut short has been cleaned up."""
+
+    def __init__(self) -> None:
+        self.closed = asyncio.Event()
+
+    async def WatchProgress(self, request: Any, context: Any) -> AsyncIterator[pb.WatchProgressResponse]:
+        try:
+            while True:
+                yield pb.WatchProgressResponse()
+                await asyncio.sleep(0)
+        finally:
+            self.closed.set()
+
+
+async def test_a_cancelled_streams_handler_is_closed_at_once() -> None:
+    servicer = Counting()  # type: ignore[abstract]
+    async with await serve(servicer) as running, grpc.aio.insecure_channel(running.address) as channel:
+        call = rpc.RelayServiceStub(channel).WatchProgress(pb.WatchProgressRequest())
+        await call.read()
+        call.cancel()
+        await asyncio.wait_for(servicer.closed.wait(), 30)
+
+
+class Ready(Raising):
+    """Gives some of its answers serialized, in lists; without end if told so."""
+
+    def __init__(self, *, endless: bool = False) -> None:
+        self.endless, self.closed = endless, asyncio.Event()
+
+    async def WatchProgress(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        try:
+            yield [numbered(0), numbered(1)]
+            yield pb.WatchProgressResponse.FromString(numbered(2))
+            yield []
+            yield [numbered(3)]
+            while self.endless:
+                yield [numbered(4)] * 1_000
+            if self.error:
+                raise self.error
+        finally:
+            self.closed.set()
+
+
+def numbered(number: int) -> bytes:
+    return pb.WatchProgressResponse(progress=pb.Progress(candles=number)).SerializeToString()
+
+
+async def test_serialized_answers_go_out_in_order_and_are_counted() -> None:
+    registry, servicer = CollectorRegistry(), Ready()  # type: ignore[abstract]
+    servicer.error = errors.NotFound("field x 7")
+    async with await serve(servicer, registry) as running, grpc.aio.insecure_channel(running.address) as channel:
+        answers = []
+        with pytest.raises(grpc.aio.AioRpcError) as ended:
+            async for answer in rpc.RelayServiceStub(channel).WatchProgress(pb.WatchProgressRequest()):
+                answers.append(answer.SerializeToString())
+    assert answers == [numbered(n) for n in range(4)]
+    assert (ended.value.code(), ended.value.details()) == (grpc.StatusCode.NOT_FOUND, "field x 7")
+    labels = {"grpc_type": "server_stream", "grpc_service": NAME, "grpc_method": "WatchProgress"}
+    assert registry.get_sample_value("grpc_server_msg_sent_total", labels) == 4
+
+
+async def test_a_client_that_leaves_amid_serialized_answers_is_no_error() -> None:
+    registry, servicer = CollectorRegistry(), Ready(endless=True)  # type: ignore[abstract]
+    labels = {"grpc_type": "server_stream", "grpc_service": NAME, "grpc_method": "WatchProgress"}
+    with capture_logs() as logs:
+        async with await serve(servicer, registry) as running, grpc.aio.insecure_channel(running.address) as channel:
+            call = rpc.RelayServiceStub(channel).WatchProgress(pb.WatchProgressRequest())
+            for _ in range(100):
+                await call.read()
+            await channel.close()
+            await asyncio.wait_for(servicer.closed.wait(), 60)
+    assert registry.get_sample_value("grpc_server_handled_total", labels | {"grpc_code": "CANCELLED"}) == 1
+    assert [line for line in logs if line["event"] == "rpc failed"] == []
+
+
+async def test_calls_are_counted() -> None:
+    registry, servicer = CollectorRegistry(), raising()
+    async with await serve(servicer, registry) as running, grpc.aio.insecure_channel(running.address) as channel:
+        stub = rpc.RelayServiceStub(channel)
+        await stub.GetRequest(pb.GetRequestRequest())
+        assert await stub.WatchProgress(pb.WatchProgressRequest()).read() == pb.WatchProgressResponse()
+        servicer.error = errors.NotFound("x")
+        with pytest.raises(grpc.aio.AioRpcError):
+            await stub.GetRequest(pb.GetRequestRequest())
+    labels = {"grpc_type": "unary", "grpc_service": NAME, "grpc_method": "GetRequest"}
+    assert registry.get_sample_value("grpc_server_msg_received_total", labels) == 2
+    assert registry.get_sample_value("grpc_server_msg_sent_total", labels) == 1
+    assert registry.get_sample_value("grpc_server_handling_seconds_count", labels) == 2
+    assert registry.get_sample_value("grpc_server_handling_seconds_bucket", labels | {"le": "+Inf"}) == 2
+    stream = {"grpc_type": "server_stream", "grpc_service": NAME, "grpc_method": "WatchProgress"}
+    assert registry.get_sample_value("grpc_server_msg_sent_total", stream) == 1
+    assert registry.get_sample_value("grpc_server_started_total", labels) == 2
+    assert registry.get_sample_value("grpc_server_handled_total", labels | {"grpc_code": "OK"}) == 1
+    assert registry.get_sample_value("grpc_server_handled_total", labels | {"grpc_code": "NOT_FOUND"}) == 1
+
+
+async def health_of(running: RunningServer, service: str = "") -> int:
+    async with grpc.aio.insecure_channel(running.address) as channel:
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+        answer = await stub.Check(health_pb2.HealthCheckRequest(service=service))
+        return int(answer.status)
+
+
+async def test_health_follows_set_serving_and_is_watched() -> None:
+    async with await serve(raising()) as running, grpc.aio.insecure_channel(running.address) as channel:
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+        watch = stub.Watch(health_pb2.HealthCheckRequest(service=NAME))
+        seen = [(await watch.read()).status]
+        await running.set_serving(True)
+        seen.append((await watch.read()).status)
+        assert seen == [health_pb2.HealthCheckResponse.NOT_SERVING, health_pb2.HealthCheckResponse.SERVING]
+        assert await health_of(running) == await health_of(running, NAME) == health_pb2.HealthCheckResponse.SERVING
+
+
+async def test_reflection_and_channelz_are_there() -> None:
+    async with await serve(raising()) as running:
+
+        def services() -> set[str]:
+            with grpc.insecure_channel(running.address) as channel:
+                return set(ProtoReflectionDescriptorDatabase(channel).get_services())
+
+        assert {NAME, "grpc.health.v1.Health", "grpc.channelz.v1.Channelz"} <= await asyncio.to_thread(services)
+
+
+def test_a_bad_setting_names_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEXORDER_LOG_LEVEL", "loud")
+    with pytest.raises(SystemExit, match=r"DEXORDER_LOG_LEVEL.*loud"):
+        load_settings(ServiceSettings)

@@ -1,0 +1,72 @@
+"""A path is taken from nobody who lives."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from services.common.rpc.lifecycle import bind
+from services.common.rpc.unix_socket import refuse_if_served
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "s"
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[grpc.aio.Server]:
+    made = grpc.aio.server()
+    yield made
+    await made.stop(None)
+
+
+def kind(path: Path) -> str:
+    return "socket" if path.is_socket() else path.read_text()
+
+
+async def test_path_that_nobody_serves_is_bound(server: grpc.aio.Server, path: Path) -> None:
+    refuse_if_served(path)
+    assert bind(server, f"unix:{path}", None) > 0
+    assert kind(path) == "socket"
+
+
+async def test_what_a_killed_process_left_behind_is_replaced(server: grpc.aio.Server, path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    assert bind(server, f"unix:{path}", None) > 0
+    await server.start()
+    with socket.socket(socket.AF_UNIX) as caller:
+        caller.connect(str(path))
+
+
+async def test_path_of_a_living_process_is_refused_and_left_alone(server: grpc.aio.Server, path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(path))
+        other.listen()
+        with pytest.raises(OSError, match="another process does"):
+            bind(server, f"unix:{path}", None)
+        with socket.socket(socket.AF_UNIX) as caller:
+            caller.connect(str(path))
+
+
+@pytest.mark.parametrize("name", ["x" * 150, "no/folder/s"])
+async def test_impossible_path_is_an_error_of_bind(server: grpc.aio.Server, path: Path, name: str) -> None:
+    with pytest.raises(OSError, match="can't listen on unix:"):
+        bind(server, f"unix:{path.parent}/{name}", None)
+
+
+@pytest.fixture
+def file(path: Path) -> Path:
+    path.write_text("kept")
+    return path
+
+
+async def test_file_that_is_no_socket_is_kept(server: grpc.aio.Server, file: Path) -> None:
+    with pytest.raises(OSError, match="can't listen on unix:"):
+        bind(server, f"unix:{file}", None)
+    assert kind(file) == "kept"

@@ -1,0 +1,65 @@
+"""Files that are opened, brought up to date, held alone, or refused."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from services.common.storage.durable_sqlite import open_durable
+
+STEPS = (
+    "CREATE TABLE t (a);",
+    "ALTER TABLE t ADD COLUMN b; INSERT INTO t VALUES (1, 2);",
+    "INSERT INTO t VALUES (3, 4);",
+)
+NEWER = "version {}, known up to {}"
+
+
+def test_each_step_is_taken_once_and_commits_are_flushed(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "x.db"
+    for known, rows in ((2, [(1, 2)]), (3, [(1, 2), (3, 4)]), (3, [(1, 2), (3, 4)])):
+        db = open_durable(path, STEPS[:known], newer=NEWER)
+        assert db.execute("SELECT * FROM t").fetchall() == rows
+        assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert db.execute("PRAGMA synchronous").fetchone() == (2,)
+        db.close()
+    with pytest.raises(ValueError, match=r"^version 3, known up to 2$"):
+        open_durable(path, STEPS[:2], newer=NEWER)
+
+
+def test_a_step_that_fails_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    with pytest.raises(sqlite3.OperationalError, match="nonsense"):
+        open_durable(path, [*STEPS[:2], "INSERT INTO t VALUES (5, 6); nonsense;"], newer=NEWER)
+    db = open_durable(path, STEPS[:2], newer=NEWER)
+    assert db.execute("SELECT * FROM t").fetchall() == [(1, 2)]
+    db.close()
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_an_exclusive_file_is_not_shared_nor_waited_for(tmp_path: Path, fresh: bool) -> None:
+    path = tmp_path / "x.db"
+    if not fresh:
+        open_durable(path, STEPS, newer=NEWER, exclusive=True).close()
+    holder = open_durable(path, STEPS, newer=NEWER, exclusive=True)
+    began_s = time.monotonic()
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        open_durable(path, STEPS, newer=NEWER, exclusive=True)
+    assert time.monotonic() - began_s < 10
+    reader = f"import sqlite3; sqlite3.connect({str(path)!r}, timeout=0).execute('SELECT * FROM t')"
+    other = subprocess.run([sys.executable, "-c", reader], capture_output=True, text=True, check=False)
+    assert "database is locked" in other.stderr
+    holder.close()
+    open_durable(path, STEPS, newer=NEWER, exclusive=True).close()
+
+
+def test_a_private_file_is_its_owner_s_alone(tmp_path: Path) -> None:
+    db = open_durable(tmp_path / "x.db", STEPS, newer=NEWER, private=True)
+    db.execute("INSERT INTO t VALUES (7, 8)")
+    assert {each.stat().st_mode & 0o777 for each in tmp_path.iterdir()} == {0o600}
+    db.close()
