@@ -125,8 +125,9 @@ class Progress:
         print(
             f"cell {self._done} of {self._cells}, {seconds:.0f} s, {left:.0f} s to go: {tables.percent(cell.share)} "
             f"{cell.label}: {tables.ours_end(outcome)}, {tables.harm(outcome.verdict)}, {outcome.seconds:.1f} s",
-            file=sys.stderr, flush=True,
-        )  # fmt: skip
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def read_options(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -170,9 +171,12 @@ def main() -> int:
     offered, skipped = cells.offered()
     try:
         plan = cells.plan(
-            chosen(offered, options.rows), options.share,
-            candles=options.candles, symbols=options.market, thin=options.thin,
-        )  # fmt: skip
+            chosen(offered, options.rows),
+            options.share,
+            candles=options.candles,
+            symbols=options.market,
+            thin=options.thin,
+        )
     except ValueError as error:
         print(f"bench.completeness: {error}", file=sys.stderr)
         return 2

@@ -79,9 +79,11 @@ def accepts(plan: Plan, folder: Path) -> str:
     """CRITICAL events on 5571, until the ack that says QUEUED."""
     rows = []
     with (
-        processes.gateway(folder / "accepts") as gateway, processes.raw("router", folder) as router,
-        processes.raw("outbox", folder) as outbox, processes.load() as load,
-    ):  # fmt: skip
+        processes.gateway(folder / "accepts") as gateway,
+        processes.raw("router", folder) as router,
+        processes.raw("outbox", folder) as outbox,
+        processes.load() as load,
+    ):
         servers = {"ours": Server(gateway.router, gateway.pid), "pyzmq": router.server, "both": outbox.server}
         for window, count in plan.accepts.items():
             samples = {side: Samples() for side in servers}
@@ -99,11 +101,13 @@ def accepts(plan: Plan, folder: Path) -> str:
             ours, pyzmq, both = (samples[side] for side in servers)
             rows.append(
                 Row(
-                    f"durable accepts, {window:,} in flight", ours.text(),
+                    f"durable accepts, {window:,} in flight",
+                    ours.text(),
                     f"pyzmq {pyzmq.text()}; SQLite {sqlite:,.0f}/s; both {both.text()}",
-                    " / ".join(f"{ours.rate / other:.2f}" for other in (pyzmq.rate, sqlite, both.rate)), AIMS[window],
+                    " / ".join(f"{ours.rate / other:.2f}" for other in (pyzmq.rate, sqlite, both.rate)),
+                    AIMS[window],
                 )
-            )  # fmt: skip
+            )
     return report.table(
         f"Events of {EVENT_BYTES} bytes to the ack QUEUED: events and the server's CPU an event; limits: a ROUTER that "
         "acks, SQLite (WAL, FULL) in groups of as many, and both in one loop",
@@ -116,17 +120,24 @@ def fast(plan: Plan, folder: Path) -> str:
     ways = {"together": AT_ONCE, "each in an answer of its own": 0}
     ours, pyzmq = {way: Samples() for way in ways}, Samples()
     with (
-        processes.gateway(folder / "fast") as gateway, processes.raw("sub", folder) as sub,
-        processes.load() as clients, processes.load() as publisher,
-    ):  # fmt: skip
+        processes.gateway(folder / "fast") as gateway,
+        processes.raw("sub", folder) as sub,
+        processes.load() as clients,
+        processes.load() as publisher,
+    ):
         server = Server(gateway.sub, gateway.pid)
         for number in range(plan.rounds):
             for way, most_events in ways.items():
                 user = f"fast-{number}-{most_events}"
                 clients.begin(
-                    "fan", kind="grpc", address=gateway.address, token=gateway.keys.token(user, seconds=90_000),
-                    sessions=1, events=plan.fast, most_events=most_events,
-                )  # fmt: skip
+                    "fan",
+                    kind="grpc",
+                    address=gateway.address,
+                    token=gateway.keys.token(user, seconds=90_000),
+                    sessions=1,
+                    events=plan.fast,
+                    most_events=most_events,
+                )
                 assert clients.line() == "open"
                 before_s = server.cpu_seconds()
                 sent = publisher.run("publishes", sub=gateway.sub, count=plan.fast, user=user)
@@ -137,11 +148,14 @@ def fast(plan: Plan, folder: Path) -> str:
             pyzmq.add(sub.server, before_s, plan.fast, Measured(sent.began_s, float(sub.answer())))
     rows = [
         Row(
-            f"fast path, one session over gRPC, {way}", each.text(), pyzmq.text(), f"{each.rate / pyzmq.rate:.2f}",
+            f"fast path, one session over gRPC, {way}",
+            each.text(),
+            pyzmq.text(),
+            f"{each.rate / pyzmq.rate:.2f}",
             "at least 50,000/s" if ways[way] else "",
         )
         for way, each in ours.items()
-    ]  # fmt: skip
+    ]
     return report.table(
         f"Fast path, events of {EVENT_BYTES} bytes until the session has them; limit: a SUB that parses them", rows
     )
@@ -172,10 +186,13 @@ def sessions(plan: Plan, folder: Path) -> str:
             name = {"grpc": "gRPC", "web": "WebSocket"}[kind]
             rows.append(
                 Row(
-                    f"{SESSIONS} sessions, {name}", ours.text(), alone.text(), f"{ours.rate / alone.rate:.2f}",
+                    f"{SESSIONS} sessions, {name}",
+                    ours.text(),
+                    alone.text(),
+                    f"{ours.rate / alone.rate:.2f}",
                     "at least 10,000/s",
                 )
-            )  # fmt: skip
+            )
     return report.table(
         f"Deliveries of {plan.fanned} events to {SESSIONS} sessions of a user, the server's CPU a delivery; limits: "
         "grpcio and aiohttp alone with ready messages; all sessions in one client process",
@@ -192,10 +209,12 @@ def restart(plan: Plan, folder: Path) -> str:
             load.run("accepts", router=gateway.router, count=plan.queued, window=1_000, name="queued")
         full_s = statistics.median(started(gateway, load) for _ in range(plan.rounds))
     row = Row(
-        f"restart after a kill with {plan.queued:,} queued", f"{full_s:.2f} s",
+        f"restart after a kill with {plan.queued:,} queued",
+        f"{full_s:.2f} s",
         f"{empty_s:.2f} s with none queued; {read_seconds(folder / 'full' / 'events.db'):.2f} s to read the rows",
-        f"{full_s / empty_s:.2f}", "ready in at most 5 s",
-    )  # fmt: skip
+        f"{full_s / empty_s:.2f}",
+        "ready in at most 5 s",
+    )
     return report.table("From the start of the process to the ack of a new event; limit: SQLite alone", [row])
 
 
@@ -220,8 +239,11 @@ def read_seconds(path: Path) -> float:
 
 
 PARTS: dict[str, Callable[[Plan, Path], str]] = {
-    "accepts": accepts, "fast": fast, "sessions": sessions, "restart": restart,
-}  # fmt: skip
+    "accepts": accepts,
+    "fast": fast,
+    "sessions": sessions,
+    "restart": restart,
+}
 
 
 def main() -> int:

@@ -109,13 +109,16 @@ def run(suite: Suite, symbol: str, expected: pa.Table) -> tuple[list[tuple[str, 
     record, notification = first.ended.record, first.ended.notification
     problems = differences(first.rows, expected) + differences(suite.rows(f"{symbol}.SIM", 60, span), expected)
     for what, value, wanted in (
-        ("status", notification.status, "OK"), ("row_count", notification.row_count, len(expected)),
+        ("status", notification.status, "OK"),
+        ("row_count", notification.row_count, len(expected)),
         ("verified empty", record.empty_periods, periods - len(expected)),
         ("row_count again", again.ended.notification.row_count, len(expected)),
-    ):  # fmt: skip
+    ):
         problems += [] if value == wanted else [f"{what} is {value}, not {wanted}"]
     figures = [
-        ("range", str(span)), ("periods", f"{periods:,}"), ("rows in the file", f"{len(expected):,}"),
+        ("range", str(span)),
+        ("periods", f"{periods:,}"),
+        ("rows in the file", f"{len(expected):,}"),
         ("rows read at the notified snapshot", f"{len(first.rows):,}"),
         ("notification", f"{notification.status}, row_count {notification.row_count:,}"),
         ("periods verified empty, in the request's record", f"{record.empty_periods:,}"),
@@ -123,10 +126,11 @@ def run(suite: Suite, symbol: str, expected: pa.Table) -> tuple[list[tuple[str, 
         ("candles a second, submit to notification", f"{len(expected) / first.wait_seconds:,.0f}"),
         ("reading the rows from Iceberg, s", f"{first.read_seconds:.1f}"),
         ("the same request again, submit to notification, s", f"{again.wait_seconds:.2f}"),
-        ("slots", "4 (exchanges/sim.yaml)"), ("throttle", "ccxt's own for binance, 20 ms a klines call"),
+        ("slots", "4 (exchanges/sim.yaml)"),
+        ("throttle", "ccxt's own for binance, 20 ms a klines call"),
         *((title, f"{value:,.1f}") for title, value in stages),
         *((f"CPU of {part} during the request, s", f"{value:.1f}") for part, value in cpu.items()),
-    ]  # fmt: skip
+    ]
     return figures, problems
 
 

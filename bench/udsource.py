@@ -125,9 +125,12 @@ def preload(bootstrap: str, records: int) -> None:
         while not queued:
             try:
                 producer.produce(
-                    TOPIC, pixy_raw.VALUE, b"key-%d" % (number % 100), number % pixy_raw.PARTITIONS,
+                    TOPIC,
+                    pixy_raw.VALUE,
+                    b"key-%d" % (number % 100),
+                    number % pixy_raw.PARTITIONS,
                     headers=[("h", b"v")],
-                )  # fmt: skip
+                )
                 queued = True
             except BufferError:
                 producer.poll(0.01)
@@ -143,10 +146,13 @@ def table(results: dict[int, Samples]) -> str:
             ratio = samples.ratio(other)
             rows.append(
                 Row(
-                    f"batches of {batch:,}, beside {other}", samples.text(OURS), samples.text(other), f"{ratio:.2f}",
+                    f"batches of {batch:,}, beside {other}",
+                    samples.text(OURS),
+                    samples.text(other),
+                    f"{ratio:.2f}",
                     f"at least {aim}: {'ok' if ratio >= aim else 'short'}",
                 )
-            )  # fmt: skip
+            )
     return report.table(
         "ReadFn and AckFn: records a second, the server's CPU a record, records a batch; limit: the other server", rows
     )

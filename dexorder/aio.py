@@ -49,9 +49,13 @@ class AsyncClient:
     """A connection to one relay; use it as an async context manager, in the event loop that made it."""
 
     def __init__(
-        self, relay: str | None = None, catalog: tuple[str, Mapping[str, str]] | None = None, *,
-        patience_seconds: float = 30.0, on_note: Callable[[str], None] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        relay: str | None = None,
+        catalog: tuple[str, Mapping[str, str]] | None = None,
+        *,
+        patience_seconds: float = 30.0,
+        on_note: Callable[[str], None] | None = None,
+    ) -> None:
         """Connects at the first call.
 
         Args:
@@ -84,10 +88,19 @@ class AsyncClient:
     # ---- the whole way -------------------------------------------------------------------------------------------
 
     async def history(
-        self, ticker: str, period: str | int, since: Moment, until: Moment, *,
-        limit: int | None = None, request_id: str | None = None, client_id: str = "", refresh: bool = False,
-        on_progress: OnProgress | None = None, timeout: float | None = None,
-    ) -> pa.Table:  # fmt: skip
+        self,
+        ticker: str,
+        period: str | int,
+        since: Moment,
+        until: Moment,
+        *,
+        limit: int | None = None,
+        request_id: str | None = None,
+        client_id: str = "",
+        refresh: bool = False,
+        on_progress: OnProgress | None = None,
+        timeout: float | None = None,
+    ) -> pa.Table:
         """Candles of ``[since, until)``, fetched if they are not in the table yet.
 
         Args:
@@ -112,9 +125,15 @@ class AsyncClient:
             RelayUnreachable: No answer for ``patience_seconds``.
         """
         request = make_request(
-            request_id or new_request_id(), ticker, period, since, until,
-            limit=limit, client_id=client_id, refresh=refresh,
-        )  # fmt: skip
+            request_id or new_request_id(),
+            ticker,
+            period,
+            since,
+            until,
+            limit=limit,
+            client_id=client_id,
+            refresh=refresh,
+        )
         await self.submit(request)
         ended = await self.wait(request.request_id, on_progress=on_progress, timeout=timeout)
         return await self.read(ended)
@@ -224,9 +243,14 @@ class AsyncClient:
         return records.markets_from(venue, answer)
 
     async def coverage(
-        self, ticker: str, period: str | int, since: Moment | None = None, until: Moment | None = None, *,
+        self,
+        ticker: str,
+        period: str | int,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        *,
         detail: bool = False,
-    ) -> Coverage:  # fmt: skip
+    ) -> Coverage:
         """What the table is known to hold of a market, all of it or between two times (floored to the grid).
 
         Args:
@@ -247,9 +271,15 @@ class AsyncClient:
         return Coverage(ticker, seconds, tuple(known), tuple(pages))
 
     async def verify(
-        self, ticker: str, period: str | int, since: Moment | None = None, until: Moment | None = None, *,
-        repair: bool = False, on_progress: OnChecking | None = None,
-    ) -> Verification:  # fmt: skip
+        self,
+        ticker: str,
+        period: str | int,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        *,
+        repair: bool = False,
+        on_progress: OnChecking | None = None,
+    ) -> Verification:
         """Check the table against coverage: all of a market, or between two times (floored to the grid).
 
         Args:
@@ -345,6 +375,12 @@ def _notification_of(record: records.RequestRecord) -> records.Notification:
     if record.status is None:
         raise errors.DexorderError(f"request {record.request_id} was announced but has no status")
     return records.Notification(
-        f"HISTORY_READY:{record.request_id}", 0, record.request_id, record.status, record.error_message,
-        record.row_count, OHLC_TABLE, record.completed_ns or 0,
-    )  # fmt: skip
+        f"HISTORY_READY:{record.request_id}",
+        0,
+        record.request_id,
+        record.status,
+        record.error_message,
+        record.row_count,
+        OHLC_TABLE,
+        record.completed_ns or 0,
+    )

@@ -17,9 +17,16 @@ UP, DOWN, DIM = "green", "red", "bright_black"
 _VOLUME = " ▁▂▃▄▅▆▇█"
 # A cell has an upper and a lower half; each is empty, wick or body.
 _CELLS = {
-    (" ", " "): " ", ("w", "w"): "│", ("b", "b"): "┃", ("w", " "): "╵", (" ", "w"): "╷",
-    ("b", " "): "╹", (" ", "b"): "╻", ("w", "b"): "╽", ("b", "w"): "╿",
-}  # fmt: skip
+    (" ", " "): " ",
+    ("w", "w"): "│",
+    ("b", "b"): "┃",
+    ("w", " "): "╵",
+    (" ", "w"): "╷",
+    ("b", " "): "╹",
+    (" ", "b"): "╻",
+    ("w", "b"): "╽",
+    ("b", "w"): "╿",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +53,15 @@ def bars(rows: pa.Table, most: int) -> list[Bar]:
     opens, highs, lows, closes, volumes = (_values(rows, name) for name in ("open", "high", "low", "close", "volume"))
     return [
         Bar(
-            times[i], opens[i], max(highs[i : i + count]), min(lows[i : i + count]),
-            closes[min(i + count, len(closes)) - 1], math.fsum(volumes[i : i + count]),
+            times[i],
+            opens[i],
+            max(highs[i : i + count]),
+            min(lows[i : i + count]),
+            closes[min(i + count, len(closes)) - 1],
+            math.fsum(volumes[i : i + count]),
         )
         for i in range(0, rows.num_rows, count)
-    ]  # fmt: skip
+    ]
 
 
 def _values(rows: pa.Table, name: str) -> list[Any]:
@@ -135,8 +146,12 @@ def write_html(rows: pa.Table, file: Path) -> None:
     figure.add_trace(Candlestick(x=times, name=ticker, **prices), row=1, col=1)
     figure.add_trace(VolumeBar(x=times, y=_values(rows, "volume"), name="volume", marker_color=colours), row=2, col=1)
     figure.update_layout(
-        title=f"{ticker} · {PERIODS[period]} · {rows.num_rows:,} candles · UTC", template="plotly_white",
-        showlegend=False, xaxis_rangeslider_visible=False, hovermode="x unified", margin={"l": 60, "r": 30, "t": 60},
-    )  # fmt: skip
+        title=f"{ticker} · {PERIODS[period]} · {rows.num_rows:,} candles · UTC",
+        template="plotly_white",
+        showlegend=False,
+        xaxis_rangeslider_visible=False,
+        hovermode="x unified",
+        margin={"l": 60, "r": 30, "t": 60},
+    )
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.write_html(file, include_plotlyjs=True, full_html=True, default_height="96vh")

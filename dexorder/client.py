@@ -25,9 +25,13 @@ class Client:
     """A connection to one relay; every method does what AsyncClient's does, and waits. Threads may share it."""
 
     def __init__(
-        self, relay: str | None = None, catalog: tuple[str, Mapping[str, str]] | None = None, *,
-        patience_seconds: float = 30.0, on_note: Callable[[str], None] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        relay: str | None = None,
+        catalog: tuple[str, Mapping[str, str]] | None = None,
+        *,
+        patience_seconds: float = 30.0,
+        on_note: Callable[[str], None] | None = None,
+    ) -> None:
         """See AsyncClient."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="dexorder-client", daemon=True)
@@ -56,17 +60,34 @@ class Client:
         return self._client.relay
 
     def history(
-        self, ticker: str, period: str | int, since: Moment, until: Moment, *,
-        limit: int | None = None, request_id: str | None = None, client_id: str = "", refresh: bool = False,
-        on_progress: OnProgress | None = None, timeout: float | None = None,
-    ) -> pa.Table:  # fmt: skip
+        self,
+        ticker: str,
+        period: str | int,
+        since: Moment,
+        until: Moment,
+        *,
+        limit: int | None = None,
+        request_id: str | None = None,
+        client_id: str = "",
+        refresh: bool = False,
+        on_progress: OnProgress | None = None,
+        timeout: float | None = None,
+    ) -> pa.Table:
         """Candles of ``[since, until)`` as an Arrow table; see AsyncClient.history. A thread calls ``on_progress``."""
         return self._run(
             self._client.history(
-                ticker, period, since, until, limit=limit, request_id=request_id, client_id=client_id,
-                refresh=refresh, on_progress=on_progress, timeout=timeout,
+                ticker,
+                period,
+                since,
+                until,
+                limit=limit,
+                request_id=request_id,
+                client_id=client_id,
+                refresh=refresh,
+                on_progress=on_progress,
+                timeout=timeout,
             )
-        )  # fmt: skip
+        )
 
     def submit(self, request: HistoryRequest) -> str:
         """See AsyncClient.submit."""
@@ -103,16 +124,27 @@ class Client:
         return self._run(self._client.markets(venue))
 
     def coverage(
-        self, ticker: str, period: str | int, since: Moment | None = None, until: Moment | None = None, *,
+        self,
+        ticker: str,
+        period: str | int,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        *,
         detail: bool = False,
-    ) -> Coverage:  # fmt: skip
+    ) -> Coverage:
         """See AsyncClient.coverage."""
         return self._run(self._client.coverage(ticker, period, since, until, detail=detail))
 
     def verify(
-        self, ticker: str, period: str | int, since: Moment | None = None, until: Moment | None = None, *,
-        repair: bool = False, on_progress: OnChecking | None = None,
-    ) -> Verification:  # fmt: skip
+        self,
+        ticker: str,
+        period: str | int,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        *,
+        repair: bool = False,
+        on_progress: OnChecking | None = None,
+    ) -> Verification:
         """See AsyncClient.verify. A thread calls ``on_progress``."""
         return self._run(self._client.verify(ticker, period, since, until, repair=repair, on_progress=on_progress))
 

@@ -56,10 +56,15 @@ class Page:
     def as_json(self) -> dict[str, Any]:
         """Plain JSON values; times as UTC text."""
         return {
-            "kind": "page", **ranges_json(self.span), "rows": self.rows, "empty": list(map(ranges_json, self.empty)),
-            "evidence": self.evidence, "fetched_at": iso(self.fetched_ns), "committed_at": iso(self.committed_ns),
+            "kind": "page",
+            **ranges_json(self.span),
+            "rows": self.rows,
+            "empty": list(map(ranges_json, self.empty)),
+            "evidence": self.evidence,
+            "fetched_at": iso(self.fetched_ns),
+            "committed_at": iso(self.committed_ns),
             "retracted": list(map(ranges_json, self.retracted)),
-        }  # fmt: skip
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +109,14 @@ def known_from(message: pb.CoverageRange) -> Known:
 def page_from(message: pb.CoveragePage) -> Page:
     """A page of an answer."""
     return Page(
-        TimeRange(message.start_time, message.end_time), message.rows, ranges_from(message.empty), message.evidence,
-        message.fetched_at, message.committed_at, ranges_from(message.retracted),
-    )  # fmt: skip
+        TimeRange(message.start_time, message.end_time),
+        message.rows,
+        ranges_from(message.empty),
+        message.evidence,
+        message.fetched_at,
+        message.committed_at,
+        ranges_from(message.retracted),
+    )
 
 
 def ranges_from(messages: Iterable[pb.TimeRange]) -> tuple[TimeRange, ...]:

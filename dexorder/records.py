@@ -117,17 +117,28 @@ class RequestRecord:
     def as_json(self) -> dict[str, Any]:
         """Plain JSON values; times as UTC text."""
         return {
-            "request_id": self.request_id, "client_id": self.client_id, "ticker": self.ticker,
-            "period_seconds": self.period_seconds, "since": iso(self.span.start_ns), "until": iso(self.span.end_ns),
-            "limit": self.limit, "refresh": self.refresh,
-            "state": self.state.value, "status": self.status.value if self.status else None,
-            "error_message": self.error_message or None, "row_count": self.row_count,
-            "empty_periods": self.empty_periods, "missing": [ranges_json(r) for r in self.missing],
-            "snapshot_id": self.snapshot_id, "topic": self.topic, "submitted_at": iso(self.submitted_ns),
+            "request_id": self.request_id,
+            "client_id": self.client_id,
+            "ticker": self.ticker,
+            "period_seconds": self.period_seconds,
+            "since": iso(self.span.start_ns),
+            "until": iso(self.span.end_ns),
+            "limit": self.limit,
+            "refresh": self.refresh,
+            "state": self.state.value,
+            "status": self.status.value if self.status else None,
+            "error_message": self.error_message or None,
+            "row_count": self.row_count,
+            "empty_periods": self.empty_periods,
+            "missing": [ranges_json(r) for r in self.missing],
+            "snapshot_id": self.snapshot_id,
+            "topic": self.topic,
+            "submitted_at": iso(self.submitted_ns),
             "completed_at": iso(self.completed_ns) if self.completed_ns else None,
             "answered_until": iso(self.answered_end_ns) if self.answered_end_ns else None,
-            "settled_periods": self.progress.settled_periods, "expected_periods": self.progress.expected_periods,
-        }  # fmt: skip
+            "settled_periods": self.progress.settled_periods,
+            "expected_periods": self.progress.expected_periods,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +175,16 @@ def ranges_json(span: TimeRange) -> dict[str, Any]:
 def progress_from(state: pb.RequestState.ValueType, message: pb.Progress) -> Progress:
     """The progress in a record or a stream's message."""
     return Progress(
-        _state(state), message.expected_periods, message.settled_periods, message.candles, message.expected_pages,
-        message.settled_pages, message.jobs, message.finished_jobs, message.running_jobs,
-    )  # fmt: skip
+        _state(state),
+        message.expected_periods,
+        message.settled_periods,
+        message.candles,
+        message.expected_pages,
+        message.settled_pages,
+        message.jobs,
+        message.finished_jobs,
+        message.running_jobs,
+    )
 
 
 def record_from(message: pb.RequestRecord) -> RequestRecord:
@@ -199,9 +217,15 @@ def notification_from(topic: str, message: pb.SubscribeNotificationsResponse) ->
     """The notification in a stream's message."""
     note = message.notification
     return Notification(
-        topic, message.cursor, note.request_id, _status(note.status), note.error_message, note.row_count,
-        f"{note.iceberg_namespace}.{note.iceberg_table}", note.completed_at,
-    )  # fmt: skip
+        topic,
+        message.cursor,
+        note.request_id,
+        _status(note.status),
+        note.error_message,
+        note.row_count,
+        f"{note.iceberg_namespace}.{note.iceberg_table}",
+        note.completed_at,
+    )
 
 
 def markets_from(venue: str, message: pb.ListMarketsResponse) -> MarketList:

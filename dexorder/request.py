@@ -49,16 +49,27 @@ class HistoryRequest:
     def message(self) -> ingest_pb2.SubmitHistoricalRequest:
         """The message that submits it."""
         return ingest_pb2.SubmitHistoricalRequest(
-            request_id=self.request_id, ticker=self.ticker, start_time=self.span.start_ns,
-            end_time=self.span.end_ns, period_seconds=self.period_seconds, limit=self.limit,
+            request_id=self.request_id,
+            ticker=self.ticker,
+            start_time=self.span.start_ns,
+            end_time=self.span.end_ns,
+            period_seconds=self.period_seconds,
+            limit=self.limit,
             client_id=self.client_id or None,
-        )  # fmt: skip
+        )
 
 
 def make_request(
-    request_id: str, ticker: str, period: str | int, since: Moment, until: Moment, *,
-    limit: int | None = None, client_id: str = "", refresh: bool = False,
-) -> HistoryRequest:  # fmt: skip
+    request_id: str,
+    ticker: str,
+    period: str | int,
+    since: Moment,
+    until: Moment,
+    *,
+    limit: int | None = None,
+    client_id: str = "",
+    refresh: bool = False,
+) -> HistoryRequest:
     """Read what a person wrote; ``since`` and ``until`` are floored to the grid.
 
     Raises:

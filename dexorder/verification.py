@@ -64,16 +64,23 @@ class Verification:
     def as_json(self) -> dict[str, Any]:
         """Plain JSON values."""
         return {
-            "ticker": self.ticker, "period_seconds": self.period_seconds,
+            "ticker": self.ticker,
+            "period_seconds": self.period_seconds,
             "since": iso(self.checked.start_ns) if self.checked else None,
             "until": iso(self.checked.end_ns) if self.checked else None,
-            "rows": self.rows, "row_periods": self.row_periods, "empty_periods": self.empty_periods,
-            "lost_periods": self.lost_periods, "lost": list(map(ranges_json, self.lost)),
-            "unexpected_periods": self.unexpected_periods, "unexpected": list(map(ranges_json, self.unexpected)),
-            "surplus_rows": self.surplus_rows, "duplicates": list(map(ranges_json, self.duplicates)),
-            "off_grid_rows": self.off_grid_rows, "unclaimed_periods": self.unclaimed_periods,
+            "rows": self.rows,
+            "row_periods": self.row_periods,
+            "empty_periods": self.empty_periods,
+            "lost_periods": self.lost_periods,
+            "lost": list(map(ranges_json, self.lost)),
+            "unexpected_periods": self.unexpected_periods,
+            "unexpected": list(map(ranges_json, self.unexpected)),
+            "surplus_rows": self.surplus_rows,
+            "duplicates": list(map(ranges_json, self.duplicates)),
+            "off_grid_rows": self.off_grid_rows,
+            "unclaimed_periods": self.unclaimed_periods,
             "repaired_periods": self.repaired_periods,
-        }  # fmt: skip
+        }
 
 
 def checking_from(message: pb.VerifyProgress) -> Checking:

@@ -59,48 +59,117 @@ def order(symbol: str, side: str, quantity: str, price: str, **more: str) -> dic
 
 
 SCENES = (
-    Scene(9_310, pb.BACKTEST_COMPLETED, {
-        "strategy_name": "Mean reversion", "symbol": "BTC/USDT", "timeframe": "1h", "total_pnl": "12904.11",
-        "total_trades": "412", "win_rate": "0.578", "max_drawdown": "0.094", "sharpe_ratio": "1.87",
-    }, container="research"),
+    Scene(
+        9_310,
+        pb.BACKTEST_COMPLETED,
+        {
+            "strategy_name": "Mean reversion",
+            "symbol": "BTC/USDT",
+            "timeframe": "1h",
+            "total_pnl": "12904.11",
+            "total_trades": "412",
+            "win_rate": "0.578",
+            "max_drawdown": "0.094",
+            "sharpe_ratio": "1.87",
+        },
+        container="research",
+    ),
     Scene(7_420, pb.CONTAINER_READY, {}),
     Scene(5_105, pb.ORDER_PLACED, order("SOL/USDT", "buy", "40", "178.20", order_type="limit")),
-    Scene(3_911, pb.ALERT_TRIGGERED, {
-        "symbol": "SOL/USDT", "condition": "price above 182.00", "triggered_price": "182.14",
-    }, ((Channel.WEB, 5.0, "no ack"), (Channel.TELEGRAM, 0.312, "sent"))),
-    Scene(2_350, pb.ORDER_REJECTED, order(
-        "DOGE/USDT", "sell", "150000", "0.1290", error_message="insufficient balance",
-    )),
-    Scene(1_204, pb.STRATEGY_ERROR, {
-        "strategy_name": "Grid ETH", "message": "the exchange refused the balance call 3 times; paused",
-        "log_level": "error",
-    }, (
-        (Channel.WEB, 5.0, "no ack"), (Channel.TELEGRAM, 0.204, "too many requests"), (Channel.TELEGRAM, 0.287, "sent"),
-    ), pb.CRITICAL),
-    Scene(655, pb.POSITION_OPENED, {
-        "symbol": "ETH/USDT", "exchange": "binance", "side": "long", "size": "12.5", "entry_price": "3214.80",
-        "leverage": "3", "liquidation_price": "2189.40",
-    }),
-    Scene(402, pb.ORDER_EXPIRED, order("ADA/USDT", "buy", "20000", "0.4410"), (
-        (Channel.TELEGRAM, 0.118, "blocked by the user"), (Channel.EMAIL, 0.402, "no such address")),
-        status=Status.ERROR, error="TELEGRAM: blocked by the user; EMAIL: no such address"),
-    Scene(96, pb.ORDER_FILLED, order(
-        "BTC/USDT", "buy", "0.25", "64210.50", order_type="limit", fill_price="64209.80", fill_quantity="0.25"),
-        seen=False),
-    Scene(11, pb.POSITION_LIQUIDATED, {
-        "symbol": "DOGE/USDT", "exchange": "binance", "side": "long", "size": "120000", "entry_price": "0.1413",
-        "current_price": "0.1221", "realized_pnl": "-2304.77", "leverage": "10",
-    }, ((Channel.WEB, 5.0, "no ack"), (Channel.TELEGRAM, 0.251, "sent")), pb.CRITICAL, seen=False),
-)  # fmt: skip
+    Scene(
+        3_911,
+        pb.ALERT_TRIGGERED,
+        {
+            "symbol": "SOL/USDT",
+            "condition": "price above 182.00",
+            "triggered_price": "182.14",
+        },
+        ((Channel.WEB, 5.0, "no ack"), (Channel.TELEGRAM, 0.312, "sent")),
+    ),
+    Scene(
+        2_350,
+        pb.ORDER_REJECTED,
+        order(
+            "DOGE/USDT",
+            "sell",
+            "150000",
+            "0.1290",
+            error_message="insufficient balance",
+        ),
+    ),
+    Scene(
+        1_204,
+        pb.STRATEGY_ERROR,
+        {
+            "strategy_name": "Grid ETH",
+            "message": "the exchange refused the balance call 3 times; paused",
+            "log_level": "error",
+        },
+        (
+            (Channel.WEB, 5.0, "no ack"),
+            (Channel.TELEGRAM, 0.204, "too many requests"),
+            (Channel.TELEGRAM, 0.287, "sent"),
+        ),
+        pb.CRITICAL,
+    ),
+    Scene(
+        655,
+        pb.POSITION_OPENED,
+        {
+            "symbol": "ETH/USDT",
+            "exchange": "binance",
+            "side": "long",
+            "size": "12.5",
+            "entry_price": "3214.80",
+            "leverage": "3",
+            "liquidation_price": "2189.40",
+        },
+    ),
+    Scene(
+        402,
+        pb.ORDER_EXPIRED,
+        order("ADA/USDT", "buy", "20000", "0.4410"),
+        ((Channel.TELEGRAM, 0.118, "blocked by the user"), (Channel.EMAIL, 0.402, "no such address")),
+        status=Status.ERROR,
+        error="TELEGRAM: blocked by the user; EMAIL: no such address",
+    ),
+    Scene(
+        96,
+        pb.ORDER_FILLED,
+        order("BTC/USDT", "buy", "0.25", "64210.50", order_type="limit", fill_price="64209.80", fill_quantity="0.25"),
+        seen=False,
+    ),
+    Scene(
+        11,
+        pb.POSITION_LIQUIDATED,
+        {
+            "symbol": "DOGE/USDT",
+            "exchange": "binance",
+            "side": "long",
+            "size": "120000",
+            "entry_price": "0.1413",
+            "current_price": "0.1221",
+            "realized_pnl": "-2304.77",
+            "leverage": "10",
+        },
+        ((Channel.WEB, 5.0, "no ack"), (Channel.TELEGRAM, 0.251, "sent")),
+        pb.CRITICAL,
+        seen=False,
+    ),
+)
 
 
 def play(courier: FakeCourier, scene: Scene, number: int) -> None:
     """Let it have happened."""
     at_ms = NOW_NS // 1_000_000 - int(scene.ago * 1000)
     event = pb.UserEvent(
-        user_id="alice", event_id=f"{scene.container}-{7040 + number}", timestamp=at_ms, event_type=scene.event_type,
-        payload=json.dumps(scene.payload).encode(), delivery=pb.DeliverySpec(priority=scene.priority),
-    )  # fmt: skip
+        user_id="alice",
+        event_id=f"{scene.container}-{7040 + number}",
+        timestamp=at_ms,
+        event_type=scene.event_type,
+        payload=json.dumps(scene.payload).encode(),
+        delivery=pb.DeliverySpec(priority=scene.priority),
+    )
     courier.keep("alice", event.event_id, body=event.SerializeToString(), container=scene.container)
 
 
@@ -116,9 +185,15 @@ def tell(courier: FakeCourier, scene: Scene, number: int) -> None:
         now = retry or ended + 1_000_000
     delivered = scene.status is Status.DELIVERED
     kept.record = replace(
-        kept.record, status=scene.status, via=scene.tries[-1][0] if delivered else None, error=scene.error,
-        accepted_ns=accepted, completed_ns=now, attempts=tuple(rows), seen_ns=now if scene.seen else None,
-    )  # fmt: skip
+        kept.record,
+        status=scene.status,
+        via=scene.tries[-1][0] if delivered else None,
+        error=scene.error,
+        accepted_ns=accepted,
+        completed_ns=now,
+        attempts=tuple(rows),
+        seen_ns=now if scene.seen else None,
+    )
 
 
 @asynccontextmanager

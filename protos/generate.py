@@ -30,13 +30,22 @@ def run_protoc(out: Path) -> None:
     plugin = Path(sys.executable).parent
     for module in MODULES:
         subprocess.run(
-            [sys.executable, "-m", "grpc_tools.protoc", f"-I{module}",
-             f"--plugin=protoc-gen-mypy={plugin}/protoc-gen-mypy",
-             f"--plugin=protoc-gen-mypy_grpc={plugin}/protoc-gen-mypy_grpc",
-             f"--python_out={out}", f"--grpc_python_out={out}",
-             f"--mypy_out=quiet:{out}", f"--mypy_grpc_out=quiet:{out}", *proto_files(module)],
-            check=True, cwd=module,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-m",
+                "grpc_tools.protoc",
+                f"-I{module}",
+                f"--plugin=protoc-gen-mypy={plugin}/protoc-gen-mypy",
+                f"--plugin=protoc-gen-mypy_grpc={plugin}/protoc-gen-mypy_grpc",
+                f"--python_out={out}",
+                f"--grpc_python_out={out}",
+                f"--mypy_out=quiet:{out}",
+                f"--mypy_grpc_out=quiet:{out}",
+                *proto_files(module),
+            ],
+            check=True,
+            cwd=module,
+        )
 
 
 def prefix_imports(text: str, packages: list[str]) -> str:

@@ -58,9 +58,14 @@ class Caretaker:
     """Cares for the tables while a session is attached; one run at a time."""
 
     def __init__(
-        self, catalog: CatalogSettings, settings: MaintenanceSettings, turns: Turns, metrics: MaintenanceMetrics,
-        *, clock: Clock | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        catalog: CatalogSettings,
+        settings: MaintenanceSettings,
+        turns: Turns,
+        metrics: MaintenanceMetrics,
+        *,
+        clock: Clock | None = None,
+    ) -> None:
         self._catalog, self._settings, self._turns, self._metrics = catalog, settings, turns, metrics
         self._policy = settings.policy()
         self._clock = clock or SystemClock()
@@ -157,11 +162,16 @@ class Caretaker:
             deletes = before.delete_files - sum(step.deletes for step in compactions)
             kept = len(before.snapshot_times_ns) - expired
         care = Care(
-            table=name, data_files_before=before.data_files, data_files_after=data,
-            delete_files_before=before.delete_files, delete_files_after=deletes,
-            expired_snapshots=expired, kept_snapshots=kept, removed_files=removed,
+            table=name,
+            data_files_before=before.data_files,
+            data_files_after=data,
+            delete_files_before=before.delete_files,
+            delete_files_after=deletes,
+            expired_snapshots=expired,
+            kept_snapshots=kept,
+            removed_files=removed,
             took_ms=round((time.perf_counter() - started) * 1_000),
-        )  # fmt: skip
+        )
         if steps and not dry_run:
             log.info("cared for a table", **vars(care))
         return care

@@ -60,12 +60,17 @@ class MaintenanceSettings(BaseSettings):
     def policy(self) -> Policy:
         """What the rules need of it."""
         return Policy(
-            small_files=self.small_files, small_file_bytes=self.small_file_bytes,
-            target_file_bytes=self.target_file_bytes, delete_files=self.delete_files, step_bytes=self.step_bytes,
-            manifests=self.manifests, snapshot_ns=round(self.snapshot_days * _DAY_NS),
-            most_snapshots=self.most_snapshots, ledger_lines=self.ledger_lines,
+            small_files=self.small_files,
+            small_file_bytes=self.small_file_bytes,
+            target_file_bytes=self.target_file_bytes,
+            delete_files=self.delete_files,
+            step_bytes=self.step_bytes,
+            manifests=self.manifests,
+            snapshot_ns=round(self.snapshot_days * _DAY_NS),
+            most_snapshots=self.most_snapshots,
+            ledger_lines=self.ledger_lines,
             ledger_grace_ns=round(self.ledger_grace_seconds * 1_000_000_000),
-        )  # fmt: skip
+        )
 
 
 class SparkSettings(ServiceSettings):

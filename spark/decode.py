@@ -91,10 +91,14 @@ def _records(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
 
 def _control_row(control: Control) -> dict[str, Any]:
     return {
-        "job_id": control.job_id, "ticker": control.ticker, "period_seconds": control.period_seconds,
-        "start_ns": control.span.start_ns, "end_ns": control.span.end_ns, "fetched_ns": control.fetched_ns,
+        "job_id": control.job_id,
+        "ticker": control.ticker,
+        "period_seconds": control.period_seconds,
+        "start_ns": control.span.start_ns,
+        "end_ns": control.span.end_ns,
+        "fetched_ns": control.fetched_ns,
         "empty": [t for r in control.empty for t in (r.start_ns, r.end_ns)],
-    }  # fmt: skip
+    }
 
 
 def _final(payload: bytes) -> dict[str, Any]:

@@ -48,8 +48,12 @@ class Layout:
     def of(table: Table) -> Layout:
         """Of a table, without its history, which grows."""
         nothing: dict[str, Any] = {
-            "snapshots": [], "snapshot_log": [], "metadata_log": [], "refs": {}, "current_snapshot_id": None,
-        }  # fmt: skip
+            "snapshots": [],
+            "snapshot_log": [],
+            "metadata_log": [],
+            "refs": {},
+            "current_snapshot_id": None,
+        }
         return Layout(table.metadata.model_copy(update=nothing), table.io)
 
 

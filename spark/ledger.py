@@ -79,13 +79,18 @@ def append_coverage(catalog: Catalog, pages: Sequence[GoodPage], *, now_ns: int)
     """
     rows = [
         {
-            "ticker": p.ticker, "period_seconds": p.period_seconds, "start_time": p.span.start_ns // 1_000,
-            "end_time": p.span.end_ns // 1_000, "rows": p.rows, "evidence": "page",
+            "ticker": p.ticker,
+            "period_seconds": p.period_seconds,
+            "start_time": p.span.start_ns // 1_000,
+            "end_time": p.span.end_ns // 1_000,
+            "rows": p.rows,
+            "evidence": "page",
             "empty": [{"start_time": r.start_ns // 1_000, "end_time": r.end_ns // 1_000} for r in p.empty],
-            "fetched_at": p.fetched_ns // 1_000, "committed_at": now_ns // 1_000,
+            "fetched_at": p.fetched_ns // 1_000,
+            "committed_at": now_ns // 1_000,
         }
         for p in pages
-    ]  # fmt: skip
+    ]
     if not rows:
         return 0
     there = _all(
@@ -101,11 +106,17 @@ def append_dead_letters(catalog: Catalog, source: str, letters: Sequence[DeadLet
     """Write one row for each record that has none yet; returns how many. Key: source, partition and offset."""
     rows = [
         {
-            "source": source, "partition": d.partition, "offset": d.offset, "reason": d.reason, "key": d.key,
-            "headers": list(d.headers.items()), "payload": d.payload, "seen_at": now_ns // 1_000,
+            "source": source,
+            "partition": d.partition,
+            "offset": d.offset,
+            "reason": d.reason,
+            "key": d.key,
+            "headers": list(d.headers.items()),
+            "payload": d.payload,
+            "seen_at": now_ns // 1_000,
         }
         for d in letters
-    ]  # fmt: skip
+    ]
     if not rows:
         return 0
     offsets = [d.offset for d in letters]
@@ -150,8 +161,10 @@ def _append_new(
 
 
 def _keys_in_order(table: pa.Table, key: tuple[str, ...]) -> list[tuple[Any, ...]]:
-    columns = [column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column for column in
-               (table.column(name) for name in key)]  # fmt: skip
+    columns = [
+        column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
+        for column in (table.column(name) for name in key)
+    ]
     return list(zip(*(column.to_pylist() for column in columns), strict=True))
 
 

@@ -217,11 +217,15 @@ def _line(run: Sequence[_Piece], cluster: Sequence[Line], empty: Sequence[TimeRa
     if len(parts) == 1 and span == only.span and list(holes) == merge(only.empty):
         return only
     return Line(
-        only.ticker, only.period_seconds, span, min(piece.fetched_ns for piece in run),
+        only.ticker,
+        only.period_seconds,
+        span,
+        min(piece.fetched_ns for piece in run),
         max(part.committed_ns for part in parts),
-        count_periods(span, only.period_seconds) - total_periods(holes, only.period_seconds), holes,
+        count_periods(span, only.period_seconds) - total_periods(holes, only.period_seconds),
+        holes,
         only.evidence if len(parts) == 1 else _evidence(parts),
-    )  # fmt: skip
+    )
 
 
 def _inside(ranges: Sequence[TimeRange], span: TimeRange) -> tuple[int, int]:

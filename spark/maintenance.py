@@ -170,10 +170,12 @@ def _compact(part: Part, policy: Policy) -> Compact | None:
     most = max(2, policy.step_bytes * files // max(size, 1))
     after = max(1, -(-part.small_bytes // policy.target_file_bytes)) if part.small_files else 0
     return Compact(
-        part.cuts, min(most, max(files, 2)), min(-(-files // most), _MOST_REPEATS),
+        part.cuts,
+        min(most, max(files, 2)),
+        min(-(-files // most), _MOST_REPEATS),
         part.delete_files if deletes_due else 0,
         max(0, part.small_files - after),
-    )  # fmt: skip
+    )
 
 
 def expire_before(state: TableState, policy: Policy, *, now_ns: int, settled_ns: int) -> int:

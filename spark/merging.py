@@ -28,9 +28,14 @@ from spark.schema import MICROS, schema
 _MARKET = (pa.field("ticker", pa.string()), pa.field("period_seconds", pa.int32()))
 _SPAN = (pa.field("start_time", pa.int64()), pa.field("end_time", pa.int64()))
 _LINE = schema(
-    *_MARKET, *_SPAN, pa.field("rows", pa.int64()), pa.field("empty", pa.list_(pa.struct(list(_SPAN)))),
-    pa.field("evidence", pa.string()), pa.field("fetched_at", pa.int64()), pa.field("committed_at", pa.int64()),
-)  # fmt: skip
+    *_MARKET,
+    *_SPAN,
+    pa.field("rows", pa.int64()),
+    pa.field("empty", pa.list_(pa.struct(list(_SPAN)))),
+    pa.field("evidence", pa.string()),
+    pa.field("fetched_at", pa.int64()),
+    pa.field("committed_at", pa.int64()),
+)
 _RETRACTION = schema(*_MARKET, *_SPAN, pa.field("retracted_at", pa.int64()))
 
 
@@ -98,10 +103,19 @@ def _lines(found: pa.Table) -> Iterator[tuple[int, Line]]:
     """Row and line; a row that is no line is passed over, and so stays as it is."""
     for number, row in zip(found.column("row").to_numpy(), _rows(found, _LINE), strict=True):
         with suppress(InvalidRequest):
-            yield int(number), Line(
-                row["ticker"], row["period_seconds"], _span(row), row["fetched_at"] * 1_000,
-                row["committed_at"] * 1_000, row["rows"], tuple(_span(part) for part in row["empty"]), row["evidence"],
-            )  # fmt: skip
+            yield (
+                int(number),
+                Line(
+                    row["ticker"],
+                    row["period_seconds"],
+                    _span(row),
+                    row["fetched_at"] * 1_000,
+                    row["committed_at"] * 1_000,
+                    row["rows"],
+                    tuple(_span(part) for part in row["empty"]),
+                    row["evidence"],
+                ),
+            )
 
 
 def _retractions(catalog: Catalog) -> list[Retraction]:
@@ -123,10 +137,15 @@ def _span(row: dict[str, Any]) -> TimeRange:
 
 def _row(line: Line) -> dict[str, Any]:
     return {
-        "ticker": line.ticker, "period_seconds": line.period_seconds, **_micros(line.span), "rows": line.rows,
-        "empty": [_micros(part) for part in line.empty], "evidence": line.evidence,
-        "fetched_at": line.fetched_ns // 1_000, "committed_at": line.committed_ns // 1_000,
-    }  # fmt: skip
+        "ticker": line.ticker,
+        "period_seconds": line.period_seconds,
+        **_micros(line.span),
+        "rows": line.rows,
+        "empty": [_micros(part) for part in line.empty],
+        "evidence": line.evidence,
+        "fetched_at": line.fetched_ns // 1_000,
+        "committed_at": line.committed_ns // 1_000,
+    }
 
 
 def _micros(span: TimeRange) -> dict[str, int]:

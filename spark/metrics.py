@@ -73,9 +73,12 @@ class MaintenanceMetrics:
         self.lines_merged = counter("maintenance_lines_merged", "Lines of the ledger that went into others.", "table")
         self.failures = counter("maintenance_failures", "Steps that failed.", "table", "step")
         self.step_seconds = Histogram(
-            "dexorder_spark_maintenance_seconds", "Time of one step of maintenance: the longest a batch waits.",
-            ["step"], registry=registry, buckets=_SECONDS,
-        )  # fmt: skip
+            "dexorder_spark_maintenance_seconds",
+            "Time of one step of maintenance: the longest a batch waits.",
+            ["step"],
+            registry=registry,
+            buckets=_SECONDS,
+        )
         self._data_files = gauge("table_data_files", "Data files at the last look.")
         self._delete_files = gauge("table_delete_files", "Delete files at the last look.")
         self._rows = gauge("table_rows", "Rows in the data files at the last look; those of delete files count.")

@@ -113,8 +113,13 @@ def to_request(
         snapshot_id=snapshot_id,
         pages=[
             pb.PageResult(
-                job_id=p.job_id, ticker=p.ticker, period_seconds=p.period_seconds, start_time=p.span.start_ns,
-                end_time=p.span.end_ns, rows=p.rows, refused=p.refused,
+                job_id=p.job_id,
+                ticker=p.ticker,
+                period_seconds=p.period_seconds,
+                start_time=p.span.start_ns,
+                end_time=p.span.end_ns,
+                rows=p.rows,
+                refused=p.refused,
                 fetched_at=p.fetched_ns or None,
                 empty=[relay_service_pb2.TimeRange(start_time=r.start_ns, end_time=r.end_ns) for r in p.empty],
             )
@@ -122,8 +127,11 @@ def to_request(
         ],
         finals=[
             pb.FinalResult(
-                job_id=f.job_id, status=f.status, error_message=f.error_message, total_records=f.total_records  # type: ignore[arg-type]
+                job_id=f.job_id,
+                status=f.status,
+                error_message=f.error_message,
+                total_records=f.total_records,  # type: ignore[arg-type]
             )
             for f in finals
         ],
-    )  # fmt: skip
+    )

@@ -129,11 +129,16 @@ class Pipeline:
     def _bury(self, rows: Iterable[Row]) -> None:
         letters = [
             ledger.DeadLetter(
-                partition=row.raw.partition, offset=row.raw.offset, reason=row.control.reason, key=row.raw.key,
-                headers=row.raw.headers or {}, payload=bytes(row.raw.payload or b""),
+                partition=row.raw.partition,
+                offset=row.raw.offset,
+                reason=row.control.reason,
+                key=row.raw.key,
+                headers=row.raw.headers or {},
+                payload=bytes(row.raw.payload or b""),
             )
-            for row in rows if row.kind == REFUSED_KIND
-        ]  # fmt: skip
+            for row in rows
+            if row.kind == REFUSED_KIND
+        ]
         for letter in letters:
             log.warning("record refused", partition=letter.partition, offset=letter.offset, reason=letter.reason)
         ledger.append_dead_letters(self._catalog, self._source, letters, now_ns=self._clock.wall_ns())

@@ -68,10 +68,15 @@ def look(session: SparkSession, catalog: CatalogSettings, name: str, policy: Pol
     parts = tuple(
         Part(
             tuple(Cut(column, transform, row[field]) for field, column, transform in fields),
-            row.data_files, row.data_bytes, row.small_files, row.small_bytes, row.delete_files, row.data_rows,
+            row.data_files,
+            row.data_bytes,
+            row.small_files,
+            row.small_bytes,
+            row.delete_files,
+            row.data_rows,
         )
         for row in rows
-    )  # fmt: skip
+    )
     snapshot = table.current_snapshot()
     manifests = len(snapshot.manifests(table.io)) if snapshot else 0
     times = sorted(s.timestamp_ms * 1_000_000 for s in table.metadata.snapshots)

@@ -58,20 +58,22 @@ CANDLE_DDL = (
 )
 KEY = ("ticker", "period_seconds", "open_time")
 
-CONTROL = pa.struct([
-    pa.field("job_id", pa.string()),
-    pa.field("ticker", pa.string()),
-    pa.field("period_seconds", pa.int32()),
-    pa.field("start_ns", pa.int64()),
-    pa.field("end_ns", pa.int64()),
-    pa.field("fetched_ns", pa.int64()),
-    pa.field("empty", pa.list_(pa.int64())),
-    pa.field("rows", pa.int32()),
-    pa.field("status", pa.int32()),
-    pa.field("error_message", pa.string()),
-    pa.field("total_records", pa.int64()),
-    pa.field("reason", pa.string()),
-])  # fmt: skip
+CONTROL = pa.struct(
+    [
+        pa.field("job_id", pa.string()),
+        pa.field("ticker", pa.string()),
+        pa.field("period_seconds", pa.int32()),
+        pa.field("start_ns", pa.int64()),
+        pa.field("end_ns", pa.int64()),
+        pa.field("fetched_ns", pa.int64()),
+        pa.field("empty", pa.list_(pa.int64())),
+        pa.field("rows", pa.int32()),
+        pa.field("status", pa.int32()),
+        pa.field("error_message", pa.string()),
+        pa.field("total_records", pa.int64()),
+        pa.field("reason", pa.string()),
+    ]
+)
 """What the headers say and how the record fared; ``empty`` is start, end, start, end, ... in nanoseconds."""
 DECODED = schema(
     pa.field("kind", pa.string()),

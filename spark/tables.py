@@ -35,9 +35,7 @@ _COMMON = {
 }
 _MERGE_ON_READ = {f"write.{action}.mode": "merge-on-read" for action in ("delete", "update", "merge")}
 # Batches are small and come from few tasks: a shuffle before the write costs more than the files it saves.
-_NO_SHUFFLE = {
-    f"write.{action}distribution-mode": "none" for action in ("", "delete.", "update.", "merge.")
-}  # fmt: skip
+_NO_SHUFFLE = {f"write.{action}distribution-mode": "none" for action in ("", "delete.", "update.", "merge.")}
 
 
 def _required(number: int, name: str, kind: IcebergType, doc: str | None = None) -> NestedField:
@@ -68,14 +66,23 @@ _COVERAGE = Schema(
     _required(3, "start_time", TimestamptzType(), "first moment that is settled"),
     _required(4, "end_time", TimestamptzType(), "first moment after it"),
     _required(5, "rows", LongType(), "candles inside"),
-    _required(6, "empty", ListType(11, StructType(
-        _required(12, "start_time", TimestamptzType()),
-        _required(13, "end_time", TimestamptzType()),
-    ), element_required=True), "ranges verified to hold no candle"),
+    _required(
+        6,
+        "empty",
+        ListType(
+            11,
+            StructType(
+                _required(12, "start_time", TimestamptzType()),
+                _required(13, "end_time", TimestamptzType()),
+            ),
+            element_required=True,
+        ),
+        "ranges verified to hold no candle",
+    ),
     _required(7, "evidence", StringType(), "how the range came to be settled: page"),
     _required(8, "fetched_at", TimestamptzType()),
     _required(9, "committed_at", TimestamptzType(), "when this row was written, after the candles"),
-)  # fmt: skip
+)
 _DEAD_LETTERS = Schema(
     _required(1, "source", StringType(), "address of the source.v1 server"),
     _required(2, "partition", IntegerType()),
@@ -124,6 +131,9 @@ def ensure_tables(catalog: Catalog) -> None:
             continue
         with suppress(TableAlreadyExistsError):  # another writer was quicker
             catalog.create_table(
-                layout.name, layout.schema,
-                partition_spec=layout.partitions, sort_order=layout.order, properties=layout.properties,
-            )  # fmt: skip
+                layout.name,
+                layout.schema,
+                partition_spec=layout.partitions,
+                sort_order=layout.order,
+                properties=layout.properties,
+            )

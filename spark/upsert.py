@@ -99,16 +99,19 @@ def overlap(pages: Sequence[KeyRange]) -> bool:
 
 def row_filter(parts: Sequence[Box]) -> BooleanExpression:
     """The boxes (at least one) as a pyiceberg expression."""
-    either: BooleanExpression = reduce(_ex.Or, [
-        _ex.And(
-            _ex.And(_ex.In("ticker", set(box.tickers)), _ex.EqualTo("period_seconds", box.period_seconds)),
+    either: BooleanExpression = reduce(
+        _ex.Or,
+        [
             _ex.And(
-                _ex.GreaterThanOrEqual("open_time", time_text(box.span.start_ns)),
-                _ex.LessThan("open_time", time_text(box.span.end_ns)),
-            ),
-        )
-        for box in parts
-    ])  # fmt: skip
+                _ex.And(_ex.In("ticker", set(box.tickers)), _ex.EqualTo("period_seconds", box.period_seconds)),
+                _ex.And(
+                    _ex.GreaterThanOrEqual("open_time", time_text(box.span.start_ns)),
+                    _ex.LessThan("open_time", time_text(box.span.end_ns)),
+                ),
+            )
+            for box in parts
+        ],
+    )
     return either
 
 

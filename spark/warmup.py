@@ -52,6 +52,12 @@ def _page(fetched_ns: int, candles: int = 100) -> pa.RecordBatch:
     span = TimeRange(0, candles * _MINUTE_NS)
     control = Control(Kind.PAGE, "WARM/UP.NONE", 60, "warm-up", 0, span, fetched_ns)
     value = page_value("warm-up", [Candle(i * _MINUTE_NS, 1.0, 2.0, 0.5, 1.5, 1.0) for i in range(candles)])
-    record = {"payload": value, "key": "warm-up", "headers": list(control.headers().items()), "event_time": 0,
-              "partition": 0, "offset": 0}  # fmt: skip
+    record = {
+        "payload": value,
+        "key": "warm-up",
+        "headers": list(control.headers().items()),
+        "event_time": 0,
+        "partition": 0,
+        "offset": 0,
+    }
     return pa.RecordBatch.from_pylist([record], schema=RAW)

@@ -22,9 +22,11 @@ def without_archives(paths: Iterable[str]) -> list[str]:
 
 def _is_sparks(path: PurePath) -> bool:
     name = path.name
-    return name == "pyspark.zip" or (name.startswith("py4j-") and name.endswith("-src.zip")) or (
-        name.startswith("spark-core_") and path.suffix == ".jar"
-    )  # fmt: skip
+    return (
+        name == "pyspark.zip"
+        or (name.startswith("py4j-") and name.endswith("-src.zip"))
+        or (name.startswith("spark-core_") and path.suffix == ".jar")
+    )
 
 
 def take_archives_off() -> None:

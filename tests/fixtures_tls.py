@@ -55,9 +55,11 @@ class Authority:
         pair = Pair(self._folder / f"{file}.pem", self._folder / f"{file}.key")
         signed = builder.sign(self._key, hashes.SHA256())
         pair.certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
-        pair.key.write_bytes(key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        ))  # fmt: skip
+        pair.key.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            )
+        )
         return pair
 
 

@@ -22,9 +22,13 @@ class GatewayProcess(ServiceProcess, GatewayUser):
 
     def __init__(self, folder: Path, kafka: str, **settings: Any) -> None:
         values = {
-            "kafka": kafka, "listen": "127.0.0.1:0", "metrics_listen": "", "topics": "", "new_group_start": "earliest",
+            "kafka": kafka,
+            "listen": "127.0.0.1:0",
+            "metrics_listen": "",
+            "topics": "",
+            "new_group_start": "earliest",
             **settings,
-        }  # fmt: skip
+        }
         environment = {f"DEXORDER_GATEWAY_{name.upper()}": str(value) for name, value in values.items()}
         super().__init__("services.gateway", folder, environment)
         self.connect(self.listens_at)

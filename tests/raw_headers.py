@@ -28,9 +28,13 @@ class _Header(ctypes.Structure):
 
 class _Member(ctypes.Union):
     _fields_ = (
-        ("topic", c_char_p), ("partition", c_int32), ("value", _Bytes), ("flags", c_int), ("header", _Header),
+        ("topic", c_char_p),
+        ("partition", c_int32),
+        ("value", _Bytes),
+        ("flags", c_int),
+        ("header", _Header),
         ("pad", c_char * 64),
-    )  # fmt: skip
+    )
 
 
 class _Field(ctypes.Structure):

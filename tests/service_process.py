@@ -33,9 +33,13 @@ class ServiceProcess:
         command = [sys.executable, "-I", "-S", child.__file__, str(os.getpid())]
         with self.log_file.open("ab") as log:
             self.process = subprocess.Popen(
-                [*command, sys.executable, "-m", module], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                [*command, sys.executable, "-m", module],
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
                 env=os.environ | {**environment, "DEXORDER_LOG_FORMAT": "json"},
-            )  # fmt: skip
+            )
         try:
             until(lambda: bool(self.logged("listening")) or self.process.poll() is not None, START_SECONDS, self.tail)
             assert self.process.poll() is None, self.tail()

@@ -48,16 +48,19 @@ def measure(folder: Path, requests: int) -> str:
         "(d) Broker; limits: the same rows into raw SQLite (WAL, synchronous=FULL), the same frames over raw pyzmq",
         [
             Row(
-                f"durable submissions a second, {CALLERS} callers, a job each", f"{submitted:,.0f}",
+                f"durable submissions a second, {CALLERS} callers, a job each",
+                f"{submitted:,.0f}",
                 f"{alone:,.0f} a commit each; {grouped:,.0f} in groups of {CALLERS}",
                 f"{submitted / alone:.2f}; {submitted / grouped:.2f}",
             ),
             Row(
-                f"durable dispatches a second, {SLOTS} slots, completed at once", f"{dispatched:,.0f}",
-                f"{echo:,.0f} round trips of the same frames", f"{dispatched / echo:.2f}",
+                f"durable dispatches a second, {SLOTS} slots, completed at once",
+                f"{dispatched:,.0f}",
+                f"{echo:,.0f} round trips of the same frames",
+                f"{dispatched / echo:.2f}",
             ),
         ],
-    )  # fmt: skip
+    )
 
 
 @asynccontextmanager
@@ -65,12 +68,15 @@ async def relay_process(folder: Path) -> AsyncIterator[RelayProcess]:
     grpc_port, broker_port = free_ports(2)
     at = RelayProcess(f"127.0.0.1:{grpc_port}", f"tcp://127.0.0.1:{broker_port}")
     environment = os.environ | {
-        "DEXORDER_RELAY_LISTEN": at.address, "DEXORDER_RELAY_BROKER_LISTEN": at.broker,
-        "DEXORDER_RELAY_METRICS_LISTEN": "", "DEXORDER_RELAY_DB": str(folder / "relay.db"),
+        "DEXORDER_RELAY_LISTEN": at.address,
+        "DEXORDER_RELAY_BROKER_LISTEN": at.broker,
+        "DEXORDER_RELAY_METRICS_LISTEN": "",
+        "DEXORDER_RELAY_DB": str(folder / "relay.db"),
         "DEXORDER_EXCHANGES": str(ROOT / "exchanges" / "sim.yaml"),
         "DEXORDER_CATALOG_URI": f"sqlite:///{folder}/catalog.db",
-        "DEXORDER_CATALOG_WAREHOUSE": (folder / "warehouse").as_uri(), "DEXORDER_LOG_LEVEL": "warning",
-    }  # fmt: skip
+        "DEXORDER_CATALOG_WAREHOUSE": (folder / "warehouse").as_uri(),
+        "DEXORDER_LOG_LEVEL": "warning",
+    }
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", "services.relay", cwd=ROOT, env=environment)
     try:
         yield at
@@ -105,9 +111,13 @@ async def submit(relay: Any, requests: int) -> float:
 def request(number: int) -> pb.SubmitHistoricalRequest:
     span = minutes(-2_000_000 + number * 10, 1)  # apart from each other: no two share a job
     return pb.SubmitHistoricalRequest(
-        request_id=f"request-{number}", ticker="BTC/USDT.SIM", start_time=span.start_ns, end_time=span.end_ns,
-        period_seconds=60, client_id="bench",
-    )  # fmt: skip
+        request_id=f"request-{number}",
+        ticker="BTC/USDT.SIM",
+        start_time=span.start_ns,
+        end_time=span.end_ns,
+        period_seconds=60,
+        client_id="bench",
+    )
 
 
 async def dispatch(broker: str, jobs: int) -> float:

@@ -53,9 +53,13 @@ def made(user: str, event_id: str, priority: int) -> bytes:
     """An event of about `EVENT_BYTES`, as a frame."""
     delivery = pb.DeliverySpec(priority=priority, channels=[pb.ChannelPreference(channel=pb.WEB)])  # type: ignore[arg-type]
     event = pb.UserEvent(
-        user_id=user, event_id=event_id, timestamp=time.time_ns() // 1_000_000, event_type=pb.ORDER_FILLED,
-        payload=_PAYLOAD, delivery=delivery,
-    )  # fmt: skip
+        user_id=user,
+        event_id=event_id,
+        timestamp=time.time_ns() // 1_000_000,
+        event_type=pb.ORDER_FILLED,
+        payload=_PAYLOAD,
+        delivery=delivery,
+    )
     return USER_EVENT + event.SerializeToString()
 
 

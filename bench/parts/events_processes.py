@@ -25,9 +25,14 @@ def gateway(folder: Path) -> EventsGateway:
     keys.local(quota=MUCH)
     keys.write()
     return EventsGateway(
-        folder, keys, curve=False, log_level="info", session_queue=10_000_000, sessions_per_user=1_000,
+        folder,
+        keys,
+        curve=False,
+        log_level="info",
+        session_queue=10_000_000,
+        sessions_per_user=1_000,
         jwt_most_seconds=100_000,
-    )  # fmt: skip
+    )
 
 
 class Raw:
@@ -55,9 +60,12 @@ class Raw:
 def raw(kind: str, folder: Path) -> Iterator[Raw]:
     """One of the limits."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "bench.parts.events_raw", kind, str(folder)], cwd=ROOT, text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )  # fmt: skip
+        [sys.executable, "-m", "bench.parts.events_raw", kind, str(folder)],
+        cwd=ROOT,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
     try:
         yield Raw(process)
     finally:

@@ -48,9 +48,13 @@ class Connection:
         """Begin a call of ``/service/method``."""
         number = 2 * len(self._streams) + 1
         headers = {
-            ":method": "POST", ":scheme": "http", ":path": method, ":authority": "localhost", "te": "trailers",
+            ":method": "POST",
+            ":scheme": "http",
+            ":path": method,
+            ":authority": "localhost",
+            "te": "trailers",
             "content-type": "application/grpc",
-        }  # fmt: skip
+        }
         self.send_frame(_HEADERS, _END_HEADERS, number, b"".join(_literal(*each) for each in headers.items()))
         stream = self._streams[number] = Stream(self, number, self._stream_window)
         return stream

@@ -41,11 +41,14 @@ def measure(suite: Suite, runs: int) -> str:
     over = [ours - alone for ours, alone in zip(sorted(chain), sorted(limit), strict=True)]
     rows = [
         Row(
-            f"SubmitHistorical to notification, {MOST_CANDLES:,} candles, {runs} runs", spread(chain), spread(limit),
-            f"p50 + {over[len(over) // 2]:.2f} s", "p50 at most limit + 0.3 s",
+            f"SubmitHistorical to notification, {MOST_CANDLES:,} candles, {runs} runs",
+            spread(chain),
+            spread(limit),
+            f"p50 + {over[len(over) // 2]:.2f} s",
+            "p50 at most limit + 0.3 s",
         ),
         *repeated(suite, spans),
-    ]  # fmt: skip
+    ]
     return table("(a) Warm latency; limit: produce one page, wait for its snapshot", rows)
 
 
@@ -73,9 +76,12 @@ def calls(suite: Suite) -> float:
 def one_answer(relay: Any, span: TimeRange) -> float:
     """Seconds from FetchOhlc to the end of its rows."""
     request = ingest_pb2.OHLCRequest(
-        request_id=uuid.uuid4().hex, ticker="ETH/USDT.SIM", start_time=span.start_ns, end_time=span.end_ns,
+        request_id=uuid.uuid4().hex,
+        ticker="ETH/USDT.SIM",
+        start_time=span.start_ns,
+        end_time=span.end_ns,
         period_seconds=60,
-    )  # fmt: skip
+    )
     started = time.perf_counter()
     rows = [row for page in relay.FetchOhlc(request, timeout=_LONGEST_SECONDS) for row in page.data]
     seconds = time.perf_counter() - started
@@ -106,9 +112,11 @@ def one_page(suite: Suite, pixies: Any, span: TimeRange) -> float:
     """Seconds from Produce of one page that belongs to no request to a new snapshot of the table."""
     control = Control(Kind.PAGE, "LIMIT/USDT.SIM", 60, uuid.uuid4().hex, 0, span, time.time_ns())
     request = pixy.ProdRq(
-        topic=OHLC_TOPIC, key_value=control.job_id.encode(), message=page_value("limit", candles(span)),
+        topic=OHLC_TOPIC,
+        key_value=control.job_id.encode(),
+        message=page_value("limit", candles(span)),
         headers=[pixy.RecordHeader(key=k, value=v.encode()) for k, v in control.headers().items()],
-    )  # fmt: skip
+    )
     with sqlite3.connect(suite.directory / "catalog.db") as catalog:
         before = metadata(catalog)
         started = time.perf_counter()

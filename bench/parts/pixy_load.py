@@ -86,9 +86,7 @@ def consume_chained(stub: Any, job: Job) -> Call:
     async def call() -> None:
         nonlocal request
         got = await stub.ConsumeNAck(request)
-        request = pixy.ConsNAckRq(
-            topic=job.topic, group=job.group, ack_partition=got.partition, ack_offset=got.offset
-        )  # fmt: skip
+        request = pixy.ConsNAckRq(topic=job.topic, group=job.group, ack_partition=got.partition, ack_offset=got.offset)
 
     return call
 

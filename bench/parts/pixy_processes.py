@@ -44,9 +44,14 @@ def gateway(bootstrap: str) -> Iterator[Server]:
     """A gateway that answers; further settings come from our own environment."""
     address = f"127.0.0.1:{free_ports(1)[0]}"
     ours = {
-        "LISTEN": address, "METRICS_LISTEN": "", "KAFKA": bootstrap, "TOPICS": "", "NEW_GROUP_START": "earliest",
-        "SUBSCRIPTION_TIMEOUT_SECONDS": "3600", "DRAIN_SECONDS": "0",
-    }  # fmt: skip
+        "LISTEN": address,
+        "METRICS_LISTEN": "",
+        "KAFKA": bootstrap,
+        "TOPICS": "",
+        "NEW_GROUP_START": "earliest",
+        "SUBSCRIPTION_TIMEOUT_SECONDS": "3600",
+        "DRAIN_SECONDS": "0",
+    }
     environment = {"DEXORDER_LOG_LEVEL": "warning"} | {
         f"DEXORDER_GATEWAY_{name}": value for name, value in ours.items()
     }
@@ -116,9 +121,13 @@ def load() -> Iterator[Load]:
 def running(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
     """A Python process with pipes for its stdin and stdout; ended with the block."""
     process = subprocess.Popen(
-        [sys.executable, *arguments], cwd=ROOT, env=os.environ | environment, text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )  # fmt: skip
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env=os.environ | environment,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
     try:
         yield process
     finally:

@@ -73,9 +73,7 @@ def produce_bulk(bootstrap: str, topic: str, records: int) -> float:
 
 def consume_batches(bootstrap: str, topic: str, records: int) -> float:
     """Records a second in batches, from the first batch, as joining the group takes its time, to the last."""
-    consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": uuid.uuid4().hex, "auto.offset.reset": "earliest"}
-    )  # fmt: skip
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": uuid.uuid4().hex, "auto.offset.reset": "earliest"})
     consumer.subscribe([topic])
     started, first, read = 0.0, 0, 0
     while read < records:

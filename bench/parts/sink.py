@@ -57,9 +57,12 @@ def measure(suite: Suite, pages: int) -> str:
     total = pages * MOST_CANDLES
     ours, limit = (total / min(times[1:]) for times in (iceberg, nothing))
     row = Row(
-        f"{total:,} candles in {pages} pages, one batch, fresh table each round", f"{ours:,.0f} rows/s",
-        f"{limit:,.0f} rows/s", f"{ours / limit:.2f}", "at least 0.5",
-    )  # fmt: skip
+        f"{total:,} candles in {pages} pages, one batch, fresh table each round",
+        f"{ours:,.0f} rows/s",
+        f"{limit:,.0f} rows/s",
+        f"{ours / limit:.2f}",
+        "at least 0.5",
+    )
     return table("(c) Preloaded topic to Iceberg; limit: the same read and decode to a no-op sink", [row])
 
 

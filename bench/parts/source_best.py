@@ -33,9 +33,12 @@ _READY = pb.ReadyResponse(ready=True).SerializeToString()
 def record(payload_bytes: int) -> bytes:
     """What is sent for every record; as large as the other servers'."""
     result = pb.ReadResponse.Result(
-        payload=os.urandom(payload_bytes), offset=pb.Offset(offset=b"123456", partition_id=1),
-        event_time=Timestamp(seconds=1_700_000_000, nanos=123_000_000), keys=["key-1"], headers={"h": "v"},
-    )  # fmt: skip
+        payload=os.urandom(payload_bytes),
+        offset=pb.Offset(offset=b"123456", partition_id=1),
+        event_time=Timestamp(seconds=1_700_000_000, nanos=123_000_000),
+        keys=["key-1"],
+        headers={"h": "v"},
+    )
     return pb.ReadResponse(result=result, status=pb.ReadResponse.Status(eot=False)).SerializeToString()
 
 

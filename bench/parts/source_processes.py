@@ -30,9 +30,14 @@ def udsource(bootstrap: str, topic: str, socket: Path) -> Iterator[Server]:
     """Ours, over a topic, on TCP (the server's address) and on the unix socket."""
     address = f"127.0.0.1:{free_ports(1)[0]}"
     ours = {
-        "LISTEN": address, "METRICS_LISTEN": "", "SOCKET": str(socket), "KAFKA": bootstrap, "TOPIC": topic,
-        "GROUP": f"bench-{topic}", "DRAIN_SECONDS": "0",
-    }  # fmt: skip
+        "LISTEN": address,
+        "METRICS_LISTEN": "",
+        "SOCKET": str(socket),
+        "KAFKA": bootstrap,
+        "TOPIC": topic,
+        "GROUP": f"bench-{topic}",
+        "DRAIN_SECONDS": "0",
+    }
     environment = {"DEXORDER_LOG_LEVEL": "warning"} | {
         f"DEXORDER_UDSOURCE_{name}": value for name, value in ours.items()
     }

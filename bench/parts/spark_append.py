@@ -67,9 +67,12 @@ def latency(stage: Stage, runs: int, rounds: int) -> str:
     ours, kafka = (seconds[side] for side in SIDES)
     ratio = statistics.median(ours) / statistics.median(kafka)
     row = Row(
-        f"{len(ours)} pages of {MOST_CANDLES:,} rows, produced one at a time", spread(ours), spread(kafka),
-        f"{ratio:.2f}", "at most 1",
-    )  # fmt: skip
+        f"{len(ours)} pages of {MOST_CANDLES:,} rows, produced one at a time",
+        spread(ours),
+        spread(kafka),
+        f"{ratio:.2f}",
+        "at most 1",
+    )
     return table("Produce to visible snapshot, plain append; limit: Spark's own Kafka source, tuned", [row])
 
 

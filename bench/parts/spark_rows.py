@@ -75,9 +75,11 @@ def ours(stage: Stage, start: str) -> DataFrame:
 def kafkas(stage: Stage, start: str) -> DataFrame:
     """Spark's own Kafka source, tuned: as it comes, its fetches wait 500 ms for more, in every batch."""
     options = {
-        "kafka.bootstrap.servers": stage.bootstrap, "subscribe": stage.topic, "startingOffsets": start,
+        "kafka.bootstrap.servers": stage.bootstrap,
+        "subscribe": stage.topic,
+        "startingOffsets": start,
         "kafka.fetch.max.wait.ms": "10",
-    }  # fmt: skip
+    }
     return stage.session.readStream.format("kafka").options(**options).load().selectExpr("value AS payload")
 
 

@@ -113,11 +113,15 @@ class Batch:
             f"concat('T', cast({self.first_ticker} + id % {self.tickers} AS string), '/USDT.BENCH') AS ticker",
             f"{PERIOD_SECONDS} AS period_seconds",
             f"timestamp_seconds({start_s} + {minute} * {PERIOD_SECONDS}) AS open_time",
-            "100D + id % 977 AS open", "101D + id % 977 AS high", "99D + id % 977 AS low",
-            "100.5D + id % 977 AS close", "cast(id % 1009 AS double) / 7 AS volume",
-            "cast(NULL AS double) AS quote_volume", "cast(NULL AS bigint) AS trades",
+            "100D + id % 977 AS open",
+            "101D + id % 977 AS high",
+            "99D + id % 977 AS low",
+            "100.5D + id % 977 AS close",
+            "cast(id % 1009 AS double) / 7 AS volume",
+            "cast(NULL AS double) AS quote_volume",
+            "cast(NULL AS bigint) AS trades",
             f"timestamp_seconds({self.fetched_s}) AS fetched_at",
-        )  # fmt: skip
+        )
 
     def records(self, session: SparkSession) -> DataFrame:
         """The same keys as the pipeline gets them: a record for each page."""
@@ -126,13 +130,24 @@ class Batch:
             for start in range(self.first_minute, self.first_minute + self.minutes, MOST_CANDLES):
                 span = minutes(start, MOST_CANDLES)
                 control = Control(
-                    Kind.PAGE, f"T{ticker}/USDT.BENCH", PERIOD_SECONDS, "bench", len(rows), span,
+                    Kind.PAGE,
+                    f"T{ticker}/USDT.BENCH",
+                    PERIOD_SECONDS,
+                    "bench",
+                    len(rows),
+                    span,
                     self.fetched_s * SECOND_NS,
-                )  # fmt: skip
-                rows.append({
-                    "payload": page_value("bench", candles(span)), "key": "bench",
-                    "headers": list(control.headers().items()), "event_time": 0, "partition": 0, "offset": len(rows),
-                })  # fmt: skip
+                )
+                rows.append(
+                    {
+                        "payload": page_value("bench", candles(span)),
+                        "key": "bench",
+                        "headers": list(control.headers().items()),
+                        "event_time": 0,
+                        "partition": 0,
+                        "offset": len(rows),
+                    }
+                )
         return session.createDataFrame(pa.Table.from_pylist(rows, schema=RAW), RAW_DDL)
 
 

@@ -12,9 +12,13 @@ from dexorder.cli.events_app import events_app
 from dexorder.cli.reporting import Json, reported
 
 app = typer.Typer(
-    name="dexorder", no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False, rich_markup_mode=None,
+    name="dexorder",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode=None,
     help="Ask for a market's history once; get complete, verified rows in Iceberg and one notification.",
-)  # fmt: skip
+)
 requests_app = typer.Typer(no_args_is_help=True, help="Look up and end requests.")
 app.add_typer(requests_app, name="requests")
 app.add_typer(events_app, name="events")
@@ -52,7 +56,8 @@ def history(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="TICKER... PERIOD", show_default=False,
+            metavar="TICKER... PERIOD",
+            show_default=False,
             help="SYMBOL.VENUE, for example BTC/USDT.BINANCE, then 1m, 1h, 1d ... or seconds; with --resume: the run",
         ),
     ] = None,
@@ -78,7 +83,7 @@ def history(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the last run that was broken off")] = False,
     state: Annotated[Path | None, typer.Option(help="Record the run in this file, or resume the one in it")] = None,
     relay: Relay = None,
-) -> None:  # fmt: skip
+) -> None:
     """Fetch candles into Iceberg, wait for the notification, read them back."""
     from dexorder.cli import history as command
     from dexorder.run_store import RunStore
@@ -100,8 +105,18 @@ def history(
                 asked = replace(asked, relay=relay or asked.relay)
             else:
                 shown = Shown(as_json=as_json, out=out, plot=plot, chart=chart, rows=rows)
-                asked = command.new_run(given, file, since, until, shown, limit=limit, request_id=request_id,
-                                        client_id=client_id, refresh=refresh, relay=relay)  # fmt: skip
+                asked = command.new_run(
+                    given,
+                    file,
+                    since,
+                    until,
+                    shown,
+                    limit=limit,
+                    request_id=request_id,
+                    client_id=client_id,
+                    refresh=refresh,
+                    relay=relay,
+                )
         except ValueError as error:
             raise typer.BadParameter(str(error)) from None
         raise typer.Exit(command.run(asked, store, timeout=timeout, quiet=quiet, parallel=parallel))

@@ -54,9 +54,15 @@ def _cells(each: Known, found: Coverage) -> tuple[str, ...]:
 def _page_cells(page: Page) -> tuple[str, ...]:
     taken_back = ", ".join(map(str, page.retracted)) or "-"
     return (
-        iso(page.span.start_ns), iso(page.span.end_ns), f"{page.rows:,}", f"{len(page.empty):,}", page.evidence,
-        iso(page.fetched_ns), iso(page.committed_ns), taken_back,
-    )  # fmt: skip
+        iso(page.span.start_ns),
+        iso(page.span.end_ns),
+        f"{page.rows:,}",
+        f"{len(page.empty):,}",
+        page.evidence,
+        iso(page.fetched_ns),
+        iso(page.committed_ns),
+        taken_back,
+    )
 
 
 def _lines(values: Iterable[dict[str, Any]]) -> None:

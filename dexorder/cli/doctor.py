@@ -36,9 +36,15 @@ LEAST_FREE_GIB = 2.0
 LEAST_OPEN_FILES = 1_024
 _PACKAGES = ("pyspark", "pyiceberg", "pyarrow", "ccxt", "grpcio", "protobuf", "confluent-kafka", "pyzmq")
 _SETTINGS: tuple[type[BaseSettings], ...] = (
-    RelaySettings, IngestorSettings, GatewaySettings, UdsourceSettings, SparkSettings, SimSettings, CatalogSettings,
+    RelaySettings,
+    IngestorSettings,
+    GatewaySettings,
+    UdsourceSettings,
+    SparkSettings,
+    SimSettings,
+    CatalogSettings,
     ChannelSettings,
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
@@ -185,5 +191,12 @@ def _spark_jars() -> tuple[Path, ...]:
 
 
 _LOOKS: tuple[Callable[[SuiteOptions], Iterator[Finding]], ...] = (
-    _java, _jars, _settings, _ports, _disk, _limits, _state, _packages,
-)  # fmt: skip
+    _java,
+    _jars,
+    _settings,
+    _ports,
+    _disk,
+    _limits,
+    _state,
+    _packages,
+)

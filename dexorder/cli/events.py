@@ -70,9 +70,14 @@ def _signed(user: str, key: Path, seconds: int, audience: str) -> str:
 
 
 def tail(
-    token: Callable[[], str], cursor: Path | None, *, receive: bool, count: int | None, as_json: bool,
+    token: Callable[[], str],
+    cursor: Path | None,
+    *,
+    receive: bool,
+    count: int | None,
+    as_json: bool,
     gateway: str | None,
-) -> None:  # fmt: skip
+) -> None:
     """Print events until there were ``count``, or for ever."""
     asyncio.run(_tail(token, cursor, receive, count, as_json, calls.gateway_address(gateway)))
 
@@ -93,9 +98,14 @@ async def _tail(
         return shown != count
 
     await calls.follow(
-        address, token, _read_cursor(cursor), handle, client_name="dexorder events tail", receive=receive,
+        address,
+        token,
+        _read_cursor(cursor),
+        handle,
+        client_name="dexorder events tail",
+        receive=receive,
         on_note=lambda note: err.print(note, markup=False),
-    )  # fmt: skip
+    )
 
 
 def _show(event: pb.SessionEvent, as_json: bool) -> None:
@@ -139,10 +149,15 @@ def draft(
     except ValueError as error:
         raise DexorderError(f"the payload is no JSON: {error}") from None
     return compose(
-        user_id, int(event_type) if event_type.isdecimal() else event_type.upper(), said, priority.upper(),
-        [_way(each) for each in channels], event_id=event_id or uuid.uuid4().hex,
-        timestamp_ms=time.time_ns() // 1_000_000, max_payload_bytes=_MOST_PAYLOAD_BYTES,
-    )  # fmt: skip
+        user_id,
+        int(event_type) if event_type.isdecimal() else event_type.upper(),
+        said,
+        priority.upper(),
+        [_way(each) for each in channels],
+        event_id=event_id or uuid.uuid4().hex,
+        timestamp_ms=time.time_ns() // 1_000_000,
+        max_payload_bytes=_MOST_PAYLOAD_BYTES,
+    )
 
 
 def _way(text: str) -> Preference | str:

@@ -27,9 +27,13 @@ def event_line(event: pb.SessionEvent) -> str:
 def shown_json(event: pb.SessionEvent) -> dict[str, Any]:
     """An event of a session."""
     return {
-        "sequence": event.sequence, "container": event.container, "event": event_json(event.event),
-        "title": event.title, "body": event.body, "settled": event.settled,
-    }  # fmt: skip
+        "sequence": event.sequence,
+        "container": event.container,
+        "event": event_json(event.event),
+        "title": event.title,
+        "body": event.body,
+        "settled": event.settled,
+    }
 
 
 def event_json(event: given.UserEvent) -> dict[str, Any]:
@@ -39,13 +43,17 @@ def event_json(event: given.UserEvent) -> dict[str, Any]:
     except ValueError:
         payload = event.payload.decode(errors="replace")
     return {
-        "user_id": event.user_id, "event_id": event.event_id, "timestamp_ms": event.timestamp,
-        "event_type": _type(event), "payload": payload, "priority": _priority(event),
+        "user_id": event.user_id,
+        "event_id": event.event_id,
+        "timestamp_ms": event.timestamp,
+        "event_type": _type(event),
+        "payload": payload,
+        "priority": _priority(event),
         "channels": [
             {"channel": _channel(each.channel), "only_if_active": each.only_if_active}
             for each in event.delivery.channels
         ],
-    }  # fmt: skip
+    }
 
 
 def ack_json(ack: given.EventAck) -> dict[str, str]:
@@ -57,27 +65,42 @@ def ack_json(ack: given.EventAck) -> dict[str, str]:
 def record_json(record: pb.EventRecord) -> dict[str, Any]:
     """What became of an event; times in milliseconds since the epoch, null for what has not happened."""
     return {
-        "container": record.container, "event": event_json(record.event), "accepted_at": record.accepted_at,
-        "status": _status(record.status), "delivered_via": _via(record) or None,
-        "error_message": record.error_message, "completed_at": record.completed_at or None,
+        "container": record.container,
+        "event": event_json(record.event),
+        "accepted_at": record.accepted_at,
+        "status": _status(record.status),
+        "delivered_via": _via(record) or None,
+        "error_message": record.error_message,
+        "completed_at": record.completed_at or None,
         "seen_at": record.seen_at or None,
         "attempts": [
             {
-                "number": each.number, "channel": _channel(each.channel), "started_at": each.started_at,
-                "ended_at": each.ended_at or None, "outcome": each.outcome, "retry_at": each.retry_at or None,
+                "number": each.number,
+                "channel": _channel(each.channel),
+                "started_at": each.started_at,
+                "ended_at": each.ended_at or None,
+                "outcome": each.outcome,
+                "retry_at": each.retry_at or None,
             }
             for each in record.attempts
         ],
-    }  # fmt: skip
+    }
 
 
 def record_cells(record: pb.EventRecord) -> tuple[str, ...]:
     """A row of `list`."""
     event = record.event
     cells = (
-        _time(record.accepted_at), event.user_id, record.container, event.event_id, _type(event), _priority(event),
-        _status(record.status), _via(record) or record.error_message, str(len(record.attempts)),
-    )  # fmt: skip
+        _time(record.accepted_at),
+        event.user_id,
+        record.container,
+        event.event_id,
+        _type(event),
+        _priority(event),
+        _status(record.status),
+        _via(record) or record.error_message,
+        str(len(record.attempts)),
+    )
     return tuple(map(printable, cells))
 
 
@@ -85,13 +108,20 @@ def record_lines(record: pb.EventRecord) -> Iterator[tuple[str, str]]:
     """Names and values of `show`."""
     event = record.event
     lines = [
-        ("event", event.event_id), ("container", record.container), ("user", event.user_id), ("type", _type(event)),
-        ("priority", _priority(event)), ("channels", ", ".join(map(_preference, event.delivery.channels)) or "user's"),
-        ("happened", _time(event.timestamp)), ("accepted", _time(record.accepted_at)),
+        ("event", event.event_id),
+        ("container", record.container),
+        ("user", event.user_id),
+        ("type", _type(event)),
+        ("priority", _priority(event)),
+        ("channels", ", ".join(map(_preference, event.delivery.channels)) or "user's"),
+        ("happened", _time(event.timestamp)),
+        ("accepted", _time(record.accepted_at)),
         ("status", _status(record.status) + (f" via {_via(record)}" if _via(record) else "")),
-        ("error", record.error_message or "-"), ("completed", _time(record.completed_at)),
-        ("seen", _time(record.seen_at)), ("payload", event.payload.decode(errors="replace")),
-    ]  # fmt: skip
+        ("error", record.error_message or "-"),
+        ("completed", _time(record.completed_at)),
+        ("seen", _time(record.seen_at)),
+        ("payload", event.payload.decode(errors="replace")),
+    ]
     for each in record.attempts:
         after = f" after {each.ended_at - each.started_at:,} ms" if each.ended_at else ""
         again = f", not before {_time(each.retry_at)}" if each.retry_at else ""

@@ -30,10 +30,18 @@ class Follower(Protocol):
 
 
 def new_run(
-    words: Sequence[str], file: Path | None, since: str | None, until: str | None, shown: Shown, *,
-    limit: int | None = None, request_id: str | None = None, client_id: str = "", refresh: bool = False,
+    words: Sequence[str],
+    file: Path | None,
+    since: str | None,
+    until: str | None,
+    shown: Shown,
+    *,
+    limit: int | None = None,
+    request_id: str | None = None,
+    client_id: str = "",
+    refresh: bool = False,
     relay: str | None = None,
-) -> Run:  # fmt: skip
+) -> Run:
     """The run that the command's arguments mean.
 
     Args:
@@ -80,9 +88,7 @@ def _tickers(words: Sequence[str], file: Path | None) -> tuple[tuple[str, ...], 
     return tickers, period
 
 
-def run(
-    asked: Run, store: RunStore, *, timeout: float | None = None, quiet: bool = False, parallel: int = 16
-) -> int:  # fmt: skip
+def run(asked: Run, store: RunStore, *, timeout: float | None = None, quiet: bool = False, parallel: int = 16) -> int:
     """Bring it to its end; returns the exit code: 0 when every request is OK, 130 after Ctrl-C. Other ends raise.
 
     The run is recorded before anything is submitted, and forgotten once nothing of it is left to do.

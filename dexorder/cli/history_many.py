@@ -62,9 +62,18 @@ class Outcome:
 
 
 _FIELDS = (
-    "request_id", "ticker", "period_seconds", "status", "error_message", "row_count", "empty_periods", "missing",
-    "snapshot_id", "table", "topic",
-)  # fmt: skip
+    "request_id",
+    "ticker",
+    "period_seconds",
+    "status",
+    "error_message",
+    "row_count",
+    "empty_periods",
+    "missing",
+    "snapshot_id",
+    "table",
+    "topic",
+)
 
 
 class ManyFollower:

@@ -100,8 +100,15 @@ def result_json(ended: Ended) -> dict[str, Any]:
     """What ``--json`` prints of a request whatever its status, before its rows."""
     record, note = ended.record, ended.notification
     return {
-        "request_id": record.request_id, "ticker": record.ticker, "period_seconds": record.period_seconds,
-        "status": str(note.status), "error_message": record.error_message or None, "row_count": record.row_count,
-        "empty_periods": record.empty_periods, "missing": [records.ranges_json(r) for r in record.missing],
-        "snapshot_id": record.snapshot_id, "table": note.table, "topic": note.topic,
-    }  # fmt: skip
+        "request_id": record.request_id,
+        "ticker": record.ticker,
+        "period_seconds": record.period_seconds,
+        "status": str(note.status),
+        "error_message": record.error_message or None,
+        "row_count": record.row_count,
+        "empty_periods": record.empty_periods,
+        "missing": [records.ranges_json(r) for r in record.missing],
+        "snapshot_id": record.snapshot_id,
+        "table": note.table,
+        "topic": note.topic,
+    }

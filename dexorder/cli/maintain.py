@@ -33,10 +33,14 @@ async def _all(spark: str | None, tables: Sequence[str], dry_run: bool) -> list[
 
 def _cells(care: TableCare) -> tuple[str, ...]:
     return (
-        care.table, _change(care.data_files_before, care.data_files_after),
-        _change(care.delete_files_before, care.delete_files_after), f"{care.expired_snapshots:,}",
-        f"{care.kept_snapshots:,}", f"{care.removed_files:,}", f"{care.took_ms / 1_000:.1f} s",
-    )  # fmt: skip
+        care.table,
+        _change(care.data_files_before, care.data_files_after),
+        _change(care.delete_files_before, care.delete_files_after),
+        f"{care.expired_snapshots:,}",
+        f"{care.kept_snapshots:,}",
+        f"{care.removed_files:,}",
+        f"{care.took_ms / 1_000:.1f} s",
+    )
 
 
 def _change(before: int, after: int) -> str:

@@ -152,10 +152,13 @@ class _Rows:
 def bars_on(console: Console) -> Progress:
     """Bars whose tasks have the fields ``unit`` and ``note``."""
     return Progress(
-        TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TaskProgressColumn(),
         TextColumn("{task.completed:,.0f} of {task.total:,.0f} {task.fields[unit]}, {task.fields[note]}", markup=False),
-        TimeElapsedColumn(), console=console,
-    )  # fmt: skip
+        TimeElapsedColumn(),
+        console=console,
+    )
 
 
 def _move(bars: Progress, task: TaskID, now: records.Progress, request: HistoryRequest) -> None:

@@ -75,9 +75,15 @@ def _cells(record: RequestRecord) -> tuple[str, ...]:
     done = record.progress
     state = str(record.status or f"{record.state} {done.settled_periods:,}/{done.expected_periods:,}")
     return (
-        record.request_id, record.client_id, record.ticker, _period(record),
-        iso(record.span.start_ns), iso(record.span.end_ns), state, f"{record.row_count:,}",
-    )  # fmt: skip
+        record.request_id,
+        record.client_id,
+        record.ticker,
+        _period(record),
+        iso(record.span.start_ns),
+        iso(record.span.end_ns),
+        state,
+        f"{record.row_count:,}",
+    )
 
 
 def _period(record: RequestRecord) -> str:

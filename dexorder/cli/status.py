@@ -24,9 +24,15 @@ def run(directory: Path | None, relay: str | None, as_json: bool) -> int:
     ready = supervised and bool(rows) and all(row["ready"] for row in rows)
     if as_json:
         output.print_json(
-            {"ready": ready, "dir": str(found), "pid": suite.pid, "started_at": suite.started_at,
-             "relay": suite.relay, "parts": {row.pop("part"): row for row in rows}}
-        )  # fmt: skip
+            {
+                "ready": ready,
+                "dir": str(found),
+                "pid": suite.pid,
+                "started_at": suite.started_at,
+                "relay": suite.relay,
+                "parts": {row.pop("part"): row for row in rows},
+            }
+        )
         return 0 if ready else 1
     cells = [
         (row["part"], str(row["pid"] or "-"), row["address"], "yes" if row["ready"] else "no", row["detail"])
@@ -55,6 +61,11 @@ async def _ask(name: str, part: PartState) -> dict[str, Any]:
     if part.restarts:
         notes.append(f"restarted {part.restarts} time{'s' if part.restarts > 1 else ''}")
     return {
-        "part": name, "pid": part.pid if alive else None, "address": part.address, "ready": answer.ready and alive,
-        "state": part.state, "restarts": part.restarts, "detail": "; ".join(filter(None, notes)),
-    }  # fmt: skip
+        "part": name,
+        "pid": part.pid if alive else None,
+        "address": part.address,
+        "ready": answer.ready and alive,
+        "state": part.state,
+        "restarts": part.restarts,
+        "detail": "; ".join(filter(None, notes)),
+    }

@@ -17,9 +17,14 @@ from dexorder.supervisor.suite import Reporter, run_suite
 
 
 def run(
-    directory: Path | None, base_port: int | None, only: str, exchanges: Path | None, recorded: list[str],
-    kafka: str, quiet: bool,
-) -> None:  # fmt: skip
+    directory: Path | None,
+    base_port: int | None,
+    only: str,
+    exchanges: Path | None,
+    recorded: list[str],
+    kafka: str,
+    quiet: bool,
+) -> None:
     """Until a signal. Usage errors are typer's; SuiteFailed says what stands in the way."""
     try:
         options = SuiteOptions(

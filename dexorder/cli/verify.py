@@ -18,9 +18,16 @@ _SHOWN = 20
 
 
 def run(
-    ticker: str, period: str, since: str | None, until: str | None, *,
-    repair: bool, as_json: bool, quiet: bool, relay: str | None,
-) -> int:  # fmt: skip
+    ticker: str,
+    period: str,
+    since: str | None,
+    until: str | None,
+    *,
+    repair: bool,
+    as_json: bool,
+    quiet: bool,
+    relay: str | None,
+) -> int:
     """Check, repair and print; 0 only if all is well in the end, 130 after Ctrl-C."""
     err = output.stderr()
     repairs: list[str] = []
@@ -39,9 +46,16 @@ def run(
 
 
 async def _all(
-    ticker: str, period: str, since: str | None, until: str | None, repair: bool, quiet: bool, relay: str | None,
-    err: Console, repairs: list[str],
-) -> tuple[Verification, list[RequestRecord]]:  # fmt: skip
+    ticker: str,
+    period: str,
+    since: str | None,
+    until: str | None,
+    repair: bool,
+    quiet: bool,
+    relay: str | None,
+    err: Console,
+    repairs: list[str],
+) -> tuple[Verification, list[RequestRecord]]:
     say = progress.nothing if quiet else progress.once(err.print)
     async with AsyncClient(relay, on_note=say) as client:
         with _shown(f"{ticker} {period}", err, quiet=quiet) as on_progress:

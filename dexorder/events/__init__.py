@@ -23,4 +23,4 @@ __all__ = [
     "Publisher",
     "PublisherClosed",
     "PublisherSettings",
-]  # fmt: skip
+]

@@ -24,9 +24,13 @@ class AsyncPublisher:
 
     @classmethod
     async def open(
-        cls, settings: PublisherSettings | None = None, *, on_outcome: OnOutcome | None = None,
-        on_queued: Callable[[str], None] | None = None, **overrides: Any,
-    ) -> Self:  # fmt: skip
+        cls,
+        settings: PublisherSettings | None = None,
+        *,
+        on_outcome: OnOutcome | None = None,
+        on_queued: Callable[[str], None] | None = None,
+        **overrides: Any,
+    ) -> Self:
         """As `Publisher`; callbacks are called in the loop's thread."""
         loop = asyncio.get_running_loop()
 
@@ -49,9 +53,16 @@ class AsyncPublisher:
         await self.close()
 
     async def publish(
-        self, user_id: str, event_type: int | str, payload: Payload, priority: Priority | str = Priority.NORMAL,
-        channels: Sequence[Way] = (), *, event_id: str | None = None, timestamp_ms: int | None = None,
-    ) -> str:  # fmt: skip
+        self,
+        user_id: str,
+        event_type: int | str,
+        payload: Payload,
+        priority: Priority | str = Priority.NORMAL,
+        channels: Sequence[Way] = (),
+        *,
+        event_id: str | None = None,
+        timestamp_ms: int | None = None,
+    ) -> str:
         """See Publisher.publish. A caller that is cancelled does not take the event back."""
         kept = self.publisher.submit(
             user_id, event_type, payload, priority, channels, event_id=event_id, timestamp_ms=timestamp_ms

@@ -104,9 +104,15 @@ async def publish(address: str, event: given.UserEvent) -> AsyncGenerator[given.
 
 
 async def follow(
-    address: str, token: Callable[[], str], cursor: pb.Cursor | None, handle: Handle, *, client_name: str,
-    receive: bool, on_note: Callable[[str], None],
-) -> None:  # fmt: skip
+    address: str,
+    token: Callable[[], str],
+    cursor: pb.Cursor | None,
+    handle: Handle,
+    *,
+    client_name: str,
+    receive: bool,
+    on_note: Callable[[str], None],
+) -> None:
     """A user's session, opened again where it was whenever it breaks, until ``handle`` has enough.
 
     Args:

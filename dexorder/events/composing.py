@@ -51,7 +51,11 @@ def compose(
         raise EventRefused(f"the payload has {len(body):,} bytes and may have {max_payload_bytes:,}")
     ways = [_way(each) for each in channels]
     return pb.UserEvent(
-        user_id=user_id, event_id=event_id, timestamp=timestamp_ms, event_type=_event_type(event_type), payload=body,
+        user_id=user_id,
+        event_id=event_id,
+        timestamp=timestamp_ms,
+        event_type=_event_type(event_type),
+        payload=body,
         delivery=pb.DeliverySpec(
             priority=int(_named(Priority, "priority", priority)),  # type: ignore[arg-type]
             channels=[
@@ -59,7 +63,7 @@ def compose(
                 for way in ways
             ],
         ),
-    )  # fmt: skip
+    )
 
 
 def payload_json(payload: Payload) -> bytes:

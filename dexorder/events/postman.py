@@ -45,9 +45,11 @@ class Postman:
         self._max_events = settings.max_events
         self._endings = Endings(on_outcome, on_queued)
         pace = Pace(
-            int(settings.resend_base_seconds * _SECOND_NS), int(settings.resend_most_seconds * _SECOND_NS),
-            int(settings.ask_seconds * _SECOND_NS), settings.window,
-        )  # fmt: skip
+            int(settings.resend_base_seconds * _SECOND_NS),
+            int(settings.resend_most_seconds * _SECOND_NS),
+            int(settings.ask_seconds * _SECOND_NS),
+            settings.window,
+        )
         self._resends = Resends(pace, lambda: random.uniform(0.9, 1.1))  # noqa: S311 - spreads load, hides nothing
         self._subscribed: set[bytes] = set()
         self._settled: list[str] = []

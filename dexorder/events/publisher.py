@@ -39,9 +39,13 @@ class Publisher:
     """
 
     def __init__(
-        self, settings: PublisherSettings | None = None, *, on_outcome: OnOutcome | None = None,
-        on_queued: Callable[[str], None] | None = None, **overrides: Any,
-    ) -> None:  # fmt: skip
+        self,
+        settings: PublisherSettings | None = None,
+        *,
+        on_outcome: OnOutcome | None = None,
+        on_queued: Callable[[str], None] | None = None,
+        **overrides: Any,
+    ) -> None:
         """Open the outbox and begin to connect; the gateway need not be there.
 
         Args:
@@ -69,9 +73,16 @@ class Publisher:
         self.close()
 
     def publish(
-        self, user_id: str, event_type: int | str, payload: Payload, priority: Priority | str = Priority.NORMAL,
-        channels: Sequence[Way] = (), *, event_id: str | None = None, timestamp_ms: int | None = None,
-    ) -> str:  # fmt: skip
+        self,
+        user_id: str,
+        event_type: int | str,
+        payload: Payload,
+        priority: Priority | str = Priority.NORMAL,
+        channels: Sequence[Way] = (),
+        *,
+        event_id: str | None = None,
+        timestamp_ms: int | None = None,
+    ) -> str:
         """Publish an event; returns its event_id.
 
         NORMAL and CRITICAL: it is on the disk then, and goes out until the gateway has settled it. While the user has a
@@ -96,9 +107,16 @@ class Publisher:
         return self._wait(kept, None)
 
     def submit(
-        self, user_id: str, event_type: int | str, payload: Payload, priority: Priority | str = Priority.NORMAL,
-        channels: Sequence[Way] = (), *, event_id: str | None = None, timestamp_ms: int | None = None,
-    ) -> Future[str]:  # fmt: skip
+        self,
+        user_id: str,
+        event_type: int | str,
+        payload: Payload,
+        priority: Priority | str = Priority.NORMAL,
+        channels: Sequence[Way] = (),
+        *,
+        event_id: str | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Future[str]:
         """As `publish`, but does not wait for the disk: many at once share its commits.
 
         Returns:
@@ -106,11 +124,15 @@ class Publisher:
             for an event_id that is taken, EventRefused.
         """
         event = compose(
-            user_id, event_type, payload, priority, channels,
+            user_id,
+            event_type,
+            payload,
+            priority,
+            channels,
             event_id=uuid.uuid4().hex if event_id is None else event_id,
             timestamp_ms=time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms,
             max_payload_bytes=self._settings.max_payload_bytes,
-        )  # fmt: skip
+        )
         return self.submit_event(event)
 
     def submit_event(self, event: pb.UserEvent) -> Future[str]:

@@ -238,9 +238,11 @@ def _events_env(options: SuiteOptions) -> dict[str, str]:
     at = options.address
     return {
         "DB": str(options.directory / "events.db"),
-        "SUB": f"tcp://{at('events_sub')}", "ROUTER": f"tcp://{at('events_router')}", "WEB_LISTEN": at("web"),
+        "SUB": f"tcp://{at('events_sub')}",
+        "ROUTER": f"tcp://{at('events_router')}",
+        "WEB_LISTEN": at("web"),
         "JWT_KEYS": str(options.jwt_keys),
-    }  # fmt: skip
+    }
 
 
 def _command(name: str, options: SuiteOptions) -> tuple[str, ...]:

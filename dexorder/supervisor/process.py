@@ -49,10 +49,16 @@ class Guard:
         """Start it in a session of its own, so that a signal to the terminal's group does not reach it."""
         return Guard(
             await asyncio.create_subprocess_exec(
-                sys.executable, "-I", "-S", str(_HERE / "guard.py"),
-                stdin=PIPE, stdout=DEVNULL, stderr=DEVNULL, start_new_session=True,
+                sys.executable,
+                "-I",
+                "-S",
+                str(_HERE / "guard.py"),
+                stdin=PIPE,
+                stdout=DEVNULL,
+                stderr=DEVNULL,
+                start_new_session=True,
             )
-        )  # fmt: skip
+        )
 
     async def watch(self, session: int) -> None:
         """Put a session on its list."""
@@ -165,10 +171,15 @@ class PartProcess:
             self.log_file.replace(self.log_file.with_suffix(".log.1"))
         with self.log_file.open("ab") as log:
             return await asyncio.create_subprocess_exec(
-                *launcher(), *self.part.command,
-                cwd=self._directory, env=child_environment(os.environ, self.part.env),
-                stdin=DEVNULL, stdout=log, stderr=STDOUT, start_new_session=True,
-            )  # fmt: skip
+                *launcher(),
+                *self.part.command,
+                cwd=self._directory,
+                env=child_environment(os.environ, self.part.env),
+                stdin=DEVNULL,
+                stdout=log,
+                stderr=STDOUT,
+                start_new_session=True,
+            )
 
     async def _until_ready(self) -> None:
         while not (answer := await health.check(self.part.health)).ready:

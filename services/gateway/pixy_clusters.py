@@ -17,8 +17,10 @@ _LEAST_DIAL_MS = 1_000
 _SESSION_MS = (6_000, 30 * 60_000)
 """What brokers let a group have if they are not told otherwise."""
 _ACKS: dict[str, Literal["all", "leader", "none"]] = {
-    "wait_for_all": "all", "wait_for_local": "leader", "no_response": "none",
-}  # fmt: skip
+    "wait_for_all": "all",
+    "wait_for_local": "leader",
+    "no_response": "none",
+}
 
 
 def pixy_clusters(file: PixyConfig, base: ClusterConfig) -> tuple[ClusterConfig, ...]:

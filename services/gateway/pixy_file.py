@@ -13,10 +13,21 @@ PIXY_LISTEN = "127.0.0.1:19091"
 """Kafka-Pixy's own port, but on loopback, where its file names no address."""
 _HEADERS_BYTES = 65_536
 _OF_EACH_CLUSTER = (
-    "kafka", "cluster", "produce_timeout_seconds", "produce_linger_ms", "produce_queue_messages", "produce_max_bytes",
-    "produce_compression", "long_polling_timeout_ms", "ack_timeout_seconds", "max_retries", "max_pending_messages",
-    "subscription_timeout_seconds", "channel_buffer_size", "offsets_commit_interval_ms",
-)  # fmt: skip
+    "kafka",
+    "cluster",
+    "produce_timeout_seconds",
+    "produce_linger_ms",
+    "produce_queue_messages",
+    "produce_max_bytes",
+    "produce_compression",
+    "long_polling_timeout_ms",
+    "ack_timeout_seconds",
+    "max_retries",
+    "max_pending_messages",
+    "subscription_timeout_seconds",
+    "channel_buffer_size",
+    "offsets_commit_interval_ms",
+)
 """Settings that every cluster of the file has for itself, said or not."""
 
 

@@ -75,10 +75,14 @@ async def _serve(
         return [*names, *(users.register(server, identity=settings.identity != "none") if users else ())]
 
     server = grpc_server(
-        settings, register, registry=registry, extra_addresses=sockets,
-        roles=users.roles if users else None, own_identity=users.own_identity if users else (),
+        settings,
+        register,
+        registry=registry,
+        extra_addresses=sockets,
+        roles=users.roles if users else None,
+        own_identity=users.own_identity if users else (),
         options=users.options if users else (),
-    )  # fmt: skip
+    )
     async with server as running, asyncio.TaskGroup() as group:
         for cluster in clusters:
             cluster.start()

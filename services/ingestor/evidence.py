@@ -73,10 +73,16 @@ class Evidence:
     """What the answers to one job have shown so far. Pages are settled in time order."""
 
     def __init__(
-        self, span: TimeRange, period_seconds: int, limits: CallLimits, rates: Rates, *, closed_end_ns: int,
+        self,
+        span: TimeRange,
+        period_seconds: int,
+        limits: CallLimits,
+        rates: Rates,
+        *,
+        closed_end_ns: int,
         hole_answers: int,
         silent_answers: int = 0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Take the rules of one job.
 
         Args:

@@ -110,12 +110,14 @@ class Venue:
 
     def build(self) -> Any:
         """A ccxt client of this venue."""
-        client = getattr(ccxt, self._exchange.ccxt)({
-            "enableRateLimit": True,
-            "enableLastJsonResponse": True,
-            "timeout": int(self.settings.call_timeout_seconds * 1000),
-            "options": dict(self._exchange.options),
-        })  # fmt: skip
+        client = getattr(ccxt, self._exchange.ccxt)(
+            {
+                "enableRateLimit": True,
+                "enableLastJsonResponse": True,
+                "timeout": int(self.settings.call_timeout_seconds * 1000),
+                "options": dict(self._exchange.options),
+            }
+        )
         client.urls["api"] = override_urls(client.urls["api"], self._exchange)
         return client
 

@@ -42,10 +42,13 @@ def listed(venue: str, markets: Iterable[CcxtMarket]) -> list[Market]:
             continue
         found.append(
             Market(
-                str(ticker), market.get("active") is not False, market.get("type") or "", market.get("base") or "",
+                str(ticker),
+                market.get("active") is not False,
+                market.get("type") or "",
+                market.get("base") or "",
                 market.get("quote") or "",
             )
-        )  # fmt: skip
+        )
     return found
 
 

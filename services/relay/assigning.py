@@ -89,7 +89,7 @@ class Assigner:
         hub, batch = self._hub, Batch()
         lost = dispatches.lose(
             hub.board, job_id, reason, batch, now_ns=hub.clock.monotonic_ns(), rejected_by=rejected_by
-        )  # fmt: skip
+        )
         if lost is None:
             return False
         log.warning("dispatch lost", job_id=job_id, reason=reason, brought=lost.brought, given_up=lost.dead)

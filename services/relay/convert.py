@@ -32,17 +32,27 @@ MOST_UINT32 = 2**32 - 1
 def submission(message: ingest_pb2.SubmitHistoricalRequest, *, refresh: bool = False) -> Submission:
     """A request, unchecked; an empty client_id is none."""
     return Submission(
-        message.request_id, message.ticker, message.start_time, message.end_time, message.period_seconds,
-        message.limit if message.HasField("limit") else None, message.client_id or None, refresh,
-    )  # fmt: skip
+        message.request_id,
+        message.ticker,
+        message.start_time,
+        message.end_time,
+        message.period_seconds,
+        message.limit if message.HasField("limit") else None,
+        message.client_id or None,
+        refresh,
+    )
 
 
 def older_submission(message: ingest_pb2.OHLCRequest) -> Submission:
     """The same of the older form, which names no client."""
     return Submission(
-        message.request_id, message.ticker, message.start_time, message.end_time, message.period_seconds,
+        message.request_id,
+        message.ticker,
+        message.start_time,
+        message.end_time,
+        message.period_seconds,
         message.limit if message.HasField("limit") else None,
-    )  # fmt: skip
+    )
 
 
 def answer_page(request_id: str, value: AnswerPage) -> ingest_pb2.Response:
@@ -50,9 +60,11 @@ def answer_page(request_id: str, value: AnswerPage) -> ingest_pb2.Response:
     return ingest_pb2.Response(
         request_id=request_id,
         status=value.status.value,  # type: ignore[arg-type]
-        error_message=value.error or None, data=value.candles,
-        total_records=None if value.total is None else min(value.total, MOST_UINT32), is_final=value.last,
-    )  # fmt: skip
+        error_message=value.error or None,
+        data=value.candles,
+        total_records=None if value.total is None else min(value.total, MOST_UINT32),
+        is_final=value.last,
+    )
 
 
 def page_result(message: pipeline_service_pb2.PageResult) -> PageResult:
@@ -64,11 +76,13 @@ def page_result(message: pipeline_service_pb2.PageResult) -> PageResult:
     Ticker.parse(message.ticker)
     span = check_span(message.start_time, message.end_time, message.period_seconds)
     return PageResult(
-        message.job_id, Market(message.ticker, message.period_seconds), span,
+        message.job_id,
+        Market(message.ticker, message.period_seconds),
+        span,
         tuple(time_range(part) for part in message.empty),
         (message.refused or "no reason given") if message.HasField("refused") else None,
         message.fetched_at,
-    )  # fmt: skip
+    )
 
 
 def final_result(message: pipeline_service_pb2.FinalResult) -> FinalResult:
@@ -118,19 +132,26 @@ def coverage_page(value: LedgerPage, retracted: Iterable[TimeRange]) -> relay_se
     """A row of the table of coverage, and the parts of it that no longer count."""
     covered = value.covered
     return relay_service_pb2.CoveragePage(
-        start_time=covered.span.start_ns, end_time=covered.span.end_ns, rows=value.rows, empty=ranges(covered.empty),
-        evidence=value.evidence, fetched_at=covered.fetched_ns, committed_at=value.committed_ns,
+        start_time=covered.span.start_ns,
+        end_time=covered.span.end_ns,
+        rows=value.rows,
+        empty=ranges(covered.empty),
+        evidence=value.evidence,
+        fetched_at=covered.fetched_ns,
+        committed_at=value.committed_ns,
         retracted=ranges(retracted),
-    )  # fmt: skip
+    )
 
 
 def verify_progress(value: Step, market: Market) -> relay_service_pb2.VerifyProgress:
     """How far a check is."""
     finding = value.finding
     return relay_service_pb2.VerifyProgress(
-        windows=value.windows, checked_windows=value.checked, rows=finding.rows,
+        windows=value.windows,
+        checked_windows=value.checked,
+        rows=finding.rows,
         lost_periods=total_periods(finding.lost, market.period_seconds),
-    )  # fmt: skip
+    )
 
 
 def verify_result(value: Step, market: Market, repair: Repair, most: int) -> relay_service_pb2.VerifyResult:
@@ -138,22 +159,34 @@ def verify_result(value: Step, market: Market, repair: Repair, most: int) -> rel
     finding, period = value.finding, market.period_seconds
     return relay_service_pb2.VerifyResult(
         checked=ranges([value.span])[0] if value.span else None,
-        rows=finding.rows, row_periods=finding.row_periods, empty_periods=finding.empty_periods,
-        lost=ranges(finding.lost[:most]), lost_periods=total_periods(finding.lost, period),
-        unexpected=ranges(finding.unexpected[:most]), unexpected_periods=total_periods(finding.unexpected, period),
-        duplicates=ranges(finding.duplicates[:most]), surplus_rows=finding.surplus_rows,
-        off_grid_rows=finding.off_grid_rows, unclaimed_periods=finding.unclaimed_periods,
-        repair_request_ids=repair.request_ids, repaired_periods=total_periods(repair.spans, period),
-    )  # fmt: skip
+        rows=finding.rows,
+        row_periods=finding.row_periods,
+        empty_periods=finding.empty_periods,
+        lost=ranges(finding.lost[:most]),
+        lost_periods=total_periods(finding.lost, period),
+        unexpected=ranges(finding.unexpected[:most]),
+        unexpected_periods=total_periods(finding.unexpected, period),
+        duplicates=ranges(finding.duplicates[:most]),
+        surplus_rows=finding.surplus_rows,
+        off_grid_rows=finding.off_grid_rows,
+        unclaimed_periods=finding.unclaimed_periods,
+        repair_request_ids=repair.request_ids,
+        repaired_periods=total_periods(repair.spans, period),
+    )
 
 
 def progress(value: Progress) -> relay_service_pb2.Progress:
     """How far a request is."""
     return relay_service_pb2.Progress(
-        expected_periods=value.expected_periods, settled_periods=value.settled_periods, candles=value.candles,
-        expected_pages=value.expected_pages, settled_pages=value.settled_pages, jobs=value.jobs,
-        finished_jobs=value.finished_jobs, running_jobs=value.running_jobs,
-    )  # fmt: skip
+        expected_periods=value.expected_periods,
+        settled_periods=value.settled_periods,
+        candles=value.candles,
+        expected_pages=value.expected_pages,
+        settled_pages=value.settled_pages,
+        jobs=value.jobs,
+        finished_jobs=value.finished_jobs,
+        running_jobs=value.running_jobs,
+    )
 
 
 def record(value: Record) -> relay_service_pb2.RequestRecord:
@@ -161,8 +194,12 @@ def record(value: Record) -> relay_service_pb2.RequestRecord:
     request = value.submission
     message = relay_service_pb2.RequestRecord(
         request=ingest_pb2.SubmitHistoricalRequest(
-            request_id=request.request_id, ticker=request.ticker, start_time=request.start_ns,
-            end_time=request.end_ns, period_seconds=request.period_seconds, limit=request.limit,
+            request_id=request.request_id,
+            ticker=request.ticker,
+            start_time=request.start_ns,
+            end_time=request.end_ns,
+            period_seconds=request.period_seconds,
+            limit=request.limit,
             client_id=request.client_id,
         ),
         state=value.state.value,  # type: ignore[arg-type]
@@ -170,7 +207,7 @@ def record(value: Record) -> relay_service_pb2.RequestRecord:
         submitted_at=value.submitted_ns,
         progress=progress(value.progress),
         refresh=request.refresh,
-    )  # fmt: skip
+    )
     if (end := value.outcome) is not None:
         message.status = end.status.value  # type: ignore[assignment]
         message.error_message = end.error
@@ -190,11 +227,16 @@ def notification(value: Notification) -> relay_service_pb2.SubscribeNotification
     return relay_service_pb2.SubscribeNotificationsResponse(
         cursor=value.cursor,
         notification=ingest_pb2.HistoryReadyNotification(
-            request_id=request.request_id, ticker=request.ticker, period_seconds=request.period_seconds,
-            start_time=request.start_ns, end_time=end.end_ns,
+            request_id=request.request_id,
+            ticker=request.ticker,
+            period_seconds=request.period_seconds,
+            start_time=request.start_ns,
+            end_time=end.end_ns,
             status=end.status.value,  # type: ignore[arg-type]
-            error_message=end.error or None, iceberg_namespace=NAMESPACE,
-            iceberg_table=OHLC_TABLE.removeprefix(f"{NAMESPACE}."), row_count=min(end.row_count, MOST_UINT32),
+            error_message=end.error or None,
+            iceberg_namespace=NAMESPACE,
+            iceberg_table=OHLC_TABLE.removeprefix(f"{NAMESPACE}."),
+            row_count=min(end.row_count, MOST_UINT32),
             completed_at=end.completed_ns,
         ),
-    )  # fmt: skip
+    )

@@ -93,9 +93,7 @@ class Finisher:
         await hub.store.commit(batch)
         del self._ending[submission.request_id]
         hub.metrics.finished.labels(outcome.status.name).inc()
-        log.info(
-            "request ended", request_id=submission.request_id, status=outcome.status.name, rows=outcome.row_count
-        )  # fmt: skip
+        log.info("request ended", request_id=submission.request_id, status=outcome.status.name, rows=outcome.row_count)
         hub.changed([submission.request_id])
         for topic in submission.topics:
             hub.signals.notify(f"topic:{topic}")

@@ -46,9 +46,7 @@ class RelayMetrics:
         self.fruitless = counter("fruitless_dispatches", "Of those, the ones that brought no page.", "exchange")
         self.given_up = counter("jobs_given_up", "Jobs whose attempts in a row brought no page.", "exchange")
         self.dropped = counter("frames_dropped", "Broker frames ignored.", "reason")
-        self.connections_refused = counter(
-            "broker_connections_refused", "Ingestors' handshakes that failed.", "reason"
-        )  # fmt: skip
+        self.connections_refused = counter("broker_connections_refused", "Ingestors' handshakes that failed.", "reason")
         self.submitted = counter("submissions", "Submissions answered.", "status")
         self.refused = counter("quota_refusals", "Calls refused for a quota.", "client_id", "quota")
         self.finished = counter("requests_finished", "Requests ended.", "status")

@@ -75,12 +75,15 @@ class RetractionTable:
         table = self._table()
         rows = [
             {
-                "ticker": each.market.ticker, "period_seconds": each.market.period_seconds,
-                "start_time": each.span.start_ns // MICROSECOND_NS, "end_time": each.span.end_ns // MICROSECOND_NS,
-                "reason": reason, "retracted_at": each.retracted_ns // MICROSECOND_NS,
+                "ticker": each.market.ticker,
+                "period_seconds": each.market.period_seconds,
+                "start_time": each.span.start_ns // MICROSECOND_NS,
+                "end_time": each.span.end_ns // MICROSECOND_NS,
+                "reason": reason,
+                "retracted_at": each.retracted_ns // MICROSECOND_NS,
             }
             for each in retractions
-        ]  # fmt: skip
+        ]
         table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
 
     def _table(self) -> Table:

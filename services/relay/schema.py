@@ -120,16 +120,27 @@ class Batch:
         self._add(
             "INSERT INTO requests (request_id, ticker, start_ns, end_ns, period_seconds, most, client_id,"
             " refresh, submitted_ns, planned_end_ns, state) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            s.request_id, s.ticker, s.start_ns, s.end_ns, s.period_seconds, s.limit, s.client_id, s.refresh,
-            request.submitted_ns, request.planned_end_ns, request.state,
-        )  # fmt: skip
+            s.request_id,
+            s.ticker,
+            s.start_ns,
+            s.end_ns,
+            s.period_seconds,
+            s.limit,
+            s.client_id,
+            s.refresh,
+            request.submitted_ns,
+            request.planned_end_ns,
+            request.state,
+        )
 
     def request(self, request: LiveRequest) -> None:
         """A live request's state and planned end."""
         self._add(
             "UPDATE requests SET state = ?, planned_end_ns = ? WHERE request_id = ?",
-            request.state, request.planned_end_ns, request.submission.request_id,
-        )  # fmt: skip
+            request.state,
+            request.planned_end_ns,
+            request.submission.request_id,
+        )
 
     def finish(self, submission: Submission, outcome: Outcome, progress: Progress) -> None:
         """A request's end, and its notifications."""
@@ -137,10 +148,18 @@ class Batch:
             "UPDATE requests SET state = ?, progress = ?, status = ?, error = ?, answered_end_ns = ?,"
             " completed_ns = ?, row_count = ?, empty_periods = ?, missing = ?, snapshot_id = ?"
             " WHERE request_id = ? AND status IS NULL",
-            State.FINISHED, json.dumps(astuple(progress)), outcome.status, outcome.error, outcome.end_ns,
-            outcome.completed_ns, outcome.row_count, outcome.empty_periods, _dump(outcome.missing),
-            outcome.snapshot_id, submission.request_id,
-        )  # fmt: skip
+            State.FINISHED,
+            json.dumps(astuple(progress)),
+            outcome.status,
+            outcome.error,
+            outcome.end_ns,
+            outcome.completed_ns,
+            outcome.row_count,
+            outcome.empty_periods,
+            _dump(outcome.missing),
+            outcome.snapshot_id,
+            submission.request_id,
+        )
         for topic in submission.topics:
             self._add("INSERT INTO notifications (topic, request_id) VALUES (?, ?)", topic, submission.request_id)
         self._add("DELETE FROM attachments WHERE request_id = ?", submission.request_id)
@@ -152,17 +171,30 @@ class Batch:
             "INSERT OR REPLACE INTO jobs (job, request_id, client_id, ticker, period_seconds, start_ns, end_ns, phase,"
             " error, fruitless, job_id, produced, sent_start_ns, sent_end_ns)"
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            job.number, job.request_id, job.client_id, *job.market, job.span.start_ns, job.span.end_ns, job.phase,
-            job.error, job.fruitless, job.job_id, job.produced, sent and sent.start_ns, sent and sent.end_ns,
-        )  # fmt: skip
+            job.number,
+            job.request_id,
+            job.client_id,
+            *job.market,
+            job.span.start_ns,
+            job.span.end_ns,
+            job.phase,
+            job.error,
+            job.fruitless,
+            job.job_id,
+            job.produced,
+            sent and sent.start_ns,
+            sent and sent.end_ns,
+        )
 
     def dispatch(self, job: Job) -> None:
         """A job's current dispatch."""
         assert job.job_id is not None
         self._add(
             "INSERT INTO dispatches (job_id, job, retracted_ns) VALUES (?, ?, ?)",
-            job.job_id, job.number, job.job_ids[job.job_id],
-        )  # fmt: skip
+            job.job_id,
+            job.number,
+            job.job_ids[job.job_id],
+        )
         self.job(job)
 
     def attach(self, request_id: str, job: int) -> None:
@@ -178,22 +210,26 @@ class Batch:
     def ranges(self, owner: str, kind: str, diff: Diff) -> None:
         """A change of a range set."""
         for part in diff.removed:
-            self._add(
-                "DELETE FROM ranges WHERE owner = ? AND kind = ? AND start_ns = ?", owner, kind, part.start_ns
-            )  # fmt: skip
+            self._add("DELETE FROM ranges WHERE owner = ? AND kind = ? AND start_ns = ?", owner, kind, part.start_ns)
         for part in diff.added:
             self._add(
                 "INSERT INTO ranges (owner, kind, start_ns, end_ns) VALUES (?, ?, ?, ?)",
-                owner, kind, part.start_ns, part.end_ns,
-            )  # fmt: skip
+                owner,
+                kind,
+                part.start_ns,
+                part.end_ns,
+            )
 
     def retraction(self, made: Retraction) -> None:
         """A retraction that coverage, and jobs, have followed."""
         self._add(
             "INSERT OR IGNORE INTO retractions (ticker, period_seconds, start_ns, end_ns, retracted_ns)"
             " VALUES (?, ?, ?, ?, ?)",
-            *made.market, made.span.start_ns, made.span.end_ns, made.retracted_ns,
-        )  # fmt: skip
+            *made.market,
+            made.span.start_ns,
+            made.span.end_ns,
+            made.retracted_ns,
+        )
 
     def snapshot(self, snapshot_id: int) -> None:
         """The newest snapshot the pipeline reported."""
@@ -205,8 +241,10 @@ class Batch:
             "INSERT INTO markets (exchange, fetched_ns, markets) VALUES (?, ?, ?) ON CONFLICT (exchange) DO UPDATE"
             " SET fetched_ns = excluded.fetched_ns, markets = excluded.markets"
             " WHERE excluded.fetched_ns >= fetched_ns",
-            exchange, listed.fetched_ns, json.dumps(listed.markets, separators=(",", ":")),
-        )  # fmt: skip
+            exchange,
+            listed.fetched_ns,
+            json.dumps(listed.markets, separators=(",", ":")),
+        )
 
 
 def _dump(ranges: Iterable[TimeRange]) -> str:

@@ -77,26 +77,38 @@ async def relay(settings: RelaySettings, catalog: CatalogSettings, clock: Clock)
         tables = await asyncio.to_thread(catalog.load)
         reader, retractions = IcebergReader(tables), RetractionTable(tables)
         board = Board(
-            _dispatcher(settings), _patience(settings), job_periods=settings.job_periods,
+            _dispatcher(settings),
+            _patience(settings),
+            job_periods=settings.job_periods,
             page_periods=settings.page_periods,
-        )  # fmt: skip
+        )
         await _fill(board, store, reader, retractions, clock)
         last_ns = max((each.latest_ns for each in board.retractions.values()), default=0)
         retractor = Retractor(retractions, clock, last_ns=last_ns)
         decider = Decider(board, reader, retractor, clock, attempts=settings.count_attempts)
         engine = Engine(
-            settings, board=board, store=store, decider=decider, retractor=retractor, venues=venues, clock=clock,
+            settings,
+            board=board,
+            store=store,
+            decider=decider,
+            retractor=retractor,
+            venues=venues,
+            clock=clock,
             metrics=metrics,
-        )  # fmt: skip
+        )
         with open_broker(settings, metrics) as broker:
             async with asyncio.TaskGroup() as tasks:
                 work = [tasks.create_task(engine.run(broker)), tasks.create_task(broker.run(engine.assigner))]
                 add = partial(
-                    register, engine=engine, metrics=metrics, catalog=catalog,
+                    register,
+                    engine=engine,
+                    metrics=metrics,
+                    catalog=catalog,
                     answers=Answers(engine, reader, most_bytes=settings.max_message_bytes),
-                    markets=Markets(store, engine.venues, clock), ledger=Ledger(board, reader),
+                    markets=Markets(store, engine.venues, clock),
+                    ledger=Ledger(board, reader),
                     verifier=Verifier(engine, board, reader, settings),
-                )  # fmt: skip
+                )
                 async with grpc_server(settings, add, registry=registry, roles=ROLES) as server:
                     await server.set_serving(True)
                     try:

@@ -242,9 +242,7 @@ def fill_board(connection: sqlite3.Connection, board: Board, now_ns: int) -> Non
         if job.phase is Phase.OPEN and job.job_id is None:
             board.dispatcher.queue(job.number, job.market.exchange)
         elif job.phase is Phase.OPEN and job.job_id is not None:
-            board.dispatcher.resume(
-                job.number, job.market.exchange, job.job_id, produced=job.produced, now_ns=now_ns
-            )  # fmt: skip
+            board.dispatcher.resume(job.number, job.market.exchange, job.job_id, produced=job.produced, now_ns=now_ns)
     row = connection.execute("SELECT value FROM meta WHERE name = 'snapshot_id'").fetchone()
     board.snapshot_id = row[0] if row else None
 

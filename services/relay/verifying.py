@@ -110,10 +110,16 @@ class Verifier:
             return Repair()
         verify_id, client_id = f"verify-{uuid.uuid4().hex[:12]}", caller.client_id if caller else None
         submissions = [
-            Submission(f"{verify_id}-{n:04}", market.ticker, each.start_ns, each.end_ns, market.period_seconds,
-                       client_id=client_id)
+            Submission(
+                f"{verify_id}-{n:04}",
+                market.ticker,
+                each.start_ns,
+                each.end_ns,
+                market.period_seconds,
+                client_id=client_id,
+            )
             for n, each in enumerate(asked, start=1)
-        ]  # fmt: skip
+        ]
         spans = [part for each in asked for part in intersect(lost, each)]
         log.error(LOST, verify_id=verify_id, ticker=market.ticker, period=market.period_seconds, ranges=len(spans))
         await self._engine.submitter.refetch(spans, f"{verify_id}: {LOST}", submissions, caller)

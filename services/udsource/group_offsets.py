@@ -22,9 +22,12 @@ REQUEST_TIMEOUT_S = 5.0
 
 # What a broker answers while it makes a group's coordinator, just after its start or at the group's first commit.
 _NOT_YET = {
-    KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-    KafkaError._WAIT_COORD, KafkaError._IN_PROGRESS,
-}  # fmt: skip
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError._WAIT_COORD,
+    KafkaError._IN_PROGRESS,
+}
 _PAUSE_S = 0.05
 
 

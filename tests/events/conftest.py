@@ -12,9 +12,13 @@ from tests.events.rig import Rig, make_rig
 
 SESSION_ACK_S, TTL_S, RETRY_S, DIGEST_S = 0.3, 2.5, 0.1, 0.5
 SHORT = {
-    "session_ack_seconds": SESSION_ACK_S, "normal_ttl_seconds": TTL_S, "retry_base_seconds": RETRY_S,
-    "retry_most_seconds": 0.4, "digest_seconds": DIGEST_S, "channel_tries": 2,
-}  # fmt: skip
+    "session_ack_seconds": SESSION_ACK_S,
+    "normal_ttl_seconds": TTL_S,
+    "retry_base_seconds": RETRY_S,
+    "retry_most_seconds": 0.4,
+    "digest_seconds": DIGEST_S,
+    "channel_tries": 2,
+}
 QUOTAS = {
     "soft": {"soft_events_per_second": 5, "hard_events_per_second": 1_000},
     "hard": {"soft_events_per_second": 5, "hard_events_per_second": 10},

@@ -26,16 +26,25 @@ Way = int | tuple[int, bool]
 
 
 def event(
-    user: str, event_id: str, priority: int = pb.CRITICAL, ways: Iterable[Way] = (), *, payload: bytes = PAYLOAD,
+    user: str,
+    event_id: str,
+    priority: int = pb.CRITICAL,
+    ways: Iterable[Way] = (),
+    *,
+    payload: bytes = PAYLOAD,
     event_type: int = pb.ORDER_FILLED,
-) -> pb.UserEvent:  # fmt: skip
+) -> pb.UserEvent:
     """An event as a container makes it."""
     pairs = [way if isinstance(way, tuple) else (way, False) for way in ways]
     channels = [pb.ChannelPreference(channel=number, only_if_active=active) for number, active in pairs]  # type: ignore[arg-type]
     return pb.UserEvent(
-        user_id=user, event_id=event_id, timestamp=time.time_ns() // 1_000_000, event_type=event_type,  # type: ignore[arg-type]
-        payload=payload, delivery=pb.DeliverySpec(priority=priority, channels=channels),  # type: ignore[arg-type]
-    )  # fmt: skip
+        user_id=user,
+        event_id=event_id,
+        timestamp=time.time_ns() // 1_000_000,
+        event_type=event_type,  # type: ignore[arg-type]
+        payload=payload,
+        delivery=pb.DeliverySpec(priority=priority, channels=channels),  # type: ignore[arg-type]
+    )
 
 
 async def until(done: Callable[[], bool | Awaitable[bool]], seconds: float = PATIENCE_S) -> None:
@@ -72,10 +81,15 @@ class Container:
             self.sure.setsockopt(zmq.IDENTITY, identity)
         for each, address in ((self.fast, sub), (self.sure, router)):
             settings: list[tuple[int, Any]] = [
-                (zmq.LINGER, 0), (zmq.IMMEDIATE, 1), (zmq.HEARTBEAT_IVL, HEARTBEAT_MS),
+                (zmq.LINGER, 0),
+                (zmq.IMMEDIATE, 1),
+                (zmq.HEARTBEAT_IVL, HEARTBEAT_MS),
                 (zmq.HEARTBEAT_TIMEOUT, 2 * HEARTBEAT_MS),
-                (zmq.RECONNECT_IVL, 20), (zmq.RECONNECT_IVL_MAX, 100), (zmq.SNDHWM, 0), (zmq.RCVHWM, 0),
-            ]  # fmt: skip
+                (zmq.RECONNECT_IVL, 20),
+                (zmq.RECONNECT_IVL_MAX, 100),
+                (zmq.SNDHWM, 0),
+                (zmq.RCVHWM, 0),
+            ]
             if curve is not None:
                 public, secret, server = curve
                 settings += [

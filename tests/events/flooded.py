@@ -68,9 +68,13 @@ def flood(rig: Rig, seconds: float, told: Counter[str] | None) -> Iterator[None]
     """Another process floods meanwhile; what it was told is added up. Without ``told`` it is killed at the end."""
     public, secret = (key.decode() for key in rig.keys.pairs[FLOODER])
     order = {
-        "router": rig.gateway.router, "public": public, "secret": secret, "server": rig.keys.gateway_key.decode(),
-        "rate": RATE, "seconds": seconds + BEGIN_S,
-    }  # fmt: skip
+        "router": rig.gateway.router,
+        "public": public,
+        "secret": secret,
+        "server": rig.keys.gateway_key.decode(),
+        "rate": RATE,
+        "seconds": seconds + BEGIN_S,
+    }
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.events.flood"], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

@@ -28,9 +28,15 @@ class EventsGateway:
     """
 
     def __init__(
-        self, folder: Path, keys: Keys, *, curve: bool = True, forked: bool = False, log_level: str = "debug",
+        self,
+        folder: Path,
+        keys: Keys,
+        *,
+        curve: bool = True,
+        forked: bool = False,
+        log_level: str = "debug",
         **settings: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.folder, self.keys, self.curve = folder, keys, curve
         self._forked, self._lives = forked, 0
         self.process: ServiceProcess | Forked | None = None
@@ -39,15 +45,23 @@ class EventsGateway:
         self.sub, self.router = f"tcp://127.0.0.1:{sub_port}", f"tcp://127.0.0.1:{router_port}"
         self.web = f"127.0.0.1:{web_port}"
         values = {
-            "db": folder / "events.db", "sub": self.sub, "router": self.router, "web_listen": self.web,
-            "jwt_keys": keys.jwt_folder, "containers": keys.containers_file,
-            **({"curve_key": keys.gateway_file} if curve else {}), **settings,
-        }  # fmt: skip
+            "db": folder / "events.db",
+            "sub": self.sub,
+            "router": self.router,
+            "web_listen": self.web,
+            "jwt_keys": keys.jwt_folder,
+            "containers": keys.containers_file,
+            **({"curve_key": keys.gateway_file} if curve else {}),
+            **settings,
+        }
         self.environment = {f"DEXORDER_EVENTS_{name.upper()}": str(value) for name, value in values.items()} | {
-            "DEXORDER_GATEWAY_LISTEN": self.address, "DEXORDER_GATEWAY_METRICS_LISTEN": self.metrics,
-            "DEXORDER_GATEWAY_KAFKA": NO_KAFKA, "DEXORDER_GATEWAY_TOPICS": "", "DEXORDER_GATEWAY_DRAIN_SECONDS": "1",
+            "DEXORDER_GATEWAY_LISTEN": self.address,
+            "DEXORDER_GATEWAY_METRICS_LISTEN": self.metrics,
+            "DEXORDER_GATEWAY_KAFKA": NO_KAFKA,
+            "DEXORDER_GATEWAY_TOPICS": "",
+            "DEXORDER_GATEWAY_DRAIN_SECONDS": "1",
             "DEXORDER_LOG_LEVEL": log_level,
-        }  # fmt: skip
+        }
 
     def __enter__(self) -> Self:
         return self.start()

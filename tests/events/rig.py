@@ -57,10 +57,13 @@ class Rig:
     async def bot(self, outbox: Path, **options: Any) -> AsyncPublisher:
         """A container with our own library, to be closed; ``options`` as in `Publisher`."""
         return await AsyncPublisher.open(
-            outbox=outbox, fast=self.gateway.sub, guaranteed=self.gateway.router,
-            curve_key=self.keys.secret_file(self.name()), curve_server=self.keys.gateway_file.with_suffix(".key"),
+            outbox=outbox,
+            fast=self.gateway.sub,
+            guaranteed=self.gateway.router,
+            curve_key=self.keys.secret_file(self.name()),
+            curve_server=self.keys.gateway_file.with_suffix(".key"),
             **options,
-        )  # fmt: skip
+        )
 
     def token(self, user: str, **options: Any) -> str:
         """A user's JWT; kept as a secret."""

@@ -89,8 +89,9 @@ async def test_24_a_user_s_token_is_for_that_user_alone(rig: Rig) -> None:
     alice, bob = rig.user(), rig.user()
     await rig.reachable(bob)
     for method, request in (
-        ("GetContacts", pb.GetContactsRequest(user_id=bob)), ("SetContacts", pb.SetContactsRequest(user_id=bob)),
-    ):  # fmt: skip
+        ("GetContacts", pb.GetContactsRequest(user_id=bob)),
+        ("SetContacts", pb.SetContactsRequest(user_id=bob)),
+    ):
         code = await refused(rig.call(rpc.ContactServiceStub, method, request, user=alice))
         assert code is grpc.StatusCode.PERMISSION_DENIED, method
     async with rig.container() as container:
@@ -123,10 +124,16 @@ async def test_24_only_a_good_token_opens_a_session(rig: Rig, kind: str) -> None
         {"sub": user, "aud": "dexorder", "iat": 1, "exp": 2**33}, Ed25519PrivateKey.generate(), "EdDSA"
     )
     bad = [
-        rig.token(user, seconds=-1), rig.token(user, claims={"aud": "others"}), rig.token(user, kid="unknown"),
-        rig.token(user, seconds=100_000), rig.token(user, claims={"sub": ""}), other_key, "", "x.y.z",
+        rig.token(user, seconds=-1),
+        rig.token(user, claims={"aud": "others"}),
+        rig.token(user, kid="unknown"),
+        rig.token(user, seconds=100_000),
+        rig.token(user, claims={"sub": ""}),
+        other_key,
+        "",
+        "x.y.z",
         jwt.encode({"sub": user, "aud": "dexorder"}, "", "none"),
-    ]  # fmt: skip
+    ]
     at, opening = (rig.gateway.address, sessions.native) if kind == "native" else (rig.gateway.web, sessions.browser)
     for token in bad:
         with pytest.raises(ConnectionRefusedError, match=f"UNAUTHENTICATED|{sessions.CLOSED_AUTH}"):

@@ -64,9 +64,17 @@ async def test_20_no_channels_are_the_session_then_the_user_s_own(rig: Rig) -> N
 
 
 BAD_PAYLOADS = [
-    b" ", b"{", b"\xff\xfe", b"not json", b'{"a":NaN}', b'{"a":Infinity}', b'{"a":1,"a":2}', b"[" * 33 + b"]" * 33,
-    b'{"a":' * 33 + b"1" + b"}" * 33, b'{"a":1} x',
-]  # fmt: skip
+    b" ",
+    b"{",
+    b"\xff\xfe",
+    b"not json",
+    b'{"a":NaN}',
+    b'{"a":Infinity}',
+    b'{"a":1,"a":2}',
+    b"[" * 33 + b"]" * 33,
+    b'{"a":' * 33 + b"1" + b"}" * 33,
+    b'{"a":1} x',
+]
 
 
 @pytest.mark.parametrize("payload", BAD_PAYLOADS, ids=lambda payload: f"{zlib.crc32(payload):08x}")

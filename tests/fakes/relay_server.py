@@ -127,9 +127,10 @@ class _Servicer(rpc.RelayServiceServicer):
     async def ListRequests(self, request: Any, context: Any) -> Any:
         found = [await self._record(r.request_id, context) for r in reversed(self.fake.submitted)]
         found = [
-            record for record in found
+            record
+            for record in found
             if request.client_id in ("", record.request.client_id) and request.state in (0, record.state)
-        ]  # fmt: skip
+        ]
         first = int(request.page_token or 0)
         chosen = found[first : first + request.page_size]
         more = first + len(chosen) < len(found)
@@ -182,9 +183,13 @@ class _Servicer(rpc.RelayServiceServicer):
             await asyncio.Event().wait()
         assert record is not None
         note = Notify(
-            request_id=request_id, status=record.status, error_message=record.error_message,
-            iceberg_namespace="trading", iceberg_table="ohlc", row_count=record.row_count,
-        )  # fmt: skip
+            request_id=request_id,
+            status=record.status,
+            error_message=record.error_message,
+            iceberg_namespace="trading",
+            iceberg_table="ohlc",
+            row_count=record.row_count,
+        )
         yield pb.SubscribeNotificationsResponse(cursor=7, notification=note)
         await asyncio.Event().wait()
 

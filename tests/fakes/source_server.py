@@ -69,11 +69,13 @@ class FakeSource(rpc.SourceServicer):
             return pb.PendingResponse(result=pb.PendingResponse.Result(count=-1))
         with self._lock:
             if self.can_replay:
-                context.send_initial_metadata((
-                    ("x-starts", _pairs(dict.fromkeys(self.logs, 0))),
-                    ("x-ends", _pairs(self.ends)),
-                    ("x-committed", _pairs(self.committed)),
-                ))  # fmt: skip
+                context.send_initial_metadata(
+                    (
+                        ("x-starts", _pairs(dict.fromkeys(self.logs, 0))),
+                        ("x-ends", _pairs(self.ends)),
+                        ("x-committed", _pairs(self.committed)),
+                    )
+                )
             lag = sum(end - self.committed.get(p, 0) for p, end in self.ends.items())
         return pb.PendingResponse(result=pb.PendingResponse.Result(count=lag))
 

@@ -79,9 +79,13 @@ class Container:
 
     def start(self, **settings: Any) -> Publisher:
         given: dict[str, Any] = {
-            "outbox": self.outbox, "fast": self.gateway.fast, "guaranteed": self.gateway.guaranteed,
-            "heartbeat_ms": 100, "resend_base_seconds": 30, "ask_seconds": 60,
-        }  # fmt: skip
+            "outbox": self.outbox,
+            "fast": self.gateway.fast,
+            "guaranteed": self.gateway.guaranteed,
+            "heartbeat_ms": 100,
+            "resend_base_seconds": 30,
+            "ask_seconds": 60,
+        }
         publisher = Publisher(on_outcome=self.outcomes.append, **given | settings)
         self._closing.callback(publisher.close)
         return publisher

@@ -82,8 +82,11 @@ class NumaflowReader:
         with log_file.open("ab") as log:
             self.process = subprocess.Popen(
                 [*command, str(peer_python("numaflow")), "-I", str(PROGRAM), "--socket", str(socket)],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
-            )  # fmt: skip
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
         try:
             hello = self._answer()
         except BaseException:

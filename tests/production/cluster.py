@@ -90,13 +90,25 @@ def submitted(cluster: Cluster, folder: Path, jars: Path, health_port: int, **se
     packages = folder / "dexorder.zip"
     subprocess.run([sys.executable, "-m", "spark.package", str(packages)], cwd=ROOT, check=True, capture_output=True)
     command = [
-        str(BIN / "spark-submit"), "--master", cluster.master, "--py-files", str(packages),
-        "--jars", ",".join(map(str, sorted(jars.glob("*.jar")))),
-        "--driver-memory", "1g", "--driver-java-options", "-Duser.timezone=UTC -Xss4m",
-        "--executor-memory", "512m",
-        "--conf", f"spark.driver.host={HOST}", "--conf", f"spark.driver.bindAddress={HOST}",
+        str(BIN / "spark-submit"),
+        "--master",
+        cluster.master,
+        "--py-files",
+        str(packages),
+        "--jars",
+        ",".join(map(str, sorted(jars.glob("*.jar")))),
+        "--driver-memory",
+        "1g",
+        "--driver-java-options",
+        "-Duser.timezone=UTC -Xss4m",
+        "--executor-memory",
+        "512m",
+        "--conf",
+        f"spark.driver.host={HOST}",
+        "--conf",
+        f"spark.driver.bindAddress={HOST}",
         str(ROOT / "spark" / "__main__.py"),
-    ]  # fmt: skip
+    ]
     own = {"DEXORDER_SPARK_MASTER": "", "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     own |= {"PYTHONSAFEPATH": "1", "SPARK_LOCAL_IP": HOST, "DEXORDER_SPARK_LISTEN": f"{HOST}:{health_port}"}
     with process(command, folder / "driver.log", health_port, environment=java_env() | own | settings):

@@ -64,8 +64,15 @@ def postgres() -> Iterator[Postgres]:
         init = [*as_owner, str(tools / "initdb"), "-D", data, "-U", "dexorder", "-A", "scram-sha-256", "--no-sync"]
         subprocess.run([*init, "--pwfile", str(folder / "password")], check=True, stdout=subprocess.DEVNULL)
         (folder / "data" / "pg_hba.conf").write_text("hostssl all all 127.0.0.1/32 scram-sha-256\n")
-        options = {"port": port, "listen_addresses": HOST, "unix_socket_directories": "", "fsync": "off", "ssl": "on",
-                   "ssl_cert_file": pair.certificate, "ssl_key_file": pair.key}  # fmt: skip
+        options = {
+            "port": port,
+            "listen_addresses": HOST,
+            "unix_socket_directories": "",
+            "fsync": "off",
+            "ssl": "on",
+            "ssl_cert_file": pair.certificate,
+            "ssl_key_file": pair.key,
+        }
         command = [*as_owner, str(tools / "postgres"), "-D", data]
         command += [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
         with process(command, folder / "postgres.log", port, stop=signal.SIGINT):  # without waiting for its clients
@@ -86,9 +93,12 @@ def s3(folder: Path) -> Iterator[S3]:
     )
     with process([sys.executable, "-m", "moto.server", "-H", HOST, "-p", str(port)], folder / "s3.log", port):
         S3FileSystem(
-            endpoint_override=found.endpoint, region="us-east-1", allow_bucket_creation=True,
-            access_key=found.keys["s3.access-key-id"], secret_key=found.keys["s3.secret-access-key"],
-        ).create_dir(BUCKET)  # fmt: skip
+            endpoint_override=found.endpoint,
+            region="us-east-1",
+            allow_bucket_creation=True,
+            access_key=found.keys["s3.access-key-id"],
+            secret_key=found.keys["s3.secret-access-key"],
+        ).create_dir(BUCKET)
         yield found
 
 
@@ -99,15 +109,22 @@ def rest_catalog(folder: Path, store: S3) -> Iterator[str]:
     port, management = free_ports(2)
     service = "nessie.catalog.service.s3.default-options"
     settings = {
-        "quarkus.http.host": HOST, "quarkus.http.port": port,
-        "quarkus.management.host": HOST, "quarkus.management.port": management,
-        "quarkus.otel.sdk.disabled": "true", "nessie.version.store.type": "IN_MEMORY",
+        "quarkus.http.host": HOST,
+        "quarkus.http.port": port,
+        "quarkus.management.host": HOST,
+        "quarkus.management.port": management,
+        "quarkus.otel.sdk.disabled": "true",
+        "nessie.version.store.type": "IN_MEMORY",
         "nessie.catalog.default-warehouse": BUCKET,
         f"nessie.catalog.warehouses.{BUCKET}.location": f"s3://{BUCKET}/warehouse",
-        f"{service}.endpoint": store.endpoint, f"{service}.region": "us-east-1", f"{service}.path-style-access": "true",
-        f"{service}.request-signing-enabled": "false", f"{service}.access-key": "urn:nessie-secret:quarkus:keys",
-        "keys.name": store.keys["s3.access-key-id"], "keys.secret": store.keys["s3.secret-access-key"],
-    }  # fmt: skip
+        f"{service}.endpoint": store.endpoint,
+        f"{service}.region": "us-east-1",
+        f"{service}.path-style-access": "true",
+        f"{service}.request-signing-enabled": "false",
+        f"{service}.access-key": "urn:nessie-secret:quarkus:keys",
+        "keys.name": store.keys["s3.access-key-id"],
+        "keys.secret": store.keys["s3.secret-access-key"],
+    }
     file = folder / "nessie.properties"  # secrets do not belong on a command line
     file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
     command = [str(_java_21(folder)), "-Xmx300m", f"-Dquarkus.config.locations={file}"]
@@ -117,9 +134,13 @@ def rest_catalog(folder: Path, store: S3) -> Iterator[str]:
 
 @contextmanager
 def process(
-    command: Sequence[str], log: Path, port: int, *, stop: signal.Signals = signal.SIGTERM,
+    command: Sequence[str],
+    log: Path,
+    port: int,
+    *,
+    stop: signal.Signals = signal.SIGTERM,
     environment: Mapping[str, str] | None = None,
-) -> Iterator[subprocess.Popen[bytes]]:  # fmt: skip
+) -> Iterator[subprocess.Popen[bytes]]:
     """A child that listens on ``port`` and dies with us; ``environment`` is set in addition to ours."""
     with log.open("ab") as output:
         guarded = [sys.executable, "-I", "-S", child.__file__, str(os.getpid()), *command]
@@ -168,8 +189,7 @@ def _give_to_postgres(folder: Path) -> list[str]:
     owner = pwd.getpwnam("postgres")
     for path in (folder, *folder.rglob("*")):
         os.chown(path, owner.pw_uid, owner.pw_gid)
-    return ["setpriv", f"--reuid={owner.pw_uid}", f"--regid={owner.pw_gid}", "--clear-groups",
-            "--pdeathsig=KILL", "--"]  # fmt: skip
+    return ["setpriv", f"--reuid={owner.pw_uid}", f"--regid={owner.pw_gid}", "--clear-groups", "--pdeathsig=KILL", "--"]
 
 
 def _java_21(folder: Path) -> Path:

@@ -38,8 +38,11 @@ def test_a_suite_on_postgresql_s3_and_a_kafka_of_the_sites(
                 name, announced = client.catalog()
             assert name == "production"
             assert announced == {
-                "type": "sql", "uri": database.uri, "warehouse": f"s3://{BUCKET}/warehouse", **store.access
-            }  # fmt: skip
+                "type": "sql",
+                "uri": database.uri,
+                "warehouse": f"s3://{BUCKET}/warehouse",
+                **store.access,
+            }
             # a client is told all but the secrets, which it brings
             monkeypatch.setenv("DEXORDER_CATALOG_PASSWORD", database.password)
             monkeypatch.setenv("DEXORDER_CATALOG_PROPERTIES", json.dumps(store.keys))

@@ -66,9 +66,14 @@ class Suite:
             os.environ | self.environment | {"DEXORDER_RELAY": self.relay, "DEXORDER_DIR": str(self.directory)}
         )
         return subprocess.run(
-            [sys.executable, "-m", "dexorder", *arguments], cwd=ROOT, env=environment, text=True, capture_output=True,
-            timeout=timeout, check=False,
-        )  # fmt: skip
+            [sys.executable, "-m", "dexorder", *arguments],
+            cwd=ROOT,
+            env=environment,
+            text=True,
+            capture_output=True,
+            timeout=timeout,
+            check=False,
+        )
 
     def status(self) -> dict[str, Any]:
         """What `dexorder status --json` says."""
@@ -180,8 +185,11 @@ def running_suite(directory: Path, *options: str, **environment: str) -> Iterato
     with (directory / "up.log").open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "dexorder", "up", "--dir", str(directory), "--base-port", str(base_port), *options],
-            cwd=ROOT, env=os.environ | environment | {MARKER: marker}, stdout=log, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+            cwd=ROOT,
+            env=os.environ | environment | {MARKER: marker},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
         suite = Suite(directory, base_port, process, environment)
         try:
             wait_for(lambda: (directory / "suite.json").exists() or process.poll() is not None, 60, suite.logs)

@@ -14,7 +14,11 @@ def recorded() -> pa.Table:
     prices = [100 + dice.random() for _ in times]
     return pa.table(
         {
-            "timestamp": times, "open": prices, "high": [p + 1 for p in prices], "low": [p - 1 for p in prices],
-            "close": prices, "volume": [dice.random() for _ in times],
+            "timestamp": times,
+            "open": prices,
+            "high": [p + 1 for p in prices],
+            "low": [p - 1 for p in prices],
+            "close": prices,
+            "volume": [dice.random() for _ in times],
         }
-    )  # fmt: skip
+    )

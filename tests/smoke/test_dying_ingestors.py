@@ -107,8 +107,10 @@ def test_an_ingestor_outlives_a_relay_that_goes_while_a_thousand_dispatches_are_
         port = relay.bind_to_random_port("tcp://127.0.0.1")
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.smoke.stalled_worker", f"tcp://127.0.0.1:{port}", str(STALLED_S)],
-            cwd=ROOT, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         try:
             ingestor, *_ = relay.recv_multipart()
             relay.send_multipart([ingestor, *encode(dispatch("first", minutes(0, 10)))])

@@ -63,9 +63,13 @@ class Site:
     def publish(self, *numbers: int, priority: given.Priority.ValueType = given.NORMAL, payload: str = "{}") -> None:
         for number in numbers:
             event = given.UserEvent(
-                user_id="alice", event_id=f"event-{number}", event_type=given.ALERT_TRIGGERED, payload=payload.encode(),
-                timestamp=time.time_ns() // 1_000_000, delivery=given.DeliverySpec(priority=priority),
-            )  # fmt: skip
+                user_id="alice",
+                event_id=f"event-{number}",
+                event_type=given.ALERT_TRIGGERED,
+                payload=payload.encode(),
+                timestamp=time.time_ns() // 1_000_000,
+                delivery=given.DeliverySpec(priority=priority),
+            )
             self.courier.keep("alice", event.event_id, body=event.SerializeToString(), container="alice-bot")
 
     def inform(self, event_id: str) -> None:
@@ -141,8 +145,10 @@ async def test_user_signs_in_and_sees_events(
 
         site.inform("for whoever looks")
         await page.until(f"{CARDS}[0] === 'for whoever looks!'")
-        assert await page.evaluate("document.querySelector('.card .seen-button').closest('.card') === "
-                                   "document.querySelector('.card:nth-child(2)')"), "it takes no ack"  # fmt: skip
+        assert await page.evaluate(
+            "document.querySelector('.card .seen-button').closest('.card') === "
+            "document.querySelector('.card:nth-child(2)')"
+        ), "it takes no ack"
 
         assert await page.evaluate("window.hacked") is None
         assert await page.unnamed_controls() == []
@@ -209,8 +215,10 @@ async def test_session_is_renewed_and_ends(site: Site, chromium: Browser) -> Non
         await sign_in(page, site.gateway.token("bob"))
         assert "bob" in await page.until("document.querySelector('#sign-in-problem').innerText")
         await sign_in(page, "no token")
-        assert "token" in await page.until("document.querySelector('#sign-in-title').innerText.includes('not taken')"
-                                           " && document.querySelector('#sign-in-problem').innerText")  # fmt: skip
+        assert "token" in await page.until(
+            "document.querySelector('#sign-in-title').innerText.includes('not taken')"
+            " && document.querySelector('#sign-in-problem').innerText"
+        )
         await page.until(f"{CONNECTION} === 'Live'")  # with the token before
         await sign_in(page, site.gateway.token("alice", 12))
         await page.until("!document.querySelector('dialog').open")

@@ -24,16 +24,35 @@ pytestmark = [pytest.mark.smoke, pytest.mark.timeout(900)]
 
 CANDLES = 12_000
 SYMBOLS = {
-    "relay": "BTC/USDT", "ingestor": "ETH/USDT", "gateway": "SOL/USDT", "udsource": "XRP/USDT", "spark": "ADA/USDT"
-}  # fmt: skip
+    "relay": "BTC/USDT",
+    "ingestor": "ETH/USDT",
+    "gateway": "SOL/USDT",
+    "udsource": "XRP/USDT",
+    "spark": "ADA/USDT",
+}
 
 
 def start_history(suite: Suite, symbol: str, span: TimeRange) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "dexorder", "history", f"{symbol}.SIM", "1m", "--since", iso(span.start_ns),
-         "--until", iso(span.end_ns), "--json", "--relay", suite.relay],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "dexorder",
+            "history",
+            f"{symbol}.SIM",
+            "1m",
+            "--since",
+            iso(span.start_ns),
+            "--until",
+            iso(span.end_ns),
+            "--json",
+            "--relay",
+            suite.relay,
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 @pytest.mark.parametrize("part", SYMBOLS)
@@ -83,9 +102,17 @@ def test_true_holes_are_verified_empty(suite: Suite) -> None:
 def test_the_first_candles_only(suite: Suite) -> None:
     span = minutes(0, 2_160)
     run = suite.dexorder(
-        "history", "TRX/USDT.SIM", "1m", "--since", iso(span.start_ns), "--until", iso(span.end_ns),
-        "--limit", "10", "--json",
-    )  # fmt: skip
+        "history",
+        "TRX/USDT.SIM",
+        "1m",
+        "--since",
+        iso(span.start_ns),
+        "--until",
+        iso(span.end_ns),
+        "--limit",
+        "10",
+        "--json",
+    )
     assert json.loads(run.stdout)["row_count"] == 10, run.stderr
     assert len(suite.rows("TRX/USDT.SIM", 60, span)) == 10
 

@@ -121,9 +121,13 @@ def historical(
 ) -> ingest_pb2.SubmitHistoricalRequest:
     """A request for one-minute candles."""
     return ingest_pb2.SubmitHistoricalRequest(
-        request_id=request_id, ticker=f"{symbol}.SIM", start_time=span.start_ns, end_time=span.end_ns,
-        period_seconds=60, client_id=client_id,
-    )  # fmt: skip
+        request_id=request_id,
+        ticker=f"{symbol}.SIM",
+        start_time=span.start_ns,
+        end_time=span.end_ns,
+        period_seconds=60,
+        client_id=client_id,
+    )
 
 
 def submit(suite: Suite, request: ingest_pb2.SubmitHistoricalRequest, seconds: float = 120) -> None:

@@ -50,10 +50,18 @@ class Fuzzer:
         self.sent: Counter[str] = Counter()
         # kind, share in a thousand; what floods sends many frames each time
         self.kinds: list[tuple[Callable[[], str], int]] = [
-            (self.mutant, 430), (self.version, 80), (self.type, 80), (self.foreign_job, 180), (self.many_parts, 60),
-            (self.empty_parts, 50), (self.garbage, 70), (self.oversized, 8), (self.raw, 30), (self.churn, 8),
+            (self.mutant, 430),
+            (self.version, 80),
+            (self.type, 80),
+            (self.foreign_job, 180),
+            (self.many_parts, 60),
+            (self.empty_parts, 50),
+            (self.garbage, 70),
+            (self.oversized, 8),
+            (self.raw, 30),
+            (self.churn, 8),
             (self.flood, 4),
-        ]  # fmt: skip
+        ]
 
     def peer(self, identity: bytes | None = None) -> zmq.Socket[bytes]:
         made = self.context.socket(zmq.DEALER)
@@ -154,13 +162,18 @@ class Fuzzer:
     def raw(self) -> str:
         """TCP that is no ZMTP, or stops being it."""
         host, port = self.address.removeprefix("tcp://").split(":")
-        junk = self.random.choice([
-            b"GET / HTTP/1.1\r\n\r\n", self.random.randbytes(self.random.randint(1, 500)), ZMTP_GREETING[:30],
-            b"\x01\x00\x03abc" * 50, ZMTP_GREETING + self.random.randbytes(60),
-            ZMTP_GREETING + ZMTP_READY + b"\x04\xff",
-            ZMTP_GREETING + ZMTP_READY + b"\x02" + b"\x7f" + b"\xff" * 7,  # a frame of 2**63 - 1 bytes
-            ZMTP_GREETING + ZMTP_READY + mutated(b"\x01\x01\x01\x00\x0a" + bytes(10), self.random),
-        ])  # fmt: skip
+        junk = self.random.choice(
+            [
+                b"GET / HTTP/1.1\r\n\r\n",
+                self.random.randbytes(self.random.randint(1, 500)),
+                ZMTP_GREETING[:30],
+                b"\x01\x00\x03abc" * 50,
+                ZMTP_GREETING + self.random.randbytes(60),
+                ZMTP_GREETING + ZMTP_READY + b"\x04\xff",
+                ZMTP_GREETING + ZMTP_READY + b"\x02" + b"\x7f" + b"\xff" * 7,  # a frame of 2**63 - 1 bytes
+                ZMTP_GREETING + ZMTP_READY + mutated(b"\x01\x01\x01\x00\x0a" + bytes(10), self.random),
+            ]
+        )
         with suppress(OSError), socket.create_connection((host, int(port)), timeout=20) as made:
             made.sendall(junk)
         return "raw TCP"

@@ -155,9 +155,13 @@ def thin_minutes(start_minute: int, count: int, *, seed: int) -> pa.Table:
 
 def _historical(request_id: str, thin: Thin, part: TimeRange) -> ingest_pb2.SubmitHistoricalRequest:
     return ingest_pb2.SubmitHistoricalRequest(
-        request_id=request_id, ticker=f"{thin.symbol}.SIM", start_time=part.start_ns, end_time=part.end_ns,
-        period_seconds=PERIOD_SECONDS[thin.period], client_id="thin",
-    )  # fmt: skip
+        request_id=request_id,
+        ticker=f"{thin.symbol}.SIM",
+        start_time=part.start_ns,
+        end_time=part.end_ns,
+        period_seconds=PERIOD_SECONDS[thin.period],
+        client_id="thin",
+    )
 
 
 def _kill(suite: Suite) -> None:

@@ -36,10 +36,18 @@ class RouterFuzzer(Fuzzer):
         super().__init__(address, seed)
         self.count = 0
         self.kinds = [
-            (self.mutant, 480), (self.mutant_payload, 100), (self.version, 80), (self.type, 80), (self.many_parts, 60),
-            (self.empty_parts, 50), (self.garbage, 80), (self.oversized, 8), (self.raw, 30), (self.churn, 8),
+            (self.mutant, 480),
+            (self.mutant_payload, 100),
+            (self.version, 80),
+            (self.type, 80),
+            (self.many_parts, 60),
+            (self.empty_parts, 50),
+            (self.garbage, 80),
+            (self.oversized, 8),
+            (self.raw, 30),
+            (self.churn, 8),
             (self.flood, 4),
-        ]  # fmt: skip
+        ]
 
     def reject_jobs(self) -> None:
         """Hear what we are told, or not: some of us never read."""

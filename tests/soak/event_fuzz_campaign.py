@@ -64,9 +64,10 @@ async def run(folder: Path, port: str, *, frames: int, rate: float, rounds: int,
         fuzzer = start(port, getattr(gateway, port), seed)
         try:
             async with (
-                rig.container("") as container, rig.session(HONEST_USER, "native") as session,
+                rig.container("") as container,
+                rig.session(HONEST_USER, "native") as session,
                 rig.session(FUZZED_USER, "native"),
-            ):  # fmt: skip
+            ):
                 await container.subscribed(HONEST_USER)
                 await work(container, session, Phase(), time.monotonic() + WARM_S)
                 before_bytes = gateway.rss_bytes()
@@ -88,8 +89,11 @@ def start(port: str, address: str, seed: int) -> subprocess.Popen[str]:
     """The fuzzer's process."""
     return subprocess.Popen(
         [sys.executable, "-m", "tests.soak.event_fuzz", port, address, str(seed)],
-        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
 
 
 async def fuzzed(

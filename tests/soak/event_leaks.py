@@ -39,9 +39,15 @@ class Seen:
 async def run(folder: Path, outside: Outside, *, events: int, users: int, processes: int, seed: int = 0) -> Seen:
     """Have so many events sent by some processes, each with containers and clients of its own."""
     rig = make_rig(
-        folder, outside, log_level="info", normal_ttl_seconds=5, session_ack_seconds=1, retry_base_seconds=0.2,
-        sends_at_once=64, jwt_most_seconds=TOKEN_S + 1,
-    )  # fmt: skip
+        folder,
+        outside,
+        log_level="info",
+        normal_ttl_seconds=5,
+        session_ack_seconds=1,
+        retry_base_seconds=0.2,
+        sends_at_once=64,
+        jwt_most_seconds=TOKEN_S + 1,
+    )
     # u1 begins u10, u11, ...
     names = [f"u{number}" for number in range(users)]
     orders = [order(rig, names, number, processes, events // processes, seed) for number in range(processes)]
@@ -83,18 +89,27 @@ def order(rig: Rig, names: list[str], number: int, processes: int, events: int, 
         others = [user for user in names if user not in owned]
         containers.append({"name": name, "public": public, "secret": secret, "users": owned, "others": others})
     return {
-        "sub": rig.gateway.sub, "router": rig.gateway.router, "grpc": rig.gateway.address, "web": rig.gateway.web,
-        "server": keys.gateway_key.decode(), "containers": containers, "events": events, "seed": seed + number,
+        "sub": rig.gateway.sub,
+        "router": rig.gateway.router,
+        "grpc": rig.gateway.address,
+        "web": rig.gateway.web,
+        "server": keys.gateway_key.decode(),
+        "containers": containers,
+        "events": events,
+        "seed": seed + number,
         "tokens": {user: keys.token(user, seconds=TOKEN_S) for user in names[number::processes]},
-    }  # fmt: skip
+    }
 
 
 def start(given: dict[str, Any]) -> subprocess.Popen[str]:
     """One process, with its order."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.soak.event_traffic"], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        [sys.executable, "-m", "tests.soak.event_traffic"],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         text=True,
-    )  # fmt: skip
+    )
     assert process.stdin is not None
     process.stdin.write(json.dumps(given) + "\n")
     process.stdin.flush()

@@ -80,10 +80,13 @@ class Fleet:
     def __init__(self, kafka: str, folder: Path, *, writes: bool = True, **settings: Any) -> None:
         self._kafka, self._folder = kafka, folder
         self._settings = {
-            "session_timeout_ms": SESSION_TIMEOUT_MS, "offsets_commit_interval_ms": COMMIT_MS,
-            "long_polling_timeout_ms": 500, "subscription_timeout_seconds": 1.0, "drain_seconds": 60.0,
+            "session_timeout_ms": SESSION_TIMEOUT_MS,
+            "offsets_commit_interval_ms": COMMIT_MS,
+            "long_polling_timeout_ms": 500,
+            "subscription_timeout_seconds": 1.0,
+            "drain_seconds": 60.0,
             **settings,
-        }  # fmt: skip
+        }
         self.topic = create_topic(kafka, PARTITIONS)
         self.ledger = Ledger()
         self.members: list[Member] = []

@@ -112,8 +112,9 @@ class Writers:
         wanted = [len(writer.accepted) + more for writer in self.all]
         until(
             lambda: all(len(w.accepted) >= count for w, count in zip(self.all, wanted, strict=True)),
-            PATIENCE_S, explain,
-        )  # fmt: skip
+            PATIENCE_S,
+            explain,
+        )
 
     def stop(self) -> None:
         """They write no more."""

@@ -65,9 +65,16 @@ class Honest:
 
     async def page(self, job: Any) -> None:
         span = rpb.TimeRange(start_time=job.historical.start_time, end_time=job.historical.end_time)
-        answer = await self.pages.ReportPage(ipb.ReportPageRequest(
-            job_id=job.job_id, start_time=span.start_time, end_time=span.end_time, candles=0, empty=[span],
-        ), timeout=STUCK_SECONDS)  # fmt: skip
+        answer = await self.pages.ReportPage(
+            ipb.ReportPageRequest(
+                job_id=job.job_id,
+                start_time=span.start_time,
+                end_time=span.end_time,
+                candles=0,
+                empty=[span],
+            ),
+            timeout=STUCK_SECONDS,
+        )
         if not answer.current:
             self.bad.append(f"the dispatch {job.job_id} was fenced while its ingestor worked")
 
@@ -75,9 +82,13 @@ class Honest:
         """The pipeline's part."""
         span = rpb.TimeRange(start_time=job.historical.start_time, end_time=job.historical.end_time)
         page = ppb.PageResult(
-            job_id=job.job_id, ticker=job.ticker, period_seconds=60, start_time=span.start_time,
-            end_time=span.end_time, empty=[span],
-        )  # fmt: skip
+            job_id=job.job_id,
+            ticker=job.ticker,
+            period_seconds=60,
+            start_time=span.start_time,
+            end_time=span.end_time,
+            empty=[span],
+        )
         final = ppb.FinalResult(job_id=job.job_id, status=pb.DataResponse.OK)
         await self.pipeline.ReportJobs(ppb.ReportJobsRequest(pages=[page], finals=[final]), timeout=STUCK_SECONDS)
 
@@ -86,9 +97,12 @@ class Honest:
             number = next(self.numbers)
             step_ns = JOBS * JOB_PERIODS * 60 * SECOND_NS
             asked = pb.SubmitHistoricalRequest(
-                request_id=f"honest-{number}", ticker="BTC/USDT.SIM", period_seconds=60,
-                start_time=FIRST_NS + number * step_ns, end_time=FIRST_NS + (number + 1) * step_ns,
-            )  # fmt: skip
+                request_id=f"honest-{number}",
+                ticker="BTC/USDT.SIM",
+                period_seconds=60,
+                start_time=FIRST_NS + number * step_ns,
+                end_time=FIRST_NS + (number + 1) * step_ns,
+            )
             await self.relay.SubmitHistorical(asked, timeout=STUCK_SECONDS)
             async for _ in self.relay.WatchProgress(rpb.WatchProgressRequest(request_id=asked.request_id)):
                 pass

@@ -67,10 +67,13 @@ def run(
         # the jobs that were held go on where they were, whoever holds them now, and rows land again
         covered = file.covered_ns()
         wait_for(
-            lambda: all(file.ran_on(job, settled.get(job.job, job).settled_ns) for job in held)
-            and file.covered_ns() > covered,
-            PATIENCE_SECONDS, suite.logs,
-        )  # fmt: skip
+            lambda: (
+                all(file.ran_on(job, settled.get(job.job, job).settled_ns) for job in held)
+                and file.covered_ns() > covered
+            ),
+            PATIENCE_SECONDS,
+            suite.logs,
+        )
         again_s = time.monotonic() - back_s
     return Seen(
         {part: health.first(part, False, stopped_s) for part in ASKED},

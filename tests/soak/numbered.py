@@ -298,9 +298,7 @@ class PixyWriter(Loop):
             self.pause()
             return
         number = self._numbers()
-        request = pb.ProdRq(
-            topic=self._topic, key_undefined=True, message=b"%d" % number, async_mode=self.async_mode
-        )  # fmt: skip
+        request = pb.ProdRq(topic=self._topic, key_undefined=True, message=b"%d" % number, async_mode=self.async_mode)
         try:
             answer = self._gateway.stub.Produce(request, timeout=CALL_SECONDS)
         except grpc.RpcError as error:

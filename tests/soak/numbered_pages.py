@@ -47,22 +47,31 @@ class Page:
         """Its headers."""
         start_ns = _FIRST_NS + self.index * CANDLES * _MINUTE_NS
         return Control(
-            Kind.PAGE, TICKERS[self.ticker], _PERIOD_SECONDS, f"job-{self.ticker}", self.index,
-            TimeRange(start_ns, start_ns + CANDLES * _MINUTE_NS), (_FETCHED_S + self.version) * SECOND_NS,
-        )  # fmt: skip
+            Kind.PAGE,
+            TICKERS[self.ticker],
+            _PERIOD_SECONDS,
+            f"job-{self.ticker}",
+            self.index,
+            TimeRange(start_ns, start_ns + CANDLES * _MINUTE_NS),
+            (_FETCHED_S + self.version) * SECOND_NS,
+        )
 
     @property
     def value(self) -> bytes:
         """Its payload."""
         minutes = np.arange(self.index * CANDLES, (self.index + 1) * CANDLES, dtype=np.int64)
         columns = _values(np.full(CANDLES, self.ticker), minutes, np.full(CANDLES, self.version))
-        return page_value("numbered", [
-            Candle(
-                _FIRST_NS + int(minute) * _MINUTE_NS, trade_count=int(columns["trades"][row]),
-                **{name: float(columns[name][row]) for name in _FLOATS},
-            )
-            for row, minute in enumerate(minutes)
-        ])  # fmt: skip
+        return page_value(
+            "numbered",
+            [
+                Candle(
+                    _FIRST_NS + int(minute) * _MINUTE_NS,
+                    trade_count=int(columns["trades"][row]),
+                    **{name: float(columns[name][row]) for name in _FLOATS},
+                )
+                for row, minute in enumerate(minutes)
+            ],
+        )
 
 
 _FLOATS = ("open", "high", "low", "close", "volume", "quote_volume")
@@ -72,9 +81,15 @@ def _values(tickers: Ints, minutes: Ints, versions: Ints) -> Columns:
     """Of each row; floats that are exact, so that they compare bit for bit."""
     opens = 1_000.0 * (tickers + 1) + minutes % 997 + versions / 1_024
     return {
-        "open": opens, "high": opens + 2, "low": opens - 1, "close": opens + 1, "volume": 1.0 + minutes % 13,
-        "quote_volume": 1.0 + minutes % 29, "trades": minutes % 17, "fetched_s": _FETCHED_S + versions,
-    }  # fmt: skip
+        "open": opens,
+        "high": opens + 2,
+        "low": opens - 1,
+        "close": opens + 1,
+        "volume": 1.0 + minutes % 13,
+        "quote_volume": 1.0 + minutes % 29,
+        "trades": minutes % 17,
+        "fetched_s": _FETCHED_S + versions,
+    }
 
 
 @dataclass(frozen=True)

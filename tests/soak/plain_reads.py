@@ -80,9 +80,13 @@ class PlainReads:
     @asynccontextmanager
     async def _life(self) -> AsyncIterator[tuple[ServiceProcess, Reader, Acker]]:
         settings = {
-            "LISTEN": "127.0.0.1:0", "METRICS_LISTEN": "", "SOCKET": "", "KAFKA": self._kafka,
-            "TOPIC": self._topic.name, "GROUP": _GROUP,
-        }  # fmt: skip
+            "LISTEN": "127.0.0.1:0",
+            "METRICS_LISTEN": "",
+            "SOCKET": "",
+            "KAFKA": self._kafka,
+            "TOPIC": self._topic.name,
+            "GROUP": _GROUP,
+        }
         environment = {f"DEXORDER_UDSOURCE_{name}": value for name, value in settings.items()}
         folder = self._folder / f"plain-{next(self._lives)}"
         with ServiceProcess("services.udsource", folder, environment) as process:

@@ -164,30 +164,48 @@ def groups() -> list[tuple[int, list[Tally]]]:
     """The cases by the fault they stand for; before each group, one in how many of a campaign's kills it gets."""
     behind = driver_at(Moment.ROWS_COMMITTED)
     return [
-        (1, [
-            Tally("udsource, in the middle of a read", source_in_a_read),
-            Tally("udsource, between read and ack", source_before_the_ack),
-            Tally("udsource, about the ack", source_around_the_ack),
-        ]),
-        (1, [
-            *(Tally(name, driver_at(moment)) for moment, name in _NAMES.items()),
-            Tally("driver, at any moment", driver_at_any_moment),
-        ]),
-        (5, [
-            Tally("both at once, in the middle of a read", both_in_a_read),
-            Tally("both at once, between read and ack", both_before_the_ack),
-        ]),
-        (10, [
-            Tally("Kafka stopped, between read and ack", kafka_before_the_ack),
-            Tally("Kafka killed, in the middle of a read", kafka_in_a_read),
-        ]),
+        (
+            1,
+            [
+                Tally("udsource, in the middle of a read", source_in_a_read),
+                Tally("udsource, between read and ack", source_before_the_ack),
+                Tally("udsource, about the ack", source_around_the_ack),
+            ],
+        ),
+        (
+            1,
+            [
+                *(Tally(name, driver_at(moment)) for moment, name in _NAMES.items()),
+                Tally("driver, at any moment", driver_at_any_moment),
+            ],
+        ),
+        (
+            5,
+            [
+                Tally("both at once, in the middle of a read", both_in_a_read),
+                Tally("both at once, between read and ack", both_before_the_ack),
+            ],
+        ),
+        (
+            10,
+            [
+                Tally("Kafka stopped, between read and ack", kafka_before_the_ack),
+                Tally("Kafka killed, in the middle of a read", kafka_in_a_read),
+            ],
+        ),
         (1, [Tally("a stream cut in the middle of a message", stream_in_a_read)]),
-        (5, [
-            Tally("fresh checkpoint, at the group's commits", both_before_the_ack, Checkpoint.FRESH),
-            Tally("fresh checkpoint, no commits", behind, Checkpoint.FRESH_AND_NO_COMMITS),
-        ]),
-        (5, [
-            Tally("older checkpoint, behind the Iceberg commit", behind, Checkpoint.OLDER),
-            Tally("older checkpoint, at any moment", driver_at_any_moment, Checkpoint.OLDER),
-        ]),
-    ]  # fmt: skip
+        (
+            5,
+            [
+                Tally("fresh checkpoint, at the group's commits", both_before_the_ack, Checkpoint.FRESH),
+                Tally("fresh checkpoint, no commits", behind, Checkpoint.FRESH_AND_NO_COMMITS),
+            ],
+        ),
+        (
+            5,
+            [
+                Tally("older checkpoint, behind the Iceberg commit", behind, Checkpoint.OLDER),
+                Tally("older checkpoint, at any moment", driver_at_any_moment, Checkpoint.OLDER),
+            ],
+        ),
+    ]

@@ -110,9 +110,13 @@ class Rig:
     def start_source(self) -> None:
         """One more life of udsource, at the same address."""
         settings = {
-            "LISTEN": f"127.0.0.1:{self._port}", "METRICS_LISTEN": "", "SOCKET": "", "KAFKA": self.kafka.address,
-            "TOPIC": self._topic.name, "GROUP": self._group,
-        }  # fmt: skip
+            "LISTEN": f"127.0.0.1:{self._port}",
+            "METRICS_LISTEN": "",
+            "SOCKET": "",
+            "KAFKA": self.kafka.address,
+            "TOPIC": self._topic.name,
+            "GROUP": self._group,
+        }
         environment = {f"DEXORDER_UDSOURCE_{name}": value for name, value in settings.items()}
         self.source = self._start("services.udsource", environment)
 
@@ -124,20 +128,27 @@ class Rig:
         self._scratch = scratch = self._folder / f"tmp-{next(self._numbers)}"
         scratch.mkdir()
         settings = {
-            "LISTEN": "127.0.0.1:0", "METRICS_LISTEN": "", "SOURCE": self._source_address,
-            "RELAY": self._relay_address, "CHECKPOINT": str(self.checkpoint), "WARM_UP": "false",
-            "MAX_RECORDS_PER_BATCH": str(records_a_batch), "DRAIN_SECONDS": "60",
+            "LISTEN": "127.0.0.1:0",
+            "METRICS_LISTEN": "",
+            "SOURCE": self._source_address,
+            "RELAY": self._relay_address,
+            "CHECKPOINT": str(self.checkpoint),
+            "WARM_UP": "false",
+            "MAX_RECORDS_PER_BATCH": str(records_a_batch),
+            "DRAIN_SECONDS": "60",
             "FAULT": ",".join(f"{moment.value}:1:{self._fuse(moment)}" for moment in Moment),
             "MAINTENANCE_INTERVAL_SECONDS": str(self._maintenance_seconds),
-        }  # fmt: skip
+        }
         environment = {f"DEXORDER_SPARK_{name}": value for name, value in settings.items()}
         environment |= {"TMPDIR": str(scratch), "SPARK_LOCAL_DIRS": str(scratch)}
         environment["DEXORDER_SPARK_MAINTENANCE_LEDGER_LINES"] = "0"  # the verdict compares the ledger line by line
         environment |= {
-            "DEXORDER_CATALOG_NAME": self._settings.name, "DEXORDER_CATALOG_TYPE": self._settings.type,
-            "DEXORDER_CATALOG_URI": self._settings.uri, "DEXORDER_CATALOG_WAREHOUSE": self._settings.warehouse,
+            "DEXORDER_CATALOG_NAME": self._settings.name,
+            "DEXORDER_CATALOG_TYPE": self._settings.type,
+            "DEXORDER_CATALOG_URI": self._settings.uri,
+            "DEXORDER_CATALOG_WAREHOUSE": self._settings.warehouse,
             "DEXORDER_CATALOG_PROPERTIES": "{}",
-        }  # fmt: skip
+        }
         self.driver = self._start("spark", environment)
         self._driver_marker = self._markers[-1]
 

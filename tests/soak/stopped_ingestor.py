@@ -130,10 +130,13 @@ def second_ingestor(suite: Suite) -> Iterator[Second]:
     metrics_port, log = free_ports(1)[0], suite.directory / "logs" / f"second-{uuid.uuid4().hex[:6]}.log"
     at = f"127.0.0.1:{suite.base_port}"
     settings = {
-        "LISTEN": "127.0.0.1:0", "METRICS_LISTEN": f"127.0.0.1:{metrics_port}", "RELAY": at,
-        "BROKER": f"tcp://127.0.0.1:{suite.base_port + 5}", "GATEWAY": suite.address("gateway"),
+        "LISTEN": "127.0.0.1:0",
+        "METRICS_LISTEN": f"127.0.0.1:{metrics_port}",
+        "RELAY": at,
+        "BROKER": f"tcp://127.0.0.1:{suite.base_port + 5}",
+        "GATEWAY": suite.address("gateway"),
         "BUDGET_DIR": str(suite.directory / "budgets"),
-    }  # fmt: skip
+    }
     environment = os.environ | suite.environment | {f"DEXORDER_INGESTOR_{k}": v for k, v in settings.items()}
     environment["DEXORDER_EXCHANGES"] = str(suite.directory / "exchanges.yaml")
     with log.open("wb") as out:

@@ -31,9 +31,12 @@ def test_the_rules_hold_through_every_step() -> None:
     started_s, lives = time.monotonic(), 0
     BoardMachine.steps = 0
     part = settings(
-        max_examples=100, stateful_step_count=100, deadline=None, database=None,
+        max_examples=100,
+        stateful_step_count=100,
+        deadline=None,
+        database=None,
         suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
+    )
     while BoardMachine.steps < STEPS:
         run_state_machine_as_test(BoardMachine, settings=part)
         lives += part.max_examples
@@ -47,10 +50,11 @@ def test_bad_frames_crash_hang_and_slow_nothing(tmp_path: Path) -> None:
     say(
         f"{sum(seen.frames.values()):,} bad frames, {RATE:g} a second, load average {load[0]:.1f} at the start",
         ["honest ingestors", "dispatches", "p50 ms", "p95 ms", "p99 ms", "worst ms"],
-        ["quiet", f"{len(seen.quiet):,}", *quiet], ["fuzzed", f"{len(seen.fuzzed):,}", *fuzzed],
+        ["quiet", f"{len(seen.quiet):,}", *quiet],
+        ["fuzzed", f"{len(seen.fuzzed):,}", *fuzzed],
         [f"{FRAMES // 5:,} as fast as it goes", f"{len(seen.burst):,}", *burst],
         since_s=started_s,
-    )  # fmt: skip
+    )
     print(f"\n{seen.requests} honest requests of {JOBS} jobs, not ended well: {len(seen.bad)}.")
     print(f"Resident memory grew by {seen.grown_bytes / (1 << 20):.1f} MiB.")
     print(f"Sent: {', '.join(f'{kind} {number:,}' for kind, number in seen.frames.most_common())}.")

@@ -46,12 +46,20 @@ def test_no_more_jobs_end_wrong_than_the_odds_say() -> None:
         f"Simulated jobs, seeds from {SEED}",
         ["answers that lie", "jobs", "pages", "calls", "lies", "wrong from the start", "wrong later", "part missing"],
         *(
-            [f"{t.lies:.0%}", f"{t.jobs:,}", f"{t.pages:,}", f"{t.calls:,}", f"{t.lied:,}", len(t.cold), len(t.later),
-             len(t.missing)]
+            [
+                f"{t.lies:.0%}",
+                f"{t.jobs:,}",
+                f"{t.pages:,}",
+                f"{t.calls:,}",
+                f"{t.lied:,}",
+                len(t.cold),
+                len(t.later),
+                len(t.missing),
+            ]
             for t in tallies
         ),
         since_s=started_s,
-    )  # fmt: skip
+    )
     for tally in tallies:
         tally.check(doubt=1e-4)
 
@@ -82,8 +90,15 @@ def test_lies_and_kills_lose_double_and_invent_nothing(tmp_path: Path) -> None:
     say(
         f"Every fifth answer false, the ingestor killed again and again, seed {SEED}",
         ["kills", "requests", "candles", "verified empty", "calls", "of them false", "kinds", "result"],
-        [seen.kills, seen.requests, f"{seen.rows:,}", f"{seen.empty:,}", f"{seen.calls:,}",
-         f"{faulty:,} ({faulty / seen.calls:.0%})", len(seen.faults),
-         "0 lost, 0 doubled, 0 wrong, 0 null, one status each"],
+        [
+            seen.kills,
+            seen.requests,
+            f"{seen.rows:,}",
+            f"{seen.empty:,}",
+            f"{seen.calls:,}",
+            f"{faulty:,} ({faulty / seen.calls:.0%})",
+            len(seen.faults),
+            "0 lost, 0 doubled, 0 wrong, 0 null, one status each",
+        ],
         since_s=started_s,
-    )  # fmt: skip
+    )

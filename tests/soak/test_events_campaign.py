@@ -55,11 +55,15 @@ async def test_no_critical_event_is_lost_by_a_kill(tmp_path: Path, outside: Outs
         "kill -9 of the gateway while CRITICAL events are under way",
         ["kills", "CRITICAL events", "lost", "calls of providers", "of these repeats", "in flight at the kills"],
         [
-            len(campaign.in_flight), f"{len(campaign.sent):,}", 0, f"{campaign.provider_calls().total():,}", repeats,
+            len(campaign.in_flight),
+            f"{len(campaign.sent):,}",
+            0,
+            f"{campaign.provider_calls().total():,}",
+            repeats,
             f"{exposed:,} in all, most {max(campaign.in_flight)}",
         ],
         since_s=started_s,
-    )  # fmt: skip
+    )
     assert campaign.rig.leaked() == []
 
 
@@ -97,8 +101,10 @@ async def test_bad_frames_crash_hang_and_slow_nothing(tmp_path: Path, port: str)
             rows.append([f"{what[:-1]}, {name}", f"{len(took):,}", *percentiles(took)])
     say(
         f"{seen.frames.total():,} bad frames on {number}, {RATE:g} a second, load average {load[0]:.1f} at the start",
-        ["honest peers", "events", "p50 ms", "p95 ms", "p99 ms", "worst ms"], *rows, since_s=started_s,
-    )  # fmt: skip
+        ["honest peers", "events", "p50 ms", "p95 ms", "p99 ms", "worst ms"],
+        *rows,
+        since_s=started_s,
+    )
     print(f"\nResident memory grew by {seen.grown_bytes / (1 << 20):.1f} MiB; {seen.dropped:,} counted as dropped.")
     print(f"Sent: {', '.join(f'{kind} {count:,}' for kind, count in seen.frames.most_common())}.", flush=True)
     unread = seen.frames["peers under a used identity"]
@@ -119,9 +125,10 @@ async def test_a_flood_of_one_container_does_not_slow_another(tmp_path: Path, ou
     say(
         f"A container sends up to {flooded.RATE:,} events a second, load average {load[0]:.1f} at the start",
         ["acks of another one", "events", "p50 ms", "p95 ms", "p99 ms", "worst ms"],
-        ["quiet", f"{len(seen.quiet):,}", *quiet], ["flooded", f"{len(seen.flooded):,}", *meanwhile],
+        ["quiet", f"{len(seen.quiet):,}", *quiet],
+        ["flooded", f"{len(seen.flooded):,}", *meanwhile],
         since_s=started_s,
-    )  # fmt: skip
+    )
     print(
         f"\nThe flooder was told: {', '.join(f'{what} {count:,}' for what, count in seen.told.most_common())}.",
         flush=True,

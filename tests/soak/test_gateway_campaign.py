@@ -35,8 +35,13 @@ def broker(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 def figures(ledger: Ledger) -> list[object]:
     repeats = ledger.repeats()
-    return [f"{len(ledger.written):,}", len(ledger.skipped()), repeats.unacked, repeats.acked_too_late,
-            len(repeats.wrong)]  # fmt: skip
+    return [
+        f"{len(ledger.written):,}",
+        len(ledger.skipped()),
+        repeats.unacked,
+        repeats.acked_too_late,
+        len(repeats.wrong),
+    ]
 
 
 def test_joins_and_leaves_skip_nothing(broker: ControlledKafka, tmp_path: Path) -> None:
@@ -80,11 +85,21 @@ def test_outages_lose_nothing_that_was_accepted(broker: ControlledKafka, tmp_pat
         beyond[how] = seen.beyond_limits()
     say(
         f"Kafka stopped for {SECONDS:.0f} s under load, two gateways",
-        ["how", "NOT_SERVING after (s)", "SERVING after Kafka is back (s)", "all written and read again (s)",
-         "calls refused", "sync OK", "of these lost", "async OK", "of these lost", *FIGURES],
+        [
+            "how",
+            "NOT_SERVING after (s)",
+            "SERVING after Kafka is back (s)",
+            "all written and read again (s)",
+            "calls refused",
+            "sync OK",
+            "of these lost",
+            "async OK",
+            "of these lost",
+            *FIGURES,
+        ],
         *rows,
         since_s=started_s,
-    )  # fmt: skip
+    )
     for fleet in fleets.values():
         fleet.check()
     assert not any(beyond.values()), beyond

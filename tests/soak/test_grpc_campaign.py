@@ -39,45 +39,84 @@ OURS = {grpc.StatusCode.UNKNOWN, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UN
 UNEXPECTED = "internal error"
 RELAY = "/dexorder.relay.v1."
 METHODS: dict[str, tuple[str, Any]] = {
-    RELAY + "RelayService/SubmitHistorical": ("relay", ingest_pb2.SubmitHistoricalRequest(
-        request_id="r", ticker="BTC/USDT.SIM", period_seconds=60, limit=5, client_id="c", **TIME)),
+    RELAY + "RelayService/SubmitHistorical": (
+        "relay",
+        ingest_pb2.SubmitHistoricalRequest(
+            request_id="r", ticker="BTC/USDT.SIM", period_seconds=60, limit=5, client_id="c", **TIME
+        ),
+    ),
     RELAY + "RelayService/GetRequest": ("relay", relay_service_pb2.GetRequestRequest(request_id="r")),
-    RELAY + "RelayService/ListRequests": ("relay", relay_service_pb2.ListRequestsRequest(
-        client_id="c", state=relay_service_pb2.REQUEST_STATE_QUEUED, page_size=5, page_token="9")),
+    RELAY + "RelayService/ListRequests": (
+        "relay",
+        relay_service_pb2.ListRequestsRequest(
+            client_id="c", state=relay_service_pb2.REQUEST_STATE_QUEUED, page_size=5, page_token="9"
+        ),
+    ),
     RELAY + "RelayService/CancelRequest": ("relay", relay_service_pb2.CancelRequestRequest(request_id="x")),
     RELAY + "RelayService/ListMarkets": ("relay", relay_service_pb2.ListMarketsRequest(exchange="SIM")),
     RELAY + "RelayService/GetCatalog": ("relay", relay_service_pb2.GetCatalogRequest()),
-    RELAY + "IngestorService/ReportPage": ("relay", ingestor_service_pb2.ReportPageRequest(
-        job_id="j", candles=10, empty=[RANGE], **TIME)),
-    RELAY + "IngestorService/ReportMarkets": ("relay", ingestor_service_pb2.ReportMarketsRequest(
-        exchange="SIM", fetched_at=1, markets=[relay_service_pb2.Market(ticker="BTC/USDT.SIM", active=True)])),
-    RELAY + "PipelineService/ReportJobs": ("relay", pipeline_service_pb2.ReportJobsRequest(
-        snapshot_id=1, finals=[pipeline_service_pb2.FinalResult(job_id="j")],
-        pages=[pipeline_service_pb2.PageResult(
-            job_id="j", ticker="XRP/USDT.SIM", period_seconds=60, rows=3, empty=[RANGE], **TIME)])),
-    "/KafkaPixy/Produce": ("gateway", pixy.ProdRq(
-        topic=OHLC_TOPIC, key_value=b"k", message=b"m", async_mode=True,
-        headers=[pixy.RecordHeader(key="h", value=b"v")])),
+    RELAY + "IngestorService/ReportPage": (
+        "relay",
+        ingestor_service_pb2.ReportPageRequest(job_id="j", candles=10, empty=[RANGE], **TIME),
+    ),
+    RELAY + "IngestorService/ReportMarkets": (
+        "relay",
+        ingestor_service_pb2.ReportMarketsRequest(
+            exchange="SIM", fetched_at=1, markets=[relay_service_pb2.Market(ticker="BTC/USDT.SIM", active=True)]
+        ),
+    ),
+    RELAY + "PipelineService/ReportJobs": (
+        "relay",
+        pipeline_service_pb2.ReportJobsRequest(
+            snapshot_id=1,
+            finals=[pipeline_service_pb2.FinalResult(job_id="j")],
+            pages=[
+                pipeline_service_pb2.PageResult(
+                    job_id="j", ticker="XRP/USDT.SIM", period_seconds=60, rows=3, empty=[RANGE], **TIME
+                )
+            ],
+        ),
+    ),
+    "/KafkaPixy/Produce": (
+        "gateway",
+        pixy.ProdRq(
+            topic=OHLC_TOPIC,
+            key_value=b"k",
+            message=b"m",
+            async_mode=True,
+            headers=[pixy.RecordHeader(key="h", value=b"v")],
+        ),
+    ),
     "/KafkaPixy/Ack": ("gateway", pixy.AckRq(topic=OHLC_TOPIC, group="g", partition=1, offset=2)),
-    "/source.v1.Source/NackFn": ("udsource", source.NackRequest(
-        request=source.NackRequest.Request(offsets=[source.Offset(offset=b"1", partition_id=1)]))),
-}  # fmt: skip
+    "/source.v1.Source/NackFn": (
+        "udsource",
+        source.NackRequest(request=source.NackRequest.Request(offsets=[source.Offset(offset=b"1", partition_id=1)])),
+    ),
+}
 _GROUP: dict[str, Any] = {"topic": OHLC_TOPIC, "group": "g"}
 QUESTIONS: dict[str, tuple[str, Any]] = {
     "/KafkaPixy/GetOffsets": ("gateway", pixy.GetOffsetsRq(**_GROUP)),
-    "/KafkaPixy/SetOffsets": ("gateway", pixy.SetOffsetsRq(
-        offsets=[pixy.PartitionOffset(partition=p, offset=0, metadata="BB") for p in range(2)], **_GROUP)),
+    "/KafkaPixy/SetOffsets": (
+        "gateway",
+        pixy.SetOffsetsRq(
+            offsets=[pixy.PartitionOffset(partition=p, offset=0, metadata="BB") for p in range(2)], **_GROUP
+        ),
+    ),
     "/KafkaPixy/ListTopics": ("gateway", pixy.ListTopicRq(with_partitions=True)),
     "/KafkaPixy/ListConsumers": ("gateway", pixy.ListConsumersRq(**_GROUP)),
     "/KafkaPixy/GetTopicMetadata": ("gateway", pixy.GetTopicMetadataRq(topic=OHLC_TOPIC, with_partitions=True)),
-}  # fmt: skip
+}
 STREAMS: dict[str, tuple[str, Any]] = {
     RELAY + "RelayService/WatchProgress": ("relay", relay_service_pb2.WatchProgressRequest(request_id="r")),
-    RELAY + "RelayService/SubscribeNotifications": ("relay", relay_service_pb2.SubscribeNotificationsRequest(
-        topic="HISTORY_READY:r", after_cursor=3)),
-    RELAY + "RelayService/FetchOhlc": ("relay", ingest_pb2.OHLCRequest(
-        request_id="f", ticker="BTC/USDT.SIM", period_seconds=60, limit=5, **TIME)),
-}  # fmt: skip
+    RELAY + "RelayService/SubscribeNotifications": (
+        "relay",
+        relay_service_pb2.SubscribeNotificationsRequest(topic="HISTORY_READY:r", after_cursor=3),
+    ),
+    RELAY + "RelayService/FetchOhlc": (
+        "relay",
+        ingest_pb2.OHLCRequest(request_id="f", ticker="BTC/USDT.SIM", period_seconds=60, limit=5, **TIME),
+    ),
+}
 PING = RELAY + "RelayService/GetCatalog"
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(len(METHODS) * MESSAGES // 100 + 900)]
 

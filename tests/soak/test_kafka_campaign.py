@@ -32,8 +32,9 @@ def test_an_outage_of_kafka_loses_nothing(kafka_jars: Path, tmp_path: Path) -> N
                 with Memory(suite, ("spark",)) as memory:
                     wait_for(
                         lambda: len(listener.statuses) >= WARM_UP_BACKFILLS and memory.steady("spark", STEADY_SECONDS),
-                        600, suite.logs,
-                    )  # fmt: skip
+                        600,
+                        suite.logs,
+                    )
                 seen = {
                     mode: kafka_outage.run(suite, backfills, stop=stop, start=start, seconds=SECONDS)
                     for mode, (stop, start) in kafka.modes.items()

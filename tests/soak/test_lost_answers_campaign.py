@@ -36,9 +36,12 @@ async def test_lost_answers_double_no_record(kafka_jars: Path, tmp_path: Path) -
     kafka = await asyncio.to_thread(RunningKafka, tmp_path, advertised_port=advertised)
     proxy = LossyProxy(kafka.port, ODDS)
     settings: dict[str, Any] = {
-        "listen": "127.0.0.1:0", "metrics_listen": "", "topics": f"{TOPIC}:4", "kafka": f"127.0.0.1:{advertised}",
+        "listen": "127.0.0.1:0",
+        "metrics_listen": "",
+        "topics": f"{TOPIC}:4",
+        "kafka": f"127.0.0.1:{advertised}",
         "produce_timeout_seconds": 60,
-    }  # fmt: skip
+    }
     try:
         async with proxy.listening(advertised):
             async with (
@@ -55,8 +58,10 @@ async def test_lost_answers_double_no_record(kafka_jars: Path, tmp_path: Path) -
             found = await asyncio.to_thread(read, f"127.0.0.1:{advertised}", sum(written))
     finally:
         await asyncio.to_thread(kafka.stop)
-    print(f"\n| Kafka's answers lost | {proxy.cuts} of them over {sum(written):,} records in {seconds:.0f} s "
-          f"| {len(found) - sum(written)} records doubled or lost |")  # fmt: skip
+    print(
+        f"\n| Kafka's answers lost | {proxy.cuts} of them over {sum(written):,} records in {seconds:.0f} s "
+        f"| {len(found) - sum(written)} records doubled or lost |"
+    )
     for writer, count in enumerate(written):
         mine = [number for key, number in found if key == writer]
         assert mine == list(range(count)), f"writer {writer}"

@@ -20,9 +20,7 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(1_200)]
 def test_one_id_is_planned_once(tmp_path: Path) -> None:
     with running_suite(tmp_path / "state", DEXORDER_SIM_LATENCY_MS="100") as suite:
         started_s = time.monotonic()
-        seen = same_id.run(
-            suite, "BTC/USDT", first_minute=FIRST_MINUTE, candles=100_000, submissions=SUBMISSIONS
-        )  # fmt: skip
+        seen = same_id.run(suite, "BTC/USDT", first_minute=FIRST_MINUTE, candles=100_000, submissions=SUBMISSIONS)
     say(
         f"{SUBMISSIONS:,} submissions of one id from {same_id.CLIENTS} processes, the relay killed meanwhile",
         ["QUEUED", "DUPLICATE", "calls without an answer", "jobs", "pages", "calls to the exchange"],

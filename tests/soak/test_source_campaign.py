@@ -55,10 +55,12 @@ def test_nothing_that_dies_between_kafka_and_iceberg_loses_or_doubles_a_row(
             ["what dies", "times", "rows in the table at the last", "lost", "doubled", "wrong"],
             *(
                 [case.name, case.times, f"{case.rows:,}", case.lost, case.doubled, case.wrong]
-                for _, tallies in cases for case in tallies if case.times
+                for _, tallies in cases
+                for case in tallies
+                if case.times
             ),
             since_s=started_s,
-        )  # fmt: skip
+        )
 
 
 def test_a_plain_reader_misses_nothing_when_udsource_is_killed(broker: ControlledKafka, tmp_path: Path) -> None:

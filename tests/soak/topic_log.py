@@ -14,8 +14,10 @@ Record = tuple[int, str, bytes, Mapping[str, str]]
 """Partition, key, value, headers."""
 _WAIT_SECONDS = 60.0
 _MOVING = (
-    KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-)  # fmt: skip
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+)
 
 
 def _passes(error: BaseException) -> bool:
@@ -50,15 +52,21 @@ class TopicLog:
         """Write them, each partition's in order; returns when Kafka has them all."""
         for partition, key, value, headers in [*records]:  # all made before the first goes out: they arrive together
             self._producer.produce(
-                self.name, value, key=key.encode(), partition=partition, on_delivery=self._written,
+                self.name,
+                value,
+                key=key.encode(),
+                partition=partition,
+                on_delivery=self._written,
                 headers=[(name, text.encode()) for name, text in headers.items()],
-            )  # fmt: skip
+            )
         assert self._producer.flush(_WAIT_SECONDS) == 0
 
     @tenacity.retry(
-        retry=tenacity.retry_if_exception(_passes), wait=tenacity.wait_fixed(0.2),
-        stop=tenacity.stop_after_delay(_WAIT_SECONDS), reraise=True,
-    )  # fmt: skip
+        retry=tenacity.retry_if_exception(_passes),
+        wait=tenacity.wait_fixed(0.2),
+        stop=tenacity.stop_after_delay(_WAIT_SECONDS),
+        reraise=True,
+    )
     def committed(self, group: str) -> dict[int, int]:
         """Partition -> committed offset; those without a commit are absent.
 

@@ -37,9 +37,14 @@ def test_kapacitors_newer_fields_are_there() -> None:
         for field in udf_pb2.DESCRIPTOR.message_types_by_name[message].fields
     }
     assert {
-        ("InitRequest", "taskID"): 2, ("InitRequest", "nodeID"): 3, ("BeginBatch", "size"): 4,
-        ("BeginBatch", "byName"): 5, ("Point", "byName"): 11, ("Point", "fieldsBool"): 12, ("EndBatch", "byName"): 5,
-    }.items() <= numbers.items()  # fmt: skip
+        ("InitRequest", "taskID"): 2,
+        ("InitRequest", "nodeID"): 3,
+        ("BeginBatch", "size"): 4,
+        ("BeginBatch", "byName"): 5,
+        ("Point", "byName"): 11,
+        ("Point", "fieldsBool"): 12,
+        ("EndBatch", "byName"): 5,
+    }.items() <= numbers.items()
 
 
 @pytest.mark.parametrize(

@@ -19,34 +19,32 @@ MESSAGES: list[tuple[Message, str]] = [
         pb.PartitionOffset(
             partition=1, begin=2, end=300, count=298, offset=-1, lag=5, metadata="BBBC", sparse_acks="1-2,3-5"
         ),
-        "0801" "1002" "18ac02" "20aa02" "28ffffffffffffffffff01" "3005" "3a0442424243" "4207312d322c332d35",
+        "0801100218ac0220aa0228ffffffffffffffffff0130053a04424242434207312d322c332d35",
     ),
-    (pb.GetOffsetsRq(cluster="c", topic="t", group="g"), "0a0163" "120174" "1a0167"),
-    (pb.GetOffsetsRs(offsets=[pb.PartitionOffset(partition=1), pb.PartitionOffset(lag=2)]), "0a020801" "0a023002"),
+    (pb.GetOffsetsRq(cluster="c", topic="t", group="g"), "0a01631201741a0167"),
+    (pb.GetOffsetsRs(offsets=[pb.PartitionOffset(partition=1), pb.PartitionOffset(lag=2)]), "0a0208010a023002"),
     (
         pb.SetOffsetsRq(cluster="c", topic="t", group="g", offsets=[pb.PartitionOffset(partition=1, offset=7)]),
-        "0a0163" "120174" "1a0167" "220408012807",
+        "0a01631201741a0167220408012807",
     ),
     (pb.SetOffsetsRs(), ""),
-    (pb.ListTopicRq(cluster="c", with_partitions=True), "0a0163" "1001"),
+    (pb.ListTopicRq(cluster="c", with_partitions=True), "0a01631001"),
     (PARTITION, PARTITION_HEX),
     (
         pb.ListTopicRs(topics={"t": pb.GetTopicMetadataRs(version=1)}),
-        "0a07" "0a0174" "12020801",  # a map is key 1 and value 2 of each entry
+        "0a070a017412020801",  # a map is key 1 and value 2 of each entry
     ),
-    (pb.GetTopicMetadataRq(cluster="c", topic="t", with_partitions=True), "0a0163" "120174" "1801"),
+    (pb.GetTopicMetadataRq(cluster="c", topic="t", with_partitions=True), "0a01631201741801"),
     (
         pb.GetTopicMetadataRs(version=1, config={"k": "v"}, partitions=[PARTITION]),
-        "0801" "12060a016b120176" f"1a{len(PARTITION_HEX) // 2:02x}" + PARTITION_HEX,
+        f"080112060a016b1201761a{len(PARTITION_HEX) // 2:02x}" + PARTITION_HEX,
     ),
-    (pb.ListConsumersRq(cluster="c", topic="t", group="g"), "0a0163" "120174" "1a0167"),
+    (pb.ListConsumersRq(cluster="c", topic="t", group="g"), "0a01631201741a0167"),
     (
-        pb.ListConsumersRs(
-            groups={"g": pb.ConsumerGroups(consumers={"id": pb.ConsumerPartitions(partitions=[0, 2])})}
-        ),
-        "0a11" "0a0167" "120c" "0a0a" "0a026964" "1204" "0a020002",
+        pb.ListConsumersRs(groups={"g": pb.ConsumerGroups(consumers={"id": pb.ConsumerPartitions(partitions=[0, 2])})}),
+        "0a110a0167120c0a0a0a02696412040a020002",
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("message", "data"), MESSAGES, ids=lambda value: type(value).__name__)

@@ -90,14 +90,16 @@ def test_page_holds_a_thousand_candles_at_most() -> None:
 @pytest.mark.parametrize(
     ("status", "total", "message", "value"),
     [
-        (pb.DataResponse.OK, 2, None, "0a057265712d31" "2802"),
-        (pb.DataResponse.NOT_FOUND, 0, None, "0a057265712d31" "1001"),
+        (pb.DataResponse.OK, 2, None, "0a057265712d312802"),
+        (pb.DataResponse.NOT_FOUND, 0, None, "0a057265712d311001"),
         (
-            pb.DataResponse.ERROR, 1000, "symbol 'X' is unknown",
-            "0a057265712d31" "1002" "1a1573796d626f6c2027582720697320756e6b6e6f776e" "28e807",
+            pb.DataResponse.ERROR,
+            1000,
+            "symbol 'X' is unknown",
+            "0a057265712d3110021a1573796d626f6c2027582720697320756e6b6e6f776e28e807",
         ),
     ],
-)  # fmt: skip
+)
 def test_final_value(
     status: pb.DataResponse.ResponseStatus.ValueType, total: int, message: str | None, value: str
 ) -> None:

@@ -40,9 +40,12 @@ async def tutorial_loop(client: Any, cell: Cell, rows: list[Any]) -> None:
 async def paginate(client: Any, cell: Cell, rows: list[Any]) -> None:
     """The whole range in one call of ccxt's."""
     rows += await client.fetch_ohlcv(
-        cell.symbol, "1m", cell.span.start_ns // _MS_NS, None,
+        cell.symbol,
+        "1m",
+        cell.span.start_ns // _MS_NS,
+        None,
         {"paginate": True, "until": cell.span.end_ns // _MS_NS - 1, "paginationCalls": pages(cell) + 1},
-    )  # fmt: skip
+    )
 
 
 def pages(cell: Cell) -> int:

@@ -69,18 +69,28 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 def share_table(share: float, candles: int, pages: int, results: Sequence[Result]) -> str:
     """The table of one share, with its sums and worst row below."""
     header = (
-        "fault in the answer", "ccxt, tutorial loop", "ccxt, `paginate`", "dexorder", "dexorder's end",
-        "faulty answers", "calls a page", "seconds",
-    )  # fmt: skip
+        "fault in the answer",
+        "ccxt, tutorial loop",
+        "ccxt, `paginate`",
+        "dexorder",
+        "dexorder's end",
+        "faulty answers",
+        "calls a page",
+        "seconds",
+    )
     rows = [
         (
-            r.cell.label, peer(r.loop), peer(r.paginate), harm(r.ours.verdict), ours_end(r.ours),
+            r.cell.label,
+            peer(r.loop),
+            peer(r.paginate),
+            harm(r.ours.verdict),
+            ours_end(r.ours),
             " / ".join(str(o.faults) for o in _ways(r)),
             " / ".join(f"{o.calls / pages:.1f}" for o in _ways(r)),
             " / ".join(f"{o.seconds:.1f}" for o in _ways(r)),
         )
         for r in results
-    ]  # fmt: skip
+    ]
     title = f"## {percent(share)} of the answers faulty, {candles:,} candles a cell\n\n"
     return f"{title}{markdown(header, rows)}\n{summary(share, results)}\n"
 
@@ -98,8 +108,10 @@ def _in_ban(outcomes: Sequence[Outcome]) -> str:
 
 def summary(share: float, results: Sequence[Result]) -> str:
     """Sums of a share, the worst row, and whether ours did what it must."""
-    lines = [f"- Sum of all rows: {_sum([r.ours for r in results])}; ccxt's loop {_sum([r.loop for r in results])}; "
-             f"`paginate` {_sum([r.paginate for r in results])}.\n"]  # fmt: skip
+    lines = [
+        f"- Sum of all rows: {_sum([r.ours for r in results])}; ccxt's loop {_sum([r.loop for r in results])}; "
+        f"`paginate` {_sum([r.paginate for r in results])}.\n"
+    ]
     ended = [r.ours for r in results]
     lines.append(
         f"- dexorder: {sum(o.whole for o in ended)} of {len(ended)} requests OK and whole, "
@@ -120,9 +132,12 @@ def summary(share: float, results: Sequence[Result]) -> str:
 def _sum(outcomes: Sequence[Outcome]) -> str:
     found = [o.verdict for o in outcomes if o.verdict]
     total = Verdict(
-        sum(v.candles for v in found), sum(v.lost for v in found), sum(v.doubled for v in found),
-        sum(v.wrong for v in found), sum(v.null for v in found),
-    )  # fmt: skip
+        sum(v.candles for v in found),
+        sum(v.lost for v in found),
+        sum(v.doubled for v in found),
+        sum(v.wrong for v in found),
+        sum(v.null for v in found),
+    )
     text = harm(total)
     return text if len(found) == len(outcomes) else f"{text}, and {len(outcomes) - len(found)} without an end"
 
@@ -136,9 +151,11 @@ def readme_table(results: Sequence[Result]) -> str:
     """One row a fault: ccxt at the smallest share, ours at each."""
     shares = sorted({r.cell.share for r in results})
     header = (
-        "fault in the answer", f"ccxt, loop, {percent(shares[0])}", f"ccxt, `paginate`, {percent(shares[0])}",
+        "fault in the answer",
+        f"ccxt, loop, {percent(shares[0])}",
+        f"ccxt, `paginate`, {percent(shares[0])}",
         *(f"dexorder, {percent(share)}" for share in shares),
-    )  # fmt: skip
+    )
     by_label: dict[str, dict[float, Result]] = {}
     for result in results:
         by_label.setdefault(result.cell.label, {})[result.cell.share] = result

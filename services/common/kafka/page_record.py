@@ -33,10 +33,13 @@ _PLAIN_TIMES_NS = range(1 << 56, 1 << 63)
 _VALUES = ("open", "high", "low", "close", "volume")
 _fields = ohlcv_pb2.OHLCV.DESCRIPTOR.fields_by_name
 _TAGS = {name: _fields[name].number << 3 | (0 if name == "open_time" else 1) for name in ("open_time", *_VALUES)}
-_ROW = np.dtype([
-    ("open_time_tag", "u1"), ("open_time", "u1", _VARINT_BYTES),
-    *(part for name in _VALUES for part in ((f"{name}_tag", "u1"), (name, "<f8"))),
-])  # fmt: skip
+_ROW = np.dtype(
+    [
+        ("open_time_tag", "u1"),
+        ("open_time", "u1", _VARINT_BYTES),
+        *(part for name in _VALUES for part in ((f"{name}_tag", "u1"), (name, "<f8"))),
+    ]
+)
 
 
 class Kind(StrEnum):
@@ -84,11 +87,17 @@ class Control:
     def headers(self) -> dict[str, str]:
         """The record's headers, in the order they are written."""
         return {
-            KIND: self.kind.value, TICKER: self.ticker, PERIOD: str(self.period_seconds), JOB: self.job_id,
-            PAGE: str(self.page), START: str(self.span.start_ns), END: str(self.span.end_ns),
+            KIND: self.kind.value,
+            TICKER: self.ticker,
+            PERIOD: str(self.period_seconds),
+            JOB: self.job_id,
+            PAGE: str(self.page),
+            START: str(self.span.start_ns),
+            END: str(self.span.end_ns),
             EMPTY: json.dumps([[r.start_ns, r.end_ns] for r in self.empty], separators=(",", ":")),
-            FETCHED: str(self.fetched_ns), TRACE: self.trace,
-        }  # fmt: skip
+            FETCHED: str(self.fetched_ns),
+            TRACE: self.trace,
+        }
 
     @staticmethod
     def parse(headers: Mapping[str, str]) -> Control:
@@ -154,9 +163,15 @@ def final_value(
 def encode_candle(candle: Candle) -> bytes:
     """One element of ohlc_data."""
     return ohlcv_pb2.OHLCV(
-        open_time=candle.open_ns, open=candle.open, high=candle.high, low=candle.low, close=candle.close,
-        volume=candle.volume, quote_volume=candle.quote_volume, trade_count=candle.trade_count,
-    ).SerializeToString(deterministic=True)  # fmt: skip
+        open_time=candle.open_ns,
+        open=candle.open,
+        high=candle.high,
+        low=candle.low,
+        close=candle.close,
+        volume=candle.volume,
+        quote_volume=candle.quote_volume,
+        trade_count=candle.trade_count,
+    ).SerializeToString(deterministic=True)
 
 
 def encode_candles(candles: Sequence[Candle]) -> list[bytes]:

@@ -25,13 +25,32 @@ DEAD_LETTER_TABLE = f"{NAMESPACE}.dead_letters"
 
 PUBLIC_PROPERTIES = frozenset(
     {
-        "type", "uri", "warehouse", "prefix", "scope", "audience", "resource", "oauth2-server-uri",
-        "rest.sigv4-enabled", "rest.signing-region", "rest.signing-name",
-        "s3.endpoint", "s3.region", "client.region", "s3.force-virtual-addressing", "s3.anonymous", "s3.proxy-uri",
-        "s3.connect-timeout", "s3.request-timeout", "py-io-impl",
-        "gcs.project-id", "gcs.service.host", "adls.account-name", "adls.account-host",
+        "type",
+        "uri",
+        "warehouse",
+        "prefix",
+        "scope",
+        "audience",
+        "resource",
+        "oauth2-server-uri",
+        "rest.sigv4-enabled",
+        "rest.signing-region",
+        "rest.signing-name",
+        "s3.endpoint",
+        "s3.region",
+        "client.region",
+        "s3.force-virtual-addressing",
+        "s3.anonymous",
+        "s3.proxy-uri",
+        "s3.connect-timeout",
+        "s3.request-timeout",
+        "py-io-impl",
+        "gcs.project-id",
+        "gcs.service.host",
+        "adls.account-name",
+        "adls.account-host",
     }
-)  # fmt: skip
+)
 """What anyone may learn from the relay. A list of the harmless: a secret under a new name must not slip through."""
 _PUBLIC_QUERY = ("sslmode", "sslrootcert")
 
@@ -71,9 +90,13 @@ class CatalogSettings(BaseSettings):
     def local(cls, folder: Path, name: str = "dexorder") -> Self:
         """SQLite and files below an absolute folder, whatever the environment says."""
         return cls(
-            name=name, type="sql", uri=f"sqlite:///{folder / 'catalog.db'}", warehouse=(folder / "warehouse").as_uri(),
-            password=None, more={},
-        )  # fmt: skip
+            name=name,
+            type="sql",
+            uri=f"sqlite:///{folder / 'catalog.db'}",
+            warehouse=(folder / "warehouse").as_uri(),
+            password=None,
+            more={},
+        )
 
     def properties(self) -> dict[str, str]:
         """Properties for pyiceberg's ``load_catalog``, secrets included."""
@@ -110,8 +133,10 @@ class CatalogSettings(BaseSettings):
 @tenacity.retry(
     # Parts that start together create the tables of an empty database together; all but one fail.
     retry=tenacity.retry_if_exception_type((ProgrammingError, OperationalError, IntegrityError)),
-    stop=tenacity.stop_after_attempt(4), wait=tenacity.wait_random_exponential(0.2, max=1), reraise=True,
-)  # fmt: skip
+    stop=tenacity.stop_after_attempt(4),
+    wait=tenacity.wait_random_exponential(0.2, max=1),
+    reraise=True,
+)
 def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
     """Open it with pyiceberg; PostgreSQL through the driver that we bring."""
     found = dict(properties)

@@ -18,10 +18,22 @@ MONTH_SECONDS = 2_592_000
 _MONDAY_NS = 4 * 86_400 * SECOND_NS  # 1970-01-05, the first Monday after the epoch
 
 PERIODS: dict[int, str] = {
-    1: "1s", 60: "1m", 180: "3m", 300: "5m", 900: "15m", 1_800: "30m",
-    3_600: "1h", 7_200: "2h", 14_400: "4h", 21_600: "6h", 28_800: "8h", 43_200: "12h",
-    86_400: "1d", WEEK_SECONDS: "1w", MONTH_SECONDS: "1M",
-}  # fmt: skip
+    1: "1s",
+    60: "1m",
+    180: "3m",
+    300: "5m",
+    900: "15m",
+    1_800: "30m",
+    3_600: "1h",
+    7_200: "2h",
+    14_400: "4h",
+    21_600: "6h",
+    28_800: "8h",
+    43_200: "12h",
+    86_400: "1d",
+    WEEK_SECONDS: "1w",
+    MONTH_SECONDS: "1M",
+}
 """Every period the suite knows, in seconds, and its name (also ccxt's timeframe).
 
 Three days are not among them: exchanges count them from different days, so there is no one grid.

@@ -18,11 +18,13 @@ from services.common.config import is_loopback, read_settings
 from services.common.rpc.identity import AUTHORIZATION
 
 CLIENT_KEEPALIVE = (
-    ("grpc.keepalive_time_ms", 10_000), ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.ping_timeout_ms", 5_000),  # a minute otherwise, whatever the one before it says
     ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.initial_reconnect_backoff_ms", 200), ("grpc.max_reconnect_backoff_ms", 2_000),
-)  # fmt: skip
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+)
 """Options of every channel of ours: notice a dead server, and come back soon after a restart."""
 Option = tuple[str, Any]
 
@@ -31,9 +33,13 @@ class ChannelSettings(BaseSettings):
     """What a client of our services can be told. ``DEXORDER_CHANNEL_<NAME>`` unless an alias is given."""
 
     model_config = SettingsConfigDict(
-        frozen=True, extra="ignore", populate_by_name=True, env_prefix="DEXORDER_CHANNEL_", env_ignore_empty=True,
+        frozen=True,
+        extra="ignore",
+        populate_by_name=True,
+        env_prefix="DEXORDER_CHANNEL_",
+        env_ignore_empty=True,
         hide_input_in_errors=True,
-    )  # fmt: skip
+    )
 
     tls_ca: Path | None = None
     """PEM file of the authority of the servers' certificates; turns TLS on for every channel."""

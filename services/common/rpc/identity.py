@@ -31,9 +31,13 @@ from services.common.storage.watched_file import WatchedFile, read_yaml
 
 AUTHORIZATION = "authorization"
 """Metadata key of a token; its value is ``Bearer TOKEN``."""
-OPEN_SERVICES = frozenset({
-    "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection", "grpc.channelz.v1.Channelz",
-})  # fmt: skip
+OPEN_SERVICES = frozenset(
+    {
+        "grpc.health.v1.Health",
+        "grpc.reflection.v1alpha.ServerReflection",
+        "grpc.channelz.v1.Channelz",
+    }
+)
 """What anyone may call who reaches the port; a setting closes the last two."""
 
 

@@ -38,8 +38,11 @@ Admit = Callable[[str, Any], None]
 Unforeseen = Callable[[str, BaseException], str | None]
 """Given ``service/method`` and what it raised that is no error of ours; the text of the answer, none: the fixed one."""
 _TYPES = {
-    (False, False): "unary", (False, True): "server_stream", (True, False): "client_stream", (True, True): "bidi_stream"
-}  # fmt: skip
+    (False, False): "unary",
+    (False, True): "server_stream",
+    (True, False): "client_stream",
+    (True, True): "bidi_stream",
+}
 
 
 @dataclass(frozen=True)
@@ -166,9 +169,11 @@ class Boundary(grpc.aio.ServerInterceptor):
             b for b in (handler.unary_unary, handler.unary_stream, handler.stream_unary, handler.stream_stream) if b
         )
         make = {
-            (False, False): grpc.unary_unary_rpc_method_handler, (False, True): grpc.unary_stream_rpc_method_handler,
-            (True, False): grpc.stream_unary_rpc_method_handler, (True, True): grpc.stream_stream_rpc_method_handler,
-        }[handler.request_streaming, handler.response_streaming]  # fmt: skip
+            (False, False): grpc.unary_unary_rpc_method_handler,
+            (False, True): grpc.unary_stream_rpc_method_handler,
+            (True, False): grpc.stream_unary_rpc_method_handler,
+            (True, True): grpc.stream_stream_rpc_method_handler,
+        }[handler.request_streaming, handler.response_streaming]
         deserialize, serialize = handler.request_deserializer, handler.response_serializer
         if serialize and handler.response_streaming:
             serialize = _unless_bytes(serialize)

@@ -15,9 +15,14 @@ _LARGE_WAL_PAGES = 16_000
 
 
 def open_durable(
-    path: Path, steps: Sequence[str], *, newer: str, private: bool = False, exclusive: bool = False,
+    path: Path,
+    steps: Sequence[str],
+    *,
+    newer: str,
+    private: bool = False,
+    exclusive: bool = False,
     large_wal: bool = False,
-) -> sqlite3.Connection:  # fmt: skip
+) -> sqlite3.Connection:
     """Open or make a file, and bring its schema up to date.
 
     Transactions are begun and committed by the caller; any one thread at a time may use the connection.

@@ -25,9 +25,7 @@ MOST_CHANNELS = 64
 _PRIORITIES = {int(priority): priority for priority in Priority}
 _NO_PAYLOAD = b"{}"
 _NO_PAYLOAD_FIELD = pb.UserEvent(payload=_NO_PAYLOAD).SerializeToString()
-_PREFERENCES = {
-    (int(channel), active): Preference(channel, active) for channel in Channel for active in (False, True)
-}  # fmt: skip
+_PREFERENCES = {(int(channel), active): Preference(channel, active) for channel in Channel for active in (False, True)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +53,15 @@ def read_event(container: str, body: bytes) -> Event | Refusal:
     if channels is None:
         return Refusal(given.event_id, "no usable channel", "channels")
     return Event(
-        EventKey(container, given.event_id), given.user_id, given.timestamp, given.event_type,
-        given.payload or _NO_PAYLOAD, priority, channels, body,
-    )  # fmt: skip
+        EventKey(container, given.event_id),
+        given.user_id,
+        given.timestamp,
+        given.event_type,
+        given.payload or _NO_PAYLOAD,
+        priority,
+        channels,
+        body,
+    )
 
 
 class Published(NamedTuple):

@@ -120,9 +120,16 @@ class EventsSettings(BaseSettings):
     """Base URL of the web page as users reach it, put under messages; empty puts none."""
 
     @field_validator(
-        "db", "curve_key", "containers", "web_tls_certificate", "web_tls_key", "jwt_keys", "vapid_key",
-        "fcm_credentials", mode="before",
-    )  # fmt: skip
+        "db",
+        "curve_key",
+        "containers",
+        "web_tls_certificate",
+        "web_tls_key",
+        "jwt_keys",
+        "vapid_key",
+        "fcm_credentials",
+        mode="before",
+    )
     @classmethod
     def _empty_is_none(cls, value: object) -> object:
         return None if value == "" else value

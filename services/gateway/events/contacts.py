@@ -34,8 +34,10 @@ _DAY_MINUTES = 24 * 60
 def host_check(settings: EventsSettings) -> HostCheck:
     """By the same lists as the channels; what passes here may still be refused there, if they changed since."""
     lists = {
-        Channel.PUSH: settings.push_hosts, Channel.DISCORD: settings.discord_hosts, Channel.SLACK: settings.slack_hosts
-    }  # fmt: skip
+        Channel.PUSH: settings.push_hosts,
+        Channel.DISCORD: settings.discord_hosts,
+        Channel.SLACK: settings.slack_hosts,
+    }
     hosts = {channel: Hosts(listed, plain_http=settings.plain_http) for channel, listed in lists.items()}
     return lambda channel, url: "" if hosts[channel].allowed(url) else "host not allowed"
 

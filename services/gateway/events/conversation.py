@@ -55,8 +55,13 @@ class TooLate(SuiteError):
 
 
 CLOSE_CODES: Mapping[type[SuiteError], int] = {
-    InvalidRequest: 4400, Unauthenticated: 4401, NotAllowed: 4403, TooLate: 4408, Exhausted: 4429, Unavailable: 1013,
-}  # fmt: skip
+    InvalidRequest: 4400,
+    Unauthenticated: 4401,
+    NotAllowed: 4403,
+    TooLate: 4408,
+    Exhausted: 4429,
+    Unavailable: 1013,
+}
 _INTERNAL = 1011
 
 

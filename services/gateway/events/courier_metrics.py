@@ -31,9 +31,11 @@ class CourierMetrics:
             f"{PREFIX}_commit_seconds", "Time a commit took, fsync included.", registry=registry, buckets=COMMIT_SECONDS
         )
         self._batch_size = Histogram(
-            f"{PREFIX}_batch_size", "Events accepted in one commit that had any.", registry=registry,
+            f"{PREFIX}_batch_size",
+            "Events accepted in one commit that had any.",
+            registry=registry,
             buckets=BATCH_SIZES,
-        )  # fmt: skip
+        )
 
     def committed(self, accepted: Tally[Priority], finished: Tally[Status], queued: int, seconds: float) -> None:
         """One commit."""

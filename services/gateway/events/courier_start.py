@@ -83,9 +83,13 @@ def _outbox(path: Path) -> Outbox:
 
 
 def _desk(
-    outbox: Outbox, settings: EventsSettings, metrics: CourierMetrics, render: Callable[[Event], Message],
-    reachable: Callable[[Channel, Contacts], str], clock: Clock,
-) -> Desk:  # fmt: skip
+    outbox: Outbox,
+    settings: EventsSettings,
+    metrics: CourierMetrics,
+    render: Callable[[Event], Message],
+    reachable: Callable[[Channel, Contacts], str],
+    clock: Clock,
+) -> Desk:
     people = KnownPeople(outbox.contacts(), outbox.presence(clock.wall_ns()))
     delivery = Delivery(Rules.of(settings), people, render=render, reachable=reachable)
     seldom_all()

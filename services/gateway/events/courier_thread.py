@@ -41,9 +41,13 @@ class CourierThread:
     """
 
     def __init__(
-        self, desk: Desk, ports: Ports, clock: Clock, effects: Callable[[Effects], None],
+        self,
+        desk: Desk,
+        ports: Ports,
+        clock: Clock,
+        effects: Callable[[Effects], None],
         ended: Callable[[Exception | None], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._desk, self._ports, self._clock = desk, ports, clock
         self._effects, self._ended = effects, ended
         self._waker = Waker()

@@ -70,9 +70,13 @@ class Delivery:
         return self._agenda.unfinished
 
     def restore(
-        self, live: Iterable[Live], sequences: Mapping[str, int], pauses: Iterable[tuple[str, Channel, int]] = (), *,
+        self,
+        live: Iterable[Live],
+        sequences: Mapping[str, int],
+        pauses: Iterable[tuple[str, Channel, int]] = (),
+        *,
         now_ns: int,
-    ) -> Changes:  # fmt: skip
+    ) -> Changes:
         """Go on after a start. To be called first, and once; no session is open.
 
         Calls that were under way are made again. What waited for something to change is looked at: the settings may

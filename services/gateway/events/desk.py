@@ -41,9 +41,14 @@ class Desk:
     """
 
     def __init__(
-        self, outbox: Outbox, delivery: Delivery, people: KnownPeople, settings: EventsSettings,
-        metrics: CourierMetrics, clock: Clock,
-    ) -> None:  # fmt: skip
+        self,
+        outbox: Outbox,
+        delivery: Delivery,
+        people: KnownPeople,
+        settings: EventsSettings,
+        metrics: CourierMetrics,
+        clock: Clock,
+    ) -> None:
         self._outbox, self._delivery, self._people = outbox, delivery, people
         self._settings, self._metrics, self._clock = settings, metrics, clock
         self._quotas, self._askers = Quotas(settings), Askers()

@@ -31,9 +31,17 @@ class Intake:
     """
 
     def __init__(
-        self, outbox: Outbox, delivery: Delivery, settings: EventsSettings, metrics: CourierMetrics, clock: Clock,
-        quotas: Quotas, askers: Askers, topics: Mapping[str, bytes], turn: Turn,
-    ) -> None:  # fmt: skip
+        self,
+        outbox: Outbox,
+        delivery: Delivery,
+        settings: EventsSettings,
+        metrics: CourierMetrics,
+        clock: Clock,
+        quotas: Quotas,
+        askers: Askers,
+        topics: Mapping[str, bytes],
+        turn: Turn,
+    ) -> None:
         self._outbox, self._delivery, self._settings, self._metrics = outbox, delivery, settings, metrics
         self._clock, self._quotas, self._askers, self._topics = clock, quotas, askers, topics
         self.turn = turn

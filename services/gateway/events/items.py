@@ -22,9 +22,24 @@ class Item(Timed):
     """
 
     __slots__ = (
-        "accepted_ns", "done", "due_ns", "event", "expires_ns", "failures", "lane", "refused", "rounds",
-        "saved", "sequence", "shown_ns", "soft", "tries", "turn", "under_way", "waits_for_ack",
-    )  # fmt: skip
+        "accepted_ns",
+        "done",
+        "due_ns",
+        "event",
+        "expires_ns",
+        "failures",
+        "lane",
+        "refused",
+        "rounds",
+        "saved",
+        "sequence",
+        "shown_ns",
+        "soft",
+        "tries",
+        "turn",
+        "under_way",
+        "waits_for_ack",
+    )
 
     def __init__(self, live: Live) -> None:
         super().__init__()
@@ -59,9 +74,19 @@ class Item(Timed):
     def row(self) -> Live:
         """As it is now."""
         return Live(
-            self.event, self.accepted_ns, self.expires_ns, self.turn, self.rounds, self.tries, self.failures,
-            self.due_ns, self.waits_for_ack, self.refused, self.sequence, self.soft,
-        )  # fmt: skip
+            self.event,
+            self.accepted_ns,
+            self.expires_ns,
+            self.turn,
+            self.rounds,
+            self.tries,
+            self.failures,
+            self.due_ns,
+            self.waits_for_ack,
+            self.refused,
+            self.sequence,
+            self.soft,
+        )
 
 
 @dataclass(slots=True)

@@ -90,13 +90,20 @@ class EventLog:
 
 
 def _record(
-    db: sqlite3.Connection, number: int, container: str, event_id: str, body: bytes, accepted_ns: int, status: int,
-    via: int | None, error: str, completed_ns: int | None, seen_ns: int | None,
-) -> tuple[int, Record]:  # fmt: skip
+    db: sqlite3.Connection,
+    number: int,
+    container: str,
+    event_id: str,
+    body: bytes,
+    accepted_ns: int,
+    status: int,
+    via: int | None,
+    error: str,
+    completed_ns: int | None,
+    seen_ns: int | None,
+) -> tuple[int, Record]:
     key = EventKey(container, event_id)
     sql = "SELECT * FROM attempts WHERE container = ? AND event_id = ? ORDER BY number"
     attempts = tuple(map(schema.read_attempt, db.execute(sql, (container, event_id))))
     channel = None if via is None else Channel(via)
-    return number, Record(
-        key, body, accepted_ns, Status(status), channel, error, completed_ns, seen_ns, attempts
-    )  # fmt: skip
+    return number, Record(key, body, accepted_ns, Status(status), channel, error, completed_ns, seen_ns, attempts)

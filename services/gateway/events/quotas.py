@@ -59,8 +59,10 @@ class Quotas:
 
     def __init__(self, settings: EventsSettings) -> None:
         self._limits = (
-            settings.soft_events_per_second, settings.hard_events_per_second, settings.hard_queued_events,
-        )  # fmt: skip
+            settings.soft_events_per_second,
+            settings.hard_events_per_second,
+            settings.hard_queued_events,
+        )
         self._buckets: dict[str, tuple[Bucket, Bucket]] = {}
         self.queued: Counter[str] = Counter()
 

@@ -43,55 +43,93 @@ def _camel_case(name: str) -> str:
 _ORDER: Final = _Form(
     ("side", "quantity", "symbol"),
     (
-        ("Reason", "error_message"), ("Market", "symbol"), ("Exchange", "exchange"), ("Side", "side"),
-        ("Type", "order_type"), ("Quantity", "quantity"), ("Price", "price"), ("Filled", "fill_quantity"),
-        ("Fill price", "fill_price"), ("Status", "status"), ("Strategy", "strategy_id"), ("Order", "order_id"),
+        ("Reason", "error_message"),
+        ("Market", "symbol"),
+        ("Exchange", "exchange"),
+        ("Side", "side"),
+        ("Type", "order_type"),
+        ("Quantity", "quantity"),
+        ("Price", "price"),
+        ("Filled", "fill_quantity"),
+        ("Fill price", "fill_price"),
+        ("Status", "status"),
+        ("Strategy", "strategy_id"),
+        ("Order", "order_id"),
     ),
     ("timestamp",),
-)  # fmt: skip
+)
 _ALERT: Final = _Form(
     ("symbol", "condition"),
     (
-        ("Market", "symbol"), ("Condition", "condition"), ("Price", "triggered_price"), ("Alert", "alert_id"),
+        ("Market", "symbol"),
+        ("Condition", "condition"),
+        ("Price", "triggered_price"),
+        ("Alert", "alert_id"),
     ),
     ("timestamp",),
-)  # fmt: skip
+)
 _POSITION: Final = _Form(
     ("side", "size", "symbol"),
     (
-        ("Market", "symbol"), ("Exchange", "exchange"), ("Side", "side"), ("Size", "size"), ("Entry", "entry_price"),
-        ("Price", "current_price"), ("Open profit", "unrealized_pnl"), ("Closed profit", "realized_pnl"),
-        ("Leverage", "leverage"), ("Liquidation at", "liquidation_price"), ("Position", "position_id"),
+        ("Market", "symbol"),
+        ("Exchange", "exchange"),
+        ("Side", "side"),
+        ("Size", "size"),
+        ("Entry", "entry_price"),
+        ("Price", "current_price"),
+        ("Open profit", "unrealized_pnl"),
+        ("Closed profit", "realized_pnl"),
+        ("Leverage", "leverage"),
+        ("Liquidation at", "liquidation_price"),
+        ("Position", "position_id"),
     ),
     ("timestamp",),
-)  # fmt: skip
+)
 _WORKSPACE: Final = _Form(
     ("symbol", "timeframe"),
     (
-        ("Change", "change_type"), ("Market", "symbol"), ("Timeframe", "timeframe"), ("Indicator", "indicator_name"),
-        ("Settings", "indicator_params"), ("Drawing", "annotation_type"), ("Annotation", "annotation_id"),
+        ("Change", "change_type"),
+        ("Market", "symbol"),
+        ("Timeframe", "timeframe"),
+        ("Indicator", "indicator_name"),
+        ("Settings", "indicator_params"),
+        ("Drawing", "annotation_type"),
+        ("Annotation", "annotation_id"),
         ("Workspace", "workspace_id"),
     ),
     ("annotation_data", "timestamp"),
-)  # fmt: skip
+)
 _STRATEGY: Final = _Form(
     ("strategy_name",),
     (
-        ("Message", "message"), ("Level", "log_level"), ("Details", "details"), ("Name", "strategy_name"),
+        ("Message", "message"),
+        ("Level", "log_level"),
+        ("Details", "details"),
+        ("Name", "strategy_name"),
         ("Strategy", "strategy_id"),
     ),
     ("timestamp",),
-)  # fmt: skip
+)
 _BACKTEST: Final = _Form(
     ("strategy_name", "symbol", "timeframe"),
     (
-        ("Strategy", "strategy_name"), ("Market", "symbol"), ("Timeframe", "timeframe"), ("From", "start_time"),
-        ("To", "end_time"), ("Profit", "total_pnl"), ("Trades", "total_trades"), ("Won", "winning_trades"),
-        ("Lost", "losing_trades"), ("Share won", "win_rate"), ("Largest drawdown", "max_drawdown"),
-        ("Sharpe ratio", "sharpe_ratio"), ("Results", "results_path"), ("Backtest", "backtest_id"),
+        ("Strategy", "strategy_name"),
+        ("Market", "symbol"),
+        ("Timeframe", "timeframe"),
+        ("From", "start_time"),
+        ("To", "end_time"),
+        ("Profit", "total_pnl"),
+        ("Trades", "total_trades"),
+        ("Won", "winning_trades"),
+        ("Lost", "losing_trades"),
+        ("Share won", "win_rate"),
+        ("Largest drawdown", "max_drawdown"),
+        ("Sharpe ratio", "sharpe_ratio"),
+        ("Results", "results_path"),
+        ("Backtest", "backtest_id"),
     ),
     ("strategy_id", "completed_at", "timestamp"),
-)  # fmt: skip
+)
 _ANY: Final = _Form((), ())
 
 _TYPES: Final[Mapping[int, tuple[str, _Form]]] = {

@@ -27,8 +27,12 @@ class Rules:
     retry_most_ns: int = 300 * SECOND_NS
     digest_ns: int = 10 * SECOND_NS
     channel_order: tuple[Channel, ...] = (
-        Channel.TELEGRAM, Channel.PUSH, Channel.EMAIL, Channel.DISCORD, Channel.SLACK,
-    )  # fmt: skip
+        Channel.TELEGRAM,
+        Channel.PUSH,
+        Channel.EMAIL,
+        Channel.DISCORD,
+        Channel.SLACK,
+    )
     sends_at_once: int = 32
 
     @property

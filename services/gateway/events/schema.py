@@ -63,9 +63,17 @@ Row = tuple[Any, ...]
 def _state(live: Live) -> Row:
     refused = orjson.dumps(live.refused).decode() if live.refused else ""
     return (
-        live.expires_ns, live.turn, live.rounds, live.tries, live.failures, live.due_ns, live.waits_for_ack, refused,
-        live.soft, live.sequence,
-    )  # fmt: skip
+        live.expires_ns,
+        live.turn,
+        live.rounds,
+        live.tries,
+        live.failures,
+        live.due_ns,
+        live.waits_for_ack,
+        refused,
+        live.soft,
+        live.sequence,
+    )
 
 
 def accept_row(live: Live) -> Row:
@@ -89,9 +97,15 @@ def finish_row(final: Final) -> Row:
 def attempt_row(attempt: AttemptRow) -> Row:
     """For `ATTEMPT`."""
     return (
-        attempt.key.container, attempt.key.event_id, attempt.number, attempt.channel.value, attempt.started_ns,
-        attempt.ended_ns, attempt.outcome, attempt.retry_at_ns,
-    )  # fmt: skip
+        attempt.key.container,
+        attempt.key.event_id,
+        attempt.number,
+        attempt.channel.value,
+        attempt.started_ns,
+        attempt.ended_ns,
+        attempt.outcome,
+        attempt.retry_at_ns,
+    )
 
 
 def read_body(container: str, body: bytes) -> Event:
@@ -111,9 +125,19 @@ def read_live(row: Row) -> Live:
     container, body, accepted_ns, expires_ns, turn, rounds, tries, failures, due_ns, waits, refused, soft, place = row
     reasons = tuple((Channel(channel), reason) for channel, reason in orjson.loads(refused)) if refused else ()
     return Live(
-        read_body(container, body), accepted_ns, expires_ns, turn=turn, rounds=rounds, tries=tries, failures=failures,
-        due_ns=due_ns, waits_for_ack=bool(waits), refused=reasons, sequence=place, soft=bool(soft),
-    )  # fmt: skip
+        read_body(container, body),
+        accepted_ns,
+        expires_ns,
+        turn=turn,
+        rounds=rounds,
+        tries=tries,
+        failures=failures,
+        due_ns=due_ns,
+        waits_for_ack=bool(waits),
+        refused=reasons,
+        sequence=place,
+        soft=bool(soft),
+    )
 
 
 def read_final(key: EventKey, status: int, via: int | None, error: str, completed_ns: int | None) -> Final | None:

@@ -17,9 +17,12 @@ class SendingMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._seconds = Histogram(
-            "dexorder_gateway_event_send_seconds", "Time a call of a provider took, by what came of it.",
-            ["channel", "outcome"], registry=registry, buckets=_SECONDS,
-        )  # fmt: skip
+            "dexorder_gateway_event_send_seconds",
+            "Time a call of a provider took, by what came of it.",
+            ["channel", "outcome"],
+            registry=registry,
+            buckets=_SECONDS,
+        )
 
     def called(self, channel: Channel, result: Result, seconds: float) -> None:
         """One call is over."""

@@ -20,12 +20,15 @@ class SessionMetrics:
         self._open = {kind: sessions.labels(kind) for kind in KINDS}
         self._shown = {kind: shown.labels(kind) for kind in KINDS}
         self._ended = Counter(
-            f"{PREFIX}_sessions_ended", "Sessions that ended, by why: CLOSED by the client, or a status.",
-            ["kind", "reason"], registry=registry,
-        )  # fmt: skip
+            f"{PREFIX}_sessions_ended",
+            "Sessions that ended, by why: CLOSED by the client, or a status.",
+            ["kind", "reason"],
+            registry=registry,
+        )
         self._acks = Counter(f"{PREFIX}_session_acks", "Acks of sessions.", ["kind", "said"], registry=registry)
-        self._refused = Counter(f"{PREFIX}_sessions_refused", "Sessions refused, by status.", ["kind", "reason"],
-                                registry=registry)  # fmt: skip
+        self._refused = Counter(
+            f"{PREFIX}_sessions_refused", "Sessions refused, by status.", ["kind", "reason"], registry=registry
+        )
 
     def opened(self, kind: Kind) -> None:
         """A session is open."""

@@ -21,7 +21,7 @@ from services.gen.dexorder.events.v1 import user_events_pb2 as given
 Render = Callable[[Event], Message]
 _TYPES, _PRIORITIES, _CHANNELS = (
     {number: name for name, number in kind.items()} for kind in (given.EventType, given.Priority, given.ChannelType)
-)  # fmt: skip
+)
 _ALONE, _TOGETHER = (pb.SubscribeResponse.DESCRIPTOR.fields_by_name[name].number for name in ("event", "events"))
 _EVENT, _TITLE, _BODY = (pb.SessionEvent.DESCRIPTOR.fields_by_name[name].number for name in ("event", "title", "body"))
 _LARGEST_ANSWER_BYTES = 1 << 20
@@ -102,14 +102,29 @@ class Shown:
     """
 
     __slots__ = (
-        "_body", "_container", "_event", "_message", "_part", "_render", "_settled", "_text", "_wire", "sequence",
+        "_body",
+        "_container",
+        "_event",
+        "_message",
+        "_part",
+        "_render",
+        "_settled",
+        "_text",
+        "_wire",
+        "sequence",
         "size",
-    )  # fmt: skip
+    )
 
     def __init__(
-        self, container: str, body: bytes, render: Render, *, event: Event | None = None, sequence: int = 0,
+        self,
+        container: str,
+        body: bytes,
+        render: Render,
+        *,
+        event: Event | None = None,
+        sequence: int = 0,
         settled: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.sequence, self.size = sequence, len(body)
         self._container, self._body, self._event = container, body, event
         self._render, self._settled = render, settled
@@ -152,10 +167,18 @@ class Shown:
         if not self._text:
             event = given.UserEvent.FromString(self._body)
             message = self._rendered(event)
-            self._text = orjson.dumps({"event": {
-                "sequence": str(self.sequence), "container": self._container, "event": _said(event),
-                "title": message.title, "body": message.body, "settled": self._settled,
-            }})  # fmt: skip
+            self._text = orjson.dumps(
+                {
+                    "event": {
+                        "sequence": str(self.sequence),
+                        "container": self._container,
+                        "event": _said(event),
+                        "title": message.title,
+                        "body": message.body,
+                        "settled": self._settled,
+                    }
+                }
+            )
         return self._text
 
     def _rendered(self, event: given.UserEvent) -> Message:
@@ -182,8 +205,11 @@ def _said(event: given.UserEvent) -> dict[str, Any]:
     event_type, delivery = event.event_type, event.delivery
     priority = delivery.priority
     return {
-        "userId": event.user_id, "eventId": event.event_id, "timestamp": str(event.timestamp),
-        "eventType": _TYPES.get(event_type, event_type), "payload": b64encode(event.payload).decode(),
+        "userId": event.user_id,
+        "eventId": event.event_id,
+        "timestamp": str(event.timestamp),
+        "eventType": _TYPES.get(event_type, event_type),
+        "payload": b64encode(event.payload).decode(),
         "delivery": {
             "priority": _PRIORITIES.get(priority, priority),
             "channels": [
@@ -191,7 +217,7 @@ def _said(event: given.UserEvent) -> dict[str, Any]:
                 for each in delivery.channels
             ],
         },
-    }  # fmt: skip
+    }
 
 
 def together(items: Iterable[Item], most_events: int) -> Iterator[bytes]:
@@ -225,7 +251,12 @@ def proto_json(message: pb.SubscribeResponse | pb.ListEventsResponse, *, without
 def _event(container: str, event: given.UserEvent) -> Event:
     """An event as it is rendered: not for the rules, which know its channels and its bytes."""
     return Event(
-        key=EventKey(container, event.event_id), user_id=event.user_id, timestamp_ms=event.timestamp,
-        event_type=event.event_type, payload=event.payload, priority=Priority(event.delivery.priority), channels=(),
+        key=EventKey(container, event.event_id),
+        user_id=event.user_id,
+        timestamp_ms=event.timestamp,
+        event_type=event.event_type,
+        payload=event.payload,
+        priority=Priority(event.delivery.priority),
+        channels=(),
         body=b"",
-    )  # fmt: skip
+    )

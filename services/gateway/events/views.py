@@ -71,9 +71,12 @@ def query_of(request: pb.ListEventsRequest) -> Query:
         except ValueError:
             raise InvalidRequest(f"status {request.status} is not known") from None
     return Query(
-        user_id=request.user_id, container=request.container, status=status,
-        before=int(token) if token else None, size=request.page_size or _USUAL_RECORDS,
-    )  # fmt: skip
+        user_id=request.user_id,
+        container=request.container,
+        status=status,
+        before=int(token) if token else None,
+        size=request.page_size or _USUAL_RECORDS,
+    )
 
 
 def page_answer(page: Page) -> pb.ListEventsResponse:
@@ -100,9 +103,13 @@ def record_answer(record: Record) -> pb.EventRecord:
 
 def _attempt(row: AttemptRow) -> pb.Attempt:
     return pb.Attempt(
-        number=row.number, channel=channel_answer(row.channel), started_at=_ms(row.started_ns),
-        ended_at=_ms(row.ended_ns), outcome=row.outcome, retry_at=_ms(row.retry_at_ns),
-    )  # fmt: skip
+        number=row.number,
+        channel=channel_answer(row.channel),
+        started_at=_ms(row.started_ns),
+        ended_at=_ms(row.ended_ns),
+        outcome=row.outcome,
+        retry_at=_ms(row.retry_at_ns),
+    )
 
 
 def channel_answer(channel: Channel) -> given.ChannelType.ValueType:

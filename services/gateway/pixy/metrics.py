@@ -113,9 +113,11 @@ class PixyMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._clusters: dict[str, ClusterMetrics] = {}
         self.kafka_up = Gauge(
-            f"{PREFIX}_kafka_up", "Whether the cluster answers and has the configured topics.", ["cluster"],
+            f"{PREFIX}_kafka_up",
+            "Whether the cluster answers and has the configured topics.",
+            ["cluster"],
             registry=registry,
-        )  # fmt: skip
+        )
         registry.register(self)
 
     def cluster(self, name: str) -> ClusterMetrics:

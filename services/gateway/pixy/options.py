@@ -46,15 +46,17 @@ def producer_options(config: ClusterConfig) -> dict[str, Any]:
         "message.max.bytes": rules.max_bytes,
         "queue.buffering.max.messages": rules.queue_messages,
         "queue.buffering.max.kbytes": rules.queue_kbytes,
-        **_set({
-            "batch.size": rules.batch_bytes,
-            "request.timeout.ms": rules.replication_timeout_ms,
-            "retries": rules.retries,
-            "retry.backoff.ms": rules.retry_backoff_ms,
-        }),
+        **_set(
+            {
+                "batch.size": rules.batch_bytes,
+                "request.timeout.ms": rules.replication_timeout_ms,
+                "retries": rules.retries,
+                "retry.backoff.ms": rules.retry_backoff_ms,
+            }
+        ),
         "retry.backoff.max.ms": max(1_000, rules.retry_backoff_ms or 0),
         **config.options,
-    }  # fmt: skip
+    }
     if float(options["linger.ms"]) >= rules.timeout_seconds * 1_000:
         raise ValueError("produce_timeout_seconds is not longer than produce_linger_ms")
     return options

@@ -135,8 +135,12 @@ TABLE: Mapping[str, Dialect] = {row.ccxt: row for row in _ROWS}
 """By ccxt id."""
 UNKNOWN_CANDLES, MOST_UNKNOWN = 500, 1_000
 _KINDS: tuple[Path, ...] = (
-    ("spot",), ("swap", "linear"), ("swap", "inverse"), ("future", "linear"), ("future", "inverse"),
-)  # fmt: skip
+    ("spot",),
+    ("swap", "linear"),
+    ("swap", "inverse"),
+    ("future", "linear"),
+    ("future", "inverse"),
+)
 
 
 def dialect_of(ccxt_id: str, features: Mapping[str, Any] | None) -> Dialect:

@@ -43,9 +43,12 @@ def plan(board: Board, request: LiveRequest, span: TimeRange, batch: Batch) -> N
     covered = board.coverage[market].covered
     in_flight = {job.number: job.will_bring(covered) for job in board.jobs_of(market) if job.span.overlaps(span)}
     made = planning.plan(
-        span, market.period_seconds, covered=covered.within(span), in_flight=in_flight,
+        span,
+        market.period_seconds,
+        covered=covered.within(span),
+        in_flight=in_flight,
         most_periods=board.job_periods,
-    )  # fmt: skip
+    )
     for number in made.attach:
         _attach(board, request, board.jobs[number], batch)
     for part in made.new:

@@ -27,9 +27,12 @@ def test_socket_and_info_are_where_numaflow_looks_and_tcp_is_beside(
     reader = udsource.connect()
     assert reader.listened
     assert reader.info == {
-        "protocol": "uds", "language": "python", "minimum_numaflow_version": "1.4.0-z", "version": "0.14.0",
+        "protocol": "uds",
+        "language": "python",
+        "minimum_numaflow_version": "1.4.0-z",
+        "version": "0.14.0",
         "metadata": {},
-    }  # fmt: skip
+    }
     assert {path.name for path in udsource.socket.parent.iterdir()} == {"source.sock", "sourcer-server-info"}
     with grpc.insecure_channel(udsource.listens_at) as channel:
         rpc.SourceStub(channel).IsReady(Empty(), timeout=60)

@@ -35,9 +35,15 @@ class Udsource(ServiceProcess):
         self._readers: list[NumaflowReader] = []
         self._numbers, self._log = itertools.count(), log
         values = {
-            "numaflow_folder": run, "kafka": kafka, "topic": topic, "group": topic, "listen": "127.0.0.1:0",
-            "metrics_listen": "", "drain_seconds": 60, **settings,
-        }  # fmt: skip
+            "numaflow_folder": run,
+            "kafka": kafka,
+            "topic": topic,
+            "group": topic,
+            "listen": "127.0.0.1:0",
+            "metrics_listen": "",
+            "drain_seconds": 60,
+            **settings,
+        }
         super().__init__(module, log, {f"DEXORDER_UDSOURCE_{name.upper()}": str(v) for name, v in values.items()})
 
     def connect(self) -> NumaflowReader:

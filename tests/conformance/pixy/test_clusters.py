@@ -81,9 +81,7 @@ def test_async_records_that_were_accepted_are_written_when_kafka_is_back(
     broker: Broker, produce_timeout_seconds: float
 ) -> None:
     topic = broker.topics.pop()
-    gateway = GatewayThread(
-        kafka=broker.address, drain_seconds=60.0, produce_timeout_seconds=produce_timeout_seconds
-    )  # fmt: skip
+    gateway = GatewayThread(kafka=broker.address, drain_seconds=60.0, produce_timeout_seconds=produce_timeout_seconds)
     try:
         gateway.wait_ready().stub.Produce(pb.ProdRq(topic=topic, message=b"first", key_value=b"k"))
         broker.freeze()
@@ -122,7 +120,7 @@ def test_acks_given_while_kafka_is_away_for_longer_than_a_session_are_committed_
     topic = broker.topics.pop()
     gateway = GatewayThread(
         kafka=broker.address, drain_seconds=0.0, offsets_commit_interval_ms=50, session_timeout_ms=6_000
-    )  # fmt: skip
+    )
     try:
         gateway.wait_ready()
         for value in numbers(4):

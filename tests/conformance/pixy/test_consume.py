@@ -101,8 +101,9 @@ def test_tombstone_is_an_empty_message(shared_gateway: GatewayThread, kafka: str
     producer.produce(topic, b"", b"empty")
     assert producer.flush(WAIT_SECONDS) == 0
     assert [shared_gateway.consume(topic, auto_ack=True) for _ in range(2)] == [
-        pb.ConsRs(offset=0, key_value=b"gone"), pb.ConsRs(offset=1, key_value=b"empty"),
-    ]  # fmt: skip
+        pb.ConsRs(offset=0, key_value=b"gone"),
+        pb.ConsRs(offset=1, key_value=b"empty"),
+    ]
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])

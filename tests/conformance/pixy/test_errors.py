@@ -14,9 +14,8 @@ from tests.fixtures_gateway import GatewayThread, MakeTopic, Write, numbers, ref
 
 pytestmark = pytest.mark.kafka
 REQUESTS = {
-    method.name: getattr(pb, method.input_type.name)
-    for method in pb.DESCRIPTOR.services_by_name["KafkaPixy"].methods
-}  # fmt: skip
+    method.name: getattr(pb, method.input_type.name) for method in pb.DESCRIPTOR.services_by_name["KafkaPixy"].methods
+}
 ILLEGAL_TOPICS = ["", ".", "..", "a/b", "a b", "ä", "x" * 250]
 
 

@@ -92,10 +92,17 @@ class FakeCourier:
         answer: Answerer = lambda ack: None,
     ) -> Show:
         """An event for the log of a user, shown to their sessions."""
-        body = body or pb.UserEvent(
-            user_id=user_id, event_id=event_id, event_type=event_type, payload=payload, timestamp=1_700_000_000_000,  # type: ignore[arg-type]
-            delivery=pb.DeliverySpec(priority=pb.CRITICAL, channels=[pb.ChannelPreference(channel=pb.WEB)]),
-        ).SerializeToString()  # fmt: skip
+        body = (
+            body
+            or pb.UserEvent(
+                user_id=user_id,
+                event_id=event_id,
+                event_type=event_type,
+                payload=payload,
+                timestamp=1_700_000_000_000,  # type: ignore[arg-type]
+                delivery=pb.DeliverySpec(priority=pb.CRITICAL, channels=[pb.ChannelPreference(channel=pb.WEB)]),
+            ).SerializeToString()
+        )
         kept = self.users.setdefault(user_id, [])
         show = Show(user_id, len(kept) + 1, _event(container, body))
         record = Record(show.event.key, body, time.time_ns(), Status.QUEUED, None, "", None, None, ())
@@ -150,9 +157,8 @@ class FakeCourier:
     def _stretch(self, user_id: str, after: int, waiting_to: int) -> Stretch:
         kept = self.users.get(user_id, [])[after:]
         events = [
-            _settled(each) for each in kept
-            if each.record.status is Status.QUEUED or each.show.sequence > waiting_to
-        ]  # fmt: skip
+            _settled(each) for each in kept if each.record.status is Status.QUEUED or each.show.sequence > waiting_to
+        ]
         return Stretch(tuple(events[: self.at_once]), len(events) > self.at_once)
 
     async def acked(self, user_id: str, epoch: str, sequence: int, *, seen: bool) -> None:
@@ -167,9 +173,12 @@ class FakeCourier:
     def _received(self, kept: Kept, *, seen: bool = False) -> None:
         first, now = kept.record.status is Status.QUEUED, time.time_ns()
         kept.record = replace(
-            kept.record, status=Status.DELIVERED, via=Channel.WEB, completed_ns=kept.record.completed_ns or now,
+            kept.record,
+            status=Status.DELIVERED,
+            via=Channel.WEB,
+            completed_ns=kept.record.completed_ns or now,
             seen_ns=kept.record.seen_ns or (now if seen else None),
-        )  # fmt: skip
+        )
         if first:
             kept.answer(Ack(kept.record.key.event_id, Status.DELIVERED, via=Channel.WEB))
 
@@ -216,6 +225,12 @@ def _settled(kept: Kept) -> Show:
 def _event(container: str, body: bytes) -> Event:
     given = pb.UserEvent.FromString(body)
     return Event(
-        EventKey(container, given.event_id), given.user_id, given.timestamp, given.event_type, given.payload,
-        Priority(given.delivery.priority), (), body,
-    )  # fmt: skip
+        EventKey(container, given.event_id),
+        given.user_id,
+        given.timestamp,
+        given.event_type,
+        given.payload,
+        Priority(given.delivery.priority),
+        (),
+        body,
+    )

@@ -84,10 +84,14 @@ class TokenEndpoint(ScriptedServer):
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
         return {
-            "type": "service_account", "project_id": project, "private_key_id": "k1", "private_key": pem.decode(),
-            "client_email": f"tests@{project}.iam.gserviceaccount.com", "client_id": "1",
+            "type": "service_account",
+            "project_id": project,
+            "private_key_id": "k1",
+            "private_key": pem.decode(),
+            "client_email": f"tests@{project}.iam.gserviceaccount.com",
+            "client_id": "1",
             "token_uri": f"{self.url}/token",
-        }  # fmt: skip
+        }
 
     def answer(self, call: Call) -> Reply:
         form = parse_qs(call.body.decode())

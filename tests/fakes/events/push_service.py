@@ -47,9 +47,11 @@ class PushService(ScriptedServer):
 
     def vapid_key(self, path: Path) -> Path:
         """Write the application server's private key, as ``DEXORDER_EVENTS_VAPID_KEY`` wants it."""
-        path.write_bytes(self._vapid.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        ))  # fmt: skip
+        path.write_bytes(
+            self._vapid.private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            )
+        )
         return path
 
     def subscribe(self) -> WebPushSubscription:

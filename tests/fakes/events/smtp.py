@@ -117,10 +117,15 @@ class MailServer:
         self.connections += 1
         with warnings.catch_warnings(action="ignore"):  # of passwords in clear, which is what some tests are about
             server = SMTP(
-                self, hostname="tests", loop=asyncio.get_running_loop(), tls_context=self._tls, enable_SMTPUTF8=True,
-                authenticator=self._authenticate if self._login else None, auth_required=self._login is not None,
+                self,
+                hostname="tests",
+                loop=asyncio.get_running_loop(),
+                tls_context=self._tls,
+                enable_SMTPUTF8=True,
+                authenticator=self._authenticate if self._login else None,
+                auth_required=self._login is not None,
                 auth_require_tls=self._tls is not None,
-            )  # fmt: skip
+            )
         made = server.connection_made
 
         def connection_made(transport: asyncio.BaseTransport) -> None:

@@ -25,8 +25,12 @@ async def test_history_returns_the_rows_in_time_order(fake: FakeRelay) -> None:
     assert rows["open_time"][0].as_py() == datetime(2024, 1, 1, tzinfo=UTC)
     (sent,) = fake.submitted
     assert (sent.request_id, sent.client_id, sent.start_time, sent.end_time, sent.period_seconds) == (
-        "one", "me", SPAN.start_ns, SPAN.end_ns, 3600,
-    )  # fmt: skip
+        "one",
+        "me",
+        SPAN.start_ns,
+        SPAN.end_ns,
+        3600,
+    )
     assert seen[-1].state is State.FINISHED
 
 

@@ -20,8 +20,10 @@ from services.exchange_sim.server import serve
 def test_marked_processes_are_found_until_they_end() -> None:
     child = subprocess.Popen(
         [sys.executable, "-c", "print(flush=True); input()"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, demo.MARKER: "x1"},
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, demo.MARKER: "x1"},
+    )
     assert child.stdout is not None
     child.stdout.readline()
     assert demo.processes_marked("x1") == [child.pid]

@@ -28,11 +28,18 @@ def candles(ticker: str, first: int, count: int, schema: pa.Schema) -> pa.Table:
     start = datetime(2024, 1, 1, tzinfo=UTC)
     rows = [
         {
-            "ticker": ticker, "period_seconds": 3600, "open_time": start + timedelta(hours=i), "open": 100.0 + i,
-            "high": 102.0 + i, "low": 99.0 + i, "close": 101.0 + i, "volume": 1.0, "fetched_at": start,
+            "ticker": ticker,
+            "period_seconds": 3600,
+            "open_time": start + timedelta(hours=i),
+            "open": 100.0 + i,
+            "high": 102.0 + i,
+            "low": 99.0 + i,
+            "close": 101.0 + i,
+            "volume": 1.0,
+            "fetched_at": start,
         }
         for i in range(first, first + count)
-    ]  # fmt: skip
+    ]
     return pa.Table.from_pylist(rows, schema)
 
 
@@ -75,8 +82,14 @@ def execute(names: dict[str, Any], *titles: str) -> None:
 
 def test_every_section_is_executed_here() -> None:
     assert [title for title, _ in SECTIONS] == [
-        "With our client", "pyiceberg", "pandas", "polars", "DuckDB", "Spark", "What is new since",
-    ]  # fmt: skip
+        "With our client",
+        "pyiceberg",
+        "pandas",
+        "polars",
+        "DuckDB",
+        "Spark",
+        "What is new since",
+    ]
     assert all("```python" in text for _, text in SECTIONS)
 
 

@@ -35,9 +35,12 @@ def covered(pages: list[Page]) -> pa.Table:
     names = ["ticker", "rows", "start_time", "end_time", "fetched_at"]
     controls = [page.control for page in pages]
     values: list[list[Any]] = [
-        [c.ticker for c in controls], [CANDLES] * len(controls), [c.span.start_ns // 1_000 for c in controls],
-        [c.span.end_ns // 1_000 for c in controls], [c.fetched_ns // 1_000 for c in controls],
-    ]  # fmt: skip
+        [c.ticker for c in controls],
+        [CANDLES] * len(controls),
+        [c.span.start_ns // 1_000 for c in controls],
+        [c.span.end_ns // 1_000 for c in controls],
+        [c.fetched_ns // 1_000 for c in controls],
+    ]
     types: tuple[Any, ...] = (pa.string(), pa.int64(), MICROS, MICROS, MICROS)
     columns: list[Any] = [pa.array(each, kind) for each, kind in zip(values, types, strict=True)]
     return pa.table(columns, names=names)

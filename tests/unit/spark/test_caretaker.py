@@ -98,8 +98,10 @@ def test_many_small_files_deletes_manifests_and_snapshots_become_few_and_the_row
     said = list(parts.caretaker.maintain(dry_run=True))
     assert [parts.snapshots(name) for name in (OHLC_TABLE, COVERAGE_TABLE)] == before, "a dry run changes nothing"
     assert [(c.table, c.expired_snapshots) for c in said] == [
-        (OHLC_TABLE, 0), (COVERAGE_TABLE, 0), (DEAD_LETTER_TABLE, 0)
-    ], "no batch is known to be settled"  # fmt: skip
+        (OHLC_TABLE, 0),
+        (COVERAGE_TABLE, 0),
+        (DEAD_LETTER_TABLE, 0),
+    ], "no batch is known to be settled"
     parts.settled()
     done = list(parts.caretaker.maintain())
     oracle.check(trading)
@@ -170,9 +172,12 @@ def test_a_batch_replayed_after_compaction_and_expiry_of_everything_doubles_noth
         parts, oracle, recorder = Parts(trading), Oracle(source.fake), Recorder(fail_calls={2})
         oracle.send_history()
         settings = SparkSettings(
-            listen="127.0.0.1:0", source=source.address, checkpoint=str(tmp_path / "checkpoint"), warm_up=False,
+            listen="127.0.0.1:0",
+            source=source.address,
+            checkpoint=str(tmp_path / "checkpoint"),
+            warm_up=False,
             max_records_per_batch=6,
-        )  # fmt: skip
+        )
         pipeline = Pipeline(trading, source.address, recorder)
         query = start_query(spark, settings, lambda raw: void(pipeline.process(raw)))
         with pytest.raises(StreamingQueryException):
@@ -240,8 +245,9 @@ def test_a_second_call_is_refused_while_the_first_works_and_not_afterwards(
     answer(monkeypatch, second)
     for _ in range(2):
         assert [care.table for care in parts.caretaker.maintain([COVERAGE_TABLE, OHLC_TABLE])] == [
-            COVERAGE_TABLE, OHLC_TABLE
-        ]  # fmt: skip
+            COVERAGE_TABLE,
+            OHLC_TABLE,
+        ]
 
 
 def test_a_table_that_is_not_ours_is_refused(parts: Parts) -> None:

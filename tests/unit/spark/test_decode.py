@@ -36,9 +36,16 @@ def test_a_good_page_becomes_its_candles_and_one_control_row() -> None:
         17,
     )
     assert first == {
-        "ticker": "BTC/USDT.BINANCE", "period_seconds": 60, "open": 100.0, "high": 102.0, "low": 99.0, "close": 101.0,
-        "volume": 3.5, "quote_volume": 350.0, "trades": 7,
-    }  # fmt: skip
+        "ticker": "BTC/USDT.BINANCE",
+        "period_seconds": 60,
+        "open": 100.0,
+        "high": 102.0,
+        "low": 99.0,
+        "close": 101.0,
+        "volume": 3.5,
+        "quote_volume": 350.0,
+        "trades": 7,
+    }
     head = rows[3]["control"]
     assert (head["job_id"], head["rows"], head["reason"], rows[3]["raw"]) == ("job-1", 3, None, None)
     assert (head["start_ns"], head["end_ns"]) == (span(0, 3).start_ns, span(0, 3).end_ns)
@@ -55,8 +62,11 @@ def test_months_are_on_the_grid_of_the_calendar() -> None:
     opens = [parse_time(f"2024-0{m}-01") for m in (1, 2, 3)]
     head = Control(Kind.PAGE, "A.B", MONTH_SECONDS, "j", 0, TimeRange(opens[0], parse_time("2024-04-01")), 1_000)
     assert kinds(decode((page_value("r", [Candle(t, 1, 1, 1, 1, 0) for t in opens]), head.headers()))) == [
-        "candle", "candle", "candle", "page",
-    ]  # fmt: skip
+        "candle",
+        "candle",
+        "candle",
+        "page",
+    ]
 
 
 GOOD = [candle(0), candle(1), candle(2)]
@@ -97,13 +107,17 @@ def test_a_page_with_a_bad_candle_is_refused_whole_and_says_why(reason: str, can
         ("no DataResponse", b"<html>"),
         ("not OK", pb.DataResponse(status=pb.DataResponse.ERROR).SerializeToString()),
         ("total_records 2", pb.DataResponse(ohlc_data=map(encode_candle, GOOD), total_records=2).SerializeToString()),
-        ("candle 1 is no OHLCV", pb.DataResponse(
-            ohlc_data=[encode_candle(GOOD[0]), b"\xff", encode_candle(GOOD[2])], total_records=3).SerializeToString()),
+        (
+            "candle 1 is no OHLCV",
+            pb.DataResponse(
+                ohlc_data=[encode_candle(GOOD[0]), b"\xff", encode_candle(GOOD[2])], total_records=3
+            ).SerializeToString(),
+        ),
         ("outside the span", pb.DataResponse(ohlc_data=[b""] * 3, total_records=3).SerializeToString()),
         ("over 1000", pb.DataResponse(ohlc_data=[b""] * 1001, total_records=1001).SerializeToString()),
         ("neither a candle nor", b""),
     ],
-)  # fmt: skip
+)
 def test_a_value_that_is_no_page_is_refused(reason: str, value: bytes) -> None:
     rows = decode((value, control(0, 3).headers()))
     assert kinds(rows) == ["refused"]
@@ -126,10 +140,19 @@ def test_empty_ranges_that_contradict_the_page_refuse_it(reason: str, empty: tup
 
 @pytest.mark.parametrize(
     ("header", "value"),
-    [("dx-kind", "pages"), ("dx-ticker", ""), ("dx-period-s", "61"), ("dx-start-ns", "x"), ("dx-empty", "[[1]]"),
-     ("dx-end-ns", "0"), ("dx-fetched-ns", "-1"), ("dx-ticker", "BTC"), ("dx-empty", "[[Infinity, 1]]"),
-     ("dx-empty", "[" * 100_000)],
-)  # fmt: skip
+    [
+        ("dx-kind", "pages"),
+        ("dx-ticker", ""),
+        ("dx-period-s", "61"),
+        ("dx-start-ns", "x"),
+        ("dx-empty", "[[1]]"),
+        ("dx-end-ns", "0"),
+        ("dx-fetched-ns", "-1"),
+        ("dx-ticker", "BTC"),
+        ("dx-empty", "[[Infinity, 1]]"),
+        ("dx-empty", "[" * 100_000),
+    ],
+)
 def test_unreadable_headers_leave_a_dead_letter_without_a_job(header: str, value: str) -> None:
     payload, headers = page(control(0, 3))
     rows = decode((payload, headers | {header: value}), page(control(3, 1)))

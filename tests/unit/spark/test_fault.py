@@ -80,10 +80,16 @@ def test_no_fault_is_the_default() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "die", "die_before_checkpoint", "die_before_checkpoint:0", "die_after_report:-1", "x:1",
-        "die_before_commit:1,", "die_before_commit:1,die:1", "die_before_commit:1:a fuse, with a comma",
+        "die",
+        "die_before_checkpoint",
+        "die_before_checkpoint:0",
+        "die_after_report:-1",
+        "x:1",
+        "die_before_commit:1,",
+        "die_before_commit:1,die:1",
+        "die_before_commit:1:a fuse, with a comma",
     ],
-)  # fmt: skip
+)
 def test_a_misspelt_fault_is_refused_at_start(text: str) -> None:
     with pytest.raises(ValidationError, match="fault"):
         SparkSettings(fault=text)

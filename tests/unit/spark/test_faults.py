@@ -83,13 +83,20 @@ def bench(spark: SparkSession, disk: Path) -> Iterator[Bench]:
     with served(relay) as address:
         made = Bench(disk, source, relay, catalog)
         settings = SparkSettings(
-            listen="127.0.0.1:0", source=source.address, relay=address, checkpoint=str(disk / "checkpoint"),
-            warm_up=False, report_tries=2,
-        )  # fmt: skip
+            listen="127.0.0.1:0",
+            source=source.address,
+            relay=address,
+            checkpoint=str(disk / "checkpoint"),
+            warm_up=False,
+            report_tries=2,
+        )
         driver = Driver(
-            settings, catalog,
-            stop=stop, on_ready=lambda now: made.ready.set() if now else made.ready.clear(), registry=made.registry,
-        )  # fmt: skip
+            settings,
+            catalog,
+            stop=stop,
+            on_ready=lambda now: made.ready.set() if now else made.ready.clear(),
+            registry=made.registry,
+        )
         reporter = RelayReporter(address, stop, driver.on_report_try)
         thread = threading.Thread(target=driver.drive, args=(spark, reporter))
         thread.start()

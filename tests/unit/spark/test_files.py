@@ -92,10 +92,11 @@ def test_an_append_shows_all_rows_with_bounds_that_a_scan_can_use(table: Table) 
 @given(
     st.lists(
         st.tuples(st.integers(-100_000, 100_000), st.integers(1, 300), st.sampled_from(["A.X", "B.X", "C.Y"])),
-        min_size=1, max_size=6,
+        min_size=1,
+        max_size=6,
     ),
     st.integers(1, 400),
-)  # fmt: skip
+)
 def test_no_row_is_lost_whatever_the_pages_and_the_buffer(
     table: Table, some: list[tuple[int, int, str]], most: int
 ) -> None:

@@ -15,10 +15,13 @@ def test_coverage_says_range_rows_and_empty_ranges(catalog: CatalogSettings) -> 
     empty = row["empty"][0]
     assert (row["ticker"], row["period_seconds"], row["rows"], row["evidence"]) == (TICKER, 60, 7, "page")
     for moment, time_ns in (
-        (row["start_time"], PAGE.span.start_ns), (row["end_time"], PAGE.span.end_ns),
-        (row["fetched_at"], PAGE.fetched_ns), (row["committed_at"], NOW_NS),
-        (empty["start_time"], span(2, 3).start_ns), (empty["end_time"], span(2, 3).end_ns),
-    ):  # fmt: skip
+        (row["start_time"], PAGE.span.start_ns),
+        (row["end_time"], PAGE.span.end_ns),
+        (row["fetched_at"], PAGE.fetched_ns),
+        (row["committed_at"], NOW_NS),
+        (empty["start_time"], span(2, 3).start_ns),
+        (empty["end_time"], span(2, 3).end_ns),
+    ):
         assert moment.timestamp() * SECOND_NS == time_ns
 
 

@@ -67,16 +67,24 @@ def relay_sees(tables: Catalog, ticker: str = TICKER) -> View:
 
 def retract(tables: Catalog, *retractions: Retraction) -> None:
     columns = schema(
-        pa.field("ticker", pa.string()), pa.field("period_seconds", pa.int32()), pa.field("start_time", MICROS),
-        pa.field("end_time", MICROS), pa.field("reason", pa.string()), pa.field("retracted_at", MICROS),
-    )  # fmt: skip
+        pa.field("ticker", pa.string()),
+        pa.field("period_seconds", pa.int32()),
+        pa.field("start_time", MICROS),
+        pa.field("end_time", MICROS),
+        pa.field("reason", pa.string()),
+        pa.field("retracted_at", MICROS),
+    )
     rows = [
         {
-            "ticker": r.ticker, "period_seconds": r.period_seconds, "start_time": r.span.start_ns // 1_000,
-            "end_time": r.span.end_ns // 1_000, "reason": "rows lost", "retracted_at": r.retracted_ns // 1_000,
+            "ticker": r.ticker,
+            "period_seconds": r.period_seconds,
+            "start_time": r.span.start_ns // 1_000,
+            "end_time": r.span.end_ns // 1_000,
+            "reason": "rows lost",
+            "retracted_at": r.retracted_ns // 1_000,
         }
         for r in retractions
-    ]  # fmt: skip
+    ]
     table = tables.create_table_if_not_exists(RETRACTION_TABLE, columns)
     table.append(pa.Table.from_pylist(rows, schema=columns))
 
@@ -92,9 +100,15 @@ def test_pages_become_one_line_in_one_file_and_the_relay_sees_the_same(tables: C
     table = tables.load_table(COVERAGE_TABLE)
     assert len(list(table.scan().plan_files())) == 1
     assert lines(tables)[0] == Line(
-        TICKER, 60, span(0, 70), fetched_ns=1_700_000_000 * SECOND_NS, committed_ns=NOW_NS + 5_000, rows=67,
-        empty=(span(60, 2), span(69, 1)), evidence="merged 7 pages: page",
-    )  # fmt: skip
+        TICKER,
+        60,
+        span(0, 70),
+        fetched_ns=1_700_000_000 * SECOND_NS,
+        committed_ns=NOW_NS + 5_000,
+        rows=67,
+        empty=(span(60, 2), span(69, 1)),
+        evidence="merged 7 pages: page",
+    )
     assert merge_ledger(tables, later) == Merged(before=2, after=2, left=2)
     assert tables.load_table(COVERAGE_TABLE).current_snapshot() == table.current_snapshot(), "nothing was committed"
 
@@ -195,8 +209,10 @@ def test_columns_and_rows_it_does_not_know_stay(tables: Catalog) -> None:
     table.append(pa.Table.from_pylist([odd], schema=rows.schema))
     assert merge_ledger(tables, STEP) == Merged(before=8, after=3, left=2), "a reversed range is no line"
     assert sorted(tables.load_table(COVERAGE_TABLE).scan().to_arrow().column("note").to_pylist(), key=str) == [
-        None, None, "kept"
-    ]  # fmt: skip
+        None,
+        None,
+        "kept",
+    ]
 
 
 def test_a_step_compares_about_as_many_lines_as_it_may(tables: Catalog) -> None:

@@ -25,16 +25,29 @@ def span(first: int, count: int, period_seconds: int = 60) -> TimeRange:
 
 
 def line(
-    first: int, count: int, fetched: int = 1, *, empty: Iterable[int] = (), period_seconds: int = 60, wrong: int = 0,
-    ticker: str = TICKER, evidence: str = "page",
-) -> Line:  # fmt: skip
+    first: int,
+    count: int,
+    fetched: int = 1,
+    *,
+    empty: Iterable[int] = (),
+    period_seconds: int = 60,
+    wrong: int = 0,
+    ticker: str = TICKER,
+    evidence: str = "page",
+) -> Line:
     """A page of the periods ``first`` and on, of which those in ``empty`` are verified empty."""
     holes = [n for n in sorted(empty) if first <= n < first + count]
     parts = tuple(merge(span(n, 1, period_seconds) for n in holes))
     return Line(
-        ticker, period_seconds, span(first, count, period_seconds), fetched, fetched + 100,
-        count - len(holes) + wrong, parts, evidence,
-    )  # fmt: skip
+        ticker,
+        period_seconds,
+        span(first, count, period_seconds),
+        fetched,
+        fetched + 100,
+        count - len(holes) + wrong,
+        parts,
+        evidence,
+    )
 
 
 def taken(first: int, count: int, at: int, *, period_seconds: int = 60, ticker: str = TICKER) -> Retraction:
@@ -72,9 +85,15 @@ def a_line(draw: st.DrawFn) -> Line:
     wrong = draw(st.sampled_from([0, 0, 0, 0, 0, 1]))
     evidence = draw(st.sampled_from(["page", "page", "page; trades", "merged 3 pages: page"]))
     return line(
-        first, count, draw(st.integers(1, 4)), empty=empty, period_seconds=period_seconds, wrong=wrong, ticker=ticker,
+        first,
+        count,
+        draw(st.integers(1, 4)),
+        empty=empty,
+        period_seconds=period_seconds,
+        wrong=wrong,
+        ticker=ticker,
         evidence=evidence,
-    )  # fmt: skip
+    )
 
 
 @st.composite
@@ -146,11 +165,17 @@ def test_pages_that_touch_become_one_as_old_as_the_oldest() -> None:
     pages = [line(0, 10, 3, empty=[2, 9]), line(20, 5, 2), line(10, 10, 7, empty=[10, 11]), line(30, 5, 9)]
     assert merge_lines(pages) == [
         Line(
-            TICKER, 60, span(0, 25), fetched_ns=2, committed_ns=107, rows=21,
-            empty=(span(2, 1), span(9, 3)), evidence="merged 3 pages: page",
+            TICKER,
+            60,
+            span(0, 25),
+            fetched_ns=2,
+            committed_ns=107,
+            rows=21,
+            empty=(span(2, 1), span(9, 3)),
+            evidence="merged 3 pages: page",
         ),
         pages[3],
-    ]  # fmt: skip
+    ]
 
 
 def test_pages_are_counted_and_kinds_of_evidence_kept() -> None:
@@ -162,7 +187,7 @@ def test_pages_are_counted_and_kinds_of_evidence_kept() -> None:
 def test_the_page_fetched_last_stands_for_its_range_and_an_older_one_only_for_the_rest() -> None:
     assert merge_lines([line(0, 10, 1), line(0, 20, 5)]) == [
         replace(line(0, 20, 5), evidence="merged 2 pages: page")
-    ], "nothing is left of the older one"  # fmt: skip
+    ], "nothing is left of the older one"
     (merged,) = merge_lines([line(0, 10, 1, empty=[0]), line(5, 10, 5, empty=[14])])
     assert (merged.fetched_ns, merged.rows, merged.empty) == (1, 13, (span(0, 1), span(14, 1)))
 

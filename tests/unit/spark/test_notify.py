@@ -58,18 +58,28 @@ def test_a_report_is_repeated_until_it_is_answered(relay: tuple[Relay, str]) -> 
         snapshot_id=42,
         pages=[
             pb.PageResult(
-                job_id="job-1", ticker=TICKER, period_seconds=60, start_time=span(0, 10).start_ns,
-                end_time=span(0, 10).end_ns, rows=7, fetched_at=5_000,
+                job_id="job-1",
+                ticker=TICKER,
+                period_seconds=60,
+                start_time=span(0, 10).start_ns,
+                end_time=span(0, 10).end_ns,
+                rows=7,
+                fetched_at=5_000,
                 empty=[relay_service_pb2.TimeRange(start_time=span(2, 3).start_ns, end_time=span(2, 3).end_ns)],
             ),
             pb.PageResult(
-                job_id="job-1", ticker=TICKER, period_seconds=60, start_time=span(10, 10).start_ns,
-                end_time=span(10, 10).end_ns, refused="no DataResponse",
+                job_id="job-1",
+                ticker=TICKER,
+                period_seconds=60,
+                start_time=span(10, 10).start_ns,
+                end_time=span(10, 10).end_ns,
+                refused="no DataResponse",
             ),
         ],
-        finals=[pb.FinalResult(
-            job_id="job-1", status=ingest_pb2.DataResponse.ERROR, error_message="gone", total_records=7)],
-    )  # fmt: skip
+        finals=[
+            pb.FinalResult(job_id="job-1", status=ingest_pb2.DataResponse.ERROR, error_message="gone", total_records=7)
+        ],
+    )
     assert not second.HasField("snapshot_id")
 
 

@@ -184,8 +184,11 @@ def test_the_source_can_be_read_as_a_batch(spark: SparkSession, source: RunningS
     reader = spark.read.format("udsource").option("address", source.address).option("endingOffsets", '{"0": 2, "1": 2}')
     rows = reader.load().collect()
     assert sorted((r.partition, r.offset, bytes(r.payload), r.headers["n"], r.key) for r in rows) == [
-        (0, 0, b"0", "0", None), (0, 1, b"2", "2", None), (1, 0, b"1", "1", None), (1, 1, b"3", "3", None),
-    ]  # fmt: skip
+        (0, 0, b"0", "0", None),
+        (0, 1, b"2", "2", None),
+        (1, 0, b"1", "1", None),
+        (1, 1, b"3", "3", None),
+    ]
 
 
 @pytest.mark.smoke
@@ -199,9 +202,12 @@ def test_the_driver_waits_for_the_source_outlives_failures_and_acks_the_last_bat
     source.fake.on_ack = lambda acks: early.extend(a for a in acks if a not in settled(settings().checkpoint))
     ready = threading.Event()
     driver = Driver(
-        settings(max_records_per_batch=4), trading,
-        stop=stop, on_ready=lambda now: ready.set() if now else ready.clear(), registry=CollectorRegistry(),
-    )  # fmt: skip
+        settings(max_records_per_batch=4),
+        trading,
+        stop=stop,
+        on_ready=lambda now: ready.set() if now else ready.clear(),
+        registry=CollectorRegistry(),
+    )
     thread = threading.Thread(target=driver.drive, args=(spark, recorder))
     thread.start()
     source.start()

@@ -65,9 +65,15 @@ async def test_each_table_is_told_when_it_is_done(stub: Any, caretaker: StubCare
     answers = [answer async for answer in stub.Maintain(request)]
     assert [a.table for a in answers] == ["trading.ohlc", "trading.coverage"]
     assert answers[0] == pb.MaintainResponse(
-        table="trading.ohlc", data_files_before=20, data_files_after=2, delete_files_before=3, expired_snapshots=7,
-        kept_snapshots=5, removed_files=30, took_ms=1_234,
-    )  # fmt: skip
+        table="trading.ohlc",
+        data_files_before=20,
+        data_files_after=2,
+        delete_files_before=3,
+        expired_snapshots=7,
+        kept_snapshots=5,
+        removed_files=30,
+        took_ms=1_234,
+    )
     assert caretaker.asked == [(("trading.ohlc", "trading.coverage"), True)]
 
 

@@ -13,8 +13,10 @@ def test_ohlc_is_laid_out_as_the_design_says(catalog: CatalogSettings) -> None:
     assert table.format_version == 2
     assert [str(f.transform) for f in table.spec().fields] == ["month", "bucket[4]"]
     assert [table.schema().find_column_name(f.source_id) for f in table.sort_order().fields] == [
-        "ticker", "period_seconds", "open_time",
-    ]  # fmt: skip
+        "ticker",
+        "period_seconds",
+        "open_time",
+    ]
     assert table.schema().identifier_field_names() == {"ticker", "period_seconds", "open_time"}
     assert {table.properties[f"write.{a}.mode"] for a in ("merge", "update", "delete")} == {"merge-on-read"}
     assert table.properties["write.distribution-mode"] == "none"

@@ -55,9 +55,13 @@ def arrow(candles: list[Candle], ticker: str = TICKER) -> pa.Table:
     times = pa.array([c.open_ns // 1_000 for c in candles], pa.int64()).cast(MICROS)
     size = len(candles)
     columns: dict[str, Any] = {
-        "ticker": [ticker] * size, "period_seconds": [60] * size, "open_time": times, "fetched_at": times,
-        "quote_volume": [None] * size, "trades": [None] * size,
-    } | {name: [getattr(c, name) for c in candles] for name in ("open", "high", "low", "close", "volume")}  # fmt: skip
+        "ticker": [ticker] * size,
+        "period_seconds": [60] * size,
+        "open_time": times,
+        "fetched_at": times,
+        "quote_volume": [None] * size,
+        "trades": [None] * size,
+    } | {name: [getattr(c, name) for c in candles] for name in ("open", "high", "low", "close", "volume")}
     schema = pa.schema([f.with_nullable(f.name in ("quote_volume", "trades")) for f in CANDLE])
     return pa.table([pa.array(columns[f.name], f.type) for f in schema], schema=schema)
 

@@ -41,9 +41,13 @@ def test_installed_package_is_imported_where_spark_puts_its_archives_first() -> 
     archives = [str(path) for path in LIB.glob("*.zip")]
     assert len(archives) == 2
     seen = subprocess.run(
-        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, timeout=60,
+        [sys.executable, "-c", SCRIPT],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
         env=os.environ | {"PYTHONPATH": os.pathsep.join([*archives, str(ROOT)])},
-    ).stdout.splitlines()  # fmt: skip
+    ).stdout.splitlines()
     assert "pyspark.zip" not in seen[0]
     assert not any(Path(archive).name in seen[1] for archive in archives)
     assert seen[2] == "[]"

@@ -123,9 +123,13 @@ def _options(url: str) -> dict[str, Any]:
     # Where it is offered; a password leaves this machine only encrypted, whoever takes the offer away.
     start_tls = False if encrypted else True if user and not is_loopback(f"[{parts.hostname}]:{port}") else None
     return {
-        "hostname": parts.hostname, "port": port, "username": user, "password": password,
-        "use_tls": encrypted, "start_tls": start_tls,
-    }  # fmt: skip
+        "hostname": parts.hostname,
+        "port": port,
+        "username": user,
+        "password": password,
+        "use_tls": encrypted,
+        "start_tls": start_tls,
+    }
 
 
 def _failure(error: Exception) -> Result:

@@ -24,11 +24,19 @@ def covered(fake: FakeRelay) -> FakeRelay:
     fake.coverage = [
         pb.GetCoverageResponse(ranges=[pb.CoverageRange(**hours(0, 6), kind=ROWS)]),
         pb.GetCoverageResponse(ranges=[pb.CoverageRange(**hours(8, 10), kind=EMPTY)]),
-        pb.GetCoverageResponse(pages=[pb.CoveragePage(
-            **hours(0, 6), rows=6, evidence="page", fetched_at=START, committed_at=START + 10**9,
-            retracted=[pb.TimeRange(**hours(2, 3))],
-        )]),
-    ]  # fmt: skip
+        pb.GetCoverageResponse(
+            pages=[
+                pb.CoveragePage(
+                    **hours(0, 6),
+                    rows=6,
+                    evidence="page",
+                    fetched_at=START,
+                    committed_at=START + 10**9,
+                    retracted=[pb.TimeRange(**hours(2, 3))],
+                )
+            ]
+        ),
+    ]
     return fake
 
 
@@ -54,8 +62,12 @@ def test_json_is_a_line_a_range(covered: FakeRelay) -> None:
     result = run("--since", "2024-01-01T00:30", "--until", "2024-01-01T12:00", "--json")
     lines = [json.loads(line) for line in result.stdout.splitlines()]
     assert [(line["kind"], line.get("periods")) for line in lines] == [
-        ("rows", 6), ("missing", 2), ("empty", 2), ("missing", 2), ("page", None),
-    ]  # fmt: skip
+        ("rows", 6),
+        ("missing", 2),
+        ("empty", 2),
+        ("missing", 2),
+        ("page", None),
+    ]
     assert lines[0]["start_ns"] == START and lines[0]["until"] == "2024-01-01T06:00:00Z"
     asked = pb.GetCoverageRequest(ticker=TICKER, period_seconds=3_600, **hours(0, 12))
     assert covered.asked == [asked], "ends are floored to the grid"

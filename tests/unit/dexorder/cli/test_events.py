@@ -27,27 +27,39 @@ def event(number: int, payload: bytes = b'{"order_id":"17"}') -> given.UserEvent
         given.ChannelPreference(channel=given.TELEGRAM, only_if_active=True),
     ]
     return given.UserEvent(
-        user_id="alice", event_id=f"e{number}", timestamp=1_700_000_000_000, event_type=given.ORDER_FILLED,
-        payload=payload, delivery=given.DeliverySpec(priority=given.CRITICAL, channels=channels),
-    )  # fmt: skip
+        user_id="alice",
+        event_id=f"e{number}",
+        timestamp=1_700_000_000_000,
+        event_type=given.ORDER_FILLED,
+        payload=payload,
+        delivery=given.DeliverySpec(priority=given.CRITICAL, channels=channels),
+    )
 
 
 def record(number: int) -> pb.EventRecord:
     return pb.EventRecord(
-        container="bot", event=event(number), accepted_at=1_700_000_000_500, status=given.DELIVERED,
-        delivered_via=given.TELEGRAM, completed_at=1_700_000_006_000,
+        container="bot",
+        event=event(number),
+        accepted_at=1_700_000_000_500,
+        status=given.DELIVERED,
+        delivered_via=given.TELEGRAM,
+        completed_at=1_700_000_006_000,
         attempts=[
-            pb.Attempt(number=1, channel=given.WEB, started_at=1_700_000_000_500, ended_at=1_700_000_005_500,
-                       outcome="no ack"),
-            pb.Attempt(number=2, channel=given.TELEGRAM, started_at=1_700_000_005_500, ended_at=1_700_000_006_000,
-                       outcome="sent"),
+            pb.Attempt(
+                number=1, channel=given.WEB, started_at=1_700_000_000_500, ended_at=1_700_000_005_500, outcome="no ack"
+            ),
+            pb.Attempt(
+                number=2,
+                channel=given.TELEGRAM,
+                started_at=1_700_000_005_500,
+                ended_at=1_700_000_006_000,
+                outcome="sent",
+            ),
         ],
-    )  # fmt: skip
+    )
 
 
-class FakeGateway(
-    rpc.EventServiceServicer, rpc.EventPublisherServiceServicer, rpc.EventLogServiceServicer
-):  # fmt: skip
+class FakeGateway(rpc.EventServiceServicer, rpc.EventPublisherServiceServicer, rpc.EventLogServiceServicer):
     """Five events are in alice's log; a session is cut after two."""
 
     def __init__(self, tokens: Tokens) -> None:
@@ -180,8 +192,9 @@ def test_send_shows_the_acks_until_the_final_one(gateway: FakeGateway) -> None:
     (sent,) = gateway.published
     assert (sent.user_id, sent.event_type, sent.payload) == ("alice", given.ORDER_FILLED, b'{"n":1}')
     assert [(each.channel, each.only_if_active) for each in sent.delivery.channels] == [
-        (given.EMAIL, False), (given.TELEGRAM, True),
-    ]  # fmt: skip
+        (given.EMAIL, False),
+        (given.TELEGRAM, True),
+    ]
     gateway.acks = [given.EventAck(status=given.ACK_ERROR, error_message="user not owned")]
     result = run("send", "alice", "99", "-", "--json", stdin='{"n": 2}')
     assert result.exit_code == 1 and json.loads(result.stdout)["error"] == "user not owned"
@@ -242,8 +255,10 @@ def test_events_are_listed_page_by_page(gateway: FakeGateway) -> None:
     result = run("list", "--user", "alice", "--status", "delivered", "--limit", "3", "--json")
     assert [each["event"]["event_id"] for each in json.loads(result.stdout)] == ["e9", "e8", "e7"]
     assert [(each.user_id, each.status, each.page_size) for each in gateway.asked] == [
-        ("alice", given.DELIVERED, 3), ("alice", given.DELIVERED, 2), ("alice", given.DELIVERED, 1),
-    ]  # fmt: skip
+        ("alice", given.DELIVERED, 3),
+        ("alice", given.DELIVERED, 2),
+        ("alice", given.DELIVERED, 1),
+    ]
     assert "e9" in run("list", "--limit", "1").stdout
     assert run("list", "--status", "lost").exit_code == 2
 

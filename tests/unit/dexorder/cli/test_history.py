@@ -43,13 +43,29 @@ def test_json_is_one_object_with_the_rows(fake: FakeRelay) -> None:
     assert found["table"] == "trading.ohlc" and isinstance(found["snapshot_id"], int)
     assert len(found["rows"]) == HOURS
     assert list(found) == [
-        "request_id", "ticker", "period_seconds", "status", "error_message", "row_count", "empty_periods", "missing",
-        "snapshot_id", "table", "topic", "rows",
-    ]  # fmt: skip
+        "request_id",
+        "ticker",
+        "period_seconds",
+        "status",
+        "error_message",
+        "row_count",
+        "empty_periods",
+        "missing",
+        "snapshot_id",
+        "table",
+        "topic",
+        "rows",
+    ]
     assert found["rows"][0] == {
-        "ticker": TICKER, "period_seconds": 3600, "open_time": "2024-01-01T00:00:00Z",
-        "open": 100.0, "high": 102.0, "low": 99.0, "close": 101.0, "volume": 1.0,
-    }  # fmt: skip
+        "ticker": TICKER,
+        "period_seconds": 3600,
+        "open_time": "2024-01-01T00:00:00Z",
+        "open": 100.0,
+        "high": 102.0,
+        "low": 99.0,
+        "close": 101.0,
+        "volume": 1.0,
+    }
 
 
 def test_a_refresh_is_asked_for_and_goes_on_as_one(fake: FakeRelay) -> None:

@@ -12,9 +12,16 @@ from services.gen.dexorder.pipeline.v1 import maintenance_service_pb2 as pb
 from services.gen.dexorder.pipeline.v1 import maintenance_service_pb2_grpc as rpc
 
 OHLC = pb.MaintainResponse(
-    table="trading.ohlc", data_files_before=1_200, data_files_after=4, delete_files_before=7, delete_files_after=7,
-    expired_snapshots=90, kept_snapshots=10, removed_files=1_500, took_ms=2_345,
-)  # fmt: skip
+    table="trading.ohlc",
+    data_files_before=1_200,
+    data_files_after=4,
+    delete_files_before=7,
+    delete_files_after=7,
+    expired_snapshots=90,
+    kept_snapshots=10,
+    removed_files=1_500,
+    took_ms=2_345,
+)
 
 
 class Driver(rpc.MaintenanceServiceServicer):

@@ -58,8 +58,10 @@ def test_a_request_is_shown(three: FakeRelay) -> None:
     assert shown["answered until"] == "2024-01-02T06:00:00Z"
     found = json.loads(run("show", "one", "--json").stdout)
     assert (found["status"], found["answered_until"], found["snapshot_id"]) == (
-        "OK", "2024-01-02T06:00:00Z", three.ends.snapshot_id,
-    )  # fmt: skip
+        "OK",
+        "2024-01-02T06:00:00Z",
+        three.ends.snapshot_id,
+    )
 
 
 def test_what_is_missing_is_shown_range_by_range(three: FakeRelay) -> None:

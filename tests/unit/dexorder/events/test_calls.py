@@ -30,9 +30,14 @@ async def test_a_session_whose_token_ends_goes_on_with_the_next_one(
             gateway.courier.keep("alice", "second")
 
         await calls.follow(
-            gateway.grpc, lambda: gateway.token("alice", next(lives)), None, handle, client_name="test",
-            receive=True, on_note=note,
-        )  # fmt: skip
+            gateway.grpc,
+            lambda: gateway.token("alice", next(lives)),
+            None,
+            handle,
+            client_name="test",
+            receive=True,
+            on_note=note,
+        )
         assert shown == ["first", "second"] and len(notes) == 1
         assert "answered UNAUTHENTICATED: the token has expired" in notes[0]
 

@@ -15,18 +15,28 @@ for _ in range(31):
 
 def made(**changes: Any) -> pb.UserEvent:
     given: dict[str, Any] = {
-        "user_id": "alice", "event_type": "ORDER_FILLED", "payload": {}, "priority": Priority.NORMAL, "channels": (),
-        "event_id": "e", "timestamp_ms": 1, "max_payload_bytes": 100,
-    }  # fmt: skip
+        "user_id": "alice",
+        "event_type": "ORDER_FILLED",
+        "payload": {},
+        "priority": Priority.NORMAL,
+        "channels": (),
+        "event_id": "e",
+        "timestamp_ms": 1,
+        "max_payload_bytes": 100,
+    }
     return compose(**given | changes)
 
 
 JSON = strategies.recursive(
-    strategies.none() | strategies.booleans() | strategies.integers() | strategies.text("aé\x00\u2028😀", max_size=4)
+    strategies.none()
+    | strategies.booleans()
+    | strategies.integers()
+    | strategies.text("aé\x00\u2028😀", max_size=4)
     | strategies.floats(allow_nan=False, allow_infinity=False),
-    lambda inner: strategies.lists(inner, max_size=3)
-    | strategies.dictionaries(strategies.text("xy"), inner, max_size=3),
-)  # fmt: skip
+    lambda inner: (
+        strategies.lists(inner, max_size=3) | strategies.dictionaries(strategies.text("xy"), inner, max_size=3)
+    ),
+)
 
 
 @given(strategies.dictionaries(strategies.text("ab"), JSON, max_size=3))
@@ -57,7 +67,7 @@ def test_a_payload_is_read_back_as_it_was(payload: dict[str, Any]) -> None:
         ({"priority": 7}, "priority 7 is none"),
         ({"channels": ["FAX"]}, "channel 'FAX' is none of ACTIVE_SESSION"),
     ],
-)  # fmt: skip
+)
 def test_what_the_gateway_would_refuse_is_refused_before(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(EventRefused, match=says):
         made(**changes)

@@ -57,7 +57,10 @@ def test_an_event_goes_out_as_it_was_meant_and_its_final_answer_ends_it(containe
     channels: list[str | Preference] = ["ACTIVE_SESSION", Preference(Channel.TELEGRAM, only_if_active=True)]
     event_id = publisher.publish("alice", 99, PAYLOAD, "CRITICAL", channels, timestamp_ms=1_700_000_000_000)
     assert gateway.event() == pb.UserEvent(
-        user_id="alice", event_id=event_id, timestamp=1_700_000_000_000, event_type=99,  # type: ignore[arg-type]
+        user_id="alice",
+        event_id=event_id,
+        timestamp=1_700_000_000_000,
+        event_type=99,  # type: ignore[arg-type]
         payload=b'{"order_id":"17","price":"1.5"}',
         delivery=pb.DeliverySpec(
             priority=pb.CRITICAL,
@@ -66,7 +69,7 @@ def test_an_event_goes_out_as_it_was_meant_and_its_final_answer_ends_it(containe
                 pb.ChannelPreference(channel=pb.TELEGRAM, only_if_active=True),
             ],
         ),
-    )  # fmt: skip
+    )
     outcome = publisher.outcome(event_id)
     gateway.answer(event_id, pb.QUEUED)
     gateway.answer(event_id, pb.DELIVERED, via=pb.TELEGRAM)

@@ -48,8 +48,11 @@ def render(event: Event) -> Message:
 
 def settings(folder: Path, **more: Any) -> EventsSettings:
     given: dict[str, Any] = {
-        "db": folder / "events.db", "sub": "tcp://127.0.0.1:0", "router": "tcp://127.0.0.1:0", "web_listen": "",
-    }  # fmt: skip
+        "db": folder / "events.db",
+        "sub": "tcp://127.0.0.1:0",
+        "router": "tcp://127.0.0.1:0",
+        "web_listen": "",
+    }
     return EventsSettings(**given | more)
 
 
@@ -109,9 +112,12 @@ async def test_a_container_whose_key_is_let_in_later_gets_through(tmp_path: Path
     async with courier(tmp_path, outside, curve_key=tmp_path / "gateway.key_secret", containers=file) as gateway:
         outside.courier = gateway
         bot = await AsyncPublisher.open(
-            outbox=tmp_path / "o.db", fast=gateway.sub_address, guaranteed=gateway.router_address,
-            curve_key=tmp_path / "bot.key_secret", curve_server=tmp_path / "gateway.key",
-        )  # fmt: skip
+            outbox=tmp_path / "o.db",
+            fast=gateway.sub_address,
+            guaranteed=gateway.router_address,
+            curve_key=tmp_path / "bot.key_secret",
+            curve_server=tmp_path / "gateway.key",
+        )
         async with bot:
             await bot.publish("alice", "ORDER_FILLED", PAYLOAD, "CRITICAL", ["TELEGRAM"])
             assert not await bot.flush(0.5)

@@ -11,9 +11,12 @@ from dexorder.supervisor.backup import backup, inspect, restore
 from dexorder.supervisor.prepare import locked
 
 FILES = {
-    "relay.db": b"requests", "relay.db-wal": b"", "warehouse/trading/ohlc/data/1.parquet": b"PAR1" * 50_000,
-    "kafka/meta.properties": b"x=1", "checkpoint/offsets/0": b"v1",
-}  # fmt: skip
+    "relay.db": b"requests",
+    "relay.db-wal": b"",
+    "warehouse/trading/ohlc/data/1.parquet": b"PAR1" * 50_000,
+    "kafka/meta.properties": b"x=1",
+    "checkpoint/offsets/0": b"v1",
+}
 
 
 @pytest.fixture

@@ -15,9 +15,24 @@ def parts(**options: object) -> dict[str, Part]:
 
 
 IN_ORDER = (
-    "relay", "udsource", "gateway", "kafka", "kafka_controller", "broker", "events_sub", "events_router", "sim", "web",
-    "relay_metrics", "ingestor_metrics", "gateway_metrics", "udsource_metrics", "spark_metrics", "ingestor", "spark",
-)  # fmt: skip
+    "relay",
+    "udsource",
+    "gateway",
+    "kafka",
+    "kafka_controller",
+    "broker",
+    "events_sub",
+    "events_router",
+    "sim",
+    "web",
+    "relay_metrics",
+    "ingestor_metrics",
+    "gateway_metrics",
+    "udsource_metrics",
+    "spark_metrics",
+    "ingestor",
+    "spark",
+)
 
 
 @pytest.mark.parametrize(("offset", "name"), list(enumerate(IN_ORDER)))

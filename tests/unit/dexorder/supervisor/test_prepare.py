@@ -29,8 +29,9 @@ def test_every_dialect_of_sim_is_pointed_there(tmp_path: Path) -> None:
     prepare.write_exchanges(ROOT / "exchanges" / "sim-kraken.yaml", SuiteOptions(tmp_path, Ports.from_base(20_000)))
     venues = load_exchanges(tmp_path / "exchanges.yaml")
     assert {name: venue.rest_url for name, venue in venues.items()} == {
-        "SIM": "http://127.0.0.1:20008", "SIMKRAKEN": "http://127.0.0.1:20008",
-    }  # fmt: skip
+        "SIM": "http://127.0.0.1:20008",
+        "SIMKRAKEN": "http://127.0.0.1:20008",
+    }
 
 
 def test_other_venues_stay_as_they_are(tmp_path: Path) -> None:

@@ -51,9 +51,14 @@ asyncio.run(run_parts(parts, directory, 1, Reporter(all_ready=lambda: print("rea
 
 def make_part(name: str, port: int, *, after: tuple[str, ...] = (), stop_seconds: float = 20.0, **env: str) -> Part:
     return Part(
-        name=name, command=(sys.executable, "-c", CHILD), env={"NAME": name, "PORT": str(port), **env},
-        address=f"127.0.0.1:{port}", health=f"http://127.0.0.1:{port}", after=after, stop_seconds=stop_seconds,
-    )  # fmt: skip
+        name=name,
+        command=(sys.executable, "-c", CHILD),
+        env={"NAME": name, "PORT": str(port), **env},
+        address=f"127.0.0.1:{port}",
+        health=f"http://127.0.0.1:{port}",
+        after=after,
+        stop_seconds=stop_seconds,
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -77,9 +82,11 @@ async def test_parts_start_after_those_they_need_and_stop_in_order(tmp_path: Pat
     ready, events = asyncio.Event(), list[tuple[str, str]]()
     ports = free_ports(4)
     parts = [
-        make_part("kafka", ports[0]), make_part("relay", ports[1]),
-        make_part("gateway", ports[2], after=("kafka",)), make_part("ingestor", ports[3], after=("relay", "gateway")),
-    ]  # fmt: skip
+        make_part("kafka", ports[0]),
+        make_part("relay", ports[1]),
+        make_part("gateway", ports[2], after=("kafka",)),
+        make_part("ingestor", ports[3], after=("relay", "gateway")),
+    ]
 
     def changed(name: str, before: PartState, now: PartState) -> None:
         if before.state != now.state:

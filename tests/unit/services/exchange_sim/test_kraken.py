@@ -207,8 +207,10 @@ Spoiled = Callable[[Rows], Rows]
 
 def at(place: int, values: dict[int, Any]) -> Spoiled:
     return lambda rows: [
-        *rows[:place], [values.get(key, value) for key, value in enumerate(rows[place])], *rows[place + 1 :]
-    ]  # fmt: skip
+        *rows[:place],
+        [values.get(key, value) for key, value in enumerate(rows[place])],
+        *rows[place + 1 :],
+    ]
 
 
 def nothing(rows: Rows) -> Rows:

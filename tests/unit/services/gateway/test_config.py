@@ -82,9 +82,13 @@ def test_what_the_file_leaves_open(pixy_file: WriteFile, monkeypatch: pytest.Mon
     assert (settings.listen, settings.unix, settings.topics) == ("127.0.0.1:19091", None, "")
     assert settings.max_message_bytes > 5_000_000
     for name, value in {
-        "LISTEN": "127.0.0.1:7", "UNIX": "/run/u.sock", "TOPICS": "t:2", "MAX_MESSAGE_BYTES": "2000",
-        "NEW_GROUP_START": "earliest", "KAFKA_OPTIONS": '{"client.rack": "r"}',
-    }.items():  # fmt: skip
+        "LISTEN": "127.0.0.1:7",
+        "UNIX": "/run/u.sock",
+        "TOPICS": "t:2",
+        "MAX_MESSAGE_BYTES": "2000",
+        "NEW_GROUP_START": "earliest",
+        "KAFKA_OPTIONS": '{"client.rack": "r"}',
+    }.items():
         monkeypatch.setenv(f"DEXORDER_GATEWAY_{name}", value)
     settings = load_settings(GatewaySettings)
     assert (settings.listen, settings.unix, settings.max_message_bytes) == ("127.0.0.1:7", Path("/run/u.sock"), 2_000)
@@ -97,10 +101,13 @@ def test_what_the_file_leaves_open(pixy_file: WriteFile, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("name", "value", "place"),
     [
-        ("KAFKA", "k:1", "proxies"), ("CLUSTER", "main", "proxies"), ("ACK_TIMEOUT_SECONDS", "3", "proxies"),
-        ("LISTEN", "127.0.0.1:1", "grpc_addr"), ("UNIX", "/u", "unix_addr"),
+        ("KAFKA", "k:1", "proxies"),
+        ("CLUSTER", "main", "proxies"),
+        ("ACK_TIMEOUT_SECONDS", "3", "proxies"),
+        ("LISTEN", "127.0.0.1:1", "grpc_addr"),
+        ("UNIX", "/u", "unix_addr"),
     ],
-)  # fmt: skip
+)
 def test_what_both_say_names_both(
     pixy_file: WriteFile, monkeypatch: pytest.MonkeyPatch, name: str, value: str, place: str
 ) -> None:
@@ -121,11 +128,13 @@ def test_address_beyond_loopback_needs_tls_or_consent(pixy_file: WriteFile, monk
     [
         ("proxies: {main: {consumer: {ack_timeout: x}}}", "proxies.main.consumer.ack_timeout: 'x' is no duration"),
         ("proxies: [", "no YAML: "),
-        ("proxies: {main: {kafka: {tls: 1, ca_certificate_file: /no}}}",
-         "proxies.main.kafka.ca_certificate_file: /no can't be read: No such file"),
+        (
+            "proxies: {main: {kafka: {tls: 1, ca_certificate_file: /no}}}",
+            "proxies.main.kafka.ca_certificate_file: /no can't be read: No such file",
+        ),
         ("proxies: {main: }\ntls: {certificate_path: /, key_path: /no}", "tls.certificate_path: / can't be read: Is a"),
     ],
-)  # fmt: skip
+)
 def test_wrong_file_is_named_with_the_place(pixy_file: WriteFile, text: str, problem: str) -> None:
     path = pixy_file(text)
     assert f"{path}: {problem}" in refused()

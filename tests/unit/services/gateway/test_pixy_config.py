@@ -121,15 +121,33 @@ def test_every_setting_acts() -> None:
         "socket.timeout.ms": "25000",
     }
     assert main.produce == ProduceConfig(
-        timeout_seconds=71.25, linger_ms=250.0, queue_messages=1_200, max_bytes=2_000_000, compression="gzip",
-        batch_bytes=4_096, acks="leader", retries=3, retry_backoff_ms=2_000, replication_timeout_ms=65_000,
-        partitioner="random", shutdown_seconds=7.0,
-    )  # fmt: skip
+        timeout_seconds=71.25,
+        linger_ms=250.0,
+        queue_messages=1_200,
+        max_bytes=2_000_000,
+        compression="gzip",
+        batch_bytes=4_096,
+        acks="leader",
+        retries=3,
+        retry_backoff_ms=2_000,
+        replication_timeout_ms=65_000,
+        partitioner="random",
+        shutdown_seconds=7.0,
+    )
     assert main.consume == ConsumeConfig(
-        disabled=True, ack_timeout_seconds=90.0, channel_buffer_size=8, fetch_bytes=65_536, fetch_wait_ms=50,
-        long_polling_timeout_ms=1_500, max_pending_messages=30, max_retries=4, offsets_commit_interval_ms=200,
-        retry_backoff_ms=750, subscription_timeout_seconds=9.0, session_timeout_ms=20_000,
-    )  # fmt: skip
+        disabled=True,
+        ack_timeout_seconds=90.0,
+        channel_buffer_size=8,
+        fetch_bytes=65_536,
+        fetch_wait_ms=50,
+        long_polling_timeout_ms=1_500,
+        max_pending_messages=30,
+        max_retries=4,
+        offsets_commit_interval_ms=200,
+        retry_backoff_ms=750,
+        subscription_timeout_seconds=9.0,
+        session_timeout_ms=20_000,
+    )
 
 
 def test_what_has_no_meaning_is_named() -> None:
@@ -153,11 +171,16 @@ def test_what_is_not_said_is_as_in_kafka_pixy_but_for_the_flush() -> None:
         options={"security.protocol": "PLAINTEXT", "socket.timeout.ms": "10000"},
         topics=BASE.topics,
         produce=ProduceConfig(
-            timeout_seconds=70.0, linger_ms=ProduceConfig().linger_ms, queue_messages=49_152, compression="snappy",
-            batch_bytes=1_048_576, replication_timeout_ms=10_000, shutdown_seconds=30.0,
+            timeout_seconds=70.0,
+            linger_ms=ProduceConfig().linger_ms,
+            queue_messages=49_152,
+            compression="snappy",
+            batch_bytes=1_048_576,
+            replication_timeout_ms=10_000,
+            shutdown_seconds=30.0,
         ),
         consume=ConsumeConfig(fetch_wait_ms=250),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(
@@ -170,10 +193,13 @@ def test_empty_is_as_good_as_not_said(text: str) -> None:
 
 def test_settings_the_file_does_not_speak_of_are_the_environments() -> None:
     base = ClusterConfig(
-        "unused", "unused:1", options={"client.rack": "a", "security.protocol": "SSL"}, topics=BASE.topics,
+        "unused",
+        "unused:1",
+        options={"client.rack": "a", "security.protocol": "SSL"},
+        topics=BASE.topics,
         produce=ProduceConfig(queue_kbytes=7),
         consume=ConsumeConfig(new_group_start="earliest", session_timeout_ms=9_000),
-    )  # fmt: skip
+    )
     first, second = pixy_clusters(parse_pixy_config("proxies: {a: , b: }"), base)
     assert first.options["security.protocol"] == second.options["security.protocol"] == "SSL"
     assert second.options["client.rack"] == "a"
@@ -254,7 +280,7 @@ def test_consumer(settings: str, field: str, value: Any) -> None:
         ("{net: {sasl: {user: u, password: p}}}", {"security.protocol": "PLAINTEXT"}),
         ("{kafka: {ca_certificate_file: /unused, insecure: true}}", {"security.protocol": "PLAINTEXT"}),
     ],
-)  # fmt: skip
+)
 def test_connections(settings: str, options: dict[str, str]) -> None:
     found = dict(cluster(settings).options)
     assert found == {"security.protocol": "PLAINTEXT", "socket.timeout.ms": "10000"} | options
@@ -396,8 +422,11 @@ def test_wrong_file(text: str, problem: str) -> None:
 def test_everything_that_is_wrong_is_said_at_once() -> None:
     found = problems("proxies: {a: {consumer: {disabled: x, max_retries: x}}, b: {producer: {timeout: x}}}\nx: y")
     assert [line.partition(":")[0] for line in found] == [
-        "proxies.a.consumer.disabled", "proxies.a.consumer.max_retries", "proxies.b.producer.timeout", "x",
-    ]  # fmt: skip
+        "proxies.a.consumer.disabled",
+        "proxies.a.consumer.max_retries",
+        "proxies.b.producer.timeout",
+        "x",
+    ]
 
 
 # ---- passwords
@@ -413,13 +442,24 @@ def test_password_is_in_no_text_of_ours() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "sasl: {password: [hunter2]}", "sasl: {password: {hunter2: x}}", "sasl: hunter2", "sasl: [hunter2]",
-        "sasl: {password: *hunter2}", "sasl: {password: !hunter2 x}", "sasl: {password: 'hunter2}",
-        "sasl: {password: hunter2, password: hunter2}", "sasl: {password: hunter2, user: {}}",
-        "sasl: {password: @hunter2}", "sasl: {password: hunter2", "sasl: {enable: hunter2}", "password: hunter2",
-        'sasl: {password: "\\hunter2"}', "sasl: {password: %hunter2}", "sasl: {passwort: hunter2}",
+        "sasl: {password: [hunter2]}",
+        "sasl: {password: {hunter2: x}}",
+        "sasl: hunter2",
+        "sasl: [hunter2]",
+        "sasl: {password: *hunter2}",
+        "sasl: {password: !hunter2 x}",
+        "sasl: {password: 'hunter2}",
+        "sasl: {password: hunter2, password: hunter2}",
+        "sasl: {password: hunter2, user: {}}",
+        "sasl: {password: @hunter2}",
+        "sasl: {password: hunter2",
+        "sasl: {enable: hunter2}",
+        "password: hunter2",
+        'sasl: {password: "\\hunter2"}',
+        "sasl: {password: %hunter2}",
+        "sasl: {passwort: hunter2}",
     ],
-)  # fmt: skip
+)
 def test_password_is_in_no_error(line: str) -> None:
     found = problems(f"proxies: {{main: {{net: {{{line}}}}}}}")
     assert "hunter2" not in "".join(found).replace("password.hunter2", "")

@@ -61,15 +61,19 @@ def test_command_serves_tcp_and_the_unix_socket(kafka: str, kafka_topic: MakeTop
         f"logging: [{{name: console, severity: info}}]\nproxies:\n  main: {cluster(kafka)}\n"
     )
     environment = {
-        "DEXORDER_GATEWAY_METRICS_LISTEN": "", "DEXORDER_GATEWAY_NEW_GROUP_START": "earliest",
+        "DEXORDER_GATEWAY_METRICS_LISTEN": "",
+        "DEXORDER_GATEWAY_NEW_GROUP_START": "earliest",
         "DEXORDER_LOG_FORMAT": "json",
-    }  # fmt: skip
+    }
     command = [sys.executable, "-I", "-S", child.__file__, str(os.getpid()), sys.executable, "-m", "dexorder"]
     with log_file.open("wb") as log:
         process = subprocess.Popen(
-            [*command, "gateway", "--pixy-config", str(file)], cwd=ROOT, stdout=log, stderr=log,
+            [*command, "gateway", "--pixy-config", str(file)],
+            cwd=ROOT,
+            stdout=log,
+            stderr=log,
             env=os.environ | environment,
-        )  # fmt: skip
+        )
 
     def logged(event: str) -> list[dict[str, Any]]:
         lines = log_file.read_text().split("\n")[:-1]

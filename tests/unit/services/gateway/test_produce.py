@@ -156,5 +156,6 @@ def test_configured_topics_are_made_and_others_left_alone(
     start_gateway(topics=f"{existing}-new:3, {existing}:5")
     topics = AdminClient({"bootstrap.servers": kafka}).list_topics(timeout=WAIT_SECONDS).topics
     assert {name: len(topics[name].partitions) for name in (existing, f"{existing}-new")} == {
-        existing: 2, f"{existing}-new": 3,
-    }  # fmt: skip
+        existing: 2,
+        f"{existing}-new": 3,
+    }

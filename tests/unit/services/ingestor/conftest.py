@@ -63,9 +63,12 @@ class Sim:
         start_ms = span.start_ns // 1_000_000
         while start_ms < span.end_ns // 1_000_000:
             query: dict[str, str | int] = {
-                "symbol": symbol, "interval": interval, "limit": 1000, "startTime": start_ms,
+                "symbol": symbol,
+                "interval": interval,
+                "limit": 1000,
+                "startTime": start_ms,
                 "endTime": span.end_ns // 1_000_000 - 1,
-            }  # fmt: skip
+            }
             async with self.http.get(f"{self.url}/api/v3/klines", params=query) as answer:
                 rows = await answer.json()
             if not rows:
@@ -91,9 +94,12 @@ async def sim() -> AsyncIterator[Sim]:
 def exchanges_file(folder: Path, url: str, *, slots: int = 2, ccxt: str = "binance", **options: Any) -> Path:
     path = folder / "exchanges.yaml"
     venue = {
-        "ccxt": ccxt, "rest_url": url, "options": {"fetchMarkets": {"types": ["spot"]}},
-        "slots": {"historical": slots}, **options,
-    }  # fmt: skip
+        "ccxt": ccxt,
+        "rest_url": url,
+        "options": {"fetchMarkets": {"types": ["spot"]}},
+        "slots": {"historical": slots},
+        **options,
+    }
     path.write_text(json.dumps({"exchanges": {"SIM": venue}}))
     return path
 
@@ -118,9 +124,14 @@ class World(Neighbours):
 
 
 FAST: dict[str, Any] = {
-    "listen": "127.0.0.1:0", "metrics_listen": "", "backoff_seconds": 0.001, "longest_backoff_seconds": 0.01,
-    "hole_spacing_seconds": 0.0, "close_wait_seconds": 0.0, "heartbeat_seconds": 0.05,
-}  # fmt: skip
+    "listen": "127.0.0.1:0",
+    "metrics_listen": "",
+    "backoff_seconds": 0.001,
+    "longest_backoff_seconds": 0.01,
+    "hole_spacing_seconds": 0.0,
+    "close_wait_seconds": 0.0,
+    "heartbeat_seconds": 0.05,
+}
 
 
 @asynccontextmanager
@@ -137,9 +148,13 @@ async def running_neighbours(folder: Path, exchanges: Path) -> AsyncIterator[Nei
             grpc_peer(lambda s: relay_rpc.add_IngestorServiceServicer_to_server(relay, s))
         )
         settings = {
-            **FAST, "broker": broker.address, "gateway": gateway_at, "relay": relay_at, "exchanges": exchanges,
+            **FAST,
+            "broker": broker.address,
+            "gateway": gateway_at,
+            "relay": relay_at,
+            "exchanges": exchanges,
             "budget_dir": folder / "budgets",
-        }  # fmt: skip
+        }
         neighbours = Neighbours(broker, gateway, relay, context, settings)
         try:
             yield neighbours

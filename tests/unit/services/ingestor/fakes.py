@@ -64,8 +64,11 @@ class FakeGateway(pixy_rpc.KafkaPixyServicer):
 
     async def Produce(self, request: pixy_pb.ProdRq, context: Any) -> pixy_pb.ProdRs:
         assert (request.cluster, request.topic, request.async_mode, request.key_undefined) == (
-            "", "dexorder.ohlc", False, False,
-        )  # fmt: skip
+            "",
+            "dexorder.ohlc",
+            False,
+            False,
+        )
         if len(self.records) >= self.free:
             self.waiting.set()
             await self.gate.wait()

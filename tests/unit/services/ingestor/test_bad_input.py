@@ -25,9 +25,18 @@ from tests.unit.services.ingestor.test_ingestor import check_dispatch, rows, run
 
 OK, ERROR = pb.DataResponse.OK, pb.DataResponse.ERROR
 MISCHIEF = (
-    "http_502", "html", "empty", "cut_json", "hole", "drop_first", "drop_last", "duplicate_tail", "reversed",
-    "null_fields", "slow_down",
-)  # fmt: skip
+    "http_502",
+    "html",
+    "empty",
+    "cut_json",
+    "hole",
+    "drop_first",
+    "drop_last",
+    "duplicate_tail",
+    "reversed",
+    "null_fields",
+    "slow_down",
+)
 LAST_MINUTE_NS = NOW_NS // MINUTE_NS * MINUTE_NS
 
 

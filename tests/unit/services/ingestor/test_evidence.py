@@ -64,10 +64,14 @@ class Model:
         silent_answers: int = 0,
     ) -> list[Settled]:
         evidence = Evidence(
-            span, 60, self.limits, rates or warm(), closed_end_ns=minutes(closed_end, 0).start_ns,
+            span,
+            60,
+            self.limits,
+            rates or warm(),
+            closed_end_ns=minutes(closed_end, 0).start_ns,
             hole_answers=hole_answers,
             silent_answers=silent_answers,
-        )  # fmt: skip
+        )
         settled = []
         for part in plan_pages(span, 60, page_periods(page, self.limits)):
             asked = len(self.asks)

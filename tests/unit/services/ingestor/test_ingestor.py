@@ -76,10 +76,25 @@ async def test_job_of_one_call_is_one_page_since_each_page_may_cost_a_batch_of_s
 FAULTS: list[list[dict[str, Any]]] = [
     [{"kind": kind, "every": 3}]
     for kind in (
-        "http_500", "http_502", "http_503", "cut_json", "html", "text", "null", "empty", "hole", "drop_first",
-        "drop_last", "duplicate_tail", "reversed", "null_fields", "off_grid", "low_above_high", "unfinished",
+        "http_500",
+        "http_502",
+        "http_503",
+        "cut_json",
+        "html",
+        "text",
+        "null",
+        "empty",
+        "hole",
+        "drop_first",
+        "drop_last",
+        "duplicate_tail",
+        "reversed",
+        "null_fields",
+        "off_grid",
+        "low_above_high",
+        "unfinished",
     )
-]  # fmt: skip
+]
 FAULTS += [
     [{"kind": kind, "every": 5}]
     for kind in ("short", "outside", "other_symbol", "running", "unavailable", "reset", "http_504")
@@ -175,8 +190,10 @@ async def test_gateway_trouble_repeats_a_record_and_never_reorders(sim: Sim, wor
     span = minutes(0, 300)
     async with world_of(page_candles=100) as world:
         world.gateway.trouble = [
-            grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INTERNAL,
-        ]  # fmt: skip
+            grpc.StatusCode.UNAVAILABLE,
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+            grpc.StatusCode.INTERNAL,
+        ]
         world.gateway.lost_acks = 2
         world.relay.trouble = [grpc.StatusCode.UNAVAILABLE]
         assert (await run_job(world, dispatch("j1", span))).success

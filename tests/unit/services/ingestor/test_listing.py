@@ -18,17 +18,30 @@ from services.ingestor.listing import keep_main_markets, listed, main_markets, r
 def pair(altname: str, base: str, quote: str, *, status: str = "online") -> dict[str, Any]:
     """An entry of Kraken's AssetPairs, with what ccxt reads of it."""
     return {
-        "altname": altname, "wsname": f"{base}/{quote}", "base": base, "quote": quote, "pair_decimals": 1,
-        "lot_decimals": 8, "leverage_buy": [], "fees": [[0, 0.26]], "fees_maker": [[0, 0.16]], "status": status,
-    }  # fmt: skip
+        "altname": altname,
+        "wsname": f"{base}/{quote}",
+        "base": base,
+        "quote": quote,
+        "pair_decimals": 1,
+        "lot_decimals": 8,
+        "leverage_buy": [],
+        "fees": [[0, 0.26]],
+        "fees_maker": [[0, 0.16]],
+        "status": status,
+    }
 
 
 ASSETS = {
     name: {"altname": altname, "decimals": 8, "status": "enabled"}
     for name, altname in (
-        ("XXBT", "XBT"), ("ZUSD", "USD"), ("XETH", "ETH"), ("ETH2.S", "ETH2.S"), ("XXDG", "XDG"), ("LUNA", "LUNA"),
+        ("XXBT", "XBT"),
+        ("ZUSD", "USD"),
+        ("XETH", "ETH"),
+        ("ETH2.S", "ETH2.S"),
+        ("XXDG", "XDG"),
+        ("LUNA", "LUNA"),
     )
-}  # fmt: skip
+}
 PAIRS = {
     "ETH2.SETH": pair("ETH2.SETH", "ETH2.S", "XETH"),
     "LUNAUSD": pair("LUNAUSD", "LUNA", "ZUSD", status="cancel_only"),
@@ -126,9 +139,19 @@ async def test_unknown_symbol_is_told_what_may_be_meant(symbol: str, rest: str) 
 def market(market_id: str, symbol: str, **more: Any) -> dict[str, Any]:
     base, quote = symbol.partition(":")[0].split("/")
     return {
-        "id": market_id, "symbol": symbol, "base": base, "quote": quote, "baseId": base, "quoteId": quote,
-        "type": "spot", "spot": True, "active": True, "precision": {}, "limits": {}, **more,
-    }  # fmt: skip
+        "id": market_id,
+        "symbol": symbol,
+        "base": base,
+        "quote": quote,
+        "baseId": base,
+        "quoteId": quote,
+        "type": "spot",
+        "spot": True,
+        "active": True,
+        "precision": {},
+        "limits": {},
+        **more,
+    }
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
@@ -148,12 +171,17 @@ def test_twin_is_forgotten_wherever_it_stands_in_the_list(order: tuple[int, ...]
 
 def test_symbol_of_two_markets_is_the_traded_one_else_none_and_says_so() -> None:
     client = ccxt.binance()
-    client.set_markets([
-        market("NEWOLD", "OLD/USDT"), market("OLDUSDT", "OLD/USDT", active=False),
-        market("ONE", "TWO/USDT"), market("OTHER", "TWO/USDT", active=None),
-        market("THEN", "GONE/USDT", active=False), market("BEFORE", "GONE/USDT", active=False),
-        market("A.d", "A/USDT"),
-    ])  # fmt: skip
+    client.set_markets(
+        [
+            market("NEWOLD", "OLD/USDT"),
+            market("OLDUSDT", "OLD/USDT", active=False),
+            market("ONE", "TWO/USDT"),
+            market("OTHER", "TWO/USDT", active=None),
+            market("THEN", "GONE/USDT", active=False),
+            market("BEFORE", "GONE/USDT", active=False),
+            market("A.d", "A/USDT"),
+        ]
+    )
     keep_main_markets(client)
     assert client.market("OLD/USDT")["id"] == "NEWOLD"
     assert refusal("SIM", "OLD/USDT", client) is None

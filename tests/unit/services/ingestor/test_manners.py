@@ -146,9 +146,12 @@ async def test_answer_without_an_end_costs_a_call_its_deadline_and_the_job_nothi
 def venues_file(folder: Path, url: str, *venues: str, **options: Any) -> Path:
     """An exchanges file in which each venue, of one slot, is the simulated exchange."""
     venue = {
-        "ccxt": "binance", "rest_url": url, "options": {"fetchMarkets": {"types": ["spot"]}},
-        "slots": {"historical": 1}, **options,
-    }  # fmt: skip
+        "ccxt": "binance",
+        "rest_url": url,
+        "options": {"fetchMarkets": {"types": ["spot"]}},
+        "slots": {"historical": 1},
+        **options,
+    }
     path = folder / "exchanges.yaml"
     path.write_text(json.dumps({"exchanges": dict.fromkeys(venues, venue)}))
     return path

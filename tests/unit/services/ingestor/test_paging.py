@@ -37,13 +37,16 @@ def test_pages_of_months_keep_the_calendar() -> None:
         ("coinbase", {"spot": {"fetchOHLCV": {"limit": 9}}}, CallLimits(300)),
         ("gate", {"spot": {"fetchOHLCV": {"limit": 200}}}, CallLimits(200)),
         ("bitfinex", {"spot": {"fetchOHLCV": {"limit": 10_000}}}, CallLimits(1000)),
-        ("kucoin", {"spot": {"fetchOHLCV": {"limit": 1500}}, "swap": {"linear": {"fetchOHLCV": {"limit": 500}}}},
-         CallLimits(500)),
+        (
+            "kucoin",
+            {"spot": {"fetchOHLCV": {"limit": 1500}}, "swap": {"linear": {"fetchOHLCV": {"limit": 500}}}},
+            CallLimits(500),
+        ),
         ("apex", {"spot": None, "swap": {"linear": {"fetchOHLCV": {"limit": 200}}}}, CallLimits(200)),
         ("new", {"spot": {"fetchOHLCV": None}}, CallLimits(500)),
         ("new", {"spot": None}, CallLimits(500)),
         ("new", None, CallLimits(500)),
     ],
-)  # fmt: skip
+)
 def test_limits_of_a_call(ccxt_id: str, features: dict[str, object] | None, limits: CallLimits) -> None:
     assert call_limits(ccxt_id, features) == limits

@@ -51,8 +51,11 @@ async def test_record_and_report_carry_the_page(stage: Stage) -> None:
     assert await stage.publisher.report(PAGE, 4)
     (report,) = stage.relay.reports
     assert (report.job_id, report.start_time, report.end_time, report.candles) == (
-        "j1", PAGE.span.start_ns, PAGE.span.end_ns, 4,
-    )  # fmt: skip
+        "j1",
+        PAGE.span.start_ns,
+        PAGE.span.end_ns,
+        4,
+    )
     assert [(r.start_time, r.end_time) for r in report.empty] == [(minutes(2, 3).start_ns, minutes(2, 3).end_ns)]
     stage.relay.fenced.add("j1")
     assert not await stage.publisher.report(PAGE, 4)

@@ -31,17 +31,30 @@ NOW_NS = at(1_000_000)
 
 def future(symbol: str, kind: str, margin: str, base: str, quote: str, expiry_ms: int) -> dict[str, Any]:
     return {
-        "symbol": symbol, "contractType": kind, "deliveryDate": expiry_ms, "marginAsset": margin, "baseAsset": base,
-        "quoteAsset": quote, "status": "TRADING", "contractStatus": "TRADING", "filters": [],
-    }  # fmt: skip
+        "symbol": symbol,
+        "contractType": kind,
+        "deliveryDate": expiry_ms,
+        "marginAsset": margin,
+        "baseAsset": base,
+        "quoteAsset": quote,
+        "status": "TRADING",
+        "contractStatus": "TRADING",
+        "filters": [],
+    }
 
 
 def option(symbol: str, strike: str, side: str) -> dict[str, Any]:
     base = symbol.partition("-")[0]
     return {
-        "symbol": symbol, "underlying": f"{base}USDT", "quoteAsset": "USDT", "strikePrice": strike, "side": side,
-        "expiryDate": EXPIRY_MS, "unit": 1, "filters": [],
-    }  # fmt: skip
+        "symbol": symbol,
+        "underlying": f"{base}USDT",
+        "quoteAsset": "USDT",
+        "strikePrice": strike,
+        "side": side,
+        "expiryDate": EXPIRY_MS,
+        "unit": 1,
+        "filters": [],
+    }
 
 
 def spot(symbol: str, base: str, quote: str) -> dict[str, Any]:
@@ -50,18 +63,25 @@ def spot(symbol: str, base: str, quote: str) -> dict[str, Any]:
 
 INFO: dict[str, dict[str, Any]] = {
     "/api/v3": {"symbols": [spot("BTCUSDT", "BTC", "USDT"), spot("ETH2.SETH", "ETH2.S", "ETH")]},
-    "/fapi/v1": {"symbols": [
-        future("BTCUSDT", "PERPETUAL", "USDT", "BTC", "USDT", PERPETUAL_MS),
-        future("BTCUSDT_251226", "CURRENT_QUARTER", "USDT", "BTC", "USDT", EXPIRY_MS),
-    ]},
-    "/dapi/v1": {"symbols": [
-        future("BTCUSD_PERP", "PERPETUAL", "BTC", "BTC", "USD", PERPETUAL_MS),
-        future("BTCUSD_251226", "CURRENT_QUARTER", "BTC", "BTC", "USD", EXPIRY_MS),
-    ]},
-    "/eapi/v1": {"optionSymbols": [
-        option("BTC-251226-50000-C", "50000.000", "CALL"), option("XRP-251226-2.25-P", "2.25", "PUT"),
-    ]},
-}  # fmt: skip
+    "/fapi/v1": {
+        "symbols": [
+            future("BTCUSDT", "PERPETUAL", "USDT", "BTC", "USDT", PERPETUAL_MS),
+            future("BTCUSDT_251226", "CURRENT_QUARTER", "USDT", "BTC", "USDT", EXPIRY_MS),
+        ]
+    },
+    "/dapi/v1": {
+        "symbols": [
+            future("BTCUSD_PERP", "PERPETUAL", "BTC", "BTC", "USD", PERPETUAL_MS),
+            future("BTCUSD_251226", "CURRENT_QUARTER", "BTC", "BTC", "USD", EXPIRY_MS),
+        ]
+    },
+    "/eapi/v1": {
+        "optionSymbols": [
+            option("BTC-251226-50000-C", "50000.000", "CALL"),
+            option("XRP-251226-2.25-P", "2.25", "PUT"),
+        ]
+    },
+}
 TICKERS = {
     "BTC/USDT.SIM": ("/api/v3", "BTCUSDT"),
     "ETH2.S/ETH.SIM": ("/api/v3", "ETH2.SETH"),

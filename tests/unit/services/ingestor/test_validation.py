@@ -23,8 +23,13 @@ def row(minute: int, **changed: Any) -> list[Any]:
 def test_rows_become_candles_in_order() -> None:
     first, second = read_candles([row(0), row(9, volume=0)], WINDOW, 60)
     assert (first.open_ns, first.open, first.high, first.low, first.close, first.volume) == (
-        WINDOW.start_ns, 2.0, 4.0, 1.0, 3.0, 5.0,
-    )  # fmt: skip
+        WINDOW.start_ns,
+        2.0,
+        4.0,
+        1.0,
+        3.0,
+        5.0,
+    )
     assert second.open_ns == WINDOW.end_ns - MINUTE_NS
     assert isinstance(second.volume, float)
 

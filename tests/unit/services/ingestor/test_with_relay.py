@@ -58,10 +58,14 @@ async def chain(folder: Path, **relay: Any) -> AsyncIterator[Chain]:
         suite(folder, lease_seconds=3600, **relay) as made,
     ):
         settings = {
-            **FAST, "broker": made.running.broker_address, "gateway": gateway_at, "relay": made.running.address,
-            "exchanges": exchanges_file(folder, sim.url, slots=4), "budget_dir": folder / "budgets",
+            **FAST,
+            "broker": made.running.broker_address,
+            "gateway": gateway_at,
+            "relay": made.running.address,
+            "exchanges": exchanges_file(folder, sim.url, slots=4),
+            "budget_dir": folder / "budgets",
             "page_candles": 100,
-        }  # fmt: skip
+        }
         yield Chain(made, gateway, sim, settings)
         gateway.gate.set()
 

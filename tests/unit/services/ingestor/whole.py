@@ -44,7 +44,7 @@ class Whole:
 
     async def ask(
         self, request_id: str, ticker: str, period_seconds: int, span: TimeRange, *, limit: int | None = None
-    ) -> Ended:  # fmt: skip
+    ) -> Ended:
         """Submit a request and wait for its end, whatever it is."""
         await self.client.submit(HistoryRequest(request_id, ticker, period_seconds, span, limit))
         return await self.client.wait(request_id, timeout=LONGEST_SECONDS)
@@ -124,9 +124,15 @@ def _page(control: dict[str, Any]) -> PageReport:
     empty = tuple(TimeRange(*pair) for pair in zip(ends[::2], ends[1::2], strict=True))
     span = TimeRange(control["start_ns"], control["end_ns"])
     return PageReport(
-        control["job_id"], control["ticker"], control["period_seconds"], span, control["rows"], empty, None,
+        control["job_id"],
+        control["ticker"],
+        control["period_seconds"],
+        span,
+        control["rows"],
+        empty,
+        None,
         control["fetched_ns"],
-    )  # fmt: skip
+    )
 
 
 def _final(control: dict[str, Any]) -> FinalReport:
@@ -135,9 +141,14 @@ def _final(control: dict[str, Any]) -> FinalReport:
 
 @asynccontextmanager
 async def whole(
-    folder: Path, *, sim: dict[str, Any], relay: dict[str, Any] | None = None, venue: dict[str, Any] | None = None,
-    url: str = "", **ingestor: Any,
-) -> AsyncIterator[Whole]:  # fmt: skip
+    folder: Path,
+    *,
+    sim: dict[str, Any],
+    relay: dict[str, Any] | None = None,
+    venue: dict[str, Any] | None = None,
+    url: str = "",
+    **ingestor: Any,
+) -> AsyncIterator[Whole]:
     """The chain while the block runs.
 
     Args:
@@ -156,10 +167,15 @@ async def whole(
         asyncio.TaskGroup() as group,
     ):
         settings = {
-            **FAST, "broker": made.running.broker_address, "gateway": gateway_at, "relay": made.running.address,
+            **FAST,
+            "broker": made.running.broker_address,
+            "gateway": gateway_at,
+            "relay": made.running.address,
             "exchanges": exchanges_file(folder, url or exchange.url, **{"slots": 4, **(venue or {})}),
-            "budget_dir": folder / "budgets", "page_candles": 100, **ingestor,
-        }  # fmt: skip
+            "budget_dir": folder / "budgets",
+            "page_candles": 100,
+            **ingestor,
+        }
         stop, landing = asyncio.Event(), Landing(made, gateway)
         working = group.create_task(work(IngestorSettings(**settings), stop))
         spark = group.create_task(landing.run())

@@ -116,9 +116,14 @@ class BoardMachine(RuleBasedStateMachine):
         excused = [span for market, span in self.excused if market == asked.market]
         assert not subtract(missing, excused), "missing, and nobody refused it or gave it up"
         outcome = decide(
-            end_ns=end_ns, missing=missing, job_errors=self.board.errors(request), row_count=len(opens),
-            empty_periods=0, snapshot_id=None, completed_ns=self.wall_ns,
-        )  # fmt: skip
+            end_ns=end_ns,
+            missing=missing,
+            job_errors=self.board.errors(request),
+            row_count=len(opens),
+            empty_periods=0,
+            snapshot_id=None,
+            completed_ns=self.wall_ns,
+        )
         self.finish(request, outcome)
 
     def rows(self, market: Market, span: TimeRange) -> list[int]:

@@ -71,22 +71,30 @@ def moment(minutes: int) -> datetime:
 
 def settings(folder: Path, **overrides: Any) -> RelaySettings:
     values: dict[str, Any] = {
-        "listen": "127.0.0.1:0", "metrics_listen": "", "broker_listen": "tcp://127.0.0.1:0", "drain_seconds": 1,
-        "db": folder / "relay.db", "exchanges": ROOT / "exchanges" / "sim.yaml", "count_attempts": 2,
+        "listen": "127.0.0.1:0",
+        "metrics_listen": "",
+        "broker_listen": "tcp://127.0.0.1:0",
+        "drain_seconds": 1,
+        "db": folder / "relay.db",
+        "exchanges": ROOT / "exchanges" / "sim.yaml",
+        "count_attempts": 2,
         "retry_backoff_seconds": 0,
-    }  # fmt: skip
+    }
     return RelaySettings(**{**values, **overrides})
 
 
 def environment(folder: Path, port: int = 0) -> dict[str, str]:
     """For ``python -m services.relay`` on the same files."""
     return {
-        **os.environ, "DEXORDER_RELAY_LISTEN": f"127.0.0.1:{port}", "DEXORDER_RELAY_METRICS_LISTEN": "",
-        "DEXORDER_RELAY_BROKER_LISTEN": "tcp://127.0.0.1:0", "DEXORDER_RELAY_DB": str(folder / "relay.db"),
+        **os.environ,
+        "DEXORDER_RELAY_LISTEN": f"127.0.0.1:{port}",
+        "DEXORDER_RELAY_METRICS_LISTEN": "",
+        "DEXORDER_RELAY_BROKER_LISTEN": "tcp://127.0.0.1:0",
+        "DEXORDER_RELAY_DB": str(folder / "relay.db"),
         "DEXORDER_EXCHANGES": str(ROOT / "exchanges" / "sim.yaml"),
         "DEXORDER_CATALOG_URI": f"sqlite:///{folder}/catalog.db",
         "DEXORDER_CATALOG_WAREHOUSE": f"file://{folder}/warehouse",
-    }  # fmt: skip
+    }
 
 
 def free_port() -> int:
@@ -106,24 +114,30 @@ def make_tables(catalog: Catalog) -> None:
         NestedField(11, "end_time", TimestamptzType(), required=False),
     )
     catalog.create_namespace_if_not_exists(NAMESPACE)
-    catalog.create_table_if_not_exists(OHLC_TABLE, Schema(
-        NestedField(1, "ticker", StringType(), required=False),
-        NestedField(2, "period_seconds", IntegerType(), required=False),
-        NestedField(3, "open_time", TimestamptzType(), required=False),
-        *(NestedField(4 + i, name, DoubleType(), required=False) for i, name in enumerate(VALUES)),
-        NestedField(10, "trades", LongType(), required=False),
-    ))  # fmt: skip
-    catalog.create_table_if_not_exists(COVERAGE_TABLE, Schema(
-        NestedField(1, "ticker", StringType(), required=False),
-        NestedField(2, "period_seconds", IntegerType(), required=False),
-        NestedField(3, "start_time", TimestamptzType(), required=False),
-        NestedField(4, "end_time", TimestamptzType(), required=False),
-        NestedField(5, "rows", LongType(), required=False),
-        NestedField(6, "empty", ListType(7, span, element_required=False), required=False),
-        NestedField(8, "evidence", StringType(), required=False),
-        NestedField(9, "fetched_at", TimestamptzType(), required=False),
-        NestedField(12, "committed_at", TimestamptzType(), required=False),
-    ))  # fmt: skip
+    catalog.create_table_if_not_exists(
+        OHLC_TABLE,
+        Schema(
+            NestedField(1, "ticker", StringType(), required=False),
+            NestedField(2, "period_seconds", IntegerType(), required=False),
+            NestedField(3, "open_time", TimestamptzType(), required=False),
+            *(NestedField(4 + i, name, DoubleType(), required=False) for i, name in enumerate(VALUES)),
+            NestedField(10, "trades", LongType(), required=False),
+        ),
+    )
+    catalog.create_table_if_not_exists(
+        COVERAGE_TABLE,
+        Schema(
+            NestedField(1, "ticker", StringType(), required=False),
+            NestedField(2, "period_seconds", IntegerType(), required=False),
+            NestedField(3, "start_time", TimestamptzType(), required=False),
+            NestedField(4, "end_time", TimestamptzType(), required=False),
+            NestedField(5, "rows", LongType(), required=False),
+            NestedField(6, "empty", ListType(7, span, element_required=False), required=False),
+            NestedField(8, "evidence", StringType(), required=False),
+            NestedField(9, "fetched_at", TimestamptzType(), required=False),
+            NestedField(12, "committed_at", TimestamptzType(), required=False),
+        ),
+    )
 
 
 def write_ledger(catalog: Catalog, *pages: LedgerPage) -> None:
@@ -131,14 +145,18 @@ def write_ledger(catalog: Catalog, *pages: LedgerPage) -> None:
     table = catalog.load_table(COVERAGE_TABLE)
     rows = [
         {
-            "ticker": each.covered.market.ticker, "period_seconds": each.covered.market.period_seconds,
-            "start_time": each.covered.span.start_ns // 1_000, "end_time": each.covered.span.end_ns // 1_000,
-            "rows": each.rows, "evidence": each.evidence, "fetched_at": each.covered.fetched_ns // 1_000,
+            "ticker": each.covered.market.ticker,
+            "period_seconds": each.covered.market.period_seconds,
+            "start_time": each.covered.span.start_ns // 1_000,
+            "end_time": each.covered.span.end_ns // 1_000,
+            "rows": each.rows,
+            "evidence": each.evidence,
+            "fetched_at": each.covered.fetched_ns // 1_000,
             "committed_at": each.committed_ns // 1_000,
             "empty": [{"start_time": e.start_ns // 1_000, "end_time": e.end_ns // 1_000} for e in each.covered.empty],
         }
         for each in pages
-    ]  # fmt: skip
+    ]
     table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
 
 
@@ -204,9 +222,14 @@ def page(
     job_id: str, start: int, end: int, *, empty: Sequence[tuple[int, int]] = (), refused: str | None = None
 ) -> ppb.PageResult:
     return ppb.PageResult(
-        job_id=job_id, ticker=TICKER, period_seconds=60, start_time=at(start), end_time=at(end),
-        empty=ranges(empty), refused=refused,
-    )  # fmt: skip
+        job_id=job_id,
+        ticker=TICKER,
+        period_seconds=60,
+        start_time=at(start),
+        end_time=at(end),
+        empty=ranges(empty),
+        refused=refused,
+    )
 
 
 def final_of(job_id: str, status: Any = ingest.DataResponse.OK, error: str | None = None) -> ppb.FinalResult:
@@ -243,9 +266,15 @@ class Ingestor:
 
     async def page(self, job_id: str, start: int, end: int, empty: Sequence[tuple[int, int]] = ()) -> bool:
         """Report a page that Kafka has; whether to go on."""
-        answer = await self.stub.ReportPage(ipb.ReportPageRequest(
-            job_id=job_id, start_time=at(start), end_time=at(end), candles=end - start, empty=ranges(empty),
-        ))  # fmt: skip
+        answer = await self.stub.ReportPage(
+            ipb.ReportPageRequest(
+                job_id=job_id,
+                start_time=at(start),
+                end_time=at(end),
+                candles=end - start,
+                empty=ranges(empty),
+            )
+        )
         return bool(answer.current)
 
     async def work(self, pipeline: Pipeline, *, dispatches: int, holes: Sequence[int] = ()) -> list[Any]:
@@ -322,9 +351,14 @@ async def suite(folder: Path, clock: Clock | None = None, **overrides: Any) -> A
         context = zmq.asyncio.Context()
         pipeline = Pipeline(catalog, prpc.PipelineServiceStub(channel))
         made = Suite(
-            folder, running, channel, rrpc.RelayServiceStub(channel), pipeline,
-            irpc.IngestorServiceStub(channel), context,
-        )  # fmt: skip
+            folder,
+            running,
+            channel,
+            rrpc.RelayServiceStub(channel),
+            pipeline,
+            irpc.IngestorServiceStub(channel),
+            context,
+        )
         try:
             yield made
         finally:

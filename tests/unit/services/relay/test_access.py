@@ -61,11 +61,15 @@ def test_a_submission_is_signed_with_the_callers_name(
 @pytest.mark.parametrize(
     ("caller", "owner", "there"),
     [
-        (None, None, True), (None, "desk", True),
-        (DESK, "desk", True), (DESK, "other", False), (DESK, None, False),
-        (BOSS, "desk", True), (BOSS, None, True),
+        (None, None, True),
+        (None, "desk", True),
+        (DESK, "desk", True),
+        (DESK, "other", False),
+        (DESK, None, False),
+        (BOSS, "desk", True),
+        (BOSS, None, True),
     ],
-)  # fmt: skip
+)
 def test_a_request_is_there_for_its_client_and_for_admins(
     caller: Caller | None, owner: str | None, there: bool
 ) -> None:
@@ -82,11 +86,16 @@ def test_a_request_is_there_for_its_client_and_for_admins(
 @pytest.mark.parametrize(
     ("caller", "asked", "about"),
     [
-        (None, "", ""), (None, "desk", "desk"),
-        (DESK, "", "desk"), (DESK, "desk", "desk"), (DESK, "other", NotFound), (DESK, "no-one", NotFound),
-        (BOSS, "", ""), (BOSS, "desk", "desk"),
+        (None, "", ""),
+        (None, "desk", "desk"),
+        (DESK, "", "desk"),
+        (DESK, "desk", "desk"),
+        (DESK, "other", NotFound),
+        (DESK, "no-one", NotFound),
+        (BOSS, "", ""),
+        (BOSS, "desk", "desk"),
     ],
-)  # fmt: skip
+)
 def test_lists_and_topics_are_about_the_caller(caller: Caller | None, asked: str, about: str | type[Exception]) -> None:
     if isinstance(about, type):
         with pytest.raises(about, match=f"{asked!r} is not known"):

@@ -120,14 +120,22 @@ async def code_of(call: Any) -> tuple[grpc.StatusCode, str]:
 
 CLIENTS, INGESTORS, PIPELINES = {"desk", "boss"}, {"fetcher"}, {"spark"}
 MATRIX = {
-    "RelayService/SubmitHistorical": CLIENTS, "RelayService/GetRequest": CLIENTS, "RelayService/ListRequests": CLIENTS,
-    "RelayService/CancelRequest": CLIENTS, "RelayService/WatchProgress": CLIENTS,
-    "RelayService/SubscribeNotifications": CLIENTS, "RelayService/GetCatalog": CLIENTS,
-    "RelayService/ListMarkets": CLIENTS, "RelayService/FetchOhlc": CLIENTS, "RelayService/GetCoverage": CLIENTS,
-    "RelayService/VerifyCoverage": CLIENTS, "RelayService/RefreshHistorical": CLIENTS,
-    "IngestorService/ReportPage": INGESTORS, "IngestorService/ReportMarkets": INGESTORS,
+    "RelayService/SubmitHistorical": CLIENTS,
+    "RelayService/GetRequest": CLIENTS,
+    "RelayService/ListRequests": CLIENTS,
+    "RelayService/CancelRequest": CLIENTS,
+    "RelayService/WatchProgress": CLIENTS,
+    "RelayService/SubscribeNotifications": CLIENTS,
+    "RelayService/GetCatalog": CLIENTS,
+    "RelayService/ListMarkets": CLIENTS,
+    "RelayService/FetchOhlc": CLIENTS,
+    "RelayService/GetCoverage": CLIENTS,
+    "RelayService/VerifyCoverage": CLIENTS,
+    "RelayService/RefreshHistorical": CLIENTS,
+    "IngestorService/ReportPage": INGESTORS,
+    "IngestorService/ReportMarkets": INGESTORS,
     "PipelineService/ReportJobs": PIPELINES,
-}  # fmt: skip
+}
 
 
 async def test_each_rpc_by_each_role(tmp_path: Path) -> None:
@@ -284,8 +292,9 @@ async def test_the_client_over_tls_with_a_token_and_not_a_trace_of_it_in_any_log
     caplog.set_level(1, logger="asyncio")
     structlog.configure(
         processors=[structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
-        logger_factory=structlog.stdlib.LoggerFactory(), wrapper_class=structlog.stdlib.BoundLogger,
-    )  # fmt: skip
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+    )
     asyncio.get_running_loop().set_debug(True)
     ours, foreign = Authority(tmp_path / "ours"), Authority(tmp_path / "foreign")
     try:

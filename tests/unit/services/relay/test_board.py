@@ -181,9 +181,14 @@ class Life(RuleBasedStateMachine):
         self.ended[request_id] = missing
         request, batch = self.board.requests[request_id], Batch()
         outcome = decide(
-            end_ns=request.planned_end_ns, missing=missing, job_errors=self.board.errors(request), row_count=0,
-            empty_periods=0, snapshot_id=None, completed_ns=self.now_ns,
-        )  # fmt: skip
+            end_ns=request.planned_end_ns,
+            missing=missing,
+            job_errors=self.board.errors(request),
+            row_count=0,
+            empty_periods=0,
+            snapshot_id=None,
+            completed_ns=self.now_ns,
+        )
         batch.finish(request.submission, outcome, progress(self.board, request))
         intake.leave(self.board, request, batch)
         self.save(batch)
@@ -212,9 +217,18 @@ def dump(board: Board) -> Any:
     return (
         {
             number: (
-                job.request_id, job.span, job.phase, job.error, job.fruitless, job.job_id, job.produced, job.sent,
+                job.request_id,
+                job.span,
+                job.phase,
+                job.error,
+                job.fruitless,
+                job.job_id,
+                job.produced,
+                job.sent,
                 *(tuple(getattr(job, name)) for name in ("acked", "acked_empty", "refused", "handled")),
-                frozenset(job.requests), frozenset(job.job_ids.items()), board.dispatcher.is_queued(number),
+                frozenset(job.requests),
+                frozenset(job.job_ids.items()),
+                board.dispatcher.is_queued(number),
                 board.dispatcher.is_running(number),
             )
             for number, job in board.jobs.items()
@@ -226,7 +240,7 @@ def dump(board: Board) -> Any:
         {market: (tuple(c.covered), tuple(c.empty)) for market, c in board.coverage.items() if c.covered},
         {market: (r.latest_ns, r.made()) for market, r in board.retractions.items() if r.latest_ns},
         board.snapshot_id,
-    )  # fmt: skip
+    )
 
 
 Life.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

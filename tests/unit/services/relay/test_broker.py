@@ -109,9 +109,8 @@ async def test_dispatch_is_these_bytes_and_an_unknown_peer_is_told_of(tmp_path: 
     context.term()
     assert (version, body.hex()) == (
         b"\x01",
-        "24" "0a027231" "1a0c4254432f555344542e53494d" "221608" "8080948bf08284d317" "10" "80e0b9a1ab9484d317" "183c"
-        "32026d65" "3a026a31",
-    )  # fmt: skip
+        "240a0272311a0c4254432f555344542e53494d2216088080948bf08284d3171080e0b9a1ab9484d317183c32026d653a026a31",
+    )
 
 
 class OneHeartbeat:

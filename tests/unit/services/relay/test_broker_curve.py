@@ -145,9 +145,13 @@ async def test_an_ingestor_gets_in_once_it_is_let_in(tmp_path: Path, monkeypatch
             keys = {"broker_curve_key": tmp_path / "foreign.key_secret", "broker_curve_server": stage.server_public}
         stop = asyncio.Event()
         worker = Worker(
-            IngestorSettings(broker=stage.address, drain_seconds=0, **keys), Slots({"SIM": 1}, repeat_ns=0),
-            no_job, IngestorMetrics(CollectorRegistry()), SystemClock(), on_connected=nothing,
-        )  # fmt: skip
+            IngestorSettings(broker=stage.address, drain_seconds=0, **keys),
+            Slots({"SIM": 1}, repeat_ns=0),
+            no_job,
+            IngestorMetrics(CollectorRegistry()),
+            SystemClock(),
+            on_connected=nothing,
+        )
         task = asyncio.create_task(worker.run(stop))
         await until(lambda: stage.refused(*(("key",) if with_key else MISFIT)) >= 2)  # it does try again
         assert stage.heard.slots.empty()

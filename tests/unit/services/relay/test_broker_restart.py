@@ -49,9 +49,12 @@ async def ingestor(broker: str, slots: int) -> AsyncIterator[Running]:
     running = Running()
     worker = Worker(
         IngestorSettings(broker=broker, drain_seconds=0, heartbeat_seconds=0.2),
-        Slots({"SIM": slots}, repeat_ns=60 * SECOND_NS), running.run_job, IngestorMetrics(CollectorRegistry()),
-        SystemClock(), on_connected=running.on_connected,
-    )  # fmt: skip
+        Slots({"SIM": slots}, repeat_ns=60 * SECOND_NS),
+        running.run_job,
+        IngestorMetrics(CollectorRegistry()),
+        SystemClock(),
+        on_connected=running.on_connected,
+    )
     task = asyncio.create_task(worker.run(running.stop))
     try:
         yield running
@@ -66,9 +69,10 @@ async def carry_through(s: Suite, at: Running, job: Job) -> None:
     assert await s.ingestor().page(job.job_id, start, end)
     at.ends[job.job_id].set_result(Completion(job.job_id, success=True))
     await s.pipeline.report(
-        snapshot_id=s.pipeline.write(range(start, end)), pages=[page(job.job_id, start, end)],
+        snapshot_id=s.pipeline.write(range(start, end)),
+        pages=[page(job.job_id, start, end)],
         finals=[final_of(job.job_id)],
-    )  # fmt: skip
+    )
 
 
 async def test_after_a_restart_of_the_relay_jobs_run_on_and_free_slots_are_offered_again(tmp_path: Path) -> None:
@@ -160,7 +164,8 @@ async def test_leases_and_timeouts_go_by_the_monotonic_clock(tmp_path: Path) -> 
         assert (second.job_id != first.job_id, minute(second.historical.start_time)) == (True, 5)
         await two.send(ingest.WorkComplete(job_id=second.job_id, success=True))
         await s.pipeline.report(
-            snapshot_id=s.pipeline.write(range(10)), pages=[page(first.job_id, 0, 5), page(second.job_id, 5, 10)],
+            snapshot_id=s.pipeline.write(range(10)),
+            pages=[page(first.job_id, 0, 5), page(second.job_id, 5, 10)],
             finals=[final_of(second.job_id)],
-        )  # fmt: skip
+        )
         assert (await s.finished("a")).row_count == 10

@@ -45,9 +45,15 @@ def test_each_fault_is_found_by_the_period(period: int) -> None:
     rows = [0, 1, 2, 5, 5, 5, 7, 12, 13]
     found = compare(opens(*rows, period=period)[::-1], [at(0, 6), at(6, 10)], [at(6, 8)], period)
     assert found == Finding(
-        rows=9, row_periods=8, empty_periods=2, lost=[at(3, 5), at(8, 10)], unexpected=[at(7, 8)],
-        duplicates=[at(5, 6)], surplus_rows=2, unclaimed_periods=2,
-    )  # fmt: skip
+        rows=9,
+        row_periods=8,
+        empty_periods=2,
+        lost=[at(3, 5), at(8, 10)],
+        unexpected=[at(7, 8)],
+        duplicates=[at(5, 6)],
+        surplus_rows=2,
+        unclaimed_periods=2,
+    )
     assert found.suspect
 
 
@@ -116,8 +122,13 @@ def test_repairs_ask_for_what_is_lost_and_for_nothing_that_is_not_covered() -> N
     assert repairs(lost, covered, 60, 100) == [span(3, 50), span(60, 61)]
     assert repairs(lost, covered, 60, 20) == [span(3, 20), span(40, 50), span(60, 61)]
     assert repairs(lost, covered, 60, 6) == [
-        span(3, 5), span(10, 16), span(16, 20), span(40, 46), span(46, 50), span(60, 61),
-    ]  # fmt: skip
+        span(3, 5),
+        span(10, 16),
+        span(16, 20),
+        span(40, 46),
+        span(46, 50),
+        span(60, 61),
+    ]
     assert repairs([], covered, 60, 6) == []
 
 

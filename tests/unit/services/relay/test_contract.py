@@ -55,8 +55,10 @@ def grpc_stub_cls() -> type[rrpc.RelayServiceStub]:
 def test_submit_get_watch_cancel_and_the_notification(grpc_stub: Any) -> None:
     answer = grpc_stub.SubmitHistorical(request("r", 0, 10, client_id="me"))
     assert (answer.request_id, answer.status, answer.notification_topic) == (
-        "r", ingest.SubmitResponse.QUEUED, "RESPONSE:me",
-    )  # fmt: skip
+        "r",
+        ingest.SubmitResponse.QUEUED,
+        "RESPONSE:me",
+    )
     record = grpc_stub.GetRequest(rpb.GetRequestRequest(request_id="r")).record
     assert (record.state, record.request) == (rpb.REQUEST_STATE_QUEUED, request("r", 0, 10, client_id="me"))
     assert record.progress == rpb.Progress(expected_periods=10, expected_pages=1, jobs=1)
@@ -67,8 +69,9 @@ def test_submit_get_watch_cancel_and_the_notification(grpc_stub: Any) -> None:
     stream = grpc_stub.SubscribeNotifications(rpb.SubscribeNotificationsRequest(topic="RESPONSE:me"))
     told = next(stream)
     assert (told.notification.error_message, told.notification.status) == (
-        "cancelled", ingest.HistoryReadyNotification.ERROR,
-    )  # fmt: skip
+        "cancelled",
+        ingest.HistoryReadyNotification.ERROR,
+    )
     stream.cancel()
     after = grpc_stub.SubscribeNotifications(
         rpb.SubscribeNotificationsRequest(topic="RESPONSE:me", after_cursor=told.cursor), timeout=0.2

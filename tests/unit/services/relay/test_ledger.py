@@ -37,9 +37,11 @@ def test_every_point_has_the_one_kind_it_was_given(covered: list[TimeRange], emp
 def test_pages_that_touch_are_one_range() -> None:
     covered = merge([TimeRange(0, 10), TimeRange(10, 20), TimeRange(30, 40)])
     assert known(covered, [TimeRange(8, 12)]) == [
-        Known(TimeRange(0, 8), Kind.ROWS), Known(TimeRange(8, 12), Kind.EMPTY), Known(TimeRange(12, 20), Kind.ROWS),
+        Known(TimeRange(0, 8), Kind.ROWS),
+        Known(TimeRange(8, 12), Kind.EMPTY),
+        Known(TimeRange(12, 20), Kind.ROWS),
         Known(TimeRange(30, 40), Kind.ROWS),
-    ]  # fmt: skip
+    ]
 
 
 async def asked(relay: Any, **fields: Any) -> list[rpb.GetCoverageResponse]:
@@ -76,8 +78,9 @@ async def test_detail_gives_the_pages_with_evidence_and_times(tmp_path: Path) ->
         answers = await asked(s.relay, end_time=at(50), detail=True)
         found = [each for answer in answers for each in answer.pages]
         assert [(each.start_time, each.end_time, each.rows) for each in found] == [
-            (at(0), at(10), 10), (at(10), at(20), 8),
-        ]  # fmt: skip
+            (at(0), at(10), 10),
+            (at(10), at(20), 8),
+        ]
         second = found[1]
         assert (list(second.empty), second.evidence, list(second.retracted)) == (ranges([(12, 14)]), "page", [])
         assert (second.fetched_at, second.committed_at) == (at(90), at(90) + 10**9)

@@ -23,9 +23,7 @@ def market(symbol: str, **fields: Any) -> rpb.Market:
 
 
 async def report(s: Suite, markets: list[rpb.Market], fetched_at: int, exchange: str = "SIM") -> None:
-    await s.ingestors.ReportMarkets(
-        ipb.ReportMarketsRequest(exchange=exchange, markets=markets, fetched_at=fetched_at)
-    )  # fmt: skip
+    await s.ingestors.ReportMarkets(ipb.ReportMarketsRequest(exchange=exchange, markets=markets, fetched_at=fetched_at))
 
 
 async def listed(s: Suite, exchange: str = "SIM") -> Any:

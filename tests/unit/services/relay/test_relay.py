@@ -80,8 +80,10 @@ async def test_overlapping_requests_share_jobs_and_cancel_fences_only_what_nobod
         assert (answer.record.status, answer.record.error_message) == (ERROR, "cancelled")
         assert list(answer.record.missing) == ranges([(0, 20)])
         assert [await ingestor.page(jobs[start].job_id, start, start + 10) for start in (0, 10, 20)] == [
-            False, True, True,
-        ]  # fmt: skip
+            False,
+            True,
+            True,
+        ]
         await s.pipeline.land(jobs[10])
         await s.pipeline.land(jobs[20])
         record = await s.finished("b")
@@ -373,9 +375,11 @@ async def test_list_pages_and_filters_and_unknown_ids(tmp_path: Path) -> None:
             (s.relay.WatchProgress(rpb.WatchProgressRequest(request_id="x")).read(), grpc.StatusCode.NOT_FOUND),
             (s.relay.ListRequests(rpb.ListRequestsRequest(page_size=1001)), grpc.StatusCode.INVALID_ARGUMENT),
             (s.relay.ListRequests(rpb.ListRequestsRequest(page_token="-1")), grpc.StatusCode.INVALID_ARGUMENT),
-            (s.relay.SubscribeNotifications(rpb.SubscribeNotificationsRequest(topic="x")).read(),
-             grpc.StatusCode.INVALID_ARGUMENT),
-        ]  # fmt: skip
+            (
+                s.relay.SubscribeNotifications(rpb.SubscribeNotificationsRequest(topic="x")).read(),
+                grpc.StatusCode.INVALID_ARGUMENT,
+            ),
+        ]
         for call, code in cases:
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await call

@@ -17,9 +17,14 @@ def minutes(start: int, end: int) -> TimeRange:
 
 def ended(missing: list[TimeRange], rows: int, errors: list[str] | None = None) -> tuple[Status, str]:
     outcome = decide(
-        end_ns=0, missing=missing, job_errors=errors or [], row_count=rows, empty_periods=0, snapshot_id=None,
+        end_ns=0,
+        missing=missing,
+        job_errors=errors or [],
+        row_count=rows,
+        empty_periods=0,
+        snapshot_id=None,
         completed_ns=0,
-    )  # fmt: skip
+    )
     return outcome.status, outcome.error
 
 

@@ -33,7 +33,7 @@ async def read(s: Suite, after: int, most: int) -> list[Any]:
     """So many notifications after a cursor, and that no more come for now."""
     call = s.relay.SubscribeNotifications(
         rpb.SubscribeNotificationsRequest(topic=TOPIC, after_cursor=after), timeout=60
-    )  # fmt: skip
+    )
     found = [await call.read() for _ in range(most)]
     more = asyncio.ensure_future(call.read())
     done, _ = await asyncio.wait({more}, timeout=0.2)

@@ -92,8 +92,9 @@ async def test_job_outlives_the_request_that_made_it_also_across_a_restart(tmp_p
         assert (await s.finished("twin")).row_count == 10
         ends = {r: (await s.record(r)) for r in ("maker", "part")}
         assert {r: (end.status, list(end.missing)) for r, end in ends.items()} == {
-            "maker": (ERROR, ranges([(0, 10)])), "part": (ERROR, ranges([(4, 8)])),
-        }  # fmt: skip
+            "maker": (ERROR, ranges([(0, 10)])),
+            "part": (ERROR, ranges([(4, 8)])),
+        }
         assert await ingestor.page(dispatch.job_id, 0, 1) is False  # nobody waits for it any more
 
 
@@ -128,5 +129,7 @@ async def test_time_behind_other_jobs_does_not_count_and_time_without_any_slot_d
         clock.advance(2 * TIMEOUT_NS)
         behind = await s.finished("behind")
         assert (behind.status, list(behind.missing), minute(behind.answered_end_time)) == (
-            TIMEOUT, ranges([(50, 60)]), 60,
-        )  # fmt: skip
+            TIMEOUT,
+            ranges([(50, 60)]),
+            60,
+        )

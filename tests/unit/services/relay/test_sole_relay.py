@@ -15,9 +15,14 @@ async def test_second_relay_on_the_same_file_is_refused_with_one_sentence(tmp_pa
     async with suite(tmp_path) as s:
         await s.queued("r", 0, 10)
         second = subprocess.run(  # noqa: ASYNC221 - it ends by itself, and nothing else has to go on meanwhile
-            [sys.executable, "-m", "services.relay"], cwd=ROOT, env=environment(tmp_path), capture_output=True,
-            text=True, timeout=120, check=False,
-        )  # fmt: skip
+            [sys.executable, "-m", "services.relay"],
+            cwd=ROOT,
+            env=environment(tmp_path),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
         assert second.returncode == 1 and second.stdout == ""
         assert second.stderr == (
             f"DEXORDER_RELAY_DB: {tmp_path / 'relay.db'} is in use by another relay, process {os.getpid()}; "

@@ -209,8 +209,9 @@ def first_version(path: Path) -> None:
         old.execute(
             "UPDATE requests SET progress = '[10, 10, 10, 1, 1, 1, 1, 0]', status = 0, error = '', answered_end_ns = ?,"
             " completed_ns = 9, row_count = 10, empty_periods = 0, missing = '[]', snapshot_id = 7"
-            " WHERE request_id = 'ended'", (at(30),),
-        )  # fmt: skip
+            " WHERE request_id = 'ended'",
+            (at(30),),
+        )
         old.execute("INSERT INTO notifications (topic, request_id) VALUES ('RESPONSE:me', 'ended')")
         job = (1, "live", None, TICKER, 60, at(0), at(10), 1, "", 0, "id0", 0, at(0), at(10))
         old.execute(f"INSERT INTO jobs VALUES ({', '.join('?' * len(job))})", job)

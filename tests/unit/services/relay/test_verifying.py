@@ -44,10 +44,18 @@ async def test_every_kind_of_fault_is_told_and_nothing_changes(tmp_path: Path, m
         s.pipeline.write([5, 6], ticker="ETH/USDT.SIM")
         progress, found = await verify(s)
         assert found == rpb.VerifyResult(
-            checked=ranges([(0, 41)])[0], rows=28, row_periods=28, empty_periods=2,
-            lost=ranges([(4, 6), (20, 21)]), lost_periods=3, unexpected=ranges([(11, 12)]), unexpected_periods=1,
-            duplicates=ranges([(7, 8)]), surplus_rows=1, unclaimed_periods=1,
-        )  # fmt: skip
+            checked=ranges([(0, 41)])[0],
+            rows=28,
+            row_periods=28,
+            empty_periods=2,
+            lost=ranges([(4, 6), (20, 21)]),
+            lost_periods=3,
+            unexpected=ranges([(11, 12)]),
+            unexpected_periods=1,
+            duplicates=ranges([(7, 8)]),
+            surplus_rows=1,
+            unclaimed_periods=1,
+        )
         assert [(each.windows, each.checked_windows) for each in progress[:4]] == [(0, 0), (6, 0), (6, 1), (6, 2)]
         assert (progress[-1].checked_windows, progress[-1].rows, progress[-1].lost_periods) == (6, 28, 3)
         assert await covered(s) == [(0, 10), (10, 12), (12, 30)]

@@ -94,17 +94,19 @@ def test_bytes_of_a_record_say_what_protobuf_would(record: Record) -> None:
 
 def test_record_has_the_bytes_peers_expect() -> None:
     record = Record(extra=[("a", b"1"), ("b", b"\xff"), ("a", "2é".encode()), ("n", None)])
-    assert codec.to_bytes(record).hex() == "".join((
-        "0a43",  # result, 67 bytes
-        "0a02" "00ff",  # payload
-        "1206" "0a02" "3132" "1003",  # offset "12" of partition 3
-        "1a0b" "0880e2cfaa06" "10c0a9d33a",  # event_time 1,700,000,000 s and 123,000,000 ns
-        "2205" "6a6f622d31",  # key "job-1"
-        "2a08" "0a0161" "120332c3a9",  # header a: of two the last
-        "2a10" "0a0162" "120b6261736536343a2f773d3d",  # header b: base64:/w==
-        "2a05" "0a016e" "1200",  # header n: a null is empty, and an entry tells even of that
-        "1200",  # status: no eot, SUCCESS
-    ))  # fmt: skip
+    assert codec.to_bytes(record).hex() == "".join(
+        (
+            "0a43",  # result, 67 bytes
+            "0a0200ff",  # payload
+            "12060a0231321003",  # offset "12" of partition 3
+            "1a0b0880e2cfaa0610c0a9d33a",  # event_time 1,700,000,000 s and 123,000,000 ns
+            "22056a6f622d31",  # key "job-1"
+            "2a080a0161120332c3a9",  # header a: of two the last
+            "2a100a0162120b6261736536343a2f773d3d",  # header b: base64:/w==
+            "2a050a016e1200",  # header n: a null is empty, and an entry tells even of that
+            "1200",  # status: no eot, SUCCESS
+        )
+    )
 
 
 def test_bare_record_still_has_offset_and_event_time() -> None:

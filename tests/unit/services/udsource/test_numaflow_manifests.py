@@ -19,29 +19,82 @@ POD_GRACE_SECONDS = 30
 
 # JSON names in pkg/apis/numaflow/v1alpha1 of numaflow, at and after 1.4; what every pod template adds comes first.
 POD = {
-    "metadata", "nodeSelector", "tolerations", "securityContext", "imagePullSecrets", "priorityClassName", "priority",
-    "affinity", "serviceAccountName",
-}  # fmt: skip
+    "metadata",
+    "nodeSelector",
+    "tolerations",
+    "securityContext",
+    "imagePullSecrets",
+    "priorityClassName",
+    "priority",
+    "affinity",
+    "serviceAccountName",
+}
 LIMITS = {"readBatchSize", "readTimeout", "bufferMaxLength", "bufferUsageLimit"}
 SCALE = {
-    "disabled", "min", "max", "lookbackSeconds", "zeroReplicaSleepSeconds", "targetProcessingSeconds",
-    "targetBufferAvailability", "scaleUpCooldownSeconds", "scaleDownCooldownSeconds", "replicasPerScaleUp",
+    "disabled",
+    "min",
+    "max",
+    "lookbackSeconds",
+    "zeroReplicaSleepSeconds",
+    "targetProcessingSeconds",
+    "targetBufferAvailability",
+    "scaleUpCooldownSeconds",
+    "scaleDownCooldownSeconds",
+    "replicasPerScaleUp",
     "replicasPerScaleDown",
-}  # fmt: skip
+}
 CONTAINER = {
-    "image", "command", "args", "env", "envFrom", "volumeMounts", "resources", "securityContext", "imagePullPolicy"
-}  # fmt: skip
+    "image",
+    "command",
+    "args",
+    "env",
+    "envFrom",
+    "volumeMounts",
+    "resources",
+    "securityContext",
+    "imagePullPolicy",
+}
 MONO_VERTEX = POD | {
-    "replicas", "source", "sink", "containerTemplate", "volumes", "limits", "scale", "initContainers", "sidecars",
-    "daemonTemplate", "updateStrategy", "lifecycle",
-}  # fmt: skip
+    "replicas",
+    "source",
+    "sink",
+    "containerTemplate",
+    "volumes",
+    "limits",
+    "scale",
+    "initContainers",
+    "sidecars",
+    "daemonTemplate",
+    "updateStrategy",
+    "lifecycle",
+}
 VERTEX = POD | {
-    "name", "source", "sink", "udf", "containerTemplate", "initContainerTemplate", "limits", "scale", "volumes",
-    "initContainers", "sidecars", "partitions", "sideInputs", "sideInputsContainerTemplate", "updateStrategy",
-}  # fmt: skip
+    "name",
+    "source",
+    "sink",
+    "udf",
+    "containerTemplate",
+    "initContainerTemplate",
+    "limits",
+    "scale",
+    "volumes",
+    "initContainers",
+    "sidecars",
+    "partitions",
+    "sideInputs",
+    "sideInputsContainerTemplate",
+    "updateStrategy",
+}
 PIPELINE = {
-    "interStepBufferServiceName", "vertices", "edges", "lifecycle", "limits", "watermark", "templates", "sideInputs"
-}  # fmt: skip
+    "interStepBufferServiceName",
+    "vertices",
+    "edges",
+    "lifecycle",
+    "limits",
+    "watermark",
+    "templates",
+    "sideInputs",
+}
 
 
 def load(name: str) -> Any:

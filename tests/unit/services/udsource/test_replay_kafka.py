@@ -68,9 +68,13 @@ async def test_pending_tells_ends_and_commits(kafka: str, kafka_topic: MakeTopic
     ],
 )
 async def test_bad_ranges_are_refused(
-    kafka: str, kafka_topic: MakeTopic, start_source: StartSource,
-    metadata: tuple[tuple[str, str], ...], code: grpc.StatusCode, text: str,
-) -> None:  # fmt: skip
+    kafka: str,
+    kafka_topic: MakeTopic,
+    start_source: StartSource,
+    metadata: tuple[tuple[str, str], ...],
+    code: grpc.StatusCode,
+    text: str,
+) -> None:
     topic = kafka_topic(1)
     produce(kafka, topic, [(0, b"x")] * 10)
     async with start_source(topic) as source:

@@ -312,9 +312,12 @@ def test_large_batches_are_several_tasks(running: RunningPlainSource, source: Pl
 
 @pytest.mark.parametrize(
     ("changes", "option"),
-    [({"starting": "earliest"}, "startingOffsets"), ({"starting": {0: 3}}, "startingOffsets"),
-     ({"ending": {0: 3}}, "endingOffsets")],
-)  # fmt: skip
+    [
+        ({"starting": "earliest"}, "startingOffsets"),
+        ({"starting": {0: 3}}, "startingOffsets"),
+        ({"ending": {0: 3}}, "endingOffsets"),
+    ],
+)
 def test_places_in_a_log_are_refused(running: RunningPlainSource, changes: dict[str, Any], option: str) -> None:
     with pytest.raises(InvalidRequest, match=f"{option}.*{running.address}"):
         PlainPlanner(options(running, **changes))

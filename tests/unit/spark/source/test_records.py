@@ -34,11 +34,25 @@ def test_a_record_keeps_all_that_its_source_said() -> None:
     assert rows[0].pop("event_time").timestamp() == 1.5
     assert rows[1].pop("event_time").timestamp() == 1_700_000_000.003
     assert rows == [
-        {"payload": b"x", "key": None, "headers": [("a", "1")], "partition": 1, "offset": 17, "keys": [],
-         "offset_bytes": b"17"},
-        {"payload": b"3", "key": "k3", "headers": [("n", "3")], "partition": 1, "offset": None,
-         "keys": ["k3", "second"], "offset_bytes": b"o-3"},
-    ]  # fmt: skip
+        {
+            "payload": b"x",
+            "key": None,
+            "headers": [("a", "1")],
+            "partition": 1,
+            "offset": 17,
+            "keys": [],
+            "offset_bytes": b"17",
+        },
+        {
+            "payload": b"3",
+            "key": "k3",
+            "headers": [("n", "3")],
+            "partition": 1,
+            "offset": None,
+            "keys": ["k3", "second"],
+            "offset_bytes": b"o-3",
+        },
+    ]
 
 
 def test_a_record_without_event_time_has_none() -> None:

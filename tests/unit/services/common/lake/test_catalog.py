@@ -33,8 +33,9 @@ def test_nothing_that_is_announced_or_printed_holds_a_secret(settings: CatalogSe
 def test_what_is_announced_is_enough_but_for_secrets() -> None:
     relay = CatalogSettings(
         uri=f"postgresql://me:{SECRET}@db:5433/lake?sslmode=verify-full&sslrootcert=ca.pem",
-        warehouse="s3://lake/w", more={**KEYS, "s3.region": "eu-west-1"},
-    )  # fmt: skip
+        warehouse="s3://lake/w",
+        more={**KEYS, "s3.region": "eu-west-1"},
+    )
     announced = relay.public_properties()
     assert announced == {
         "type": "sql",
@@ -53,8 +54,10 @@ def test_the_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEXORDER_CATALOG_PROPERTIES", '{"token": "t"}')
     assert CatalogSettings().properties() == {"type": "rest", "uri": "https://lake/iceberg", "token": "t"}
     assert CatalogSettings.local(Path("/d")).properties() == {
-        "type": "sql", "uri": "sqlite:////d/catalog.db", "warehouse": "file:///d/warehouse",
-    }  # fmt: skip
+        "type": "sql",
+        "uri": "sqlite:////d/catalog.db",
+        "warehouse": "file:///d/warehouse",
+    }
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def broken(folder: Path, text: str) -> Path:
         (lambda folder: broken(folder, f'public-key = "{"a" * 40}"'), "holds no secret key"),
         (half_a_pair, "does not belong to its public key"),
     ],
-)  # fmt: skip
+)
 def test_a_secret_that_cannot_be_used_is_an_error_at_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: object, said: str
 ) -> None:

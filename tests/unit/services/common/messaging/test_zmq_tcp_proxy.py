@@ -52,9 +52,10 @@ def dealer(context: zmq.Context[Socket], address: str) -> Socket:
 def test_what_is_sent_comes_whole_and_in_order_on_both_ways(context: zmq.Context[Socket], listen: str) -> None:
     parts = [bytes([number]) * number * 1_000 for number in range(200)]
     with (
-        open_doors() as doors, router(doors, listen) as (behind, address),
+        open_doors() as doors,
+        router(doors, listen) as (behind, address),
         dealer(context, address.replace("*", "127.0.0.1")) as peer,
-    ):  # fmt: skip
+    ):
         for part in parts:
             peer.send_multipart([part, b""])
         came = [behind.recv_multipart() for _ in parts]
@@ -68,8 +69,11 @@ def test_what_is_sent_comes_whole_and_in_order_on_both_ways(context: zmq.Context
 def slow_router() -> Iterator[tuple[subprocess.Popen[str], str]]:
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.unit.services.common.messaging.slow_router"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     try:
         assert process.stdout is not None
         yield process, process.stdout.readline().strip()
@@ -94,9 +98,11 @@ def test_a_peer_that_breaks_off_with_a_full_pipe_ends_nobody(beat: bytes) -> Non
 def test_who_floods_waits_and_others_are_served(context: zmq.Context[Socket]) -> None:
     flood = zmtp.message(bytes(60_000))
     with (
-        open_doors() as doors, router(doors, RCVHWM=10, RCVTIMEO=LONGEST_MS) as (behind, address),
-        zmtp.connect(address) as flooder, dealer(context, address) as peer,
-    ):  # fmt: skip
+        open_doors() as doors,
+        router(doors, RCVHWM=10, RCVTIMEO=LONGEST_MS) as (behind, address),
+        zmtp.connect(address) as flooder,
+        dealer(context, address) as peer,
+    ):
         flooder.settimeout(1.0)
         sent = 0
         with suppress(TimeoutError):
@@ -110,9 +116,11 @@ def test_who_floods_waits_and_others_are_served(context: zmq.Context[Socket]) ->
 
 def test_a_peer_that_libzmq_cuts_is_cut() -> None:
     with (
-        open_doors() as doors, router(doors, MAXMSGSIZE=100, HANDSHAKE_IVL=1_000) as (_, address),
-        zmtp.connect(address) as too_much, plain(address) as silent,
-    ):  # fmt: skip
+        open_doors() as doors,
+        router(doors, MAXMSGSIZE=100, HANDSHAKE_IVL=1_000) as (_, address),
+        zmtp.connect(address) as too_much,
+        plain(address) as silent,
+    ):
         too_much.sendall(zmtp.message(bytes(101)))
         assert ends(too_much)
         assert ends(silent)

@@ -47,10 +47,20 @@ def test_ticker_splits_at_the_last_dot(text: str, symbol: str, venue: str) -> No
 @pytest.mark.parametrize(
     "text",
     [
-        "", "BTC/USDT", ".BINANCE", "BTC/USDT.", "BTC/USDT.BÖRSE", "BTC/USDT.SIM\n", "BTC\n/USDT.SIM", " BTC/USDT.SIM",
-        "BTC/USDT.SIM ", "BTC/US\x00DT.SIM", "BTC/\ud800.SIM", "BTC/USDT\u202e.SIM",
+        "",
+        "BTC/USDT",
+        ".BINANCE",
+        "BTC/USDT.",
+        "BTC/USDT.BÖRSE",
+        "BTC/USDT.SIM\n",
+        "BTC\n/USDT.SIM",
+        " BTC/USDT.SIM",
+        "BTC/USDT.SIM ",
+        "BTC/US\x00DT.SIM",
+        "BTC/\ud800.SIM",
+        "BTC/USDT\u202e.SIM",
     ],
-)  # fmt: skip
+)
 def test_what_is_no_ticker_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequest, match="ticker"):
         Ticker.parse(text)

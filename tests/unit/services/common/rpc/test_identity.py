@@ -342,9 +342,12 @@ def authority(tmp_path: Path) -> Authority:
 def mutual(authority: Authority, tokens: Path, mode: str) -> dict[str, Any]:
     pair = authority.server()
     return {
-        "identity": mode, "tokens": tokens, "tls_certificate": pair.certificate, "tls_key": pair.key,
+        "identity": mode,
+        "tokens": tokens,
+        "tls_certificate": pair.certificate,
+        "tls_key": pair.key,
         "tls_client_ca": authority.ca,
-    }  # fmt: skip
+    }
 
 
 async def test_a_certificate_says_who_calls(authority: Authority, tokens: Path, tmp_path: Path) -> None:

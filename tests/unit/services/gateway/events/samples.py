@@ -22,13 +22,16 @@ def user_event(
 ) -> pb.UserEvent:
     """As a container sends it."""
     return pb.UserEvent(
-        user_id=user_id, event_id=event_id, timestamp=1_700_000_000_000, payload=payload,
+        user_id=user_id,
+        event_id=event_id,
+        timestamp=1_700_000_000_000,
+        payload=payload,
         event_type=event_type,  # type: ignore[arg-type]  # known or not
         delivery=pb.DeliverySpec(
             priority=priority,  # type: ignore[arg-type]
             channels=[pb.ChannelPreference(channel=c, only_if_active=a) for c, a in channels],  # type: ignore[arg-type]
         ),
-    )  # fmt: skip
+    )
 
 
 def body(event_id: str = "e1", user_id: str = "alice", priority: int = Priority.NORMAL, **others: object) -> bytes:

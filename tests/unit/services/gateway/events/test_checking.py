@@ -22,8 +22,11 @@ def test_event_is_read_as_it_was_sent() -> None:
     read = read_event("c", sent)
     assert not isinstance(read, Refusal)
     assert (read.key, read.user_id, read.event_type, read.timestamp_ms) == (
-        EventKey("c", "e1"), "alice", 1, 1_700_000_000_000,
-    )  # fmt: skip
+        EventKey("c", "e1"),
+        "alice",
+        1,
+        1_700_000_000_000,
+    )
     assert (read.priority, read.payload, read.body) == (Priority.NORMAL, b'{"order_id": "o1"}', sent)
     assert read.channels == (Preference(Channel.ACTIVE_SESSION), Preference(Channel.TELEGRAM, True))
 
@@ -78,11 +81,21 @@ def nested(depth: int, opening: str = "[", closing: str = "]") -> bytes:
 @pytest.mark.parametrize(
     "payload",
     [
-        b"", b"{}", b" {} ", b"null", b'{"a": {"a": 1}, "b": [{"a": 1}, {"a": 2}]}', '{"text": "ü: :"}'.encode(),
-        b'{"a": "b:c:d"}', b'{"url": "https://x/", "urls": ["a:1", "a:2"]}', nested(32), nested(32, '{"a":', "}"),
-        b'["' + b"[" * 100 + b'"]', b'{"n": 1e308, "m": -0.0}', b'"' + b"x" * (MOST - 2) + b'"',
+        b"",
+        b"{}",
+        b" {} ",
+        b"null",
+        b'{"a": {"a": 1}, "b": [{"a": 1}, {"a": 2}]}',
+        '{"text": "ü: :"}'.encode(),
+        b'{"a": "b:c:d"}',
+        b'{"url": "https://x/", "urls": ["a:1", "a:2"]}',
+        nested(32),
+        nested(32, '{"a":', "}"),
+        b'["' + b"[" * 100 + b'"]',
+        b'{"n": 1e308, "m": -0.0}',
+        b'"' + b"x" * (MOST - 2) + b'"',
     ],
-)  # fmt: skip
+)
 def test_payload_that_is_plain_json_is_taken(payload: bytes) -> None:
     assert problem(payload) == ""
 
@@ -90,12 +103,31 @@ def test_payload_that_is_plain_json_is_taken(payload: bytes) -> None:
 @pytest.mark.parametrize(
     "payload",
     [
-        b"{", b"nope", b"\xff", b"{'a': 1}", b'{"a": 1,}', b"{} {}", b'{"a": NaN}', b"[Infinity]", b"-Infinity",
-        b'{"a": 1, "a": 1}', b'{"a": {"b": 1, "c": 2, "b": 3}}', b'[{"a": "x:y", "a": 2}]', b'{"a":1,"\\u0061":2}',
-        b'"\\ud800"', b"\xef\xbb\xbf{}", '{"a": 1}'.encode("utf-16"), nested(33), nested(33, '{"a":', "}"),
-        nested(20_000), b"[" * 60_000, b"1e400", b'"a\nb"', b"\x00",
+        b"{",
+        b"nope",
+        b"\xff",
+        b"{'a': 1}",
+        b'{"a": 1,}',
+        b"{} {}",
+        b'{"a": NaN}',
+        b"[Infinity]",
+        b"-Infinity",
+        b'{"a": 1, "a": 1}',
+        b'{"a": {"b": 1, "c": 2, "b": 3}}',
+        b'[{"a": "x:y", "a": 2}]',
+        b'{"a":1,"\\u0061":2}',
+        b'"\\ud800"',
+        b"\xef\xbb\xbf{}",
+        '{"a": 1}'.encode("utf-16"),
+        nested(33),
+        nested(33, '{"a":', "}"),
+        nested(20_000),
+        b"[" * 60_000,
+        b"1e400",
+        b'"a\nb"',
+        b"\x00",
     ],
-)  # fmt: skip
+)
 def test_payload_that_is_not_is_refused(payload: bytes) -> None:
     assert problem(payload) == "invalid payload"
 

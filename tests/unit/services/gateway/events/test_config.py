@@ -37,9 +37,12 @@ def test_a_value_that_can_not_be_used_is_named(name: str, value: str, monkeypatc
 
 def test_what_can_be_used_is_taken() -> None:
     given = {
-        "channel_order": "EMAIL, SLACK", "sub": "ipc:///run/sub", "router": "tcp://127.0.0.1:1, tcp://[::1]:2",
-        "web_listen": "", "telegram_url": "http://127.0.0.1:8081/bots",
-    }  # fmt: skip
+        "channel_order": "EMAIL, SLACK",
+        "sub": "ipc:///run/sub",
+        "router": "tcp://127.0.0.1:1, tcp://[::1]:2",
+        "web_listen": "",
+        "telegram_url": "http://127.0.0.1:8081/bots",
+    }
     settings = EventsSettings(db="events.db", **given)  # type: ignore[arg-type]
     assert {name: getattr(settings, name) for name in given} == given
     assert settings.exposed_addresses() == []

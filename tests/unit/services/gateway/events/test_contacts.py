@@ -16,12 +16,15 @@ from services.gen.dexorder.events.v1 import user_events_pb2 as events_pb
 POINT = base64.urlsafe_b64encode(b"\x04" + bytes(64)).rstrip(b"=").decode()
 AUTH = base64.urlsafe_b64encode(bytes(range(16))).rstrip(b"=").decode()
 FULL = Contacts(
-    telegram_chat_id="-100123", email="alice@example.com",
+    telegram_chat_id="-100123",
+    email="alice@example.com",
     web_push=(WebPushSubscription("https://push/1", POINT, AUTH), WebPushSubscription("https://push/2", POINT, AUTH)),
-    mobile_tokens=("m1:secret", "m2:secret"), discord_webhook_url="https://discord/secret",
-    slack_webhook_url="https://slack/secret", channel_order=(Channel.EMAIL, Channel.TELEGRAM),
+    mobile_tokens=("m1:secret", "m2:secret"),
+    discord_webhook_url="https://discord/secret",
+    slack_webhook_url="https://slack/secret",
+    channel_order=(Channel.EMAIL, Channel.TELEGRAM),
     quiet_hours=QuietHours(22 * 60, 7 * 60, "Europe/Berlin"),
-)  # fmt: skip
+)
 
 
 def listed(channel: Channel, url: str) -> str:

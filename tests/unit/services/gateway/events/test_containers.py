@@ -58,12 +58,16 @@ def test_without_identity_everybody_is_local_as_the_file_says_or_for_all(tmp_pat
         ("containers: [{container: a, users: '*', curve: 'a secret'}]", "no public key"),
         ("containers: [{container: a, users: '*'}, {container: a, users: []}]", "container 'a' has two entries"),
         (f"containers: [{{container: a, users: '*', curve: ['{KEY}', '{KEY}']}}]", None),
-        (f"containers: [{{container: a, users: '*', curve: '{KEY}'}}, {{container: b, users: '*', curve: '{KEY}'}}]",
-         "a key of container 'b' has two entries"),
-        ("containers: [{container: a, users: '*', client_id: c}, {container: b, users: '*', client_id: c}]",
-         "client_id 'c' has two entries"),
+        (
+            f"containers: [{{container: a, users: '*', curve: '{KEY}'}}, {{container: b, users: '*', curve: '{KEY}'}}]",
+            "a key of container 'b' has two entries",
+        ),
+        (
+            "containers: [{container: a, users: '*', client_id: c}, {container: b, users: '*', client_id: c}]",
+            "client_id 'c' has two entries",
+        ),
     ],
-)  # fmt: skip
+)
 def test_bad_file_is_refused_with_the_place_and_without_its_values(
     tmp_path: Path, text: str, problem: str | None
 ) -> None:

@@ -142,8 +142,9 @@ async def test_frame_above_the_limit_cuts_its_sender_alone(tmp_path: Path) -> No
         payload = b'"' + b"x" * 65_534 + b'"'
         await large.send(user_event("fits", priority=2, payload=payload), user_event("not", payload=payload + b" "))
         assert [await large.ack(), await large.ack()] == [
-            Ack("fits", Status.QUEUED), Ack("not", Status.ERROR, "payload too large"),
-        ]  # fmt: skip
+            Ack("fits", Status.QUEUED),
+            Ack("not", Status.ERROR, "payload too large"),
+        ]
         await large.dealer.send_multipart([b"\x01", b"\x20" + b"x" * 300_000])
         with pytest.raises(TimeoutError):
             await large.ack(0.2)
@@ -182,9 +183,14 @@ async def test_grpc_publisher_is_answered_in_the_event_loop_now_and_at_the_end(t
         await until(lambda: stage.heard.sends)
         assert answers == [QUEUED]
         send = stage.heard.sends[0]
-        assert (send.channel, send.contacts) == (Channel.TELEGRAM, contacts) == (
-            send.channel, await stage.courier.contacts("alice"),
-        )  # fmt: skip
+        assert (
+            (send.channel, send.contacts)
+            == (Channel.TELEGRAM, contacts)
+            == (
+                send.channel,
+                await stage.courier.contacts("alice"),
+            )
+        )
         stage.courier.finished(send.key, send.number, Sent())
         await until(lambda: len(answers) == 2)
         assert answers[1] == Ack("e1", Status.DELIVERED, via=Channel.TELEGRAM)

@@ -49,9 +49,7 @@ class Keys:
 async def staged(folder: Path, *names: str) -> AsyncIterator[tuple[Keys, Stage, list[Peer]]]:
     keys = Keys(folder)
     async with running(folder, **keys.settings()) as stage, AsyncExitStack() as opened:
-        yield keys, stage, [
-            await opened.enter_async_context(peer(stage, keys.of(name), keys.server)) for name in names
-        ]  # fmt: skip
+        yield keys, stage, [await opened.enter_async_context(peer(stage, keys.of(name), keys.server)) for name in names]
 
 
 async def test_container_speaks_for_its_users_alone_on_both_ports(tmp_path: Path) -> None:

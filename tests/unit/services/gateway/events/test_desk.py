@@ -212,10 +212,13 @@ def test_check_24_nobody_speaks_for_another_user_on_either_port(stage: Stage) ->
         forged = body("f", "bob", priority)
         assert stage.take(forged, container=ALICES) == [failed("user not owned", "f")]
         effects = stage.turn(
-            lambda desk: desk.take_published([
-                (ALICES, b"USER:bob\x00", forged), (ALICES, b"USER:alice\x00", forged),  # noqa: B023
-            ])
-        )  # fmt: skip
+            lambda desk: desk.take_published(
+                [
+                    (ALICES, b"USER:bob\x00", forged),
+                    (ALICES, b"USER:alice\x00", forged),  # noqa: B023
+                ]
+            )
+        )
         assert not effects.informed and not effects.shows
     assert stage.rows() == 0
     assert stage.take(CRITICAL, container=STRANGER) == [failed("user not owned")]
@@ -224,9 +227,10 @@ def test_check_24_nobody_speaks_for_another_user_on_either_port(stage: Stage) ->
 def test_checks_20_to_22_what_is_refused_leaves_no_row(stage: Stage) -> None:
     large = b'"' + b"x" * 65_535 + b'"'
     for sent, reason in (
-        (body(payload=b'{"a": NaN}'), "invalid payload"), (body(payload=large), "payload too large"),
+        (body(payload=b'{"a": NaN}'), "invalid payload"),
+        (body(payload=large), "payload too large"),
         (body(channels=[(42, False)]), "no usable channel"),
-    ):  # fmt: skip
+    ):
         assert stage.take(sent) == [failed(reason)]
     assert stage.take(b"\xff") == stage.turn(lambda desk: desk.take([(LOCAL, None, A)])).acks
     assert stage.rows() == 0 and stage.value("s_refused_total", reason="undecodable") == 2
@@ -238,8 +242,9 @@ def test_check_23_hard_quota_refuses_normal_and_takes_critical_and_repeats(tmp_p
     stage = Stage(tmp_path / "e.db", soft_events_per_second=2, hard_events_per_second=3)
     normal = [body(f"n{n}") for n in range(5)]
     assert stage.take(*normal) == [queued(f"n{n}") for n in range(3)] + [
-        failed("quota exceeded", "n3"), failed("quota exceeded", "n4"),
-    ]  # fmt: skip
+        failed("quota exceeded", "n3"),
+        failed("quota exceeded", "n4"),
+    ]
     assert stage.take(CRITICAL, normal[0]) == [queued(), queued("n0")]
     assert stage.take(normal[3], container=ALICES) == [queued("n3")]
     assert [each.soft for each in stage.outbox.live()] == [False, False, True, False, False]

@@ -60,9 +60,19 @@ def final(given: Event, at_ns: int = NOW + 5) -> Final:
 
 def test_what_is_queued_comes_back_with_all_its_state(path: Path, outbox: Outbox) -> None:
     first = Live(
-        event("e1"), NOW, None, turn=2, rounds=3, tries=4, failures=1, due_ns=NEVER, waits_for_ack=True,
-        refused=((Channel.EMAIL, "no such address"), (Channel.PUSH, "gone")), sequence=7, soft=True,
-    )  # fmt: skip
+        event("e1"),
+        NOW,
+        None,
+        turn=2,
+        rounds=3,
+        tries=4,
+        failures=1,
+        due_ns=NEVER,
+        waits_for_ack=True,
+        refused=((Channel.EMAIL, "no such address"), (Channel.PUSH, "gone")),
+        sequence=7,
+        soft=True,
+    )
     second, ended = live(event("e2")), live(event("e3"), 8)
     outbox.write(changes(accepted=[first, second, ended]))
     changed = second._replace(turn=1, tries=1, sequence=9)
@@ -123,9 +133,15 @@ def test_a_write_that_fails_aside_fails(outbox: Outbox, monkeypatch: pytest.Monk
 
 def test_contacts_and_presence_come_back(outbox: Outbox) -> None:
     contacts = Contacts(
-        "7", "a@b", (WebPushSubscription("https://p", "k", "s"),), ("t",), "https://d", "https://s",
-        (Channel.EMAIL, Channel.TELEGRAM), QuietHours(60, 30, "Europe/Berlin"),
-    )  # fmt: skip
+        "7",
+        "a@b",
+        (WebPushSubscription("https://p", "k", "s"),),
+        ("t",),
+        "https://d",
+        "https://s",
+        (Channel.EMAIL, Channel.TELEGRAM),
+        QuietHours(60, 30, "Europe/Berlin"),
+    )
     outbox.write(changes(), {"alice": NO_CONTACTS, "bob": NO_CONTACTS}, [("alice", Channel.TELEGRAM, NOW + 9)])
     outbox.write(changes(), {"alice": contacts}, [("alice", Channel.SLACK, NOW - 1)])
     assert outbox.contacts() == {"alice": contacts, "bob": NO_CONTACTS}
@@ -145,11 +161,13 @@ def test_files_are_for_their_owner_alone_and_a_newer_schema_is_refused(path: Pat
 def test_old_events_go_in_small_steps_and_their_places_are_remembered(path: Path, outbox: Outbox) -> None:
     count = FORGOTTEN_AT_ONCE + 10
     events = [event(f"e{n}", "alice" if n % 2 else "bob") for n in range(count)]
-    outbox.write(changes(
-        accepted=[live(each, n + 1) for n, each in enumerate(events)],
-        attempts=[AttemptRow(each.key, 1, Channel.WEB, NOW) for each in events],
-        finals=[final(each, NOW + n) for n, each in enumerate(events[:-2])],
-    ))  # fmt: skip
+    outbox.write(
+        changes(
+            accepted=[live(each, n + 1) for n, each in enumerate(events)],
+            attempts=[AttemptRow(each.key, 1, Channel.WEB, NOW) for each in events],
+            finals=[final(each, NOW + n) for n, each in enumerate(events[:-2])],
+        )
+    )
     assert outbox.forget(NOW) == {}
     assert outbox.forget(NOW + count) == {"alice": FORGOTTEN_AT_ONCE, "bob": FORGOTTEN_AT_ONCE - 1}
     assert outbox.forget(NOW + count - 3) == {"alice": count - 4, "bob": count - 3}  # what ended just then stays
@@ -178,18 +196,22 @@ def filled(outbox: Outbox) -> list[Event]:
     """Six events: e0-e3 of alice, of which e1 is delivered; e4, e5 of bob, of which e5 failed."""
     events = [event(f"e{n}", "alice" if n < 4 else "bob") for n in range(6)]
     outbox.write(changes(accepted=[live(each, n + 1 if n < 3 else None) for n, each in enumerate(events)]))
-    outbox.write(changes(
-        finals=[final(events[1]), Final(events[5].key, Status.ERROR, None, "expired", NOW + 6)],
-        attempts=[
-            AttemptRow(events[1].key, 1, Channel.TELEGRAM, NOW, NOW + 1, "too busy", NOW + 3),
-            AttemptRow(events[1].key, 2, Channel.WEB, NOW + 3),
-        ],
-        seen=[Seen("alice", 2, NOW + 7)],
-    ))  # fmt: skip
-    outbox.write(changes(
-        attempts=[AttemptRow(events[1].key, 2, Channel.WEB, NOW + 3, NOW + 5, "received")],
-        seen=[Seen("alice", 2, NOW + 8)],
-    ))  # fmt: skip
+    outbox.write(
+        changes(
+            finals=[final(events[1]), Final(events[5].key, Status.ERROR, None, "expired", NOW + 6)],
+            attempts=[
+                AttemptRow(events[1].key, 1, Channel.TELEGRAM, NOW, NOW + 1, "too busy", NOW + 3),
+                AttemptRow(events[1].key, 2, Channel.WEB, NOW + 3),
+            ],
+            seen=[Seen("alice", 2, NOW + 7)],
+        )
+    )
+    outbox.write(
+        changes(
+            attempts=[AttemptRow(events[1].key, 2, Channel.WEB, NOW + 3, NOW + 5, "received")],
+            seen=[Seen("alice", 2, NOW + 8)],
+        )
+    )
     return events
 
 
@@ -198,12 +220,16 @@ def test_record_tells_the_whole_story(path: Path, outbox: Outbox) -> None:
     record = log.record(events[1].key)
     assert record is not None
     assert (record.body, record.accepted_ns, record.status, record.via) == (
-        events[1].body, NOW, Status.DELIVERED, Channel.WEB,
-    )  # fmt: skip
+        events[1].body,
+        NOW,
+        Status.DELIVERED,
+        Channel.WEB,
+    )
     assert (record.completed_ns, record.seen_ns, record.error) == (NOW + 5, NOW + 7, "")  # seen the first time counts
     assert [(a.number, a.channel, a.ended_ns, a.outcome, a.retry_at_ns) for a in record.attempts] == [
-        (1, Channel.TELEGRAM, NOW + 1, "too busy", NOW + 3), (2, Channel.WEB, NOW + 5, "received", None),
-    ]  # fmt: skip
+        (1, Channel.TELEGRAM, NOW + 1, "too busy", NOW + 3),
+        (2, Channel.WEB, NOW + 5, "received", None),
+    ]
     failed = log.record(events[5].key)
     assert failed is not None and (failed.status, failed.via, failed.error) == (Status.ERROR, None, "expired")
     assert log.record(EventKey("other", "e1")) is None
@@ -240,8 +266,9 @@ def test_sessions_get_what_waits_or_all_after_a_place(path: Path, outbox: Outbox
     filled(outbox)
     log = EventLog(path)
     assert [(s.sequence, s.event.key.event_id, s.settled) for s in log.stretch("alice", 0, 3).events] == [
-        (1, "e0", False), (3, "e2", False),
-    ]  # fmt: skip
+        (1, "e0", False),
+        (3, "e2", False),
+    ]
     assert [(s.sequence, s.settled) for s in log.stretch("alice", 1, 0).events] == [(2, True), (3, False)]
     assert [s.sequence for s in log.stretch("alice", 0, 0).events] == [1, 2, 3]
     # behind the place to which only what waits is wanted comes what another session received meanwhile

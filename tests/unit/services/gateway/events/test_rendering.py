@@ -17,41 +17,88 @@ from services.gen.dexorder.events.v1 import user_events_pb2 as pb
 AT_MS = 1_700_000_000_000
 PAYLOADS: dict[type, Any] = {
     pb.OrderEventPayload: pb.OrderEventPayload(
-        order_id="o-1", symbol="BTC/USDT", side="buy", order_type="limit", quantity="0.5", price="64000",
-        status="FILLED", fill_price="63999.5", fill_quantity="0.5", exchange="BINANCE", strategy_id="s-1",
-        error_message="too late", timestamp=AT_MS,
+        order_id="o-1",
+        symbol="BTC/USDT",
+        side="buy",
+        order_type="limit",
+        quantity="0.5",
+        price="64000",
+        status="FILLED",
+        fill_price="63999.5",
+        fill_quantity="0.5",
+        exchange="BINANCE",
+        strategy_id="s-1",
+        error_message="too late",
+        timestamp=AT_MS,
     ),
     pb.AlertEventPayload: pb.AlertEventPayload(
         alert_id="a-1", symbol="ETH/USDT", condition="close > 4000", triggered_price="4000.5", timestamp=AT_MS
     ),
     pb.PositionEventPayload: pb.PositionEventPayload(
-        position_id="p-1", symbol="BTC/USDT", side="long", size="2", entry_price="60000", current_price="64000",
-        unrealized_pnl="8000", realized_pnl="-1", leverage="3", liquidation_price="41000", exchange="KRAKEN",
+        position_id="p-1",
+        symbol="BTC/USDT",
+        side="long",
+        size="2",
+        entry_price="60000",
+        current_price="64000",
+        unrealized_pnl="8000",
+        realized_pnl="-1",
+        leverage="3",
+        liquidation_price="41000",
+        exchange="KRAKEN",
         timestamp=AT_MS,
     ),
     pb.WorkspaceEventPayload: pb.WorkspaceEventPayload(
-        workspace_id="w-1", change_type="symbol", symbol="SOL/USDT", timeframe="1h", annotation_id="n-1",
-        annotation_type="line", indicator_name="EMA", indicator_params='{"length": 20}', annotation_data="[[0, 1]]",
+        workspace_id="w-1",
+        change_type="symbol",
+        symbol="SOL/USDT",
+        timeframe="1h",
+        annotation_id="n-1",
+        annotation_type="line",
+        indicator_name="EMA",
+        indicator_params='{"length": 20}',
+        annotation_data="[[0, 1]]",
         timestamp=AT_MS,
     ),
     pb.StrategyEventPayload: pb.StrategyEventPayload(
-        strategy_id="s-1", strategy_name="Grid", log_level="error", message="no balance", details='{"need": "5"}',
+        strategy_id="s-1",
+        strategy_name="Grid",
+        log_level="error",
+        message="no balance",
+        details='{"need": "5"}',
         timestamp=AT_MS,
     ),
     pb.BacktestEventPayload: pb.BacktestEventPayload(
-        backtest_id="b-1", strategy_id="s-1", strategy_name="Grid", symbol="BTC/USDT", timeframe="4h",
-        start_time=AT_MS, end_time=AT_MS, total_trades=40, winning_trades=25, losing_trades=15, total_pnl="120.5",
-        win_rate="0.625", sharpe_ratio="1.4", max_drawdown="0.08", results_path="runs/b-1",
+        backtest_id="b-1",
+        strategy_id="s-1",
+        strategy_name="Grid",
+        symbol="BTC/USDT",
+        timeframe="4h",
+        start_time=AT_MS,
+        end_time=AT_MS,
+        total_trades=40,
+        winning_trades=25,
+        losing_trades=15,
+        total_pnl="120.5",
+        win_rate="0.625",
+        sharpe_ratio="1.4",
+        max_drawdown="0.08",
+        results_path="runs/b-1",
         completed_at=AT_MS,
     ),
-}  # fmt: skip
+}
 UNTOLD = {"timestamp", "completed_at", "annotation_data", "start_time", "end_time", "win_rate", "max_drawdown"}
 """Told in another form, or drawn rather than told."""
 OF_TYPE = {
-    "ORDER": pb.OrderEventPayload, "ALERT": pb.AlertEventPayload, "POSITION": pb.PositionEventPayload,
-    "WORKSPACE": pb.WorkspaceEventPayload, "CHART": pb.WorkspaceEventPayload, "INDICATOR": pb.WorkspaceEventPayload,
-    "STRATEGY": pb.StrategyEventPayload, "BACKTEST": pb.BacktestEventPayload,
-}  # fmt: skip
+    "ORDER": pb.OrderEventPayload,
+    "ALERT": pb.AlertEventPayload,
+    "POSITION": pb.PositionEventPayload,
+    "WORKSPACE": pb.WorkspaceEventPayload,
+    "CHART": pb.WorkspaceEventPayload,
+    "INDICATOR": pb.WorkspaceEventPayload,
+    "STRATEGY": pb.StrategyEventPayload,
+    "BACKTEST": pb.BacktestEventPayload,
+}
 
 
 def event(event_type: int, payload: bytes) -> Event:
@@ -113,12 +160,18 @@ def test_fields_that_a_form_does_not_know_follow_those_it_knows() -> None:
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ("0.10", "0.1"), ("-3", "-3"), ("1e400", '{"n": 1e400}'), ("18446744073709551617", "18446744073709551617"),
-        ("9223372036854775809", "9223372036854775809"), ("1e22", "1e+22"), ("[1e22,2]", "[1e+22, 2]"),
-        ('"00000000000000000000\\n1"', "00000000000000000000 1"), ("true", "yes"),
+        ("0.10", "0.1"),
+        ("-3", "-3"),
+        ("1e400", '{"n": 1e400}'),
+        ("18446744073709551617", "18446744073709551617"),
+        ("9223372036854775809", "9223372036854775809"),
+        ("1e22", "1e+22"),
+        ("[1e22,2]", "[1e+22, 2]"),
+        ('"00000000000000000000\\n1"', "00000000000000000000 1"),
+        ("true", "yes"),
         ('{"a":{"ü":[]}}', '{"a": {"ü": []}}'),
     ],
-)  # fmt: skip
+)
 def test_values_are_told_as_they_came(written: str, said: str) -> None:
     message = render(event(99, f'{{"n": {written}}}'.encode()), link_url="")
     assert message.body.splitlines()[0].removeprefix("n: ") == said
@@ -136,11 +189,17 @@ def test_a_reference_is_of_the_key_alone() -> None:
 @pytest.mark.parametrize(
     "payload",
     [
-        b"", b"null", b"[" * 100_000, b"1" * 5000, b'{"win_rate": 1e-999999999}', b'{"win_rate": NaN}',
-        b'{"symbol": "\\ud800"}', b'{"start_time": 1e300, "end_time": "-99999999999999999999"}',
+        b"",
+        b"null",
+        b"[" * 100_000,
+        b"1" * 5000,
+        b'{"win_rate": 1e-999999999}',
+        b'{"win_rate": NaN}',
+        b'{"symbol": "\\ud800"}',
+        b'{"start_time": 1e300, "end_time": "-99999999999999999999"}',
         b'{"a": "\\u202e\\n\\r"}',
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("event_type", [1, 10, 44, 99])
 def test_nothing_odd_makes_it_fail(payload: bytes, event_type: int) -> None:
     check(render(event(event_type, payload), link_url=""))

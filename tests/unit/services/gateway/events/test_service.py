@@ -41,9 +41,11 @@ class Stubs:
 async def calling(gateway: Served, token: str = "") -> AsyncIterator[Stubs]:
     async with open_channel(gateway.grpc, ChannelSettings()) as channel:
         yield Stubs(
-            rpc.EventServiceStub(channel), rpc.EventLogServiceStub(channel), rpc.ContactServiceStub(channel),
+            rpc.EventServiceStub(channel),
+            rpc.EventLogServiceStub(channel),
+            rpc.ContactServiceStub(channel),
             (("authorization", f"Bearer {token}"),) if token else (),
-        )  # fmt: skip
+        )
 
 
 async def code_of(call: Any) -> grpc.StatusCode:
@@ -202,11 +204,17 @@ async def test_users_see_their_own_contacts_and_staff_everybodys(tmp_path: Path)
         gateway.courier.kept_contacts["bob"] = Contacts(email="bob@example.com")
         alice = gateway.token("alice")
         for token, whose, expected in (
-            (alice, "", "OK"), (alice, "alice", "OK"), (alice, "bob", "PERMISSION_DENIED"),
-            ("boss-token", "bob", "OK"), ("boss-token", "", "INVALID_ARGUMENT"),
-            ("boss-token", "a\0b", "INVALID_ARGUMENT"), ("boss-token", "é" * 129, "INVALID_ARGUMENT"),
-            ("desk-token", "bob", "UNAUTHENTICATED"), ("", "bob", "UNAUTHENTICATED"), ("x", "", "UNAUTHENTICATED"),
-        ):  # fmt: skip
+            (alice, "", "OK"),
+            (alice, "alice", "OK"),
+            (alice, "bob", "PERMISSION_DENIED"),
+            ("boss-token", "bob", "OK"),
+            ("boss-token", "", "INVALID_ARGUMENT"),
+            ("boss-token", "a\0b", "INVALID_ARGUMENT"),
+            ("boss-token", "é" * 129, "INVALID_ARGUMENT"),
+            ("desk-token", "bob", "UNAUTHENTICATED"),
+            ("", "bob", "UNAUTHENTICATED"),
+            ("x", "", "UNAUTHENTICATED"),
+        ):
             async with calling(gateway, token) as caller:
                 request = pb.GetContactsRequest(user_id=whose)
                 assert (await code_of(caller.contacts.GetContacts(request, metadata=caller.metadata))).name == expected
@@ -276,13 +284,22 @@ async def test_an_events_record_says_all_that_is_known(tmp_path: Path) -> None:
         request = pb.GetEventRequest(container="box", event_id="e1")
         record = (await staff.log.GetEvent(request)).record
         assert record == pb.EventRecord(
-            container="box", event=events_pb.UserEvent.FromString(kept.record.body), accepted_at=1,
-            status=events_pb.QUEUED, attempts=[
-                pb.Attempt(number=1, channel=events_pb.TELEGRAM, started_at=2, ended_at=3,
-                           outcome="blocked by the user", retry_at=9),
+            container="box",
+            event=events_pb.UserEvent.FromString(kept.record.body),
+            accepted_at=1,
+            status=events_pb.QUEUED,
+            attempts=[
+                pb.Attempt(
+                    number=1,
+                    channel=events_pb.TELEGRAM,
+                    started_at=2,
+                    ended_at=3,
+                    outcome="blocked by the user",
+                    retry_at=9,
+                ),
                 pb.Attempt(number=2, channel=events_pb.EMAIL, started_at=4),
             ],
-        )  # fmt: skip
+        )
         assert not record.HasField("delivered_via")
         kept.record = replace(
             kept.record, status=Status.DELIVERED, via=Channel.WEB, completed_ns=5 * ms, seen_ns=6 * ms

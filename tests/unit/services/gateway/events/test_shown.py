@@ -23,9 +23,13 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 
 def sent(**fields: Any) -> events_pb.UserEvent:
     usual: dict[str, Any] = {
-        "user_id": "alice", "event_id": "e1", "timestamp": 1, "event_type": 1, "payload": b"{}",
+        "user_id": "alice",
+        "event_id": "e1",
+        "timestamp": 1,
+        "event_type": 1,
+        "payload": b"{}",
         "delivery": events_pb.DeliverySpec(priority=events_pb.CRITICAL),
-    }  # fmt: skip
+    }
     return events_pb.UserEvent(**(usual | fields))
 
 
@@ -46,20 +50,32 @@ CHANNELS = st.lists(
 
 @settings(max_examples=50)
 @given(
-    TEXT, TEXT, st.binary(), st.integers(0, 2**63 - 1), st.integers(-5, 120), st.integers(0, 2**53), st.booleans(),
-    st.integers(-1, 5), CHANNELS,
-)  # fmt: skip
+    TEXT,
+    TEXT,
+    st.binary(),
+    st.integers(0, 2**63 - 1),
+    st.integers(-5, 120),
+    st.integers(0, 2**53),
+    st.booleans(),
+    st.integers(-1, 5),
+    CHANNELS,
+)
 def test_all_forms_say_the_same_and_are_protobufs_own(
-    user: str, text: str, payload: bytes, sequence: int, kind: int, timestamp: int, settled: bool, priority: int,
+    user: str,
+    text: str,
+    payload: bytes,
+    sequence: int,
+    kind: int,
+    timestamp: int,
+    settled: bool,
+    priority: int,
     channels: list[events_pb.ChannelPreference],
-) -> None:  # fmt: skip
+) -> None:
     delivery = events_pb.DeliverySpec(priority=priority, channels=channels)  # type: ignore[arg-type]
     event = sent(user_id=user, payload=payload, event_type=kind, timestamp=timestamp, delivery=delivery)
     read = Event(EventKey("box", "e1"), user, timestamp, kind, payload, Priority.NORMAL, (), b"")
     message = Message("", text, text[::-1], Priority.NORMAL, 0)
-    shown = Shown(
-        "box", event.SerializeToString(), lambda _: message, event=read, sequence=sequence, settled=settled
-    )  # fmt: skip
+    shown = Shown("box", event.SerializeToString(), lambda _: message, event=read, sequence=sequence, settled=settled)
     untold = pb.SessionEvent(sequence=sequence, container="box", event=event, settled=settled)
     assert pb.SubscribeResponse.FromString(shown.part).events == [untold]
     told = pb.SessionEvent(title=text, body=text[::-1])

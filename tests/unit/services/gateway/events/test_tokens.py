@@ -106,8 +106,12 @@ def test_only_the_algorithm_of_its_key_is_taken(folder: Path) -> None:
         signed(private_key(folder), kid="desk-rsa"),
         signed(private_key(folder / "others")),
         signed(private_key(folder))[:-4] + "AAAA",
-        "", "a.b.c", "..", "é", "x" * 9_000,
-    ):  # fmt: skip
+        "",
+        "a.b.c",
+        "..",
+        "é",
+        "x" * 9_000,
+    ):
         with pytest.raises(Unauthenticated) as caught:
             keys.user(token)
         assert not token or token not in str(caught.value)
@@ -143,8 +147,10 @@ def test_a_file_that_is_no_key_is_none_and_said_once(folder: Path) -> None:
         for _ in range(3):
             keys.user(signed(private_key(folder)))
     assert {entry["file"] for entry in logs if entry["log_level"] == "error"} == {
-        "short.pem", "curve.pem", "private.pem"
-    }  # fmt: skip
+        "short.pem",
+        "curve.pem",
+        "private.pem",
+    }
     assert len(logs) == 4
     assert "PRIVATE" not in str(logs)
 

@@ -313,12 +313,19 @@ async def test_pages_files_and_their_headers(tmp_path: Path) -> None:
     (tmp_path / "outside.js").write_text("no")
     async with served(tmp_path, page=page) as gateway, aiohttp.ClientSession() as client:
         for path, found in {
-            "/": ("index.html", "text/html"), "/index.html": ("index.html", "text/html"),
-            "/app.js": ("app.js", "text/javascript"), "/style.css": ("style.css", "text/css"),
-            "/sw.webmanifest": ("sw.webmanifest", "application/manifest+json"), "/healthz": ("ok\n", "text/plain"),
-            "/.hidden": None, "/secret.py": None, "/deeper/x.js": None, "/%2e%2e/outside.js": None,
-            "/..%2foutside.js": None, "/nothing": None,
-        }.items():  # fmt: skip
+            "/": ("index.html", "text/html"),
+            "/index.html": ("index.html", "text/html"),
+            "/app.js": ("app.js", "text/javascript"),
+            "/style.css": ("style.css", "text/css"),
+            "/sw.webmanifest": ("sw.webmanifest", "application/manifest+json"),
+            "/healthz": ("ok\n", "text/plain"),
+            "/.hidden": None,
+            "/secret.py": None,
+            "/deeper/x.js": None,
+            "/%2e%2e/outside.js": None,
+            "/..%2foutside.js": None,
+            "/nothing": None,
+        }.items():
             async with client.get(URL(f"http://{gateway.web}{path}", encoded=True)) as answer:
                 assert (answer.status == 200) == (found is not None), path
                 assert not found or (await answer.text(), answer.content_type) == found

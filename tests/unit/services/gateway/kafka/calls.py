@@ -76,9 +76,15 @@ class ConsumeCall(_Call):
     """A Consume stream; its group is named as its topic."""
 
     def __init__(
-        self, gateway: GatewayUser, topic: str, *, group: str = "", credit: int = 0, timeout: float = _STREAM_SECONDS,
+        self,
+        gateway: GatewayUser,
+        topic: str,
+        *,
+        group: str = "",
+        credit: int = 0,
+        timeout: float = _STREAM_SECONDS,
         **start: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(gateway.streams.Consume, timeout)
         self.refused: list[pb.RefusedAck] = []
         self._batches: list[pb.RecordBatch] = []

@@ -49,8 +49,11 @@ def test_records_are_answered_in_order_and_stored_as_they_are(
     assert call.ending()[0] == grpc.StatusCode.OK
     found = read_back(kafka, topic, 4)
     assert [(m.key(), m.value(), m.headers()) for m in found] == [
-        (b"k", b"v", [("a", b"1"), ("a", b"")]), (b"", b"", None), (None, None, None), (None, b"last", None),
-    ]  # fmt: skip
+        (b"k", b"v", [("a", b"1"), ("a", b"")]),
+        (b"", b"", None),
+        (None, None, None),
+        (None, b"last", None),
+    ]
     assert found[1].timestamp()[1] == 1_700_000_000_123
     assert found[0].timestamp()[1] > 1_700_000_000_123
 

@@ -30,15 +30,19 @@ def consuming(**rules: Any) -> dict[str, Any]:
         ({"batch_bytes": 5}, {"batch.size": 5}),
         ({"linger_ms": 0.5}, {"linger.ms": 0.5}),
         ({"timeout_seconds": 1.5}, {"delivery.timeout.ms": 0}),
-        ({"retries": 4, "retry_backoff_ms": 5_000},
-         {"retries": 4, "retry.backoff.ms": 5_000, "retry.backoff.max.ms": 5_000}),
+        (
+            {"retries": 4, "retry_backoff_ms": 5_000},
+            {"retries": 4, "retry.backoff.ms": 5_000, "retry.backoff.max.ms": 5_000},
+        ),
         ({}, {"retry.backoff.max.ms": 1_000}),
         ({"replication_timeout_ms": 7_000}, {"request.timeout.ms": 7_000}),
-        ({"max_bytes": 2_000, "queue_messages": 3, "queue_kbytes": 4},
-         {"message.max.bytes": 2_000, "queue.buffering.max.messages": 3, "queue.buffering.max.kbytes": 4}),
+        (
+            {"max_bytes": 2_000, "queue_messages": 3, "queue_kbytes": 4},
+            {"message.max.bytes": 2_000, "queue.buffering.max.messages": 3, "queue.buffering.max.kbytes": 4},
+        ),
         ({"compression": "zstd"}, {"compression.codec": "zstd"}),
     ],
-)  # fmt: skip
+)
 def test_producer(rules: dict[str, Any], options: dict[str, Any]) -> None:
     found = producing(**rules)
     assert {name: found[name] for name in options} == options

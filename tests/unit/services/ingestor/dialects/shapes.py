@@ -65,63 +65,115 @@ BINANCE = Shape(
     "BTCUSDT",
     {
         "/api/v3/exchangeInfo": {
-            "timezone": "UTC", "serverTime": START_MS, "rateLimits": [], "exchangeFilters": [],
-            "symbols": [{
-                "symbol": "BTCUSDT", "status": "TRADING", "baseAsset": "BTC", "quoteAsset": "USDT",
-                "isSpotTradingAllowed": True, "permissions": ["SPOT"],
-                "filters": [{"filterType": "PRICE_FILTER", "minPrice": "0.01", "tickSize": "0.01"}],
-            }],
+            "timezone": "UTC",
+            "serverTime": START_MS,
+            "rateLimits": [],
+            "exchangeFilters": [],
+            "symbols": [
+                {
+                    "symbol": "BTCUSDT",
+                    "status": "TRADING",
+                    "baseAsset": "BTC",
+                    "quoteAsset": "USDT",
+                    "isSpotTradingAllowed": True,
+                    "permissions": ["SPOT"],
+                    "filters": [{"filterType": "PRICE_FILTER", "minPrice": "0.01", "tickSize": "0.01"}],
+                }
+            ],
         },
     },
     "/api/v3/klines",
     _binance,
-    {"symbol": "BTCUSDT", "interval": "1m", "limit": "1000", "startTime": str(START_MS),
-     "endTime": str(START_MS + 599_999)},
-)  # fmt: skip
+    {
+        "symbol": "BTCUSDT",
+        "interval": "1m",
+        "limit": "1000",
+        "startTime": str(START_MS),
+        "endTime": str(START_MS + 599_999),
+    },
+)
 OKX = Shape(
     "okx",
     "BTC-USDT",
     {
         "/api/v5/public/instruments": {
-            "code": "0", "msg": "",
-            "data": [{
-                "instId": "BTC-USDT", "instType": "SPOT", "baseCcy": "BTC", "quoteCcy": "USDT", "state": "live",
-                "lotSz": "0.00000001", "minSz": "0.00001", "tickSz": "0.1", "listTime": "1548133413000", "lever": "10",
-            }],
+            "code": "0",
+            "msg": "",
+            "data": [
+                {
+                    "instId": "BTC-USDT",
+                    "instType": "SPOT",
+                    "baseCcy": "BTC",
+                    "quoteCcy": "USDT",
+                    "state": "live",
+                    "lotSz": "0.00000001",
+                    "minSz": "0.00001",
+                    "tickSz": "0.1",
+                    "listTime": "1548133413000",
+                    "lever": "10",
+                }
+            ],
         },
     },
     "/api/v5/market/history-candles",
     _okx,
     {"instId": "BTC-USDT", "bar": "1m", "limit": "100", "before": str(START_MS - 1), "after": str(START_MS + 599_999)},
-)  # fmt: skip
+)
 BYBIT = Shape(
     "bybit",
     "BTCUSDT",
     {
         "/v5/market/instruments-info": {
-            "retCode": 0, "retMsg": "OK", "retExtInfo": {}, "time": 1_700_000_000_000,
-            "result": {"category": "spot", "list": [{
-                "symbol": "BTCUSDT", "baseCoin": "BTC", "quoteCoin": "USDT", "status": "Trading",
-                "marginTrading": "both", "lotSizeFilter": {"basePrecision": "0.000001"},
-                "priceFilter": {"tickSize": "0.01"},
-            }]},
+            "retCode": 0,
+            "retMsg": "OK",
+            "retExtInfo": {},
+            "time": 1_700_000_000_000,
+            "result": {
+                "category": "spot",
+                "list": [
+                    {
+                        "symbol": "BTCUSDT",
+                        "baseCoin": "BTC",
+                        "quoteCoin": "USDT",
+                        "status": "Trading",
+                        "marginTrading": "both",
+                        "lotSizeFilter": {"basePrecision": "0.000001"},
+                        "priceFilter": {"tickSize": "0.01"},
+                    }
+                ],
+            },
         },
     },
     "/v5/market/kline",
     _bybit,
-    {"category": "spot", "symbol": "BTCUSDT", "interval": "1", "limit": "1000", "start": str(START_MS),
-     "end": str(START_MS + 599_999)},
-)  # fmt: skip
+    {
+        "category": "spot",
+        "symbol": "BTCUSDT",
+        "interval": "1",
+        "limit": "1000",
+        "start": str(START_MS),
+        "end": str(START_MS + 599_999),
+    },
+)
 COINBASE = Shape(
     "coinbase",
     "BTC-USDT",
     {
         "/api/v3/brokerage/market/products": lambda query: {
-            "products": [] if "product_type" in query else [{
-                "product_id": "BTC-USDT", "product_type": "SPOT",
-                "base_currency_id": "BTC", "quote_currency_id": "USDT",
-                "base_increment": "0.00000001", "quote_increment": "0.01", "trading_disabled": False, "alias_to": [],
-            }],
+            "products": []
+            if "product_type" in query
+            else [
+                {
+                    "product_id": "BTC-USDT",
+                    "product_type": "SPOT",
+                    "base_currency_id": "BTC",
+                    "quote_currency_id": "USDT",
+                    "base_increment": "0.00000001",
+                    "quote_increment": "0.01",
+                    "trading_disabled": False,
+                    "alias_to": [],
+                }
+            ],
         },
         "/v2/currencies": {"data": [{"id": "USD", "name": "US Dollar", "min_size": "0.01"}]},
         "/v2/currencies/crypto": {"data": []},
@@ -130,17 +182,26 @@ COINBASE = Shape(
     "/api/v3/brokerage/market/products/BTC-USDT/candles",
     _coinbase,
     {"granularity": "ONE_MINUTE", "start": str(START_MS // 1000), "end": str(START_MS // 1000 + 599)},
-)  # fmt: skip
+)
 CANDLES = [BINANCE, OKX, BYBIT, COINBASE]
 
 
 def _pair(market_id: str, altname: str, base: str, quote: str) -> dict[str, dict[str, Any]]:
     return {
         market_id: {
-            "altname": altname, "wsname": altname, "base": base, "quote": quote, "pair_decimals": 1, "lot_decimals": 8,
-            "fees": [[0, 0.4]], "fees_maker": [[0, 0.25]], "leverage_buy": [], "ordermin": "0.0001", "status": "online",
+            "altname": altname,
+            "wsname": altname,
+            "base": base,
+            "quote": quote,
+            "pair_decimals": 1,
+            "lot_decimals": 8,
+            "fees": [[0, 0.4]],
+            "fees_maker": [[0, 0.25]],
+            "leverage_buy": [],
+            "ordermin": "0.0001",
+            "status": "online",
         },
-    }  # fmt: skip
+    }
 
 
 KRAKEN_FIXED: Mapping[str, Body] = {

@@ -62,9 +62,16 @@ async def test_candles_come_through_and_the_window_is_asked_for_exactly(shape: S
 
 
 BAD: list[Any] = [
-    "", "null", "7", '"text"', "<html><title>Down</title></html>", '{"code":"0","data":[["16987', "{}",
-    (502, {"message": "upstream"}), (503, "<html></html>"),
-]  # fmt: skip
+    "",
+    "null",
+    "7",
+    '"text"',
+    "<html><title>Down</title></html>",
+    '{"code":"0","data":[["16987',
+    "{}",
+    (502, {"message": "upstream"}),
+    (503, "<html></html>"),
+]
 
 
 @pytest.mark.parametrize("shape", CANDLES, ids=lambda s: s.ccxt)
@@ -152,10 +159,14 @@ def trade(at_s: float, number: int, price: str = "30243.40000", amount: str = "0
 
 
 TRADES = [
-    trade(-3.5, 1), trade(0.0, 2, "10.0", "1.0"), trade(59.9999, 3, "12.0", "0.5"),
+    trade(-3.5, 1),
+    trade(0.0, 2, "10.0", "1.0"),
+    trade(59.9999, 3, "12.0", "0.5"),
     *(trade(60.125, 4 + n, "11.0", "0.001") for n in range(1500)),
-    trade(61.25, 1504, "11.5", "1.0"), trade(599.0, 1505, "9.0", "0.25"), trade(600.0, 1506),
-]  # fmt: skip
+    trade(61.25, 1504, "11.5", "1.0"),
+    trade(599.0, 1505, "9.0", "0.25"),
+    trade(600.0, 1506),
+]
 MADE = [
     [START_MS, 10.0, 12.0, 10.0, 12.0, 1.5],
     [START_MS + 60_000, 11.0, 11.5, 11.0, 11.5, 2.5],
@@ -198,12 +209,17 @@ async def test_kraken_moment_with_more_trades_than_an_answer_is_an_error() -> No
 
 
 KRAKEN_BAD: list[Any] = [
-    *BAD, "[]", {"error": [], "result": {}}, {"error": [], "result": {MARKET: [], "last": "0"}},
+    *BAD,
+    "[]",
+    {"error": [], "result": {}},
+    {"error": [], "result": {MARKET: [], "last": "0"}},
     {"error": [], "result": {"XETHZUSD": TRADES[:3], "last": "1698796859999900000"}},
     {"error": [], "result": {MARKET: "none", "last": "1698796859999900000"}},
     {"error": [], "result": {MARKET: [["x"]], "last": "1698796859999900000"}},
-    {"error": ["EService:Unavailable"]}, {"error": ["EService:Throttled"]}, {"error": ["EAPI:Rate limit exceeded"]},
-]  # fmt: skip
+    {"error": ["EService:Unavailable"]},
+    {"error": ["EService:Throttled"]},
+    {"error": ["EAPI:Rate limit exceeded"]},
+]
 
 
 async def test_kraken_answer_that_is_none_is_asked_for_again() -> None:

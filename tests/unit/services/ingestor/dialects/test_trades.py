@@ -205,9 +205,15 @@ def test_times_stay_on_their_side_of_a_border() -> None:
 def faults(chance: random.Random) -> Callable[[int], Spoil | None]:
     """Of four answers in a row at most two are spoiled: one less than have to agree."""
     kinds: list[Spoil] = [
-        lambda r: r[1:], lambda r: r[:-1], lambda r: r[: len(r) // 2], lambda r: r[:1], lambda r: [],
-        lambda r: r[: len(r) // 3] + r[len(r) // 3 + 1 :], lambda r: r + r[-2:], lambda r: r[::-1],
-    ]  # fmt: skip
+        lambda r: r[1:],
+        lambda r: r[:-1],
+        lambda r: r[: len(r) // 2],
+        lambda r: r[:1],
+        lambda r: [],
+        lambda r: r[: len(r) // 3] + r[len(r) // 3 + 1 :],
+        lambda r: r + r[-2:],
+        lambda r: r[::-1],
+    ]
     recent: list[bool] = []
 
     def spoil(turn: int) -> Spoil | None:

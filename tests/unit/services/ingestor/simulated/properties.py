@@ -89,5 +89,5 @@ PROPERTIES: Mapping[str, tuple[Callable[[Any], None], st.SearchStrategy[Any]]] =
         an_exchange_that_returns_too_little_is_never_believed,
         worlds(call=st.builds(CallLimits, st.integers(5, 50)), returned=st.integers(-40, 40)),
     ),
-}  # fmt: skip
+}
 """Name -> the property and the worlds it holds for."""

@@ -80,10 +80,18 @@ async def check_answer(reply: SmtpReply, result: Result, providers: Providers, w
 @pytest.mark.parametrize(
     "address",
     [
-        "alice", "@example.test", "alice@", "a@b.test, eve@example.test", "a@b.test\r\nRCPT TO:<eve@example.test>",
-        "Alice <a@b.test>", "a b@c.test", "a@b@c.test", "a\x00@b.test", "<a@b.test>",
+        "alice",
+        "@example.test",
+        "alice@",
+        "a@b.test, eve@example.test",
+        "a@b.test\r\nRCPT TO:<eve@example.test>",
+        "Alice <a@b.test>",
+        "a b@c.test",
+        "a@b@c.test",
+        "a\x00@b.test",
+        "<a@b.test>",
     ],
-)  # fmt: skip
+)
 async def test_what_is_no_single_address_is_refused_without_a_call(
     address: str, providers: Providers, ways: Ways
 ) -> None:

@@ -18,11 +18,20 @@ DAY_MS = 24 * 3600 * 1000
 @pytest.mark.parametrize(
     ("said", "milliseconds"),
     [
-        ("3", 3000), ("0.5", 500), ("0", None), ("-1", None), ("nan", None), ("inf", DAY_MS), ("1e999", DAY_MS),
-        ("99999999", DAY_MS), ("", None), ("soon", None), ("Wed, 21 Oct 2015 07:28:00 GMT", None),
+        ("3", 3000),
+        ("0.5", 500),
+        ("0", None),
+        ("-1", None),
+        ("nan", None),
+        ("inf", DAY_MS),
+        ("1e999", DAY_MS),
+        ("99999999", DAY_MS),
+        ("", None),
+        ("soon", None),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", None),
         ("Wed, 99 Oct 99999 07:28:00 GMT", None),
     ],
-)  # fmt: skip
+)
 def test_retry_after(said: str, milliseconds: int | None) -> None:
     assert Answer(429, {"Retry-After": said}, b"").later() == Later("too many requests", milliseconds)
 

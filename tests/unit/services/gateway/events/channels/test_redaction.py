@@ -32,21 +32,36 @@ def contacts(providers: Providers) -> Contacts:
 def secrets(providers: Providers, user: Contacts) -> list[str]:
     browser = user.web_push[0]
     return [
-        user.telegram_chat_id, user.email, browser.endpoint, browser.endpoint.removeprefix(providers.push.url),
-        browser.p256dh, browser.auth, *user.mobile_tokens, "discord-webhooks-token", "slack-webhooks-token",
-        providers.bot.token, providers.fcm.tokens.access_token, "PRIVATE KEY", "Bearer ", "vapid t=", "assertion=",
+        user.telegram_chat_id,
+        user.email,
+        browser.endpoint,
+        browser.endpoint.removeprefix(providers.push.url),
+        browser.p256dh,
+        browser.auth,
+        *user.mobile_tokens,
+        "discord-webhooks-token",
+        "slack-webhooks-token",
+        providers.bot.token,
+        providers.fcm.tokens.access_token,
+        "PRIVATE KEY",
+        "Bearer ",
+        "vapid t=",
+        "assertion=",
         *[call.headers.get("Authorization", "-" * 9) for call in providers.push.calls],
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize(
     ("fail", "settings"),
     [
-        ("not at all", PATIENCE_S), ("for good", PATIENCE_S), ("for now", PATIENCE_S), ("silently", HASTE_S),
+        ("not at all", PATIENCE_S),
+        ("for good", PATIENCE_S),
+        ("for now", PATIENCE_S),
+        ("silently", HASTE_S),
         ("by hanging up", PATIENCE_S),
     ],
     indirect=["settings"],
-)  # fmt: skip
+)
 async def test_nothing_leaks(
     fail: str, providers: Providers, all_ways: Ways, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:

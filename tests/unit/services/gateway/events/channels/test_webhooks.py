@@ -37,12 +37,27 @@ async def test_discord_gets_text_without_markup_or_mentions_and_says_when_it_is_
 
 async def test_discord_gets_no_quotes_headings_or_lists(providers: Providers, ways: Ways) -> None:
     table = {
-        "> q": r"\> q", "  > q": r"  \> q", "\t>>> q": "\t" + r"\>>> q", "\u3000> q": "\u3000" + r"\> q", ">": r"\>",
-        "- l": r"\- l", "   - l": r"   \- l", " -# small": r" \-# small", "-1": r"\-1", " * l": r" \* l",
-        "# h": r"\# h", " ### h": r" \### h", "7. l": r"7\. l", "  12. l": r"  12\. l",
-        "1 > 0": "1 > 0", "BTC-USD": "BTC-USD", "0.5 - 1.5": "0.5 - 1.5", "  plain": "  plain",
-        "  https://x.test/-_#a": "  https://x.test/-_#a", "": "",
-    }  # fmt: skip
+        "> q": r"\> q",
+        "  > q": r"  \> q",
+        "\t>>> q": "\t" + r"\>>> q",
+        "\u3000> q": "\u3000" + r"\> q",
+        ">": r"\>",
+        "- l": r"\- l",
+        "   - l": r"   \- l",
+        " -# small": r" \-# small",
+        "-1": r"\-1",
+        " * l": r" \* l",
+        "# h": r"\# h",
+        " ### h": r" \### h",
+        "7. l": r"7\. l",
+        "  12. l": r"  12\. l",
+        "1 > 0": "1 > 0",
+        "BTC-USD": "BTC-USD",
+        "0.5 - 1.5": "0.5 - 1.5",
+        "  plain": "  plain",
+        "  https://x.test/-_#a": "  https://x.test/-_#a",
+        "": "",
+    }
     assert await ways[Channel.DISCORD].send(message(" - t", "\n".join(table)), discord(providers)) == Sent()
     ((_, text),) = providers.discord.texts
     assert text.split("\n") == [r"** \- t**", *table.values()]
