@@ -36,7 +36,9 @@ class Bench:
     """Measures one cell after the other on one suite."""
 
     def __init__(self, relay: str, exchange: SimulatedExchange, deadline_s: float) -> None:
-        self._relay, self._exchange, self._deadline_s = relay, exchange, deadline_s
+        self._relay = relay
+        self._exchange = exchange
+        self._deadline_s = deadline_s
 
     def measure(self, cell: Cell) -> Result:
         """The three ways in one cell; what breaks is an outcome, too."""
@@ -116,7 +118,8 @@ class Progress:
     """A line on stderr after each cell."""
 
     def __init__(self, cells_: int) -> None:
-        self._cells, self._done = cells_, 0
+        self._cells = cells_
+        self._done = 0
 
     def __call__(self, result: Result, seconds: float) -> None:
         self._done += 1

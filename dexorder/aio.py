@@ -67,7 +67,8 @@ class AsyncClient:
                 again, or a snapshot had expired and the rows were read from a later one.
         """
         self._connection = Connection(relay_address(relay), patience_seconds, on_note or (lambda _: None))
-        self._call, self._stub = self._connection.call, self._connection.stub
+        self._call = self._connection.call
+        self._stub = self._connection.stub
         self._catalog = catalog
 
     @property

@@ -44,7 +44,8 @@ class Connection:
         Raises:
             DexorderError: The settings of the channel can't be used.
         """
-        self.address, self.on_note = address, on_note
+        self.address = address
+        self.on_note = on_note
         self._patience_seconds = patience_seconds
         try:
             self._channel = open_channel(address)

@@ -66,7 +66,10 @@ class Caretaker:
         *,
         clock: Clock | None = None,
     ) -> None:
-        self._catalog, self._settings, self._turns, self._metrics = catalog, settings, turns, metrics
+        self._catalog = catalog
+        self._settings = settings
+        self._turns = turns
+        self._metrics = metrics
         self._policy = settings.policy()
         self._clock = clock or SystemClock()
         self._session: SparkSession | None = None
@@ -74,7 +77,9 @@ class Caretaker:
         self._seen: dict[str, tuple[int | None, int]] = {}
         self._merged_lines = 0
         self._orphans_from_ns = self._clock.monotonic_ns() + _LOOK_AGAIN_NS
-        self._asked, self._running, self._in_step = threading.Lock(), threading.Lock(), threading.Event()
+        self._asked = threading.Lock()
+        self._running = threading.Lock()
+        self._in_step = threading.Event()
 
     # ---- told by the driver ----------------------------------------------------------------------------------------
 
@@ -84,7 +89,8 @@ class Caretaker:
 
     def detach(self) -> None:
         """No query runs; a step in hand is ended, so that nobody waits for it."""
-        session, self._session = self._session, None
+        session = self._session
+        self._session = None
         if session is not None and self._in_step.is_set():
             session.sparkContext.cancelAllJobs()  # batches wait while a step runs: these are the step's
 

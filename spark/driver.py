@@ -100,9 +100,13 @@ class Driver:
             turns: Shared with the caretaker; a batch runs in its turn.
             caretaker: Cares for the tables while the query runs; None for none.
         """
-        self._settings, self._catalog, self._stop, self._on_ready = settings, catalog, stop, on_ready
+        self._settings = settings
+        self._catalog = catalog
+        self._stop = stop
+        self._on_ready = on_ready
         self._metrics = Metrics(registry)
-        self._turns, self._caretaker = turns or Turns(), caretaker
+        self._turns = turns or Turns()
+        self._caretaker = caretaker
         self._source = SourceClient(settings.source)
         self._state: SourceState | None = None
         self._acked: dict[str, int] = {}

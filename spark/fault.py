@@ -70,7 +70,8 @@ class Fault:
     """Kills, by calling ``kill``, when one of the charges goes off."""
 
     def __init__(self, charges: Sequence[Charge], kill: Callable[[], None]) -> None:
-        self._charges, self._kill = charges, kill
+        self._charges = charges
+        self._kill = kill
 
     @staticmethod
     def parse(text: str, kill: Callable[[], None]) -> Fault | None:

@@ -62,7 +62,8 @@ class Writer:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._schema, self._spec = layout.metadata.schema(), layout.metadata.spec()
+        self._schema = layout.metadata.schema()
+        self._spec = layout.metadata.spec()
         self._file_schema = self._schema.select(*CANDLE.names)
         sources = [(field.transform, self._schema.find_field(field.source_id)) for field in self._spec.fields]
         self._transforms = [(source.name, how.pyarrow_transform(source.field_type)) for how, source in sources]
@@ -86,7 +87,8 @@ class Writer:
     def flush(self) -> None:
         """Write what was taken."""
         tasks = [self._task(key, parts) for key, parts in self._pages.items()]
-        self._pages, self._rows = {}, 0
+        self._pages = {}
+        self._rows = 0
         for file in write_file(self._layout.io, self._layout.metadata, iter(tasks)):
             self.written.append(file)
 

@@ -69,7 +69,8 @@ class RelayReporter:
         Args:
             on_try: Told after each failed try how many failed so far, and the status' name; 0 and OK at the end.
         """
-        self._stop, self._on_try = stop, on_try
+        self._stop = stop
+        self._on_try = on_try
         self._channel = open_sync_channel(address)
         self._stub = rpc.PipelineServiceStub(self._channel)
 
@@ -128,9 +129,9 @@ def to_request(
         finals=[
             pb.FinalResult(
                 job_id=f.job_id,
-                status=f.status,
+                status=f.status,  # type: ignore[arg-type]
                 error_message=f.error_message,
-                total_records=f.total_records,  # type: ignore[arg-type]
+                total_records=f.total_records,
             )
             for f in finals
         ],

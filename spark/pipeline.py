@@ -55,7 +55,8 @@ class _Times:
 
     def lap(self, name: str) -> None:
         now = time.perf_counter()
-        self.laps[name], self._last = round(now - self._last, 3), now
+        self.laps[name] = round(now - self._last, 3)
+        self._last = now
 
 
 class Pipeline:

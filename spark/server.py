@@ -80,7 +80,8 @@ class _DriverThread(threading.Thread):
     def __init__(self, driver: Driver, stop: threading.Event) -> None:
         super().__init__(name="driver", daemon=True)
         self._loop = asyncio.get_running_loop()
-        self._driver, self.stop = driver, stop
+        self._driver = driver
+        self.stop = stop
         self.ended: asyncio.Future[None] = self._loop.create_future()
 
     def run(self) -> None:

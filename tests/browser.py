@@ -77,7 +77,8 @@ class Page:
     """
 
     def __init__(self, browser: Browser, session: str) -> None:
-        self._browser, self._session = browser, session
+        self._browser = browser
+        self._session = session
         self.urls: list[str] = []
         self.complaints: list[str] = []
         self.sent: list[str] = []

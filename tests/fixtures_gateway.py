@@ -92,7 +92,8 @@ class GatewayThread(GatewayUser):
     async def _serve(self) -> None:
         try:
             async with gateway(self._settings) as running:
-                self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+                self._loop = asyncio.get_running_loop()
+                self._stop = asyncio.Event()
                 self._address.set_result(running.address)
                 await self._stop.wait()
         except BaseException as error:

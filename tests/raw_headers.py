@@ -60,7 +60,8 @@ def _librdkafka() -> Any:
     library = ctypes.CDLL(str(path))
     for name, (result, arguments) in _CALLS.items():
         call = getattr(library, f"rd_kafka_{name}")
-        call.restype, call.argtypes = result, arguments
+        call.restype = result
+        call.argtypes = arguments
     return library
 
 

@@ -116,9 +116,11 @@ class Fan:
     """Sessions that count."""
 
     def __init__(self, wanted: int) -> None:
-        self.wanted, self.count = wanted, 0
+        self.wanted = wanted
+        self.count = 0
         self.first_s = self.last_s = 0.0
-        self.open, self.done = 0, asyncio.Event()
+        self.open = 0
+        self.done = asyncio.Event()
 
     def opened(self) -> None:
         self.open += 1

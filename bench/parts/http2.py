@@ -127,7 +127,9 @@ class Stream:
     """
 
     def __init__(self, connection: Connection, number: int, window: int) -> None:
-        self._connection, self._number, self.window = connection, number, window
+        self._connection = connection
+        self._number = number
+        self.window = window
         self.ends = self.ended = False
         self._inbox: deque[bytes] = deque()
         self._partial = b""

@@ -129,7 +129,8 @@ class Watched:
     """A table of a catalog in SQLite, looked at from outside of Spark."""
 
     def __init__(self, catalog: Path, table: str) -> None:
-        self._file, self._table = catalog, table
+        self._file = catalog
+        self._table = table
 
     def seconds_until_snapshot(self, query: StreamingQuery, act: Callable[[], None]) -> float:
         """From the begin of ``act`` until the table has another snapshot.

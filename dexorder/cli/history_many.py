@@ -80,7 +80,10 @@ class ManyFollower:
     """A run of many tickers on its way."""
 
     def __init__(self, run: Run, timeout: float | None, *, quiet: bool, parallel: int) -> None:
-        self._run, self._timeout, self._quiet, self._parallel = run, timeout, quiet, parallel
+        self._run = run
+        self._timeout = timeout
+        self._quiet = quiet
+        self._parallel = parallel
         self._err = output.stderr()
         self._say = progress.nothing if quiet else progress.once(self._err.print)
         self._outcomes: dict[int, Outcome] = {}

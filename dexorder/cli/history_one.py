@@ -20,8 +20,11 @@ class OneFollower:
     """One request on its way; knows how far it came when Ctrl-C ends the command."""
 
     def __init__(self, run: Run, timeout: float | None, *, quiet: bool) -> None:
-        self._request, self._shown, self._relay = run.request(0), run.shown, run.relay
-        self._timeout, self._quiet = timeout, quiet
+        self._request = run.request(0)
+        self._shown = run.shown
+        self._relay = run.relay
+        self._timeout = timeout
+        self._quiet = quiet
         self._accepted = False
         self._err = output.stderr()
 

@@ -66,7 +66,8 @@ class _Tenths:
     """A line at each tenth, so that a log stays short."""
 
     def __init__(self, say: Say, what: str) -> None:
-        self._say, self._what = say, what
+        self._say = say
+        self._what = what
         self._tenth = -1
 
     def __call__(self, now: records.Progress) -> None:
@@ -105,7 +106,8 @@ class _Lines:
     """A line for each that is done."""
 
     def __init__(self, count: int, say: Say) -> None:
-        self._count, self._say = count, say
+        self._count = count
+        self._say = say
         self._done = 0
 
     def started(self, request: HistoryRequest) -> OnProgress:
@@ -120,7 +122,8 @@ class _Rows:
     """A row for each on its way, as many as the screen holds, below one for all of them; what failed stays above."""
 
     def __init__(self, count: int, bars: Progress, most: int) -> None:
-        self._bars, self._most = bars, most
+        self._bars = bars
+        self._most = most
         self._tasks: dict[str, TaskID] = {}
         self._rows = self._failed = 0
         self._all = bars.add_task("all tickers", total=count, note="", unit="tickers")

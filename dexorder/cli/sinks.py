@@ -123,7 +123,8 @@ class Ends:
 
     def __init__(self, most: int) -> None:
         self.count = 0
-        self._head_size, self._tail_size = (most + 1) // 2, most // 2
+        self._head_size = (most + 1) // 2
+        self._tail_size = most // 2
         self.head: pa.Table | None = None
         """The first half, of an odd number the larger one; None before the first batch."""
         self.tail: pa.Table | None = None

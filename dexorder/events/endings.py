@@ -21,7 +21,8 @@ class Endings:
     """Used by the publisher's thread alone."""
 
     def __init__(self, on_outcome: Callable[[Outcome], None], on_queued: Callable[[str], None]) -> None:
-        self._on_outcome, self._on_queued = on_outcome, on_queued
+        self._on_outcome = on_outcome
+        self._on_queued = on_queued
         self._recent: OrderedDict[str, Outcome] = OrderedDict()
         self._asked: dict[str, list[Future[Outcome]]] = {}
 

@@ -29,7 +29,10 @@ class Link:
     """
 
     def __init__(self, context: zmq.Context[Any], kind: int, address: str, settings: PublisherSettings) -> None:
-        self._context, self._kind, self.address, self._settings = context, kind, address, settings
+        self._context = context
+        self._kind = kind
+        self.address = address
+        self._settings = settings
         self.connected = False
         self._reopen_ns: int | None = None
         self._say_again_ns = 0
@@ -85,7 +88,8 @@ class Link:
                 self._reopen_ns = None if self._settings.bind else self._reopen_ns or now_ns + _AGAIN_NS
             self.connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
             if self.connected:
-                anew, self._reopen_ns = True, None
+                anew = True
+                self._reopen_ns = None
         if self._reopen_ns is not None and now_ns >= self._reopen_ns:  # libzmq does not try again after a refusal
             self._reopen_ns = None
             self._close(linger_ms=0)

@@ -84,7 +84,8 @@ class Mailbox:
     def take(self) -> tuple[list[Command], bool]:
         """What was given since the last time, and whether more may come."""
         with self._lock:
-            commands, self._commands = self._commands, []
+            commands = self._commands
+            self._commands = []
             return commands, self._open
 
     def hush(self) -> None:

@@ -55,7 +55,8 @@ class Postman:
         self._settled: list[str] = []
         self._settle_ns: int | None = None
         self._drains: list[Drain] = []
-        self._bound, self._blocked = settings.bind, False
+        self._bound = settings.bind
+        self._blocked = False
         with ExitStack() as closing:
             closing.callback(self.mailbox.end)
             closing.callback(self._endings.close)
@@ -183,7 +184,8 @@ class Postman:
                 _answer(post, error)
                 self._endings.lost(post.event_id, error)
             return
-        self._settled, self._settle_ns = [], None
+        self._settled = []
+        self._settle_ns = None
         self._resends.add(post.event_id for post in added)
         now_ns = time.monotonic_ns()
         for post in added:
@@ -234,7 +236,8 @@ class Postman:
             return
         try:
             self._outbox.write([], self._settled)
-            self._settled, self._settle_ns = [], None
+            self._settled = []
+            self._settle_ns = None
         except OutboxFailed as error:
             log.error("what has ended stays in the outbox for now", error=str(error))
             self._settle_ns = now_ns + _SECOND_NS

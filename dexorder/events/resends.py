@@ -41,7 +41,8 @@ class Resends:
 
     def __init__(self, pace: Pace, jitter: Callable[[], float]) -> None:
         """``jitter`` gives a factor for each wait, about 1, so that containers do not come all at once."""
-        self._pace, self._jitter = pace, jitter
+        self._pace = pace
+        self._jitter = jitter
         self._entries: dict[str, _Entry] = {}
         self._waiting: deque[str] = deque()
         self._open: set[str] = set()
@@ -103,12 +104,15 @@ class Resends:
         self._due.clear()
         self._waiting = deque(self._entries)
         for entry in self._entries.values():
-            entry.tries, entry.waiting = 0, True
+            entry.tries = 0
+            entry.waiting = True
 
     def next_due_ns(self) -> int | None:
         """When `next` may have more to say, if nothing else happens."""
         return self._due[0][0] if self._due else None
 
     def _sleep(self, event_id: str, entry: _Entry, now_ns: int, wait_ns: int) -> None:
-        entry.waiting, entry.due_ns, self._order = False, now_ns + int(wait_ns * self._jitter()), self._order + 1
+        entry.waiting = False
+        entry.due_ns = now_ns + int(wait_ns * self._jitter())
+        self._order = self._order + 1
         heapq.heappush(self._due, (entry.due_ns, self._order, event_id))

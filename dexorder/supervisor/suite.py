@@ -74,7 +74,8 @@ class _Book:
     """Keeps suite.json as the parts are, and tells the reporter."""
 
     def __init__(self, directory: Path, relay_port: int, report: Reporter) -> None:
-        self._directory, self._report = directory, report
+        self._directory = directory
+        self._report = report
         started = datetime.now(UTC).isoformat(timespec="seconds")
         self._suite = SuiteState(os.getpid(), started, f"127.0.0.1:{relay_port}")
 

@@ -36,7 +36,9 @@ class Stats:
         self._calls_in_ban = 0
         self._minute = -1
         self._weight = 0
-        self._calls_1s, self._calls_60s, self._weight_60s = Window(1), Window(60), Window(60)
+        self._calls_1s = Window(1)
+        self._calls_60s = Window(60)
+        self._weight_60s = Window(60)
 
     def request(self, path: str, *, now_s: float) -> int:
         """Count a request for a path of the exchange; how many came within a second of it."""
@@ -61,7 +63,8 @@ class Stats:
         self._weight_60s.add(weight, now_s=now_s)
         minute = int(now_s // 60)
         if minute != self._minute:
-            self._minute, self._weight = minute, 0
+            self._minute = minute
+            self._weight = 0
         self._weight += weight
         return self._weight
 

@@ -118,7 +118,8 @@ class _Kafka:
 
     def __init__(self, clusters: Sequence[Cluster]) -> None:
         served = Clusters(clusters)
-        self._unary, self._streams = KafkaPixy(served), KafkaService(served)
+        self._unary = KafkaPixy(served)
+        self._streams = KafkaService(served)
 
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
         rpc.add_KafkaPixyServicer_to_server(self._unary, server)

@@ -32,7 +32,9 @@ class CandleBuilder:
             self._open_ns = floor_to_grid(time_ns, self._period)
             self._end_ns = next_open(self._open_ns, self._period)
             self._open = self._high = self._low = price
-            self._volume, self._value, self._count = Decimal(), Decimal(), 0
+            self._volume = Decimal()
+            self._value = Decimal()
+            self._count = 0
         assert time_ns >= self._open_ns, "trades come in time order"
         self._close_price = price
         self._high, self._low = max(self._high, price), min(self._low, price)

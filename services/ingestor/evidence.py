@@ -118,7 +118,8 @@ class Evidence:
 
     def add(self, window: TimeRange, candles: Sequence[Candle], *, fetched_ns: int) -> str | None:
         """Take in a sound answer to the last question; says why when it contradicts what is known."""
-        chunk, self._asked_for = self._asked_for, None
+        chunk = self._asked_for
+        self._asked_for = None
         if chunk and candles and candles[-1].open_ns >= chunk.end_ns:  # it has shown that those before it are finished
             window, candles = TimeRange(window.start_ns, chunk.end_ns), [c for c in candles if c.open_ns < chunk.end_ns]
         inner = TimeRange(candles[0].open_ns, self._after(candles[-1].open_ns)) if candles else None
@@ -158,7 +159,8 @@ class Evidence:
     def next_ask(self, page: TimeRange) -> Ask | None:
         """The question that brings ``page`` closer to settled; None when it is."""
         if page != self._page:
-            self._page, self._tries = page, 0
+            self._page = page
+            self._tries = 0
         for chunk in self._chunks(page):
             if not self._is_asked(chunk):
                 self._count(chunk.start_ns, 0)

@@ -104,7 +104,9 @@ class Venue:
 
     async def close(self) -> None:
         """Close every connection; call when no session is open, and not twice."""
-        sessions, self._sessions, self._idle = self._sessions, [], []
+        sessions = self._sessions
+        self._sessions = []
+        self._idle = []
         await asyncio.gather(*(session.client.close() for session in sessions))
         self._budget.close()
 
@@ -319,7 +321,9 @@ class Session:
     async def _once(self, call: Callable[[], Awaitable[T]]) -> T:
         """One try, counted; a ban told by the exchange's own code instead of HTTP's is noted."""
         metrics, name, dialect = self._venue.metrics, self._venue.name, self._venue.dialect
-        self._paused, self._worst_status, self.client.last_json_response = False, 0, None
+        self._paused = False
+        self._worst_status = 0
+        self.client.last_json_response = None
         metrics.calls.labels(name).inc()
         try:
             with metrics.call_seconds.labels(name).time():

@@ -39,7 +39,8 @@ class Rate:
         self._answers += true + untrue
         self._untrue += untrue
         if self._answers > _MOST_ANSWERS:
-            self._answers, self._untrue = self._answers / 2, self._untrue / 2
+            self._answers = self._answers / 2
+            self._untrue = self._untrue / 2
 
     def value(self, *, true: int = 0, untrue: int = 0) -> float:
         """p, above 0, with answers that are not counted yet."""

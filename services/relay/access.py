@@ -92,7 +92,8 @@ class Quotas:
             limits: Of a caller that has none of its own.
             on_refused: Told client_id and quota at each refusal.
         """
-        self._limits, self._on_refused = limits, on_refused
+        self._limits = limits
+        self._on_refused = on_refused
         self._unfinished: defaultdict[str, dict[str, int]] = defaultdict(dict)
         self._periods: Counter[str] = Counter()
         self._streams: Counter[str] = Counter()

@@ -48,7 +48,8 @@ class Answers:
     """Reads answers; at most ``WINDOWS_AT_ONCE`` at a time, so that they leave threads to the decider."""
 
     def __init__(self, engine: Engine, reader: IcebergReader, *, most_bytes: int) -> None:
-        self._engine, self._reader = engine, reader
+        self._engine = engine
+        self._reader = reader
         self._page_candles = candles_in_page(most_bytes)
         self._turns = asyncio.Semaphore(WINDOWS_AT_ONCE)
 

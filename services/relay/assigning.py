@@ -29,7 +29,8 @@ class Assigner:
     """What the broker's frames and the reports of pages and jobs do."""
 
     def __init__(self, hub: Hub, finisher: Finisher, venues: frozenset[str]) -> None:
-        self._hub, self._finisher = hub, finisher
+        self._hub = hub
+        self._finisher = finisher
         self._dispatcher = hub.board.dispatcher
         self.venues = venues
         self.reported_ns = hub.clock.monotonic_ns()

@@ -1,9 +1,9 @@
 """The broker's socket: frames in, checked and handed to the engine; dispatches out.
 
-Port 5567's table is in ``services/common/messaging/broker_frames.py``. A frame outside the table is dropped and counted,
-and the peer stays connected. With CURVE, a peer without an allowed key gets no connection, so none of its frames arrives
-here. Peers connect through a TCP proxy (``services/common/messaging/zmq_tcp_proxy.py``): without it, a peer that dies
-during a flood could end the process.
+Port 5567's table is in ``services/common/messaging/broker_frames.py``. A frame outside the table is dropped and
+counted, and the peer stays connected. With CURVE, a peer without an allowed key gets no connection, so none of its
+frames arrives here. Peers connect through a TCP proxy (``services/common/messaging/zmq_tcp_proxy.py``): without it, a
+peer that dies during a flood could end the process.
 """
 
 from __future__ import annotations
@@ -61,7 +61,10 @@ class Broker:
     def __init__(
         self, socket: zmq.asyncio.Socket, monitor: zmq.asyncio.Socket, metrics: RelayMetrics, address: str
     ) -> None:
-        self._socket, self._monitor, self._metrics, self.address = socket, monitor, metrics, address
+        self._socket = socket
+        self._monitor = monitor
+        self._metrics = metrics
+        self.address = address
 
     async def run(self, handler: Handler) -> None:
         """Take frames until cancelled."""

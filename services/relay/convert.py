@@ -211,8 +211,10 @@ def record(value: Record) -> relay_service_pb2.RequestRecord:
     if (end := value.outcome) is not None:
         message.status = end.status.value  # type: ignore[assignment]
         message.error_message = end.error
-        message.row_count, message.empty_periods = end.row_count, end.empty_periods
-        message.completed_at, message.answered_end_time = end.completed_ns, end.end_ns
+        message.row_count = end.row_count
+        message.empty_periods = end.empty_periods
+        message.completed_at = end.completed_ns
+        message.answered_end_time = end.end_ns
         message.missing.extend(ranges(end.missing))
         if not end.error:
             message.ClearField("error_message")

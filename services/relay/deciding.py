@@ -58,8 +58,11 @@ class Decider:
     def __init__(
         self, board: Board, reader: IcebergReader, retractor: Retractor, clock: Clock, *, attempts: int
     ) -> None:
-        self._board, self._reader, self._retractor = board, reader, retractor
-        self._clock, self._attempts = clock, attempts
+        self._board = board
+        self._reader = reader
+        self._retractor = retractor
+        self._clock = clock
+        self._attempts = attempts
 
     async def decide(self, request: LiveRequest, batch: Batch) -> Outcome | None:
         """The request's end, or None when a further wave was planned or the request was ended meanwhile.

@@ -69,7 +69,9 @@ class Dispatcher:
     """The one owner of queues, slots and leases."""
 
     def __init__(self, *, lease_ns: int, new_id: Callable[[], str], most_slots: int = 1_000) -> None:
-        self._lease_ns, self._new_id, self._most_slots = lease_ns, new_id, most_slots
+        self._lease_ns = lease_ns
+        self._new_id = new_id
+        self._most_slots = most_slots
         self._work: dict[int, _Work] = {}
         self._held: dict[str, int] = {}
         self._queues: defaultdict[str, OrderedDict[int, None]] = defaultdict(OrderedDict)
@@ -219,7 +221,8 @@ class Dispatcher:
         self._slots_of[slot.identity] -= 1
         if not self._slots_of[slot.identity]:
             del self._slots_of[slot.identity]  # identities come and go for ever
-        work.job_id, work.identity = self._new_id(), slot.identity
+        work.job_id = self._new_id()
+        work.identity = slot.identity
         work.deadline_ns = now_ns + self._lease_ns
         self._held[work.job_id] = job
         return Assign(job, work.job_id, slot)

@@ -25,7 +25,8 @@ class Finisher:
     """The only one who ends requests."""
 
     def __init__(self, hub: Hub, decider: Decider) -> None:
-        self._hub, self._decider = hub, decider
+        self._hub = hub
+        self._decider = decider
         self._ending: dict[str, LiveRequest] = {}
 
     def live(self, request_id: str) -> LiveRequest | None:

@@ -42,7 +42,8 @@ class Ledger:
     """Answers questions about coverage; changes nothing."""
 
     def __init__(self, board: Board, reader: IcebergReader) -> None:
-        self._board, self._reader = board, reader
+        self._board = board
+        self._reader = reader
 
     def known(self, market: Market, span: TimeRange) -> list[Known]:
         """What is known of ``span``."""

@@ -16,7 +16,9 @@ class Markets:
     """What the two RPCs about markets do."""
 
     def __init__(self, store: Store, venues: Container[str], clock: Clock) -> None:
-        self._store, self._venues, self._clock = store, venues, clock
+        self._store = store
+        self._venues = venues
+        self._clock = clock
 
     async def report(self, exchange: str, listed: Listed) -> None:
         """Replace what is kept of an exchange, unless that is newer; on disk when this returns.

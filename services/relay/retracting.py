@@ -101,7 +101,9 @@ class Retractor:
     """Makes retractions durable, one after the other, each later than those before."""
 
     def __init__(self, table: RetractionTable, clock: Clock, *, last_ns: int) -> None:
-        self._table, self._clock, self._last_ns = table, clock, last_ns
+        self._table = table
+        self._clock = clock
+        self._last_ns = last_ns
         self._lock = asyncio.Lock()
 
     async def record(self, market: Market, spans: Iterable[TimeRange], reason: str) -> int:

@@ -53,9 +53,13 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
         metrics: RelayMetrics,
         catalog: CatalogSettings,
     ) -> None:
-        self._engine, self._answers, self._markets = engine, answers, markets
-        self._ledger, self._verifier = ledger, verifier
-        self._metrics, self._catalog = metrics, catalog
+        self._engine = engine
+        self._answers = answers
+        self._markets = markets
+        self._ledger = ledger
+        self._verifier = verifier
+        self._metrics = metrics
+        self._catalog = catalog
 
     async def SubmitHistorical(  # noqa: N802
         self, request: ingest.SubmitHistoricalRequest, context: Context
@@ -75,7 +79,8 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
         try:
             accepted = await self._engine.submitter.submit(access.signed(caller, submission), caller)
         except InvalidRequest as error:
-            answer.status, answer.error_message = ingest.SubmitResponse.INVALID, str(error)
+            answer.status = ingest.SubmitResponse.INVALID
+            answer.error_message = str(error)
         else:
             duplicate = accepted.duplicate
             answer.status = ingest.SubmitResponse.DUPLICATE if duplicate else ingest.SubmitResponse.QUEUED
@@ -218,7 +223,8 @@ class IngestorService(ingestor_service_pb2_grpc.IngestorServiceServicer):
     """What ingestors call."""
 
     def __init__(self, engine: Engine, markets: Markets) -> None:
-        self._engine, self._markets = engine, markets
+        self._engine = engine
+        self._markets = markets
 
     async def ReportPage(  # noqa: N802
         self, request: ingestor_service_pb2.ReportPageRequest, context: Context
@@ -243,7 +249,8 @@ class PipelineService(pipeline_service_pb2_grpc.PipelineServiceServicer):
     """What Spark calls."""
 
     def __init__(self, engine: Engine, metrics: RelayMetrics) -> None:
-        self._engine, self._metrics = engine, metrics
+        self._engine = engine
+        self._metrics = metrics
 
     async def ReportJobs(  # noqa: N802
         self, request: pipeline_service_pb2.ReportJobsRequest, context: Context

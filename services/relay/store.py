@@ -263,7 +263,9 @@ def _read_job(connection: sqlite3.Connection, row: tuple[Any, ...]) -> Job:
     number, request_id, client_id, ticker, period, start_ns, end_ns, phase, error, fruitless, job_id = row[:11]
     produced, sent_start_ns, sent_end_ns = row[11:]
     job = Job(number, request_id, client_id, Market(ticker, period), TimeRange(start_ns, end_ns), Phase(phase), error)
-    job.fruitless, job.job_id, job.produced = fruitless, job_id, bool(produced)
+    job.fruitless = fruitless
+    job.job_id = job_id
+    job.produced = bool(produced)
     job.sent = None if sent_start_ns is None else TimeRange(sent_start_ns, sent_end_ns)
     job.requests = {r for (r,) in connection.execute("SELECT request_id FROM attachments WHERE job = ?", (number,))}
     job.job_ids = dict(connection.execute("SELECT job_id, retracted_ns FROM dispatches WHERE job = ?", (number,)))

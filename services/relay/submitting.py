@@ -32,7 +32,10 @@ class Submitter:
     """The only one who accepts requests; none twice, however often it is submitted at once."""
 
     def __init__(self, hub: Hub, finisher: Finisher, retractor: Retractor, venues: frozenset[str]) -> None:
-        self._hub, self._finisher, self._retractor, self._venues = hub, finisher, retractor, venues
+        self._hub = hub
+        self._finisher = finisher
+        self._retractor = retractor
+        self._venues = venues
         self._unsaved: dict[str, asyncio.Future[None]] = {}
         self._under_way: dict[str, asyncio.Future[None]] = {}
 

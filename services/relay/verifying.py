@@ -59,7 +59,9 @@ class Verifier:
     """Checks and repairs; one window at a time, whoever asks, so that threads are left for others."""
 
     def __init__(self, engine: Engine, board: Board, reader: IcebergReader, settings: RelaySettings) -> None:
-        self._engine, self._board, self._reader = engine, board, reader
+        self._engine = engine
+        self._board = board
+        self._reader = reader
         self._looks = settings.count_attempts
         self._most_periods = min(settings.max_request_periods, MOST_REPAIR_PERIODS)
         self._turn = asyncio.Semaphore(1)

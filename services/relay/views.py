@@ -22,7 +22,10 @@ class Views:
     """Unfinished requests as the board has them, ended ones and notifications as the store has."""
 
     def __init__(self, board: Board, store: Store, signals: Signals, metrics: RelayMetrics) -> None:
-        self._board, self._store, self._signals, self._metrics = board, store, signals, metrics
+        self._board = board
+        self._store = store
+        self._signals = signals
+        self._metrics = metrics
 
     async def record(self, request_id: str) -> Record:
         """One request.

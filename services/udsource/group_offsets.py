@@ -47,7 +47,8 @@ class GroupOffsets:
     """One group's commits of one topic. Calls run one after the other."""
 
     def __init__(self, options: Mapping[str, Any], group: str, topic: str) -> None:
-        self._topic, self._group = topic, group
+        self._topic = topic
+        self._group = group
         # The session's time limit is also how long a commit waits for a coordinator.
         limits = {"enable.auto.commit": False, "session.timeout.ms": 6_000}
         self._consumer = Consumer({**options, **limits, "group.id": group})

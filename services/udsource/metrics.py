@@ -14,8 +14,10 @@ class UdsourceMetrics:
 
         read = counter("records_read", "Records handed out.", "mode")
         acked = counter("records_acked", "Records acked for the first time.", "mode")
-        self.plain_read, self.replay_read = read.labels("plain"), read.labels("replay")
-        self.plain_acked, self.replay_acked = acked.labels("plain"), acked.labels("replay")
+        self.plain_read = read.labels("plain")
+        self.replay_read = read.labels("replay")
+        self.plain_acked = acked.labels("plain")
+        self.replay_acked = acked.labels("replay")
         self.redelivered = counter("records_redelivered", "Records handed out again.")
         self.nacked = counter("records_nacked", "Records given back by NackFn.")
         self.lost = counter("records_lost", "Records the topic dropped before they were acked.")

@@ -46,7 +46,9 @@ class RangeReader:
     """
 
     def __init__(self, topic: str, span: OffsetRange, pooled: _Pooled) -> None:
-        self._topic, self._span, self._pooled = topic, span, pooled
+        self._topic = topic
+        self._span = span
+        self._pooled = pooled
         self._stopped = False
         self.position = span.start
         self.done = span.start >= span.end
@@ -92,7 +94,8 @@ class RangeReader:
 
     def _fetch(self, most: int, wait_s: float) -> list[Message]:
         if self._pooled.held:
-            taken, self._pooled.held = self._pooled.held, []
+            taken = self._pooled.held
+            self._pooled.held = []
             return taken
         consumer = self._pooled.consumer
         # consume() with a time limit waits for the full number, so wait for one and take what is there with it.
@@ -138,7 +141,8 @@ class ReplayReader:
     """
 
     def __init__(self, settings: UdsourceSettings, watch: TopicWatch) -> None:
-        self._settings, self._watch = settings, watch
+        self._settings = settings
+        self._watch = watch
         self._idle: list[_Pooled] = []
         self._free = asyncio.Semaphore(settings.replay_consumers)
         self._threads = ThreadPoolExecutor(settings.replay_consumers, thread_name_prefix="replay")

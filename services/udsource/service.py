@@ -42,7 +42,10 @@ class SourceService:
     """source.v1 over one topic; make it inside the event loop. Errors are raised, the boundary gives them a status."""
 
     def __init__(self, watch: TopicWatch, topic: TopicReader, ranges: ReplayReader, metrics: UdsourceMetrics) -> None:
-        self._watch, self._topic, self._ranges, self._metrics = watch, topic, ranges, metrics
+        self._watch = watch
+        self._topic = topic
+        self._ranges = ranges
+        self._metrics = metrics
         self._draining = False
         self._closing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._acking = 0

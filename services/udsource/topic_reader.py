@@ -41,7 +41,9 @@ class TopicReader:
     def __init__(
         self, settings: UdsourceSettings, metrics: UdsourceMetrics, reachable: Callable[[], bool] = lambda: True
     ) -> None:
-        self._settings, self._metrics, self._reachable = settings, metrics, reachable
+        self._settings = settings
+        self._metrics = metrics
+        self._reachable = reachable
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="topic")
         self._lock = threading.Lock()
         self._ledger = Ledger()
@@ -162,7 +164,8 @@ class TopicReader:
         if most <= 0:
             return []
         if self._held:
-            taken, self._held = self._held[:most], self._held[most:]
+            taken = self._held[:most]
+            self._held = self._held[most:]
             return taken
         # consume() with a time limit waits for the full number, so wait for one and take what is there with it.
         messages = self._consumer.consume(most, 0)

@@ -136,7 +136,9 @@ class TopicWatch:
             if self._fetching is asyncio.current_task():
                 self._fetching = None
         if asked_s >= self._asked_s:  # an older question must not overwrite a newer answer
-            self.state, self._asked_s, self.failure = state, asked_s, None
+            self.state = state
+            self._asked_s = asked_s
+            self.failure = None
         return state
 
     async def _fetch(self) -> TopicState:

@@ -206,7 +206,8 @@ class _Patience:
         self.restart()
 
     def restart(self) -> None:
-        self._since, self._wait_s = time.monotonic(), 0.05
+        self._since = time.monotonic()
+        self._wait_s = 0.05
 
     def use(self, where: str, error: Exception) -> None:
         """Sleep before the next attempt.

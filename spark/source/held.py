@@ -127,7 +127,8 @@ class Held:
         """The end of a batch with all that is open, or the last offer if nothing is."""
         if self._open.ids:
             number = self.end.batch + 1 if self.end.run == self.run else 1
-            self._offered[number], self._open = self._open, _Batch()
+            self._offered[number] = self._open
+            self._open = _Batch()
             self.end = Mark(self.run, number)
         return self.end
 

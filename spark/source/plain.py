@@ -177,7 +177,9 @@ class Reader:
     """Fills the open batch of what is held."""
 
     def __init__(self, options: SourceOptions, streams: PlainStreams, held: Held) -> None:
-        self._options, self._streams, self._held = options, streams, held
+        self._options = options
+        self._streams = streams
+        self._held = held
         self._records = self._bytes = 0
 
     def fill(self, drain: bool, *, whole: bool = False) -> None:
@@ -225,7 +227,8 @@ class Reader:
     def _hold(self, results: Sequence[Result]) -> int:
         ids: list[Id] = [(r.offset.partition_id, r.offset.offset) for r in results]
         sizes = [r.ByteSize() + _RECORD_BYTES for r in results]
-        self._records, self._bytes = self._records + len(sizes), self._bytes + sum(sizes)
+        self._records = self._records + len(sizes)
+        self._bytes = self._bytes + sum(sizes)
         new = self._held.fresh(ids)
         if new:
             rows = to_batch([results[index] for index in new])

@@ -140,7 +140,8 @@ class ReplayPlanner:
             log.warning("udsource: ack postponed: %s", error)
             time.sleep(_IDLE_WAIT_S)
         else:
-            self._acked, self._planned = self._planned, None
+            self._acked = self._planned
+            self._planned = None
 
     def _warn_of_available_now(self, end: Mapping[int, int]) -> None:
         """Spark takes the end of Trigger.AvailableNow from one question and asks again before it plans anything."""

@@ -50,7 +50,8 @@ class PlainStreams:
             address: Of the server.
             answer_seconds: Beyond what a read may take by itself, the longest silence before a call is given up.
         """
-        self._address, self._answer_s = address, answer_seconds
+        self._address = address
+        self._answer_s = answer_seconds
         self._read_method = read_method(address)
         self._stub = rpc.SourceStub(channel(address))
         self._reading: _Reading | None = None

@@ -37,12 +37,17 @@ class EventsGateway:
         log_level: str = "debug",
         **settings: Any,
     ) -> None:
-        self.folder, self.keys, self.curve = folder, keys, curve
-        self._forked, self._lives = forked, 0
+        self.folder = folder
+        self.keys = keys
+        self.curve = curve
+        self._forked = forked
+        self._lives = 0
         self.process: ServiceProcess | Forked | None = None
         grpc_port, metrics_port, sub_port, router_port, web_port = free_ports(5)
-        self.address, self.metrics = f"127.0.0.1:{grpc_port}", f"127.0.0.1:{metrics_port}"
-        self.sub, self.router = f"tcp://127.0.0.1:{sub_port}", f"tcp://127.0.0.1:{router_port}"
+        self.address = f"127.0.0.1:{grpc_port}"
+        self.metrics = f"127.0.0.1:{metrics_port}"
+        self.sub = f"tcp://127.0.0.1:{sub_port}"
+        self.router = f"tcp://127.0.0.1:{router_port}"
         self.web = f"127.0.0.1:{web_port}"
         values = {
             "db": folder / "events.db",

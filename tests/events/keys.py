@@ -33,7 +33,8 @@ class Keys:
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.jwt_folder, self.containers_file = self.folder / "jwt", self.folder / "containers.yaml"
+        self.jwt_folder = self.folder / "jwt"
+        self.containers_file = self.folder / "containers.yaml"
         self.jwt_folder.mkdir(exist_ok=True)
         _, secret_file = zmq.auth.create_certificates(self.folder, "gateway")
         self.gateway_file = Path(secret_file)

@@ -54,7 +54,8 @@ class Provider:
     """Calls by user, and what is planned for them. ``usual`` is what is said when no plan is left."""
 
     def __init__(self, name: str) -> None:
-        self.name, self.usual = name, Answer()
+        self.name = name
+        self.usual = Answer()
         self._calls: defaultdict[str, list[Taken]] = defaultdict(list)
         self._plans: defaultdict[str, deque[Answer]] = defaultdict(deque)
 
@@ -86,8 +87,12 @@ class Outside:
     """All providers, in a thread of their own; a context manager."""
 
     def __init__(self) -> None:
-        self.telegram, self.email, self.push = Provider("telegram"), Provider("email"), Provider("push")
-        self.discord, self.slack, self.phones = Provider("discord"), Provider("slack"), Provider("phones")
+        self.telegram = Provider("telegram")
+        self.email = Provider("email")
+        self.push = Provider("push")
+        self.discord = Provider("discord")
+        self.slack = Provider("slack")
+        self.phones = Provider("phones")
         self.all = (self.telegram, self.email, self.push, self.phones, self.discord, self.slack)
         self._providers = Providers()
         self._numbers = itertools.count(1_000_001)
@@ -168,7 +173,8 @@ class Outside:
         _ask(given.fcm, self._say_phone)
         _ask(given.discord, self._say_webhook(self.discord))
         _ask(given.slack, self._say_webhook(self.slack))
-        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
         async with given:
             self._ready.set()
             await self._stopping.wait()
@@ -195,7 +201,8 @@ class Outside:
     def _say_phone(self, call: Call, usual: Callable[[Call], Reply]) -> Reply:
         message = call.json["message"]
         taken, answer = self.phones.take(self._holders.get(message["token"], ""), call.at)
-        taken.text, taken.reference = json.dumps(message["notification"]), message["android"]["collapse_key"]
+        taken.text = json.dumps(message["notification"])
+        taken.reference = message["android"]["collapse_key"]
         return _reply(call, answer, usual, fcm.fcm_error(answer.status, "PLANNED", headers=_plain(answer).headers))
 
     def _say_webhook(self, provider: Provider) -> Callable[[Call, Callable[[Call], Reply]], Reply]:

@@ -28,7 +28,9 @@ class Session:
     """
 
     def __init__(self) -> None:
-        self.opened, self.reset, self.ended = pb.Opened(), False, ""
+        self.opened = pb.Opened()
+        self.reset = False
+        self.ended = ""
         self._heard: asyncio.Queue[pb.SessionEvent] = asyncio.Queue()
         self._open = asyncio.get_running_loop().create_future()
 
@@ -39,7 +41,8 @@ class Session:
                 assert self._open.done(), "an event before Opened"
                 self._heard.put_nowait(message.event)
             case "opened" | "reset" as kind:
-                self.opened, self.reset = getattr(message, kind), kind == "reset"
+                self.opened = getattr(message, kind)
+                self.reset = kind == "reset"
                 if not self._open.done():
                     self._open.set_result(None)
             case _:
@@ -88,7 +91,8 @@ class NativeSession(Session):
 
     def __init__(self, stub: Any, token: str) -> None:
         super().__init__()
-        self._stub, self._metadata = stub, bearer(token)
+        self._stub = stub
+        self._metadata = bearer(token)
 
     async def listen(self, cursor: pb.Cursor | None) -> None:
         """Hear until it ends."""

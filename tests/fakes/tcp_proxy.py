@@ -92,7 +92,8 @@ class LossyProxy(TcpProxy):
         super().__init__(target_port)
         self.cuts = 0
         self.loses = False
-        self._odds, self._random = odds, Random(seed)
+        self._odds = odds
+        self._random = Random(seed)
 
     async def answer(self, data: bytes, client: asyncio.StreamWriter) -> bool:
         """Pass it on, or lose it."""

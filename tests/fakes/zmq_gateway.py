@@ -74,7 +74,9 @@ class Container:
     """Makes publishers over one outbox, and keeps the outcomes they tell of."""
 
     def __init__(self, gateway: Gateway, outbox: Path, closing: ExitStack) -> None:
-        self.gateway, self.outbox, self._closing = gateway, outbox, closing
+        self.gateway = gateway
+        self.outbox = outbox
+        self._closing = closing
         self.outcomes: list[Outcome] = []
 
     def start(self, **settings: Any) -> Publisher:

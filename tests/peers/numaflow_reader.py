@@ -33,7 +33,8 @@ class Refused(Exception):
 
     def __init__(self, code: str, details: str) -> None:
         super().__init__(f"{code}: {details}")
-        self.code, self.details = code, details
+        self.code = code
+        self.details = details
 
 
 class StreamEnded(Exception):

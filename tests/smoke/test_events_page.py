@@ -49,10 +49,12 @@ class Site:
     """The gateway's page behind a port that can go away, as it does when the gateway is killed."""
 
     def __init__(self, gateway: Served, port: int) -> None:
-        self.gateway, self.courier = gateway, gateway.courier
+        self.gateway = gateway
+        self.courier = gateway.courier
         self.proxy = Silent(int(gateway.web.rpartition(":")[2]))
         self.url = f"http://127.0.0.1:{port}/"
-        self._port, self._up = port, AsyncExitStack()
+        self._port = port
+        self._up = AsyncExitStack()
 
     async def up(self) -> None:
         await self._up.enter_async_context(self.proxy.listening(self._port))

@@ -43,7 +43,10 @@ class Backfills:
     ) -> None:
         self.sent: list[Backfill] = []
         self.client_id = client_id
-        self._suite, self._candles, self._at_once, self._symbols = suite, candles, at_once, symbols
+        self._suite = suite
+        self._candles = candles
+        self._at_once = at_once
+        self._symbols = symbols
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="backfills")
         self._error: BaseException | None = None

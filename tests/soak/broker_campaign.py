@@ -132,12 +132,14 @@ def run(folder: Path, *, frames: int, rate: float, rounds: int, burst: int = 0, 
                     process.kill()
                     process.communicate()
         assert honest.returncode == 0 and fuzzer.returncode == 0, relay.log.read_text()[-3000:]
-        seen.grown_bytes, seen.dropped = relay.rss_bytes() - before_bytes, relay.dropped()
+        seen.grown_bytes = relay.rss_bytes() - before_bytes
+        seen.dropped = relay.dropped()
         relay.process.terminate()
         relay.process.join(60)
         assert relay.process.exitcode == 0, relay.log.read_text()[-3000:]
     told = json.loads(output)
-    seen.requests, seen.bad = told["requests"], told["bad"]
+    seen.requests = told["requests"]
+    seen.bad = told["bad"]
     for at_ns, took_ns in told["dispatches"]:
         for since_ns, until_ns, took in phases:
             if since_ns <= at_ns - took_ns and at_ns < until_ns:

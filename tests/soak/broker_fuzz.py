@@ -44,7 +44,8 @@ class Fuzzer:
     """Some peers, each a DEALER, that send what the dice say."""
 
     def __init__(self, address: str, seed: int) -> None:
-        self.address, self.random = address, Random(seed)
+        self.address = address
+        self.random = Random(seed)
         self.context = zmq.Context()
         self.peers = [self.peer(b"fuzz-%d" % number) for number in range(PEERS)]
         self.sent: Counter[str] = Counter()

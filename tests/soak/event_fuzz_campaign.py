@@ -77,7 +77,8 @@ async def run(folder: Path, port: str, *, frames: int, rate: float, rounds: int,
                 if burst:
                     seen.frames.update(await fuzzed(fuzzer, burst, 0, container, session, seen.burst))
             assert gateway.running.lives, gateway.tail()
-            seen.grown_bytes, seen.dropped = gateway.rss_bytes() - before_bytes, int(gateway.dropped())
+            seen.grown_bytes = gateway.rss_bytes() - before_bytes
+            seen.dropped = int(gateway.dropped())
         finally:
             fuzzer.kill()
             fuzzer.communicate()

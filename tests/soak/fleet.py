@@ -30,7 +30,8 @@ class Member(GatewayProcess):
 
     def __init__(self, folder: Path, kafka: str, topic: str, ledger: Ledger, **settings: Any) -> None:
         super().__init__(folder, kafka, **settings)
-        self._topic, self._ledger = topic, ledger
+        self._topic = topic
+        self._ledger = ledger
         self._readers: list[Reader] = []
 
     @property
@@ -78,7 +79,8 @@ class Fleet:
     """
 
     def __init__(self, kafka: str, folder: Path, *, writes: bool = True, **settings: Any) -> None:
-        self._kafka, self._folder = kafka, folder
+        self._kafka = kafka
+        self._folder = folder
         self._settings = {
             "session_timeout_ms": SESSION_TIMEOUT_MS,
             "offsets_commit_interval_ms": COMMIT_MS,

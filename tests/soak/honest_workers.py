@@ -40,11 +40,16 @@ class Honest:
     """One slot a socket; all of them share the channel."""
 
     def __init__(self, channel: Any, broker: str, pause_seconds: float) -> None:
-        self.relay, self.pages = rrpc.RelayServiceStub(channel), irpc.IngestorServiceStub(channel)
-        self.pipeline, self.broker, self.pause_seconds = prpc.PipelineServiceStub(channel), broker, pause_seconds
-        self.stopped, self.numbers = asyncio.Event(), itertools.count()
+        self.relay = rrpc.RelayServiceStub(channel)
+        self.pages = irpc.IngestorServiceStub(channel)
+        self.pipeline = prpc.PipelineServiceStub(channel)
+        self.broker = broker
+        self.pause_seconds = pause_seconds
+        self.stopped = asyncio.Event()
+        self.numbers = itertools.count()
         self.dispatches: list[tuple[int, int]] = []
-        self.ended, self.bad = 0, list[str]()
+        self.ended = 0
+        self.bad = list[str]()
 
     async def work(self, context: zmq.asyncio.Context) -> None:
         with context.socket(zmq.DEALER) as socket:

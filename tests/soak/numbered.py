@@ -214,7 +214,9 @@ class Reader(Loop):
 
     def __init__(self, gateway: GatewayUser, topic: str, ledger: Ledger) -> None:
         super().__init__()
-        self._gateway, self._ledger, self._topic = gateway, ledger, topic
+        self._gateway = gateway
+        self._ledger = ledger
+        self._topic = topic
         self._request = pb.ConsNAckRq(topic=topic, group=topic, no_ack=True)
         self._held: list[tuple[pb.ConsRs, Read]] = []
 
@@ -255,7 +257,9 @@ class KafkaWriter(Loop):
     def __init__(self, kafka: str, topic: str, partitions: int, ledger: Ledger) -> None:
         super().__init__()
         self._producer = Producer({"bootstrap.servers": kafka, "linger.ms": 0, "log_level": 2})
-        self._topic, self._partitions, self._ledger = topic, range(partitions), ledger
+        self._topic = topic
+        self._partitions = range(partitions)
+        self._ledger = ledger
         self._numbers = itertools.count()
 
     def step(self) -> None:
@@ -288,7 +292,10 @@ class PixyWriter(Loop):
         self, gateway: GatewayUser, topic: str, ledger: Ledger, numbers: Callable[[], int], *, async_mode: bool
     ) -> None:
         super().__init__()
-        self._gateway, self._topic, self._ledger, self._numbers = gateway, topic, ledger, numbers
+        self._gateway = gateway
+        self._topic = topic
+        self._ledger = ledger
+        self._numbers = numbers
         self.async_mode = async_mode
         self.accepted: list[int] = []
         self.refused = 0

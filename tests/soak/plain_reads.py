@@ -41,7 +41,8 @@ class PlainReads:
 
     def __init__(self, kafka: str, folder: Path) -> None:
         self.written = self.unacked = self.uncommitted = 0
-        self._kafka, self._folder = kafka, folder
+        self._kafka = kafka
+        self._folder = folder
         self._topic = TopicLog(kafka, PARTITIONS)
         self._read: set[Place] = set()
         self._acked: set[Place] = set()

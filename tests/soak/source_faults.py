@@ -146,8 +146,10 @@ class Tally:
     def go(self, rig: Rig) -> None:
         """Once more; fails if anything is wrong."""
         verdict = outlive(rig, self.death, self.checkpoint)
-        self.times, self.rows = self.times + 1, verdict.rows
-        self.lost, self.doubled = self.lost + verdict.lost, self.doubled + verdict.doubled
+        self.times = self.times + 1
+        self.rows = verdict.rows
+        self.lost = self.lost + verdict.lost
+        self.doubled = self.doubled + verdict.doubled
         self.wrong += verdict.wrong + verdict.coverage
         verdict.fail_if_wrong()
 

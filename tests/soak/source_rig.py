@@ -63,8 +63,11 @@ class Rig:
     """
 
     def __init__(self, kafka: ControlledKafka, folder: Path, *, maintenance_seconds: float = 0.0) -> None:
-        self.kafka, self._folder, self._maintenance_seconds = kafka, folder, maintenance_seconds
-        self.pages, self.relay = NumberedPages(), PipelineRelay()
+        self.kafka = kafka
+        self._folder = folder
+        self._maintenance_seconds = maintenance_seconds
+        self.pages = NumberedPages()
+        self.relay = PipelineRelay()
         self.checkpoint = folder / "checkpoint"
         self._settings = CatalogSettings.local(folder)
         self._topic = TopicLog(kafka.address, len(TICKERS))

@@ -84,7 +84,8 @@ class Listener:
     def __init__(self, suite: Suite, client_id: str) -> None:
         self.statuses: defaultdict[str, set[str]] = defaultdict(set)
         """Request -> the statuses announced for it."""
-        self._suite, self._topic = suite, f"RESPONSE:{client_id}"
+        self._suite = suite
+        self._topic = f"RESPONSE:{client_id}"
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="listener")
 

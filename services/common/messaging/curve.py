@@ -132,10 +132,12 @@ class AllowedKeys:
         try:
             seen = [(path.name, *_identity(path)) for path in sorted(self._folder.glob("*.key"))]
             if seen != self._seen:
-                self._keys, self._seen = read_folder(self._folder), seen
+                self._keys = read_folder(self._folder)
+                self._seen = seen
         except (OSError, ValueError) as error:
             log.error("the allowed CURVE keys can't be read: no new connection is let in", error=str(error))
-            self._keys, self._seen = frozenset(), None
+            self._keys = frozenset()
+            self._seen = None
         return key in self._keys
 
 

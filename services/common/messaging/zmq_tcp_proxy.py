@@ -145,7 +145,8 @@ class _Peer(_End):
     """
 
     def __init__(self, peers: set[_Peer], port: Callable[[], int]) -> None:
-        self._peers, self._port = peers, port
+        self._peers = peers
+        self._port = port
         self._early: list[bytes] = []
 
     def connection_made(self, transport: Any) -> None:

@@ -175,7 +175,10 @@ class Gate:
             roles: Full service names with the roles that may call them; the others are for STAFF.
             own_identity: Full names of services that check their callers themselves.
         """
-        self._mode, self._file, self._roles, self._own_identity = mode, file, roles, frozenset(own_identity)
+        self._mode = mode
+        self._file = file
+        self._roles = roles
+        self._own_identity = frozenset(own_identity)
 
     def admit(self, service: str, context: Any) -> None:
         """Let one call in and make its caller the task's ``current_caller``.

@@ -95,7 +95,8 @@ class _Call:
     __slots__ = ("_code", "_context", "_lost", "_method", "_start")
 
     def __init__(self, method: _Method, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        self._method, self._context = method, context
+        self._method = method
+        self._context = context
         self._code = grpc.StatusCode.OK
         self._lost: grpc.aio.BaseError | None = None
         self._start = time.perf_counter()
@@ -120,14 +121,17 @@ class _Call:
             self._code = grpc.StatusCode.CANCELLED
             raise error
         if isinstance(error, SuiteError):
-            self._code, text = error.code, str(error)
+            self._code = error.code
+            text = str(error)
         elif isinstance(error, NotImplementedError):
-            self._code, text = grpc.StatusCode.UNIMPLEMENTED, str(error) or "not implemented"
+            self._code = grpc.StatusCode.UNIMPLEMENTED
+            text = str(error) or "not implemented"
         else:
             log.error("rpc failed", method=self._method.name, exc_info=error)
             # Of grpcio's own errors the wire is to blame, not the handler.
             told = None if isinstance(error, grpc.aio.BaseError) else self._method.unforeseen(self._method.name, error)
-            self._code, text = grpc.StatusCode.INTERNAL, told or "internal error; the server's log has the details"
+            self._code = grpc.StatusCode.INTERNAL
+            text = told or "internal error; the server's log has the details"
         seconds = error.retry_seconds if isinstance(error, SuiteError) else None
         wait = () if seconds is None else (("retry-after-ms", str(math.ceil(seconds * 1_000))),)
         await self._context.abort(self._code, text, wait)

@@ -41,7 +41,9 @@ class WatchedFile(Generic[T]):
     """
 
     def __init__(self, path: Path, what: str, read: Callable[[Path], T]) -> None:
-        self._path, self._what, self._read = path, what, read
+        self._path = path
+        self._what = what
+        self._read = read
         self._stamp = self._look()
         self._content = read(path)
 

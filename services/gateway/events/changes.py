@@ -128,9 +128,15 @@ class Changes:
     answers: list[Answer]
 
     def __init__(self) -> None:  # by hand: nine default factories cost more than an event's rules
-        self.accepted, self.updated, self.finals = [], [], []
-        self.attempts, self.seen, self.gone = [], [], []
-        self.sends, self.shows, self.answers = [], [], []
+        self.accepted = []
+        self.updated = []
+        self.finals = []
+        self.attempts = []
+        self.seen = []
+        self.gone = []
+        self.sends = []
+        self.shows = []
+        self.answers = []
 
     def add(self, further: Changes) -> None:
         """What comes after it."""

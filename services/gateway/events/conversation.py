@@ -94,7 +94,8 @@ class Conversation:
     """
 
     def __init__(self, socket: web.WebSocketResponse, reception: Reception) -> None:
-        self._socket, self._reception = socket, reception
+        self._socket = socket
+        self._reception = reception
         self._session: Session | None = None
         self._acks: set[asyncio.Future[None]] = set()
         self._allowance = _Allowance()
@@ -214,7 +215,8 @@ class _Allowance:
     """Paces what is read: so many at once, then so many a second."""
 
     def __init__(self) -> None:
-        self._left, self._since_s = MESSAGES_AT_ONCE, time.monotonic()
+        self._left = MESSAGES_AT_ONCE
+        self._since_s = time.monotonic()
 
     async def take(self) -> None:
         now = time.monotonic()

@@ -62,8 +62,11 @@ class Courier:
         self.failed: asyncio.Future[None] = self._loop.create_future()
         self.failed.add_done_callback(retrieved)
         self.containers = containers
-        self.sub_address, self.router_address = ports.sub_address, ports.router_address
-        self._epoch, self._log, self._outside = desk.epoch, EventLog(path), outside
+        self.sub_address = ports.sub_address
+        self.router_address = ports.router_address
+        self._epoch = desk.epoch
+        self._log = EventLog(path)
+        self._outside = outside
         self._waiting: set[asyncio.Future[Any]] = set()
         self._closed = False
         self._thread = CourierThread(desk, ports, clock, self._hand_over, self._ended)

@@ -48,8 +48,11 @@ class CourierThread:
         effects: Callable[[Effects], None],
         ended: Callable[[Exception | None], None],
     ) -> None:
-        self._desk, self._ports, self._clock = desk, ports, clock
-        self._effects, self._ended = effects, ended
+        self._desk = desk
+        self._ports = ports
+        self._clock = clock
+        self._effects = effects
+        self._ended = ended
         self._waker = Waker()
         self._asked: deque[Callable[[Desk], object]] = deque()
         self._taking = True
@@ -136,7 +139,8 @@ class CourierThread:
         """Whether more may be there, which no flood is the reason not to have taken."""
         until_s = time.monotonic() + LONGEST_TAKING_S
         at_once = TAKEN_OF_A_FLOOD if self._flooded else TAKEN_AT_ONCE
-        copies, self._ahead = self._ahead, []
+        copies = self._ahead
+        self._ahead = []
         above = self._desk.take_read(copies)
         for _ in range(MOST_IN_A_TURN // at_once):
             if above >= TAKEN_OF_A_FLOOD or time.monotonic() >= until_s:

@@ -45,7 +45,9 @@ class Delivery:
         reachable: Callable[[Channel, Contacts], str] = no_contact,
         at_once: int = AT_ONCE,
     ) -> None:
-        self._rules, self._render, self._at_once = rules, render, at_once
+        self._rules = rules
+        self._render = render
+        self._at_once = at_once
         self._turns = Turns(rules, people, reachable)
         self._people = people
         self._lanes: Lanes[Item] = Lanes(rules.sends_at_once)

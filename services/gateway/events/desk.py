@@ -49,9 +49,14 @@ class Desk:
         metrics: CourierMetrics,
         clock: Clock,
     ) -> None:
-        self._outbox, self._delivery, self._people = outbox, delivery, people
-        self._settings, self._metrics, self._clock = settings, metrics, clock
-        self._quotas, self._askers = Quotas(settings), Askers()
+        self._outbox = outbox
+        self._delivery = delivery
+        self._people = people
+        self._settings = settings
+        self._metrics = metrics
+        self._clock = clock
+        self._quotas = Quotas(settings)
+        self._askers = Askers()
         self._open: Counter[str] = Counter()
         self._topics: dict[str, bytes] = {}
         self._newest: dict[str, int] = {}

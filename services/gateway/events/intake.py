@@ -42,8 +42,14 @@ class Intake:
         topics: Mapping[str, bytes],
         turn: Turn,
     ) -> None:
-        self._outbox, self._delivery, self._settings, self._metrics = outbox, delivery, settings, metrics
-        self._clock, self._quotas, self._askers, self._topics = clock, quotas, askers, topics
+        self._outbox = outbox
+        self._delivery = delivery
+        self._settings = settings
+        self._metrics = metrics
+        self._clock = clock
+        self._quotas = quotas
+        self._askers = askers
+        self._topics = topics
         self.turn = turn
 
     def take(self, copies: Sequence[ReadCopy]) -> int:

@@ -43,10 +43,18 @@ class Item(Timed):
 
     def __init__(self, live: Live) -> None:
         super().__init__()
-        self.event, self.accepted_ns, self.expires_ns = live.event, live.accepted_ns, live.expires_ns
-        self.turn, self.rounds, self.tries, self.failures = live.turn, live.rounds, live.tries, live.failures
-        self.due_ns, self.waits_for_ack, self.refused = live.due_ns, live.waits_for_ack, live.refused
-        self.sequence, self.soft = live.sequence, live.soft
+        self.event = live.event
+        self.accepted_ns = live.accepted_ns
+        self.expires_ns = live.expires_ns
+        self.turn = live.turn
+        self.rounds = live.rounds
+        self.tries = live.tries
+        self.failures = live.failures
+        self.due_ns = live.due_ns
+        self.waits_for_ack = live.waits_for_ack
+        self.refused = live.refused
+        self.sequence = live.sequence
+        self.soft = live.soft
         self.saved: Live = live
         self.shown_ns = 0
         self.under_way = self.done = False

@@ -17,7 +17,8 @@ class Losses:
     """
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
-        self._socket, self._there = socket, set[bytes]()
+        self._socket = socket
+        self._there = set[bytes]()
         self.monitor = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
 
     def look(self) -> bool:

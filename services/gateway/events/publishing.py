@@ -30,7 +30,8 @@ class EventPublisherService(rpc.EventPublisherServiceServicer):
     """Hands events to the courier; made on the event loop that serves."""
 
     def __init__(self, courier: CourierPort, containers: Callable[[], Containers]) -> None:
-        self._courier, self._containers = courier, containers
+        self._courier = courier
+        self._containers = containers
         self._stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def stop_taking(self) -> None:
@@ -97,7 +98,8 @@ class PublishStream:
         self._unanswered = 0
         self._open: set[str] = set()
         self._acks: list[Ack] = []
-        self._changed, self._room = asyncio.Event(), asyncio.Event()
+        self._changed = asyncio.Event()
+        self._room = asyncio.Event()
         self._ended = self._closed = False
         self._failure: Exception | None = None
         self._last: Exception | None = None
@@ -132,7 +134,8 @@ class PublishStream:
 
     def end(self, after: Exception | None) -> None:
         """No more events come: the stream lasts until all are final; with an error until all are answered."""
-        self._ended, self._last = True, after
+        self._ended = True
+        self._last = after
         self._changed.set()
 
     def fail(self, error: Exception) -> None:
@@ -143,7 +146,8 @@ class PublishStream:
     def close(self) -> None:
         """The caller is gone."""
         self._closed = True
-        self._acks, self._open = [], set()
+        self._acks = []
+        self._open = set()
 
     async def next(self) -> list[Ack]:
         """The next answers, at least one; none when the stream is over.
@@ -161,6 +165,7 @@ class PublishStream:
                     return []
             self._changed.clear()
             await self._changed.wait()
-        acks, self._acks = self._acks, []
+        acks = self._acks
+        self._acks = []
         self._room.set()
         return acks

@@ -41,8 +41,11 @@ class Sender:
     def __init__(
         self, ways: Mapping[Channel, Way], settings: EventsSettings, finished: Finished, metrics: SendingMetrics
     ) -> None:
-        self._ways, self._finished, self._metrics = ways, finished, metrics
-        self._at_once, self._timeout_seconds = settings.sends_at_once, settings.send_timeout_seconds
+        self._ways = ways
+        self._finished = finished
+        self._metrics = metrics
+        self._at_once = settings.sends_at_once
+        self._timeout_seconds = settings.send_timeout_seconds
         self._lines: dict[Channel, _Line] = {channel: _Line() for channel in ways}
         self._calls: set[asyncio.Task[None]] = set()
         self._group = asyncio.TaskGroup()

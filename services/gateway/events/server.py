@@ -62,7 +62,9 @@ class UserEvents:
     names, roles, own_identity, options = service.NAMES, service.ROLES, service.OWN_IDENTITY, service.OPTIONS
 
     def __init__(self, courier: Courier, reception: Reception, settings: EventsSettings) -> None:
-        self._courier, self._reception, self._settings = courier, reception, settings
+        self._courier = courier
+        self._reception = reception
+        self._settings = settings
         self._publisher = EventPublisherService(courier, courier.containers.current)
 
     def register(self, server: grpc.aio.Server, *, identity: bool) -> Sequence[str]:

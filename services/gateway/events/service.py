@@ -118,7 +118,10 @@ class ContactService(rpc.ContactServiceServicer):
             identity: Whether the server asks callers who they are. If not, one who shows no token is staff, as for all
                 services.
         """
-        self._courier, self._tokens, self._host_problem, self._identity = courier, tokens, host_problem, identity
+        self._courier = courier
+        self._tokens = tokens
+        self._host_problem = host_problem
+        self._identity = identity
         self._clock = clock or SystemClock()
 
     async def GetContacts(self, request: pb.GetContactsRequest, context: Context) -> pb.GetContactsResponse:  # noqa: N802

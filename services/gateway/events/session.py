@@ -40,19 +40,24 @@ class Session:
     def __init__(
         self, user: User, kind: Kind, most_waiting: int, clock: Clock, on_end: Callable[[Session], None]
     ) -> None:
-        self.user_id, self.kind = user.user_id, kind
-        self._expires_ns, self._clock = user.expires_ns, clock
-        self._most_waiting, self._on_end = most_waiting, on_end
+        self.user_id = user.user_id
+        self.kind = kind
+        self._expires_ns = user.expires_ns
+        self._clock = clock
+        self._most_waiting = most_waiting
+        self._on_end = on_end
         self._first: deque[Item] = deque()
         self._live: deque[Item] = deque()
         self._live_bytes = 0
         self._newest = self._noted = 0
         self._place: Place = ("", 0)
-        self._behind, self._gone = True, False
+        self._behind = True
+        self._gone = False
         self._read_on: Callable[[], Awaitable[Stretch]] | None = None
         self._failure: SuiteError | None = None
         self._changed = asyncio.Event()
-        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
         self._timer = self._loop.call_later(self._left_seconds(), self._expire)
 
     async def next(self) -> list[Item]:
@@ -103,7 +108,9 @@ class Session:
         if self._gone:
             return
         opening = Opening.of(replay, self._expires_ns)
-        self._render, self._place, self._newest = render, opening.place, replay.sequence
+        self._render = render
+        self._place = opening.place
+        self._newest = replay.sequence
         self._first.append(opening)
         self._add(Stretch(replay.events, replay.more), 0)
         self._read_on = lambda: read_on(self._newest, replay.waiting_to)

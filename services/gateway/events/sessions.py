@@ -28,7 +28,10 @@ class Hub:
         metrics: SessionMetrics,
         clock: Clock | None = None,
     ) -> None:
-        self._courier, self._render, self._settings, self._metrics = courier, render, settings, metrics
+        self._courier = courier
+        self._render = render
+        self._settings = settings
+        self._metrics = metrics
         self._clock = clock or SystemClock()
         self._sessions: dict[str, list[Session]] = {}
         self._stopping = False

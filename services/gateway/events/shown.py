@@ -125,9 +125,13 @@ class Shown:
         sequence: int = 0,
         settled: bool = False,
     ) -> None:
-        self.sequence, self.size = sequence, len(body)
-        self._container, self._body, self._event = container, body, event
-        self._render, self._settled = render, settled
+        self.sequence = sequence
+        self.size = len(body)
+        self._container = container
+        self._body = body
+        self._event = event
+        self._render = render
+        self._settled = settled
         self._message: Message | None = None
         self._wire = self._text = self._part = b""
 

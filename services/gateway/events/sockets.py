@@ -80,8 +80,11 @@ class Ports:
     def __init__(
         self, context: zmq.Context[Socket], settings: EventsSettings, containers: ContainersFile, dropped: Dropped
     ) -> None:
-        self._context, self._settings, self._curve = context, settings, settings.curve_key is not None
-        self._containers, self._dropped = containers, dropped
+        self._context = context
+        self._settings = settings
+        self._curve = settings.curve_key is not None
+        self._containers = containers
+        self._dropped = dropped
         self._keys = containers.current().keys
         self._poller = zmq.Poller()
         self._topics: set[bytes] = set()

@@ -34,7 +34,8 @@ class Timers(Generic[T]):
         self.cancel(thing)
         self._tickets += 1
         self._set += 1
-        thing._at_ns, thing._ticket = at_ns, self._tickets
+        thing._at_ns = at_ns
+        thing._ticket = self._tickets
         if len(self._heap) > 1000 + 2 * self._set:  # or what was long cancelled would fill the memory
             self._heap = [entry for entry in self._heap if entry[2]._ticket == entry[1]]
             heapq.heapify(self._heap)

@@ -72,7 +72,9 @@ class Tokens:
         """
         if folder and not folder.is_dir():
             raise BadSettings(f"DEXORDER_EVENTS_JWT_KEYS: {folder} is no folder that can be read")
-        self._folder, self._audience, self._most_seconds = folder, audience, most_seconds
+        self._folder = folder
+        self._audience = audience
+        self._most_seconds = most_seconds
         self._clock = clock or SystemClock()
         self._stamps: dict[str, tuple[int, int, int]] = {}
         self._keys: dict[str, PublicKey] = {}
@@ -131,7 +133,8 @@ class Tokens:
         stamps = _stamps(self._folder) if self._folder else {}
         if stamps == self._stamps:
             return
-        self._stamps, self._keys = stamps, {}
+        self._stamps = stamps
+        self._keys = {}
         for name in stamps:
             try:
                 self._keys[name.removesuffix(".pem")] = read_public_key(Path(self._folder or "", name))

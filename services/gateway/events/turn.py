@@ -89,5 +89,6 @@ class Turn:
             waiting = askers.done(answer.final.key)
             if waiting is not None and answer.final.key not in told:
                 effects.acks.append((waiting, final_ack(answer.final)))
-        effects.sends, effects.shows = changes.sends, changes.shows
+        effects.sends = changes.sends
+        effects.shows = changes.shows
         return effects

@@ -37,7 +37,9 @@ class Turns:
     """
 
     def __init__(self, rules: Rules, people: People, reachable: Callable[[Channel, Contacts], str]) -> None:
-        self._rules, self._people, self._reachable = rules, people, reachable
+        self._rules = rules
+        self._people = people
+        self._reachable = reachable
         self._usual = (_SESSION, *map(Preference, rules.channel_order))
 
     def ways(self, event: Event, contacts: Contacts) -> tuple[Preference, ...]:

@@ -32,8 +32,12 @@ class Walk:
     def __init__(
         self, rules: Rules, people: People, turns: Turns, board: Board, lanes: Lanes[Item], agenda: Agenda
     ) -> None:
-        self._rules, self._people, self._turns = rules, people, turns
-        self._board, self._lanes, self._agenda = board, lanes, agenda
+        self._rules = rules
+        self._people = people
+        self._turns = turns
+        self._board = board
+        self._lanes = lanes
+        self._agenda = agenda
 
     def wake(self, thing: Item | Lane[Item], step: Step) -> None:
         """The time of a lane, or of an event that waited, has come."""
@@ -67,7 +71,8 @@ class Walk:
                 else self._call(item, way, contacts, step)
             ):
                 return
-            item.turn, item.failures = item.turn + 1, 0
+            item.turn = item.turn + 1
+            item.failures = 0
         self._end_round(item, ways, contacts, step)
 
     def _session(self, item: Item, way: Preference, step: Step) -> bool:
@@ -183,7 +188,8 @@ class Walk:
                 else:
                     self.go_on(item, step)
                 return
-        item.turn, item.failures = item.turn + 1, 0
+        item.turn = item.turn + 1
+        item.failures = 0
         self.go_on(item, step)
 
     def release(self, lane: Lane[Item], step: Step) -> None:

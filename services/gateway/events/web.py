@@ -91,7 +91,8 @@ class Web:
     """What the port serves."""
 
     def __init__(self, settings: EventsSettings, reception: Reception, healthy: Callable[[], bool], page: Path) -> None:
-        self._reception, self._healthy = reception, healthy
+        self._reception = reception
+        self._healthy = healthy
         self._origins = {origin.strip() for origin in settings.web_origins.split(",") if origin.strip()}
         self._headers = dict(_HEADERS)
         if settings.web_tls_certificate:

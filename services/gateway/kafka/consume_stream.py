@@ -29,9 +29,12 @@ class ConsumeStream:
     """
 
     def __init__(self, subscription: Subscription, credit: Credit, *, auto_ack: bool) -> None:
-        self._subscription, self._credit, self._auto_ack = subscription, credit, auto_ack
+        self._subscription = subscription
+        self._credit = credit
+        self._auto_ack = auto_ack
         self._next = Answer()
-        self._changed, self._taken = asyncio.Event(), asyncio.Event()
+        self._changed = asyncio.Event()
+        self._taken = asyncio.Event()
         self._no_more_requests = False
         self._failure: Exception | None = None
         self._number = subscription.attach(self)
@@ -91,7 +94,8 @@ class ConsumeStream:
         """
         while self._failure is None:
             if self._next.deliveries or self._next.refused:
-                answer, self._next = self._next, Answer()
+                answer = self._next
+                self._next = Answer()
                 self._taken.set()
                 return answer
             if self._no_more_requests and not (self._auto_ack and self._credit.left):

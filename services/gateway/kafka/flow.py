@@ -26,7 +26,8 @@ class Window:
     """
 
     def __init__(self, records: int, size: int) -> None:
-        self._most_records, self._most_bytes = records, size
+        self._most_records = records
+        self._most_bytes = size
         self._records = self._bytes = self._batches = 0
 
     def fits(self, records: int, size: int) -> bool:

@@ -33,7 +33,8 @@ class ProduceStream:
     def __init__(self, window: Window) -> None:
         self._window = window
         self._unanswered: deque[Numbered] = deque()
-        self._room, self._came = asyncio.Event(), asyncio.Event()
+        self._room = asyncio.Event()
+        self._came = asyncio.Event()
         self._over = False
         self._failure: Exception | None = None
 
@@ -49,7 +50,8 @@ class ProduceStream:
 
     def end(self, failure: Exception | None = None) -> None:
         """No more batches; after the answers to the others the stream ends, with this failure if there is one."""
-        self._over, self._failure = True, failure
+        self._over = True
+        self._failure = failure
         self._came.set()
 
     async def answers(self) -> AsyncIterator[Numbered]:

@@ -180,7 +180,8 @@ class AckTracker(Generic[T]):
 
     def _due_now(self, run: Run[T], now_ns: int, *, counts: bool) -> None:
         self._pending.hand(run, NOBODY)
-        run.due_ns, run.given_back = now_ns, True
+        run.due_ns = now_ns
+        run.given_back = True
         run.retries -= not counts
         self._quiet_until_ns = min(self._quiet_until_ns, now_ns)
 

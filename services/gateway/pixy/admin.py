@@ -71,7 +71,9 @@ class Admin:
     """
 
     def __init__(self, config: ClusterConfig, client: AdminClient, failure: Callable[[], str | None]) -> None:
-        self._config, self._client, self._failure = config, client, failure
+        self._config = config
+        self._client = client
+        self._failure = failure
         self._earliest = config.consume.new_group_start == "earliest"
         read_committed = config.consume.isolation_level == "read_committed"
         self._isolation = IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED

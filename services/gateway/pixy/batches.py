@@ -31,8 +31,10 @@ class Batch:
     """
 
     def __init__(self, topic: str, records: Sequence[NewRecord]) -> None:
-        self.topic, self.records = topic, records
-        self.partitions, self.offsets = [-1] * len(records), [-1] * len(records)
+        self.topic = topic
+        self.records = records
+        self.partitions = [-1] * len(records)
+        self.offsets = [-1] * len(records)
         self.failures: list[tuple[int, SuiteError]] = []
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.next = self.queued = self.reported = self.settled = 0

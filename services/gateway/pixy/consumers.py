@@ -17,7 +17,8 @@ class Consumers:
     """At most one subscription a group and topic. For one event loop."""
 
     def __init__(self, config: ClusterConfig, metrics: ClusterMetrics) -> None:
-        self._config, self._metrics = config, metrics
+        self._config = config
+        self._metrics = metrics
         self._open: dict[Name, Subscription] = {}
         self._leaving: set[Subscription] = set()
         self._stopping = False

@@ -54,7 +54,8 @@ class Offers(Generic[T]):
     """
 
     def __init__(self, rules: AckRules, *, buffer: Buffer) -> None:
-        self._rules, self.buffer = rules, buffer
+        self._rules = rules
+        self.buffer = buffer
         self._partitions: dict[int, _Partition[T]] = {}
         self._turn: deque[int] = deque()
         self._lost: dict[int, _Lost] = {}

@@ -47,7 +47,8 @@ class RecordProducer:
     def __init__(
         self, config: ClusterConfig, metrics: ClusterMetrics, partitions: Callable[[str], int] = lambda _: 0
     ) -> None:
-        self._config, self._options = config, producer_options(config)
+        self._config = config
+        self._options = producer_options(config)
         self._patience_s = config.produce.timeout_seconds
         self._lingers = float(self._options["linger.ms"]) > _SYNC_LINGER_MS
         self._turns = Turns(partitions) if config.produce.partitioner == "roundrobin" else None
@@ -63,7 +64,8 @@ class RecordProducer:
         # Streams wait until there is room; what they leave free is for unary calls, which are refused without it.
         self._stream_share = max(1, config.produce.queue_messages * 3 // 4)
         # The first is the event loop's, the second the thread's: their difference is what is still awaited.
-        self._sync_queued, self._sync_reported = 0, 0
+        self._sync_queued = 0
+        self._sync_reported = 0
         self._sync_came = threading.Event()
         self._thread = threading.Thread(target=self._poll, name=f"produce-{config.name}", daemon=True)
 
@@ -235,15 +237,18 @@ class RecordProducer:
                 self._loop.call_soon_threadsafe(self._settle, reports, batches)
 
     def _collect(self) -> tuple[list[Report], list[Batch]]:
-        reports, self._reports = self._reports, []
-        batches, self._touched = self._touched, []
+        reports = self._reports
+        self._reports = []
+        batches = self._touched
+        self._touched = []
         for batch in batches:
             batch.touched = False
         return reports, batches
 
     def _renew(self) -> None:
         """After a fatal error (its sequence is broken) a producer takes no more records: go on with a new one."""
-        old, self._producer = self._producer, Producer(self._options)
+        old = self._producer
+        self._producer = Producer(self._options)
         log.error("producer failed, a new one goes on", cluster=self._config.name)
         old.purge()
         old.flush(1.0)

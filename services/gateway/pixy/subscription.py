@@ -52,8 +52,11 @@ class Subscription:
     """
 
     def __init__(self, config: ClusterConfig, group: str, topic: str, metrics: ClusterMetrics, on_left: OnLeft) -> None:
-        self.group, self.topic, self.kafka_up = group, topic, True
-        self._rules, self._on_left = config.consume, on_left
+        self.group = group
+        self.topic = topic
+        self.kafka_up = True
+        self._rules = config.consume
+        self._on_left = on_left
         self._log = log.bind(cluster=config.name, group=group, topic=topic)
         rules = AckRules(
             int(self._rules.ack_timeout_seconds * 1e9), self._rules.max_retries, self._rules.max_pending_messages
@@ -69,7 +72,8 @@ class Subscription:
         self._hungry = self._held_back = False
         self._last_request_s = self._kafka_seen_s = time.monotonic()
         self._open = True
-        self._drained, self._end = asyncio.Event(), asyncio.Event()
+        self._drained = asyncio.Event()
+        self._end = asyncio.Event()
         self._metrics = metrics
         self._tally = metrics.opened(group, topic)
 

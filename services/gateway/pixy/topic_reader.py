@@ -71,7 +71,8 @@ class TopicReader:
         ended: Callable[[SuiteError | None], None],
     ) -> None:
         rules = config.consume
-        self._topic, self._earliest = topic, rules.new_group_start == "earliest"
+        self._topic = topic
+        self._earliest = rules.new_group_start == "earliest"
         self._commit_seconds = rules.offsets_commit_interval_ms / 1_000
         self._options: dict[str, Any] = {
             **consumer_options(config),
@@ -79,8 +80,12 @@ class TopicReader:
             "on_commit": self._committed,
         }
         self._log = log.bind(cluster=config.name, group=group, topic=topic)
-        self._offers, self._lock, self._wake, self._ended = offers, lock, wake, ended
-        self._stopping, self._room = threading.Event(), threading.Event()
+        self._offers = offers
+        self._lock = lock
+        self._wake = wake
+        self._ended = ended
+        self._stopping = threading.Event()
+        self._room = threading.Event()
         self._paused: set[int] = set()
         self._committing: dict[int, Commit] | None = None
         self._next_commit_s = 0.0
@@ -217,7 +222,8 @@ class TopicReader:
 
     def _committed(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
         """Kafka's answer to an asynchronous commit; what failed stays to be committed."""
-        commits, self._committing = self._committing or {}, None
+        commits = self._committing or {}
+        self._committing = None
         failed = {p.partition for p in partitions if p.error is not None}
         if error is not None or failed:
             self._log.warning("commit failed, will be repeated", reason=error.str() if error else str(sorted(failed)))
@@ -287,7 +293,8 @@ class TopicReader:
 
     def _refuse_asked(self) -> None:
         with self._lock:
-            left, self._asked = self._asked or (), None
+            left = self._asked or ()
+            self._asked = None
         for asked in left:
             if asked.done.set_running_or_notify_cancel():
                 asked.done.set_exception(Unavailable(f"topic {self._topic!r} is not read any more"))

@@ -19,17 +19,20 @@ class Trouble:
     """
 
     def __init__(self) -> None:
-        self._tells, self.text = -1, ""
+        self._tells = -1
+        self.text = ""
 
     def note(self, error: KafkaError) -> None:
         """For a client's ``error_cb``."""
         tells = _TELLING.index(error.code()) if error.code() in _TELLING else -1
         if tells > self._tells:
-            self._tells, self.text = tells, _WHEN.sub("", error.str())
+            self._tells = tells
+            self.text = _WHEN.sub("", error.str())
 
     def forget(self) -> None:
         """The cluster has answered."""
-        self._tells, self.text = -1, ""
+        self._tells = -1
+        self.text = ""
 
 
 def reason(error: Exception) -> str:

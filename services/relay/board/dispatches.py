@@ -68,7 +68,9 @@ def lose(
 
 
 def _back(board: Board, job: Job, batch: Batch) -> None:
-    job.job_id, job.produced, job.sent = None, False, None
+    job.job_id = None
+    job.produced = False
+    job.sent = None
     for part in subtract(job.refused, job.acked):  # never reported, so the next dispatch fetches it again
         batch.ranges(job_owner(job.number), "refused", job.refused.remove(part))
     trim_job(board, job)

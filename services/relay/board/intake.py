@@ -32,7 +32,8 @@ def widen(board: Board, request: LiveRequest, lacking_candles: int, batch: Batch
     periods = max(lacking_candles, count_periods(request.planned, period))
     end_ns = planning.wave_end(request.planned_end_ns, request.submission.end_ns, period, periods)
     wave = TimeRange(request.planned_end_ns, end_ns)
-    request.planned_end_ns, request.progress_ns = end_ns, now_ns
+    request.planned_end_ns = end_ns
+    request.progress_ns = now_ns
     batch.request(request)
     plan(board, request, wave, batch)
 

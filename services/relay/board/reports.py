@@ -99,7 +99,10 @@ def _final(board: Board, final: FinalResult, batch: Batch, now_ns: int) -> None:
         return
     assert job.sent is not None
     batch.ranges(job_owner(job.number), "handled", job.handled.add(job.sent))
-    job.job_id, job.produced, job.sent, job.fruitless = None, False, None, 0
+    job.job_id = None
+    job.produced = False
+    job.sent = None
+    job.fruitless = 0
     if final.status is FinalStatus.ERROR:
         job.error = final.error or "the ingestor gave no reason"
     if final.status is FinalStatus.ERROR or not job.to_fetch(board.coverage[job.market].covered):

@@ -27,8 +27,10 @@ class Board:
     """The one owner of requests, jobs and coverage; single-threaded."""
 
     def __init__(self, dispatcher: Dispatcher, patience: Patience, *, job_periods: int, page_periods: int) -> None:
-        self.dispatcher, self.patience = dispatcher, patience
-        self.job_periods, self.page_periods = job_periods, page_periods
+        self.dispatcher = dispatcher
+        self.patience = patience
+        self.job_periods = job_periods
+        self.page_periods = page_periods
         self.requests: dict[str, LiveRequest] = {}
         self.jobs: dict[int, Job] = {}
         self.coverage: defaultdict[Market, Coverage] = defaultdict(Coverage)
@@ -46,7 +48,8 @@ class Board:
 
     def add_dispatch(self, job: Job, job_id: str) -> None:
         """A job goes out under a new job_id, which stays known as long as the job: late pages come under old ones."""
-        job.job_id, job.produced = job_id, False
+        job.job_id = job_id
+        job.produced = False
         job.job_ids[job_id] = self.retractions[job.market].latest_ns
         self._by_job_id[job_id] = job.number
 

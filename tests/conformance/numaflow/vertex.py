@@ -30,10 +30,13 @@ class Udsource(ServiceProcess):
         self, run: Path, log: Path, *, kafka: str, topic: str, module: str = "services.udsource", **settings: Any
     ) -> None:
         run.mkdir(parents=True, exist_ok=True)
-        self.socket, self.info = run / "source.sock", run / "sourcer-server-info"
-        self.kafka, self.topic = kafka, topic
+        self.socket = run / "source.sock"
+        self.info = run / "sourcer-server-info"
+        self.kafka = kafka
+        self.topic = topic
         self._readers: list[NumaflowReader] = []
-        self._numbers, self._log = itertools.count(), log
+        self._numbers = itertools.count()
+        self._log = log
         values = {
             "numaflow_folder": run,
             "kafka": kafka,

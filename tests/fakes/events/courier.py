@@ -97,9 +97,9 @@ class FakeCourier:
             or pb.UserEvent(
                 user_id=user_id,
                 event_id=event_id,
-                event_type=event_type,
+                event_type=event_type,  # type: ignore[arg-type]
                 payload=payload,
-                timestamp=1_700_000_000_000,  # type: ignore[arg-type]
+                timestamp=1_700_000_000_000,
                 delivery=pb.DeliverySpec(priority=pb.CRITICAL, channels=[pb.ChannelPreference(channel=pb.WEB)]),
             ).SerializeToString()
         )

@@ -18,9 +18,12 @@ class Providers:
     """One of each, served while the context is open."""
 
     def __init__(self) -> None:
-        self.bot, self.mail = BotApi(), MailServer()
-        self.push, self.fcm = PushService(), Fcm()
-        self.discord, self.slack = Discord(), Slack()
+        self.bot = BotApi()
+        self.mail = MailServer()
+        self.push = PushService()
+        self.fcm = Fcm()
+        self.discord = Discord()
+        self.slack = Slack()
         self._open = AsyncExitStack()
 
     def environment(self, folder: Path) -> dict[str, str]:

@@ -60,7 +60,8 @@ class MailServer:
         self.connections = 0
         self._script: deque[SmtpReply] = deque()
         self._present: SmtpReply | None = None
-        self._tls, self._login = tls, login
+        self._tls = tls
+        self._login = login
         self._server: asyncio.Server | None = None
         self._transports: set[asyncio.BaseTransport] = set()
 

@@ -43,7 +43,9 @@ class MemorySource(Sourcer):
     """The records. ``flying`` and ``due`` hold numbers of records that are not acked."""
 
     def __init__(self, records: int, payload_bytes: int, partitions: int, report: Path | None) -> None:
-        self._records, self._payload_bytes, self._partitions = records, payload_bytes, partitions
+        self._records = records
+        self._payload_bytes = payload_bytes
+        self._partitions = partitions
         self._report = report
         self._next = 0
         self._due: deque[int] = deque()
@@ -64,7 +66,8 @@ class MemorySource(Sourcer):
             if self._due:
                 number = self._due.popleft()
             elif self._next < self._records:
-                number, self._next = self._next, self._next + 1
+                number = self._next
+                self._next = self._next + 1
             else:
                 return
             self._flying.add(number)

@@ -83,7 +83,8 @@ async def test_other_ends_raise_with_the_record(fake: FakeRelay, status: int, er
 
 
 async def test_a_relay_that_comes_back_is_waited_for(fake: FakeRelay) -> None:
-    fake.unavailable, fake.break_streams = 3, 2
+    fake.unavailable = 3
+    fake.break_streams = 2
     said: list[str] = []
     async with AsyncClient(fake.address, on_note=said.append) as client:
         assert (await client.history(*ASKED)).num_rows == HOURS

@@ -24,7 +24,8 @@ class StubDriver:
     error: Exception | None = None
 
     def __init__(self, *_: Any, stop: threading.Event, on_ready: Callable[[bool], None], **__: Any) -> None:
-        self.stop, self.on_ready = stop, on_ready
+        self.stop = stop
+        self.on_ready = on_ready
 
     def run(self) -> None:
         if self.error:

@@ -27,7 +27,8 @@ class StubCaretaker:
 
     def __init__(self) -> None:
         self.asked: list[tuple[Sequence[str], bool]] = []
-        self.begun, self.left = threading.Event(), threading.Event()
+        self.begun = threading.Event()
+        self.left = threading.Event()
 
     def maintain(self, tables: Sequence[str], *, dry_run: bool, cancelled: threading.Event) -> Iterator[Care]:
         self.asked.append((tables, dry_run))

@@ -45,7 +45,8 @@ class Email:
 
     def __init__(self, url: SecretStr, sender: str, timeout_seconds: float) -> None:
         self._options = _options(url.get_secret_value()) | {"timeout": timeout_seconds}
-        self._from, self._sender = sender, parseaddr(sender)[1]
+        self._from = sender
+        self._sender = parseaddr(sender)[1]
         if not _ADDRESS.fullmatch(self._sender):
             raise BadSettings(f"DEXORDER_EVENTS_SMTP_FROM: no address (got {sender!r})")
         self._idle: list[aiosmtplib.SMTP] = []

@@ -55,9 +55,11 @@ class MobilePush:
             raise BadSettings(
                 f"DEXORDER_EVENTS_FCM_CREDENTIALS: no service account file (got {str(credentials_file)!r})"
             )
-        self._http, self._credential = http, certificate.get_credential()
+        self._http = http
+        self._credential = certificate.get_credential()
         self._url = f"{base_url.rstrip('/')}/v1/projects/{certificate.project_id}/messages:send"
-        self._request, self._timeout_seconds = partial(Request(), timeout=timeout_seconds), timeout_seconds
+        self._request = partial(Request(), timeout=timeout_seconds)
+        self._timeout_seconds = timeout_seconds
         self._refresh: asyncio.Future[None] | None = None
 
     async def send(self, message: Message, token: str) -> Result:

@@ -20,7 +20,8 @@ class Push:
     channel = Channel.PUSH
 
     def __init__(self, web: WebPush | None, mobile: MobilePush | None) -> None:
-        self._web, self._mobile = web, mobile
+        self._web = web
+        self._mobile = mobile
 
     def reachable(self, contacts: Contacts) -> str:
         """See `Way`."""

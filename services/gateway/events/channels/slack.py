@@ -31,7 +31,8 @@ class Slack:
     channel = Channel.SLACK
 
     def __init__(self, http: Http, hosts: Hosts) -> None:
-        self._http, self._hosts = http, hosts
+        self._http = http
+        self._hosts = hosts
 
     def reachable(self, contacts: Contacts) -> str:
         """See `Way`."""

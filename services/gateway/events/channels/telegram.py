@@ -38,7 +38,9 @@ class Telegram:
     channel = Channel.TELEGRAM
 
     def __init__(self, http: Http, base_url: str, token: SecretStr) -> None:
-        self._http, self._base, self._token = http, base_url.rstrip("/"), token
+        self._http = http
+        self._base = base_url.rstrip("/")
+        self._token = token
 
     def reachable(self, contacts: Contacts) -> str:
         """See `Way`."""

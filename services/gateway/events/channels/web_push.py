@@ -49,8 +49,10 @@ class WebPush:
     """
 
     def __init__(self, http: Http, hosts: Hosts, key_file: Path, contact: str) -> None:
-        self._http, self._hosts = http, hosts
-        self._vapid, self._contact = Vapid02(_read_key(key_file)), contact
+        self._http = http
+        self._hosts = hosts
+        self._vapid = Vapid02(_read_key(key_file))
+        self._contact = contact
 
     def reachable(self, subscription: WebPushSubscription) -> str:
         """Empty, or why not."""

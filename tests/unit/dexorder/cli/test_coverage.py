@@ -74,7 +74,8 @@ def test_json_is_a_line_a_range(covered: FakeRelay) -> None:
 
 
 def test_nothing_covered_is_said(fake: FakeRelay) -> None:
-    fake.coverage, fake.unavailable = [pb.GetCoverageResponse()], 1
+    fake.coverage = [pb.GetCoverageResponse()]
+    fake.unavailable = 1
     assert run().stdout == f"{TICKER} 1h: nothing is covered\n"
     assert run("--json").stdout == ""
 

@@ -22,7 +22,9 @@ class FakeMirror:
     """A resolver that fails ``failures`` times, then writes ``content`` the way real ones do."""
 
     def __init__(self, content: dict[str, bytes], failures: int = 0) -> None:
-        self.content, self.failures, self.calls = content, failures, 0
+        self.content = content
+        self.failures = failures
+        self.calls = 0
         self.__name__ = "fake"
 
     def __call__(self, wanted: WantedSet, scratch: Path, java: Java) -> None:

@@ -66,7 +66,9 @@ def _properties(port: int, controller: int, login: int, certificate: int, keysto
         "ssl.truststore.location": ca,
         "listener.name.certificate.ssl.client.auth": "required",
         f"{at_login}.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
-        f"{at_login}.plain.sasl.jaas.config": f'{module}.plain.PlainLoginModule required user_plain="{PASSWORDS["plain"]}";',
+        f"{at_login}.plain.sasl.jaas.config": (
+            f'{module}.plain.PlainLoginModule required user_plain="{PASSWORDS["plain"]}";'
+        ),
         f"{at_login}.scram-sha-256.sasl.jaas.config": f"{module}.scram.ScramLoginModule required;",
         f"{at_login}.scram-sha-512.sasl.jaas.config": f"{module}.scram.ScramLoginModule required;",
     }

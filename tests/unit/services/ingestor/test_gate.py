@@ -22,7 +22,9 @@ class Bench:
     """One process; ``during`` runs in its first sleep, as what another process does meanwhile."""
 
     def __init__(self, folder: Path, clock: ManualClock, during: Callable[[], None] = lambda: None) -> None:
-        self.clock, self.during, self.registry = clock, during, CollectorRegistry()
+        self.clock = clock
+        self.during = during
+        self.registry = CollectorRegistry()
         self.slept: list[float] = []
         self.budget: Budget = open_budget(folder, "binance", "h", RATE, now_ns=clock.monotonic_ns())
         sleep: Callable[[float], Awaitable[None]] = self.sleep
@@ -30,7 +32,8 @@ class Bench:
 
     async def sleep(self, seconds: float) -> None:
         self.slept.append(round(seconds, 6))
-        during, self.during = self.during, lambda: None
+        during = self.during
+        self.during = lambda: None
         during()
         self.clock.advance(round(seconds * SECOND_NS))
 

@@ -77,7 +77,8 @@ class Landing:
     """Spark's part; `land` may be called again and again."""
 
     def __init__(self, made: Suite, gateway: FakeGateway) -> None:
-        self._suite, self._gateway = made, gateway
+        self._suite = made
+        self._gateway = gateway
         self._landed = 0
         self._keys: set[tuple[str, int, int]] = set()
         self.tickers: set[str] = set()

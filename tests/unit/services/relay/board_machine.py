@@ -51,9 +51,13 @@ class BoardMachine(RuleBasedStateMachine):
         self.connection = sqlite3.connect(":memory:", isolation_level=None)
         self.connection.executescript("".join(schema.STEPS))
         self.new_id = map("id{}".format, itertools.count()).__next__
-        self.board, self.model = self.new_board(), Model()
-        self.now_ns, self.wall_ns = 0, 10 * HOUR_NS
-        self.requests, self.identities, self.retractions = itertools.count(1), itertools.count(1), itertools.count(1)
+        self.board = self.new_board()
+        self.model = Model()
+        self.now_ns = 0
+        self.wall_ns = 10 * HOUR_NS
+        self.requests = itertools.count(1)
+        self.identities = itertools.count(1)
+        self.retractions = itertools.count(1)
         self.alive: list[bytes] = []
         self.workers: list[Worker] = []
         self.fenced: set[str] = set()

@@ -52,7 +52,9 @@ class Life(RuleBasedStateMachine):
         super().__init__()
         self.connection = sqlite3.connect(":memory:", isolation_level=None)
         self.connection.executescript("".join(schema.STEPS))
-        self.board, self.now_ns, self.next_request = new_board(), 0, 0
+        self.board = new_board()
+        self.now_ns = 0
+        self.next_request = 0
         self.workers: list[Worker] = []
         self.submitted: set[str] = set()
         self.ended: dict[str, list[TimeRange]] = {}
@@ -108,7 +110,10 @@ class Life(RuleBasedStateMachine):
             )
             self.save(batch)
             if not current:  # fenced, or dead
-                worker.todo, worker.finished, worker.final_read = [], True, True  # no final record
+                # no final record
+                worker.todo = []
+                worker.finished = True
+                worker.final_read = True
 
     @rule(data=st.data(), records=st.integers(1, 4))
     def commit(self, data: Any, records: int) -> None:
@@ -123,7 +128,8 @@ class Life(RuleBasedStateMachine):
         pages = [PageResult(job_id, MARKET, span, (span,)) for span in worker.log[first : worker.read]]
         finals = []
         if worker.finished and not worker.final_read and worker.read == len(worker.log):
-            finals, worker.final_read = [FinalResult(job_id, FinalStatus.OK)], True
+            finals = [FinalResult(job_id, FinalStatus.OK)]
+            worker.final_read = True
         batch = Batch()
         reports.report(self.board, None, pages, finals, batch, now_ns=self.now_ns)
         self.save(batch)

@@ -58,7 +58,9 @@ class Stage:
     """A broker with CURVE whose folder of allowed keys has one key in it, and the keys of others beside it."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.registry, self.heard = folder, CollectorRegistry(), Heard()
+        self.folder = folder
+        self.registry = CollectorRegistry()
+        self.heard = Heard()
         self.server_public, self.server_secret = make_keys(folder, "server")
         make_keys(folder / "clients", "allowed")
         for name in ("foreign", "other-server"):

@@ -121,7 +121,8 @@ class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.d = dispatcher()
-        self.now_ns, self.next_job = 0, 1
+        self.now_ns = 0
+        self.next_job = 1
         self.alive: set[int] = set()
         self.current: dict[int, str] = {}
         self.seen: list[str] = []

@@ -37,7 +37,10 @@ class Engine:
         on_committed: Callable[[list[Row]], object] = lambda rows: None,
     ) -> None:
         self.reader = UdStreamReader(options)
-        self._options, self._checkpoint, self._sink, self._on_committed = options, checkpoint, sink, on_committed
+        self._options = options
+        self._checkpoint = checkpoint
+        self._sink = sink
+        self._on_committed = on_committed
         self._fixed = self.reader.latestOffset() if available_now else None
         if not checkpoint.offsets:
             return

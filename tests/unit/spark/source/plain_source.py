@@ -57,7 +57,10 @@ class PlainSource:
     """
 
     def __init__(self, records: Sequence[Result] = ()) -> None:
-        self.redelivers, self.waits_for_acks, self.repeats, self.knows_issued = True, False, False, False
+        self.redelivers = True
+        self.waits_for_acks = False
+        self.repeats = False
+        self.knows_issued = False
         self.count: int | None = None
         self.metadata: tuple[tuple[str, str], ...] = ()
         self.cut_after: list[int] = []
@@ -90,7 +93,8 @@ class PlainSource:
         """What a process forgets: whom it gave what."""
         with self._lock:
             if self.redelivers:
-                self._waiting, self._flying = [*self._flying.values(), *self._waiting], {}
+                self._waiting = [*self._flying.values(), *self._waiting]
+                self._flying = {}
             self._issued.clear()
 
     # ---- RPCs
@@ -108,7 +112,8 @@ class PlainSource:
         with self._lock:
             self.streams += 1
             if self.redelivers:
-                self._waiting, self._flying = [*self._flying.values(), *self._waiting], {}
+                self._waiting = [*self._flying.values(), *self._waiting]
+                self._flying = {}
         # as pynumaflow answers: with a status beside the handshake
         yield pb.ReadResponse(handshake=pb.Handshake(sot=True), status=pb.ReadResponse.Status(eot=False))
         for request in requests:
@@ -136,7 +141,8 @@ class PlainSource:
                 return []
             again = list(self._flying.values())[:most] if self.repeats else []
             most -= len(again)
-            taken, self._waiting = self._waiting[:most], self._waiting[most:]
+            taken = self._waiting[:most]
+            self._waiting = self._waiting[most:]
             self._flying |= {id_of(result): result for result in taken}
             self._issued |= {id_of(result) for result in taken}
             return again + taken

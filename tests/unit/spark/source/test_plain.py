@@ -400,7 +400,8 @@ class CrashMachine(RuleBasedStateMachine):
         assert not self.sink.early
 
     def teardown(self) -> None:
-        self.source.cut_after, self.source.lost_acks = [], 0
+        self.source.cut_after = []
+        self.source.lost_acks = 0
         try:
             query = self.query or engine(self.running, self.sink, self.checkpoint)
             for _ in range(100):

@@ -163,7 +163,8 @@ def test_a_refused_ack_is_told_from_a_lost_one(running: RunningPlainSource, stre
     running.source.refusals = 1
     with pytest.raises(AckRefused, match="never handed out"):
         streams.ack(ids)
-    running.source.refusals, running.source.lost_acks = 0, 1
+    running.source.refusals = 0
+    running.source.lost_acks = 1
     with pytest.raises(Unavailable, match="UNAVAILABLE: lost"):
         streams.ack(ids)
     streams.ack(ids)

@@ -45,7 +45,8 @@ def options(running: RunningPlainSource, replay: Any = "auto", retry_seconds: fl
 def test_the_server_and_the_option_say_how_it_is_read(
     running: RunningPlainSource, replay: str, metadata: tuple[tuple[str, str], ...], count: int, way: str | Exception
 ) -> None:
-    running.source.metadata, running.source.count = metadata, count
+    running.source.metadata = metadata
+    running.source.count = count
     if isinstance(way, Exception):
         with pytest.raises(type(way), match=str(way)):
             UdStreamReader(options(running, replay, 0.2)).initialOffset()

@@ -84,7 +84,8 @@ class Broken:
         return self._headers
 
     def set_headers(self, headers: Any) -> None:
-        self._error, self._headers = None, headers
+        self._error = None
+        self._headers = headers
 
 
 @pytest.mark.parametrize("error", [SystemError("left over"), UnicodeDecodeError("utf-8", b"\xff", 0, 1, "")])

@@ -142,7 +142,8 @@ class Ready(Raising):
     """Gives some of its answers serialized, in lists; without end if told so."""
 
     def __init__(self, *, endless: bool = False) -> None:
-        self.endless, self.closed = endless, asyncio.Event()
+        self.endless = endless
+        self.closed = asyncio.Event()
 
     async def WatchProgress(self, request: Any, context: Any) -> AsyncIterator[Any]:
         try:

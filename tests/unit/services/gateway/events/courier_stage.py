@@ -51,7 +51,9 @@ class Stage:
     """A running courier."""
 
     def __init__(self, courier: Courier, heard: Heard, registry: CollectorRegistry) -> None:
-        self.courier, self.heard, self._registry = courier, heard, registry
+        self.courier = courier
+        self.heard = heard
+        self._registry = registry
 
     def value(self, name: str, **labels: str) -> float:
         return self._registry.get_sample_value(f"dexorder_gateway_event{name}", labels) or 0.0
@@ -72,7 +74,8 @@ class Peer:
     """A container: DEALER and XPUB."""
 
     def __init__(self, dealer: zmq.asyncio.Socket, xpub: zmq.asyncio.Socket) -> None:
-        self.dealer, self.xpub = dealer, xpub
+        self.dealer = dealer
+        self.xpub = xpub
 
     async def send(self, *events: pb.UserEvent) -> None:
         for event in events:

@@ -85,7 +85,8 @@ class World:
     """Everything around a `Delivery`."""
 
     def __init__(self, rules: Rules | None = None, *, at_once: int = AT_ONCE, **contacts: Contacts) -> None:
-        self.rules, self.at_once = rules or Rules(), at_once
+        self.rules = rules or Rules()
+        self.at_once = at_once
         self.now_ns = NOON
         self.disk = Disk(contacts={"alice": EVERYWHERE, **contacts})
         self.presence: dict[tuple[str, Channel], int] = {}

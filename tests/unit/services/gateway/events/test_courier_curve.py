@@ -27,7 +27,8 @@ class Keys:
     """A gateway's, two containers' and a stranger's keys, and the file of the containers."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self.file = folder, folder / "containers.yaml"
+        self._folder = folder
+        self.file = folder / "containers.yaml"
         self.server, self.server_secret = make_keys(folder, "gateway")
         for name in ("alice", "bob", "stranger"):
             make_keys(folder, name)

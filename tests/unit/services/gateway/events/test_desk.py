@@ -214,7 +214,7 @@ def test_check_24_nobody_speaks_for_another_user_on_either_port(stage: Stage) ->
         effects = stage.turn(
             lambda desk: desk.take_published(
                 [
-                    (ALICES, b"USER:bob\x00", forged),
+                    (ALICES, b"USER:bob\x00", forged),  # noqa: B023
                     (ALICES, b"USER:alice\x00", forged),  # noqa: B023
                 ]
             )

@@ -31,7 +31,8 @@ class Slow:
     """A way that takes its time, or fails, as the contacts' mail address says."""
 
     def __init__(self, channel: Channel, seconds: float = 0.02) -> None:
-        self.channel, self.seconds = channel, seconds
+        self.channel = channel
+        self.seconds = seconds
         self.under_way = self.most = self.begun = 0
 
     def reachable(self, contacts: Contacts) -> str:

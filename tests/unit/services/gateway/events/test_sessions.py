@@ -62,7 +62,10 @@ class Scripted:
 
     def __init__(self, replay: Replay, before: list[Show], after: list[Show], at_once: int = 100) -> None:
         self.hub: Hub | None = None
-        self._replay, self._before, self._after, self._at_once = replay, before, after, at_once
+        self._replay = replay
+        self._before = before
+        self._after = after
+        self._at_once = at_once
         self.log = {show.sequence: show for show in replay.events}
 
     def session_opened(self, user_id: str) -> None:

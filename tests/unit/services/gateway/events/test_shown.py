@@ -114,7 +114,8 @@ def test_sessions_get_an_event_as_it_was_sent_but_always_a_payload(fast: bool, p
     event.payload = payload or b"{}"
     expected = pb.SessionEvent(sequence=sequence, container="box", event=event)
     assert pb.SubscribeResponse.FromString(shown.part).events == [expected]
-    expected.title, expected.body = "title", "body"
+    expected.title = "title"
+    expected.body = "body"
     assert pb.SubscribeResponse.FromString(shown.wire).event == expected
 
 

@@ -95,7 +95,8 @@ async def test_a_cut_session_goes_on_from_its_cursor_without_gap_or_repeat(tmp_p
             for name in islice(late, count):
                 gateway.courier.keep("alice", name)
 
-        gateway.courier.before_replay, gateway.courier.before_answer = partial(keep, 10), partial(keep, 5)
+        gateway.courier.before_replay = partial(keep, 10)
+        gateway.courier.before_answer = partial(keep, 5)
         async with browser(gateway) as second:
             opened = (await second.authorize(token, {"epoch": epoch, "sequence": "40"}))["opened"]
             assert opened["cursor"] == {"epoch": epoch, "sequence": "40"}

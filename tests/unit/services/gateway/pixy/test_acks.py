@@ -140,7 +140,8 @@ class AgainstASet(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.tracker = tracker()
-        self.now, self.next = 0, 0
+        self.now = 0
+        self.next = 0
         self.acked: set[int] = set()
         self.pending: dict[int, int] = {}
 
@@ -188,7 +189,8 @@ class AgainstASet(RuleBasedStateMachine):
     def restart(self) -> None:
         offset, metadata = self.tracker.position()
         self.tracker = tracker(offset, tuple(committed_ranges(offset, metadata, end=END)))
-        self.next, self.pending = offset, {}
+        self.next = offset
+        self.pending = {}
 
     @invariant()
     def committed_is_what_was_acked(self) -> None:

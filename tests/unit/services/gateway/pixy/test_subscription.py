@@ -94,7 +94,8 @@ class Stream:
     gone = False
 
     def __init__(self) -> None:
-        self.number, self.given = 0, asyncio.Event()
+        self.number = 0
+        self.given = asyncio.Event()
 
     def ask(self) -> Ask:
         return Ask(self.number)
