@@ -24,7 +24,7 @@ from bench.parts.completeness.compare import HANG, Outcome, Row, Values, judge
 from bench.parts.completeness.exchange import PAGE, SimulatedExchange
 from bench.parts.completeness.tables import Result
 from bench.parts.report import heading
-from services.common.model.market import TimeRange
+from services.common.model.time_range import TimeRange
 from tests.smoke.harness import running_suite
 
 CANDLES, SMALL = 100_000, 5_000

@@ -11,7 +11,8 @@ from typing import Any
 import pyarrow as pa
 from rich.text import Text
 
-from services.common.model.market import PERIODS, iso
+from services.common.model.periods import PERIODS
+from services.common.model.times import iso
 
 UP, DOWN, DIM = "green", "red", "bright_black"
 _VOLUME = " ▁▂▃▄▅▆▇█"

@@ -8,7 +8,9 @@ from enum import StrEnum
 from typing import Any
 
 from dexorder.records import ranges_json
-from services.common.model.market import TimeRange, count_periods, iso, subtract
+from services.common.model.periods import count_periods
+from services.common.model.time_range import TimeRange, subtract
+from services.common.model.times import iso
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
 
 

@@ -18,7 +18,8 @@ from dexorder.errors import CatalogError, HistoryMismatch
 from dexorder.iceberg import open_catalog
 from dexorder.records import RequestRecord
 from services.common.lake.catalog import OHLC_TABLE
-from services.common.model.market import TimeRange, split_by_periods
+from services.common.model.periods import split_by_periods
+from services.common.model.time_range import TimeRange
 
 PIECE_PERIODS = 200_000
 """Periods read at once when rows are streamed: about 20 MB of candles, and few enough scans."""

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from services.common.model.market import TimeRange, iso
+from services.common.model.time_range import TimeRange
+from services.common.model.times import iso
 from services.gen.dexorder.ingest.v1 import ingest_pb2
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
 

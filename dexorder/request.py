@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 from dexorder.errors import RequestRefused
 from services.common.model.errors import InvalidRequest
-from services.common.model.market import (
+from services.common.model.instrument import Instrument as MarketTicker
+from services.common.model.periods import (
     PERIOD_SECONDS,
     PERIODS,
-    TimeRange,
     check_period,
     check_span,
     count_periods,
     floor_to_grid,
-    parse_time,
 )
-from services.common.model.market import Ticker as MarketTicker
+from services.common.model.time_range import TimeRange
+from services.common.model.times import parse_time
 from services.gen.dexorder.ingest.v1 import ingest_pb2
 
 Moment = str | int | dt.date | dt.datetime

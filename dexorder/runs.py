@@ -12,7 +12,8 @@ from typing import Any
 from urllib.parse import quote
 
 from dexorder.request import HistoryRequest, check_ticker
-from services.common.model.market import PERIODS, TimeRange
+from services.common.model.periods import PERIODS
+from services.common.model.time_range import TimeRange
 
 OUT_ENDINGS = (".parquet", ".csv")
 _FORMAT = 1

@@ -8,7 +8,8 @@ from typing import Any
 
 from dexorder.coverage import ranges_from
 from dexorder.records import RequestRecord, Status, ranges_json
-from services.common.model.market import TimeRange, iso
+from services.common.model.time_range import TimeRange
+from services.common.model.times import iso
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
 
 

@@ -16,16 +16,9 @@ from google.protobuf.message import DecodeError
 
 from services.common.kafka.page_record import MOST_CANDLES, Control, Kind
 from services.common.model.errors import InvalidRequest
-from services.common.model.market import (
-    MAX_TIME_NS,
-    MONTH_SECONDS,
-    SECOND_NS,
-    Ticker,
-    check_period,
-    count_periods,
-    is_on_grid,
-    total_periods,
-)
+from services.common.model.instrument import Instrument
+from services.common.model.periods import MONTH_SECONDS, check_period, count_periods, is_on_grid, total_periods
+from services.common.model.times import MAX_TIME_NS, SECOND_NS
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from services.gen.dexorder.market.v1 import ohlcv_pb2
 from spark.schema import CANDLE, DECODED, FINAL_KIND, MICROS, PAGE_KIND, RAW, REFUSED_KIND
@@ -59,7 +52,7 @@ def decode_record(record: dict[str, Any], take: Take) -> list[dict[str, Any]]:
     try:
         control = Control.parse(dict(record["headers"] or ()))
         check_period(control.period_seconds)
-        Ticker.parse(control.ticker)
+        Instrument.parse(control.ticker)
     except _ANYTHING as error:
         return [{"kind": REFUSED_KIND, "control": {"reason": _reason(error)}, "raw": record}]
     row = _control_row(control)

@@ -16,7 +16,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import BooleanExpression
 
 from services.common.lake.catalog import COVERAGE_TABLE, DEAD_LETTER_TABLE
-from services.common.model.market import TimeRange
+from services.common.model.time_range import TimeRange
 from spark.schema import MICROS, schema, time_text
 
 _ex: Any = expressions  # see upsert.py

@@ -28,16 +28,8 @@ from itertools import groupby, pairwise
 from typing import TypeAlias
 
 from services.common.lake.retractions import Retractions
-from services.common.model.market import (
-    TimeRange,
-    ceil_to_grid,
-    count_periods,
-    floor_to_grid,
-    is_on_grid,
-    merge,
-    subtract,
-    total_periods,
-)
+from services.common.model.periods import ceil_to_grid, count_periods, floor_to_grid, is_on_grid, total_periods
+from services.common.model.time_range import TimeRange, merge, subtract
 
 MOST_PERIODS = 50_000
 """Periods of a merged line, so that taking back a part of it costs little fetching."""

@@ -19,7 +19,7 @@ from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
 from services.common.lake.catalog import COVERAGE_TABLE, RETRACTION_TABLE
 from services.common.model.errors import InvalidRequest
-from services.common.model.market import TimeRange
+from services.common.model.time_range import TimeRange
 from spark.lines import MERGED, Line, Retraction, merge_lines
 from spark.maintenance import MergeLines
 from spark.schema import MICROS, schema

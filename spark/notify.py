@@ -12,7 +12,7 @@ import structlog
 import tenacity
 
 from services.common.model.errors import SuiteError
-from services.common.model.market import TimeRange
+from services.common.model.time_range import TimeRange
 from services.common.rpc.channel import open_sync_channel
 from services.gen.dexorder.relay.v1 import pipeline_service_pb2 as pb
 from services.gen.dexorder.relay.v1 import pipeline_service_pb2_grpc as rpc

@@ -20,7 +20,7 @@ from pyiceberg.manifest import DataFile
 
 from services.common.clock import Clock, SystemClock
 from services.common.lake.catalog import OHLC_TABLE, CatalogSettings
-from services.common.model.market import TimeRange
+from services.common.model.time_range import TimeRange
 from spark import ledger, upsert
 from spark.fault import Fault, Moment
 from spark.files import Layout, stage, unpack

@@ -23,7 +23,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyspark.storagelevel import StorageLevel
 
-from services.common.model.market import TimeRange, merge
+from services.common.model.time_range import TimeRange, merge
 from spark.files import Layout, append, frame, read_columns, remove
 from spark.schema import CANDLE, KEY, time_text
 

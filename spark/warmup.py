@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from services.common.kafka.page_record import Candle, Control, Kind, page_value
 from services.common.lake.catalog import CatalogSettings
-from services.common.model.market import TimeRange
+from services.common.model.time_range import TimeRange
 from spark.catalog import catalog_conf
 from spark.notify import FinalReport, PageReport
 from spark.pipeline import Pipeline

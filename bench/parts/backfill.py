@@ -13,7 +13,8 @@ from dexorder import Client
 from dexorder.records import Status
 from dexorder.request import make_request
 from services.common.exchanges import Exchange, override_urls
-from services.common.model.market import SECOND_NS, TimeRange
+from services.common.model.time_range import TimeRange
+from services.common.model.times import SECOND_NS
 from tests.smoke.harness import Suite, minutes
 
 SLOTS = 4

@@ -14,7 +14,8 @@ import grpc
 
 from bench.parts.report import Row, spread, table
 from services.common.kafka.page_record import MOST_CANDLES, OHLC_TOPIC, Candle, Control, Kind, page_value
-from services.common.model.market import SECOND_NS, TimeRange
+from services.common.model.time_range import TimeRange
+from services.common.model.times import SECOND_NS
 from services.gen.dexorder.ingest.v1 import ingest_pb2
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
 from services.gen.dexorder.relay.v1.relay_service_pb2_grpc import RelayServiceStub

@@ -18,7 +18,7 @@ from confluent_kafka import Producer
 
 from bench.parts.latency import candles
 from services.common.kafka.page_record import Control, Kind, page_value
-from services.common.model.market import TimeRange
+from services.common.model.time_range import TimeRange
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from spark.decode import decode_candles
 from spark.schema import MICROS, schema

@@ -19,7 +19,8 @@ from bench.parts.sink import Nobody
 from bench.parts.spark_rows import Stage, Watched, produce, wait_idle
 from services.common.kafka.page_record import MOST_CANDLES, Control, Kind, page_value
 from services.common.lake.catalog import OHLC_TABLE, CatalogSettings
-from services.common.model.market import SECOND_NS, TimeRange
+from services.common.model.time_range import TimeRange
+from services.common.model.times import SECOND_NS
 from spark.catalog import catalog_conf
 from spark.pipeline import Pipeline
 from spark.schema import RAW, RAW_DDL

@@ -11,7 +11,8 @@ from dexorder.cli import output
 from dexorder.client import Client
 from dexorder.coverage import Coverage, Kind, Known, Page
 from dexorder.request import read_part
-from services.common.model.market import PERIODS, count_periods, iso
+from services.common.model.periods import PERIODS, count_periods
+from services.common.model.times import iso
 
 _WORDS = {Kind.ROWS: "rows", Kind.EMPTY: "verified empty", Kind.MISSING: "not covered"}
 

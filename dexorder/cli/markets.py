@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from dexorder.cli import output
 from dexorder.client import Client
-from services.common.model.market import iso
+from services.common.model.times import iso
 
 
 def run(venue: str, text: str, names_only: bool, as_json: bool, relay: str | None) -> None:

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextC
 from dexorder import records
 from dexorder.aio import OnProgress
 from dexorder.request import HistoryRequest
-from services.common.model.market import PERIODS
+from services.common.model.periods import PERIODS
 
 Say = Callable[[str], None]
 

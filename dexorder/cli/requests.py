@@ -8,7 +8,8 @@ from dexorder.cli import output
 from dexorder.cli.progress import note
 from dexorder.client import Client
 from dexorder.records import RequestRecord, State
-from services.common.model.market import PERIODS, iso
+from services.common.model.periods import PERIODS
+from services.common.model.times import iso
 
 _MISSING_SHOWN = 20
 

@@ -12,7 +12,9 @@ from dexorder.aio import AsyncClient
 from dexorder.cli import output, progress
 from dexorder.records import RequestRecord
 from dexorder.verification import Checking, Verification
-from services.common.model.market import PERIODS, TimeRange, count_periods, iso
+from services.common.model.periods import PERIODS, count_periods
+from services.common.model.time_range import TimeRange
+from services.common.model.times import iso
 
 _SHOWN = 20
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from services.common.model.market import SECOND_NS
+from services.common.model.times import SECOND_NS
 
 _RECORD = struct.Struct("=8s16sqq")  # magic, boot, free_ns, ban_ns
 _FREE_AT, _BAN_AT = 24, 32

@@ -9,7 +9,7 @@ from __future__ import annotations
 from decimal import Decimal
 
 from services.common.kafka.page_record import Candle
-from services.common.model.market import floor_to_grid, next_open
+from services.common.model.periods import floor_to_grid, next_open
 
 
 class CandleBuilder:

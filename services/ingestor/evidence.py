@@ -24,15 +24,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from services.common.kafka.page_record import Candle
-from services.common.model.market import (
-    MAX_TIME_NS,
-    TimeRange,
-    count_periods,
-    merge,
-    next_open,
-    open_times,
-    split_by_periods,
-)
+from services.common.model.periods import count_periods, next_open, open_times, split_by_periods
+from services.common.model.time_range import TimeRange, merge
+from services.common.model.times import MAX_TIME_NS
 from services.ingestor.paging import CallLimits, link_periods, question_periods
 from services.ingestor.rates import Rates
 from services.ingestor.series import Answer, Series, whole

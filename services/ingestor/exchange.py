@@ -21,7 +21,9 @@ import tenacity
 from services.common.clock import Clock
 from services.common.exchanges import Exchange, override_urls
 from services.common.kafka.page_record import Candle
-from services.common.model.market import PERIODS, SECOND_NS, TimeRange, iso
+from services.common.model.periods import PERIODS
+from services.common.model.time_range import TimeRange
+from services.common.model.times import SECOND_NS, iso
 from services.ingestor.budget import Rate, open_budget
 from services.ingestor.config import IngestorSettings
 from services.ingestor.dialects.answers import check_rows

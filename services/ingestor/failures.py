@@ -21,7 +21,7 @@ from typing import Any
 import aiohttp
 import ccxt.async_support as ccxt
 
-from services.common.model.market import SECOND_NS
+from services.common.model.times import SECOND_NS
 from services.ingestor.dialects.table import Dialect, Remedy
 from services.ingestor.validation import MS_NS, BadAnswer
 

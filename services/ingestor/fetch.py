@@ -8,15 +8,9 @@ from dataclasses import dataclass, replace
 import structlog
 
 from services.common.kafka.page_record import Candle
-from services.common.model.market import (
-    SECOND_NS,
-    TimeRange,
-    count_periods,
-    floor_to_grid,
-    intersect,
-    next_open,
-    subtract,
-)
+from services.common.model.periods import count_periods, floor_to_grid, next_open
+from services.common.model.time_range import TimeRange, intersect, subtract
+from services.common.model.times import SECOND_NS
 from services.ingestor.evidence import Ask, Evidence
 from services.ingestor.exchange import Session, Venue
 from services.ingestor.failures import ExchangeFailure, ImpossibleCandle

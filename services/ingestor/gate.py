@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from services.common.clock import Clock
-from services.common.model.market import SECOND_NS
+from services.common.model.times import SECOND_NS
 from services.ingestor.budget import Budget, Turn
 from services.ingestor.failures import ExchangeFailure
 from services.ingestor.metrics import IngestorMetrics

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from services.common.model.errors import InvalidRequest
-from services.common.model.market import Ticker, TimeRange, check_span
+from services.common.model.instrument import Instrument
+from services.common.model.periods import check_span
+from services.common.model.time_range import TimeRange
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 
 
@@ -19,7 +21,7 @@ class Job:
 
     job_id: str
     request_id: str
-    ticker: Ticker
+    ticker: Instrument
     span: TimeRange
     period_seconds: int
     limit: int = 0
@@ -43,7 +45,7 @@ def read_job(request: pb.DataRequest) -> Job:
     return Job(
         job_id=request.job_id,
         request_id=request.request_id,
-        ticker=Ticker.parse(request.ticker),
+        ticker=Instrument.parse(request.ticker),
         span=check_span(asked.start_time, asked.end_time, asked.period_seconds),
         period_seconds=asked.period_seconds,
         limit=asked.limit,

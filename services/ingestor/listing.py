@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from services.common.model.errors import InvalidRequest
-from services.common.model.market import Ticker
+from services.common.model.instrument import Instrument
 from services.ingestor.dialects.table import TABLE
 
 CcxtMarket = Mapping[str, Any]
@@ -37,7 +37,7 @@ def listed(venue: str, markets: Iterable[CcxtMarket]) -> list[Market]:
     found = []
     for market in markets:
         try:
-            ticker = Ticker.parse(f"{market['symbol']}.{venue}")
+            ticker = Instrument.parse(f"{market['symbol']}.{venue}")
         except InvalidRequest:
             continue
         found.append(

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from services.common.model.market import TimeRange, count_periods, split_by_periods, subtract
+from services.common.model.periods import count_periods, split_by_periods
+from services.common.model.time_range import TimeRange, subtract
 from services.ingestor.dialects.table import dialect_of
 
 

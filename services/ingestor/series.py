@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from services.common.kafka.page_record import Candle
-from services.common.model.market import TimeRange
+from services.common.model.time_range import TimeRange
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 
 from services.common.kafka.page_record import Candle
-from services.common.model.market import TimeRange, is_on_grid, iso
+from services.common.model.periods import is_on_grid
+from services.common.model.time_range import TimeRange
+from services.common.model.times import iso
 
 MS_NS = 1_000_000
 _COLUMNS = 6

@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 from services.common.kafka.page_record import MOST_CANDLES, Candle, encode_candle
 from services.common.lake.catalog import OHLC_TABLE
 from services.common.model.errors import InvalidRequest, Unavailable
-from services.common.model.market import TimeRange, split_by_periods
+from services.common.model.periods import split_by_periods
+from services.common.model.time_range import TimeRange
 from services.common.rpc.identity import Caller
 from services.relay.counting import IcebergReader
 from services.relay.engine import Engine

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import structlog
 
-from services.common.model.market import TimeRange
+from services.common.model.time_range import TimeRange
 from services.relay.board import dispatches, reports
 from services.relay.dispatch import Assign, Slot
 from services.relay.finishing import Finisher

@@ -8,20 +8,17 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from services.common.model.market import (
+from services.common.model.periods import (
     MONTH_SECONDS,
-    SECOND_NS,
-    TimeRange,
     ceil_to_grid,
     count_periods,
     is_on_grid,
-    merge,
     next_open,
     split_by_periods,
-    subtract,
     total_periods,
 )
-from services.common.model.range_set import RangeSet
+from services.common.model.time_range import RangeSet, TimeRange, merge, subtract
+from services.common.model.times import SECOND_NS
 
 Times = NDArray[np.int64]
 

@@ -6,7 +6,9 @@ from collections.abc import Iterable
 
 from services.common.lake.catalog import NAMESPACE, OHLC_TABLE
 from services.common.model.errors import InvalidRequest
-from services.common.model.market import Ticker, TimeRange, check_span, total_periods
+from services.common.model.instrument import Instrument
+from services.common.model.periods import check_span, total_periods
+from services.common.model.time_range import TimeRange
 from services.gen.dexorder.ingest.v1 import ingest_pb2
 from services.gen.dexorder.relay.v1 import ingestor_service_pb2, pipeline_service_pb2, relay_service_pb2
 from services.relay.answers import AnswerPage
@@ -73,7 +75,7 @@ def page_result(message: pipeline_service_pb2.PageResult) -> PageResult:
     Raises:
         InvalidRequest: No ticker, period or range; such a page can't be coverage.
     """
-    Ticker.parse(message.ticker)
+    Instrument.parse(message.ticker)
     span = check_span(message.start_time, message.end_time, message.period_seconds)
     return PageResult(
         message.job_id,

@@ -17,7 +17,7 @@ from pyiceberg.expressions import And, EqualTo, GreaterThan, GreaterThanOrEqual,
 from pyiceberg.table import Table
 
 from services.common.lake.catalog import COVERAGE_TABLE, OHLC_TABLE
-from services.common.model.market import TimeRange, merge
+from services.common.model.time_range import TimeRange, merge
 from services.relay.comparing import candles_at
 from services.relay.model import Market
 

@@ -22,7 +22,8 @@ from tenacity import (
 
 from services.common.clock import Clock
 from services.common.model.errors import Unavailable
-from services.common.model.market import TimeRange, intersect, merge, next_open, subtract, total_periods
+from services.common.model.periods import next_open, total_periods
+from services.common.model.time_range import TimeRange, intersect, merge, subtract
 from services.relay import requests
 from services.relay.board import coverage, intake
 from services.relay.board.state import Board

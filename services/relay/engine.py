@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import structlog
 
 from services.common.clock import Clock
-from services.common.model.market import SECOND_NS
+from services.common.model.times import SECOND_NS
 from services.relay.access import Quotas
 from services.relay.assigning import Assigner, Sender
 from services.relay.board.state import Board

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import structlog
 
 from services.common.model.errors import Unavailable
-from services.common.model.market import SECOND_NS
+from services.common.model.times import SECOND_NS
 from services.relay import requests
 from services.relay.board import intake
 from services.relay.board.progress import progress, timed_out

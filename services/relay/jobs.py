@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from services.common.model.market import TimeRange, subtract
-from services.common.model.range_set import RangeSet
+from services.common.model.time_range import RangeSet, TimeRange, subtract
 from services.relay.model import Market, State, Submission
 
 

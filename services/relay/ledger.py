@@ -9,7 +9,7 @@ from enum import IntEnum
 
 from services.common.lake.catalog import COVERAGE_TABLE
 from services.common.model.errors import Unavailable
-from services.common.model.market import TimeRange, subtract
+from services.common.model.time_range import TimeRange, subtract
 from services.relay.board.state import Board
 from services.relay.counting import IcebergReader, LedgerPage
 from services.relay.model import Market

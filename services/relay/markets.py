@@ -6,7 +6,8 @@ from collections.abc import Container
 
 from services.common.clock import Clock
 from services.common.model.errors import InvalidRequest, NotFound
-from services.common.model.market import MAX_TIME_NS, Ticker
+from services.common.model.instrument import Instrument
+from services.common.model.times import MAX_TIME_NS
 from services.relay.model import Listed
 from services.relay.schema import Batch
 from services.relay.store import Store
@@ -59,7 +60,7 @@ def check(exchange: str, listed: Listed, *, now_ns: int) -> Listed:
     markets = sorted(listed.markets)
     previous = ""
     for market in markets:
-        if Ticker.parse(market.ticker).venue != exchange:
+        if Instrument.parse(market.ticker).venue != exchange:
             raise InvalidRequest(f"ticker {market.ticker[:64]!r} is not one of exchange {exchange!r}")
         if market.ticker == previous:
             raise InvalidRequest(f"ticker {market.ticker[:64]!r} is there twice")

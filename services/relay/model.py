@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-from services.common.model.market import Ticker, TimeRange
+from services.common.model.instrument import Instrument
+from services.common.model.time_range import TimeRange
 
 
 class Market(NamedTuple):
@@ -18,7 +19,7 @@ class Market(NamedTuple):
     @property
     def exchange(self) -> str:
         """The venue, as after the ticker's last dot."""
-        return Ticker.parse(self.ticker).venue
+        return Instrument.parse(self.ticker).venue
 
 
 class Retraction(NamedTuple):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from services.common.model.market import TimeRange, intersect, next_open, split_by_periods, subtract
+from services.common.model.periods import next_open, split_by_periods
+from services.common.model.time_range import TimeRange, intersect, subtract
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,16 +5,10 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 
 from services.common.model.errors import InvalidRequest
-from services.common.model.market import (
-    MAX_TIME_NS,
-    Ticker,
-    TimeRange,
-    ceil_to_grid,
-    check_period,
-    check_span,
-    count_periods,
-    floor_to_grid,
-)
+from services.common.model.instrument import Instrument
+from services.common.model.periods import ceil_to_grid, check_period, check_span, count_periods, floor_to_grid
+from services.common.model.time_range import TimeRange
+from services.common.model.times import MAX_TIME_NS
 from services.relay.model import Market, Outcome, Status, Submission
 
 LONGEST_ID = 256
@@ -50,7 +44,7 @@ def check_ticker(ticker: str, venues: Container[str]) -> None:
     """
     if len(ticker) > LONGEST_ID:
         raise InvalidRequest(f"ticker {ticker[:32]!r}... has over {LONGEST_ID} characters")
-    venue = Ticker.parse(ticker).venue
+    venue = Instrument.parse(ticker).venue
     if venue not in venues:
         raise InvalidRequest(f"ticker {ticker!r} names the unknown exchange {venue!r}")
 

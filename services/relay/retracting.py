@@ -26,7 +26,7 @@ from tenacity import AsyncRetrying, stop_after_attempt, wait_random_exponential
 from services.common.clock import Clock
 from services.common.lake.catalog import NAMESPACE, RETRACTION_TABLE
 from services.common.model.errors import Unavailable
-from services.common.model.market import TimeRange
+from services.common.model.time_range import TimeRange
 from services.relay.counting import range_of, time_ns
 from services.relay.model import Market, Retraction
 

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from dataclasses import astuple
 from typing import Any
 
-from services.common.model.market import TimeRange
-from services.common.model.range_set import Diff
+from services.common.model.time_range import Diff, TimeRange
 from services.relay.jobs import Job, LiveRequest
 from services.relay.model import (
     Listed,

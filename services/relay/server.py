@@ -20,7 +20,7 @@ from tenacity import AsyncRetrying, stop_after_attempt, wait_exponential
 from services.common.clock import Clock, SystemClock
 from services.common.exchanges import load_exchanges
 from services.common.lake.catalog import CatalogSettings
-from services.common.model.market import SECOND_NS
+from services.common.model.times import SECOND_NS
 from services.common.rpc.lifecycle import grpc_server, stop_signal
 from services.relay.access import ROLES
 from services.relay.answers import Answers

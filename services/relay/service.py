@@ -11,7 +11,8 @@ import structlog
 
 from services.common.lake.catalog import CatalogSettings
 from services.common.model.errors import InvalidRequest
-from services.common.model.market import MAX_TIME_NS, TimeRange
+from services.common.model.time_range import TimeRange
+from services.common.model.times import MAX_TIME_NS
 from services.common.rpc.identity import current_caller
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from services.gen.dexorder.relay.v1 import (

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from services.common.config import BadSettings
 from services.common.model.errors import Unavailable
-from services.common.model.market import TimeRange
+from services.common.model.time_range import TimeRange
 from services.common.rpc.streams import retrieved
 from services.common.storage.durable_sqlite import open_durable
 from services.common.storage.process_lock import sole_owner

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from services.common.model.errors import InvalidRequest
-from services.common.model.market import TimeRange
+from services.common.model.time_range import TimeRange
 from services.common.rpc.identity import Caller
 from services.relay import requests
 from services.relay.board import coverage, intake

@@ -16,7 +16,8 @@ import structlog
 
 from services.common.lake.catalog import OHLC_TABLE
 from services.common.model.errors import Unavailable
-from services.common.model.market import TimeRange, floor_to_grid, intersect, next_open, split_by_periods
+from services.common.model.periods import floor_to_grid, next_open, split_by_periods
+from services.common.model.time_range import TimeRange, intersect
 from services.common.rpc.identity import Caller
 from services.relay.board.state import Board
 from services.relay.comparing import Finding, compare, repairs

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from services.common.kafka.page_record import Candle, Control, Kind, final_value, page_value
-from services.common.model.market import SECOND_NS, TimeRange, parse_time
+from services.common.model.time_range import TimeRange
+from services.common.model.times import SECOND_NS, parse_time
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 
 MINUTE_NS = 60 * SECOND_NS

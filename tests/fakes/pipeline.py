@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from services.common.kafka.page_record import Control
 from services.common.lake.catalog import COVERAGE_TABLE, OHLC_TABLE, CatalogSettings
-from services.common.model.market import SECOND_NS
+from services.common.model.times import SECOND_NS
 from spark.notify import FinalReport, PageReport
 from spark.schema import RAW, RAW_DDL
 from tests.fakes.pages import MINUTE_NS, control, page, span

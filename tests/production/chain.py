@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from dexorder import Client
 from dexorder.request import make_request
-from services.common.model.market import TimeRange
+from services.common.model.time_range import TimeRange
 from tests.smoke.harness import Suite, assert_equal, minutes, oracle
 
 CANDLES = 2_500

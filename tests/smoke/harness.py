@@ -26,7 +26,9 @@ from pyiceberg.catalog import load_catalog
 
 from dexorder.demo import MARKER, processes_marked
 from dexorder.records import RequestRecord, record_from
-from services.common.model.market import PERIOD_SECONDS, SECOND_NS, TimeRange
+from services.common.model.periods import PERIOD_SECONDS
+from services.common.model.time_range import TimeRange
+from services.common.model.times import SECOND_NS
 from services.common.rpc.channel import open_sync_channel
 from services.exchange_sim.candles import CandleQuery
 from services.exchange_sim.config import SimSettings

@@ -16,7 +16,8 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pytest
 
-from services.common.model.market import TimeRange, iso
+from services.common.model.time_range import TimeRange
+from services.common.model.times import iso
 from tests.smoke.harness import Suite, assert_equal, minutes, oracle
 from tests.smoke.recorded import recorded
 

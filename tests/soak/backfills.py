@@ -11,7 +11,7 @@ import grpc
 import pyarrow as pa
 
 from dexorder.records import State, Status
-from services.common.model.market import TimeRange
+from services.common.model.time_range import TimeRange
 from services.common.rpc.channel import open_sync_channel
 from services.gen.dexorder.ingest.v1 import ingest_pb2
 from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rpc

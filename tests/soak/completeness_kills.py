@@ -19,7 +19,8 @@ from typing import Any, get_args
 import pyarrow as pa
 
 from dexorder.records import State, Status
-from services.common.model.market import PERIOD_SECONDS, TimeRange, count_periods, next_open
+from services.common.model.periods import PERIOD_SECONDS, count_periods, next_open
+from services.common.model.time_range import TimeRange
 from services.exchange_sim.candles import Candles, aggregate
 from services.exchange_sim.faults import SILENCES, STATUSES, Kind
 from services.exchange_sim.periods import PERIODS

@@ -20,7 +20,7 @@ import zmq
 import zmq.asyncio
 
 from services.common.messaging.broker_frames import decode, encode
-from services.common.model.market import SECOND_NS
+from services.common.model.times import SECOND_NS
 from services.common.rpc.channel import open_channel
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from services.gen.dexorder.relay.v1 import ingestor_service_pb2 as ipb

@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from services.common.kafka.page_record import Candle, Control, Kind, page_value
-from services.common.model.market import SECOND_NS, TimeRange, parse_time
+from services.common.model.time_range import TimeRange
+from services.common.model.times import SECOND_NS, parse_time
 
 TICKERS = tuple(f"NUMBER{n}/USDT.SIM" for n in range(4))
 """One for each partition of the topic, so that each of them carries something all the time."""

@@ -18,7 +18,7 @@ import zmq
 from dexorder.records import RequestRecord, State, Status
 from services.common.kafka.page_record import Candle, Control, Kind, final_value, page_value
 from services.common.messaging.broker_frames import encode
-from services.common.model.market import TimeRange
+from services.common.model.time_range import TimeRange
 from services.common.rpc.channel import open_sync_channel
 from services.gen.dexorder.ingest.v1 import ingest_pb2
 from services.gen.dexorder.relay.v1 import ingestor_service_pb2 as ingestor_pb

@@ -8,7 +8,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from services.common.model.market import SECOND_NS, TimeRange
+from services.common.model.time_range import TimeRange
+from services.common.model.times import SECOND_NS
 from services.exchange_sim.faults import FaultRule
 from services.exchange_sim.instruments import INSTRUMENTS
 

@@ -16,7 +16,8 @@ from dexorder.errors import WaitEnded
 from dexorder.reading import find_answer
 from dexorder.records import RequestRecord, Status
 from dexorder.request import make_request
-from services.common.model.market import SECOND_NS, TimeRange
+from services.common.model.time_range import TimeRange
+from services.common.model.times import SECOND_NS
 
 VALUES = ("open", "high", "low", "close", "volume")
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from services.common.model.errors import InvalidRequest
-from services.common.model.market import TimeRange
+from services.common.model.time_range import TimeRange
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from services.gen.dexorder.market.v1 import ohlcv_pb2
 

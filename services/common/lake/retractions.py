@@ -6,8 +6,7 @@ table of coverage, which is only ever added to, and the table of retractions say
 
 from __future__ import annotations
 
-from services.common.model.market import TimeRange, merge, subtract
-from services.common.model.range_set import RangeSet
+from services.common.model.time_range import RangeSet, TimeRange, merge, subtract
 
 
 class Retractions:

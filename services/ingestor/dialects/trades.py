@@ -25,7 +25,9 @@ from itertools import pairwise
 from typing import Any
 
 from services.common.kafka.page_record import Candle
-from services.common.model.market import SECOND_NS, TimeRange, floor_to_grid, iso
+from services.common.model.periods import floor_to_grid
+from services.common.model.time_range import TimeRange
+from services.common.model.times import SECOND_NS, iso
 from services.ingestor.candle_building import CandleBuilder
 from services.ingestor.validation import BadAnswer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from services.common.model.market import TimeRange, intersect, subtract
+from services.common.model.time_range import TimeRange, intersect, subtract
 from services.relay.board.dispatches import trim_job
 from services.relay.board.state import Board
 from services.relay.model import Market, Retraction

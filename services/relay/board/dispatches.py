@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.common.model.market import subtract
+from services.common.model.time_range import subtract
 from services.relay.attempts import in_a_row
 from services.relay.board.state import Board
 from services.relay.dispatch import Assign

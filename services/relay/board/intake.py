@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from services.common.model.market import TimeRange, count_periods
-from services.common.model.range_set import RangeSet
+from services.common.model.periods import count_periods
+from services.common.model.time_range import RangeSet, TimeRange
 from services.relay import planning
 from services.relay.board.state import Board
 from services.relay.jobs import Job, LiveRequest

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from services.common.model.market import MAX_TIME_NS, TimeRange, count_periods, subtract, total_periods
+from services.common.model.periods import count_periods, total_periods
+from services.common.model.time_range import TimeRange, subtract
+from services.common.model.times import MAX_TIME_NS
 from services.relay.board.state import Board
 from services.relay.jobs import LiveRequest
 from services.relay.model import Progress

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from services.common.model.errors import InvalidRequest
-from services.common.model.market import TimeRange, intersect, subtract
+from services.common.model.time_range import TimeRange, intersect, subtract
 from services.relay.board.coverage import cover
 from services.relay.board.dispatches import trim_job
 from services.relay.board.state import Board

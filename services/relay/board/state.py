@@ -7,8 +7,7 @@ from collections.abc import Iterator, ValuesView
 from dataclasses import dataclass, field
 
 from services.common.lake.retractions import Retractions
-from services.common.model.market import TimeRange
-from services.common.model.range_set import RangeSet
+from services.common.model.time_range import RangeSet, TimeRange
 from services.relay.attempts import Patience
 from services.relay.dispatch import Dispatcher
 from services.relay.jobs import Job, LiveRequest

@@ -15,7 +15,7 @@ from bench.parts.completeness.cells import MINUTE_NS, NONE, Cell, Fault
 from bench.parts.completeness.compare import HANG, QUIET, Outcome, Row, Values, Verdict, judge
 from bench.parts.completeness.exchange import SimulatedExchange
 from bench.parts.completeness.tables import Result
-from services.common.model.market import TimeRange
+from services.common.model.time_range import TimeRange
 from services.exchange_sim.config import SimSettings
 from services.exchange_sim.faults import FaultPlan, FaultRule
 from services.exchange_sim.server import serve

@@ -12,7 +12,8 @@ from dexorder.errors import SuiteFailed
 from dexorder.supervisor.plan import Ports, SuiteOptions
 from dexorder.supervisor.prepare import taken_ports
 from dexorder.supervisor.state import PartState, SuiteState, write_state
-from services.common.model.market import TimeRange, parse_time
+from services.common.model.time_range import TimeRange
+from services.common.model.times import parse_time
 from services.exchange_sim.config import SimSettings
 from services.exchange_sim.server import serve
 

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from services.common.lake.catalog import COVERAGE_TABLE, OHLC_TABLE, RETRACTION_TABLE, CatalogSettings
-from services.common.model.market import TimeRange
+from services.common.model.time_range import TimeRange
 from services.relay.retracting import SCHEMA
 from spark.ledger import GoodPage, append_coverage
 from spark.tables import TABLES

@@ -5,7 +5,7 @@ import pytest
 from dexorder.errors import RequestRefused
 from dexorder.request import Moment, make_request, moment_ns, parse_period
 from services.common.model.errors import InvalidRequest
-from services.common.model.market import iso
+from services.common.model.times import iso
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from services.common.model.market import SECOND_NS
+from services.common.model.times import SECOND_NS
 from spark.decode import decode_record
 from spark.schema import CANDLE, MICROS
 from tests.soak.numbered_pages import CANDLES, PAGES, TICKERS, NumberedPages, Page

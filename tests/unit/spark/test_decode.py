@@ -4,7 +4,9 @@ import pyarrow as pa
 import pytest
 
 from services.common.kafka.page_record import Candle, Control, Kind, encode_candle, final_value, page_value
-from services.common.model.market import MONTH_SECONDS, SECOND_NS, TimeRange, parse_time
+from services.common.model.periods import MONTH_SECONDS
+from services.common.model.time_range import TimeRange
+from services.common.model.times import SECOND_NS, parse_time
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from spark.decode import decode_batches, decode_candles, decode_plain
 from spark.schema import CANDLE, DECODED, RAW

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 from services.common.lake.catalog import COVERAGE_TABLE, DEAD_LETTER_TABLE, CatalogSettings
-from services.common.model.market import SECOND_NS
+from services.common.model.times import SECOND_NS
 from spark.ledger import DeadLetter, GoodPage, append_coverage, append_dead_letters
 from tests.fakes.pages import TICKER, span
 

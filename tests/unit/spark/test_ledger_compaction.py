@@ -15,7 +15,8 @@ from pyiceberg.types import StringType
 
 from services.common.clock import ManualClock
 from services.common.lake.catalog import COVERAGE_TABLE, RETRACTION_TABLE, CatalogSettings
-from services.common.model.market import SECOND_NS, TimeRange, merge
+from services.common.model.time_range import TimeRange, merge
+from services.common.model.times import SECOND_NS
 from services.relay.counting import IcebergReader
 from spark import merging, procedures
 from spark.caretaker import CareFailed, Caretaker

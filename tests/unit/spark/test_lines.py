@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.model.market import MONTH_SECONDS, TimeRange, merge, next_open, open_times, parse_time
+from services.common.model.periods import MONTH_SECONDS, next_open, open_times
+from services.common.model.time_range import TimeRange, merge
+from services.common.model.times import parse_time
 from spark import lines
 from spark.lines import Line, Retraction, merge_lines
 

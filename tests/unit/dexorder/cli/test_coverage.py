@@ -6,7 +6,7 @@ from typer.testing import CliRunner, Result
 
 from dexorder.cli.app import app
 from dexorder.coverage import Coverage, Kind, Known
-from services.common.model.market import TimeRange
+from services.common.model.time_range import TimeRange
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
 from tests.fakes.candle_table import START, TICKER
 from tests.fakes.relay_server import FakeRelay

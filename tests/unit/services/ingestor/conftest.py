@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 import zmq.asyncio
 
-from services.common.model.market import TimeRange
+from services.common.model.time_range import TimeRange
 from services.exchange_sim.config import SimSettings
 from services.exchange_sim.server import serve as serve_exchange
 from services.gen.dexorder.relay.v1 import ingestor_service_pb2_grpc as relay_rpc

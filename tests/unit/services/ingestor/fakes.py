@@ -14,7 +14,7 @@ import zmq.asyncio
 
 from services.common.kafka.page_record import Control, Kind
 from services.common.messaging import broker_frames
-from services.common.model.market import TimeRange
+from services.common.model.time_range import TimeRange
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from services.gen.dexorder.market.v1 import ohlcv_pb2
 from services.gen.dexorder.relay.v1 import ingestor_service_pb2 as relay_pb

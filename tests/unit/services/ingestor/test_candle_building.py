@@ -7,16 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.common.kafka.page_record import Candle
-from services.common.model.market import (
-    MONTH_SECONDS,
-    PERIODS,
-    SECOND_NS,
-    WEEK_SECONDS,
-    floor_to_grid,
-    is_on_grid,
-    next_open,
-    parse_time,
-)
+from services.common.model.periods import MONTH_SECONDS, PERIODS, WEEK_SECONDS, floor_to_grid, is_on_grid, next_open
+from services.common.model.times import SECOND_NS, parse_time
 from services.ingestor.candle_building import CandleBuilder
 
 DAY_NS = parse_time("2024-02-28")

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.common.kafka.page_record import Candle
-from services.common.model.market import TimeRange, open_times
+from services.common.model.periods import open_times
+from services.common.model.time_range import TimeRange
 from services.ingestor.evidence import Ask, Evidence, Settled
 from services.ingestor.paging import CallLimits, page_periods, plan_pages
 from services.ingestor.rates import Rates

@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 
 from services.common.clock import ManualClock
 from services.common.exchanges import Exchange
-from services.common.model.market import SECOND_NS
+from services.common.model.times import SECOND_NS
 from services.ingestor.config import IngestorSettings
 from services.ingestor.exchange import Session, Venue
 from services.ingestor.failures import ExchangeFailure, ImpossibleCandle, announced_pause, status_of

@@ -9,7 +9,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from services.common.kafka.page_record import Candle
-from services.common.model.market import SECOND_NS, Ticker, TimeRange, open_times
+from services.common.model.instrument import Instrument
+from services.common.model.periods import open_times
+from services.common.model.time_range import TimeRange
+from services.common.model.times import SECOND_NS
 from services.ingestor.config import IngestorSettings
 from services.ingestor.failures import ExchangeFailure, ImpossibleCandle
 from services.ingestor.fetch import Fetcher, Missing, Page
@@ -60,7 +63,7 @@ async def fetch(
     answer: Answer, *, now_ns: int = NEXT_DAY_NS, limit: int = 0, **settings: Any
 ) -> tuple[list[Page], list[Missing]]:
     exchange = Exchange(answer, now_ns=now_ns, settings={"page_candles": 98, **settings})
-    job = Job("j1", "r1", Ticker("BTC/USDT", "SIM"), minutes(0, 300), 60, limit)
+    job = Job("j1", "r1", Instrument("BTC/USDT", "SIM"), minutes(0, 300), 60, limit)
     pages: list[Page] = []
 
     async def put(page: Page) -> None:

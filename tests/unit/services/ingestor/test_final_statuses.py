@@ -14,16 +14,9 @@ import pytest
 from dexorder.errors import RequestRefused
 from dexorder.records import Status
 from dexorder.request import HistoryRequest
-from services.common.model.market import (
-    MAX_TIME_NS,
-    MONTH_SECONDS,
-    SECOND_NS,
-    WEEK_SECONDS,
-    TimeRange,
-    floor_to_grid,
-    iso,
-    parse_time,
-)
+from services.common.model.periods import MONTH_SECONDS, WEEK_SECONDS, floor_to_grid
+from services.common.model.time_range import TimeRange
+from services.common.model.times import MAX_TIME_NS, SECOND_NS, iso, parse_time
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from tests.unit.services.ingestor.whole import Whole, truth, whole
 from tests.unit.services.relay.harness import MINUTE_NS, at

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from services.common.clock import ManualClock
-from services.common.model.market import SECOND_NS
+from services.common.model.times import SECOND_NS
 from services.ingestor.budget import Budget, Rate, open_budget
 from services.ingestor.failures import ExchangeFailure
 from services.ingestor.gate import Gate

@@ -5,7 +5,7 @@ from typing import Any, cast
 import pytest
 
 from services.common.model.errors import InvalidRequest
-from services.common.model.market import Ticker
+from services.common.model.instrument import Instrument
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from services.ingestor.intake import Job, read_job
 from tests.unit.services.ingestor.conftest import minutes
@@ -16,7 +16,7 @@ SPAN = minutes(0, 10)
 
 def test_dispatch_becomes_a_job() -> None:
     assert read_job(dispatch("j1", SPAN, limit=7)) == Job(
-        "j1", "request of j1", Ticker("BTC/USDT", "SIM"), SPAN, 60, limit=7
+        "j1", "request of j1", Instrument("BTC/USDT", "SIM"), SPAN, 60, limit=7
     )
     assert read_job(dispatch("j1", SPAN)).limit == 0
 

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from services.common.model.market import MONTH_SECONDS, TimeRange, merge, parse_time
+from services.common.model.periods import MONTH_SECONDS
+from services.common.model.time_range import TimeRange, merge
+from services.common.model.times import parse_time
 from services.ingestor.paging import CallLimits, call_limits, plan_pages
 from tests.unit.services.ingestor.conftest import minutes
 

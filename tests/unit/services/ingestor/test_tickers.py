@@ -18,7 +18,7 @@ from dexorder.errors import VenueUnknown
 from dexorder.records import MarketList, Status
 from dexorder.run_store import RunStore
 from dexorder.runs import Shown, file_name
-from services.common.model.market import TimeRange
+from services.common.model.time_range import TimeRange
 from tests.unit.services.ingestor.whole import Whole, by_open, whole
 from tests.unit.services.relay.harness import MINUTE_NS, at
 

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.common.model.market import MONTH_SECONDS, WEEK_SECONDS, TimeRange, parse_time
+from services.common.model.periods import MONTH_SECONDS, WEEK_SECONDS
+from services.common.model.time_range import TimeRange
+from services.common.model.times import parse_time
 from services.ingestor.validation import BadAnswer, read_candles
 from tests.unit.services.ingestor.conftest import MINUTE_NS, minutes
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from services.common.model.market import TimeRange
+from services.common.model.time_range import TimeRange
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from services.gen.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
 from services.ingestor.config import IngestorSettings

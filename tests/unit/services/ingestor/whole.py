@@ -18,7 +18,8 @@ import pyarrow as pa
 from dexorder.aio import AsyncClient, Ended
 from dexorder.request import HistoryRequest
 from services.common.lake.catalog import OHLC_TABLE
-from services.common.model.market import TimeRange, split_by_periods
+from services.common.model.periods import split_by_periods
+from services.common.model.time_range import TimeRange
 from services.gen.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
 from services.ingestor.config import IngestorSettings
 from services.ingestor.server import work

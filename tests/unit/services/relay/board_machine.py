@@ -12,7 +12,9 @@ from typing import Any, ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from services.common.model.market import MAX_TIME_NS, TimeRange, split_by_periods, subtract
+from services.common.model.periods import split_by_periods
+from services.common.model.time_range import TimeRange, subtract
+from services.common.model.times import MAX_TIME_NS
 from services.relay import schema, store
 from services.relay.attempts import Patience
 from services.relay.board import coverage, dispatches, intake, reports

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from services.common.model.market import TimeRange, intersect, subtract
+from services.common.model.time_range import TimeRange, intersect, subtract
 from services.relay.dispatch import Slot, SlotKind
 from services.relay.model import Dispatch, FinalResult, Market, PageResult
 

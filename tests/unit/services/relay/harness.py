@@ -33,7 +33,8 @@ from pyiceberg.types import (
 from services.common.clock import Clock, SystemClock
 from services.common.lake.catalog import COVERAGE_TABLE, NAMESPACE, OHLC_TABLE, CatalogSettings
 from services.common.messaging.broker_frames import decode, encode
-from services.common.model.market import SECOND_NS, TimeRange
+from services.common.model.time_range import TimeRange
+from services.common.model.times import SECOND_NS
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from services.gen.dexorder.relay.v1 import ingestor_service_pb2 as ipb
 from services.gen.dexorder.relay.v1 import ingestor_service_pb2_grpc as irpc

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from services.common.model.errors import Exhausted, InvalidRequest, NotFound
-from services.common.model.market import SECOND_NS
+from services.common.model.times import SECOND_NS
 from services.common.rpc.identity import Caller, Quota, Role
 from services.relay import access
 from services.relay.access import Limits, Quotas

@@ -14,7 +14,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from services.common.model.market import TimeRange, split_by_periods
+from services.common.model.periods import split_by_periods
+from services.common.model.time_range import TimeRange
 from services.relay import schema, store
 from services.relay.attempts import Patience
 from services.relay.board import dispatches, intake, reports

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.model.market import TimeRange, subtract
+from services.common.model.time_range import TimeRange, subtract
 from services.relay.attempts import Patience
 from services.relay.board import coverage, reports
 from services.relay.board.state import Board

@@ -13,7 +13,7 @@ import zmq.asyncio
 from prometheus_client import CollectorRegistry
 
 from services.common.messaging.broker_frames import encode
-from services.common.model.market import TimeRange
+from services.common.model.time_range import TimeRange
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from services.relay.broker import open_broker
 from services.relay.dispatch import Slot

@@ -10,7 +10,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from services.common.clock import ManualClock, SystemClock
-from services.common.model.market import SECOND_NS
+from services.common.model.times import SECOND_NS
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from services.ingestor.config import IngestorSettings
 from services.ingestor.intake import Job

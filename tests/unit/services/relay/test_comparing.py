@@ -10,17 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.model.market import (
-    PERIODS,
-    TimeRange,
-    floor_to_grid,
-    merge,
-    next_open,
-    open_times,
-    parse_time,
-    subtract,
-)
-from services.common.model.range_set import RangeSet
+from services.common.model.periods import PERIODS, floor_to_grid, next_open, open_times
+from services.common.model.time_range import RangeSet, TimeRange, merge, subtract
+from services.common.model.times import parse_time
 from services.relay.comparing import Finding, Times, compare, on_grid, repairs, runs
 from tests.unit.services.relay.harness import MINUTE_NS
 

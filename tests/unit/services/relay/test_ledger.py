@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.model.market import MAX_TIME_NS, TimeRange, merge
+from services.common.model.time_range import TimeRange, merge
+from services.common.model.times import MAX_TIME_NS
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
 from services.relay.ledger import Kind, Known, known
 from tests.unit.services.relay.harness import TICKER, at, ledger_page, page, ranges, suite, write_ledger

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from services.common.clock import ManualClock
-from services.common.model.market import SECOND_NS
+from services.common.model.times import SECOND_NS
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
 from services.relay import engine

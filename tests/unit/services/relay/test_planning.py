@@ -5,15 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.model.market import (
-    MONTH_SECONDS,
-    SECOND_NS,
-    TimeRange,
-    count_periods,
-    intersect,
-    is_on_grid,
-    merge,
-)
+from services.common.model.periods import MONTH_SECONDS, count_periods, is_on_grid
+from services.common.model.time_range import TimeRange, intersect, merge
+from services.common.model.times import SECOND_NS
 from services.relay.planning import plan, wave_end
 
 MINUTE_NS = 60 * SECOND_NS

@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from services.common.clock import SystemClock
-from services.common.model.market import MAX_TIME_NS
+from services.common.model.times import MAX_TIME_NS
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from services.gen.dexorder.relay.v1 import ingestor_service_pb2 as ipb
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from services.common.model.market import SECOND_NS, TimeRange
+from services.common.model.time_range import TimeRange
+from services.common.model.times import SECOND_NS
 from services.relay.counting import Count
 from services.relay.deciding import make_finding
 from services.relay.model import Status

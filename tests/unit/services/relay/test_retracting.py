@@ -13,7 +13,7 @@ from pyiceberg.catalog import Catalog
 from services.common.clock import SystemClock
 from services.common.lake.catalog import RETRACTION_TABLE
 from services.common.model.errors import Unavailable
-from services.common.model.market import TimeRange
+from services.common.model.time_range import TimeRange
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
 from services.relay.model import Market, Retraction

@@ -17,7 +17,7 @@ import pytest
 
 from services.common.config import BadSettings
 from services.common.model.errors import Unavailable
-from services.common.model.market import TimeRange
+from services.common.model.time_range import TimeRange
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
 from services.relay import schema

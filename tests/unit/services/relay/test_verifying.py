@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from services.common.model.market import TimeRange
+from services.common.model.time_range import TimeRange
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
 from services.relay import verifying

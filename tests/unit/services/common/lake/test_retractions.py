@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from services.common.lake.retractions import Retractions
-from services.common.model.market import TimeRange, merge
+from services.common.model.time_range import TimeRange, merge
 
 
 def points(ranges: list[TimeRange]) -> list[tuple[int, int]]:

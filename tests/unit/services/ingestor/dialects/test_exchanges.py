@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from services.common.kafka.page_record import Candle
-from services.common.model.market import MONTH_SECONDS, SECOND_NS, TimeRange, parse_time
+from services.common.model.periods import MONTH_SECONDS
+from services.common.model.time_range import TimeRange
+from services.common.model.times import SECOND_NS, parse_time
 from services.ingestor.exchange import Session
 from services.ingestor.failures import ExchangeFailure, ImpossibleCandle
 from tests.unit.services.ingestor.conftest import MINUTE_NS, minutes

@@ -5,7 +5,7 @@ from typing import Any
 import ccxt.async_support as ccxt
 import pytest
 
-from services.common.model.market import SECOND_NS
+from services.common.model.times import SECOND_NS
 from services.ingestor.dialects.table import TABLE, Dialect, Remedy, at, dialect_of
 from services.ingestor.failures import announced_pause, as_bad_answer, is_slow_down, may_heal
 

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.common.kafka.page_record import Candle
-from services.common.model.market import SECOND_NS, TimeRange
+from services.common.model.time_range import TimeRange
+from services.common.model.times import SECOND_NS
 from services.ingestor.candle_building import CandleBuilder
 from services.ingestor.dialects.trades import Walk, read_trades
 from services.ingestor.validation import BadAnswer

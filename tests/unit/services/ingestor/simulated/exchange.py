@@ -13,7 +13,9 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry
 
 from services.common.kafka.page_record import Candle
-from services.common.model.market import SECOND_NS, TimeRange, count_periods
+from services.common.model.periods import count_periods
+from services.common.model.time_range import TimeRange
+from services.common.model.times import SECOND_NS
 from services.ingestor.config import IngestorSettings
 from services.ingestor.failures import ExchangeFailure, ImpossibleCandle
 from services.ingestor.metrics import IngestorMetrics

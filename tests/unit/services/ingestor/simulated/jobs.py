@@ -11,7 +11,8 @@ from typing import Any, cast
 from structlog.testing import capture_logs
 
 from services.common.kafka.page_record import Candle
-from services.common.model.market import TimeRange, merge, next_open, open_times, split_by_periods, subtract
+from services.common.model.periods import next_open, open_times, split_by_periods
+from services.common.model.time_range import TimeRange, merge, subtract
 from services.ingestor.fetch import Fetcher, Missing, Page
 from services.ingestor.intake import Job
 from services.ingestor.paging import page_periods

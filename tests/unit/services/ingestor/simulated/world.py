@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from services.common.kafka.page_record import Candle
-from services.common.model.market import MONTH_SECONDS, WEEK_SECONDS, Ticker, TimeRange, floor_to_grid, next_open
+from services.common.model.instrument import Instrument
+from services.common.model.periods import MONTH_SECONDS, WEEK_SECONDS, floor_to_grid, next_open
+from services.common.model.time_range import TimeRange
 from services.ingestor.intake import Job
 from services.ingestor.paging import CallLimits
 
@@ -95,7 +97,7 @@ class World:
 
     @cached_property
     def job(self) -> Job:
-        return Job("j1", "r1", Ticker(SYMBOL, "SIM"), self.span, self.period_seconds, self.limit)
+        return Job("j1", "r1", Instrument(SYMBOL, "SIM"), self.span, self.period_seconds, self.limit)
 
     @cached_property
     def market(self) -> dict[int, Candle]:

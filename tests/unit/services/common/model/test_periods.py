@@ -1,4 +1,4 @@
-"""Periods against the calendar of the standard library, which knows nothing of grids."""
+"""Periods and their grid: tables, properties, and the calendar of the standard library as the oracle."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.model.market import (
-    MAX_TIME_NS,
+from services.common.model.errors import InvalidRequest
+from services.common.model.periods import (
     MONTH_SECONDS,
-    SECOND_NS,
+    PERIODS,
     WEEK_SECONDS,
-    TimeRange,
     ceil_to_grid,
     check_span,
     count_periods,
@@ -24,15 +23,69 @@ from services.common.model.market import (
     is_on_grid,
     next_open,
     open_times,
-    parse_time,
     split_by_periods,
 )
+from services.common.model.time_range import TimeRange, merge
+from services.common.model.times import MAX_TIME_NS, SECOND_NS, parse_time
 
 DAY = 86_400
 LONG = {DAY: "1d", WEEK_SECONDS: "1w", MONTH_SECONDS: "1M"}
 long_periods = st.sampled_from(sorted(LONG))
 days = st.dates(date(1970, 1, 5), date(2262, 3, 1))
 """From the first Monday to the last month that nanoseconds hold whole."""
+
+
+def ns(text: str) -> int:
+    return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()) * SECOND_NS
+
+
+@pytest.mark.parametrize(
+    ("moment", "period", "floor", "after"),
+    [
+        ("2024-02-29T13:45:10", 60, "2024-02-29T13:45:00", "2024-02-29T13:46:00"),
+        ("2024-02-29T13:45:10", 14_400, "2024-02-29T12:00:00", "2024-02-29T16:00:00"),
+        ("2024-02-29T13:45:10", 604_800, "2024-02-26T00:00:00", "2024-03-04T00:00:00"),
+        ("2024-02-29T13:45:10", 2_592_000, "2024-02-01T00:00:00", "2024-03-01T00:00:00"),
+        ("2023-12-31T23:59:59", 2_592_000, "2023-12-01T00:00:00", "2024-01-01T00:00:00"),
+        ("1970-01-02T00:00:00", 60, "1970-01-02T00:00:00", "1970-01-02T00:01:00"),
+    ],
+)
+def test_grid(moment: str, period: int, floor: str, after: str) -> None:
+    assert floor_to_grid(ns(moment), period) == ns(floor)
+    assert next_open(ns(floor), period) == ns(after)
+    assert next_open(ns(after), period, -1) == ns(floor)
+
+
+@given(st.integers(0, 4_000_000_000), st.sampled_from(sorted(PERIODS)), st.integers(0, 400))
+def test_grid_is_consistent(second: int, period: int, count: int) -> None:
+    floor = floor_to_grid(second * SECOND_NS, period)
+    assert floor <= second * SECOND_NS < next_open(floor, period)
+    end = next_open(floor, period, count)
+    if floor >= 0:
+        span = TimeRange(floor, end)
+        assert count_periods(span, period) == count == len(open_times(span, period))
+        parts = split_by_periods(span, period, 7)
+        assert merge(parts) == ([span] if count else [])
+        assert sum(count_periods(p, period) for p in parts) == count
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "period", "field"),
+    [
+        (60, 60, 60, "end_time 60000000000 is not after"),
+        (120, 60, 60, "end_time 60000000000 is not after"),
+        (1, 60, 60, "start_time 1000000000 is not on the 1m grid"),
+        (0, 61, 60, "end_time 61000000000 is not on the 1m grid"),
+        (0, 60, 61, "period_seconds 61"),
+        (0, 2**64 // SECOND_NS, 60, "end_time"),
+        (0, 2**63 // SECOND_NS + 60, 60, r"end_time \d+ is outside \[0, 9223372036854775807\] nanoseconds"),
+        (0, 11 * 86_400, WEEK_SECONDS, "start_time 0 is not on the 1w grid; the first open is 345600000000000"),
+        (86_400, 31 * 86_400, MONTH_SECONDS, "start_time .* is not on the 1M grid; the open before it is 0"),
+    ],
+)
+def test_bad_span_names_field_and_value(start: int, end: int, period: int, field: str) -> None:
+    with pytest.raises(InvalidRequest, match=field):
+        check_span(start * SECOND_NS, end * SECOND_NS, period)
 
 
 def midnight_ns(day: date) -> int:

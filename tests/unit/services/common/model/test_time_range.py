@@ -1,21 +1,35 @@
-"""RangeSet against a set of single points."""
+"""Ranges and sets of ranges against sets of single points."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.model.market import TimeRange
-from services.common.model.range_set import RangeSet
+from services.common.model.time_range import RangeSet, TimeRange, merge, subtract
+
+ranges = st.lists(
+    st.tuples(st.integers(0, 60), st.integers(0, 12)).map(lambda t: TimeRange(t[0], t[0] + t[1])), max_size=12
+)
+
+
+def points(ranges: Iterable[TimeRange]) -> set[int]:
+    return {point for part in ranges for point in range(part.start_ns, part.end_ns)}
+
+
+@given(ranges, ranges)
+def test_range_sets_agree_with_sets_of_points(left: list[TimeRange], right: list[TimeRange]) -> None:
+    assert points(merge(left)) == points(left)
+    assert points(subtract(left, right)) == points(left) - points(right)
+    for result in (merge(left), subtract(left, right)):
+        assert all(a.end_ns < b.start_ns for a, b in pairwise(result))
+        assert all(result)
+
 
 SPANS = st.tuples(st.integers(0, 40), st.integers(0, 12)).map(lambda pair: TimeRange(pair[0], sum(pair)))
 CHANGES = st.lists(st.tuples(st.booleans(), SPANS), max_size=25)
-
-
-def points(ranges: object) -> set[int]:
-    return {point for part in ranges for point in range(part.start_ns, part.end_ns)}  # type: ignore[attr-defined]
 
 
 @given(CHANGES, SPANS)

@@ -1,0 +1,52 @@
+"""Instruments and series. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from services.common.model.errors import InvalidRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Instrument:
+    """An instrument at a venue. Its text, ``BTC/USDT.BINANCE``, is the ticker.
+
+    Attributes:
+        symbol: Unified symbol of ccxt. Only ccxt interprets it: ``BTC/USDT:USDT`` (swap), ``BTC/USD:BTC`` (inverse
+            swap), ``BTC/USDT:USDT-251226`` (dated future), ``BTC/USDT:USDT-251226-50000-C`` (option), ``ETH2.S/ETH``.
+            Case matters.
+        venue: Name of the exchange, in ASCII.
+    """
+
+    symbol: str
+    venue: str
+
+    @staticmethod
+    def parse(ticker: str) -> Instrument:
+        """Split a ticker at its last dot, as symbols may contain dots.
+
+        Raises:
+            InvalidRequest: The ticker has no dot, an empty side, a venue that is not ASCII, an unprintable character
+                (a line break, half of a surrogate pair) or surrounding white space.
+        """
+        symbol, dot, venue = ticker.rpartition(".")
+        printable = ticker.isprintable() and ticker == ticker.strip()
+        if not (dot and symbol and venue and venue.isascii() and printable):
+            raise InvalidRequest(f"ticker {ticker!r} is not SYMBOL.VENUE, for example BTC/USDT.BINANCE")
+        return Instrument(symbol, venue)
+
+    def __str__(self) -> str:
+        return f"{self.symbol}.{self.venue}"
+
+
+class Series(NamedTuple):
+    """The candles of one instrument and one period."""
+
+    ticker: str
+    period_seconds: int
+
+    @property
+    def exchange(self) -> str:
+        """The venue of the ticker."""
+        return Instrument.parse(self.ticker).venue

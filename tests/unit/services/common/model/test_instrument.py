@@ -1,0 +1,61 @@
+"""Tickers by tables and properties."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.common.model.errors import InvalidRequest
+from services.common.model.instrument import Instrument
+
+
+@pytest.mark.parametrize(
+    ("text", "symbol", "venue"),
+    [
+        ("BTC/USDT.BINANCE", "BTC/USDT", "BINANCE"),
+        ("BTC/USDT:USDT.BINANCE", "BTC/USDT:USDT", "BINANCE"),  # swap
+        ("BTC/USD:BTC.BYBIT", "BTC/USD:BTC", "BYBIT"),  # inverse swap
+        ("BTC/USDT:USDT-251226.OKX", "BTC/USDT:USDT-251226", "OKX"),  # dated future
+        ("BTC/USD:BTC-251226.OKX", "BTC/USD:BTC-251226", "OKX"),
+        ("BTC/USDT:USDT-251226-50000-C.BINANCE", "BTC/USDT:USDT-251226-50000-C", "BINANCE"),  # option
+        ("XRP/USDT:USDT-251226-2.25-P.BINANCE", "XRP/USDT:USDT-251226-2.25-P", "BINANCE"),  # with a dot in its strike
+        ("ETH2.S/ETH.KRAKEN", "ETH2.S/ETH", "KRAKEN"),
+        ("USD.HOLD/EUR.M.KRAKEN", "USD.HOLD/EUR.M", "KRAKEN"),
+        ("1000SATS/USDT.BINANCE", "1000SATS/USDT", "BINANCE"),
+        ("币安人生/USDT.BINANCE", "币安人生/USDT", "BINANCE"),
+        ("A B/USDT.SIM", "A B/USDT", "SIM"),
+        ("kPEPE/USDC:USDC.HYPERLIQUID", "kPEPE/USDC:USDC", "HYPERLIQUID"),  # case is kept
+        ("BTC-USDT.SIM", "BTC-USDT", "SIM"),  # no unified symbol; only the exchange's list of markets can tell
+    ],
+)
+def test_ticker_splits_at_the_last_dot(text: str, symbol: str, venue: str) -> None:
+    assert Instrument.parse(text) == Instrument(symbol, venue)
+    assert str(Instrument.parse(text)) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "BTC/USDT",
+        ".BINANCE",
+        "BTC/USDT.",
+        "BTC/USDT.BÖRSE",
+        "BTC/USDT.SIM\n",
+        "BTC\n/USDT.SIM",
+        " BTC/USDT.SIM",
+        "BTC/USDT.SIM ",
+        "BTC/US\x00DT.SIM",
+        "BTC/\ud800.SIM",
+        "BTC/USDT\u202e.SIM",
+    ],
+)
+def test_what_is_no_ticker_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequest, match="ticker"):
+        Instrument.parse(text)
+
+
+@given(st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=30), st.sampled_from(["SIM", "X:1"]))
+def test_ticker_reads_back_whatever_the_symbol(symbol: str, venue: str) -> None:
+    assert Instrument.parse(str(Instrument(symbol, venue))) == Instrument(symbol, venue)
