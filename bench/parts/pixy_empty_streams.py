@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.parts.pixy_load import STREAM_BATCH, VALUE
 from services.common.rpc.streams import beside
-from services.gateway.kafka.flow import MOST_BATCH_RECORDS
+from services.gateway.kafkastream.flow import MAX_BATCH_RECORDS
 from services.gen.dexorder.kafka.v1 import kafka_service_pb2 as pb
 from services.gen.dexorder.kafka.v1 import kafka_service_pb2_grpc as rpc
 
@@ -24,9 +24,9 @@ class EmptyStreams(rpc.KafkaServiceServicer):
             partitions=[1] * STREAM_BATCH, offsets=range(_OFFSET, _OFFSET + STREAM_BATCH)
         )
         records = pb.Records(
-            values=[VALUE] * MOST_BATCH_RECORDS, timestamps_ms=[time.time_ns() // 1_000_000] * MOST_BATCH_RECORDS
+            values=[VALUE] * MAX_BATCH_RECORDS, timestamps_ms=[time.time_ns() // 1_000_000] * MAX_BATCH_RECORDS
         )
-        offsets = range(_OFFSET, _OFFSET + MOST_BATCH_RECORDS)
+        offsets = range(_OFFSET, _OFFSET + MAX_BATCH_RECORDS)
         self._read = pb.ConsumeResponse(batches=[pb.RecordBatch(partition=1, offsets=offsets, records=records)])
 
     async def Produce(  # noqa: N802
@@ -43,9 +43,9 @@ class EmptyStreams(rpc.KafkaServiceServicer):
         left, granted = 0, asyncio.Queue[int]()
         async with beside(_listen(request_iterator, granted)):
             while True:
-                while left < MOST_BATCH_RECORDS:
+                while left < MAX_BATCH_RECORDS:
                     left += await granted.get()
-                left -= MOST_BATCH_RECORDS
+                left -= MAX_BATCH_RECORDS
                 yield self._read
 
 

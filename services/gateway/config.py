@@ -9,15 +9,15 @@ from pydantic import Field, ModelWrapValidatorHandler, PrivateAttr, field_valida
 from pydantic_settings import SettingsConfigDict
 
 from services.common.config import ServiceSettings
-from services.gateway.clusters import TOPIC_NAME as TOPIC_NAME
-from services.gateway.clusters import ClusterConfig as ClusterConfig
-from services.gateway.clusters import ConsumeConfig as ConsumeConfig
-from services.gateway.clusters import ProduceConfig as ProduceConfig
-from services.gateway.clusters import WantedTopic as WantedTopic
-from services.gateway.clusters import parse_topics as parse_topics
-from services.gateway.pixy_clusters import pixy_clusters
-from services.gateway.pixy_config import PixyConfig
-from services.gateway.pixy_file import read_pixy_file, with_pixy_file
+from services.gateway.kafkapixy.cluster_config import TOPIC_NAME as TOPIC_NAME
+from services.gateway.kafkapixy.cluster_config import ClusterConfig as ClusterConfig
+from services.gateway.kafkapixy.cluster_config import ConsumeConfig as ConsumeConfig
+from services.gateway.kafkapixy.cluster_config import ProduceConfig as ProduceConfig
+from services.gateway.kafkapixy.cluster_config import WantedTopic as WantedTopic
+from services.gateway.kafkapixy.cluster_config import parse_topics as parse_topics
+from services.gateway.kafkapixy.yaml_clusters import pixy_clusters
+from services.gateway.kafkapixy.yaml_config import PixyConfig
+from services.gateway.kafkapixy.yaml_settings import read_pixy_file, with_pixy_file
 
 
 class GatewaySettings(ServiceSettings):

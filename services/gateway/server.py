@@ -17,12 +17,12 @@ from services.common.config import BadSettings
 from services.common.rpc.lifecycle import RunningServer, grpc_server, stop_signal
 from services.gateway.config import GatewaySettings
 from services.gateway.events.config import EventsSettings
-from services.gateway.kafka import service as kafka_service
-from services.gateway.kafka.service import KafkaService
-from services.gateway.pixy.cluster import Cluster, Clusters
-from services.gateway.pixy.metrics import PixyMetrics
-from services.gateway.pixy.service import NAME, KafkaPixy
-from services.gateway.pixy.trouble import reason
+from services.gateway.kafkapixy.client_errors import reason
+from services.gateway.kafkapixy.cluster import Cluster, Clusters
+from services.gateway.kafkapixy.metrics import PixyMetrics
+from services.gateway.kafkapixy.service import NAME, KafkaPixy
+from services.gateway.kafkastream import service as kafka_service
+from services.gateway.kafkastream.service import KafkaService
 from services.gen.dexorder.kafka.v1 import kafka_service_pb2_grpc as kafka_rpc
 from services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
 

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from confluent_kafka import Consumer, TopicPartition
 
-from services.gateway.pixy.sparse_acks import committed_ranges
+from services.gateway.kafkapixy.sparse_acks import committed_ranges
 from tests.fixtures_gateway import WAIT_SECONDS, until
 from tests.fixtures_kafka import create_topic
 from tests.gateway_process import GatewayProcess

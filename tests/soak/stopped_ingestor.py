@@ -29,7 +29,7 @@ from tests.fixtures_kafka import free_ports
 from tests.paths import ROOT
 from tests.smoke.harness import Suite, assert_equal, metric_at, minutes, oracle, wait_for
 from tests.soak.backfills import historical, submit
-from tests.soak.watching import Held, RelayFile
+from tests.soak.watching import RelayFile, Unacked
 
 NOT_CURRENT = 'dexorder_relay_frames_dropped_total{reason="not_current"}'
 PATIENCE_SECONDS = 300
@@ -68,7 +68,7 @@ def run(suite: Suite, symbol: str, *, first_minute: int, candles: int, stop_seco
         for request_id, span in spans.items():
             submit(suite, historical(request_id, symbol, span))
 
-        def held() -> list[Held]:
+        def held() -> list[Unacked]:
             return [job for job in file.held().values() if job.job_id in second.log.read_text() and job.in_the_middle]
 
         wait_for(lambda: bool(held()), PATIENCE_SECONDS, suite.logs)
@@ -168,7 +168,7 @@ def ended(suite: Suite, request_id: str) -> RequestRecord:
     return found[0]
 
 
-def report_page(suite: Suite, job: Held) -> bool:
+def report_page(suite: Suite, job: Unacked) -> bool:
     """The report of a page that nobody had settled; whether the relay still wants it."""
     request = ingestor_pb.ReportPageRequest(
         job_id=job.job_id, start_time=job.end_ns - 60 * 10**9, end_time=job.end_ns, candles=1
@@ -177,7 +177,7 @@ def report_page(suite: Suite, job: Held) -> bool:
         return bool(ingestor_rpc.IngestorServiceStub(channel).ReportPage(request, timeout=10).current)
 
 
-def produce_late(suite: Suite, job: Held, symbol: str) -> None:
+def produce_late(suite: Suite, job: Unacked, symbol: str) -> None:
     """A page and then an ERROR final of a dispatch that was taken away, as late as can be."""
     span = TimeRange(job.start_ns, job.start_ns + 100 * 60 * 10**9)
     page = Control(Kind.PAGE, job.ticker, 60, job.job_id, 0, span, time.time_ns(), (), "late")
@@ -199,7 +199,7 @@ def produce_late(suite: Suite, job: Held, symbol: str) -> None:
             )
 
 
-def complete_late(suite: Suite, jobs: list[Held]) -> None:
+def complete_late(suite: Suite, jobs: list[Unacked]) -> None:
     """A heartbeat and a WorkComplete of each dispatch that was taken away."""
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.setsockopt(zmq.LINGER, 5_000)
@@ -209,7 +209,7 @@ def complete_late(suite: Suite, jobs: list[Held]) -> None:
             socket.send_multipart(encode(ingest_pb2.WorkComplete(job_id=job.job_id, success=True)))
 
 
-def _runs_elsewhere(file: RelayFile, job: Held) -> bool:
+def _runs_elsewhere(file: RelayFile, job: Unacked) -> bool:
     """Whether another dispatch has brought further pages."""
     now = file.held().get(job.job)
     return (now is None or now.job_id != job.job_id) and file.ran_on(job, job.settled_ns)

@@ -23,7 +23,7 @@ from tests.smoke.harness import Suite
 
 
 @dataclass(frozen=True)
-class Held:
+class Unacked:
     """A job that an ingestor works on; ``settled_ns`` of its range are in Kafka."""
 
     job: int
@@ -46,16 +46,16 @@ class RelayFile:
     def __init__(self, suite: Suite) -> None:
         self._path = suite.directory / "relay.db"
 
-    def held(self) -> dict[int, Held]:
+    def held(self) -> dict[int, Unacked]:
         """The jobs that ingestors hold."""
         rows = self.query(
             "SELECT job, job_id, request_id, ticker, start_ns, end_ns, (SELECT total(r.end_ns - r.start_ns)"
             " FROM ranges r WHERE r.owner = 'job:' || job AND r.kind = 'acked')"
             " FROM jobs WHERE job_id IS NOT NULL AND NOT produced"
         )
-        return {row[0]: Held(*row) for row in rows}
+        return {row[0]: Unacked(*row) for row in rows}
 
-    def ran_on(self, before: Held, settled_ns: float) -> bool:
+    def ran_on(self, before: Unacked, settled_ns: float) -> bool:
         """Whether a job has settled more than that, or is over."""
         now = self.query(
             "SELECT produced, phase, (SELECT total(r.end_ns - r.start_ns) FROM ranges r"

@@ -20,7 +20,7 @@ from services.gateway.events.config import EventsSettings
 from services.gateway.events.courier_metrics import CourierMetrics
 from services.gateway.events.sending_metrics import SendingMetrics
 from services.gateway.events.session_metrics import SessionMetrics
-from services.gateway.pixy.metrics import PixyMetrics
+from services.gateway.kafkapixy.metrics import PixyMetrics
 from services.ingestor.config import IngestorSettings
 from services.ingestor.metrics import IngestorMetrics
 from services.relay.config import RelaySettings

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from services.gateway.pixy.metrics import PixyMetrics
+from services.gateway.kafkapixy.metrics import PixyMetrics
 from services.gen.kafkapixy import kafkapixy_pb2 as pb
 from tests.fixtures_gateway import MakeTopic, StartGateway, Write, numbers, refusal, until
 from tests.fixtures_kafka import free_ports

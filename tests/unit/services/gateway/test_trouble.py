@@ -15,7 +15,7 @@ from services.gen.kafkapixy import kafkapixy_pb2 as pb
 from services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
 from tests.fixtures_gateway import WAIT_SECONDS, GatewayThread, refusal
 from tests.fixtures_kafka import RunningKafka, create_topic, free_ports
-from tests.unit.services.gateway.kafka.calls import ConsumeCall, ProduceCall, Record
+from tests.unit.services.gateway.kafkastream.calls import ConsumeCall, ProduceCall, Record
 
 
 def administrative_calls(stub: rpc.KafkaPixyStub, topic: str) -> list[tuple[Any, Any]]:

@@ -1,0 +1,108 @@
+"""The subscriptions of one cluster: made by the first request of a group and topic, gone when nobody asks any more."""
+
+from __future__ import annotations
+
+import asyncio
+
+from services.common.model.errors import Exhausted, Unavailable
+from services.gateway.config import ClusterConfig
+from services.gateway.kafkapixy.metrics import ClusterMetrics, Name, Place
+from services.gateway.kafkapixy.subscription import Subscription
+from services.gateway.kafkapixy.types import NotAssigned
+
+_LEAVE_SECONDS = 5.0
+
+
+class Consumers:
+    """At most one subscription a group and topic. For one event loop."""
+
+    def __init__(self, config: ClusterConfig, metrics: ClusterMetrics) -> None:
+        self._config = config
+        self._metrics = metrics
+        self._open: dict[Name, Subscription] = {}
+        self._leaving: set[Subscription] = set()
+        self._stopping = False
+        self._kafka_up = False
+        metrics.readings = lambda: list(self._open.values())
+
+    def refuse_if_disabled(self) -> None:
+        """Whatever the topic is.
+
+        Raises:
+            Unavailable: This gateway may not consume from the cluster.
+        """
+        if self._config.consume.disabled:
+            raise Unavailable(f"consuming from cluster {self._config.name!r} is disabled by configuration")
+
+    def subscription(self, group: str, topic: str) -> Subscription:
+        """The subscription, joined now if there is none.
+
+        Raises:
+            Unavailable: The gateway stops, or may not consume.
+            Exhausted: Too many subscriptions.
+        """
+        self.refuse_if_disabled()
+        if self._stopping:
+            raise Unavailable("the gateway is stopping")
+        found = self._open.get((group, topic))
+        if found is None:
+            if len(self._open) >= self._config.consume.max_subscriptions:
+                raise Exhausted(f"{len(self._open)} pairs of group and topic are read already")
+            found = Subscription(self._config, group, topic, self._metrics, self._left)
+            found.kafka_up = self._kafka_up
+            self._open[group, topic] = found
+            found.start()
+        return found
+
+    def subscribed(self, group: str, topic: str) -> Subscription:
+        """The subscription if there is one.
+
+        Raises:
+            NotAssigned: There is none.
+        """
+        found = self._open.get((group, topic))
+        if found is None:
+            raise NotAssigned(f"group {group!r} reads nothing of topic {topic!r} here")
+        return found
+
+    def members(self, group: str) -> list[Subscription]:
+        """The subscriptions of a group."""
+        return [each for (name, _), each in self._open.items() if name == group]
+
+    async def settled(self, group: str) -> None:
+        """Wait for those that are leaving the group."""
+        await asyncio.gather(*(each.ended(_LEAVE_SECONDS) for each in self._leaving if each.group == group))
+
+    def kafka_is_up(self, up: bool) -> None:
+        """Tell the subscriptions why nothing comes."""
+        self._kafka_up = up
+        for each in self._open.values():
+            each.kafka_up = up
+
+    def places(self) -> set[Place]:
+        """Topic and partition of what is read here."""
+        return {(each.topic, partition) for each in self._open.values() for partition in each.progress()}
+
+    def _left(self, subscription: Subscription, *, ended: bool) -> None:
+        """A subscription takes no more requests; called once more when its thread has ended."""
+        name = (subscription.group, subscription.topic)
+        if self._open.get(name) is subscription:
+            del self._open[name]
+        (self._leaving.discard if ended else self._leaving.add)(subscription)
+
+    def stop_taking(self) -> None:
+        """Refuse requests and end those that wait; acks are still taken."""
+        self._stopping = True
+        for each in self._open.values():
+            each.stop_taking()
+
+    async def drain(self, timeout_seconds: float) -> None:
+        """Wait until everything handed out is acked, at most so long."""
+        self.stop_taking()
+        await asyncio.gather(*(each.drained(timeout_seconds) for each in list(self._open.values())))
+
+    async def close(self, timeout_seconds: float) -> None:
+        """Commit and leave every group."""
+        for each in list(self._open.values()):
+            each.leave()
+        await asyncio.gather(*(each.ended(timeout_seconds) for each in list(self._leaving)))

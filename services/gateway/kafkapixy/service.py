@@ -1,0 +1,213 @@
+"""The KafkaPixy service: its requests into our own terms, and back. Knows nothing of the transport but the context."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import grpc
+
+from services.common.kafka.client_options import headers_of
+from services.common.model.errors import InvalidRequest, NotFound, Unavailable
+from services.gateway.kafkapixy.admin_views import OffsetsView, TopicView, WantedOffset
+from services.gateway.kafkapixy.cluster import Clusters
+from services.gateway.kafkapixy.names import group_name, topic_name
+from services.gateway.kafkapixy.subscription import Subscription
+from services.gateway.kafkapixy.topic_reader import Record
+from services.gateway.kafkapixy.types import Delivery, NotAssigned
+from services.gen.kafkapixy import kafkapixy_pb2 as pb
+from services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
+
+Context = grpc.aio.ServicerContext[Any, Any]
+_QUEUED = pb.ProdRs(partition=-1, offset=-1)
+NAME = pb.DESCRIPTOR.services_by_name["KafkaPixy"].full_name
+_CONFIG_VERSION = 1
+"""Of the form in which ZooKeeper kept a topic's configuration; there was only this one."""
+
+
+class KafkaPixy(rpc.KafkaPixyServicer):
+    """Serves one or more clusters."""
+
+    def __init__(self, clusters: Clusters) -> None:
+        self._clusters = clusters
+        self._stopping = False
+
+    def stop_taking(self) -> None:
+        """Refuse what produces, consumes or sets offsets from now on; calls that wait for a record end."""
+        self._stopping = True
+        for cluster in self._clusters:
+            cluster.consumers.stop_taking()
+
+    async def Produce(self, request: pb.ProdRq, context: Context) -> pb.ProdRs:  # noqa: N802
+        """Write one record; sync answers when Kafka has it, async when it is queued."""
+        cluster = self._clusters.named(request.cluster)
+        self._refuse_if_stopping()
+        topic = request.topic
+        if not cluster.knows(topic) and not await cluster.has_topic(topic_name(topic)):
+            raise InvalidRequest(f"topic {topic!r} does not exist")
+        if cluster.failure:
+            raise Unavailable(cluster.failure)  # what is queued now stays queued until Kafka is back
+        key = None if request.key_undefined else request.key_value
+        headers = [(header.key, header.value) for header in request.headers]
+        if request.async_mode:
+            cluster.producer.post(topic, key, request.message, headers)
+            return _QUEUED
+        partition, offset = await cluster.producer.send(topic, key, request.message, headers)
+        return pb.ProdRs(partition=partition, offset=offset)
+
+    async def ConsumeNAck(self, request: pb.ConsNAckRq, context: Context) -> pb.ConsRs:  # noqa: N802
+        """Ack an earlier record if asked to, then wait for the next one; NOT_FOUND when the long poll is over."""
+        cluster = self._clusters.named(request.cluster)
+        self._refuse_if_stopping()
+        cluster.consumers.refuse_if_disabled()
+        group, topic = group_name(request.group), request.topic
+        known = cluster.knows(topic)
+        if not known:
+            topic_name(topic)
+        auto_ack = request.auto_ack and not request.no_ack
+        acks_earlier = not (request.no_ack or auto_ack)
+        if acks_earlier:
+            _check_place("ack_partition", request.ack_partition, "ack_offset", request.ack_offset)
+        if not known and not await cluster.has_topic(topic):
+            raise NotFound(f"topic {topic!r} does not exist")
+        subscription = cluster.consumers.subscription(group, topic)
+        if acks_earlier:
+            _ack_earlier(subscription, request)
+        delivery = await subscription.consume()
+
+        def answered(done: Context) -> None:
+            _after_answer(subscription, delivery, done, auto_ack=auto_ack)
+
+        context.add_done_callback(answered)  # type: ignore[arg-type]  # the stub wants a class of its own
+        return _answer(delivery)
+
+    async def Ack(self, request: pb.AckRq, context: Context) -> pb.AckRs:  # noqa: N802
+        """Ack one record that this gateway handed out."""
+        cluster = self._clusters.named(request.cluster)
+        group, topic = group_name(request.group), topic_name(request.topic)
+        _check_place("partition", request.partition, "offset", request.offset)
+        cluster.consumers.subscribed(group, topic).ack(request.partition, request.offset)
+        return pb.AckRs()
+
+    async def GetOffsets(self, request: pb.GetOffsetsRq, context: Context) -> pb.GetOffsetsRs:  # noqa: N802
+        """How far a group is in every partition of a topic."""
+        cluster = self._clusters.named(request.cluster)
+        group, topic = group_name(request.group), topic_name(request.topic)
+        async with cluster.admin.call():
+            found = await cluster.admin.offsets(group, topic)
+        return pb.GetOffsetsRs(offsets=map(_offsets_answer, found))
+
+    async def SetOffsets(self, request: pb.SetOffsetsRq, context: Context) -> pb.SetOffsetsRs:  # noqa: N802
+        """Set a group's commits in a topic, all that are given or none."""
+        cluster = self._clusters.named(request.cluster)
+        self._refuse_if_stopping()
+        group, topic = group_name(request.group), topic_name(request.topic)
+        wanted = [WantedOffset(each.partition, each.offset, each.metadata) for each in request.offsets]
+        await cluster.set_offsets(group, topic, wanted)
+        return pb.SetOffsetsRs()
+
+    async def ListTopics(self, request: pb.ListTopicRq, context: Context) -> pb.ListTopicRs:  # noqa: N802
+        """All topics."""
+        cluster = self._clusters.named(request.cluster)
+        async with cluster.admin.call():
+            found = await cluster.admin.topics()
+        return pb.ListTopicRs(
+            topics={
+                name: _topic_answer(topic, with_partitions=request.with_partitions) for name, topic in found.items()
+            }
+        )
+
+    async def GetTopicMetadata(self, request: pb.GetTopicMetadataRq, context: Context) -> pb.GetTopicMetadataRs:  # noqa: N802
+        """One topic."""
+        cluster = self._clusters.named(request.cluster)
+        name = topic_name(request.topic)
+        async with cluster.admin.call():
+            found = await cluster.admin.topic(name)
+        return _topic_answer(found, with_partitions=request.with_partitions)
+
+    async def ListConsumers(self, request: pb.ListConsumersRq, context: Context) -> pb.ListConsumersRs:  # noqa: N802
+        """Who reads which partitions of a topic; NOT_FOUND for a group that reads none."""
+        cluster = self._clusters.named(request.cluster)
+        group = group_name(request.group) if request.group else ""
+        topic = topic_name(request.topic)
+        async with cluster.admin.call():
+            found = await cluster.admin.consumers(topic, group)
+        return pb.ListConsumersRs(groups={name: _group_answer(consumers) for name, consumers in found.items()})
+
+    def _refuse_if_stopping(self) -> None:
+        if self._stopping:
+            raise Unavailable("the gateway is stopping")
+
+
+def _check_place(partition_name: str, partition: int, offset_name: str, offset: int) -> None:
+    for name, value in ((partition_name, partition), (offset_name, offset)):
+        if value < 0:
+            raise InvalidRequest(f"{name} {value} is negative")
+
+
+def _ack_earlier(subscription: Subscription, request: pb.ConsNAckRq) -> None:
+    # A first call has nothing to ack and leaves the fields at 0, so nothing but what was offered may be acked here,
+    # and there is no one to tell about an ack that came too late.
+    try:
+        subscription.ack(request.ack_partition, request.ack_offset, delivered_only=True)
+    except NotAssigned:
+        return
+
+
+def _after_answer(subscription: Subscription, delivery: Delivery[Record], done: Context, *, auto_ack: bool) -> None:
+    """Once the call is over: a caller that went away meanwhile did not get the record."""
+    # grpc.aio's cancelled() stays false here. What tells is that no status went out, or went out too late.
+    if not done.done() or done.time_remaining() == 0:
+        subscription.give_back(delivery)
+    elif auto_ack:
+        try:
+            subscription.ack(delivery.partition, delivery.offset)
+        except NotAssigned:
+            return  # the partition went to another member, which delivers the record again
+
+
+def _answer(delivery: Delivery[Record]) -> pb.ConsRs:
+    offset, record = delivery.records[0]
+    key = record.key()
+    answer = pb.ConsRs(
+        partition=delivery.partition,
+        offset=offset,
+        key_value=key or b"",
+        key_undefined=key is None,
+        message=record.value() or b"",
+    )
+    if headers := headers_of(record):
+        answer.headers.extend(pb.RecordHeader(key=name, value=value or b"") for name, value in headers)
+    return answer
+
+
+def _offsets_answer(view: OffsetsView) -> pb.PartitionOffset:
+    return pb.PartitionOffset(
+        partition=view.partition,
+        begin=view.begin,
+        end=view.end,
+        count=view.end - view.begin,
+        offset=view.offset,
+        lag=view.lag,
+        metadata=view.metadata,
+        sparse_acks=view.sparse_acks,
+    )
+
+
+def _topic_answer(view: TopicView, *, with_partitions: bool) -> pb.GetTopicMetadataRs:
+    answer = pb.GetTopicMetadataRs()
+    if view.config is not None:
+        answer.version = _CONFIG_VERSION
+        answer.config.update(view.config)
+    if with_partitions:
+        for each in view.partitions:
+            answer.partitions.add(
+                partition=each.partition, leader=each.leader, replicas=each.replicas, isr=each.in_sync
+            )
+    return answer
+
+
+def _group_answer(consumers: Mapping[str, list[int]]) -> pb.ConsumerGroups:
+    return pb.ConsumerGroups(
+        consumers={name: pb.ConsumerPartitions(partitions=partitions) for name, partitions in consumers.items()}
+    )

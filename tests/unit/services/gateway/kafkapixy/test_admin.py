@@ -1,0 +1,192 @@
+"""Administrative questions whose answers a real broker gives too rarely."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import ConfigSource  # type: ignore[attr-defined]
+
+from services.common.model.errors import Exhausted, InvalidRequest, NotAllowed, NotFound, SuiteError, Unavailable
+from services.gateway.kafkapixy import admin as module
+from services.gateway.kafkapixy.admin import Admin, admin_error
+from services.gateway.kafkapixy.admin_views import GroupView, PartitionView, TopicView
+from services.gateway.kafkapixy.cluster_config import ClusterConfig
+
+
+def done(result: Any) -> Future[Any]:
+    future: Future[Any] = Future()
+    if isinstance(result, Exception):
+        future.set_exception(result)
+    else:
+        future.set_result(result)
+    return future
+
+
+class FakeClient:
+    """What AdminClient gives, from what a test puts in."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, Any] = {}
+        self.configs: dict[str, Any] = {}
+        self.groups: list[Any] = []
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def list_topics(self, timeout: float) -> Any:
+        self.gate.wait()
+        return SimpleNamespace(topics=self.topics)
+
+    def describe_configs(self, wanted: list[Any], request_timeout: float) -> dict[Any, Future[Any]]:
+        return {each: done(self.configs[each.name]) for each in wanted}
+
+    def list_groups(self, *name: str, timeout: float) -> list[Any]:
+        return [each for each in self.groups if not name or each.id == name[0]]
+
+
+def admin(client: FakeClient, failure: str | None = None) -> Admin:
+    return Admin(ClusterConfig("c", "nowhere:1"), client, lambda: failure)  # type: ignore[arg-type]
+
+
+def listed(error: KafkaError | None = None, leader: int = 1) -> Any:
+    partition = SimpleNamespace(leader=leader, replicas=[1, 2], isrs=[2])
+    return SimpleNamespace(error=error, partitions={0: partition})
+
+
+def entry(name: str, value: str | None, source: ConfigSource) -> Any:
+    return SimpleNamespace(name=name, value=value, source=source.value)
+
+
+def group(name: str, state: str = "Stable", error: int | None = None, **assignments: bytes) -> Any:
+    members = [
+        SimpleNamespace(id=member, client_id="c", client_host="/h", assignment=assignment)
+        for member, assignment in assignments.items()
+    ]
+    failure = None if error is None else KafkaError(error)
+    return SimpleNamespace(id=name, state=state, error=failure, protocol_type="consumer", members=members)
+
+
+async def test_topics_that_are_going_or_coming_or_not_ours_to_read() -> None:
+    client, gone = FakeClient(), KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+    client.topics = {
+        "fine": listed(),
+        "gone": listed(gone),
+        "goes": listed(),
+        "new": listed(KafkaError(KafkaError.LEADER_NOT_AVAILABLE), leader=-1),
+        "theirs": listed(),
+    }
+    own, default = ConfigSource.DYNAMIC_TOPIC_CONFIG, ConfigSource.DEFAULT_CONFIG
+    client.configs = {
+        "fine": {"a": entry("a", "1", own), "b": entry("b", None, own), "c": entry("c", "3", default)},
+        "goes": KafkaException(gone),
+        "new": {},
+        "theirs": KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)),
+    }
+    partition = PartitionView(0, 1, (1, 2), (2,))
+    assert await admin(client).topics() == {
+        "fine": TopicView((partition,), {"a": "1", "b": ""}),
+        "new": TopicView((PartitionView(0, -1, (1, 2), (2,)),), {}),
+        "theirs": TopicView((partition,), None),
+    }
+
+
+async def test_cluster_without_topics() -> None:
+    assert await admin(FakeClient()).topics() == {}
+
+
+async def test_group_whose_coordinator_moves_is_not_settled() -> None:
+    client = FakeClient()
+    client.groups = [group("g", error=KafkaError.NOT_COORDINATOR)]
+    assert await admin(client).group("g") == GroupView("g", settled=False)
+    assert await admin(client).group("other") == GroupView("other", settled=True)
+
+
+async def test_group_that_may_not_be_described_is_said() -> None:
+    client = FakeClient()
+    client.groups = [group("g", error=KafkaError.GROUP_AUTHORIZATION_FAILED)]
+    with pytest.raises(NotAllowed):
+        async with admin(client).call():
+            await admin(client).group("g")
+
+
+async def test_assignment_of_a_protocol_of_their_own_is_no_partitions() -> None:
+    client = FakeClient()
+    client.groups = [group("g", m=b"\x07what is this")]
+    (member,) = (await admin(client).group("g")).members
+    assert member.partitions == {}
+
+
+async def test_group_that_never_comes_to_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SETTLE_SECONDS", 0.02)
+    monkeypatch.setattr(module, "_AGAIN_SECONDS", 0.005)
+    client = FakeClient()
+    assignment = b"\0\0\0\0\0\1\0\1t\0\0\0\1\0\0\0\3\0\0\0\0"
+    client.groups = [group("changing", "PreparingRebalance", m=b""), group("g", m=assignment)]
+    with pytest.raises(Unavailable, match="'changing' is rebalancing"):
+        await admin(client).consumers("t", "changing")
+    assert await admin(client).consumers("t") == {"g": {"c": [3]}}
+
+
+async def test_questions_that_hang_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_THREADS", 2)
+    client = FakeClient()
+    client.gate.clear()
+    asked = admin(client)
+    waiting = [asyncio.create_task(asked.topics()) for _ in range(2)]
+    await asyncio.sleep(0)
+    with pytest.raises(Exhausted, match="2 administrative calls"):
+        await asked.topics()
+    waiting[0].cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting[0]
+    with pytest.raises(Exhausted):  # its thread is still there
+        await asked.topics()
+    client.gate.set()
+    assert await waiting[1] == {}
+    while True:
+        try:
+            assert await asked.topics() == {}
+            break
+        except Exhausted:
+            await asyncio.sleep(0)
+
+
+async def test_call_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CALL_SECONDS", 0.01)
+    client = FakeClient()
+    client.gate.clear()
+    asked = admin(client)
+    with pytest.raises(Unavailable, match="did not answer"):
+        async with asked.call():
+            await asked.topics()
+    client.gate.set()
+
+
+async def test_nothing_is_asked_of_a_cluster_that_is_away() -> None:
+    with pytest.raises(Unavailable, match="no such host"):
+        async with admin(FakeClient(), "no such host").call():
+            raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, NotFound),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, NotAllowed),
+        (KafkaError.GROUP_AUTHORIZATION_FAILED, NotAllowed),
+        (KafkaError.CLUSTER_AUTHORIZATION_FAILED, NotAllowed),
+        (KafkaError.OFFSET_METADATA_TOO_LARGE, InvalidRequest),
+        (KafkaError.TOPIC_EXCEPTION, InvalidRequest),
+        (KafkaError.INVALID_GROUP_ID, InvalidRequest),
+        (KafkaError._TIMED_OUT, Unavailable),
+        (KafkaError._NOENT, Unavailable),
+        (KafkaError.NOT_COORDINATOR, Unavailable),
+    ],
+)
+def test_failed_question_has_a_status(code: int, error: type[SuiteError]) -> None:
+    assert type(admin_error(KafkaError(code), "topic 't'")) is error

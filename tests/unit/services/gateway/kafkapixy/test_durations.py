@@ -1,0 +1,102 @@
+"""Go's durations: what Go prints is read back, and nothing else is guessed at."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.gateway.kafkapixy.durations import parse_duration
+
+UNITS_NS = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3_600 * 10**9}
+
+
+def as_go_prints(ns: int) -> str:
+    """``time.Duration.String``: the largest unit a fraction stands behind, below a second its own."""
+    if ns == 0:
+        return "0s"
+    if abs(ns) < 10**9:
+        unit, size = next((u, s) for u, s in (("ms", 10**6), ("µs", 10**3), ("ns", 1)) if abs(ns) >= s)
+        whole, rest = divmod(abs(ns), size)
+        return ("-" if ns < 0 else "") + fraction(whole, rest, size) + unit
+    minutes, rest_ns = divmod(abs(ns), 60 * 10**9)
+    hours, minutes = divmod(minutes, 60)
+    seconds = fraction(*divmod(rest_ns, 10**9), 10**9) + "s"
+    before = f"{hours}h{minutes}m" if hours else f"{minutes}m" if minutes else ""
+    return ("-" if ns < 0 else "") + before + seconds
+
+
+def fraction(whole: int, rest: int, size: int) -> str:
+    digits = str(rest).rjust(len(str(size)) - 1, "0").rstrip("0")
+    return f"{whole}.{digits}" if digits else str(whole)
+
+
+@given(st.integers(-(2**63) + 1, 2**63 - 1))
+def test_what_go_prints_is_read_back(ns: int) -> None:
+    assert parse_duration(as_go_prints(ns)) == ns
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**6), st.sampled_from(sorted(UNITS_NS))), min_size=1, max_size=5))
+def test_terms_add_up_in_any_order_and_number(terms: list[tuple[int, str]]) -> None:
+    text = "".join(f"{number}{unit}" for number, unit in terms)
+    assert parse_duration(text) == sum(number * UNITS_NS[unit] for number, unit in terms)
+    assert parse_duration(f"-{text}") == -parse_duration(f"+{text}")
+
+
+@given(st.text(alphabet="0123456789.+-hmsnuµ e_x", max_size=8))
+def test_anything_else_is_refused_and_nothing_crashes(text: str) -> None:
+    try:
+        parse_duration(text)
+    except ValueError as error:
+        assert repr(text) in str(error)
+    else:
+        assert text.lstrip("+-") == "0" or text[-1] in "smh"
+
+
+@pytest.mark.parametrize(
+    ("text", "ns"),
+    [
+        ("0", 0),
+        ("-0", 0),
+        ("500ms", 500 * 10**6),
+        ("1m30s", 90 * 10**9),
+        ("1.5h", 5_400 * 10**9),
+        ("5m", 300 * 10**9),
+        (".5s", 5 * 10**8),
+        ("1.s", 10**9),
+        ("1μs", 1_000),
+        ("0.0000000019s", 1),
+        ("2h45m0.5s", 9_900_500_000_000),
+    ],
+)
+def test_durations(text: str, ns: int) -> None:
+    assert parse_duration(text) == ns
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "+",
+        "-",
+        "1",
+        "300",
+        "s",
+        ".",
+        ".s",
+        "1 s",
+        " 1s",
+        "1s ",
+        "1S",
+        "1d",
+        "1s500",
+        "--1s",
+        "1e3s",
+        "1_0s",
+        "٣s",
+        "9999999h",
+    ],
+)
+def test_no_durations(text: str) -> None:
+    with pytest.raises(ValueError, match=r"duration"):
+        parse_duration(text)

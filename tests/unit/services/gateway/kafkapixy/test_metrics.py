@@ -1,0 +1,77 @@
+"""What is counted for how long, and how lag is reckoned."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from services.gateway.kafkapixy.metrics import KEPT_SECONDS, ClusterMetrics, PixyMetrics, lag_of
+from services.gateway.kafkapixy.types import Progress
+
+
+class Clock:
+    """Stands still until it is set."""
+
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_counts_outlive_their_subscription_for_a_while() -> None:
+    clock = Clock()
+    metrics = ClusterMetrics(clock)
+    metrics.opened("g", "t").consumed = 3
+    metrics.closed("g", "t")
+    clock.now_s = KEPT_SECONDS
+    assert [(name, tally.consumed) for name, tally in metrics.reads()] == [(("g", "t"), 3)]
+    clock.now_s += 1
+    assert metrics.reads() == []
+    assert metrics.opened("g", "t").consumed == 0
+
+
+def test_counts_go_on_when_the_group_comes_back_in_time() -> None:
+    clock = Clock()
+    metrics = ClusterMetrics(clock)
+    metrics.opened("g", "t").consumed = 3
+    metrics.closed("g", "t")
+    clock.now_s = KEPT_SECONDS
+    assert metrics.opened("g", "t").consumed == 3
+    clock.now_s = 9 * KEPT_SECONDS
+    assert len(metrics.reads()) == 1
+
+
+def test_the_next_subscription_counts_while_the_last_one_still_leaves() -> None:
+    clock = Clock()
+    metrics = ClusterMetrics(clock)
+    leaving, joining = metrics.opened("g", "t"), metrics.opened("g", "t")
+    metrics.closed("g", "t")
+    clock.now_s = 2 * KEPT_SECONDS
+    metrics.opened("g", "other")
+    assert leaving is joining is metrics.opened("g", "t")
+
+
+@pytest.mark.parametrize(
+    ("progress", "log_end", "lag"),
+    [
+        (Progress(0, 5, 5), 5, 0),
+        (Progress(0, 5, 5), 9, 4),
+        (Progress(2, 3, 7), 9, 6),
+        (Progress(0, 7, 7), 5, 0),  # the end was asked for before the last two came
+        (Progress(1, 6, 7), 5, 1),
+    ],
+)
+def test_lag_counts_from_the_lowest_unacked_record(progress: Progress, log_end: int, lag: int) -> None:
+    assert lag_of(progress, log_end) == lag
+
+
+def test_a_records_series_begin_at_nothing() -> None:
+    """Or a first failure would be no increase."""
+    registry = CollectorRegistry()
+    metrics = PixyMetrics(registry).cluster("c")
+    metrics.writes("t", "sync")
+    metrics.produce_failed["t", "sync"] += 1
+    metrics.writes("t", "sync")
+    labels = {"cluster": "c", "topic": "t", "mode": "sync"}
+    assert registry.get_sample_value("dexorder_gateway_records_produced_total", labels) == 0
+    assert registry.get_sample_value("dexorder_gateway_records_produce_failed_total", labels) == 1

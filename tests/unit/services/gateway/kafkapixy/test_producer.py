@@ -1,0 +1,127 @@
+"""The producer while no broker is there: bounded, and silent about nothing."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from services.common.model.errors import Exhausted, Unavailable
+from services.gateway.config import ClusterConfig, ProduceConfig
+from services.gateway.kafkapixy.batches import Batch
+from services.gateway.kafkapixy.metrics import ClusterMetrics, PixyMetrics
+from services.gateway.kafkapixy.producer import RecordProducer
+from tests.fixtures_kafka import free_ports
+
+
+def producer(registry: CollectorRegistry, rules: ProduceConfig) -> RecordProducer:
+    config = ClusterConfig("c", f"127.0.0.1:{free_ports(1)[0]}", produce=rules)
+    made = RecordProducer(config, PixyMetrics(registry).cluster("c"))
+    made.start()
+    return made
+
+
+def failed(registry: CollectorRegistry, mode: str) -> float | None:
+    labels = {"cluster": "c", "topic": "t", "mode": mode}
+    return registry.get_sample_value("dexorder_gateway_records_produce_failed_total", labels)
+
+
+async def test_send_fails_within_the_produce_timeout() -> None:
+    registry = CollectorRegistry()
+    of = producer(registry, ProduceConfig(timeout_seconds=0.3))
+    with pytest.raises(Unavailable, match="topic 't'"):
+        await of.send("t", b"", b"v", [])
+    await of.close(0.1)
+    assert failed(registry, "sync") == 1
+
+
+async def test_full_queue_refuses_and_what_was_queued_is_counted_as_lost() -> None:
+    registry = CollectorRegistry()
+    of = producer(registry, ProduceConfig(queue_messages=3))
+    for _ in range(3):
+        of.post("t", b"", b"v", [])
+    with pytest.raises(Exhausted, match="3 records"):
+        of.post("t", b"", b"v", [])
+    with pytest.raises(Exhausted, match="3 records"):
+        await of.send("t", b"", b"v", [])
+    await of.close(0.1)
+    assert (failed(registry, "async"), of.queued) == (3, 0)
+
+
+async def test_caller_that_went_away_disturbs_nobody() -> None:
+    registry = CollectorRegistry()
+    of = producer(registry, ProduceConfig())
+    gone = asyncio.create_task(of.send("t", b"", b"v", []))
+    await asyncio.sleep(0)
+    gone.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    await of.close(0.1)
+    assert failed(registry, "sync") == 1
+
+
+def batch(*values: bytes) -> Batch:
+    return Batch("t", [(b"", value, None, 0) for value in values])
+
+
+async def test_batch_waits_for_room_and_leaves_some_to_others() -> None:
+    registry = CollectorRegistry()
+    of = producer(registry, ProduceConfig(queue_messages=4, timeout_seconds=1.0))
+    waits = batch(*[b"v"] * 7)
+    writing = asyncio.create_task(of.write(waits))
+    await asyncio.sleep(0)
+    of.post("t", b"", b"v", [])
+    with pytest.raises(Exhausted):
+        of.post("t", b"", b"v", [])
+    await writing
+    await waits.done
+    assert [(index, type(reason)) for index, reason in waits.failures] == [(n, Unavailable) for n in range(7)]
+    assert (waits.partitions, waits.offsets) == ([-1] * 7, [-1] * 7)
+    await of.close(0.1)
+    assert (failed(registry, "stream"), failed(registry, "async"), of.queued) == (7, 1, 0)
+
+
+async def test_batch_that_still_waits_at_the_stop_fails() -> None:
+    registry = CollectorRegistry()
+    of = producer(registry, ProduceConfig(queue_messages=4))
+    waits = batch(*[b"v"] * 5)
+    writing = asyncio.create_task(of.write(waits))
+    await asyncio.sleep(0)
+    await of.close(0.1)
+    await writing
+    await waits.done
+    assert [index for index, _ in waits.failures] == [0, 1, 2, 3, 4]
+    assert "stopping" in str(waits.failures[4][1])
+    assert failed(registry, "stream") == 5
+
+
+async def test_record_larger_than_the_queue_does_not_wait_for_ever() -> None:
+    registry = CollectorRegistry()
+    of = producer(registry, ProduceConfig(queue_kbytes=1, timeout_seconds=0.3))
+    tried = batch(b"x" * 3_000, b"v")
+    await of.write(tried)
+    await tried.done
+    assert [type(reason) for _, reason in tried.failures] == [Exhausted, Unavailable]
+    await of.close(0.1)
+
+
+async def test_stream_that_went_away_disturbs_nobody() -> None:
+    registry = CollectorRegistry()
+    of = producer(registry, ProduceConfig(timeout_seconds=0.3))
+    left = batch(b"v")
+    await of.write(left)
+    left.done.cancel()
+    after = batch(b"v")
+    await of.write(after)
+    await after.done
+    await of.close(0.1)
+    assert of.queued == 0
+
+
+def test_linger_must_be_shorter_than_the_timeout() -> None:
+    with pytest.raises(ValueError, match="produce_linger_ms"):
+        RecordProducer(
+            ClusterConfig("c", "127.0.0.1:1", produce=ProduceConfig(timeout_seconds=0.001)),
+            ClusterMetrics(),
+        )

@@ -1,0 +1,161 @@
+"""Who commits when offsets are set: rules against groups and readers that are told what to answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from services.common.model.errors import Conflict, Unavailable
+from services.gateway.kafkapixy import set_offsets as module
+from services.gateway.kafkapixy.admin_views import GroupView, MemberView
+from services.gateway.kafkapixy.set_offsets import set_offsets
+from services.gateway.kafkapixy.start_position import Commit
+from services.gateway.kafkapixy.types import NotAssigned
+
+WANTED = {0: (5, ""), 1: (6, "note")}
+CHANGING = GroupView("g", settled=False)
+EMPTY = GroupView("g", settled=True)
+
+
+def stable(*members: MemberView) -> GroupView:
+    return GroupView("g", settled=True, members=members)
+
+
+def member(name: str, topic: str = "t", *partitions: int) -> MemberView:
+    return MemberView(name, f"client-{name}", "/10.0.0.1", {topic: partitions})
+
+
+def refused(code: int) -> KafkaException:
+    return KafkaException(KafkaError(code))
+
+
+@dataclass
+class FakeReader:
+    """Fails as told, once an entry, then commits."""
+
+    topic: str
+    failures: list[Exception] = field(default_factory=list)
+    member_id: str = "us"
+    commits: list[tuple[str, Mapping[int, Commit]]] = field(default_factory=list)
+
+    async def set_offsets(self, topic: str, wanted: Mapping[int, Commit]) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
+        self.commits.append((topic, wanted))
+
+
+@dataclass
+class FakeKafka:
+    """Answers the views in turn, the last one for ever."""
+
+    views: list[GroupView]
+    readers: list[FakeReader] = field(default_factory=list)
+    failures: list[Exception] = field(default_factory=list)
+    commits: list[tuple[str, Mapping[int, Commit]]] = field(default_factory=list)
+
+    async def group(self, name: str) -> GroupView:
+        return self.views.pop(0) if len(self.views) > 1 else self.views[0]
+
+    async def commit(self, group: str, topic: str, wanted: Mapping[int, Commit]) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
+        self.commits.append((topic, wanted))
+
+    def members(self, group: str) -> Sequence[FakeReader]:
+        return self.readers
+
+    async def settled(self, group: str) -> None:
+        return
+
+    async def set(self) -> None:
+        await set_offsets(self, self, "g", "t", WANTED)
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_AGAIN_SECONDS", 0.0)
+
+
+async def test_anybody_commits_for_a_group_without_members() -> None:
+    kafka = FakeKafka([EMPTY])
+    await kafka.set()
+    assert kafka.commits == [("t", WANTED)]
+
+
+async def test_our_reader_of_the_topic_commits_without_a_question() -> None:
+    reader = FakeReader("t")
+    await FakeKafka([], [FakeReader("u"), reader]).set()
+    assert reader.commits == [("t", WANTED)]
+
+
+async def test_a_group_that_changes_is_waited_for() -> None:
+    kafka = FakeKafka([CHANGING, CHANGING, EMPTY], failures=[refused(KafkaError.UNKNOWN_MEMBER_ID)])
+    await kafka.set()
+    assert kafka.commits == [("t", WANTED)]
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        NotAssigned("not yet"),
+        Unavailable("the reader has ended"),
+        refused(KafkaError.REBALANCE_IN_PROGRESS),
+        refused(KafkaError.ILLEGAL_GENERATION),
+        refused(KafkaError.NOT_COORDINATOR),
+    ],
+)
+async def test_our_reader_is_asked_again_when_the_group_moved(failure: Exception) -> None:
+    reader = FakeReader("t", failures=[failure])
+    await FakeKafka([stable(member("us", "t", 0, 1))], [reader]).set()
+    assert reader.commits == [("t", WANTED)]
+
+
+async def test_partitions_read_elsewhere_are_refused_by_name() -> None:
+    reader = FakeReader("t", failures=[NotAssigned("one is elsewhere")])
+    kafka = FakeKafka([stable(member("us", "t", 0), member("them", "t", 1, 2))], [reader])
+    with pytest.raises(Conflict, match=r"partitions \[1\] of topic 't' are read by client-them at 10.0.0.1"):
+        await kafka.set()
+    assert (kafka.commits, reader.commits) == ([], [])
+
+
+async def test_partitions_read_elsewhere_are_refused_when_we_read_nothing() -> None:
+    kafka = FakeKafka([stable(member("them", "t", 0, 1, 2))])
+    with pytest.raises(Conflict, match=r"partitions \[0, 1\] of topic 't'"):
+        await kafka.set()
+    assert kafka.commits == []
+
+
+async def test_members_elsewhere_that_read_other_topics_keep_us_from_committing() -> None:
+    kafka = FakeKafka([stable(member("them", "u", 0))])
+    with pytest.raises(Conflict, match=r"client-them at 10\.0\.0\.1"):
+        await kafka.set()
+    assert kafka.commits == []
+
+
+async def test_our_reader_of_another_topic_commits_what_nobody_reads() -> None:
+    reader = FakeReader("u")
+    await FakeKafka([stable(member("us", "u", 0), member("them", "t", 2))], [reader]).set()
+    assert reader.commits == [("t", WANTED)]
+
+
+async def test_commit_that_somebody_may_have_missed_does_not_count() -> None:
+    before, after = stable(member("us", "u", 0)), stable(member("us", "u", 0), member("them", "t", 0))
+    kafka = FakeKafka([before, after], [FakeReader("u")])
+    with pytest.raises(Conflict, match="client-them"):
+        await kafka.set()
+
+
+async def test_what_kafka_refuses_for_good_is_said() -> None:
+    failure = refused(KafkaError.OFFSET_METADATA_TOO_LARGE)
+    for kafka in (FakeKafka([EMPTY], failures=[failure]), FakeKafka([EMPTY], [FakeReader("t", failures=[failure])])):
+        with pytest.raises(KafkaException):
+            await kafka.set()
+
+
+async def test_group_that_never_comes_to_rest_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_TRY_SECONDS", 0.05)
+    with pytest.raises(Unavailable, match="rebalancing"):
+        await FakeKafka([CHANGING]).set()

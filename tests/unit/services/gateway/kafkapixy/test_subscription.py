@@ -1,0 +1,122 @@
+"""Who waits is served by what happens, not by the next tick. No Kafka: the reader's thread is not started."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from services.gateway.kafkapixy.callers import Deliveries
+from services.gateway.kafkapixy.cluster_config import ClusterConfig, ConsumeConfig
+from services.gateway.kafkapixy.metrics import ClusterMetrics
+from services.gateway.kafkapixy.start_position import StartPosition
+from services.gateway.kafkapixy.subscription import Subscription
+from services.gateway.kafkapixy.types import Demand, Span
+
+WAIT_SECONDS = 30.0
+
+
+class Reading:
+    """A subscription whose records are put in by hand."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, rules: ConsumeConfig) -> None:
+        monkeypatch.setattr("services.gateway.kafkapixy.subscription._TICK_SECONDS", 3_600.0)
+        monkeypatch.setattr("services.gateway.kafkapixy.topic_reader.TopicReader.start", lambda _: None)
+        self.of = Subscription(ClusterConfig("c", "", consume=rules), "g", "t", ClusterMetrics(), lambda *_, **__: None)
+        self.of._queue.assign(0, StartPosition(0))
+        self.of.start()
+
+    def fetch(self, *offsets: int) -> None:
+        """As the thread does, with the lock held."""
+        records: Any = [(offset, b"v") for offset in offsets]
+        with self.of._lock:
+            self.of._queue.fetched(0, records)
+            self.of._wake()
+
+
+@pytest.fixture
+async def reading(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Reading]:
+    made = Reading(monkeypatch, ConsumeConfig(max_pending_messages=1, long_polling_timeout_ms=3_600_000))
+    yield made
+    made.of.leave()
+
+
+async def waiting(reading: Reading) -> asyncio.Task[int]:
+    """A call that waits; gives the offset it got."""
+
+    async def offset() -> int:
+        return (await reading.of.consume()).offset
+
+    task = asyncio.create_task(offset())
+    await asyncio.sleep(0)
+    assert reading.of.waiting == 1
+    return task
+
+
+async def test_a_fetched_record_goes_to_who_waits(reading: Reading) -> None:
+    task = await waiting(reading)
+    reading.fetch(0)
+    assert await asyncio.wait_for(task, WAIT_SECONDS) == 0
+
+
+async def test_an_ack_lets_the_next_record_go_to_who_waits(reading: Reading) -> None:
+    reading.fetch(0, 1)
+    assert (await reading.of.consume()).offset == 0
+    task = await waiting(reading)
+    reading.of.ack(0, 0)
+    assert await asyncio.wait_for(task, WAIT_SECONDS) == 1
+
+
+async def test_an_ack_does_so_also_for_what_was_fetched_while_the_caller_waited(reading: Reading) -> None:
+    reading.fetch(0)
+    assert (await reading.of.consume()).offset == 0
+    task = await waiting(reading)
+    reading.fetch(1)
+    await asyncio.sleep(0)
+    assert not task.done()
+    reading.of.ack(0, 0)
+    assert await asyncio.wait_for(task, WAIT_SECONDS) == 1
+
+
+async def test_a_record_given_back_goes_to_who_waits(reading: Reading) -> None:
+    reading.fetch(0)
+    delivery = await reading.of.consume()
+    task = await waiting(reading)
+    reading.of.give_back(delivery)
+    assert await asyncio.wait_for(task, WAIT_SECONDS) == 0
+
+
+class Stream:
+    """Takes one record at a time and keeps it."""
+
+    gone = False
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.given = asyncio.Event()
+
+    def ask(self) -> Demand:
+        return Demand(self.number)
+
+    def give(self, deliveries: Deliveries) -> None:
+        self.given.set()
+
+    def stop(self, error: Exception) -> None:
+        """Not in these tests."""
+
+
+@pytest.mark.parametrize("how", ["give back", "end"])
+async def test_what_a_stream_had_goes_to_who_waits(reading: Reading, how: str) -> None:
+    stream = Stream()
+    stream.number = reading.of.attach(stream)
+    reading.of.wait(stream.number)
+    reading.fetch(0)
+    await asyncio.wait_for(stream.given.wait(), WAIT_SECONDS)
+    task = await waiting(reading)
+    if how == "end":
+        reading.of.detach(stream.number)
+    else:
+        reading.of.give_back_spans(stream.number, [Span(0, 0, 0)])
+    assert await asyncio.wait_for(task, WAIT_SECONDS) == 0

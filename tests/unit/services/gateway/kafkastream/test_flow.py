@@ -1,0 +1,157 @@
+"""Windows and credit, and a Produce stream's order and bound without a broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+
+from services.common.model.errors import Conflict
+from services.gateway.kafkapixy.batches import Batch
+from services.gateway.kafkapixy.cluster_config import ClusterConfig
+from services.gateway.kafkapixy.pending_runs import Unacked
+from services.gateway.kafkapixy.types import Demand, RefusedAck, Span
+from services.gateway.kafkastream.consume_stream import ConsumeStream
+from services.gateway.kafkastream.flow import BATCH_BYTES, MAX_BATCH_RECORDS, MAX_REFUSED_ACKS, Credit, Window
+from services.gateway.kafkastream.produce_stream import NumberedBatch, ProduceStream
+from services.gateway.kafkastream.service import KafkaService
+from services.gen.dexorder.kafka.v1 import kafka_service_pb2 as pb
+
+
+@pytest.mark.parametrize(
+    ("taken", "batch", "fits"),
+    [
+        ([], (11, 101), True),  # one always does
+        ([(4, 40)], (6, 60), True),
+        ([(4, 40)], (7, 60), False),
+        ([(4, 40)], (6, 61), False),
+        ([(11, 101)], (0, 0), False),
+        ([(10, 100)], (0, 0), True),
+    ],
+)
+def test_window(taken: list[tuple[int, int]], batch: tuple[int, int], fits: bool) -> None:
+    window = Window(10, 100)
+    for each in taken:
+        window.add(*each)
+    assert window.fits(*batch) == fits
+    for each in taken:
+        window.remove(*each)
+    assert window.fits(10, 100)
+
+
+@pytest.mark.parametrize(
+    ("batch_records", "left", "records"),
+    [(0, 3, 3), (0, 5_000, MAX_BATCH_RECORDS), (9_999, 5_000, MAX_BATCH_RECORDS), (7, 5_000, 7), (7, 2, 2)],
+)
+def test_credit_is_asked_for_in_batches(batch_records: int, left: int, records: int) -> None:
+    credit = Credit(batch_records, Unacked(5, 50))
+    credit.left = left
+    assert credit.ask(3) == Demand(3, records, BATCH_BYTES, Unacked(5, 50))
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def numbered(batch_id: int, records: int) -> NumberedBatch:
+    return NumberedBatch(batch_id, Batch("t", [(None, b"", None, 0)] * records), size=records)
+
+
+async def test_no_more_is_admitted_than_is_answered() -> None:
+    stream = ProduceStream(Window(10, 1_000))
+    batches = [numbered(n, 4) for n in range(4)]
+    admitted: list[int] = []
+
+    async def admit() -> None:
+        for each in batches:
+            await stream.admit(each)
+            admitted.append(each.batch_id)
+        stream.end()
+
+    admitting = asyncio.create_task(admit())
+    await settle()
+    assert admitted == [0, 1]
+    answers = stream.answers()
+    batches[1].batch.done.set_result(None)
+    taken = asyncio.ensure_future(anext(answers))
+    await settle()
+    assert not taken.done()  # in order
+    batches[0].batch.done.set_result(None)
+    assert (await taken).batch_id == 0
+    await settle()
+    assert admitted == [0, 1]  # given out, not taken yet
+    assert (await anext(answers)).batch_id == 1
+    await settle()
+    assert admitted == [0, 1, 2]
+    for each in batches[2:]:
+        each.batch.done.set_result(None)
+    assert [each.batch_id async for each in answers] == [2, 3]
+    await admitting
+
+
+async def test_failure_comes_behind_the_answers() -> None:
+    stream = ProduceStream(Window(10, 1_000))
+    batch = numbered(7, 1)
+    await stream.admit(batch)
+    stream.end(ValueError("bad"))
+    batch.batch.done.set_result(None)
+    seen = []
+    with pytest.raises(ValueError, match="bad"):
+        async for each in stream.answers():
+            seen.append(each.batch_id)
+    assert seen == [7]
+
+
+class Refuses:
+    """A subscription that refuses every ack."""
+
+    def attach(self, _: object) -> int:
+        return 1
+
+    def ack_spans(self, _: int, spans: Sequence[Span]) -> list[RefusedAck]:
+        return [RefusedAck(span, Conflict("")) for span in spans]
+
+
+async def test_caller_that_takes_no_refusals_is_not_listened_to() -> None:
+    refuses: Any = Refuses()
+    stream = ConsumeStream(refuses, Credit(0, Unacked()), auto_ack=False)
+    acks = [Span(0, 0, 0)] * (MAX_REFUSED_ACKS - 1)
+    await stream.request(0, acks, [])
+    second = asyncio.create_task(stream.request(0, acks, []))
+    await settle()
+    assert not second.done()
+    answer = await stream.next()
+    assert answer is not None
+    assert len(answer.refused) == 2 * len(acks)
+    await second
+
+
+class BrokenCluster:
+    """As its default cluster is, so are all: what nobody foresaw is raised by it."""
+
+    config = ClusterConfig("default", "k:1")
+
+    @property
+    def default(self) -> BrokenCluster:
+        return self
+
+    def named(self, name: str) -> BrokenCluster:
+        return self
+
+    async def has_topic(self, name: str) -> bool:
+        raise ZeroDivisionError
+
+
+async def test_what_nobody_foresaw_ends_the_stream() -> None:
+    async def requests() -> AsyncIterator[pb.ProduceRequest]:
+        yield pb.ProduceRequest(topic="t", records=pb.Records(values=[b"v"]))
+        await asyncio.Event().wait()
+
+    clusters: Any = BrokenCluster()
+    context: Any = None
+    async with asyncio.timeout(5):
+        with pytest.raises(ZeroDivisionError):
+            await anext(KafkaService(clusters).Produce(requests(), context))
