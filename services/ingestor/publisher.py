@@ -19,7 +19,7 @@ from services.gen.dexorder.relay.v1 import relay_service_pb2
 from services.gen.kafkapixy import kafkapixy_pb2 as pixy_pb
 from services.gen.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
 from services.ingestor.config import IngestorSettings
-from services.ingestor.listing import Market
+from services.ingestor.exchange.instruments import Market
 from services.ingestor.metrics import IngestorMetrics
 
 log = structlog.get_logger(__name__)

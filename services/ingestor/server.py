@@ -16,14 +16,14 @@ from services.common.clock import Clock, SystemClock
 from services.common.exchanges import load_exchanges
 from services.common.rpc.channel import open_channel
 from services.common.rpc.lifecycle import RunningServer, grpc_server, stop_signal
+from services.ingestor.broker.connection import Worker
+from services.ingestor.broker.slots import Slots
 from services.ingestor.config import IngestorSettings
-from services.ingestor.exchange import Venue
-from services.ingestor.job import JobRunner
-from services.ingestor.markets import MarketsReporter
+from services.ingestor.exchange.venue import Venue
+from services.ingestor.history.job_runner import JobRunner
+from services.ingestor.instrument_reports import MarketsReporter
 from services.ingestor.metrics import IngestorMetrics
 from services.ingestor.publisher import Publisher
-from services.ingestor.slots import Slots
-from services.ingestor.worker import Worker
 
 Sleep = Callable[[float], Awaitable[None]]
 

@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from services.common.model.errors import Unavailable
 from services.udsource.config import UdsourceSettings
 from services.udsource.replay import OffsetRange, OffsetsGone
-from services.udsource.topic_watch import TopicWatch, client_options
+from services.udsource.topic_state import TopicWatch, client_options
 
 MOST_RECORDS = 10_000
 """Most records of one answer, however many are asked for; bounds what is in memory at once."""

@@ -26,12 +26,12 @@ from services.gen.source.v1 import source_pb2
 from services.gen.source.v1 import source_pb2_grpc as rpc
 from services.udsource import server_info
 from services.udsource.config import UdsourceSettings
-from services.udsource.failure import Failure, end_within
 from services.udsource.metrics import UdsourceMetrics
+from services.udsource.numaflow import Failure, end_within
 from services.udsource.replay_reader import ReplayReader
 from services.udsource.service import SourceService
 from services.udsource.topic_reader import TopicReader
-from services.udsource.topic_watch import TopicWatch
+from services.udsource.topic_state import TopicWatch
 
 log = structlog.get_logger(__name__)
 TICK_SECONDS = 0.5

@@ -17,7 +17,7 @@ from services.udsource.handshake import Handshake
 from services.udsource.metrics import UdsourceMetrics
 from services.udsource.replay_reader import ReplayReader
 from services.udsource.topic_reader import TopicReader
-from services.udsource.topic_watch import TopicWatch
+from services.udsource.topic_state import TopicWatch
 
 M = TypeVar("M", pb.ReadRequest, pb.AckRequest)
 ReadyResponses: TypeAlias = list[bytes]

@@ -17,10 +17,10 @@ import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from services.common.model.errors import Conflict, Unavailable
+from services.udsource.ack_tracker import Ledger
 from services.udsource.config import UdsourceSettings
 from services.udsource.metrics import UdsourceMetrics
-from services.udsource.offsets import Ledger
-from services.udsource.topic_watch import TopicState, client_options
+from services.udsource.topic_state import TopicState, client_options
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")

@@ -9,11 +9,11 @@ import time
 from prometheus_client import CollectorRegistry
 
 from services.common.clock import SystemClock
+from services.ingestor.broker.connection import Worker
+from services.ingestor.broker.dispatch import Job
+from services.ingestor.broker.slots import Completion, Slots
 from services.ingestor.config import IngestorSettings
-from services.ingestor.intake import Job
 from services.ingestor.metrics import IngestorMetrics
-from services.ingestor.slots import Completion, Slots
-from services.ingestor.worker import Worker
 
 
 async def main(broker: str, stalled_s: float) -> None:

@@ -19,8 +19,8 @@ from tests.smoke.harness import minutes, running_suite
 from tests.soak import completeness_kills
 from tests.soak.completeness_kills import Thin
 from tests.soak.report import say
-from tests.unit.services.ingestor.simulated import campaign
-from tests.unit.services.ingestor.simulated.properties import PROPERTIES
+from tests.unit.services.ingestor.history.simulated import campaign
+from tests.unit.services.ingestor.history.simulated.properties import PROPERTIES
 
 ROUNDS = int(os.environ.get("DEXORDER_SOAK_COMPLETENESS_ROUNDS", "20"))
 JOBS = int(os.environ.get("DEXORDER_SOAK_SIMULATED_JOBS", "20000"))

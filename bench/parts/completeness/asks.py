@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from bench.parts.completeness.tables import percent
-from services.ingestor import rates
 from services.ingestor.config import IngestorSettings
+from services.ingestor.history import agreement
 
 SHORTER = {"backoff_seconds": 0.02, "longest_backoff_seconds": 0.2, "hole_spacing_seconds": 0.02}
 """Pauses that only mean waiting here, since the simulated exchange spoils each answer by itself, whatever the time."""
@@ -37,15 +37,16 @@ def settings_text() -> str:
 def odds_text(share: float) -> str:
     """What to expect when so many answers are bad."""
     defaults = _defaults()
-    tries, answers = defaults["attempts"], rates.agreeing(share)
-    lead = f"need a lead of {rates.lead(share)}" if share < 0.5 else "can't be told apart by any number"
+    tries, answers = defaults["attempts"], agreement.agreeing(share)
+    lead = f"need a lead of {agreement.lead(share)}" if share < 0.5 else "can't be told apart by any number"
     return (
         f"## Asks and odds at {percent(share)}\n\n"
         f"- Where spoiled answers show that they are, a question stays without one after {tries} tries with odds "
         f"of {share**tries:.2g}.\n"
         f"- Where answers silently lack candles, {answers} that lack the same prove that it does not exist, once the "
-        f"ingestor has measured this share: odds of {share**answers:.1g} a decision, wanted {rates.ODDS:g}; at least "
-        f"{defaults['hole_answers']} where no known candles are around it, {defaults['silent_answers']} where none is "
+        f"ingestor has measured this share: odds of {share**answers:.1g} a decision, "
+        f"wanted {agreement.ODDS:g}; at least {defaults['hole_answers']} where no known candles are around it, "
+        f"{defaults['silent_answers']} where none is "
         f"known at all. A page is given up after "
         f"{defaults['evidence_asks']} questions that brought nothing.\n"
         f"- Where that share of the answers is another market's, the two {lead}.\n"

@@ -17,10 +17,10 @@ from services.common.clock import SystemClock
 from services.common.messaging.broker_frames import encode
 from services.common.messaging.curve import curve_client, make_keys
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
+from services.ingestor.broker.connection import Worker
+from services.ingestor.broker.slots import Slots
 from services.ingestor.config import IngestorSettings
 from services.ingestor.metrics import IngestorMetrics
-from services.ingestor.slots import Slots
-from services.ingestor.worker import Worker
 from services.relay.broker import Broker, open_broker
 from services.relay.dispatch import Slot
 from services.relay.metrics import RelayMetrics
@@ -140,7 +140,7 @@ async def test_hundreds_of_strangers_do_not_keep_an_allowed_client_out(tmp_path:
 
 @pytest.mark.parametrize("with_key", [True, False], ids=["its key is not allowed yet", "it has no key, nor the broker"])
 async def test_an_ingestor_gets_in_once_it_is_let_in(tmp_path: Path, monkeypatch: Any, with_key: bool) -> None:
-    monkeypatch.setattr("services.ingestor.worker._REFUSED_SECONDS", 0.05)
+    monkeypatch.setattr("services.ingestor.broker.connection._REFUSED_SECONDS", 0.05)
     async with staged(tmp_path) as stage:
         keys: dict[str, Any] = {}
         if with_key:

@@ -12,11 +12,11 @@ from prometheus_client import CollectorRegistry
 from services.common.clock import ManualClock, SystemClock
 from services.common.model.times import SECOND_NS
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
+from services.ingestor.broker.connection import Worker
+from services.ingestor.broker.dispatch import Job
+from services.ingestor.broker.slots import Completion, Slots
 from services.ingestor.config import IngestorSettings
-from services.ingestor.intake import Job
 from services.ingestor.metrics import IngestorMetrics
-from services.ingestor.slots import Completion, Slots
-from services.ingestor.worker import Worker
 from tests.fixtures_kafka import free_ports
 from tests.unit.services.relay.harness import Suite, final_of, minute, page, suite, until
 

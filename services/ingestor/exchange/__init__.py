@@ -1,0 +1,1 @@
+"""Exchanges reached through ccxt: calls, retries, rate limits, validation of answers."""

@@ -1,0 +1,1 @@
+"""Historical candles: pages fetched, verified and published for one dispatch."""

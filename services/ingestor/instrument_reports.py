@@ -1,0 +1,75 @@
+"""Tells the relay which markets each exchange has: at start and every hour, beside the jobs and never in their way."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterable
+
+import structlog
+
+from services.common.model.errors import Unavailable
+from services.ingestor.config import IngestorSettings
+from services.ingestor.exchange.failures import ExchangeFailure
+from services.ingestor.exchange.instruments import listed
+from services.ingestor.exchange.venue import Venue
+from services.ingestor.metrics import IngestorMetrics
+from services.ingestor.publisher import Publisher, Refused
+
+log = structlog.get_logger(__name__)
+_FIRST_PAUSE_SECONDS = 5.0
+
+
+class MarketsReporter:
+    """Keeps the relay informed; logs the first failure in a row, and tries again after growing pauses."""
+
+    def __init__(
+        self,
+        venues: Iterable[Venue],
+        publisher: Publisher,
+        settings: IngestorSettings,
+        metrics: IngestorMetrics,
+        *,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._venues = tuple(venues)
+        self._publisher = publisher
+        self._refresh_seconds = settings.markets_refresh_seconds
+        self._metrics = metrics
+        self._sleep = sleep
+
+    async def run(self) -> None:
+        """Report until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for venue in self._venues:
+                group.create_task(self._keep_reporting(venue))
+
+    async def _keep_reporting(self, venue: Venue) -> None:
+        pause, failing = _FIRST_PAUSE_SECONDS, False
+        while True:
+            outcome, reason = await self._report(venue)
+            self._metrics.market_reports.labels(venue.name, outcome).inc()
+            if reason and not failing:
+                log.warning("markets not reported", exchange=venue.name, outcome=outcome, reason=reason)
+            failing = bool(reason)
+            if outcome == "failed":
+                jitter = random.uniform(0.5, 1.0)  # noqa: S311
+                await self._sleep(min(pause, self._refresh_seconds) * jitter)
+                pause *= 2
+            else:
+                pause = _FIRST_PAUSE_SECONDS
+                await self._sleep(self._refresh_seconds)
+
+    async def _report(self, venue: Venue) -> tuple[str, str]:
+        """What came of one report and, unless it was taken, why."""
+        try:
+            markets, fetched_ns = await venue.markets()
+            await self._publisher.report_markets(venue.name, listed(venue.name, markets.values()), fetched_ns)
+        except Refused as error:  # a relay that is older than this RPC, or finds fault: the same report stays refused
+            return "refused", str(error)
+        except (ExchangeFailure, Unavailable) as error:
+            return "failed", str(error)
+        except Exception as error:  # a fault of ours must not take the jobs along
+            log.exception("markets not reported", exchange=venue.name)
+            return "failed", f"internal error: {type(error).__name__}"
+        return "ok", ""

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from services.ingestor.broker.slots import Completion, Slots
+
+
+def slots(**capacity: int) -> Slots:
+    return Slots(capacity or {"SIM": 2}, repeat_ns=10)
+
+
+def test_every_free_slot_is_offered_once() -> None:
+    s = slots(SIM=2, OTHER=1)
+    assert s.due() == ["SIM", "SIM", "OTHER"]
+    assert s.due() == []
+
+
+def test_a_used_offer_comes_back_with_its_slot() -> None:
+    s = slots(SIM=2)
+    s.due()
+    s.used("SIM")
+    assert s.take("j1", "SIM") is None
+    assert (s.running, s.free("SIM"), s.due()) == (("j1",), 1, [])
+    s.release("j1")
+    assert s.due() == ["SIM"]
+
+
+def test_a_rejected_dispatch_used_up_an_offer_too() -> None:
+    s = slots(SIM=1)
+    s.due()
+    s.used("SIM")
+    assert s.due() == ["SIM"]
+
+
+def test_a_new_connection_is_offered_what_is_free_now() -> None:
+    s = slots(SIM=3)
+    s.due()
+    s.used("SIM")
+    s.take("j1", "SIM")
+    s.forget_offers()
+    assert s.due() == ["SIM", "SIM"]
+
+
+@pytest.mark.parametrize(
+    ("venue", "reason"), [("MOON", "exchange 'MOON' is none of SIM"), ("SIM", "no free slot for SIM")]
+)
+def test_what_can_not_be_taken(venue: str, reason: str) -> None:
+    s = slots(SIM=1)
+    s.take("j0", "SIM")
+    assert s.take("j1", venue) == reason
+    assert s.running == ("j0",)
+
+
+def test_stopped_offers_and_takes_nothing() -> None:
+    s = slots(SIM=2)
+    s.take("j0", "SIM")
+    s.stop()
+    s.release("j0")
+    assert s.due() == []
+    assert s.take("j1", "SIM") == "this ingestor is shutting down"
+
+
+def test_completion_is_repeated_until_it_is_old_enough_to_have_arrived() -> None:
+    s = slots()
+    one, two = Completion("j1", success=True), Completion("j2", success=False, message="no")
+    s.complete(one)
+    s.complete(two)
+    assert s.unsettled(now_ns=1000) == [one, two]
+    s.sent("j1", now_ns=1000)
+    assert s.unsettled(now_ns=1009) == [one, two]
+    assert s.unsettled(now_ns=1010) == [two]
+    s.sent("never heard of", now_ns=1010)
+
+
+class SlotsMachine(RuleBasedStateMachine):
+    """Whatever happens, the broker never holds more offers than there are free slots."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slots = Slots({"A": 2, "B": 1}, repeat_ns=10)
+        self.at_broker = {"A": 0, "B": 0}
+        self.jobs = 0
+        self._send()
+
+    def _send(self) -> None:
+        for venue in self.slots.due():
+            self.at_broker[venue] += 1
+
+    @rule(venue=st.sampled_from("AB"))
+    def dispatch(self, venue: str) -> None:
+        if not self.at_broker[venue]:
+            return
+        self.at_broker[venue] -= 1
+        self.jobs += 1
+        self.slots.used(venue)
+        assert self.slots.take(f"j{self.jobs}", venue) is None, "an offered slot is free"
+        self._send()
+
+    @rule(venue=st.sampled_from("AB"))
+    def dispatch_that_is_rejected(self, venue: str) -> None:
+        if self.at_broker[venue]:
+            self.at_broker[venue] -= 1
+            self.slots.used(venue)
+            self._send()
+
+    @precondition(lambda self: self.slots.running)
+    @rule(data=st.data())
+    def end(self, data: st.DataObject) -> None:
+        self.slots.release(data.draw(st.sampled_from(self.slots.running)))
+        self._send()
+
+    @rule()
+    def reconnect(self) -> None:
+        self.at_broker = {"A": 0, "B": 0}
+        self.slots.forget_offers()
+        self._send()
+
+    @invariant()
+    def offers_are_the_free_slots(self) -> None:
+        assert self.at_broker == {v: self.slots.free(v) for v in "AB"}
+
+
+SlotsMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestSlotsMachine = SlotsMachine.TestCase

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.common.model.periods import MONTH_SECONDS, WEEK_SECONDS
+from services.common.model.time_range import TimeRange
+from services.common.model.times import parse_time
+from services.ingestor.exchange.validation import BadAnswer, read_candles
+from tests.unit.services.ingestor.conftest import MINUTE_NS, minutes
+
+WINDOW = minutes(0, 10)
+T = WINDOW.start_ns // 1_000_000
+
+
+def row(minute: int, **changed: Any) -> list[Any]:
+    values = {"time": T + minute * 60_000, "open": 2.0, "high": 4.0, "low": 1.0, "close": 3.0, "volume": 5.0}
+    return list({**values, **changed}.values())
+
+
+def test_rows_become_candles_in_order() -> None:
+    first, second = read_candles([row(0), row(9, volume=0)], WINDOW, 60)
+    assert (first.open_ns, first.open, first.high, first.low, first.close, first.volume) == (
+        WINDOW.start_ns,
+        2.0,
+        4.0,
+        1.0,
+        3.0,
+        5.0,
+    )
+    assert second.open_ns == WINDOW.end_ns - MINUTE_NS
+    assert isinstance(second.volume, float)
+
+
+GARBAGE: list[tuple[Any, str]] = [
+    (None, "NoneType"),
+    ("<html>", "str"),
+    ({"msg": "no"}, "dict"),
+    (["<html>"], "not six numbers"),
+    ([None], "not six numbers"),
+    ([[9, None, None, None, None, None]], "outside the asked"),
+    ([[T, 1, 1, 1, 1]], "not six numbers"),
+    ([[None, 1, 1, 1, 1, 1]], "no open time"),
+    ([["x", 1, 1, 1, 1, 1]], "no open time"),
+    ([[True, 1, 1, 1, 1, 1]], "no open time"),
+    ([[math.nan, 1, 1, 1, 1, 1]], "no open time"),
+    ([[T + 0.5, 1, 1, 1, 1, 1]], "no open time"),
+    ([row(0, time=T + 500)], "off the grid"),
+    ([row(-1)], "outside the asked"),
+    ([row(10)], "outside the asked"),
+    ([row(0, time=10**30)], "outside the asked"),
+    ([row(1), row(1)], "comes after"),
+    ([row(2), row(1)], "comes after"),
+]
+
+
+@pytest.mark.parametrize(("rows", "reason"), GARBAGE)
+def test_garbage_is_a_bad_answer(rows: Any, reason: str) -> None:
+    with pytest.raises(BadAnswer, match=reason) as caught:
+        read_candles(rows, WINDOW, 60)
+    assert caught.value.open_ns is None
+
+
+IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
+    ({"close": None}, "six finite numbers"),
+    ({"close": "3"}, "six finite numbers"),
+    ({"volume": math.nan}, "six finite numbers"),
+    ({"high": math.inf}, "six finite numbers"),
+    ({"high": 10**400}, "six finite numbers"),
+    ({"high": 2.5}, "breaks low"),
+    ({"low": 2.5}, "breaks low"),
+    ({"high": 0.5, "low": 0.4}, "breaks low"),
+    ({"volume": -1e-9}, "below 0"),
+]
+
+
+@pytest.mark.parametrize(("changed", "reason"), IMPOSSIBLE)
+def test_impossible_candle_is_named_with_its_row(changed: dict[str, Any], reason: str) -> None:
+    with pytest.raises(BadAnswer, match=reason) as caught:
+        read_candles([row(0), row(3, **changed), row(4)], WINDOW, 60)
+    assert caught.value.open_ns == WINDOW.start_ns + 3 * MINUTE_NS
+    assert str(row(3, **changed)) in str(caught.value)
+
+
+def test_fault_of_the_whole_answer_counts_for_more_than_an_impossible_candle() -> None:
+    with pytest.raises(BadAnswer) as caught:
+        read_candles([row(0, volume=-1), row(2), row(1)], WINDOW, 60)
+    assert caught.value.open_ns is None
+
+
+@pytest.mark.parametrize(
+    ("period_seconds", "on", "off"),
+    [
+        (WEEK_SECONDS, "2024-01-01", "2024-01-04"),
+        (MONTH_SECONDS, "2024-02-01", "2024-01-31"),
+        (259_200, "1970-01-04", "1970-01-05"),
+    ],
+)
+def test_long_periods_have_their_own_grid(period_seconds: int, on: str, off: str) -> None:
+    window = TimeRange(0, parse_time("2030-01-01"))
+    good, bad = (row(0, time=parse_time(day) // 1_000_000) for day in (on, off))
+    assert len(read_candles([good], window, period_seconds)) == 1
+    with pytest.raises(BadAnswer, match="off the grid"):
+        read_candles([bad], window, period_seconds)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=7),
+    max_leaves=12,
+)
+ROWS = st.lists(st.builds(row, st.integers(-2, 12), volume=JSON, close=JSON) | JSON, max_size=6)
+
+
+@settings(deadline=None)
+@given(ROWS | JSON)
+def test_whatever_comes_is_either_sound_candles_or_a_bad_answer(rows: Any) -> None:
+    try:
+        candles = read_candles(rows, WINDOW, 60)
+    except BadAnswer:
+        return
+    opens = [c.open_ns for c in candles]
+    assert opens == sorted(set(opens))
+    assert all(t in range(WINDOW.start_ns, WINDOW.end_ns, MINUTE_NS) for t in opens)
+    for c in candles:
+        assert all(math.isfinite(v) for v in (c.open, c.high, c.low, c.close, c.volume))
+        assert c.low <= min(c.open, c.close) <= max(c.open, c.close) <= c.high
+        assert c.volume >= 0
+
+
+VALUES = st.one_of(
+    st.integers(-2, 5), st.floats(-1, 5), st.sampled_from([None, "1", True, math.nan, math.inf, 10**400])
+)
+NEARLY_SOUND = st.lists(
+    st.builds(
+        lambda minute, values: [T + minute * 60_000, *values],
+        st.integers(0, 10),
+        st.one_of(st.just([2.0, 4, 1.0, 3.0, 0]), st.lists(VALUES, min_size=5, max_size=5)),
+    ),
+    max_size=4,
+)
+
+
+@settings(max_examples=300)
+@given(NEARLY_SOUND, st.booleans())
+def test_columns_and_rows_are_read_alike(rows: list[list[Any]], in_order: bool) -> None:
+    rows = sorted(rows, key=lambda r: r[0]) if in_order else rows
+
+    def outcome(rows: Any) -> Any:
+        try:
+            return read_candles(rows, WINDOW, 60)
+        except BadAnswer as error:
+            return error.kind, error.open_ns
+
+    # tuples are always read row by row
+    assert outcome(rows) == outcome([tuple(r) for r in rows])

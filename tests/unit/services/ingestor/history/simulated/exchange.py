@@ -1,0 +1,163 @@
+"""An exchange that lies, as `Fetcher` sees it: venue and session in one, without sockets. It keeps a log of its faults.
+
+What `Session.candles` promises holds for lies too: sound candles inside the window, in time order. All that can be told
+from the answer alone is caught before; here are the lies that only other answers can show.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_left
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry
+
+from services.common.kafka.page_record import Candle
+from services.common.model.periods import count_periods
+from services.common.model.time_range import TimeRange
+from services.common.model.times import SECOND_NS
+from services.ingestor.config import IngestorSettings
+from services.ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
+from services.ingestor.history.agreement import Rates
+from services.ingestor.history.paging import CallLimits
+from services.ingestor.metrics import IngestorMetrics
+from tests.unit.services.ingestor.conftest import FAST
+from tests.unit.services.ingestor.history.simulated.world import SYMBOL, World
+
+Rows = list[Candle]
+FAILURE = "no sound answer, says the test"
+_METRICS = IngestorMetrics(CollectorRegistry())
+_SETTINGS = IngestorSettings(**FAST)
+
+
+def _hole(rows: Rows, other: Rows, dice: random.Random) -> Rows:
+    first = dice.randrange(len(rows)) if rows else 0
+    return rows[:first] + rows[first + dice.randint(1, max(1, len(rows))) :]
+
+
+LIES: dict[str, Callable[[Rows, Rows, random.Random], Rows]] = {
+    "nothing": lambda rows, other, dice: [],
+    "short": lambda rows, other, dice: rows[: dice.randrange(len(rows))] if rows else [],
+    "no first": lambda rows, other, dice: rows[1:],
+    "no last": lambda rows, other, dice: rows[:-1],
+    "hole": _hole,
+    "other symbol": lambda rows, other, dice: other,
+}
+"""Kind -> what is answered instead of the true rows, given those of another symbol too."""
+DROPPING = tuple(kind for kind in LIES if kind != "other symbol")
+"""The kinds that invent nothing."""
+
+
+class Killed(BaseException):
+    """The ingestor dies; nothing of it survives."""
+
+
+class Exchange:
+    """Answers by a world; its clock moves only when it is slept on.
+
+    Attributes:
+        calls: Questions so far.
+        lies: Of them answered with a lie.
+        failed: Of them failed at random.
+        log: A line for each call that went wrong.
+        on_call: Called at each question; may raise Killed.
+    """
+
+    name = "SIM"
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.limits = world.call
+        self.settings = _SETTINGS.model_copy(update={"page_candles": world.page, "closing_lag_seconds": 0.0})
+        self.metrics = _METRICS
+        self.rates = Rates()
+        self.calls = self.lies = self.failed = 0
+        self.log: list[str] = []
+        self.on_call: Callable[[], None] = lambda: None
+        self._dice = random.Random(f"{world.seed}/lies")
+        self._kinds = world.kinds or tuple(LIES)
+        self._lied_about: set[int] = set()
+        self._clock_ns = world.closed_end_ns + SECOND_NS // 2
+        self._impossible = {world.open_ns(number) for number in world.impossible}
+        self._rows = {"asked": list(world.market.values()), "other": list(world.other.values())}
+        self._opens = {symbol: [c.open_ns for c in rows] for symbol, rows in self._rows.items()}
+
+    # ---- what a venue has
+
+    def limits_of(self, symbol: str) -> CallLimits:
+        return self.limits
+
+    async def check(self, session: object, symbol: str, period_seconds: int) -> str:
+        assert (symbol, period_seconds) == (SYMBOL, self.world.period_seconds)
+        return "a timeframe"
+
+    async def sleep(self, seconds: float) -> None:
+        self._clock_ns += round(seconds * SECOND_NS)
+
+    # ---- what a session has
+
+    async def now_ns(self) -> int:
+        return self._clock_ns
+
+    async def candles(
+        self, symbol: str, timeframe: str, period_seconds: int, window: TimeRange
+    ) -> tuple[list[Candle], int]:
+        assert window, "an empty window asks nothing"
+        assert self.limits.wide or count_periods(window, period_seconds) <= self.limits.candles, str(window)
+        self.on_call()
+        self.calls += 1
+        self._clock_ns += 1
+        if self._dice.random() < self.world.failures:
+            self.failed += 1
+            self._note(window, "fails")
+            raise ExchangeFailure(FAILURE)
+        honest = self._answer("asked", window)
+        if self._impossible:
+            self._refuse_impossible(honest, window)
+        return self._perhaps_a_lie(honest, window), self._clock_ns
+
+    def number(self, open_ns: int) -> int:
+        """A time as the number of its period."""
+        world, start_ns = self.world, self.world.span.start_ns
+        if open_ns < start_ns:
+            return -count_periods(TimeRange(open_ns, start_ns), world.period_seconds)
+        return count_periods(TimeRange(start_ns, open_ns), world.period_seconds)
+
+    # ---- honest and not
+
+    def _answer(self, whose: str, window: TimeRange) -> Rows:
+        opens = self._opens[whose]
+        first, end = bisect_left(opens, window.start_ns), bisect_left(opens, window.end_ns)
+        rows = self._rows[whose][first : min(end, first + self.limits.candles)]
+        if returned := self.world.returned:
+            rows = rows[:returned] if returned > 0 else rows[returned:]
+        if rows and rows[-1].open_ns >= self.world.closed_end_ns:  # such a candle still runs, so it changes
+            rows = [
+                c if c.open_ns < self.world.closed_end_ns else c._replace(volume=c.volume + self.calls) for c in rows
+            ]
+        return rows
+
+    def _refuse_impossible(self, rows: Rows, window: TimeRange) -> None:
+        """As `Session.candles` does once the same candle has come too often."""
+        bad = next((c for c in rows if c.open_ns in self._impossible), None)
+        if bad is not None:
+            self._note(window, f"has an impossible candle, period {self.number(bad.open_ns)}")
+            raise ImpossibleCandle(f"SIM keeps answering candle {bad.open_ns} with low > high", bad.open_ns)
+
+    def _perhaps_a_lie(self, honest: Rows, window: TimeRange) -> Rows:
+        if self._dice.random() >= self.world.lies:
+            return honest
+        kind = self._dice.choice(self._kinds)
+        told = LIES[kind](honest, self._answer("other", window), self._dice)
+        about = {c.open_ns for c in set(honest) ^ set(told)}
+        if not about or (self.world.once and about & self._lied_about):
+            return honest
+        self._lied_about |= about
+        self.lies += 1
+        numbers = sorted(map(self.number, about))
+        self._note(window, f"{kind}: {len(about)} of {len(honest)} wrong, periods {numbers[0]} to {numbers[-1]}")
+        return told
+
+    def _note(self, window: TimeRange, what: str) -> None:
+        at = f"[{self.number(window.start_ns)}, {self.number(window.end_ns)})"
+        self.log.append(f"call {self.calls} {at} {what}")

@@ -1,0 +1,207 @@
+"""Run a simulated job, with or without deaths of the ingestor, and judge what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, cast
+
+from structlog.testing import capture_logs
+
+from services.common.kafka.page_record import Candle
+from services.common.model.periods import next_open, open_times, split_by_periods
+from services.common.model.time_range import TimeRange, merge, subtract
+from services.ingestor.broker.dispatch import Job
+from services.ingestor.history.fetch import Fetcher, Missing, Page
+from services.ingestor.history.paging import page_periods
+from tests.unit.services.ingestor.history.simulated.exchange import FAILURE, Exchange, Killed
+from tests.unit.services.ingestor.history.simulated.world import World
+
+
+@dataclass
+class Outcome:
+    """What a job handed on, and what it says is missing."""
+
+    world: World
+    exchange: Exchange
+    pages: list[Page] = field(default_factory=list)
+    missing: list[Missing] = field(default_factory=list)
+
+    @property
+    def candles(self) -> dict[int, Candle]:
+        """Open time -> candle, of all pages."""
+        return {c.open_ns: c for page in self.pages for c in page.candles}
+
+    @property
+    def empty(self) -> set[int]:
+        """Open times that are called empty."""
+        return _opens((r for page in self.pages for r in page.empty), self.world.period_seconds)
+
+    def expected_missing(self) -> list[TimeRange]:
+        """What no exchange could give: candles that can't be, and those that still run."""
+        world = self.world
+        open_end = TimeRange(min(world.closed_end_ns, world.span.end_ns), world.span.end_ns)
+        bad = [TimeRange(world.open_ns(n), world.open_ns(n + 1)) for n in world.impossible]
+        return [part for r in merge([open_end, *bad]) if (part := r.intersect(world.answered))]
+
+    def explain(self) -> str:
+        """The world, which runs the same again, and what went wrong in it."""
+        exchange = self.exchange
+        told = f"{exchange.calls} calls, {exchange.lies} lies, {exchange.failed} failures"
+        return "\n".join(["", repr(self.world), told, *exchange.log, *map(str, self.missing)])
+
+
+def fetch(world: World) -> Outcome:
+    """Run the world's job to its end."""
+    outcome = Outcome(world, Exchange(world))
+
+    async def put(page: Page) -> None:
+        outcome.pages.append(page)
+
+    outcome.missing = asyncio.run(_run(world.job, outcome.exchange, put))
+    return outcome
+
+
+def most_calls(world: World) -> int:
+    """What a job may cost at worst: for each page its chunks and the evidence of the settings.
+
+    A candle that can't be has the page in hand begun anew, twice over, since it is also split there.
+    """
+    page = page_periods(world.page, world.call)
+    begun = len(split_by_periods(world.span, world.period_seconds, page)) + 2 * len(world.impossible)
+    chunks = min(page, world.periods) // world.call.candles + 1
+    return begun * chunks * (Exchange(world).settings.evidence_asks + 1)
+
+
+# ---- judgement
+
+
+def check_account(outcome: Outcome) -> None:
+    """What holds for every job, however its exchange lies: each period is settled once or called missing, in order."""
+    world, period = outcome.world, outcome.world.period_seconds
+    spans = [page.span for page in outcome.pages]
+    gaps = [m.span for m in outcome.missing]
+    assert spans == sorted(spans) and gaps == sorted(gaps), outcome.explain()
+    for page in outcome.pages:
+        opens = [c.open_ns for c in page.candles]
+        empty = _opens(page.empty, period)
+        assert opens == sorted(opens), outcome.explain()
+        assert sorted([*opens, *empty]) == open_times(page.span, period), f"{page.span} {outcome.explain()}"
+    found = sum(len(page.candles) for page in outcome.pages)
+    end_ns = world.span.end_ns
+    if world.limit and found >= world.limit:
+        assert found == world.limit, outcome.explain()
+        end_ns = next_open(outcome.pages[-1].candles[-1].open_ns, period)
+    parts = sorted([*spans, *gaps])
+    assert all(a.end_ns <= b.start_ns for a, b in pairwise(parts)), outcome.explain()
+    assert merge(parts) == merge([TimeRange(world.span.start_ns, end_ns)]), outcome.explain()
+    assert outcome.exchange.calls <= most_calls(world), outcome.explain()
+
+
+def check_no_wrong_row(outcome: Outcome) -> None:
+    """No page holds a candle that the market does not have, or calls one empty that it has."""
+    wrong = wrong_opens(outcome)
+    numbers = [outcome.exchange.number(open_ns) for open_ns in wrong]
+    assert not wrong, f"wrong in {len(wrong)} periods, {numbers[0]} to {numbers[-1]}{outcome.explain()}"
+
+
+def check_whole(outcome: Outcome) -> None:
+    """The rows are the truth and nothing is missing but what nobody could give."""
+    check_account(outcome)
+    check_no_wrong_row(outcome)
+    assert merge(m.span for m in outcome.missing) == outcome.expected_missing(), outcome.explain()
+    assert outcome.candles == outcome.world.truth, outcome.explain()
+
+
+def check_failed(outcome: Outcome) -> None:
+    """As whole as `check_whole`, or ended early for a failure alone: one of a question asked early does not matter."""
+    check_account(outcome)
+    check_no_wrong_row(outcome)
+    if not any(FAILURE in m.reason for m in outcome.missing):
+        check_whole(outcome)
+
+
+def wrong_opens(outcome: Outcome) -> list[int]:
+    """Open times whose row is not the market's, ascending; those of missing parts are not wrong."""
+    market = outcome.world.market
+    invented = {t for t, candle in outcome.candles.items() if market.get(t) != candle}
+    return sorted(invented | (outcome.empty & market.keys()))
+
+
+# ---- deaths
+
+
+@dataclass
+class Table:
+    """What Kafka and the relay know after any number of lives of the ingestor."""
+
+    outcome: Outcome
+    rows: dict[int, tuple[int, Candle]] = field(default_factory=dict)
+    settled: list[TimeRange] = field(default_factory=list)
+    deaths: int = 0
+
+    def take(self, page: Page) -> None:
+        """A page is in Kafka: of two copies of a candle the larger fetched_ns wins."""
+        self.outcome.pages.append(page)
+        for candle in page.candles:
+            held = self.rows.get(candle.open_ns)
+            if held is None or held[0] <= page.fetched_ns:
+                self.rows[candle.open_ns] = (page.fetched_ns, candle)
+
+
+def fetch_with_deaths(world: World, lives: Iterable[int]) -> Table:
+    """Run the job again for what is not settled, as often as the ingestor dies.
+
+    Args:
+        lives: Steps until each death; a step is a question to the exchange, a page to Kafka, or its report.
+    """
+    return asyncio.run(_live_and_die(world, iter(lives)))
+
+
+async def _live_and_die(world: World, lives: Iterator[int]) -> Table:
+    table = Table(Outcome(world, Exchange(world)))
+    left = [0]
+
+    def step() -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            raise Killed
+
+    async def put(page: Page) -> None:
+        step()
+        table.take(page)
+        step()  # in Kafka, and the relay has not heard of it: the same page is fetched again
+        table.settled.append(page.span)
+
+    table.outcome.exchange.on_call = step
+    while rest := subtract([world.span], table.settled):
+        left[0] = next(lives, 0)
+        job = replace(world.job, span=TimeRange(rest[0].start_ns, rest[-1].end_ns))
+        try:
+            table.outcome.missing = await _run(job, table.outcome.exchange, put)
+            break
+        except Killed:
+            table.deaths += 1
+            table.outcome.exchange.log.append(f"death {table.deaths} after call {table.outcome.exchange.calls}")
+    return table
+
+
+def check_table(table: Table) -> None:
+    """After all deaths the table is the truth, and no page ever called a candle empty."""
+    outcome = table.outcome
+    check_no_wrong_row(outcome)
+    assert merge(m.span for m in outcome.missing) == outcome.expected_missing(), outcome.explain()
+    assert {t: candle for t, (_, candle) in table.rows.items()} == outcome.world.truth, outcome.explain()
+    settled = merge([*table.settled, *(m.span for m in outcome.missing)])
+    assert settled == merge([outcome.world.span]), outcome.explain()
+
+
+async def _run(job: Job, exchange: Exchange, put: Any) -> list[Missing]:
+    with capture_logs():  # what goes wrong is in the exchange's own log
+        return await Fetcher(job, cast(Any, exchange), cast(Any, exchange)).run(put)
+
+
+def _opens(ranges: Iterable[TimeRange], period_seconds: int) -> set[int]:
+    return {t for r in ranges for t in open_times(r, period_seconds)}

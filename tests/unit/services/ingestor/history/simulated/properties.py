@@ -1,0 +1,93 @@
+"""What must hold for every simulated job, as functions of a world; hypothesis calls them, here and in the soak."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hypothesis import strategies as st
+
+from services.ingestor.history.paging import CallLimits
+from tests.unit.services.ingestor.history.simulated.exchange import DROPPING
+from tests.unit.services.ingestor.history.simulated.jobs import (
+    check_account,
+    check_failed,
+    check_no_wrong_row,
+    check_table,
+    check_whole,
+    fetch,
+    fetch_with_deaths,
+)
+from tests.unit.services.ingestor.history.simulated.world import World
+from tests.unit.services.ingestor.history.simulated.worlds import LONGEST, impossible_worlds, worlds
+
+SHARES = st.sampled_from([0.05, 0.2])
+
+
+def an_honest_exchange_is_believed(world: World) -> None:
+    """The rows are the truth, and a market without holes costs at most two calls where one would do, and one proof."""
+    outcome = fetch(world)
+    check_whole(outcome)
+    if all(world.open_ns(number) in world.market for number in range(world.periods)):
+        chunks = -(-world.periods // world.page) * -(-world.page // world.call.candles)
+        assert outcome.exchange.calls <= 2 * chunks + outcome.exchange.settings.evidence_asks, outcome.explain()
+
+
+def lies_are_outvoted(world: World) -> None:
+    """Where no candle is lied about twice, nothing is lost, invented or missing."""
+    check_whole(fetch(world))
+
+
+def deaths_change_nothing(world_and_lives: tuple[World, list[int]]) -> None:
+    """Lies as above, and the ingestor dies and is started again at any step: the table is the truth."""
+    check_table(fetch_with_deaths(*world_and_lives))
+
+
+def only_what_cannot_be_had_is_missing(world: World) -> None:
+    """Candles that no answer gives soundly are named one by one; all others are there."""
+    check_whole(fetch(world))
+
+
+def a_failure_ends_behind_good_pages(world: World) -> None:
+    """A question without a sound answer leaves verified pages and names all of the rest."""
+    check_failed(fetch(world))
+
+
+def every_period_is_accounted_for(world: World) -> None:
+    """However often and however alike the exchange lies, even in every answer, the job ends and leaves nothing out."""
+    check_account(fetch(world))
+
+
+def an_exchange_that_returns_too_little_is_never_believed(world: World) -> None:
+    """Answers cut at the same end each time, by an exchange that returns less than is known of it, hide no candle."""
+    outcome = fetch(world)
+    check_account(outcome)
+    check_no_wrong_row(outcome)
+
+
+PROPERTIES: Mapping[str, tuple[Callable[[Any], None], st.SearchStrategy[Any]]] = {
+    "honest": (an_honest_exchange_is_believed, worlds()),
+    "a limit": (an_honest_exchange_is_believed, worlds(limit=st.integers(1, LONGEST))),
+    "not all closed": (an_honest_exchange_is_believed, worlds(closed=st.integers(-3, LONGEST))),
+    "lies that drop": (lies_are_outvoted, worlds(lies=SHARES, once=True, kinds=DROPPING)),
+    "all lies": (lies_are_outvoted, worlds(lies=SHARES, once=True)),
+    "lies before a limit": (lies_are_outvoted, worlds(lies=SHARES, once=True, limit=st.integers(1, LONGEST))),
+    "lies and deaths": (
+        deaths_change_nothing,
+        st.tuples(worlds(lies=SHARES, once=True), st.lists(st.integers(1, 40), max_size=6)),
+    ),
+    "impossible candles": (only_what_cannot_be_had_is_missing, impossible_worlds()),
+    "failures": (
+        a_failure_ends_behind_good_pages,
+        worlds(lies=SHARES, once=True, failures=st.sampled_from([0.005, 0.05])),
+    ),
+    "any lies": (
+        every_period_is_accounted_for,
+        worlds(lies=st.sampled_from([0.5, 1.0]), failures=st.sampled_from([0.0, 0.01]), limit=st.integers(0, LONGEST)),
+    ),
+    "short answers": (
+        an_exchange_that_returns_too_little_is_never_believed,
+        worlds(call=st.builds(CallLimits, st.integers(5, 50)), returned=st.integers(-40, 40)),
+    ),
+}
+"""Name -> the property and the worlds it holds for."""

@@ -1,0 +1,137 @@
+"""Everything that decides a simulated job: the market's history, the exchange's limits and its lies. Pure.
+
+Periods are numbered from the start of the job's span, so that number 0 is its first one; a history also has candles
+before and behind the span, since questions for evidence reach out of it.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from functools import cached_property
+
+from services.common.kafka.page_record import Candle
+from services.common.model.instrument import Instrument
+from services.common.model.periods import MONTH_SECONDS, WEEK_SECONDS, floor_to_grid, next_open
+from services.common.model.time_range import TimeRange
+from services.ingestor.broker.dispatch import Job
+from services.ingestor.history.paging import CallLimits
+
+BEFORE, BEHIND = 150, 150
+"""Periods of history on either side of the span."""
+_START_NS = 1_577_836_800 * 1_000_000_000  # 2020
+PERIODS = (60, 86_400, WEEK_SECONDS, MONTH_SECONDS)
+SYMBOL, OTHER = "BTC/USDT", "ETH/USDT"
+
+
+@dataclass(frozen=True)
+class History:
+    """Which candles a market has.
+
+    Attributes:
+        density: Chance of a period to have one; 1 has no holes, 0 is wholly empty.
+        outages: (first, count) periods without any.
+        listed: First period with a candle; None is long before.
+        delisted: First period without one again; None is long after.
+    """
+
+    density: float = 1.0
+    outages: tuple[tuple[int, int], ...] = ()
+    listed: int | None = None
+    delisted: int | None = None
+
+    def has(self, number: int, dice: random.Random) -> bool:
+        """Whether there is a candle; asked once for each period, in order."""
+        drawn = dice.random() < self.density
+        within = (self.listed is None or number >= self.listed) and (self.delisted is None or number < self.delisted)
+        return drawn and within and not any(first <= number < first + count for first, count in self.outages)
+
+
+@dataclass(frozen=True)
+class World:
+    """One job against one exchange; two equal worlds behave alike.
+
+    Attributes:
+        seed: Of prices, of a thin history and of the dice that choose the lies.
+        periods: Length of the job's span.
+        call: What one call returns.
+        page: Most periods in a page.
+        lies: Chance of each answer to be a lie, see `lies`.
+        kinds: Those the exchange tells; empty for all.
+        once: No candle is lied about twice, so that what most answers say of it is the truth.
+        failures: Chance of each question to stay without a sound answer.
+        impossible: Periods whose candle is one that can't be, in every answer.
+        closed: Periods of the span that have ended when the job starts; None if all have.
+        limit: The job's; 0 for none.
+        returned: Most candles an answer really has, of the oldest of the window, or if below 0 of the newest; 0 for as
+            many as ``call`` says.
+    """
+
+    seed: int
+    history: History
+    periods: int
+    period_seconds: int
+    call: CallLimits
+    page: int
+    lies: float = 0.0
+    kinds: tuple[str, ...] = ()
+    once: bool = False
+    failures: float = 0.0
+    impossible: frozenset[int] = frozenset()
+    closed: int | None = None
+    limit: int = 0
+    returned: int = 0
+
+    def open_ns(self, number: int) -> int:
+        """When a period opens."""
+        return next_open(floor_to_grid(_START_NS, self.period_seconds), self.period_seconds, number)
+
+    @cached_property
+    def span(self) -> TimeRange:
+        return TimeRange(self.open_ns(0), self.open_ns(self.periods))
+
+    @cached_property
+    def closed_end_ns(self) -> int:
+        """End of the last candle that has ended when the job starts."""
+        return self.open_ns(self.periods + BEHIND if self.closed is None else self.closed)
+
+    @cached_property
+    def job(self) -> Job:
+        return Job("j1", "r1", Instrument(SYMBOL, "SIM"), self.span, self.period_seconds, self.limit)
+
+    @cached_property
+    def market(self) -> dict[int, Candle]:
+        """Every candle of the asked symbol by its open time, in time order."""
+        return self._candles(self.history, "asked")
+
+    @cached_property
+    def other(self) -> dict[int, Candle]:
+        """Another symbol's: other values, at the same times or, with an even seed, at all times."""
+        return self._candles(History() if self.seed % 2 == 0 else self.history, "other")
+
+    @cached_property
+    def truth(self) -> dict[int, Candle]:
+        """The rows the job must end up with."""
+        end_ns = min(self.span.end_ns, self.closed_end_ns)
+        bad = {self.open_ns(number) for number in self.impossible}
+        rows = [(t, c) for t, c in self.market.items() if self.span.start_ns <= t < end_ns and t not in bad]
+        return dict(rows[: self.limit] if self.limit else rows)
+
+    @cached_property
+    def answered(self) -> TimeRange:
+        """The part of the span that the job must account for: all of it, or up to the limit's last candle."""
+        if self.limit and len(self.truth) == self.limit:
+            return TimeRange(self.span.start_ns, next_open(max(self.truth), self.period_seconds))
+        return self.span
+
+    def _candles(self, history: History, whose: str) -> dict[int, Candle]:
+        thin = random.Random(f"{self.seed}/times")  # the same draws for both symbols
+        prices = random.Random(f"{self.seed}/{whose}")
+        base = 100.0 if whose == "asked" else 4_000.0
+        candles: dict[int, Candle] = {}
+        for number in range(-BEFORE, self.periods + BEHIND):
+            low, opened, close, high = sorted(base + prices.random() for _ in range(4))
+            if history.has(number, thin):
+                open_ns = self.open_ns(number)
+                candles[open_ns] = Candle(open_ns, opened, high, low, close, prices.random())
+        return candles

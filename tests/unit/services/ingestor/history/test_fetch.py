@@ -1,0 +1,181 @@
+"""What becomes of a job when single candles, or single questions, stay bad."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from services.common.kafka.page_record import Candle
+from services.common.model.instrument import Instrument
+from services.common.model.periods import open_times
+from services.common.model.time_range import TimeRange
+from services.common.model.times import SECOND_NS
+from services.ingestor.broker.dispatch import Job
+from services.ingestor.config import IngestorSettings
+from services.ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
+from services.ingestor.history.fetch import Fetcher, Missing, Page
+from services.ingestor.history.paging import CallLimits
+from services.ingestor.metrics import IngestorMetrics
+from tests.unit.services.ingestor.conftest import FAST, minutes
+from tests.unit.services.ingestor.history.test_evidence import candle, opens, warm
+
+Answer = Callable[[TimeRange], list[Candle]]
+NEXT_DAY_NS = minutes(1440, 0).start_ns
+
+
+class Exchange:
+    """Venue and session in one: answers by a function, its clock moves only when it is slept on."""
+
+    name = "SIM"
+    limits = CallLimits(100, wide=True)
+
+    def __init__(self, answer: Answer, *, now_ns: int, settings: dict[str, Any]) -> None:
+        self.answer = answer
+        self.clock_ns = now_ns
+        self.settings = IngestorSettings(**{**FAST, "closing_lag_seconds": 0, **settings})
+        self.metrics = IngestorMetrics(CollectorRegistry())
+        self.rates = warm()
+        self.asked: list[TimeRange] = []
+
+    async def check(self, session: object, symbol: str, period_seconds: int) -> str:
+        return "1m"
+
+    def limits_of(self, symbol: str) -> CallLimits:
+        return self.limits
+
+    async def sleep(self, seconds: float) -> None:
+        self.clock_ns += round(seconds * SECOND_NS)
+
+    async def now_ns(self) -> int:
+        return self.clock_ns
+
+    async def candles(
+        self, symbol: str, timeframe: str, period_seconds: int, window: TimeRange
+    ) -> tuple[list[Candle], int]:
+        self.asked.append(window)
+        return self.answer(window)[: self.limits.candles], len(self.asked)
+
+
+async def fetch(
+    answer: Answer, *, now_ns: int = NEXT_DAY_NS, limit: int = 0, **settings: Any
+) -> tuple[list[Page], list[Missing]]:
+    exchange = Exchange(answer, now_ns=now_ns, settings={"page_candles": 98, **settings})
+    job = Job("j1", "r1", Instrument("BTC/USDT", "SIM"), minutes(0, 300), 60, limit)
+    pages: list[Page] = []
+
+    async def put(page: Page) -> None:
+        pages.append(page)
+
+    missing = await Fetcher(job, cast(Any, exchange), cast(Any, exchange)).run(put)
+    return pages, missing
+
+
+def all_but(*numbers: int) -> Answer:
+    absent = set(opens(*numbers))
+    return lambda window: [candle(t) for t in open_times(window, 60) if t not in absent]
+
+
+async def test_impossible_candles_alone_are_missing() -> None:
+    bad = opens(0, 150, 151, 250, 320)
+    whole = all_but(140, 260)
+
+    def answer(window: TimeRange) -> list[Candle]:
+        inside = [t for t in bad if window.start_ns <= t < window.end_ns]
+        if inside:
+            raise ImpossibleCandle(f"keeps answering {inside[0]}", inside[0])
+        return whole(window)
+
+    pages, missing = await fetch(answer)
+    assert [m.span for m in missing] == [minutes(n, 1) for n in (0, 150, 151, 250)]
+    assert [c.open_ns for p in pages for c in p.candles] == opens(
+        *(n for n in range(300) if n not in (0, 140, 150, 151, 250, 260))
+    )
+    assert [r for p in pages for r in p.empty] == [minutes(140, 1), minutes(260, 1)]
+    assert [(p.span.start_ns, p.span.end_ns) for p in pages] == [
+        (opens(a)[0], opens(b)[0]) for a, b in ((1, 96), (96, 150), (152, 192), (192, 250), (251, 288), (288, 300))
+    ]
+
+
+async def test_too_many_impossible_candles_end_the_job() -> None:
+    def answer(window: TimeRange) -> list[Candle]:
+        raise ImpossibleCandle("keeps answering rubbish", window.start_ns)
+
+    pages, missing = await fetch(answer)
+    assert pages == []
+    assert missing[-1].span == minutes(16, 284)
+    assert sum(m.span.end_ns - m.span.start_ns for m in missing) == minutes(0, 300).end_ns - minutes(0, 300).start_ns
+
+
+async def test_failure_ends_the_job_behind_the_good_pages() -> None:
+    whole = all_but()
+
+    def answer(window: TimeRange) -> list[Candle]:
+        if window.end_ns > opens(100)[0]:
+            raise ExchangeFailure("SIM stays bad")
+        return whole(window)
+
+    pages, missing = await fetch(answer)
+    assert [p.span for p in pages] == [minutes(0, 96)]
+    assert list(map(str, missing)) == ["missing [2023-11-01T01:36:00Z, 2023-11-01T05:00:00Z): SIM stays bad"]
+
+
+def hole_that_stays_unproven(window: TimeRange) -> list[Candle]:
+    """A real hole at 60, and every answer but the first to a page lacks a candle that is known."""
+    return (all_but(60) if window == minutes(0, 98) else all_but(59, 60))(window)
+
+
+async def test_limit_reached_before_an_unproven_hole_is_all_that_was_asked_for() -> None:
+    pages, missing = await fetch(hole_that_stays_unproven, evidence_asks=3, limit=50)
+    assert [p.span for p in pages] == [minutes(0, 50)]
+    assert missing == []
+
+
+async def test_page_whose_holes_stay_unproven_is_settled_up_to_the_first() -> None:
+    pages, missing = await fetch(hole_that_stays_unproven, evidence_asks=3)
+    assert [p.span for p in pages] == [minutes(0, 60)]
+    assert opens_in(pages) == 60
+    assert missing == [Missing(minutes(60, 240), "SIM's answers do not agree on which candles exist")]
+
+
+def opens_in(pages: list[Page]) -> int:
+    return sum(len(p.candles) for p in pages)
+
+
+async def test_exchange_that_changes_what_it_published_is_named() -> None:
+    turn = 0
+
+    def answer(window: TimeRange) -> list[Candle]:
+        nonlocal turn
+        turn += 1
+        close = 1.5 if turn <= 2 else 1.6
+        return [candle(t, close=close) for t in open_times(window, 60)]
+
+    pages, missing = await fetch(answer)
+    assert [p.span for p in pages] == [minutes(0, 96), minutes(96, 96)]
+    (gap,) = missing
+    assert gap.span == minutes(192, 108)
+    assert "contradict each other" in gap.reason
+    assert "another series" in gap.reason
+
+
+@pytest.mark.parametrize(
+    ("seconds_to_close", "close_wait_seconds", "missing"),
+    [(3, 5, []), (5, 5, []), (6, 5, [minutes(299, 1)]), (66, 5, [minutes(298, 2)]), (3, 0, [minutes(299, 1)])],
+)
+async def test_last_candle_is_waited_for_only_a_moment(
+    seconds_to_close: int, close_wait_seconds: int, missing: list[TimeRange]
+) -> None:
+    now_ns = minutes(300, 0).start_ns - seconds_to_close * SECOND_NS
+    pages, found = await fetch(all_but(), now_ns=now_ns, close_wait_seconds=close_wait_seconds)
+    assert [m.span for m in found] == missing
+    assert opens_in(pages) == 300 - sum(len(open_times(m, 60)) for m in missing)
+    assert all(m.reason == "not closed yet" for m in found)
+
+
+async def test_range_of_the_future_is_missing_whole() -> None:
+    pages, missing = await fetch(all_but(), now_ns=minutes(-10, 0).start_ns)
+    assert pages == []
+    assert [m.span for m in missing] == [minutes(0, 300)]

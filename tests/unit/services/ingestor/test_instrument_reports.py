@@ -1,0 +1,107 @@
+"""Reports of an exchange's markets: what is in them, and that nothing about them troubles the jobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from prometheus_client import CollectorRegistry
+
+from services.common.model.errors import Unavailable
+from services.ingestor.config import IngestorSettings
+from services.ingestor.exchange.failures import ExchangeFailure
+from services.ingestor.exchange.instruments import Market, listed
+from services.ingestor.instrument_reports import MarketsReporter
+from services.ingestor.metrics import IngestorMetrics
+from services.ingestor.publisher import Refused
+from tests.unit.services.ingestor.conftest import FAST, NOW_NS, Sim, StartWorld, minutes
+from tests.unit.services.ingestor.fakes import dispatch
+from tests.unit.services.ingestor.test_ingestor import run_job
+
+
+def test_listing_takes_what_a_request_can_name() -> None:
+    full = {"symbol": "BTC/USDT:USDT", "active": False, "type": "swap", "base": "BTC", "quote": "USDT"}
+    bare = {"symbol": "ETH2.S/ETH", "active": None, "type": None}
+    assert listed("SIM", [full, bare, {"symbol": ""}]) == [
+        Market("BTC/USDT:USDT.SIM", False, "swap", "BTC", "USDT"),
+        Market("ETH2.S/ETH.SIM", True, "", "", ""),
+    ]
+
+
+async def test_markets_are_reported_at_start_and_again(sim: Sim, world_of: StartWorld) -> None:
+    async with world_of(markets_refresh_seconds=0.05) as world:
+        first, second = [await world.relay.markets.get() for _ in range(2)]
+        assert first.exchange == "SIM"
+        by_ticker = {m.ticker: m for m in first.markets}
+        btc, luna = by_ticker["BTC/USDT.SIM"], by_ticker["LUNA/USDT.SIM"]
+        assert (btc.active, btc.type, btc.base, btc.quote) == (True, "spot", "BTC", "USDT")
+        assert not luna.active
+        assert NOW_NS < first.fetched_at < second.fetched_at
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.INVALID_ARGUMENT])
+async def test_relay_that_refuses_them_gets_jobs_done_all_the_same(world_of: StartWorld, code: grpc.StatusCode) -> None:
+    async with world_of() as world:
+        world.relay.markets_trouble = [code]
+        await world.relay.markets.get()
+        assert (await run_job(world, dispatch("j1", minutes(0, 10)))).success
+        assert world.relay.markets.empty()
+
+
+async def test_jobs_do_not_wait_for_a_list_that_does_not_come(sim: Sim, world_of: StartWorld) -> None:
+    await sim.faults({"kind": "hang", "path": "/api/v3/exchangeInfo", "count": 1})
+    async with world_of(call_timeout_seconds=600) as world:
+        assert (await run_job(world, dispatch("j1", minutes(0, 10)))).success
+
+
+class Stop(Exception):
+    """Ends a reporter's loop."""
+
+
+class Script:
+    """A venue and a publisher: fails as told, keeps the pauses, ends the loop after the last entry."""
+
+    name = "SIM"
+
+    def __init__(self, *troubles: Exception | None) -> None:
+        self.troubles = list(troubles)
+        self.slept: list[float] = []
+
+    async def markets(self) -> tuple[dict[str, Any], int]:
+        if isinstance(self.troubles[0], (ExchangeFailure, ValueError)):
+            raise self.troubles[0]
+        return {}, 1
+
+    async def report_markets(self, *_: Any) -> None:
+        if self.troubles[0]:
+            raise self.troubles[0]
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.troubles.pop(0)
+        if not self.troubles:
+            raise Stop
+
+
+async def test_failures_are_retried_after_growing_pauses_and_refusals_with_the_next_refresh(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    away, bad = Unavailable("the relay is away"), ExchangeFailure("SIM is away")
+    script: Any = Script(away, bad, ValueError("a bug"), None, away, Refused("unknown call"))
+    registry = CollectorRegistry()
+    settings = IngestorSettings(**{**FAST, "budget_dir": tmp_path})
+    reporter = MarketsReporter([script], script, settings, IngestorMetrics(registry), sleep=script.sleep)
+    with pytest.RaisesGroup(Stop):
+        await reporter.run()
+    bounds = [(2.5, 5), (5, 10), (10, 20), (3600, 3600), (2.5, 5), (3600, 3600)]
+    assert all(low <= pause <= high for pause, (low, high) in zip(script.slept, bounds, strict=True)), script.slept
+
+    def count(outcome: str) -> float | None:
+        return registry.get_sample_value("dexorder_ingestor_market_reports_total", {"venue": "SIM", "outcome": outcome})
+
+    assert (count("failed"), count("ok"), count("refused")) == (4, 1, 1)
+    told = capsys.readouterr().out
+    assert told.count("the relay is away") == 2, "once in each row of failures"
+    assert "SIM is away" not in told and "unknown call" not in told
