@@ -27,8 +27,8 @@ from bench.parts import pixy_raw, report, sink, source_processes, spark_append, 
 from bench.parts.spark_rows import Stage
 from dexorder.setup.jars import jar_paths
 from services.common import logs
-from services.common.kafka.page_record import OHLC_TOPIC
 from services.common.lake.catalog import CatalogSettings
+from services.common.model.page import OHLC_TOPIC
 from spark.config import SparkSettings
 from spark.session import build_session
 from tests.fixtures_kafka import RunningKafka

@@ -14,9 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
-from services.common.kafka.page_record import MOST_CANDLES, Control, Kind
 from services.common.model.errors import InvalidRequest
 from services.common.model.instrument import Instrument
+from services.common.model.page import MAX_PAGE_CANDLES, Kind, PageHeaders
 from services.common.model.periods import MONTH_SECONDS, check_period, count_periods, is_on_grid, total_periods
 from services.common.model.times import MAX_TIME_NS, SECOND_NS
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
@@ -50,7 +50,7 @@ def decode_batches(batches: Iterable[pa.RecordBatch], take: Take) -> Iterator[pa
 def decode_record(record: dict[str, Any], take: Take) -> list[dict[str, Any]]:
     """Control rows (kind, control, raw) of one record; a good page's candles go to ``take``."""
     try:
-        control = Control.parse(dict(record["headers"] or ()))
+        control = PageHeaders.parse(dict(record["headers"] or ()))
         check_period(control.period_seconds)
         Instrument.parse(control.ticker)
     except _ANYTHING as error:
@@ -82,9 +82,9 @@ def _records(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
         yield dict(zip(RAW.names, values, strict=True))
 
 
-def _control_row(control: Control) -> dict[str, Any]:
+def _control_row(control: PageHeaders) -> dict[str, Any]:
     return {
-        "job_id": control.job_id,
+        "job_id": control.dispatch_id,
         "ticker": control.ticker,
         "period_seconds": control.period_seconds,
         "start_ns": control.span.start_ns,
@@ -110,13 +110,13 @@ def _parse(payload: bytes) -> pb.DataResponse:
         raise InvalidRequest(f"the value of {len(payload)} bytes is no DataResponse: {error}") from error
 
 
-def _page(control: Control, payload: bytes) -> pa.RecordBatch:
+def _page(control: PageHeaders, payload: bytes) -> pa.RecordBatch:
     response = _parse(payload)
     encoded = response.ohlc_data
     if response.status != pb.DataResponse.OK:
         raise InvalidRequest(f"status {response.status} of a page is not OK")
-    if len(encoded) > MOST_CANDLES:
-        raise InvalidRequest(f"{len(encoded)} candles are over {MOST_CANDLES}")
+    if len(encoded) > MAX_PAGE_CANDLES:
+        raise InvalidRequest(f"{len(encoded)} candles are over {MAX_PAGE_CANDLES}")
     if response.total_records != len(encoded):
         raise InvalidRequest(f"total_records {response.total_records} is not the page's {len(encoded)} candles")
     columns = decode_candles(list(encoded))
@@ -170,7 +170,7 @@ def decode_plain(encoded: Sequence[bytes]) -> pa.RecordBatch:
     return pa.record_batch(columns)
 
 
-def check_times(control: Control, opens_ns: npt.NDArray[np.uint64]) -> None:
+def check_times(control: PageHeaders, opens_ns: npt.NDArray[np.uint64]) -> None:
     """Candles ascend inside the span, on the grid, and account with the empty ranges for every period of it.
 
     Raises:

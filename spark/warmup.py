@@ -11,8 +11,9 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from services.common.kafka.page_record import Candle, Control, Kind, page_value
+from services.common.kafka.page_record import page_value
 from services.common.lake.catalog import CatalogSettings
+from services.common.model.page import Candle, Kind, PageHeaders
 from services.common.model.time_range import TimeRange
 from spark.catalog import catalog_conf
 from spark.notify import FinalReport, PageReport
@@ -50,12 +51,12 @@ def warm_up(session: SparkSession, *, merge: bool = False) -> None:
 
 def _page(fetched_ns: int, candles: int = 100) -> pa.RecordBatch:
     span = TimeRange(0, candles * _MINUTE_NS)
-    control = Control(Kind.PAGE, "WARM/UP.NONE", 60, "warm-up", 0, span, fetched_ns)
+    control = PageHeaders(Kind.PAGE, "WARM/UP.NONE", 60, "warm-up", 0, span, fetched_ns)
     value = page_value("warm-up", [Candle(i * _MINUTE_NS, 1.0, 2.0, 0.5, 1.5, 1.0) for i in range(candles)])
     record = {
         "payload": value,
         "key": "warm-up",
-        "headers": list(control.headers().items()),
+        "headers": list(control.encode().items()),
         "event_time": 0,
         "partition": 0,
         "offset": 0,

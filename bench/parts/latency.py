@@ -13,7 +13,8 @@ from typing import Any
 import grpc
 
 from bench.parts.report import Row, spread, table
-from services.common.kafka.page_record import MOST_CANDLES, OHLC_TOPIC, Candle, Control, Kind, page_value
+from services.common.kafka.page_record import page_value
+from services.common.model.page import MAX_PAGE_CANDLES, OHLC_TOPIC, Candle, Kind, PageHeaders
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS
 from services.gen.dexorder.ingest.v1 import ingest_pb2
@@ -33,7 +34,7 @@ def measure(suite: Suite, runs: int) -> str:
     """The whole chain and its limit in turns."""
     chain: list[float] = []
     limit: list[float] = []
-    spans = [minutes(FIRST_MINUTE + number * MOST_CANDLES, MOST_CANDLES) for number in range(WARM_RUNS + runs)]
+    spans = [minutes(FIRST_MINUTE + number * MAX_PAGE_CANDLES, MAX_PAGE_CANDLES) for number in range(WARM_RUNS + runs)]
     with grpc.insecure_channel(suite.relay) as relay, grpc.insecure_channel(suite.address("gateway")) as pixies:
         for span in spans:
             chain.append(one_request(RelayServiceStub(relay), span))
@@ -42,7 +43,7 @@ def measure(suite: Suite, runs: int) -> str:
     over = [ours - alone for ours, alone in zip(sorted(chain), sorted(limit), strict=True)]
     rows = [
         Row(
-            f"SubmitHistorical to notification, {MOST_CANDLES:,} candles, {runs} runs",
+            f"SubmitHistorical to notification, {MAX_PAGE_CANDLES:,} candles, {runs} runs",
             spread(chain),
             spread(limit),
             f"p50 + {over[len(over) // 2]:.2f} s",
@@ -65,7 +66,13 @@ def repeated(suite: Suite, spans: list[TimeRange]) -> list[Row]:
     aim = "at most 1 s"
     return [
         Row("the same again: to the notification", spread(told), "", f"worst {max(told):.2f} s", aim),
-        Row(f"the same again: FetchOhlc, all {MOST_CANDLES:,} rows", spread(read), "", f"worst {max(read):.2f} s", aim),
+        Row(
+            f"the same again: FetchOhlc, all {MAX_PAGE_CANDLES:,} rows",
+            spread(read),
+            "",
+            f"worst {max(read):.2f} s",
+            aim,
+        ),
     ]
 
 
@@ -86,8 +93,8 @@ def one_answer(relay: Any, span: TimeRange) -> float:
     started = time.perf_counter()
     rows = [row for page in relay.FetchOhlc(request, timeout=_LONGEST_SECONDS) for row in page.data]
     seconds = time.perf_counter() - started
-    if len(rows) != MOST_CANDLES:
-        raise AssertionError(f"{len(rows)} rows, not {MOST_CANDLES}")
+    if len(rows) != MAX_PAGE_CANDLES:
+        raise AssertionError(f"{len(rows)} rows, not {MAX_PAGE_CANDLES}")
     return seconds
 
 
@@ -104,19 +111,19 @@ def one_request(relay: Any, span: TimeRange) -> float:
     told = next(stream).notification
     seconds = time.perf_counter() - started
     stream.cancel()
-    if (told.status, told.row_count) != (ingest_pb2.HistoryReadyNotification.OK, MOST_CANDLES):
+    if (told.status, told.row_count) != (ingest_pb2.HistoryReadyNotification.OK, MAX_PAGE_CANDLES):
         raise AssertionError(f"the request ended with {told}")
     return seconds
 
 
 def one_page(suite: Suite, pixies: Any, span: TimeRange) -> float:
     """Seconds from Produce of one page that belongs to no request to a new snapshot of the table."""
-    control = Control(Kind.PAGE, "LIMIT/USDT.SIM", 60, uuid.uuid4().hex, 0, span, time.time_ns())
+    control = PageHeaders(Kind.PAGE, "LIMIT/USDT.SIM", 60, uuid.uuid4().hex, 0, span, time.time_ns())
     request = pixy.ProdRq(
         topic=OHLC_TOPIC,
-        key_value=control.job_id.encode(),
+        key_value=control.dispatch_id.encode(),
         message=page_value("limit", candles(span)),
-        headers=[pixy.RecordHeader(key=k, value=v.encode()) for k, v in control.headers().items()],
+        headers=[pixy.RecordHeader(key=k, value=v.encode()) for k, v in control.encode().items()],
     )
     with sqlite3.connect(suite.directory / "catalog.db") as catalog:
         before = metadata(catalog)

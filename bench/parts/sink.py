@@ -13,8 +13,9 @@ from confluent_kafka import Producer
 
 from bench.parts.latency import candles
 from bench.parts.report import Row, table
-from services.common.kafka.page_record import MOST_CANDLES, OHLC_TOPIC, Control, Kind, page_value
+from services.common.kafka.page_record import page_value
 from services.common.lake.catalog import CatalogSettings
+from services.common.model.page import MAX_PAGE_CANDLES, OHLC_TOPIC, Kind, PageHeaders
 from spark.catalog import catalog_conf
 from spark.config import SparkSettings
 from spark.decode import decode_batches
@@ -54,7 +55,7 @@ def measure(suite: Suite, pages: int) -> str:
                 iceberg.append(drain(session, source, folder / "iceberg", into_iceberg(session, source, folder)))
         finally:
             session.stop()
-    total = pages * MOST_CANDLES
+    total = pages * MAX_PAGE_CANDLES
     ours, limit = (total / min(times[1:]) for times in (iceberg, nothing))
     row = Row(
         f"{total:,} candles in {pages} pages, one batch, fresh table each round",
@@ -74,10 +75,12 @@ def preload(bootstrap: str, pages: int) -> None:
     """Pages of one job each, so that they spread over the partitions."""
     producer = Producer({"bootstrap.servers": bootstrap, "partitioner": "fnv1a_random", "compression.codec": "lz4"})
     for number in range(pages):
-        span = minutes(FIRST_MINUTE + number * MOST_CANDLES, MOST_CANDLES)
-        control = Control(Kind.PAGE, "BTC/USDT.SIM", 60, f"job-{number}", 0, span, time.time_ns())
-        headers: list[Any] = [(name, value.encode()) for name, value in control.headers().items()]
-        producer.produce(OHLC_TOPIC, page_value("preload", candles(span)), control.job_id.encode(), headers=headers)
+        span = minutes(FIRST_MINUTE + number * MAX_PAGE_CANDLES, MAX_PAGE_CANDLES)
+        control = PageHeaders(Kind.PAGE, "BTC/USDT.SIM", 60, f"job-{number}", 0, span, time.time_ns())
+        headers: list[Any] = [(name, value.encode()) for name, value in control.encode().items()]
+        producer.produce(
+            OHLC_TOPIC, page_value("preload", candles(span)), control.dispatch_id.encode(), headers=headers
+        )
         producer.poll(0)
     if left := producer.flush(60):
         raise AssertionError(f"{left} pages were not written")

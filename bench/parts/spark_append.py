@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 
 from bench.parts.report import Row, spread, table
 from bench.parts.spark_rows import SIDES, Stage, Watched, append, produce, wait_idle
-from services.common.kafka.page_record import MOST_CANDLES
+from services.common.model.page import MAX_PAGE_CANDLES
 from tests.smoke.harness import minutes
 
 WARM_PAGES = 3
@@ -26,13 +26,15 @@ def throughput(stage: Stage, pages: int, rounds: int) -> str:
     seconds: dict[str, list[dict[str, float]]] = defaultdict(list)
     for number in range(1 + rounds):
         for side in list(SIDES)[:: 1 if number % 2 == 0 else -1]:
-            seconds[side].append(drain(stage, side, number, pages * MOST_CANDLES))
+            seconds[side].append(drain(stage, side, number, pages * MAX_PAGE_CANDLES))
     rows = []
     for name, what in (("addBatch", "the batch itself"), ("triggerExecution", "with planning and Spark's logs")):
-        ours, kafka = ([pages * MOST_CANDLES / took[name] for took in seconds[side][1:]] for side in SIDES)
+        ours, kafka = ([pages * MAX_PAGE_CANDLES / took[name] for took in seconds[side][1:]] for side in SIDES)
         ratio = statistics.median(ours) / statistics.median(kafka)
         rows.append(Row(f"{what}, {rounds} rounds", rates(ours), rates(kafka), f"{ratio:.2f}", "at least 1"))
-    title = f"{pages:,} pages to {pages * MOST_CANDLES:,} rows, plain append; limit: Spark's own Kafka source, tuned"
+    title = (
+        f"{pages:,} pages to {pages * MAX_PAGE_CANDLES:,} rows, plain append; limit: Spark's own Kafka source, tuned"
+    )
     return table(title, rows)
 
 
@@ -67,7 +69,7 @@ def latency(stage: Stage, runs: int, rounds: int) -> str:
     ours, kafka = (seconds[side] for side in SIDES)
     ratio = statistics.median(ours) / statistics.median(kafka)
     row = Row(
-        f"{len(ours)} pages of {MOST_CANDLES:,} rows, produced one at a time",
+        f"{len(ours)} pages of {MAX_PAGE_CANDLES:,} rows, produced one at a time",
         spread(ours),
         spread(kafka),
         f"{ratio:.2f}",
@@ -89,7 +91,7 @@ def warm_query(stage: Stage, side: str, number: int, runs: int) -> list[float]:
         for page in range(WARM_PAGES + runs):
             wait_idle(query)
             time.sleep(jitter.uniform(0, 0.1))  # or all would meet the same moment between two looks at the source
-            span = minutes(FIRST_MINUTE + page * MOST_CANDLES, MOST_CANDLES)
+            span = minutes(FIRST_MINUTE + page * MAX_PAGE_CANDLES, MAX_PAGE_CANDLES)
 
             def act(job: str = f"{name}-{page}", span: Any = span) -> None:
                 produce(producer, stage.topic, span, job, time.time_ns())

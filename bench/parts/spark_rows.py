@@ -17,7 +17,8 @@ import pyarrow as pa
 from confluent_kafka import Producer
 
 from bench.parts.latency import candles
-from services.common.kafka.page_record import Control, Kind, page_value
+from services.common.kafka.page_record import page_value
+from services.common.model.page import Kind, PageHeaders
 from services.common.model.time_range import TimeRange
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from spark.decode import decode_candles
@@ -105,8 +106,8 @@ def append(stream: DataFrame, table: str, checkpoint: Path, trigger: dict[str, A
 
 def produce(producer: Producer, topic: str, span: TimeRange, job: str, fetched_ns: int) -> None:
     """Write one page and wait until Kafka has it."""
-    control = Control(Kind.PAGE, "BTC/USDT.SIM", 60, job, 0, span, fetched_ns)
-    headers: list[Any] = [(name, value.encode()) for name, value in control.headers().items()]
+    control = PageHeaders(Kind.PAGE, "BTC/USDT.SIM", 60, job, 0, span, fetched_ns)
+    headers: list[Any] = [(name, value.encode()) for name, value in control.encode().items()]
     producer.produce(topic, page_value("bench", candles(span)), job.encode(), headers=headers)
     if producer.flush(_LONGEST_SECONDS):
         raise AssertionError("the page was not written")

@@ -17,8 +17,9 @@ from bench.parts.latency import candles
 from bench.parts.report import Row, spread, table
 from bench.parts.sink import Nobody
 from bench.parts.spark_rows import Stage, Watched, produce, wait_idle
-from services.common.kafka.page_record import MOST_CANDLES, Control, Kind, page_value
+from services.common.kafka.page_record import page_value
 from services.common.lake.catalog import OHLC_TABLE, CatalogSettings
+from services.common.model.page import MAX_PAGE_CANDLES, Kind, PageHeaders
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS
 from spark.catalog import catalog_conf
@@ -67,7 +68,7 @@ def latency(stage: Stage, runs: int) -> str:
     jitter, seconds = random.Random(0), defaultdict[str, list[float]](list)
     try:
         for number in range(WARM_RANGES + runs):
-            span = minutes(FIRST_MINUTE + number * MOST_CANDLES, MOST_CANDLES)
+            span = minutes(FIRST_MINUTE + number * MAX_PAGE_CANDLES, MAX_PAGE_CANDLES)
             for kind in ("new", "replayed"):
                 wait_idle(query)
                 time.sleep(jitter.uniform(0, 0.1))
@@ -79,14 +80,18 @@ def latency(stage: Stage, runs: int) -> str:
     finally:
         query.stop()
     found = stage.session.table(f"{catalog.name}.{OHLC_TABLE}").count()
-    if found != (WARM_RANGES + runs) * MOST_CANDLES:
+    if found != (WARM_RANGES + runs) * MAX_PAGE_CANDLES:
         raise AssertionError(f"{found} rows are in the table")
     rows = []
     for kind, aim_s in (("new", NEW_AIM_S), ("replayed", REPLAYED_AIM_S)):
         warm = seconds[kind][WARM_RANGES:]
         verdict = "ok" if statistics.median(warm) <= aim_s else "short"
         rows.append(
-            Row(f"{kind} range of {MOST_CANDLES:,} rows, {runs} runs", spread(warm), aim=f"p50 <= {aim_s} s: {verdict}")
+            Row(
+                f"{kind} range of {MAX_PAGE_CANDLES:,} rows, {runs} runs",
+                spread(warm),
+                aim=f"p50 <= {aim_s} s: {verdict}",
+            )
         )
     return table("Produce to visible snapshot through the pipeline's upsert", rows)
 
@@ -128,9 +133,9 @@ class Batch:
         """The same keys as the pipeline gets them: a record for each page."""
         rows: list[dict[str, Any]] = []
         for ticker in range(self.first_ticker, self.first_ticker + self.tickers):
-            for start in range(self.first_minute, self.first_minute + self.minutes, MOST_CANDLES):
-                span = minutes(start, MOST_CANDLES)
-                control = Control(
+            for start in range(self.first_minute, self.first_minute + self.minutes, MAX_PAGE_CANDLES):
+                span = minutes(start, MAX_PAGE_CANDLES)
+                control = PageHeaders(
                     Kind.PAGE,
                     f"T{ticker}/USDT.BENCH",
                     PERIOD_SECONDS,
@@ -143,7 +148,7 @@ class Batch:
                     {
                         "payload": page_value("bench", candles(span)),
                         "key": "bench",
-                        "headers": list(control.headers().items()),
+                        "headers": list(control.encode().items()),
                         "event_time": 0,
                         "partition": 0,
                         "offset": len(rows),
@@ -207,8 +212,8 @@ def plan(number: int, last: int) -> dict[int, dict[str, Batch]]:
         number: Of the round, from 0 to 39.
         last: Minutes of each ticker that were loaded.
     """
-    small = Batch(number % TICKERS, 1, last // 2, MOST_CANDLES, fetched_s=2 + number)
-    large = Batch(4 * number % TICKERS, 4, 0, 25 * MOST_CANDLES, fetched_s=2 + number)
+    small = Batch(number % TICKERS, 1, last // 2, MAX_PAGE_CANDLES, fetched_s=2 + number)
+    large = Batch(4 * number % TICKERS, 4, 0, 25 * MAX_PAGE_CANDLES, fetched_s=2 + number)
     behind = {  # first the small ones, whose tickers come again after 20 rounds, then the large ones, after 5
         small: last + number // TICKERS * small.minutes,
         large: last + 2 * small.minutes + number // 5 * large.minutes,

@@ -11,8 +11,8 @@ from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from services.common.config import ServiceSettings
-from services.common.kafka.page_record import MOST_CANDLES
 from services.common.messaging.curve import PublicKeyFile, SecretKeyFile
+from services.common.model.page import MAX_PAGE_CANDLES
 
 
 class IngestorSettings(ServiceSettings):
@@ -57,7 +57,7 @@ class IngestorSettings(ServiceSettings):
     complete_repeat_seconds: float = Field(default=60.0, ge=0)
     """A WorkComplete younger than this, in seconds, is repeated after a reconnect."""
 
-    page_candles: int = Field(default=MOST_CANDLES, ge=1, le=MOST_CANDLES)
+    page_candles: int = Field(default=MAX_PAGE_CANDLES, ge=1, le=MAX_PAGE_CANDLES)
     """Periods one page settles."""
     prefetch_pages: int = Field(default=1, ge=1, le=16)
     """Pages fetched ahead of the one being published."""

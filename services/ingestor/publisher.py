@@ -11,8 +11,8 @@ import grpc
 import structlog
 import tenacity
 
-from services.common.kafka.page_record import OHLC_TOPIC, Control
 from services.common.model.errors import Unavailable
+from services.common.model.page import OHLC_TOPIC, PageHeaders
 from services.gen.dexorder.relay.v1 import ingestor_service_pb2 as relay_pb
 from services.gen.dexorder.relay.v1 import ingestor_service_pb2_grpc as relay_rpc
 from services.gen.dexorder.relay.v1 import relay_service_pb2
@@ -58,7 +58,7 @@ class Publisher:
         self._settings = settings
         self._metrics = metrics
 
-    async def produce(self, control: Control, value: bytes) -> None:
+    async def produce(self, control: PageHeaders, value: bytes) -> None:
         """Return when Kafka has acknowledged the record, which may then be there more than once.
 
         Raises:
@@ -67,20 +67,20 @@ class Publisher:
         request = pixy_pb.ProdRq(
             cluster=self._settings.cluster,
             topic=OHLC_TOPIC,
-            key_value=control.job_id.encode(),
+            key_value=control.dispatch_id.encode(),
             message=value,
-            headers=[pixy_pb.RecordHeader(key=k, value=v.encode()) for k, v in control.headers().items()],
+            headers=[pixy_pb.RecordHeader(key=k, value=v.encode()) for k, v in control.encode().items()],
         )
         await self._call("Produce", lambda: self._pixy.Produce(request, timeout=self._settings.rpc_timeout_seconds))
 
-    async def report(self, control: Control, candles: int) -> bool:
+    async def report(self, control: PageHeaders, candles: int) -> bool:
         """Tell the relay of an acknowledged page; whether the job is still wanted.
 
         Raises:
             Unavailable: The relay refuses the report, or stays away for ``patience_seconds``.
         """
         request = relay_pb.ReportPageRequest(
-            job_id=control.job_id,
+            job_id=control.dispatch_id,
             start_time=control.span.start_ns,
             end_time=control.span.end_ns,
             candles=candles,

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from services.common.kafka.page_record import MOST_CANDLES, Candle, encode_candle
+from services.common.kafka.page_record import encode_candle
 from services.common.lake.catalog import OHLC_TABLE
 from services.common.model.errors import InvalidRequest, Unavailable
+from services.common.model.page import MAX_PAGE_CANDLES, Candle
 from services.common.model.periods import split_by_periods
 from services.common.model.time_range import TimeRange
 from services.common.rpc.identity import Caller
@@ -22,7 +23,7 @@ from services.relay.counting import IcebergReader
 from services.relay.engine import Engine
 from services.relay.model import FinalStatus, Outcome, Status, Submission
 
-WINDOW_PERIODS = 20 * MOST_CANDLES
+WINDOW_PERIODS = 20 * MAX_PAGE_CANDLES
 WINDOWS_AT_ONCE = 2
 MOST_CANDLE_BYTES = 76
 MOST_ENVELOPE_BYTES = 1_100
@@ -114,7 +115,7 @@ class Answers:
 
 def candles_in_page(most_bytes: int) -> int:
     """How many candles fit into a message, whatever their values."""
-    return max(1, min(MOST_CANDLES, (most_bytes - MOST_ENVELOPE_BYTES) // MOST_CANDLE_BYTES))
+    return max(1, min(MAX_PAGE_CANDLES, (most_bytes - MOST_ENVELOPE_BYTES) // MOST_CANDLE_BYTES))
 
 
 def encode(rows: pa.Table) -> list[bytes]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from services.common.kafka.page_record import Candle, Control, Kind, final_value, page_value
+from services.common.kafka.page_record import final_value, page_value
+from services.common.model.page import Candle, Kind, PageHeaders
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS, parse_time
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
@@ -33,16 +34,18 @@ def control(
     ticker: str = TICKER,
     fetched_s: int = 1_700_000_000,
     empty: tuple[TimeRange, ...] = (),
-) -> Control:
-    return Control(kind, ticker, 60, job, page, span(first, count), fetched_s * SECOND_NS, empty, "trace")
+) -> PageHeaders:
+    return PageHeaders(kind, ticker, 60, job, page, span(first, count), fetched_s * SECOND_NS, empty, "trace")
 
 
-def page(head: Control, price: float = 100.0) -> Record:
+def page(head: PageHeaders, price: float = 100.0) -> Record:
     """A good page of the control's span: a candle for each minute that is not verified empty."""
     minutes = range((head.span.start_ns - DAY) // MINUTE_NS, (head.span.end_ns - DAY) // MINUTE_NS)
     rows = [candle(m, price) for m in minutes if not any(r.contains(span(m, 1)) for r in head.empty)]
-    return page_value("request-1", rows), head.headers()
+    return page_value("request-1", rows), head.encode()
 
 
-def final(head: Control, total: int, status: pb.DataResponse.ResponseStatus.ValueType = pb.DataResponse.OK) -> Record:
-    return final_value("request-1", status, total), replace(head, kind=Kind.FINAL).headers()
+def final(
+    head: PageHeaders, total: int, status: pb.DataResponse.ResponseStatus.ValueType = pb.DataResponse.OK
+) -> Record:
+    return final_value("request-1", status, total), replace(head, kind=Kind.FINAL).encode()

@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from services.common.kafka.page_record import Control
 from services.common.lake.catalog import COVERAGE_TABLE, OHLC_TABLE, CatalogSettings
+from services.common.model.page import PageHeaders
 from services.common.model.times import SECOND_NS
 from spark.notify import FinalReport, PageReport
 from spark.schema import RAW, RAW_DDL
@@ -52,9 +52,9 @@ class Oracle:
         self.coverage: list[tuple[str, int, int, int]] = []
         self.sent = 0
 
-    def send(self, head: Control, price: float = 100.0) -> None:
+    def send(self, head: PageHeaders, price: float = 100.0) -> None:
         payload, headers = page(head, price)
-        self.source.add(self.sent % 2, payload, head.job_id, headers)
+        self.source.add(self.sent % 2, payload, head.dispatch_id, headers)
         self.sent += 1
         fetched_s = head.fetched_ns // SECOND_NS
         for open_ns in range(head.span.start_ns, head.span.end_ns, MINUTE_NS):

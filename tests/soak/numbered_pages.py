@@ -16,7 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from services.common.kafka.page_record import Candle, Control, Kind, page_value
+from services.common.kafka.page_record import page_value
+from services.common.model.page import Candle, Kind, PageHeaders
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS, parse_time
 
@@ -44,10 +45,10 @@ class Page:
     version: int
 
     @property
-    def control(self) -> Control:
+    def control(self) -> PageHeaders:
         """Its headers."""
         start_ns = _FIRST_NS + self.index * CANDLES * _MINUTE_NS
-        return Control(
+        return PageHeaders(
             Kind.PAGE,
             TICKERS[self.ticker],
             _PERIOD_SECONDS,

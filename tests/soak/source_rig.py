@@ -180,7 +180,7 @@ class Rig:
         """Some more pages."""
         with self._writing:
             self._topic.write(
-                (page.ticker, page.control.job_id, page.value, page.control.headers()) for page in self.pages.more()
+                (page.ticker, page.control.dispatch_id, page.value, page.control.encode()) for page in self.pages.more()
             )
 
     def finish(self) -> Verdict:

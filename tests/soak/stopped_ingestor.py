@@ -16,8 +16,9 @@ from pathlib import Path
 import zmq
 
 from dexorder.records import RequestRecord, State, Status
-from services.common.kafka.page_record import Candle, Control, Kind, final_value, page_value
+from services.common.kafka.page_record import final_value, page_value
 from services.common.messaging.broker_frames import encode
+from services.common.model.page import Candle, Kind, PageHeaders
 from services.common.model.time_range import TimeRange
 from services.common.rpc.channel import open_sync_channel
 from services.gen.dexorder.ingest.v1 import ingest_pb2
@@ -180,7 +181,7 @@ def report_page(suite: Suite, job: Unacked) -> bool:
 def produce_late(suite: Suite, job: Unacked, symbol: str) -> None:
     """A page and then an ERROR final of a dispatch that was taken away, as late as can be."""
     span = TimeRange(job.start_ns, job.start_ns + 100 * 60 * 10**9)
-    page = Control(Kind.PAGE, job.ticker, 60, job.job_id, 0, span, time.time_ns(), (), "late")
+    page = PageHeaders(Kind.PAGE, job.ticker, 60, job.job_id, 0, span, time.time_ns(), (), "late")
     final = replace(page, kind=Kind.FINAL, span=TimeRange(job.start_ns, job.end_ns), page=1)
     candles = [
         Candle(row["open_time"] * 1_000, row["open"], row["high"], row["low"], row["close"], row["volume"])
@@ -192,7 +193,7 @@ def produce_late(suite: Suite, job: Unacked, symbol: str) -> None:
     }
     with open_sync_channel(suite.address("gateway")) as channel:
         for control, value in values.items():
-            headers = [pixy_pb.RecordHeader(key=k, value=v.encode()) for k, v in control.headers().items()]
+            headers = [pixy_pb.RecordHeader(key=k, value=v.encode()) for k, v in control.encode().items()]
             pixy_rpc.KafkaPixyStub(channel).Produce(
                 pixy_pb.ProdRq(topic="dexorder.ohlc", key_value=job.job_id.encode(), message=value, headers=headers),
                 timeout=30,

@@ -19,7 +19,7 @@ from typing import Any
 import grpc
 import pytest
 
-from services.common.kafka.page_record import OHLC_TOPIC
+from services.common.model.page import OHLC_TOPIC
 from services.gen.dexorder.ingest.v1 import ingest_pb2
 from services.gen.dexorder.relay.v1 import ingestor_service_pb2, pipeline_service_pb2, relay_service_pb2
 from services.gen.kafkapixy import kafkapixy_pb2 as pixy

@@ -6,17 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.kafka.page_record import (
-    OHLC_TOPIC,
-    Candle,
-    Control,
-    Kind,
-    encode_candle,
-    encode_candles,
-    final_value,
-    page_value,
-)
+from services.common.kafka.page_record import encode_candle, encode_candles, final_value, page_value
 from services.common.model.errors import InvalidRequest
+from services.common.model.page import OHLC_TOPIC, Candle, Kind, PageHeaders
 from services.common.model.time_range import TimeRange
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from services.gen.dexorder.market.v1 import ohlcv_pb2
@@ -56,11 +48,11 @@ HEADERS = {
     "dx-fetched-ns": "1700000300000000001",
     "dx-trace": "t1",
 }
-CONTROL = Control(
+PAGE_HEADERS = PageHeaders(
     kind=Kind.PAGE,
     ticker="BTC/USDT.BINANCE",
     period_seconds=60,
-    job_id="job-1",
+    dispatch_id="job-1",
     page=3,
     span=TimeRange(1_700_000_040_000_000_000, 1_700_000_220_000_000_000),
     fetched_ns=1_700_000_300_000_000_001,
@@ -107,8 +99,8 @@ def test_final_value(
 
 
 def test_headers_in_their_order() -> None:
-    assert list(CONTROL.headers().items()) == list(HEADERS.items())
-    assert Control.parse(HEADERS) == CONTROL
+    assert list(PAGE_HEADERS.encode().items()) == list(HEADERS.items())
+    assert PageHeaders.parse(HEADERS) == PAGE_HEADERS
 
 
 @given(

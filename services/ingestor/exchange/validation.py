@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from services.common.kafka.page_record import Candle
+from services.common.model.page import Candle
 from services.common.model.periods import is_on_grid
 from services.common.model.time_range import TimeRange
 from services.common.model.times import iso

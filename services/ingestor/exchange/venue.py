@@ -20,7 +20,7 @@ import tenacity
 
 from services.common.clock import Clock
 from services.common.exchanges import Exchange, override_urls
-from services.common.kafka.page_record import Candle
+from services.common.model.page import Candle
 from services.common.model.periods import PERIODS
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS, iso

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from services.common.kafka.page_record import Candle
+from services.common.model.page import Candle
 from services.common.model.time_range import TimeRange
 
 

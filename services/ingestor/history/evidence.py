@@ -23,7 +23,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from services.common.kafka.page_record import Candle
+from services.common.model.page import Candle
 from services.common.model.periods import count_periods, next_open, open_times, split_by_periods
 from services.common.model.time_range import TimeRange, merge
 from services.common.model.times import MAX_TIME_NS

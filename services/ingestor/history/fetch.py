@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from services.common.kafka.page_record import Candle
+from services.common.model.page import Candle
 from services.common.model.periods import count_periods, floor_to_grid, next_open
 from services.common.model.time_range import TimeRange, intersect, subtract
 from services.common.model.times import SECOND_NS

@@ -14,8 +14,9 @@ from collections.abc import Mapping
 import structlog
 
 from services.common.clock import Clock
-from services.common.kafka.page_record import Control, Kind, final_value, page_value
+from services.common.kafka.page_record import final_value, page_value
 from services.common.model.errors import Unavailable
+from services.common.model.page import Kind, PageHeaders
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from services.ingestor.broker.dispatch import Job
 from services.ingestor.broker.slots import Completion
@@ -119,12 +120,12 @@ class _Dispatch:
         log.info("job ends", outcome=outcome, pages=self._pages, candles=self._candles, message=text)
         return Completion(self._job.job_id, success=True)
 
-    def _control(self, kind: Kind, page: Page | None) -> Control:
-        return Control(
+    def _control(self, kind: Kind, page: Page | None) -> PageHeaders:
+        return PageHeaders(
             kind=kind,
             ticker=str(self._job.ticker),
             period_seconds=self._job.period_seconds,
-            job_id=self._job.job_id,
+            dispatch_id=self._job.job_id,
             page=self._pages,
             span=page.span if page else self._job.span,
             fetched_ns=page.fetched_ns if page else self._runner._clock.wall_ns(),

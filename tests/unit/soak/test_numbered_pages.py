@@ -26,7 +26,7 @@ def table(pages: list[Page]) -> pa.Table:
     """What the pipeline must make of them: decoded by it, of each key the latest."""
     batches: list[pa.RecordBatch] = []
     for page in sorted(pages, key=lambda page: page.version):
-        decode_record({"headers": page.control.headers(), "payload": page.value}, batches.append)
+        decode_record({"headers": page.control.encode(), "payload": page.value}, batches.append)
     rows = {(row["ticker"], row["open_time"]): row for batch in batches for row in batch.to_pylist()}
     return pa.Table.from_pylist(list(rows.values()), schema=CANDLE)
 

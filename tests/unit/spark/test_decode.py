@@ -3,7 +3,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from services.common.kafka.page_record import Candle, Control, Kind, encode_candle, final_value, page_value
+from services.common.kafka.page_record import encode_candle, final_value, page_value
+from services.common.model.page import Candle, Kind, PageHeaders
 from services.common.model.periods import MONTH_SECONDS
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS, parse_time
@@ -62,8 +63,8 @@ def test_a_page_with_verified_holes_and_a_page_of_nothing_are_good() -> None:
 
 def test_months_are_on_the_grid_of_the_calendar() -> None:
     opens = [parse_time(f"2024-0{m}-01") for m in (1, 2, 3)]
-    head = Control(Kind.PAGE, "A.B", MONTH_SECONDS, "j", 0, TimeRange(opens[0], parse_time("2024-04-01")), 1_000)
-    assert kinds(decode((page_value("r", [Candle(t, 1, 1, 1, 1, 0) for t in opens]), head.headers()))) == [
+    head = PageHeaders(Kind.PAGE, "A.B", MONTH_SECONDS, "j", 0, TimeRange(opens[0], parse_time("2024-04-01")), 1_000)
+    assert kinds(decode((page_value("r", [Candle(t, 1, 1, 1, 1, 0) for t in opens]), head.encode()))) == [
         "candle",
         "candle",
         "candle",
@@ -93,7 +94,7 @@ BAD_PAGES: list[tuple[str, Any]] = [
 @pytest.mark.parametrize(("reason", "candles"), BAD_PAGES)
 def test_a_page_with_a_bad_candle_is_refused_whole_and_says_why(reason: str, candles: list[Candle]) -> None:
     head = control(0, 3)
-    rows = decode(page(control(3, 1)), (page_value("r", candles), head.headers()), page(control(4, 1)))
+    rows = decode(page(control(3, 1)), (page_value("r", candles), head.encode()), page(control(4, 1)))
     assert kinds(rows) == ["candle", "candle", "page", "refused", "page"]
     refused = rows[3]
     assert reason in refused["control"]["reason"]
@@ -121,7 +122,7 @@ def test_a_page_with_a_bad_candle_is_refused_whole_and_says_why(reason: str, can
     ],
 )
 def test_a_value_that_is_no_page_is_refused(reason: str, value: bytes) -> None:
-    rows = decode((value, control(0, 3).headers()))
+    rows = decode((value, control(0, 3).encode()))
     assert kinds(rows) == ["refused"]
     assert reason in rows[0]["control"]["reason"]
 
@@ -135,7 +136,7 @@ def test_a_value_that_is_no_page_is_refused(reason: str, value: bytes) -> None:
     ],
 )
 def test_empty_ranges_that_contradict_the_page_refuse_it(reason: str, empty: tuple[TimeRange, ...]) -> None:
-    rows = decode((page_value("r", GOOD), control(0, 3, empty=empty).headers()))
+    rows = decode((page_value("r", GOOD), control(0, 3, empty=empty).encode()))
     assert kinds(rows) == ["refused"]
     assert reason in rows[0]["control"]["reason"]
 
@@ -172,11 +173,11 @@ def test_a_final_record_says_how_the_dispatch_ended(status: pb.DataResponse.Resp
 
 def test_a_final_record_keeps_its_message() -> None:
     value = final_value("r", pb.DataResponse.ERROR, 0, "symbol unknown")
-    assert decode((value, control(0, 3, kind=Kind.FINAL).headers()))[0]["control"]["error_message"] == "symbol unknown"
+    assert decode((value, control(0, 3, kind=Kind.FINAL).encode()))[0]["control"]["error_message"] == "symbol unknown"
 
 
 def test_an_undecodable_final_ends_the_dispatch_with_an_error_and_is_kept() -> None:
-    rows = decode((b"\xff", control(0, 3, kind=Kind.FINAL).headers()))
+    rows = decode((b"\xff", control(0, 3, kind=Kind.FINAL).encode()))
     assert kinds(rows) == ["final", "refused"]
     assert rows[0]["control"]["status"] == pb.DataResponse.ERROR
     assert "refused" in rows[0]["control"]["error_message"]

@@ -108,7 +108,7 @@ def test_pages_are_appended_when_new_left_alone_when_there_and_merged_when_newer
 def test_a_refused_record_is_kept_and_reported_and_stops_nothing(spark: SparkSession, trading: CatalogSettings) -> None:
     recorder = Recorder()
     good, bad = control(0, 3), control(3, 3, page=1)
-    records = [page(good), (b"<html>", bad.headers()), (b"?", {}), final(good, 6)]
+    records = [page(good), (b"<html>", bad.encode()), (b"?", {}), final(good, 6)]
     pipeline = Pipeline(trading, "test", recorder)
     for _ in range(2):
         assert pipeline.process(frame(spark, records)).refused == 2

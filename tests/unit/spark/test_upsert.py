@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.kafka.page_record import Candle
 from services.common.lake.catalog import OHLC_TABLE, CatalogSettings
+from services.common.model.page import Candle
 from services.common.model.time_range import TimeRange
 from spark.schema import CANDLE, MICROS
 from spark.upsert import VERSION, Box, KeyRange, There, boxes, compare, is_there, merge_condition, overlap

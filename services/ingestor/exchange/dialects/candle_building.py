@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from services.common.kafka.page_record import Candle
+from services.common.model.page import Candle
 from services.common.model.periods import floor_to_grid, next_open
 
 

@@ -24,7 +24,7 @@ from decimal import Decimal
 from itertools import pairwise
 from typing import Any
 
-from services.common.kafka.page_record import Candle
+from services.common.model.page import Candle
 from services.common.model.periods import floor_to_grid
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS, iso

@@ -12,8 +12,8 @@ import grpc
 import zmq
 import zmq.asyncio
 
-from services.common.kafka.page_record import Control, Kind
 from services.common.messaging import broker_frames
+from services.common.model.page import Kind, PageHeaders
 from services.common.model.time_range import TimeRange
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from services.gen.dexorder.market.v1 import ohlcv_pb2
@@ -30,7 +30,7 @@ class Record:
     """A record as the gateway got it."""
 
     key: bytes
-    control: Control
+    control: PageHeaders
     value: pb.DataResponse
 
     @property
@@ -76,7 +76,7 @@ class FakeGateway(pixy_rpc.KafkaPixyServicer):
             await context.abort(self.trouble.pop(0), "as the test wants it")
         headers = {h.key: h.value.decode() for h in request.headers}
         self.records.append(
-            Record(request.key_value, Control.parse(headers), pb.DataResponse.FromString(request.message))
+            Record(request.key_value, PageHeaders.parse(headers), pb.DataResponse.FromString(request.message))
         )
         if self.lost_acks:
             self.lost_acks -= 1
@@ -94,7 +94,7 @@ class FakeGateway(pixy_rpc.KafkaPixyServicer):
         return [r for r in self.records if r.control.kind is Kind.FINAL]
 
     def of(self, job_id: str) -> list[Record]:
-        return [r for r in self.records if r.control.job_id == job_id]
+        return [r for r in self.records if r.control.dispatch_id == job_id]
 
     def pages(self, job_id: str) -> list[Record]:
         return [r for r in self.of(job_id) if r.control.kind is Kind.PAGE]

@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
-from services.common.kafka.page_record import Kind
+from services.common.model.page import Kind
 from services.common.model.time_range import TimeRange
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from tests.unit.services.ingestor.conftest import MINUTE_NS, NOW_NS, Sim, StartWorld, World, minutes

@@ -7,8 +7,9 @@ import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.common.kafka.page_record import Control, Kind, page_value
+from services.common.kafka.page_record import page_value
 from services.common.model.errors import Unavailable
+from services.common.model.page import Kind, PageHeaders
 from services.gen.dexorder.relay.v1 import ingestor_service_pb2_grpc as relay_rpc
 from services.gen.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
 from services.ingestor.config import IngestorSettings
@@ -17,7 +18,7 @@ from services.ingestor.publisher import HOPELESS, Publisher
 from tests.unit.services.ingestor.conftest import FAST, minutes
 from tests.unit.services.ingestor.fakes import FakeGateway, FakeRelay, grpc_peer
 
-PAGE = Control(Kind.PAGE, "BTC/USDT.SIM", 60, "j1", 0, minutes(0, 10), 7, empty=(minutes(2, 3),), trace="t")
+PAGE = PageHeaders(Kind.PAGE, "BTC/USDT.SIM", 60, "j1", 0, minutes(0, 10), 7, empty=(minutes(2, 3),), trace="t")
 
 
 @dataclass

@@ -161,7 +161,7 @@ async def test_each_ticker_is_its_own_market_from_the_request_to_the_rows(tmp_pa
             assert ended.record.ticker == ticker
             assert ended.notification.topic == f"HISTORY_READY:request:{ticker}/1"
             assert set(exchange.asked) == {place}
-            assert {r.control.headers()["dx-ticker"] for r in w.gateway.records[first:]} == {ticker}
+            assert {r.control.encode()["dx-ticker"] for r in w.gateway.records[first:]} == {ticker}
             rows = await w.rows(ended)
             assert list(rows) == list(range(span.start_ns, span.end_ns, MINUTE_NS))
             assert {row[4] for row in rows.values()} == {NUMBERS[place]}

@@ -118,7 +118,7 @@ class Landing:
 
 
 def _raw(record: Record) -> dict[str, Any]:
-    return {"headers": list(record.control.headers().items()), "payload": record.value.SerializeToString()}
+    return {"headers": list(record.control.encode().items()), "payload": record.value.SerializeToString()}
 
 
 def _page(control: dict[str, Any]) -> PageReport:

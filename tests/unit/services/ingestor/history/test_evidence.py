@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.common.kafka.page_record import Candle
+from services.common.model.page import Candle
 from services.common.model.periods import open_times
 from services.common.model.time_range import TimeRange
 from services.ingestor.history.agreement import Rates

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.common.kafka.page_record import Candle
 from services.common.model.instrument import Instrument
+from services.common.model.page import Candle
 from services.common.model.periods import open_times
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.kafka.page_record import Candle
+from services.common.model.page import Candle
 from services.common.model.periods import MONTH_SECONDS, PERIODS, WEEK_SECONDS, floor_to_grid, is_on_grid, next_open
 from services.common.model.times import SECOND_NS, parse_time
 from services.ingestor.exchange.dialects.candle_building import CandleBuilder

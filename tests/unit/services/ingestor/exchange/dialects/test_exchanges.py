@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from services.common.kafka.page_record import Candle
+from services.common.model.page import Candle
 from services.common.model.periods import MONTH_SECONDS
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS, parse_time

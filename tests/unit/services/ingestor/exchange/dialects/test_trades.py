@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.common.kafka.page_record import Candle
+from services.common.model.page import Candle
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS
 from services.ingestor.exchange.dialects.candle_building import CandleBuilder

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry
 
-from services.common.kafka.page_record import Candle
+from services.common.model.page import Candle
 from services.common.model.periods import count_periods
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from structlog.testing import capture_logs
 
-from services.common.kafka.page_record import Candle
+from services.common.model.page import Candle
 from services.common.model.periods import next_open, open_times, split_by_periods
 from services.common.model.time_range import TimeRange, merge, subtract
 from services.ingestor.broker.dispatch import Job

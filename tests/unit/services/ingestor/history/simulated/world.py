@@ -10,8 +10,8 @@ import random
 from dataclasses import dataclass
 from functools import cached_property
 
-from services.common.kafka.page_record import Candle
 from services.common.model.instrument import Instrument
+from services.common.model.page import Candle
 from services.common.model.periods import MONTH_SECONDS, WEEK_SECONDS, floor_to_grid, next_open
 from services.common.model.time_range import TimeRange
 from services.ingestor.broker.dispatch import Job

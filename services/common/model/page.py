@@ -1,0 +1,120 @@
+"""Pages of candles and the headers of their Kafka records. Pure.
+
+Topic ``dexorder.ohlc`` has two kinds of records. A page settles a sub-range of its job's range with candles and
+verified-empty ranges; a final ends one dispatch. The headers carry everything the pipeline needs before it decodes the
+value; ``services/common/kafka/page_record.py`` encodes the value. docs/protocol.md has the table.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from services.common.model.errors import InvalidRequest
+from services.common.model.time_range import TimeRange
+
+OHLC_TOPIC = "dexorder.ohlc"
+MAX_PAGE_CANDLES = 1_000
+"""Largest number of candles in a page."""
+
+_KIND, _TICKER, _PERIOD, _DISPATCH, _PAGE = "dx-kind", "dx-ticker", "dx-period-s", "dx-job", "dx-page"
+_START, _END, _EMPTY, _FETCHED, _TRACE = "dx-start-ns", "dx-end-ns", "dx-empty", "dx-fetched-ns", "dx-trace"
+
+
+class Kind(StrEnum):
+    """Kind of a record."""
+
+    PAGE = "page"
+    FINAL = "final"
+
+
+class Candle(NamedTuple):
+    """One OHLCV candle, with the exchange's floats. A tuple, as candles are created by the million."""
+
+    open_ns: int
+    open: float
+    high: float
+    low: float
+    close: float
+    volume: float
+    quote_volume: float | None = None
+    trade_count: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PageHeaders:
+    """Headers of a record.
+
+    Attributes:
+        dispatch_id: The dispatch that sent the record; also the record's key, so that the records of a dispatch keep
+            their order in one partition. Its header is named ``dx-job``.
+        page: Number of the page within its dispatch, from 0; on the final, the number of pages before it.
+        span: The sub-range that the page settles; on the final, the range of the dispatch.
+        empty: Verified-empty ranges inside ``span``.
+        fetched_ns: Wall clock time at which the exchange answered. Of two copies of a candle the later one wins.
+        trace: Id that joins the log lines of one dispatch.
+    """
+
+    kind: Kind
+    ticker: str
+    period_seconds: int
+    dispatch_id: str
+    page: int
+    span: TimeRange
+    fetched_ns: int
+    empty: tuple[TimeRange, ...] = ()
+    trace: str = ""
+
+    def encode(self) -> dict[str, str]:
+        """Return the headers in the order in which they are written; text, as source.v1 carries them as strings."""
+        return {
+            _KIND: self.kind.value,
+            _TICKER: self.ticker,
+            _PERIOD: str(self.period_seconds),
+            _DISPATCH: self.dispatch_id,
+            _PAGE: str(self.page),
+            _START: str(self.span.start_ns),
+            _END: str(self.span.end_ns),
+            _EMPTY: json.dumps([[r.start_ns, r.end_ns] for r in self.empty], separators=(",", ":")),
+            _FETCHED: str(self.fetched_ns),
+            _TRACE: self.trace,
+        }
+
+    @staticmethod
+    def parse(headers: Mapping[str, str]) -> PageHeaders:
+        """Parse the headers of a record.
+
+        Raises:
+            InvalidRequest: A header is missing or malformed. The message names it and its value.
+        """
+        try:
+            return PageHeaders(
+                kind=Kind(_text(headers, _KIND)),
+                ticker=_text(headers, _TICKER),
+                period_seconds=_integer(headers, _PERIOD),
+                dispatch_id=_text(headers, _DISPATCH),
+                page=_integer(headers, _PAGE),
+                span=TimeRange(_integer(headers, _START), _integer(headers, _END)),
+                fetched_ns=_integer(headers, _FETCHED),
+                empty=tuple(TimeRange(int(start), int(end)) for start, end in json.loads(headers.get(_EMPTY) or "[]")),
+                trace=headers.get(_TRACE, ""),
+            )
+        except (ValueError, TypeError) as error:
+            raise InvalidRequest(f"headers of the record are not those of a page: {error}") from error
+
+
+def _text(headers: Mapping[str, str], name: str) -> str:
+    value = headers.get(name, "")
+    if not value:
+        raise InvalidRequest(f"header {name} is missing")
+    return value
+
+
+def _integer(headers: Mapping[str, str], name: str) -> int:
+    value = _text(headers, name)
+    if not value.isascii() or not value.isdigit():
+        raise InvalidRequest(f"header {name} {value!r} is not a whole number")
+    return int(value)
