@@ -19,9 +19,9 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from services.gateway.events import tokens
-from services.gateway.events.changes import AttemptRow
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.conversation import Reception
+from services.gateway.events.delivery.changes import AttemptRow
 from services.gateway.events.model import Channel, Status
 from services.gateway.events.rendering import render
 from services.gateway.events.session_metrics import SessionMetrics
@@ -29,7 +29,7 @@ from services.gateway.events.sessions import Hub
 from services.gateway.events.web import web_server
 from services.gen.dexorder.events.v1 import user_events_pb2 as pb
 from tests.browser import browser
-from tests.fakes.events.courier import FakeCourier
+from tests.fakes.events.dispatcher import FakeCourier
 
 PICTURE = Path(__file__).with_name("images") / "events.png"
 NOW_NS = time.time_ns()

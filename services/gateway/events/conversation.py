@@ -27,7 +27,7 @@ from google.protobuf.message import Message
 
 from services.common.model.errors import Exhausted, InvalidRequest, NotAllowed, SuiteError, Unauthenticated, Unavailable
 from services.common.rpc.streams import beside
-from services.gateway.events.port import CourierPort
+from services.gateway.events.dispatcher.port import CourierPort
 from services.gateway.events.session import Session
 from services.gateway.events.session_metrics import SessionMetrics
 from services.gateway.events.sessions import Hub

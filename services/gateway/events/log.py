@@ -11,10 +11,10 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from services.gateway.events import schema
-from services.gateway.events.changes import Show
+from services.gateway.events.delivery.changes import Show
 from services.gateway.events.model import Channel, EventKey, Status
-from services.gateway.events.records import Page, Query, Record, Stretch
+from services.gateway.events.store import schema
+from services.gateway.events.store.records import Page, Query, Record, Stretch
 
 MOST_EVENTS = 256
 MOST_BYTES = 1 << 20

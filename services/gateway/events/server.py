@@ -12,22 +12,22 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from services.gateway.events import service
-from services.gateway.events.changes import SendOut, Show
 from services.gateway.events.channels.ways import open_ways
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.contacts import host_check
 from services.gateway.events.conversation import Reception
-from services.gateway.events.courier import Courier
-from services.gateway.events.courier_metrics import CourierMetrics
-from services.gateway.events.courier_start import open_courier
+from services.gateway.events.delivery.changes import SendOut, Show
+from services.gateway.events.dispatcher.dispatcher import Courier
+from services.gateway.events.dispatcher.metrics import CourierMetrics
+from services.gateway.events.dispatcher.sender import Sender
+from services.gateway.events.dispatcher.sending_metrics import SendingMetrics
+from services.gateway.events.dispatcher.start import open_courier
 from services.gateway.events.publishing import EventPublisherService
-from services.gateway.events.records import Informed
 from services.gateway.events.rendering import render
-from services.gateway.events.sending import Sender
-from services.gateway.events.sending_metrics import SendingMetrics
 from services.gateway.events.service import ContactService, EventLogService, EventService
 from services.gateway.events.session_metrics import SessionMetrics
 from services.gateway.events.sessions import Hub
+from services.gateway.events.store.records import Informed
 from services.gateway.events.tokens import Tokens
 from services.gateway.events.web import web_server
 from services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc

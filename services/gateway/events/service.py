@@ -16,8 +16,8 @@ from services.common.model.errors import InvalidRequest, NotAllowed, NotFound, S
 from services.common.rpc.identity import STAFF, Role, bearer_token, current_caller, trusted_socket
 from services.gateway.events.contacts import HostCheck, contacts_answer, contacts_of
 from services.gateway.events.conversation import LONGEST_NAME, Reception
+from services.gateway.events.dispatcher.port import CourierPort
 from services.gateway.events.model import SESSION_CHANNELS, Channel
-from services.gateway.events.port import CourierPort
 from services.gateway.events.shown import together
 from services.gateway.events.tokens import LONGEST_USER_ID, Tokens, User
 from services.gateway.events.views import ack_of, key_of, page_answer, place_of, query_of, record_answer

@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from services.common.clock import Clock
 from services.common.model.errors import Exhausted, NotAllowed, SuiteError, Unauthenticated
-from services.gateway.events.port import Place
-from services.gateway.events.records import Replay, Stretch
+from services.gateway.events.dispatcher.port import Place
 from services.gateway.events.session_metrics import Kind
 from services.gateway.events.shown import Item, Opening, Render, Shown
+from services.gateway.events.store.records import Replay, Stretch
 from services.gateway.events.tokens import User
 
 ReadOn = Callable[[int, int], Awaitable[Stretch]]

@@ -7,13 +7,13 @@ from functools import partial
 
 from services.common.clock import Clock, SystemClock
 from services.common.model.errors import Exhausted, Unavailable
-from services.gateway.events.changes import Show
 from services.gateway.events.config import EventsSettings
-from services.gateway.events.port import CourierPort, Place
-from services.gateway.events.records import Informed
+from services.gateway.events.delivery.changes import Show
+from services.gateway.events.dispatcher.port import CourierPort, Place
 from services.gateway.events.session import Session
 from services.gateway.events.session_metrics import Kind, SessionMetrics
 from services.gateway.events.shown import Render, Shown
+from services.gateway.events.store.records import Informed
 from services.gateway.events.tokens import User
 
 

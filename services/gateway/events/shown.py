@@ -10,11 +10,11 @@ from typing import Any, Protocol
 import orjson
 from google.protobuf import json_format
 
-from services.gateway.events.changes import Show
 from services.gateway.events.checking import for_sessions
+from services.gateway.events.delivery.changes import Show
 from services.gateway.events.model import Event, EventKey, Message, Priority
-from services.gateway.events.records import Informed, Replay
-from services.gateway.events.wire import field, field_head
+from services.gateway.events.raw_proto import field, field_head
+from services.gateway.events.store.records import Informed, Replay
 from services.gen.dexorder.events.v1 import event_service_pb2 as pb
 from services.gen.dexorder.events.v1 import user_events_pb2 as given
 

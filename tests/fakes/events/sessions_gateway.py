@@ -42,7 +42,7 @@ from services.gateway.events.sessions import Hub
 from services.gateway.events.web import PAGE, web_server
 from services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc
 from services.gen.dexorder.events.v1 import user_events_pb2 as given
-from tests.fakes.events.courier import FakeCourier
+from tests.fakes.events.dispatcher import FakeCourier
 
 
 @dataclass

@@ -17,8 +17,8 @@ from services.common.lake.catalog import CatalogSettings
 from services.common.metrics import CallMetrics
 from services.gateway.config import GatewaySettings
 from services.gateway.events.config import EventsSettings
-from services.gateway.events.courier_metrics import CourierMetrics
-from services.gateway.events.sending_metrics import SendingMetrics
+from services.gateway.events.dispatcher.metrics import CourierMetrics
+from services.gateway.events.dispatcher.sending_metrics import SendingMetrics
 from services.gateway.events.session_metrics import SessionMetrics
 from services.gateway.kafkapixy.metrics import PixyMetrics
 from services.ingestor.config import IngestorSettings

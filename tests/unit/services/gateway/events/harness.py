@@ -9,8 +9,11 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from services.gateway.events.changes import AttemptRow, Changes, Final, Live, SendOut
-from services.gateway.events.delivery import Delivery
+from services.gateway.events.delivery.changes import AttemptRow, Changes, Final, Live, SendOut
+from services.gateway.events.delivery.contacts_cache import KnownPeople, no_contact
+from services.gateway.events.delivery.decision import AT_ONCE
+from services.gateway.events.delivery.rules import Rules
+from services.gateway.events.delivery.state_machine import Delivery
 from services.gateway.events.model import (
     NO_CONTACTS,
     SESSION_CHANNELS,
@@ -29,9 +32,6 @@ from services.gateway.events.model import (
     Status,
     WebPushSubscription,
 )
-from services.gateway.events.people import KnownPeople, no_contact
-from services.gateway.events.rules import Rules
-from services.gateway.events.step import AT_ONCE
 
 SECOND = 1_000_000_000
 MINUTE, HOUR, DAY = 60 * SECOND, 3600 * SECOND, 86_400 * SECOND

@@ -7,7 +7,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from services.gateway.events.changes import Changes, SendOut
+from services.gateway.events.delivery.changes import Changes, SendOut
 from services.gateway.events.model import (
     Channel,
     Contacts,

@@ -14,7 +14,7 @@ import pytest
 
 from services.common.rpc.channel import ChannelSettings, open_channel
 from services.gateway.events import session as session_module
-from services.gateway.events.changes import AttemptRow
+from services.gateway.events.delivery.changes import AttemptRow
 from services.gateway.events.model import Channel, Contacts, Status
 from services.gen.dexorder.events.v1 import event_service_pb2 as pb
 from services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc

@@ -15,17 +15,17 @@ from prometheus_client import CollectorRegistry
 from services.common.clock import ManualClock
 from services.common.model.errors import Exhausted, NotAllowed, Unauthenticated, Unavailable
 from services.gateway.events import session as session_module
-from services.gateway.events.changes import Show
 from services.gateway.events.config import EventsSettings
+from services.gateway.events.delivery.changes import Show
 from services.gateway.events.model import Event, EventKey, Priority, Status
-from services.gateway.events.records import Informed, Replay, Stretch
 from services.gateway.events.session import Session
 from services.gateway.events.session_metrics import SessionMetrics
 from services.gateway.events.sessions import Hub
 from services.gateway.events.shown import Opening
+from services.gateway.events.store.records import Informed, Replay, Stretch
 from services.gateway.events.tokens import User
 from services.gen.dexorder.events.v1 import user_events_pb2 as user_events
-from tests.fakes.events.courier import FakeCourier
+from tests.fakes.events.dispatcher import FakeCourier
 from tests.fakes.events.sessions_gateway import render
 
 LONG_NS = 3_600_000_000_000

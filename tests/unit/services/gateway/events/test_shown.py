@@ -10,11 +10,11 @@ from google.protobuf import json_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.gateway.events.changes import Show
 from services.gateway.events.checking import Published, read_event, read_published
+from services.gateway.events.delivery.changes import Show
 from services.gateway.events.model import Event, EventKey, Message, Priority
-from services.gateway.events.records import Informed, Replay
 from services.gateway.events.shown import Opening, Shown, together
+from services.gateway.events.store.records import Informed, Replay
 from services.gen.dexorder.events.v1 import event_service_pb2 as pb
 from services.gen.dexorder.events.v1 import user_events_pb2 as events_pb
 

@@ -17,7 +17,7 @@ _WITHOUT = """
 import asyncio, sys
 from services.gateway.events.channels.ways import open_ways
 from services.gateway.events.config import EventsSettings
-import services.gateway.events.sending, services.gateway.events.rendering
+import services.gateway.events.dispatcher.sender, services.gateway.events.rendering
 
 async def main():
     async with open_ways(EventsSettings()) as ways:

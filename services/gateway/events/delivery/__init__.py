@@ -1,0 +1,1 @@
+"""Rules of delivery: which channel an event takes next, and when."""

@@ -1,0 +1,97 @@
+"""What a courier needs: its outbox, for this process alone, its ports, its rules."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+
+from services.common.clock import Clock, SystemClock
+from services.common.config import BadSettings
+from services.common.garbage_collection import collector_at_rest, seldom_all
+from services.common.storage.durable_sqlite import checkpoints_aside
+from services.common.storage.process_lock import sole_owner
+from services.gateway.events.config import EventsSettings
+from services.gateway.events.containers import ContainersFile
+from services.gateway.events.delivery.contacts_cache import KnownPeople, no_contact
+from services.gateway.events.delivery.rules import Rules
+from services.gateway.events.delivery.state_machine import Delivery
+from services.gateway.events.dispatcher.dispatcher import Courier, Outside
+from services.gateway.events.dispatcher.metrics import CourierMetrics
+from services.gateway.events.dispatcher.transaction import Desk
+from services.gateway.events.ingress.sockets import open_ports
+from services.gateway.events.model import Channel, Contacts, Event, Message
+from services.gateway.events.store.outbox import Outbox
+
+
+@asynccontextmanager
+async def open_courier(
+    settings: EventsSettings,
+    outside: Outside,
+    metrics: CourierMetrics,
+    *,
+    render: Callable[[Event], Message],
+    reachable: Callable[[Channel, Contacts], str] = no_contact,
+    clock: Clock | None = None,
+) -> AsyncIterator[Courier]:
+    """The courier of the outbox that ``settings.db`` names, for this process alone, until the block ends.
+
+    ``outside`` is first called when the event loop runs again after the block was entered.
+
+    Args:
+        render: How an event reads.
+        reachable: Why a channel can't be used with these contacts; empty where it can.
+
+    Raises:
+        BadSettings: A file can't be used, or another gateway uses the outbox.
+        OSError: An address can't be used.
+    """
+    assert settings.db is not None
+    clock = clock or SystemClock()
+    with ExitStack() as closing:
+        closing.enter_context(
+            sole_owner(settings.db, variable="DEXORDER_EVENTS_DB", owner="gateway", harm="deliver its events")
+        )
+        containers = _containers(settings)
+        outbox = _outbox(settings.db)
+        closing.callback(outbox.close)
+        closing.enter_context(checkpoints_aside(settings.db))
+        desk = await asyncio.to_thread(_desk, outbox, settings, metrics, render, reachable, clock)
+        ports = closing.enter_context(open_ports(settings, containers, metrics.dropped))
+        courier = Courier(desk, ports, settings.db, containers, outside, clock)
+        courier.start()
+        try:
+            yield courier
+        finally:
+            await courier.close()
+
+
+def _containers(settings: EventsSettings) -> ContainersFile:
+    try:
+        return ContainersFile(settings.containers)
+    except (OSError, ValueError) as error:
+        raise BadSettings(f"DEXORDER_EVENTS_CONTAINERS: {settings.containers} can't be used: {error}") from error
+
+
+def _outbox(path: Path) -> Outbox:
+    try:
+        return Outbox(path)
+    except (OSError, ValueError, sqlite3.Error) as error:
+        raise BadSettings(f"DEXORDER_EVENTS_DB: {path} can't be used: {error}") from error
+
+
+def _desk(
+    outbox: Outbox,
+    settings: EventsSettings,
+    metrics: CourierMetrics,
+    render: Callable[[Event], Message],
+    reachable: Callable[[Channel, Contacts], str],
+    clock: Clock,
+) -> Desk:
+    people = KnownPeople(outbox.contacts(), outbox.presence(clock.wall_ns()))
+    delivery = Delivery(Rules.of(settings), people, render=render, reachable=reachable)
+    seldom_all()
+    with collector_at_rest():
+        return Desk(outbox, delivery, people, settings, metrics, clock)

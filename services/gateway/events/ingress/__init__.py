@@ -1,0 +1,1 @@
+"""Messages of containers, from the sockets to the delivery rules."""

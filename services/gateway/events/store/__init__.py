@@ -1,0 +1,1 @@
+"""Outbox: the SQLite file of events, and the values read from it."""

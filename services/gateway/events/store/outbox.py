@@ -1,0 +1,186 @@
+"""The outbox, an SQLite file (WAL, ``synchronous=FULL``): a write is on disk when it returns.
+
+For one thread, which writes everything of a turn in one transaction. `EventLog` reads the same file from any other.
+The file holds contacts, so only its owner may read it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from services.common.storage.durable_sqlite import open_durable
+from services.gateway.events.delivery.changes import Changes, Final, Live
+from services.gateway.events.model import Channel, Contacts, EventKey
+from services.gateway.events.store import schema
+
+FORGOTTEN_AT_ONCE = 500
+Done = Callable[[], bool]
+_NEWER = "it has schema version {}; this gateway reads up to version {}"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """An event that was accepted before; ``final`` is None while it is queued."""
+
+    body: bytes
+    final: Final | None
+
+
+class Outbox:
+    """An open file.
+
+    Attributes:
+        epoch: Of the sequences in it; another file has another one.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open or make the file.
+
+        Raises:
+            OSError: The file can't be opened.
+            ValueError: It is of a newer gateway.
+            sqlite3.Error: It is no outbox, or is damaged.
+        """
+        self._db = open_durable(path, schema.STEPS, newer=_NEWER, private=True, large_wal=True)
+        self._committing = ThreadPoolExecutor(1, "outbox")
+        try:
+            (self.epoch,) = self._db.execute("SELECT value FROM meta WHERE name = 'epoch'").fetchone()
+        except BaseException:
+            self._db.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file."""
+        self._committing.shutdown()
+        self._db.close()
+
+    # ---- after a start
+
+    def live(self) -> Iterator[Live]:
+        """All events that are queued, in the order in which they came."""
+        sql = f"SELECT {schema.LIVE_COLUMNS} FROM events WHERE status = 1 ORDER BY number"  # noqa: S608
+        return map(schema.read_live, self._db.execute(sql))
+
+    def sequences(self) -> dict[str, int]:
+        """The highest sequence that each user ever had."""
+        kept = self._db.execute("SELECT user_id, max(sequence) FROM events WHERE sequence IS NOT NULL GROUP BY user_id")
+        return {**self.forgotten(), **dict(kept)}
+
+    def forgotten(self) -> dict[str, int]:
+        """The highest sequence of each user whose event is no longer kept."""
+        return dict(self._db.execute("SELECT user_id, sequence FROM forgotten"))
+
+    def contacts(self) -> dict[str, Contacts]:
+        """Of all users that have some."""
+        rows = self._db.execute("SELECT user_id, contacts FROM contacts")
+        return {user_id: schema.read_contacts(text) for user_id, text in rows}
+
+    def presence(self, now_ns: int) -> list[tuple[str, Channel, int]]:
+        """User, channel, and until when they are active there."""
+        rows = self._db.execute("SELECT user_id, channel, until_ns FROM presence WHERE until_ns > ?", (now_ns,))
+        return [(user_id, Channel(channel), until_ns) for user_id, channel, until_ns in rows]
+
+    def pauses(self, now_ns: int) -> list[tuple[str, Channel, int]]:
+        """User, channel, and until when its provider, or that user's webhook, asked not to be called."""
+        rows = self._db.execute(
+            "SELECT user_id, channel, max(retry_at_ns) FROM attempts JOIN events USING (container, event_id)"
+            " WHERE retry_at_ns > ? GROUP BY user_id, channel",
+            (now_ns,),
+        )
+        return [(user_id, Channel(channel), until_ns) for user_id, channel, until_ns in rows]
+
+    # ---- in each turn
+
+    def known(self, keys: Iterable[EventKey]) -> dict[EventKey, Known]:
+        """Those of these events that were accepted before and are kept."""
+        ids: dict[str, list[str]] = {}
+        for key in keys:
+            ids.setdefault(key.container, []).append(key.event_id)
+        found = {}
+        for container, event_ids in ids.items():
+            rows = self._db.execute(
+                "SELECT event_id, body, status, via, error, completed_ns FROM events"
+                " WHERE container = ? AND event_id IN (SELECT value FROM json_each(?))",
+                (container, orjson.dumps(event_ids).decode()),
+            )
+            for event_id, body, *end in rows:
+                key = EventKey(container, event_id)
+                found[key] = Known(body, schema.read_final(key, *end))
+        return found
+
+    def write(
+        self,
+        changes: Changes,
+        contacts: Mapping[str, Contacts] | None = None,
+        presence: Iterable[tuple[str, Channel, int]] = (),
+        meanwhile: Callable[[Done], None] | None = None,
+    ) -> None:
+        """Write a turn's rows; they are on disk when this returns.
+
+        Args:
+            meanwhile: Done while another thread waits for the disk. It is told whether that is over, should end then,
+                and must not use the outbox.
+
+        Raises:
+            sqlite3.Error: They are not.
+        """
+        with self._transaction(meanwhile) as db:
+            db.executemany(schema.ACCEPT, map(schema.accept_row, changes.accepted))
+            db.executemany(schema.UPDATE, map(schema.update_row, changes.updated))
+            db.executemany(schema.FINISH, map(schema.finish_row, changes.finals))
+            db.executemany(schema.ATTEMPT, map(schema.attempt_row, changes.attempts))
+            db.executemany(schema.SEE, [(seen.seen_ns, seen.user_id, seen.sequence) for seen in changes.seen])
+            rows = [(user_id, schema.contacts_text(each)) for user_id, each in (contacts or {}).items()]
+            db.executemany(schema.SET_CONTACTS, rows)
+            db.executemany(schema.SET_PRESENCE, [(user, channel.value, until) for user, channel, until in presence])
+
+    def forget(self, ended_before_ns: int) -> dict[str, int]:
+        """Forget events that ended before a time, at most `FORGOTTEN_AT_ONCE`.
+
+        Returns:
+            Users with the highest sequence among their events that are forgotten.
+        """
+        with self._transaction() as db:
+            past = db.execute(
+                "SELECT number, container, event_id, user_id, coalesce(sequence, 0) FROM events"
+                " WHERE completed_ns < ? ORDER BY completed_ns LIMIT ?",
+                (ended_before_ns, FORGOTTEN_AT_ONCE),
+            ).fetchall()
+            forgotten: dict[str, int] = {}
+            for *_, user_id, sequence in past:
+                forgotten[user_id] = max(forgotten.get(user_id, 0), sequence)
+            db.executemany(
+                "INSERT INTO forgotten VALUES (?, ?)"
+                " ON CONFLICT DO UPDATE SET sequence = max(sequence, excluded.sequence)",
+                [row for row in forgotten.items() if row[1]],
+            )
+            db.executemany("DELETE FROM attempts WHERE container = ? AND event_id = ?", [row[1:3] for row in past])
+            db.executemany("DELETE FROM events WHERE number = ?", [row[:1] for row in past])
+        return forgotten
+
+    @contextmanager
+    def _transaction(self, meanwhile: Callable[[Done], None] | None = None) -> Iterator[sqlite3.Connection]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield self._db
+            if meanwhile:
+                self._commit_aside(meanwhile)
+            else:
+                self._db.execute("COMMIT")
+        except BaseException:
+            self._db.rollback()
+            raise
+
+    def _commit_aside(self, meanwhile: Callable[[Done], None]) -> None:
+        commit = self._committing.submit(self._db.execute, "COMMIT")
+        try:
+            meanwhile(commit.done)
+        finally:
+            commit.result()

@@ -1,0 +1,148 @@
+"""The container's side against the gateway's own courier, encrypted as in production."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from dexorder.events import AsyncPublisher, Channel, Ending, Outcome
+from services.common.messaging.curve import make_keys, read_public_key
+from services.gateway.events.config import EventsSettings
+from services.gateway.events.delivery.changes import SendOut, Show
+from services.gateway.events.dispatcher.dispatcher import Courier
+from services.gateway.events.dispatcher.metrics import CourierMetrics
+from services.gateway.events.dispatcher.start import open_courier
+from services.gateway.events.model import Contacts, Event, Message, Sent
+from services.gateway.events.store.records import Informed
+
+PAYLOAD = {"order_id": "17"}
+
+
+class Outside:
+    """Providers that take everything, and sessions that only look."""
+
+    def __init__(self) -> None:
+        self.courier: Courier | None = None
+        self.informed: list[Informed] = []
+        self.sent: list[str] = []
+
+    def send(self, sends: Sequence[SendOut]) -> None:
+        for each in sends:
+            self.sent.append(each.key.event_id)
+            assert self.courier
+            self.courier.finished(each.key, each.number, Sent())
+
+    def show(self, shows: Sequence[Show]) -> None:
+        pass
+
+    def inform(self, informed: Sequence[Informed]) -> None:
+        self.informed += informed
+
+
+def render(event: Event) -> Message:
+    return Message("0" * 32, "title", "body", event.priority, event.timestamp_ms)
+
+
+def settings(folder: Path, **more: Any) -> EventsSettings:
+    given: dict[str, Any] = {
+        "db": folder / "events.db",
+        "sub": "tcp://127.0.0.1:0",
+        "router": "tcp://127.0.0.1:0",
+        "web_listen": "",
+    }
+    return EventsSettings(**given | more)
+
+
+def courier(folder: Path, outside: Outside, **more: Any) -> Any:
+    def reachable(channel: Channel, contacts: Contacts) -> str:
+        return ""
+
+    metrics = CourierMetrics(CollectorRegistry())
+    return open_courier(settings(folder, **more), outside, metrics, render=render, reachable=reachable)
+
+
+async def until(so: Any) -> None:
+    async with asyncio.timeout(5):
+        while not so():  # noqa: ASYNC110 - sockets tell no event of ours
+            await asyncio.sleep(0.01)
+
+
+async def test_an_event_of_each_kind_over_curve(tmp_path: Path) -> None:
+    make_keys(tmp_path, "gateway")
+    public, _ = make_keys(tmp_path, "bot")
+    make_keys(tmp_path, "stranger")
+    file = tmp_path / "containers.yaml"
+    file.write_text(
+        f"containers:\n  - {{container: alice-bot, curve: {read_public_key(public).decode()!r}, users: [alice]}}\n"
+    )
+    outside = Outside()
+    curve = {"curve_key": tmp_path / "gateway.key_secret", "containers": file}
+    async with courier(tmp_path, outside, **curve) as gateway:
+        outside.courier = gateway
+        way: dict[str, Any] = {"fast": gateway.sub_address, "guaranteed": gateway.router_address}
+        way |= {"curve_server": tmp_path / "gateway.key"}
+        bot = await AsyncPublisher.open(outbox=tmp_path / "o.db", curve_key=tmp_path / "bot.key_secret", **way)
+        async with bot:
+            critical = await bot.publish("alice", "ORDER_FILLED", PAYLOAD, "CRITICAL", ["TELEGRAM"])
+            assert await bot.outcome(critical) == Outcome(critical, Ending.DELIVERED, Channel.TELEGRAM)
+            foreign = await bot.publish("bob", "ORDER_FILLED", PAYLOAD, "CRITICAL")
+            assert await bot.outcome(foreign) == Outcome(foreign, Ending.ERROR, error="user not owned")
+            gateway.session_opened("alice")
+            await until(lambda: bot.subscribed("alice"))
+            shown = [await bot.publish("alice", 0, PAYLOAD, kind) for kind in ("INFORMATIONAL", "NORMAL")]
+            await until(lambda: len(outside.informed) == 2)
+            assert [each.container for each in outside.informed] == ["alice-bot"] * 2
+            assert (await bot.outcome(shown[1])).ending is Ending.SENT
+        other = await AsyncPublisher.open(outbox=tmp_path / "p.db", curve_key=tmp_path / "stranger.key_secret", **way)
+        async with other:
+            await other.publish("alice", "ORDER_FILLED", PAYLOAD, "CRITICAL", ["TELEGRAM"])
+            assert not await other.flush(0.5) and not other.publisher.connected
+    assert outside.sent == [critical]
+
+
+@pytest.mark.smoke  # the publisher tries again after 2 s
+async def test_a_container_whose_key_is_let_in_later_gets_through(tmp_path: Path) -> None:
+    make_keys(tmp_path, "gateway")
+    public, _ = make_keys(tmp_path, "bot")
+    file, outside = tmp_path / "containers.yaml", Outside()
+    file.write_text("containers: []\n")
+    async with courier(tmp_path, outside, curve_key=tmp_path / "gateway.key_secret", containers=file) as gateway:
+        outside.courier = gateway
+        bot = await AsyncPublisher.open(
+            outbox=tmp_path / "o.db",
+            fast=gateway.sub_address,
+            guaranteed=gateway.router_address,
+            curve_key=tmp_path / "bot.key_secret",
+            curve_server=tmp_path / "gateway.key",
+        )
+        async with bot:
+            await bot.publish("alice", "ORDER_FILLED", PAYLOAD, "CRITICAL", ["TELEGRAM"])
+            assert not await bot.flush(0.5)
+            key = read_public_key(public).decode()
+            file.write_text(f"containers:\n  - {{container: alice-bot, curve: {key!r}, users: [alice]}}\n")
+            assert await bot.flush(10)
+            file.write_text("containers: []\n")  # cut, though the connection is there
+            cut = await bot.publish("alice", "ORDER_FILLED", PAYLOAD, "CRITICAL", ["TELEGRAM"])
+            assert await bot.outcome(cut) == Outcome(cut, Ending.ERROR, error="user not owned")
+
+
+@pytest.mark.smoke  # a reconnect takes as long as the gateway is away
+async def test_a_gateway_that_starts_anew_goes_on_and_says_the_end(tmp_path: Path) -> None:
+    first, second = Outside(), Outside()
+    async with courier(tmp_path, first) as gateway:
+        way = {"fast": gateway.sub_address, "guaranteed": gateway.router_address}
+        queued: list[str] = []
+        bot = await AsyncPublisher.open(outbox=tmp_path / "o.db", on_queued=queued.append, **way)
+        event_id = await bot.publish("alice", "ORDER_FILLED", PAYLOAD, "CRITICAL", ["ACTIVE_SESSION"])
+        await until(lambda: queued == [event_id])
+    async with courier(tmp_path, second, sub=way["fast"], router=way["guaranteed"]) as gateway:
+        gateway.session_opened("alice")
+        replay = await gateway.replay("alice", None)
+        (show,) = replay.events
+        await until(lambda: bot.publisher.connected)
+        await gateway.acked("alice", replay.epoch, show.sequence, seen=False)
+        assert await bot.outcome(event_id) == Outcome(event_id, Ending.DELIVERED, Channel.WEB)
+        await bot.close()

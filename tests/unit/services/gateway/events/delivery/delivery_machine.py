@@ -1,0 +1,163 @@
+"""The delivery rules lived through at random, in `harness.World`, which holds each step against what must be true.
+
+Here is what only a history shows: the order of an event's calls, and that in the end nothing is left over.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from services.gateway.events.delivery.changes import Changes
+from services.gateway.events.delivery.rules import Rules
+from services.gateway.events.model import (
+    SESSION_CHANNELS,
+    Channel,
+    Contacts,
+    EventKey,
+    Later,
+    Priority,
+    QuietHours,
+    Refused,
+    Result,
+    Sent,
+)
+from tests.unit.services.gateway.events.harness import DAY, EVERYWHERE, SECOND, World, event
+
+LUNCH = QuietHours(12 * 60 + 1, 12 * 60 + 4, "UTC")
+CONTACTS = {
+    "alice": EVERYWHERE,
+    "bob": replace(EVERYWHERE, quiet_hours=LUNCH, discord_webhook_url="https://discord.example/2"),
+    "carol": Contacts(email="carol@example.org", channel_order=(Channel.EMAIL, Channel.TELEGRAM)),
+}
+OUTSIDE = [channel for channel in Channel if channel not in SESSION_CHANNELS]
+users = st.sampled_from(sorted(CONTACTS))
+priorities = st.sampled_from([Priority.NORMAL, Priority.CRITICAL])
+names = st.lists(
+    st.builds(str.__add__, st.sampled_from(list(Channel.__members__)), st.sampled_from(["", "", "?"])),
+    max_size=4,
+    unique_by=lambda name: name.rstrip("?"),
+).map(" ".join)
+results: st.SearchStrategy[Result] = st.one_of(
+    st.just(Sent()),
+    st.just(Sent(gone=("https://push.example/0",))),
+    st.just(Refused("blocked")),
+    st.just(Later("server error")),
+    st.builds(Later, st.just("too many requests"), st.sampled_from([0, 500, 3000, 30_000, 90_000])),
+)
+ACKS = ["receive", "receive", "receive_up_to", "see"]
+RULES = Rules(sends_at_once=1, channel_tries=2)
+
+
+class HistoryWorld(World):
+    """Keeps what quiet hours there ever were, and when a user's channels changed."""
+
+    def __init__(self, rules: Rules, *, at_once: int, **contacts: Contacts) -> None:
+        self.ever_quiet = {user_id for user_id, known in contacts.items() if known.quiet_hours}
+        super().__init__(rules, at_once=at_once, **contacts)
+
+    def was_quiet(self, user_id: str) -> bool:
+        return user_id in self.ever_quiet
+
+
+class DeliveryMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.ids = itertools.count()
+        self.changed: dict[str, int] = {}  # calls before a user's contacts or presence changed last
+
+    @initialize(at_once=st.sampled_from([1, 2, 100]))
+    def begin(self, at_once: int) -> None:
+        self.world = HistoryWorld(RULES, at_once=at_once, **CONTACTS)
+
+    @rule(names=names, user_id=users, priority=priorities, soft=st.booleans())
+    def accept(self, names: str, user_id: str, priority: Priority, soft: bool) -> None:
+        sent = event(f"e{next(self.ids)}", names, priority=priority, user_id=user_id)
+        self.world.accept(sent, soft=soft)
+
+    @precondition(lambda self: self.world.sends)
+    @rule(data=st.data(), result=results)
+    def answer(self, data: st.DataObject, result: Result) -> None:
+        sends = list(self.world.sends.values())
+        self.world.answer(result, sends[data.draw(st.integers(0, len(sends) - 1))])
+
+    @rule(number=st.integers(0, 9), name=st.integers(0, 20), result=results)
+    def answer_nobody_waits_for(self, number: int, name: int, result: Result) -> None:
+        key = EventKey("bot", f"e{name}")
+        if (key, number) not in self.world.sends:
+            assert self.world.delivery.finished(key, number, result, now_ns=self.world.now_ns) == Changes()
+
+    @rule(user_id=users)
+    def open_session(self, user_id: str) -> None:
+        self.world.open_session(user_id)
+
+    @rule(user_id=users)
+    def close_session(self, user_id: str) -> None:
+        self.world.close_session(user_id)
+
+    @rule(
+        user_id=users, sequence=st.integers(0, 12), how=st.sampled_from(["receive", "receive", "receive_up_to", "see"])
+    )
+    def ack(self, user_id: str, sequence: int, how: str) -> None:
+        getattr(self.world, how)(sequence, user_id)
+
+    @rule(user_id=users, channel=st.sampled_from(OUTSIDE), seconds=st.sampled_from([0, 1, 30, 600]))
+    def reach(self, user_id: str, channel: Channel, seconds: int) -> None:
+        self.changed[user_id] = len(self.world.calls)
+        self.world.reach(channel, seconds, user_id)
+
+    @rule(user_id=users, like=users)
+    def change_contacts(self, user_id: str, like: str) -> None:
+        self.changed[user_id] = len(self.world.calls)
+        if CONTACTS[like].quiet_hours:
+            self.world.ever_quiet.add(user_id)
+        self.world.set_contacts(CONTACTS[like], user_id)
+
+    @rule(seconds=st.sampled_from([0.001, 1, 2, 5, 10, 30, 61, 600, 86_400]))
+    def advance(self, seconds: float) -> None:
+        self.world.advance(seconds)
+
+    @rule()
+    def restart(self) -> None:
+        self.world.restart()
+        self.changed = dict.fromkeys(CONTACTS, len(self.world.calls))
+
+    @invariant()
+    def calls_are_in_the_order_of_the_channels(self) -> None:
+        """Each goes to the same channel or a later one, or begins a round after its pause."""
+        last: dict[EventKey, tuple[int, int, int]] = {}
+        for n, (at_ns, channel, key) in enumerate(self.world.calls):
+            sent = self.world.disk.events[key]
+            turn = next((n for n, way in enumerate(sent.channels) if way.channel is channel), None)
+            if turn is None:
+                continue  # it names none: the user's own order may have changed
+            before_n, before, before_ns = last.get(key, (-1, 0, 0))
+            if before_n >= self.changed.get(sent.user_id, 0):
+                assert turn >= before or at_ns >= before_ns + RULES.retry_base_ns // 2
+            last[key] = (n, turn, at_ns)
+
+    @invariant()
+    def what_is_known_is_what_is_on_disk(self) -> None:
+        for key, row in self.world.disk.live.items():
+            live = self.world.delivery.live(key)
+            assert live is not None
+            assert live._replace(due_ns=0) == row._replace(due_ns=0)
+        assert all(self.world.delivery.live(key) is None for key in self.world.disk.finals)
+
+    def teardown(self) -> None:
+        """Everybody is there and everything works: nothing is left over."""
+        world = self.world
+        for user_id, contacts in CONTACTS.items():
+            world.set_contacts(contacts, user_id)
+            for channel in OUTSIDE:
+                world.reach(channel, 3 * DAY // SECOND, user_id)
+            world.open_session(user_id)
+        world.advance_to(world.now_ns + 2 * DAY, answer=lambda: world.answer_all(Sent()))
+        for user_id, sequence in world.disk.sequences.items():
+            world.receive_up_to(sequence, user_id)
+        assert not world.disk.live
+        assert world.delivery.next_due_ns() is None
+        assert set(world.disk.finals) == set(world.disk.events)

@@ -1,0 +1,30 @@
+"""A destination that no longer exists is taken out, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from services.gateway.events.delivery.gone import without
+from services.gateway.events.model import Channel, Contacts, WebPushSubscription
+
+ONE, TWO = (WebPushSubscription(f"https://push/{n}", "p", "a") for n in (1, 2))
+ALL = Contacts("7", "a@b", (ONE, TWO), ("t1", "t2"), "https://discord/1", "https://slack/1")
+
+
+@pytest.mark.parametrize(
+    ("channel", "destination", "left"),
+    [
+        (Channel.PUSH, "https://push/1", replace(ALL, web_push=(TWO,))),
+        (Channel.PUSH, "t2", replace(ALL, mobile_tokens=("t1",))),
+        (Channel.TELEGRAM, "7", replace(ALL, telegram_chat_id="")),
+        (Channel.EMAIL, "a@b", replace(ALL, email="")),
+        (Channel.DISCORD, "https://discord/1", replace(ALL, discord_webhook_url="")),
+        (Channel.SLACK, "https://slack/1", replace(ALL, slack_webhook_url="")),
+        (Channel.TELEGRAM, "8", ALL),  # changed in the meantime
+        (Channel.WEB, "7", ALL),
+    ],
+)
+def test_without(channel: Channel, destination: str, left: Contacts) -> None:
+    assert without(ALL, channel, destination) == left

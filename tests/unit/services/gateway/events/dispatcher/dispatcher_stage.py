@@ -1,0 +1,118 @@
+"""A courier on real loopback sockets, its containers, and an event loop's side that notes what it is given."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import zmq
+import zmq.asyncio
+from prometheus_client import CollectorRegistry
+
+from services.common.messaging.curve import curve_client
+from services.common.messaging.event_frames import decode_ack, encode_event, encode_published
+from services.gateway.events.config import EventsSettings
+from services.gateway.events.delivery.changes import SendOut, Show
+from services.gateway.events.dispatcher.dispatcher import Courier
+from services.gateway.events.dispatcher.metrics import CourierMetrics
+from services.gateway.events.dispatcher.start import open_courier
+from services.gateway.events.ingress.acks import Ack
+from services.gateway.events.model import Channel, Status
+from services.gateway.events.store.records import Informed
+from services.gen.dexorder.events.v1 import user_events_pb2 as pb
+from tests.unit.services.gateway.events.samples import render
+
+LOOPBACK = "tcp://127.0.0.1:0"
+
+
+@dataclass
+class Heard:
+    """`Outside`."""
+
+    sends: list[SendOut] = field(default_factory=list)
+    shows: list[Show] = field(default_factory=list)
+    informed: list[Informed] = field(default_factory=list)
+
+    def send(self, sends: Sequence[SendOut]) -> None:
+        self.sends += sends
+
+    def show(self, shows: Sequence[Show]) -> None:
+        self.shows += shows
+
+    def inform(self, informed: Sequence[Informed]) -> None:
+        self.informed += informed
+
+
+class Stage:
+    """A running courier."""
+
+    def __init__(self, courier: Courier, heard: Heard, registry: CollectorRegistry) -> None:
+        self.courier = courier
+        self.heard = heard
+        self._registry = registry
+
+    def value(self, name: str, **labels: str) -> float:
+        return self._registry.get_sample_value(f"dexorder_gateway_event{name}", labels) or 0.0
+
+    def dropped(self, reason: str) -> float:
+        return self.value("_messages_dropped_total", reason=reason)
+
+
+@asynccontextmanager
+async def running(folder: Path, **settings: Any) -> AsyncIterator[Stage]:
+    heard, registry = Heard(), CollectorRegistry()
+    made = EventsSettings(**{"db": folder / "events.db", "sub": LOOPBACK, "router": LOOPBACK, **settings})
+    async with open_courier(made, heard, CourierMetrics(registry), render=render) as courier:
+        yield Stage(courier, heard, registry)
+
+
+class Peer:
+    """A container: DEALER and XPUB."""
+
+    def __init__(self, dealer: zmq.asyncio.Socket, xpub: zmq.asyncio.Socket) -> None:
+        self.dealer = dealer
+        self.xpub = xpub
+
+    async def send(self, *events: pb.UserEvent) -> None:
+        for event in events:
+            await self.dealer.send_multipart(encode_event(event))
+
+    async def ack(self, seconds: float = 30) -> Ack:
+        frames = await asyncio.wait_for(self.dealer.recv_multipart(), seconds)
+        ack = decode_ack(frames)
+        status = Status(ack.status)
+        via = Channel(ack.delivered_via) if status is Status.DELIVERED else None
+        return Ack(ack.event_id, status, ack.error_message, via)
+
+    async def publish(self, *events: pb.UserEvent) -> None:
+        for event in events:
+            await self.xpub.send_multipart(encode_published(event))
+
+    async def subscription(self, seconds: float = 30) -> bytes:
+        return await asyncio.wait_for(self.xpub.recv(), seconds)
+
+
+@asynccontextmanager
+async def peer(
+    stage: Stage, key: Path | None = None, server: Path | None = None, **options: int
+) -> AsyncIterator[Peer]:
+    with zmq.asyncio.Context() as context, context.socket(zmq.DEALER) as dealer, context.socket(zmq.XPUB) as xpub:
+        for socket, address in ((dealer, stage.courier.router_address), (xpub, stage.courier.sub_address)):
+            socket.setsockopt(zmq.LINGER, 0)
+            socket.setsockopt(zmq.IMMEDIATE, 1)
+            for name, value in options.items():
+                socket.setsockopt(getattr(zmq, name), value)
+            if key and server:
+                curve_client(socket, key, server)
+            socket.connect(address)
+        yield Peer(dealer, xpub)
+
+
+async def until(done: Callable[[], object], seconds: float = 30) -> None:
+    async with asyncio.timeout(seconds):
+        while not done():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)

@@ -1,0 +1,365 @@
+"""The courier over real sockets: the ports' traps (facts §2), acks after the commit, stop, failure and restart."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+import zmq.asyncio
+
+from services.common.config import BadSettings
+from services.common.messaging.event_frames import encode_event
+from services.common.model.errors import InvalidRequest, Unavailable
+from services.gateway.events.containers import LOCAL
+from services.gateway.events.ingress.acks import Ack
+from services.gateway.events.ingress.sockets import MOST_UNREAD
+from services.gateway.events.model import Channel, Contacts, EventKey, Priority, Sent, Status
+from services.gateway.events.store.records import Query
+from tests.unit.services.gateway.events.dispatcher.dispatcher_stage import LOOPBACK, Peer, Stage, peer, running, until
+from tests.unit.services.gateway.events.samples import body, user_event
+
+QUEUED = Ack("e1", Status.QUEUED)
+DELIVERED = Ack("e1", Status.DELIVERED, via=Channel.WEB)
+CRITICAL = user_event(priority=Priority.CRITICAL)
+
+
+async def test_event_goes_from_container_to_session_and_back(tmp_path: Path) -> None:
+    async with running(tmp_path) as stage, peer(stage) as container:
+        await container.send(CRITICAL)
+        assert await container.ack() == QUEUED
+        with sqlite3.connect(tmp_path / "events.db") as db:  # an ack means that it is there for everybody
+            assert db.execute("SELECT event_id, status FROM events").fetchall() == [("e1", 1)]
+        db.close()
+        stage.courier.session_opened("alice")
+        replay = await stage.courier.replay("alice", None)
+        assert [(s.sequence, s.event.body, s.settled) for s in replay.events] == [
+            (1, CRITICAL.SerializeToString(), False)
+        ]
+        assert (replay.sequence, replay.reset) == (1, False)
+        assert [s.sequence for s in stage.heard.shows] == [1]
+        await stage.courier.acked("alice", replay.epoch, 1, seen=True)
+        assert await container.ack() == DELIVERED
+        with pytest.raises(InvalidRequest):
+            await stage.courier.acked("alice", "another", 1, seen=True)
+        assert (await stage.courier.replay("alice", (replay.epoch, 1))).events == ()
+        again = await stage.courier.replay("alice", ("another", 1))
+        assert (again.reset, again.sequence, [s.settled for s in again.events]) == (True, 1, [True])
+        record = await stage.courier.record(EventKey("local", "e1"))
+        assert record is not None and record.seen_ns and record.status is Status.DELIVERED
+        assert (await stage.courier.records(Query())).records == (record,)
+
+
+async def test_hundreds_in_flight_share_commits_and_each_gets_its_ack(tmp_path: Path) -> None:
+    async with running(tmp_path, hard_events_per_second=1e6) as stage, peer(stage) as container:
+        ids = [f"e{n}" for n in range(600)]
+        await container.send(*(user_event(each, priority=Priority.CRITICAL) for each in ids))
+        assert [await container.ack() for _ in ids] == [Ack(each, Status.QUEUED) for each in ids]
+        assert stage.value("_commit_seconds_count") < 300
+        assert stage.value("_batch_size_sum") == 600 == stage.value("s_queued")
+
+
+async def test_connection_that_claims_a_routing_id_in_use_is_not_read_and_little_of_it_is_kept(tmp_path: Path) -> None:
+    """Until the gateway ends, so a container that comes again and again under one id would fill its memory."""
+    async with running(tmp_path) as stage:
+        with zmq.asyncio.Context() as context, context.socket(zmq.DEALER) as first, context.socket(zmq.DEALER) as again:
+            for dealer in (first, again):
+                for option, value in ((zmq.LINGER, 0), (zmq.SNDHWM, 1), (zmq.IMMEDIATE, 1)):
+                    dealer.setsockopt(option, value)
+                dealer.setsockopt(zmq.ROUTING_ID, b"bot")
+                dealer.connect(stage.courier.router_address)
+                await dealer.send_multipart(encode_event(CRITICAL))
+                if dealer is first:
+                    await asyncio.wait_for(first.recv_multipart(), 30)
+            taken = 0
+            with pytest.raises(TimeoutError):
+                while True:
+                    await asyncio.wait_for(again.send_multipart([b"\x01", bytes(10_000)]), 1)
+                    taken += 1
+            assert taken < 2 * MOST_UNREAD  # the most of it is in the connection's buffers
+
+
+async def test_fast_path_opens_and_closes_with_the_sessions(tmp_path: Path) -> None:
+    async with running(tmp_path) as stage, peer(stage) as container:
+        stage.courier.session_opened("a")
+        assert await container.subscription() == b"\x01USER:a\x00"
+        stage.courier.session_opened("a")
+        await container.publish(user_event("i1", "a", 0), user_event("i2", "alice", 0), user_event("i3", "a", 1))
+        await until(lambda: len(stage.heard.informed) >= 2)
+        assert [(i.user_id, i.container) for i in stage.heard.informed] == [("a", "local")] * 2
+        stage.courier.session_closed("a")
+        stage.courier.session_closed("a")
+        assert await container.subscription() == b"\x00USER:a\x00"  # nothing for the second session before it
+        await container.send(user_event("i4", "a", 0))
+        assert await container.ack() == Ack("i4", Status.ERROR, "no active session")
+        assert stage.value("s_informed_total") == 2
+
+
+@pytest.mark.parametrize(
+    ("frames", "reason"),
+    [
+        ([], "frame_count"),
+        ([b"\x01"], "frame_count"),
+        ([b"\x01", b"\x20", b"", b""], "frame_count"),
+        ([b"\x01"] * 200, "frame_count"),
+        ([b"\x02", b"\x20"], "version"),
+    ],
+)
+async def test_message_of_another_form_is_dropped_and_counted(tmp_path: Path, frames: list[bytes], reason: str) -> None:
+    async with running(tmp_path) as stage, peer(stage) as container:
+        if frames:
+            await container.dealer.send_multipart(frames)
+            await until(lambda: stage.dropped(reason) == 1)
+        stage.courier.session_opened("alice")
+        await container.subscription()
+        await container.xpub.send_multipart([b"USER:alice\x00", *frames])
+        await until(lambda: stage.dropped(reason) == 1 + bool(frames))
+        await container.send(CRITICAL)
+        assert await container.ack() == QUEUED
+
+
+async def test_message_of_the_right_form_that_says_nothing_is_answered(tmp_path: Path) -> None:
+    async with running(tmp_path) as stage, peer(stage) as container:
+        for content in (b"", b"\x21", b"\x20\xff"):
+            await container.dealer.send_multipart([b"\x01", content])
+            assert await container.ack() == Ack("", Status.ERROR, "the event does not parse")
+        assert stage.value("s_refused_total", reason="undecodable") == 3
+
+
+async def test_frame_above_the_limit_cuts_its_sender_alone(tmp_path: Path) -> None:
+    async with running(tmp_path) as stage, peer(stage) as large, peer(stage) as honest:
+        await honest.send(CRITICAL)
+        assert await honest.ack() == QUEUED
+        payload = b'"' + b"x" * 65_534 + b'"'
+        await large.send(user_event("fits", priority=2, payload=payload), user_event("not", payload=payload + b" "))
+        assert [await large.ack(), await large.ack()] == [
+            Ack("fits", Status.QUEUED),
+            Ack("not", Status.ERROR, "payload too large"),
+        ]
+        await large.dealer.send_multipart([b"\x01", b"\x20" + b"x" * 300_000])
+        with pytest.raises(TimeoutError):
+            await large.ack(0.2)
+        await large.send(CRITICAL)  # over a new connection
+        assert await large.ack() == QUEUED
+        stage.courier.session_opened("alice")
+        await stage.courier.acked("alice", (await stage.courier.replay("alice", None)).epoch, 2, seen=False)
+        with pytest.raises(TimeoutError):
+            await honest.ack(0.1)  # the copy over the new connection was the last
+
+
+@pytest.mark.smoke  # some seconds until the buffers of one who does not read are full
+async def test_acks_to_a_container_that_went_or_does_not_read_harm_nobody(tmp_path: Path) -> None:
+    async with running(tmp_path) as stage:
+        async with peer(stage) as gone:
+            await gone.send(CRITICAL)
+            assert await gone.ack() == QUEUED
+        async with peer(stage, RCVHWM=1, RCVBUF=4096) as deaf, peer(stage) as honest:
+            stage.courier.session_opened("alice")
+            epoch = (await stage.courier.replay("alice", None)).epoch
+            await until(lambda: stage.heard.shows)
+            await stage.courier.acked("alice", epoch, 1, seen=False)
+            await until(lambda: stage.dropped("container_gone") == 1)
+            bad = user_event("x" * 250, priority=Priority.CRITICAL, payload=b"nope")
+            while not stage.dropped("container_full"):
+                await deaf.send(*[bad] * 500)
+            await honest.send(CRITICAL)
+            assert await honest.ack() == DELIVERED
+
+
+async def test_grpc_publisher_is_answered_in_the_event_loop_now_and_at_the_end(tmp_path: Path) -> None:
+    async with running(tmp_path) as stage:
+        answers: list[Ack] = []
+        await stage.courier.set_contacts("alice", contacts := Contacts(telegram_chat_id="7"))
+        stage.courier.publish(LOCAL, CRITICAL.SerializeToString(), answers.append)
+        await until(lambda: stage.heard.sends)
+        assert answers == [QUEUED]
+        send = stage.heard.sends[0]
+        assert (
+            (send.channel, send.contacts)
+            == (Channel.TELEGRAM, contacts)
+            == (
+                send.channel,
+                await stage.courier.contacts("alice"),
+            )
+        )
+        stage.courier.finished(send.key, send.number, Sent())
+        await until(lambda: len(answers) == 2)
+        assert answers[1] == Ack("e1", Status.DELIVERED, via=Channel.TELEGRAM)
+
+
+async def test_timers_run_without_any_message(tmp_path: Path) -> None:
+    async with running(tmp_path, normal_ttl_seconds=0.2) as stage, peer(stage) as container:
+        await container.send(user_event(channels=[(0, False)]))
+        assert await container.ack() == QUEUED
+        assert await container.ack() == Ack("e1", Status.ERROR, "expired")
+
+
+async def test_presence_is_kept_and_lets_an_event_go_on(tmp_path: Path) -> None:
+    async with running(tmp_path) as stage:
+        await stage.courier.set_contacts("alice", Contacts(telegram_chat_id="7"))
+        event = body(priority=Priority.CRITICAL, channels=[(Channel.TELEGRAM, True)])
+        stage.courier.publish(LOCAL, event, lambda ack: None)
+        await stage.courier.contacts("alice")
+        assert stage.heard.sends == []
+        stage.courier.reached("alice", Channel.TELEGRAM, 2**62)
+        await until(lambda: stage.heard.sends)
+    async with running(tmp_path) as stage:
+        await until(lambda: stage.heard.sends)  # it was under way, and alice is still there
+
+
+async def test_stop_takes_nothing_more_and_answers_what_was_taken(tmp_path: Path) -> None:
+    async with running(tmp_path) as stage, peer(stage) as container:
+        stage.courier.session_opened("alice")
+        await container.subscription()
+        await container.send(CRITICAL)
+        assert await container.ack() == QUEUED
+        stage.courier.stop_taking()
+        assert await container.subscription() == b"\x00USER:alice\x00"  # from now on they turn to 5571, and wait
+        await container.send(user_event("e2", priority=Priority.CRITICAL))
+        epoch = (await stage.courier.replay("alice", None)).epoch
+        await stage.courier.acked("alice", epoch, 1, seen=False)
+        assert await container.ack() == DELIVERED
+        answers: list[Ack] = []
+        stage.courier.publish(LOCAL, body("e3", priority=Priority.CRITICAL), answers.append)
+        await stage.courier.close()
+        assert [ack.status for ack in answers] == [Status.QUEUED]  # asked before the end
+        with pytest.raises(Unavailable):
+            stage.courier.publish(LOCAL, body("e4"), answers.append)
+        with pytest.raises(Unavailable):
+            await stage.courier.contacts("alice")
+        stage.courier.finished(EventKey("local", "e1"), 1, Sent())  # a late result is no error
+        assert not stage.courier.failed.done()
+    async with running(tmp_path) as stage, peer(stage) as container:
+        await container.send(CRITICAL, user_event("e2", priority=Priority.CRITICAL))
+        assert await container.ack() == DELIVERED and (await container.ack()).status is Status.QUEUED
+
+
+async def test_write_that_fails_ends_the_courier_before_any_ack(tmp_path: Path, monkeypatch: Any) -> None:
+    async with running(tmp_path) as stage, peer(stage) as container:
+        await container.send(CRITICAL)
+        assert await container.ack() == QUEUED  # it is connected: the next is there before the loop hears of a failure
+        answers: list[Ack] = []
+
+        def full(*_: object) -> None:
+            raise sqlite3.OperationalError("database or disk is full")
+
+        monkeypatch.setattr("services.gateway.events.store.outbox.Outbox.write", full)
+        await container.send(user_event("e2", priority=Priority.CRITICAL))
+        with suppress(Unavailable):  # it may have ended by then
+            stage.courier.publish(LOCAL, body("e3"), answers.append)
+        with pytest.raises(sqlite3.OperationalError, match="disk is full"):
+            await asyncio.wait_for(stage.courier.failed, 30)
+        with pytest.raises(TimeoutError):
+            await container.ack(0.1)
+        assert answers == [] and not stage.heard.sends
+        with pytest.raises(Unavailable):
+            await stage.courier.contacts("alice")
+
+
+@pytest.fixture
+def commits(monkeypatch: pytest.MonkeyPatch) -> Iterator[queue.Queue[Exception | None]]:
+    """Turns are of 32 events; a commit aside waits until it is told here to go on, or to fail."""
+    told: queue.Queue[Exception | None] = queue.Queue()
+
+    class Held(ThreadPoolExecutor):
+        def submit(self, commit: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+            def when_told() -> None:
+                if failure := told.get(timeout=30):
+                    raise failure
+                commit(*args, **kwargs)
+
+            return super().submit(when_told)
+
+    monkeypatch.setattr("services.gateway.events.dispatcher.thread.MOST_IN_A_TURN", 32)
+    monkeypatch.setattr("services.gateway.events.dispatcher.thread.LONGEST_TAKING_S", 30)
+    monkeypatch.setattr("services.gateway.events.store.outbox.ThreadPoolExecutor", Held)
+    yield told
+
+
+async def send_at_once(stage: Stage, container: Peer, ids: Iterable[str]) -> None:
+    """All of them are there before the courier reads the first."""
+    sent = threading.Event()
+    await container.send(CRITICAL)
+    assert await container.ack() == QUEUED  # it is connected
+    stage.courier._ask(lambda desk: sent.wait(30))
+    await container.send(*(user_event(each, priority=Priority.CRITICAL) for each in ids))
+    await asyncio.sleep(0.2)
+    sent.set()
+
+
+async def test_while_a_turn_is_written_the_next_events_are_read_and_none_is_answered(
+    tmp_path: Path, commits: queue.Queue[Exception | None]
+) -> None:
+    ids = [f"n{number}" for number in range(100)]
+    async with running(tmp_path, hard_events_per_second=1e6) as stage, peer(stage) as container:
+        await send_at_once(stage, container, ids)
+        with pytest.raises(TimeoutError):
+            await container.ack(0.3)
+        commits.put(None)
+        assert [await container.ack() for _ in ids] == [Ack(each, Status.QUEUED) for each in ids]
+        assert stage.value("_commit_seconds_count") == 3  # the first one's, of 32, and of the 68 that were read then
+
+
+async def test_commit_that_fails_aside_ends_the_courier_and_nothing_is_answered(
+    tmp_path: Path, commits: queue.Queue[Exception | None]
+) -> None:
+    async with running(tmp_path, hard_events_per_second=1e6) as stage, peer(stage) as container:
+        await send_at_once(stage, container, [f"n{number}" for number in range(100)])
+        commits.put(sqlite3.OperationalError("database or disk is full"))
+        with pytest.raises(sqlite3.OperationalError, match="disk is full"):
+            await asyncio.wait_for(stage.courier.failed, 30)
+        with pytest.raises(TimeoutError):
+            await container.ack(0.1)
+        assert [record.key.event_id for record in (await stage.courier.records(Query())).records] == ["e1"]
+
+
+async def test_second_gateway_on_the_same_file_is_refused(tmp_path: Path) -> None:
+    async with running(tmp_path):
+        with pytest.raises(BadSettings) as refused:
+            async with running(tmp_path):
+                raise AssertionError
+        assert str(refused.value) == (
+            f"DEXORDER_EVENTS_DB: {tmp_path / 'events.db'} is in use by another gateway, process {os.getpid()}; "
+            "two would both deliver its events, so stop that one first"
+        )
+
+
+async def test_what_can_not_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "no.db").write_bytes(b"nonsense" * 1000)
+    (tmp_path / "c.yaml").write_text("nonsense")
+    for settings, error, words in (
+        ({"db": tmp_path / "no.db"}, BadSettings, "DEXORDER_EVENTS_DB: .*not a database"),
+        ({"containers": tmp_path / "c.yaml"}, BadSettings, "DEXORDER_EVENTS_CONTAINERS: "),
+        ({"router": "tcp://203.0.113.1:1"}, OSError, "can't listen on tcp://203.0.113.1:1"),
+    ):
+        with pytest.raises(error, match=words):
+            async with running(tmp_path, **settings):
+                raise AssertionError
+
+
+async def test_gateway_may_connect_instead_of_bind(tmp_path: Path) -> None:
+    with (
+        zmq.asyncio.Context() as context,
+        context.socket(zmq.XPUB) as xpub,
+        context.socket(zmq.DEALER) as one,
+        context.socket(zmq.DEALER) as two,
+    ):
+        for socket in (xpub, one, two):
+            socket.setsockopt(zmq.LINGER, 0)
+            socket.bind(LOOPBACK)
+        sub, *routers = (s.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\x00") for s in (xpub, one, two))
+        async with running(tmp_path, connect=True, sub=sub, router=", ".join(routers)) as stage:
+            stage.courier.session_opened("alice")
+            assert await asyncio.wait_for(xpub.recv(), 30) == b"\x01USER:alice\x00"
+            for n, socket in enumerate((one, two)):
+                await socket.send_multipart(encode_event(user_event(f"e{n}")))
+                assert (await asyncio.wait_for(socket.recv_multipart(), 30))[1][1:] == (f"\n\x02e{n}\x10\x01".encode())

@@ -1,0 +1,175 @@
+"""Check 24 over CURVE: who sends is known by the key alone, on both ports, and a key that is taken out is out."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from services.common.messaging.curve import curve_client, make_keys, read_public_key
+from services.common.messaging.event_frames import encode_event, encode_published
+from services.gateway.events.ingress.acks import Ack
+from services.gateway.events.model import Priority, Status
+from services.gen.dexorder.events.v1 import user_events_pb2 as pb
+from tests.unit.services.gateway.events.dispatcher.dispatcher_stage import Peer, Stage, peer, running, until
+from tests.unit.services.gateway.events.samples import user_event
+
+NOT_OWNED = Ack("f", Status.ERROR, "user not owned")
+
+
+class Keys:
+    """A gateway's, two containers' and a stranger's keys, and the file of the containers."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.file = folder / "containers.yaml"
+        self.server, self.server_secret = make_keys(folder, "gateway")
+        for name in ("alice", "bob", "stranger"):
+            make_keys(folder, name)
+        self.write("alice", "bob")
+
+    def write(self, *names: str) -> None:
+        keys = {name: read_public_key(self._folder / f"{name}.key").decode() for name in names}
+        entries = [f'  - {{container: {name}-bot, users: [{name}], curve: "{key}"}}\n' for name, key in keys.items()]
+        self.file.write_text("containers:\n" + "".join(entries))
+
+    def of(self, name: str) -> Path:
+        return self._folder / f"{name}.key_secret"
+
+    def settings(self) -> dict[str, Any]:
+        return {"curve_key": self.server_secret, "containers": self.file}
+
+
+@asynccontextmanager
+async def staged(folder: Path, *names: str) -> AsyncIterator[tuple[Keys, Stage, list[Peer]]]:
+    keys = Keys(folder)
+    async with running(folder, **keys.settings()) as stage, AsyncExitStack() as opened:
+        yield keys, stage, [await opened.enter_async_context(peer(stage, keys.of(name), keys.server)) for name in names]
+
+
+async def test_container_speaks_for_its_users_alone_on_both_ports(tmp_path: Path) -> None:
+    async with staged(tmp_path, "alice") as (_, stage, [alice]):
+        await alice.send(user_event(priority=Priority.CRITICAL), user_event("f", "bob", Priority.CRITICAL))
+        assert await alice.ack() == Ack("e1", Status.QUEUED)
+        assert await alice.ack() == NOT_OWNED
+        stage.courier.session_opened("bob")
+        assert await alice.subscription() == b"\x01USER:bob\x00"
+        stage.courier.session_opened("alice")
+        assert await alice.subscription() == b"\x01USER:alice\x00"
+        forged = user_event("f", "bob", Priority.INFORMATIONAL)
+        await alice.publish(forged)
+        await alice.xpub.send_multipart([b"USER:alice\x00", *encode_published(forged)[1:]])
+        await alice.publish(user_event("i", "alice", Priority.INFORMATIONAL))
+        await until(lambda: stage.heard.informed)
+        assert [(i.user_id, i.container) for i in stage.heard.informed] == [("alice", "alice-bot")]
+        assert stage.dropped("not_owned") == 2
+        assert [s.user_id for s in stage.heard.shows] == ["alice"]
+
+
+async def test_claimed_routing_id_gives_no_rights(tmp_path: Path) -> None:
+    async with staged(tmp_path) as (keys, stage, _):
+        with zmq.asyncio.Context() as context, context.socket(zmq.DEALER) as dealer, context.socket(zmq.XPUB) as xpub:
+            dealer.setsockopt(zmq.LINGER, 0)
+            dealer.setsockopt(zmq.ROUTING_ID, b"alice-bot")
+            curve_client(dealer, keys.of("bob"), keys.server)
+            dealer.connect(stage.courier.router_address)
+            await dealer.send_multipart(encode_event(user_event("f", "alice", Priority.CRITICAL)))
+            assert await Peer(dealer, xpub).ack() == NOT_OWNED
+
+
+@pytest.mark.parametrize("key", ["stranger", None])
+async def test_stranger_reaches_neither_port(tmp_path: Path, key: str | None) -> None:
+    async with staged(tmp_path, "alice") as (keys, stage, [alice]):
+        stage.courier.session_opened("alice")
+        async with peer(stage, key and keys.of(key), keys.server) as stranger:  # type: ignore[arg-type]
+            with pytest.raises(zmq.Again):  # IMMEDIATE: there is no connection to send it over
+                await stranger.dealer.send_multipart(encode_event(user_event()), zmq.NOBLOCK)
+            await alice.send(user_event())
+            assert await alice.ack() == Ack("e1", Status.QUEUED)
+            with pytest.raises(TimeoutError):
+                await stranger.subscription(0.1)
+
+
+async def test_key_that_is_taken_out_is_out_and_one_that_is_added_gets_in(tmp_path: Path) -> None:
+    async with staged(tmp_path, "alice", "bob") as (keys, stage, [alice, bob]):
+        for each, name in ((alice, "alice"), (bob, "bob")):
+            await each.send(user_event("e1", name, Priority.CRITICAL))
+            assert await each.ack() == Ack("e1", Status.QUEUED)
+        stage.courier.session_opened("alice")
+        await alice.subscription()
+        keys.write("bob", "stranger")
+        async with peer(stage, keys.of("stranger"), keys.server) as late:
+            assert await said_again(late, user_event("e1", "stranger")) == Ack("e1", Status.QUEUED)
+        await alice.publish(user_event("i", "alice", Priority.INFORMATIONAL))
+        assert await said_again(bob, user_event("e2", "bob", Priority.CRITICAL)) == Ack("e2", Status.QUEUED)
+        with pytest.raises(TimeoutError):  # she has no connection
+            async with asyncio.timeout(0.3):
+                await alice.send(user_event("f", "alice", Priority.CRITICAL))
+        assert not stage.heard.informed
+
+
+async def test_gateway_that_connects_still_decides_who_may_speak(tmp_path: Path) -> None:
+    keys = Keys(tmp_path)
+    with zmq.asyncio.Context() as context, context.socket(zmq.DEALER) as dealer, context.socket(zmq.XPUB) as xpub:
+        for socket in (dealer, xpub):
+            socket.setsockopt(zmq.LINGER, 0)
+            curve_client(socket, keys.of("alice"), keys.server)
+            socket.bind("tcp://127.0.0.1:0")
+        sub, router = (s.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\x00") for s in (xpub, dealer))
+        async with running(tmp_path, connect=True, sub=sub, router=router, **keys.settings()) as stage:
+            stage.courier.session_opened("alice")
+            container = Peer(dealer, xpub)
+            assert await container.subscription() == b"\x01USER:alice\x00"
+            await container.send(user_event("f", "bob"), user_event())
+            assert [await container.ack(), await container.ack()] == [NOT_OWNED, Ack("e1", Status.QUEUED)]
+
+
+async def test_an_ack_does_not_wait_for_whoever_comes_to_the_address_of_one_that_is_gone(tmp_path: Path) -> None:
+    keys = Keys(tmp_path)
+    with zmq.asyncio.Context() as context, context.socket(zmq.XPUB) as xpub:
+        xpub.bind("tcp://127.0.0.1:0")
+        dealer = bound(context, keys.of("alice"), keys.server, "tcp://127.0.0.1:0")
+        sub, router = (s.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\x00") for s in (xpub, dealer))
+        async with running(tmp_path, connect=True, sub=sub, router=router, **keys.settings()) as stage:
+            alice = Peer(dealer, xpub)
+            await alice.send(user_event(priority=Priority.CRITICAL))
+            assert await alice.ack() == Ack("e1", Status.QUEUED)
+            stage.courier.session_opened("alice")
+            await until(lambda: stage.heard.shows)
+            dealer.close()
+            await asyncio.sleep(0.3)  # the gateway sees that
+            await stage.courier.acked("alice", (await stage.courier.replay("alice", None)).epoch, 1, seen=False)
+            with bound(context, keys.of("bob"), keys.server, router) as other:
+                bob = Peer(other, xpub)
+                await bob.send(user_event("e9", "bob", Priority.CRITICAL))
+                assert await bob.ack() == Ack("e9", Status.QUEUED)  # and nothing of alice's before
+        assert stage.dropped("container_gone") == 1
+
+
+async def said_again(container: Peer, event: pb.UserEvent) -> Ack:
+    """The ack of an event that is sent until it has one: the others are cut too, and come back."""
+    while True:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1):
+                await container.send(event)
+                return await container.ack()
+
+
+def bound(context: zmq.asyncio.Context, key: Path, server: Path, address: str) -> zmq.asyncio.Socket:
+    """A container's DEALER that waits for the gateway."""
+    dealer = context.socket(zmq.DEALER)
+    dealer.setsockopt(zmq.LINGER, 0)
+    curve_client(dealer, key, server)
+    for _ in range(100):
+        try:
+            dealer.bind(address)
+            break
+        except zmq.ZMQError:  # the one before it is still closing
+            time.sleep(0.02)
+    return dealer

@@ -1,0 +1,365 @@
+"""A turn: what is answered, when, and to whom; with a real outbox and the real rules, by a clock moved by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from services.common.clock import ManualClock
+from services.gateway.events.config import EventsSettings
+from services.gateway.events.containers import LOCAL, STRANGER, Container
+from services.gateway.events.delivery.contacts_cache import KnownPeople
+from services.gateway.events.delivery.decision import AT_ONCE
+from services.gateway.events.delivery.rules import Rules
+from services.gateway.events.delivery.state_machine import Delivery
+from services.gateway.events.dispatcher.metrics import CourierMetrics
+from services.gateway.events.dispatcher.transaction import Desk
+from services.gateway.events.dispatcher.unit_of_work import Effects
+from services.gateway.events.ingress.acks import Ack
+from services.gateway.events.model import (
+    Channel,
+    Contacts,
+    EventKey,
+    Later,
+    Priority,
+    Refused,
+    Sent,
+    Status,
+    WebPushSubscription,
+)
+from services.gateway.events.store.outbox import Outbox
+from tests.unit.services.gateway.events.samples import body, render
+
+A, B = b"connection-a", b"connection-b"
+ALICES = Container("c", frozenset({"alice"}))
+SECOND = 1_000_000_000
+
+
+class Stage:
+    """A desk on a file; `again` is a restart."""
+
+    def __init__(self, path: Path, **settings: Any) -> None:
+        self.settings = EventsSettings(db=path, **settings)
+        self.clock = ManualClock()
+        self.registry = CollectorRegistry()
+        self.metrics = CourierMetrics(self.registry)
+        self._open()
+
+    def _open(self) -> None:
+        assert self.settings.db is not None
+        self.outbox = Outbox(self.settings.db)
+        people = KnownPeople(self.outbox.contacts(), self.outbox.presence(self.clock.wall_ns()))
+        delivery = Delivery(Rules.of(self.settings), people, render=render)
+        self.desk = Desk(self.outbox, delivery, people, self.settings, self.metrics, self.clock)
+
+    def again(self) -> Effects:
+        self.outbox.close()
+        self._open()
+        return self.turn()
+
+    def turn(self, *what: Callable[[Desk], object]) -> Effects:
+        self.desk.begin()
+        for each in what:
+            each(self.desk)
+        self.desk.due()
+        return self.desk.close()
+
+    def take(self, *bodies: bytes, asker: bytes = A, container: Container = LOCAL) -> list[tuple[Any, Ack]]:
+        return self.turn(lambda desk: desk.take([(container, each, asker) for each in bodies])).acks
+
+    def value(self, name: str, **labels: str) -> float:
+        return self.registry.get_sample_value(f"dexorder_gateway_event{name}", labels) or 0.0
+
+    def rows(self) -> int:
+        assert self.settings.db is not None
+        with sqlite3.connect(self.settings.db) as db:
+            (count,) = db.execute("SELECT count(*) FROM events").fetchone()
+        db.close()
+        return int(count)
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    made = Stage(tmp_path / "events.db")
+    yield made
+    made.outbox.close()
+
+
+def queued(event_id: str = "e1", asker: bytes = A) -> tuple[bytes, Ack]:
+    return asker, Ack(event_id, Status.QUEUED)
+
+
+def failed(reason: str, event_id: str = "e1", asker: bytes = A) -> tuple[bytes, Ack]:
+    return asker, Ack(event_id, Status.ERROR, reason)
+
+
+def delivered(via: Channel, event_id: str = "e1", asker: bytes = A) -> tuple[bytes, Ack]:
+    return asker, Ack(event_id, Status.DELIVERED, via=via)
+
+
+CRITICAL = body(priority=Priority.CRITICAL)
+SESSION_ONLY = [(0, False)]
+
+
+def test_event_is_queued_shown_acked_and_then_final_once(stage: Stage) -> None:
+    assert stage.turn(lambda desk: desk.session_opened("alice")).opened == [b"USER:alice\x00"]
+    effects = stage.turn(lambda desk: desk.take([(LOCAL, body(), A)]))
+    assert effects.acks == [queued()]
+    assert [(s.user_id, s.sequence, s.event.key) for s in effects.shows] == [("alice", 1, EventKey("local", "e1"))]
+    epoch = stage.desk.epoch
+    assert stage.turn(lambda desk: desk.acked("alice", epoch, 1, seen=False)).acks == [delivered(Channel.WEB)]
+    assert stage.turn(lambda desk: desk.acked("alice", epoch, 1, seen=True)).acks == []
+    assert stage.value("s_finished_total", status="DELIVERED") == 1 and stage.value("s_queued") == 0
+
+
+def test_check_13_a_repeat_changes_nothing_and_hears_the_state(stage: Stage) -> None:
+    assert stage.take(CRITICAL) == [queued()]
+    assert stage.take(CRITICAL, CRITICAL) == [queued(), queued()]
+    stage.again()
+    assert stage.take(CRITICAL) == [queued()]
+    stage.turn(lambda desk: desk.session_opened("alice"))
+    assert stage.turn(lambda desk: desk.resume("alice", (desk.epoch, 1))).acks == [delivered(Channel.WEB)]
+    assert stage.take(CRITICAL) == [delivered(Channel.WEB)]
+    stage.again()
+    effects = stage.turn(lambda desk: desk.take([(LOCAL, CRITICAL, B)]))
+    assert effects.acks == [delivered(Channel.WEB, asker=B)] and not effects.sends and not effects.shows
+    assert stage.rows() == 1 and stage.value("s_accepted_total", priority="CRITICAL") == 1
+
+
+def test_repeats_within_a_turn_are_one_event_even_if_it_ends_in_it(stage: Stage) -> None:
+    nowhere = body(channels=[(Channel.EMAIL, False)])  # alice has no address: refused for good at once
+    assert stage.take(nowhere, nowhere) == [failed("EMAIL: no contact")] * 2  # one ack a copy, no second one at the end
+    assert stage.take(nowhere) == [failed("EMAIL: no contact")] and stage.rows() == 1
+    assert stage.take(CRITICAL.replace(b"e1", b"e2"), body("e2")) == [queued("e2"), failed("event_id reused", "e2")]
+
+
+def test_a_copy_on_the_fast_path_keeps_no_end_from_who_waits_for_it(stage: Stage) -> None:
+    assert stage.take(CRITICAL) == [queued()]
+    published = (LOCAL, b"USER:alice\x00", CRITICAL)
+    effects = stage.turn(
+        lambda desk: desk.session_opened("alice"),
+        lambda desk: desk.take_published([published]),
+        lambda desk: desk.acked("alice", desk.epoch, 1, seen=False),
+    )
+    assert effects.acks == [delivered(Channel.WEB)]
+
+
+def test_check_14_other_bytes_under_the_same_id_are_refused(stage: Stage) -> None:
+    stage.take(CRITICAL)
+    other = body(priority=Priority.CRITICAL, payload=b'{"order_id": "o2"}')
+    assert stage.take(other) == [failed("event_id reused")]
+    stage.turn(lambda desk: desk.session_opened("alice"), lambda desk: desk.acked("alice", desk.epoch, 1, seen=False))
+    assert stage.take(other) == [failed("event_id reused")] and stage.take(CRITICAL) == [delivered(Channel.WEB)]
+
+
+def test_check_15_the_same_id_of_another_container_is_another_event(stage: Stage) -> None:
+    assert stage.take(CRITICAL) == stage.take(CRITICAL, container=ALICES) == [queued()]
+    assert stage.rows() == 2
+
+
+def test_check_19_the_end_is_told_to_whom_last_sent_a_copy(stage: Stage) -> None:
+    stage.turn(lambda desk: desk.session_opened("alice"))
+    stage.take(CRITICAL, asker=A)
+    stage.take(CRITICAL, asker=B)
+    epoch = stage.desk.epoch
+    assert stage.turn(lambda desk: desk.acked("alice", epoch, 1, seen=False)).acks == [delivered(Channel.WEB, asker=B)]
+
+
+def test_copy_that_comes_as_the_event_ends_gets_one_ack(stage: Stage) -> None:
+    stage.turn(lambda desk: desk.session_opened("alice"))
+    stage.take(CRITICAL)
+    effects = stage.turn(
+        lambda desk: desk.acked("alice", desk.epoch, 1, seen=False), lambda desk: desk.take([(LOCAL, CRITICAL, B)])
+    )
+    assert effects.acks == [delivered(Channel.WEB, asker=B)]
+
+
+def test_checks_1_and_2_informational_is_shown_or_refused_and_never_kept(stage: Stage) -> None:
+    info = body(priority=Priority.INFORMATIONAL)
+    assert stage.take(info) == [failed("no active session")]
+    stage.turn(lambda desk: desk.session_opened("alice"))
+    effects = stage.turn(lambda desk: desk.take([(LOCAL, info, A)]))
+    assert effects.acks == [delivered(Channel.WEB)]
+    assert effects.informed == [("alice", "local", info)]
+    stage.turn(lambda desk: desk.session_closed("alice"))
+    assert stage.take(info) == [failed("no active session")] and stage.rows() == 0
+
+
+def test_fast_path_shows_without_ack_or_row_but_keeps_what_is_critical(stage: Stage) -> None:
+    stage.turn(lambda desk: desk.session_opened("alice"))
+    sent = [body("i", priority=0), body("n"), CRITICAL, body("b", "bob"), body("x", payload=b"nope"), b"\xff"]
+    topic = b"USER:alice\x00"
+    effects = stage.turn(lambda desk: desk.take_published([(LOCAL, topic, each) for each in sent]))
+    assert [i.body for i in effects.informed] == sent[:2]
+    assert effects.acks == []
+    assert [s.event.key.event_id for s in effects.shows] == ["e1"] and stage.rows() == 1
+    for reason in ("not_owned", "payload", "undecodable"):
+        assert stage.value("_messages_dropped_total", reason=reason) == 1
+    stage.turn(lambda desk: desk.session_closed("alice"))
+    effects = stage.turn(lambda desk: desk.take_published([(LOCAL, topic, sent[0])]))
+    assert effects.informed == [] and stage.value("_messages_dropped_total", reason="no_session") == 1
+
+
+def test_check_24_nobody_speaks_for_another_user_on_either_port(stage: Stage) -> None:
+    stage.turn(lambda desk: desk.session_opened("bob"), lambda desk: desk.session_opened("alice"))
+    for priority in Priority:
+        forged = body("f", "bob", priority)
+        assert stage.take(forged, container=ALICES) == [failed("user not owned", "f")]
+        effects = stage.turn(
+            lambda desk: desk.take_published(
+                [
+                    (ALICES, b"USER:bob\x00", forged),  # noqa: B023
+                    (ALICES, b"USER:alice\x00", forged),  # noqa: B023
+                ]
+            )
+        )
+        assert not effects.informed and not effects.shows
+    assert stage.rows() == 0
+    assert stage.take(CRITICAL, container=STRANGER) == [failed("user not owned")]
+
+
+def test_checks_20_to_22_what_is_refused_leaves_no_row(stage: Stage) -> None:
+    large = b'"' + b"x" * 65_535 + b'"'
+    for sent, reason in (
+        (body(payload=b'{"a": NaN}'), "invalid payload"),
+        (body(payload=large), "payload too large"),
+        (body(channels=[(42, False)]), "no usable channel"),
+    ):
+        assert stage.take(sent) == [failed(reason)]
+    assert stage.take(b"\xff") == stage.turn(lambda desk: desk.take([(LOCAL, None, A)])).acks
+    assert stage.rows() == 0 and stage.value("s_refused_total", reason="undecodable") == 2
+    assert stage.take(body(event_type=99), body("e2", priority=7)) == [queued(), queued("e2")]
+    assert stage.value("s_accepted_total", priority="CRITICAL") == 1
+
+
+def test_check_23_hard_quota_refuses_normal_and_takes_critical_and_repeats(tmp_path: Path) -> None:
+    stage = Stage(tmp_path / "e.db", soft_events_per_second=2, hard_events_per_second=3)
+    normal = [body(f"n{n}") for n in range(5)]
+    assert stage.take(*normal) == [queued(f"n{n}") for n in range(3)] + [
+        failed("quota exceeded", "n3"),
+        failed("quota exceeded", "n4"),
+    ]
+    assert stage.take(CRITICAL, normal[0]) == [queued(), queued("n0")]
+    assert stage.take(normal[3], container=ALICES) == [queued("n3")]
+    assert [each.soft for each in stage.outbox.live()] == [False, False, True, False, False]
+    stage.outbox.close()
+
+
+def test_queued_events_count_against_the_quota_until_they_end_and_after_a_restart(tmp_path: Path) -> None:
+    stage = Stage(tmp_path / "e.db", hard_queued_events=2, normal_ttl_seconds=60)
+    assert stage.take(body("1"), body("2"), body("3"))[2] == failed("quota exceeded", "3")
+    stage.again()
+    assert stage.take(body("3")) == [failed("quota exceeded", "3")]
+    stage.clock.advance(61 * SECOND)
+    stage.turn()
+    assert stage.take(body("3")) == [queued("3")]
+    stage.outbox.close()
+
+
+def test_check_5_expiry_is_told_once(stage: Stage) -> None:
+    stage.take(body(channels=SESSION_ONLY))
+    due_ns = stage.desk.next_due_ns()
+    assert due_ns is not None and due_ns - stage.clock.wall_ns() == 60 * SECOND
+    stage.clock.advance(60 * SECOND)
+    assert stage.turn().acks == [failed("expired")]
+    assert stage.turn().acks == []
+    effects = stage.turn(lambda desk: desk.session_opened("alice"))
+    assert effects.shows == []
+
+
+class Busy(ManualClock):
+    """Time passes as one works."""
+
+    def monotonic_ns(self) -> int:
+        self.advance(1_000_000)
+        return super().monotonic_ns()
+
+
+def test_much_that_is_due_is_done_in_many_turns_between_which_others_are_answered(tmp_path: Path) -> None:
+    stage = Stage(tmp_path / "e.db", soft_events_per_second=1, hard_events_per_second=10_000)
+    stage.clock = stage.desk._clock = Busy()
+    count = 30 * AT_ONCE
+    stage.turn(lambda desk: desk.set_contacts("alice", Contacts(telegram_chat_id="7")))
+    stage.take(*(body(f"e{n}", channels=[(Channel.TELEGRAM, False)]) for n in range(count)))
+    stage.clock.advance(11 * SECOND)
+    sends, turns = list(stage.turn().sends), 1
+    while not sends:
+        new = body(f"new-{turns}", "bob", Priority.CRITICAL, channels=SESSION_ONLY)
+        effects = stage.turn(lambda desk: desk.take([(LOCAL, new, A)]))  # noqa: B023
+        assert effects.acks == [queued(f"new-{turns}")]
+        sends += effects.sends
+        turns += 1
+    assert turns > 4 and [send.message.title for send in sends] == [f"{count - 1} events"]
+    stage.outbox.close()
+
+
+def test_restart_goes_on_with_what_is_queued(stage: Stage) -> None:
+    contacts = Contacts(telegram_chat_id="7")
+    stage.turn(lambda desk: desk.set_contacts("alice", contacts))
+    sent = stage.turn(lambda desk: desk.take([(LOCAL, CRITICAL, A)])).sends
+    assert [(s.channel, s.contacts) for s in sent] == [(Channel.TELEGRAM, contacts)]
+    again = stage.again().sends
+    assert [(s.key, s.channel, s.contacts) for s in again] == [(sent[0].key, Channel.TELEGRAM, contacts)]
+    assert again[0].number > sent[0].number
+    assert stage.turn(lambda desk: desk.finished(sent[0].key, sent[0].number, Sent())).acks == []  # of another life
+    assert stage.turn(lambda desk: desk.finished(sent[0].key, again[0].number, Sent())).acks == []  # nobody asked again
+    assert stage.take(CRITICAL) == [delivered(Channel.TELEGRAM)]
+
+
+def test_pause_that_a_provider_asked_for_holds_for_everybody_over_a_restart(stage: Stage) -> None:
+    for user in ("alice", "bob"):
+        stage.turn(lambda desk, user=user: desk.set_contacts(user, Contacts(telegram_chat_id=user)))  # type: ignore[misc]
+    (send,) = stage.turn(lambda desk: desk.take([(LOCAL, CRITICAL, A)])).sends
+    stage.turn(lambda desk: desk.finished(send.key, send.number, Later("too many requests", 6_000)))
+    assert stage.again().sends == []
+    assert stage.turn(lambda desk: desk.take([(LOCAL, body("e2", "bob", Priority.CRITICAL), A)])).sends == []
+    stage.clock.advance(6 * SECOND - 1)
+    assert stage.turn().sends == []
+    stage.clock.advance(1)
+    assert {each.user_id for each in stage.turn().sends} == {"alice", "bob"}
+
+
+def test_destination_that_is_gone_is_taken_out_of_the_contacts(stage: Stage) -> None:
+    subscription = WebPushSubscription("https://push/1", "k", "s")
+    stage.turn(lambda desk: desk.set_contacts("alice", Contacts(web_push=(subscription,), email="a@b")))
+    (send,) = stage.turn(lambda desk: desk.take([(LOCAL, body(channels=[(Channel.PUSH, False)]), A)])).sends
+    effects = stage.turn(lambda desk: desk.finished(send.key, send.number, Refused("gone", ("https://push/1",))))
+    assert effects.acks == [failed("PUSH: gone")]
+    assert stage.desk.contacts("alice") == stage.outbox.contacts()["alice"] == Contacts(email="a@b")
+
+
+def test_check_25_cursor_of_this_log_goes_on_and_others_begin_anew(stage: Stage) -> None:
+    for n in range(3):
+        stage.take(body(f"e{n}", priority=Priority.CRITICAL))
+    stage.turn(lambda desk: desk.session_opened("alice"))
+    found: list[Any] = []
+    for cursor in (None, (stage.desk.epoch, 2), ("another", 2), (stage.desk.epoch, 4), (stage.desk.epoch, -1)):
+        stage.turn(lambda desk: found.append(desk.resume("alice", cursor)))  # noqa: B023
+    assert found == [(3, False), (3, False), (3, True), (3, True), (3, True)]
+    assert [each.sequence for each in stage.outbox.live()] == [3]  # the second cursor said that two were received
+    stage.clock.advance(8 * 86_400 * SECOND)
+    assert stage.desk.forget() and not stage.desk.forget()
+    stage.turn(lambda desk: found.append(desk.resume("alice", (desk.epoch, 1))))
+    stage.turn(lambda desk: found.append(desk.resume("alice", (desk.epoch, 2))))
+    assert found[5:] == [(3, True), (3, False)]  # what came after 1 is no longer kept
+
+
+async def test_futures_are_settled_after_the_write_and_with_the_error_if_there_is_one(stage: Stage) -> None:
+    loop = asyncio.get_running_loop()
+    fine, bad = loop.create_future(), loop.create_future()
+    effects = stage.turn(
+        lambda desk: desk.answer(fine, lambda: desk.set_contacts("alice", Contacts(email="a@b"))),
+        lambda desk: desk.answer(bad, lambda: desk.acked("alice", "another", 1, seen=True)),
+    )
+    (_, nothing), (_, error) = effects.done
+    assert [future for future, _ in effects.done] == [fine, bad]
+    assert nothing is None and "another log" in str(error)
+    stage.outbox.close()
+    with pytest.raises(sqlite3.ProgrammingError):
+        stage.take(CRITICAL)

@@ -1,0 +1,90 @@
+"""What the ports do where libzmq does not do it by itself: who goes away as we read, who sends while we do not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, closing
+
+import zmq
+
+from dexorder.events import PublisherSettings
+from services.gateway.events.config import EventsSettings
+from services.gateway.events.containers import ContainersFile
+from services.gateway.events.ingress.sockets import Ports, Waker, open_ports
+from services.gen.dexorder.events.v1 import user_events_pb2 as pb
+
+SENT = 400
+SECONDS = 30.0
+WINDOW = int(PublisherSettings.model_fields["window"].default)
+SENT_AGAIN = 4
+"""Copies of each event that our library sends in a quarter of a minute without an answer."""
+
+
+def main() -> None:
+    """Read from a container that is gone, frame by frame, as far as anything comes; libzmq may abort."""
+    with zmq.Context() as context, context.socket(zmq.XPUB) as xpub, context.socket(zmq.DEALER) as dealer:
+        sub, router = (bound(socket) for socket in (xpub, dealer))
+        with open_ports(EventsSettings(sub=sub, router=router, connect=True), ContainersFile(None), print) as ports:
+            send(dealer, 1)
+            until_read(ports, 1)
+            for _ in range(2):  # one frame less: libzmq looks for news at every 100th, which is in a message now
+                dealer.send(b"\x01")
+            send(dealer, SENT)
+            time.sleep(0.5)
+            dealer.close()
+            time.sleep(0.5)
+            read = len(list(ports.events(SENT)))  # without asking for news before
+            with context.socket(zmq.DEALER) as another:
+                bound(another, router)
+                until_read(ports, 0)
+                send(another, SENT)
+                until_read(ports, SENT)
+            assert read == SENT - 2, read
+
+
+def bound(socket: zmq.Socket[bytes], address: str = "tcp://127.0.0.1:0") -> str:
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.IMMEDIATE, 1)
+    socket.bind(address)
+    return socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\x00")
+
+
+def send(dealer: zmq.Socket[bytes], count: int) -> None:
+    body = b"\x20" + pb.UserEvent(event_id="e").SerializeToString()
+    for _ in range(count):
+        dealer.send_multipart([b"\x01", body])
+
+
+def until_read(ports: Ports, count: int) -> None:
+    """Read so many."""
+    until_s = time.monotonic() + SECONDS
+    with closing(Waker()) as waker:
+        while ports.wait(waker, 100, router=True, sub=True)[0] or count:
+            count -= len(list(ports.events(count)))
+            assert time.monotonic() < until_s, count
+
+
+def test_a_container_is_heard_to_live_while_what_it_sends_waits() -> None:
+    settings = EventsSettings(sub="tcp://127.0.0.1:0", router="tcp://127.0.0.1:0")
+    with zmq.Context() as context, open_ports(settings, ContainersFile(None), print) as ports, ExitStack() as stack:
+        dealer = stack.enter_context(context.socket(zmq.DEALER))
+        for option, value in ((zmq.HEARTBEAT_IVL, 50), (zmq.HEARTBEAT_TIMEOUT, 200), (zmq.LINGER, 0), (zmq.SNDHWM, 0)):
+            dealer.setsockopt(option, value)
+        monitor = stack.enter_context(dealer.get_monitor_socket(zmq.EVENT_DISCONNECTED))
+        stack.callback(dealer.disable_monitor)
+        dealer.connect(ports.router_address)
+        until_read(ports, 0)
+        send(dealer, WINDOW * SENT_AGAIN)
+        assert not monitor.poll(1000), "a slow disk looks like a gateway that is gone"
+        until_read(ports, WINDOW * SENT_AGAIN)
+
+
+def test_a_container_that_goes_in_the_midst_of_a_message_does_not_end_the_process() -> None:
+    done = subprocess.run([sys.executable, "-m", __name__], capture_output=True, text=True, timeout=4 * SECONDS)
+    assert done.returncode == 0, done.stderr
+
+
+if __name__ == "__main__":
+    main()

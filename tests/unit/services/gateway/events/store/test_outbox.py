@@ -1,0 +1,291 @@
+"""The outbox: what is written is there after a restart, and what people ask of it."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.gateway.events.delivery.changes import NEVER, AttemptRow, Changes, Final, Live, Seen
+from services.gateway.events.log import MOST_BYTES, MOST_EVENTS, EventLog
+from services.gateway.events.model import (
+    NO_CONTACTS,
+    Channel,
+    Contacts,
+    Event,
+    EventKey,
+    QuietHours,
+    Status,
+    WebPushSubscription,
+)
+from services.gateway.events.store.outbox import FORGOTTEN_AT_ONCE, Done, Outbox
+from services.gateway.events.store.records import Query, Stretch
+from tests.unit.services.gateway.events.samples import event
+
+NOW = 1_700_000_000_000_000_000
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "new" / "events.db"
+
+
+@pytest.fixture
+def outbox(path: Path) -> Iterator[Outbox]:
+    opened = Outbox(path)
+    yield opened
+    opened.close()
+
+
+def changes(**rows: list[Any]) -> Changes:
+    made = Changes()
+    for name, value in rows.items():
+        setattr(made, name, value)
+    return made
+
+
+def live(given: Event, sequence: int | None = None) -> Live:
+    return Live(given, NOW, NOW + 60, sequence=sequence)
+
+
+def final(given: Event, at_ns: int = NOW + 5) -> Final:
+    return Final(given.key, Status.DELIVERED, Channel.WEB, "", at_ns)
+
+
+def test_what_is_queued_comes_back_with_all_its_state(path: Path, outbox: Outbox) -> None:
+    first = Live(
+        event("e1"),
+        NOW,
+        None,
+        turn=2,
+        rounds=3,
+        tries=4,
+        failures=1,
+        due_ns=NEVER,
+        waits_for_ack=True,
+        refused=((Channel.EMAIL, "no such address"), (Channel.PUSH, "gone")),
+        sequence=7,
+        soft=True,
+    )
+    second, ended = live(event("e2")), live(event("e3"), 8)
+    outbox.write(changes(accepted=[first, second, ended]))
+    changed = second._replace(turn=1, tries=1, sequence=9)
+    outbox.write(changes(updated=[second._replace(turn=5), changed], finals=[final(ended.event)]))
+    assert list(outbox.live()) == [first, changed]
+    again = Outbox(path)
+    assert list(again.live()) == [first, changed]
+    assert again.epoch == outbox.epoch and len(again.epoch) == 32
+    assert again.sequences() == {"alice": 9}
+    again.close()
+
+
+def test_event_that_came_before_is_known_by_its_key_alone(outbox: Outbox) -> None:
+    queued, ended = event("queued"), event('it\'s "ended" \\ ü')
+    outbox.write(changes(accepted=[live(queued), live(ended)]))
+    outbox.write(changes(finals=[final(ended)]))
+    asked = [queued.key, ended.key, EventKey("c", "new"), EventKey("other", "queued")]
+    known = outbox.known(asked)
+    assert known.keys() == {queued.key, ended.key}
+    assert (known[queued.key].body, known[queued.key].final) == (queued.body, None)
+    assert known[ended.key].final == final(ended)
+
+
+def test_a_write_is_whole_or_not_at_all(outbox: Outbox) -> None:
+    outbox.write(changes(accepted=[live(event("e1"))]))
+    with pytest.raises(sqlite3.IntegrityError):
+        outbox.write(changes(accepted=[live(event("e2")), live(event("e1"))]), {"alice": NO_CONTACTS})
+    assert [each.event.key.event_id for each in outbox.live()] == ["e1"]
+    assert outbox.contacts() == {}
+
+
+def test_what_is_done_meanwhile_ends_before_the_write_does(outbox: Outbox, path: Path) -> None:
+    told: list[int] = []
+
+    def meanwhile(written: Done) -> None:
+        deadline_s = time.monotonic() + 30
+        while not written() and time.monotonic() < deadline_s:
+            time.sleep(0.001)
+        told.append(len(EventLog(path).page(Query()).records))
+
+    outbox.write(changes(accepted=[live(event("e1"))]), meanwhile=meanwhile)
+    assert told == [1]
+
+
+def test_a_write_that_fails_aside_fails(outbox: Outbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    def submit(*_: object) -> Future[None]:
+        failed: Future[None] = Future()
+        failed.set_exception(sqlite3.OperationalError("database or disk is full"))
+        return failed
+
+    monkeypatch.setattr("services.gateway.events.store.outbox.ThreadPoolExecutor.submit", submit)
+    with pytest.raises(sqlite3.OperationalError):
+        outbox.write(changes(accepted=[live(event("e1"))]), meanwhile=lambda written: None)
+    assert list(outbox.live()) == []
+    outbox.write(changes(accepted=[live(event("e2"))]))
+    assert [each.event.key.event_id for each in outbox.live()] == ["e2"]
+
+
+def test_contacts_and_presence_come_back(outbox: Outbox) -> None:
+    contacts = Contacts(
+        "7",
+        "a@b",
+        (WebPushSubscription("https://p", "k", "s"),),
+        ("t",),
+        "https://d",
+        "https://s",
+        (Channel.EMAIL, Channel.TELEGRAM),
+        QuietHours(60, 30, "Europe/Berlin"),
+    )
+    outbox.write(changes(), {"alice": NO_CONTACTS, "bob": NO_CONTACTS}, [("alice", Channel.TELEGRAM, NOW + 9)])
+    outbox.write(changes(), {"alice": contacts}, [("alice", Channel.SLACK, NOW - 1)])
+    assert outbox.contacts() == {"alice": contacts, "bob": NO_CONTACTS}
+    assert outbox.presence(NOW) == [("alice", Channel.TELEGRAM, NOW + 9)]
+
+
+def test_files_are_for_their_owner_alone_and_a_newer_schema_is_refused(path: Path, outbox: Outbox) -> None:
+    outbox.write(changes(accepted=[live(event())]))
+    assert {each.stat().st_mode & 0o777 for each in path.parent.iterdir()} == {0o600}
+    with sqlite3.connect(path) as db:
+        db.execute("PRAGMA user_version = 99")
+    db.close()
+    with pytest.raises(ValueError, match="schema version 99"):
+        Outbox(path)
+
+
+def test_old_events_go_in_small_steps_and_their_places_are_remembered(path: Path, outbox: Outbox) -> None:
+    count = FORGOTTEN_AT_ONCE + 10
+    events = [event(f"e{n}", "alice" if n % 2 else "bob") for n in range(count)]
+    outbox.write(
+        changes(
+            accepted=[live(each, n + 1) for n, each in enumerate(events)],
+            attempts=[AttemptRow(each.key, 1, Channel.WEB, NOW) for each in events],
+            finals=[final(each, NOW + n) for n, each in enumerate(events[:-2])],
+        )
+    )
+    assert outbox.forget(NOW) == {}
+    assert outbox.forget(NOW + count) == {"alice": FORGOTTEN_AT_ONCE, "bob": FORGOTTEN_AT_ONCE - 1}
+    assert outbox.forget(NOW + count - 3) == {"alice": count - 4, "bob": count - 3}  # what ended just then stays
+    assert outbox.forget(NOW + count) == {"alice": count - 2}
+    assert outbox.forget(NOW + count) == {}
+    assert [each.event for each in outbox.live()] == events[-2:]  # what is queued is never forgotten
+    assert outbox.forgotten() == {"alice": count - 2, "bob": count - 3}
+    assert outbox.sequences() == {"alice": count, "bob": count - 1}
+    with sqlite3.connect(path) as db:
+        assert db.execute("SELECT count(*) FROM attempts").fetchone() == (2,)
+    db.close()
+
+
+def test_places_are_kept_even_when_nothing_else_is(outbox: Outbox) -> None:
+    given = event()
+    outbox.write(changes(accepted=[live(given, 41)]))
+    outbox.write(changes(finals=[final(given)]))
+    outbox.forget(NOW + 10)
+    assert outbox.sequences() == {"alice": 41}
+
+
+# ---- the log of it
+
+
+def filled(outbox: Outbox) -> list[Event]:
+    """Six events: e0-e3 of alice, of which e1 is delivered; e4, e5 of bob, of which e5 failed."""
+    events = [event(f"e{n}", "alice" if n < 4 else "bob") for n in range(6)]
+    outbox.write(changes(accepted=[live(each, n + 1 if n < 3 else None) for n, each in enumerate(events)]))
+    outbox.write(
+        changes(
+            finals=[final(events[1]), Final(events[5].key, Status.ERROR, None, "expired", NOW + 6)],
+            attempts=[
+                AttemptRow(events[1].key, 1, Channel.TELEGRAM, NOW, NOW + 1, "too busy", NOW + 3),
+                AttemptRow(events[1].key, 2, Channel.WEB, NOW + 3),
+            ],
+            seen=[Seen("alice", 2, NOW + 7)],
+        )
+    )
+    outbox.write(
+        changes(
+            attempts=[AttemptRow(events[1].key, 2, Channel.WEB, NOW + 3, NOW + 5, "received")],
+            seen=[Seen("alice", 2, NOW + 8)],
+        )
+    )
+    return events
+
+
+def test_record_tells_the_whole_story(path: Path, outbox: Outbox) -> None:
+    events, log = filled(outbox), EventLog(path)
+    record = log.record(events[1].key)
+    assert record is not None
+    assert (record.body, record.accepted_ns, record.status, record.via) == (
+        events[1].body,
+        NOW,
+        Status.DELIVERED,
+        Channel.WEB,
+    )
+    assert (record.completed_ns, record.seen_ns, record.error) == (NOW + 5, NOW + 7, "")  # seen the first time counts
+    assert [(a.number, a.channel, a.ended_ns, a.outcome, a.retry_at_ns) for a in record.attempts] == [
+        (1, Channel.TELEGRAM, NOW + 1, "too busy", NOW + 3),
+        (2, Channel.WEB, NOW + 5, "received", None),
+    ]
+    failed = log.record(events[5].key)
+    assert failed is not None and (failed.status, failed.via, failed.error) == (Status.ERROR, None, "expired")
+    assert log.record(EventKey("other", "e1")) is None
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        (Query(), [5, 4, 3, 2, 1, 0]),
+        (Query(user_id="alice"), [3, 2, 1, 0]),
+        (Query(user_id="alice", status=Status.QUEUED), [3, 2, 0]),
+        (Query(status=Status.DELIVERED), [1]),
+        (Query(container="c", status=Status.ERROR), [5]),
+        (Query(container="other"), []),
+        (Query(user_id="carol"), []),
+    ],
+)
+def test_pages_are_newest_first_and_filtered(path: Path, outbox: Outbox, query: Query, found: list[int]) -> None:
+    filled(outbox)
+    log = EventLog(path)
+    page = log.page(query)
+    assert [record.key.event_id for record in page.records] == [f"e{n}" for n in found]
+    assert page.before is None
+    pages, before = [], None
+    while True:
+        part = log.page(replace(query, size=2, before=before))
+        pages += [record.key.event_id for record in part.records]
+        if (before := part.before) is None:
+            break
+    assert pages == [f"e{n}" for n in found]
+
+
+def test_sessions_get_what_waits_or_all_after_a_place(path: Path, outbox: Outbox) -> None:
+    filled(outbox)
+    log = EventLog(path)
+    assert [(s.sequence, s.event.key.event_id, s.settled) for s in log.stretch("alice", 0, 3).events] == [
+        (1, "e0", False),
+        (3, "e2", False),
+    ]
+    assert [(s.sequence, s.settled) for s in log.stretch("alice", 1, 0).events] == [(2, True), (3, False)]
+    assert [s.sequence for s in log.stretch("alice", 0, 0).events] == [1, 2, 3]
+    # behind the place to which only what waits is wanted comes what another session received meanwhile
+    assert [s.sequence for s in log.stretch("alice", 0, 1).events] == [1, 2, 3]
+    assert log.stretch("bob", 0, 5) == log.stretch("bob", 0, 0) == Stretch(())
+
+
+@pytest.mark.parametrize(("payload", "at_once"), [(b"{}", MOST_EVENTS), (bytes(MOST_BYTES // 8), 8)])
+def test_log_is_read_some_at_a_time(path: Path, outbox: Outbox, payload: bytes, at_once: int) -> None:
+    """Of many events, and of large ones: a session that does not read holds no more than this."""
+    count = 2 * at_once + at_once // 2
+    events = [event(f"e{n}", payload=payload) for n in range(count)]
+    outbox.write(changes(accepted=[live(each, n + 1) for n, each in enumerate(events)]))
+    log, found, sizes, more = EventLog(path), [0], list[int](), True
+    while more:
+        shows, more = log.stretch("alice", found[-1], 0)
+        found += [show.sequence for show in shows]
+        sizes.append(len(shows))
+    assert found == list(range(count + 1))
+    assert sizes == [at_once, at_once, at_once // 2]
