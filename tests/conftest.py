@@ -1,18 +1,19 @@
-"""Fixtures every test can use, and who shares a worker with whom where there are several."""
+"""Fixtures for every test, the profiles of hypothesis, and the assignment of tests to xdist workers."""
 
 import pytest
 from hypothesis import settings
 
 pytest_plugins = ["tests.fixtures_gateway", "tests.fixtures_kafka", "tests.fixtures_spark"]
 
-# A slow machine is no failure.
-settings.register_profile("any-machine", deadline=None)
-settings.load_profile("any-machine")
+# The gate draws the same examples in every run. `make nightly` draws new ones and prints the seed.
+settings.register_profile("gate", deadline=None, derandomize=True)
+settings.register_profile("nightly", deadline=None, max_examples=500, print_blob=True)
+settings.load_profile("gate")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All that need Kafka on one worker, all that need Spark on one, so that there is one of each; others by file."""
+    """Group the tests that need Kafka, and those that need Spark, so that a run starts one of each; others by file."""
     for item in items:
         needs = {mark.name for mark in item.iter_markers()} | set(getattr(item, "fixturenames", ()))
         group = next((name for name in ("spark", "kafka") if name in needs), item.nodeid.partition("::")[0])
