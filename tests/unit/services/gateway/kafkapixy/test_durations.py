@@ -39,8 +39,19 @@ def test_what_go_prints_is_read_back(ns: int) -> None:
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.sampled_from(sorted(UNITS_NS))), min_size=1, max_size=5))
 def test_terms_add_up_in_any_order_and_number(terms: list[tuple[int, str]]) -> None:
     text = "".join(f"{number}{unit}" for number, unit in terms)
-    assert parse_duration(text) == sum(number * UNITS_NS[unit] for number, unit in terms)
+    total_ns = sum(number * UNITS_NS[unit] for number, unit in terms)
+    if total_ns >= 2**63:  # more than Go's Duration holds: 1,000,000 hours and three terms more are enough
+        with pytest.raises(ValueError, match="longer than"):
+            parse_duration(text)
+        return
+    assert parse_duration(text) == total_ns
     assert parse_duration(f"-{text}") == -parse_duration(f"+{text}")
+
+
+def test_terms_whose_sum_is_over_292_years_are_refused() -> None:
+    assert parse_duration("1000000h1000000h") == 2 * 10**6 * UNITS_NS["h"]
+    with pytest.raises(ValueError, match="longer than"):
+        parse_duration("1000000h1000000h1000000h")
 
 
 @given(st.text(alphabet="0123456789.+-hmsnuµ e_x", max_size=8))
