@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from services.common.model.errors import Exhausted, InvalidRequest, NotFound
+from services.common.model.history import Record, Submission
 from services.common.model.periods import count_periods
 from services.common.model.times import SECOND_NS
 from services.common.rpc.identity import Caller, Role
-from services.relay.model import Record, Submission
 
 ROLES = {
     "dexorder.relay.v1.RelayService": (Role.CLIENT, Role.ADMIN),

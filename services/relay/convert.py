@@ -6,15 +6,7 @@ from collections.abc import Iterable
 
 from services.common.lake.catalog import NAMESPACE, OHLC_TABLE
 from services.common.model.errors import InvalidRequest
-from services.common.model.instrument import Instrument
-from services.common.model.periods import check_span, total_periods
-from services.common.model.time_range import TimeRange
-from services.gen.dexorder.ingest.v1 import ingest_pb2
-from services.gen.dexorder.relay.v1 import ingestor_service_pb2, pipeline_service_pb2, relay_service_pb2
-from services.relay.answers import AnswerPage
-from services.relay.counting import LedgerPage
-from services.relay.ledger import Known
-from services.relay.model import (
+from services.common.model.history import (
     FinalResult,
     FinalStatus,
     Listed,
@@ -26,7 +18,15 @@ from services.relay.model import (
     Record,
     Submission,
 )
-from services.relay.verifying import Repair, Step
+from services.common.model.instrument import Instrument
+from services.common.model.periods import check_span, total_periods
+from services.common.model.time_range import TimeRange
+from services.gen.dexorder.ingest.v1 import ingest_pb2
+from services.gen.dexorder.relay.v1 import ingestor_service_pb2, pipeline_service_pb2, relay_service_pb2
+from services.relay.history.coverage_queries import Known
+from services.relay.history.fetch_ohlc import AnswerPage
+from services.relay.history.table_reader import LedgerPage
+from services.relay.history.verification import Repair, Step
 
 MOST_UINT32 = 2**32 - 1
 

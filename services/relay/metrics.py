@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from services.relay.board.progress import waiting_since
-from services.relay.board.state import Board
-from services.relay.dispatch import Load, SlotKind
-from services.relay.model import State
+from services.common.model.history import State
+from services.relay.broker.leases import Load, SlotKind
+from services.relay.history.progress import waiting_since
+from services.relay.history.state import Board
 
 PREFIX = "dexorder_relay"
 GROUP_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)

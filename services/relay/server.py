@@ -20,28 +20,28 @@ from tenacity import AsyncRetrying, stop_after_attempt, wait_exponential
 from services.common.clock import Clock, SystemClock
 from services.common.exchanges import load_exchanges
 from services.common.lake.catalog import CatalogSettings
+from services.common.model.history import Retraction
 from services.common.model.times import SECOND_NS
 from services.common.rpc.lifecycle import grpc_server, stop_signal
 from services.relay.access import ROLES
-from services.relay.answers import Answers
-from services.relay.attempts import Patience
-from services.relay.board import coverage, dispatches, intake
-from services.relay.board.state import Board
-from services.relay.broker import open_broker
+from services.relay.broker.leases import Dispatcher
+from services.relay.broker.retry_policy import Patience
+from services.relay.broker.router import open_broker
 from services.relay.config import RelaySettings
-from services.relay.counting import CoveredRange, IcebergReader
-from services.relay.deciding import Decider
-from services.relay.dispatch import Dispatcher
-from services.relay.engine import Engine
-from services.relay.ledger import Ledger
-from services.relay.markets import Markets
+from services.relay.history import coverage, dispatches, planner
+from services.relay.history.coverage_queries import Ledger
+from services.relay.history.engine import Engine
+from services.relay.history.fetch_ohlc import Answers
+from services.relay.history.outcome import Decider
+from services.relay.history.retraction_log import RetractionTable, Retractor
+from services.relay.history.state import Board
+from services.relay.history.table_reader import CoveredRange, IcebergReader
+from services.relay.history.verification import Verifier
+from services.relay.instruments import Markets
 from services.relay.metrics import RelayMetrics
-from services.relay.model import Retraction
-from services.relay.retracting import RetractionTable, Retractor
-from services.relay.schema import Batch
 from services.relay.service import register
-from services.relay.store import Store, open_store
-from services.relay.verifying import Verifier
+from services.relay.store.database import Store, open_store
+from services.relay.store.schema import Batch
 
 log = structlog.get_logger(__name__)
 LOAD_ATTEMPTS = 5
@@ -144,7 +144,7 @@ async def _fill(board: Board, store: Store, reader: IcebergReader, table: Retrac
     for row in ranges:
         coverage.cover(board, row.market, row.span, row.empty, row.fetched_ns, batch)
     for each in news:
-        intake.replan(board, each.market, [each.span], batch)
+        planner.replan(board, each.market, [each.span], batch)
     dispatches.trim(board, batch)
     await store.commit(batch)
     log.info("loaded", requests=len(board.requests), jobs=len(board.jobs), covered_ranges=len(ranges))

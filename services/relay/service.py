@@ -11,6 +11,7 @@ import structlog
 
 from services.common.lake.catalog import CatalogSettings
 from services.common.model.errors import InvalidRequest
+from services.common.model.history import Market, State, Submission
 from services.common.model.time_range import TimeRange
 from services.common.model.times import MAX_TIME_NS
 from services.common.rpc.identity import current_caller
@@ -23,14 +24,14 @@ from services.gen.dexorder.relay.v1 import (
     relay_service_pb2,
     relay_service_pb2_grpc,
 )
-from services.relay import access, convert, requests
-from services.relay.answers import Answers
-from services.relay.engine import Engine
-from services.relay.ledger import Ledger
-from services.relay.markets import Markets
+from services.relay import access, convert
+from services.relay.history import request as requests
+from services.relay.history.coverage_queries import Ledger
+from services.relay.history.engine import Engine
+from services.relay.history.fetch_ohlc import Answers
+from services.relay.history.verification import Step, Verifier
+from services.relay.instruments import Markets
 from services.relay.metrics import RelayMetrics
-from services.relay.model import Market, State, Submission
-from services.relay.verifying import Step, Verifier
 
 log = structlog.get_logger(__name__)
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"

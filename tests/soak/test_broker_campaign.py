@@ -17,7 +17,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.soak import broker_campaign
 from tests.soak.honest_workers import JOBS
 from tests.soak.report import say
-from tests.unit.services.relay.board_machine import BoardMachine
+from tests.unit.services.relay.history.state_machine import BoardMachine
 
 STEPS = int(os.environ.get("DEXORDER_SOAK_STEPS", "100000"))
 FRAMES = int(os.environ.get("DEXORDER_SOAK_FRAMES", "100000"))

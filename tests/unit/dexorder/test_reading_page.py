@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from services.common.lake.catalog import COVERAGE_TABLE, OHLC_TABLE, RETRACTION_TABLE, CatalogSettings
 from services.common.model.time_range import TimeRange
-from services.relay.retracting import SCHEMA
+from services.relay.history.retraction_log import SCHEMA
 from spark.ledger import GoodPage, append_coverage
 from spark.tables import TABLES
 from tests.fakes.candle_table import HOUR_NS, HOURS, OTHER, SPAN, START, TICKER

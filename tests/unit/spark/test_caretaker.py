@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from services.common.clock import ManualClock
 from services.common.lake.catalog import COVERAGE_TABLE, DEAD_LETTER_TABLE, OHLC_TABLE, CatalogSettings
 from services.common.model.errors import Conflict, InvalidRequest, Unavailable
-from services.relay.counting import IcebergReader
+from services.relay.history.table_reader import IcebergReader
 from spark import ledger, procedures
 from spark.caretaker import CareFailed, Caretaker
 from spark.config import MaintenanceSettings, SparkSettings

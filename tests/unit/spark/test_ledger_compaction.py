@@ -17,7 +17,7 @@ from services.common.clock import ManualClock
 from services.common.lake.catalog import COVERAGE_TABLE, RETRACTION_TABLE, CatalogSettings
 from services.common.model.time_range import TimeRange, merge
 from services.common.model.times import SECOND_NS
-from services.relay.counting import IcebergReader
+from services.relay.history.table_reader import IcebergReader
 from spark import merging, procedures
 from spark.caretaker import CareFailed, Caretaker
 from spark.config import MaintenanceSettings

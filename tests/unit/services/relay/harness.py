@@ -33,6 +33,7 @@ from pyiceberg.types import (
 from services.common.clock import Clock, SystemClock
 from services.common.lake.catalog import COVERAGE_TABLE, NAMESPACE, OHLC_TABLE, CatalogSettings
 from services.common.messaging.broker_frames import decode, encode
+from services.common.model.history import Market
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
@@ -43,8 +44,7 @@ from services.gen.dexorder.relay.v1 import pipeline_service_pb2_grpc as prpc
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
 from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
 from services.relay.config import RelaySettings
-from services.relay.counting import CoveredRange, LedgerPage
-from services.relay.model import Market
+from services.relay.history.table_reader import CoveredRange, LedgerPage
 from services.relay.server import RunningRelay, relay
 from tests.paths import ROOT
 

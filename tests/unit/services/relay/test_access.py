@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from services.common.model.errors import Exhausted, InvalidRequest, NotFound
+from services.common.model.history import Progress, Record, State, Submission
 from services.common.model.times import SECOND_NS
 from services.common.rpc.identity import Caller, Quota, Role
 from services.relay import access
 from services.relay.access import Limits, Quotas
-from services.relay.model import Progress, Record, State, Submission
 
 DESK, OTHER = Caller("desk", Role.CLIENT), Caller("other", Role.CLIENT)
 BOSS = Caller("boss", Role.ADMIN)

@@ -14,10 +14,10 @@ from services.common.clock import ManualClock
 from services.common.model.times import SECOND_NS
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
-from services.relay import engine
-from services.relay.dispatch import Dispatcher, Load, Slot, SlotKind
+from services.relay.broker.leases import Dispatcher, Load, Slot, SlotKind
+from services.relay.history import engine
 from services.relay.metrics import RelayMetrics
-from services.relay.store import Store
+from services.relay.store.database import Store
 from tests.paths import ROOT
 from tests.unit.services.relay.harness import suite, until
 

@@ -1,4 +1,4 @@
-"""One process a database file; what the second is told is in tests/unit/services/relay/test_sole_relay.py."""
+"""One process a database file; what the second is told is in tests/unit/services/relay/store/test_sole_relay.py."""
 
 from __future__ import annotations
 

@@ -1,0 +1,185 @@
+"""The broker's socket: frames in, checked and handed to the engine; dispatches out.
+
+Port 5567's table is in ``services/common/messaging/broker_frames.py``. A frame outside the table is dropped and
+counted, and the peer stays connected. With CURVE, a peer without an allowed key gets no connection, so none of its
+frames arrives here. Peers connect through a TCP proxy (``services/common/messaging/zmq_tcp_proxy.py``): without it, a
+peer that dies during a flood could end the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Protocol
+
+import structlog
+import zmq
+import zmq.asyncio
+from zmq.utils.monitor import parse_monitor_message
+
+from services.common.messaging.broker_frames import FROM_INGESTOR, BadFrame, Frame, decode, encode
+from services.common.messaging.curve import curve_server
+from services.common.messaging.zmq_tcp_proxy import open_doors
+from services.common.model.history import Dispatch
+from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
+from services.relay.broker.leases import Slot, SlotKind
+from services.relay.config import RelaySettings
+from services.relay.metrics import RelayMetrics
+
+log = structlog.get_logger(__name__)
+FRAMES_BEFORE_A_BREAK = 100
+_MONITOR = "inproc://broker-monitor"
+_REFUSALS = {
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH: "key",
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "protocol",
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "other",
+}
+
+
+class Handler(Protocol):
+    """What the engine does with frames; each answers False when it had no use for it."""
+
+    venues: frozenset[str]
+
+    def ready(self, slot: Slot) -> bool:
+        """One more slot."""
+
+    def heartbeat(self, job_id: str, identity: bytes) -> bool:
+        """A running job is alive."""
+
+    def complete(self, job_id: str) -> bool:
+        """Kafka has the final record."""
+
+    def give_back(self, job_id: str, reason: str, *, kind: str, rejected_by: bytes | None = None) -> bool:
+        """The ingestor can't take the job, or can't go on with it."""
+
+
+class Broker:
+    """A bound ROUTER. ``open_broker`` makes one."""
+
+    def __init__(
+        self, socket: zmq.asyncio.Socket, monitor: zmq.asyncio.Socket, metrics: RelayMetrics, address: str
+    ) -> None:
+        self._socket = socket
+        self._monitor = monitor
+        self._metrics = metrics
+        self.address = address
+
+    async def run(self, handler: Handler) -> None:
+        """Take frames until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._take_frames(handler))
+            tasks.create_task(self._count_refusals())
+
+    async def _count_refusals(self) -> None:
+        while True:
+            event = parse_monitor_message(await self._monitor.recv_multipart())["event"]
+            self._metrics.connections_refused.labels(_REFUSALS[zmq.Event(event)]).inc()
+
+    async def _take_frames(self, handler: Handler) -> None:
+        taken = 0
+        while True:
+            identity, *frames = await self._socket.recv_multipart()
+            reason = self._take(identity, frames, handler)
+            if reason:
+                self._metrics.dropped.labels(reason).inc()
+                log.debug("frame dropped", reason=reason)
+            taken += 1
+            if taken % FRAMES_BEFORE_A_BREAK == 0:  # a receive that has data at hand never yields to the loop
+                await asyncio.sleep(0)
+
+    def _take(self, identity: bytes, frames: list[bytes], handler: Handler) -> str | None:
+        try:
+            message = decode(frames)
+        except BadFrame as error:
+            return error.reason
+        if not isinstance(message, FROM_INGESTOR):
+            return "direction"
+        if isinstance(message, pb.WorkerReady):
+            return _ready(identity, message, handler)
+        if not message.job_id:
+            return "no_job_id"
+        return None if _of_job(identity, message, handler) else "not_current"
+
+    async def send(self, identity: bytes, dispatch: Dispatch) -> bool:
+        """Send a dispatch; False when the peer is gone (EHOSTUNREACH) or takes nothing more (EAGAIN)."""
+        request = pb.DataRequest(
+            request_id=dispatch.request_id,
+            type=pb.DataRequest.HISTORICAL_OHLC,
+            ticker=dispatch.market.ticker,
+            historical=pb.HistoricalParams(
+                start_time=dispatch.span.start_ns,
+                end_time=dispatch.span.end_ns,
+                period_seconds=dispatch.market.period_seconds,
+            ),
+            client_id=dispatch.client_id,
+            job_id=dispatch.job_id,
+        )
+        try:
+            await self._socket.send_multipart([identity, *encode(request)], flags=zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            if error.errno in (zmq.EHOSTUNREACH, zmq.EAGAIN):
+                return False
+            raise
+        return True
+
+
+def _ready(identity: bytes, message: pb.WorkerReady, handler: Handler) -> str | None:
+    if len(message.exchanges) != 1 or message.exchanges[0] not in handler.venues:
+        return "exchange"
+    if int(message.job_type) not in set(SlotKind):
+        return "job_type"
+    slot = Slot(identity, message.exchanges[0], SlotKind(message.job_type))
+    return None if handler.ready(slot) else "too_many_slots"
+
+
+def _of_job(identity: bytes, message: Frame, handler: Handler) -> bool:
+    if isinstance(message, pb.WorkHeartbeat):
+        return handler.heartbeat(message.job_id, identity)
+    if isinstance(message, pb.WorkReject):
+        reason = f"the ingestor rejected it: {message.reason or 'no reason given'}"
+        return handler.give_back(message.job_id, reason, kind="rejected", rejected_by=identity)
+    assert isinstance(message, pb.WorkComplete)
+    if message.success:
+        return handler.complete(message.job_id)
+    reason = f"the ingestor can't go on: {message.error_message or 'no reason given'}"
+    return handler.give_back(message.job_id, reason, kind="failed")
+
+
+@contextmanager
+def open_broker(settings: RelaySettings, metrics: RelayMetrics) -> Iterator[Broker]:
+    """Bind the ROUTER; frames still unsent at the end are dropped. Needs a running event loop.
+
+    Raises:
+        OSError: The address can't be bound.
+        ValueError: A key file can't be used.
+    """
+    context = zmq.asyncio.Context()
+    socket, monitor = context.socket(zmq.ROUTER), context.socket(zmq.PAIR)
+    with ExitStack() as closing:
+        doors = closing.enter_context(open_doors())
+        closing.callback(context.term)
+        closing.callback(monitor.close, linger=0)
+        closing.callback(socket.close)
+        heartbeat_ms = int(settings.broker_heartbeat_seconds * 1_000)
+        for option, value in (
+            (zmq.LINGER, 0),
+            (zmq.ROUTER_MANDATORY, 1),  # without it a send to a dead peer is dropped and looks like success
+            (zmq.ROUTER_HANDOVER, 1),  # a peer that reconnects under its identity gets it, not the dead connection
+            (zmq.MAXMSGSIZE, settings.broker_max_frame_bytes),
+            (zmq.HEARTBEAT_IVL, heartbeat_ms),
+            (zmq.HEARTBEAT_TIMEOUT, 2 * heartbeat_ms),
+            (zmq.HEARTBEAT_TTL, 3 * heartbeat_ms),
+            (zmq.HANDSHAKE_IVL, 2 * heartbeat_ms),  # who connects and says nothing does not hold a file descriptor
+        ):
+            socket.setsockopt(option, value)
+        if settings.broker_curve_key and settings.broker_curve_clients:
+            closing.enter_context(
+                curve_server(context, socket, settings.broker_curve_key, settings.broker_curve_clients)
+            )
+        monitor.setsockopt(zmq.RCVHWM, 0)  # a full monitor would block the thread that serves all connections
+        socket.monitor(_MONITOR, sum(_REFUSALS))
+        closing.callback(socket.disable_monitor)
+        monitor.connect(_MONITOR)
+        yield Broker(socket, monitor, metrics, doors.bind(socket, settings.broker_listen))

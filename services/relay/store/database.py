@@ -1,0 +1,278 @@
+"""The relay's SQLite file: one writer thread, every batch on disk before its future is done.
+
+WAL with ``synchronous=FULL``: a commit is an fsync, so batches that arrive during one share the next (group commit).
+Batches are applied in the order they were given. Reads go through the same thread and see all batches given before.
+A write that fails leaves memory ahead of the disk, so it is fatal: ``failed`` is set and nothing is written any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import sqlite3
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from services.common.config import BadSettings
+from services.common.model.errors import Unavailable
+from services.common.model.history import Listed, Market, Notification, Record, Retraction, State
+from services.common.model.time_range import TimeRange
+from services.common.rpc.streams import retrieved
+from services.common.storage.durable_sqlite import open_durable
+from services.common.storage.process_lock import sole_owner
+from services.relay.history.job import Job, LiveRequest, Phase
+from services.relay.history.state import Board
+from services.relay.store import schema
+from services.relay.store.schema import (
+    FORGET,
+    REQUEST_COLUMNS,
+    Batch,
+    job_owner,
+    read_listed,
+    read_outcome,
+    read_record,
+    read_submission,
+)
+
+T = TypeVar("T")
+OnCommit = Callable[[int, float], None]
+MOST_IN_A_GROUP = 256
+FORGOTTEN_AT_ONCE = 500
+_NEWER = "it has schema version {}, and this relay reads up to version {}"
+
+
+@dataclass(frozen=True)
+class _Work:
+    run: Callable[[sqlite3.Connection], Any]
+    done: asyncio.Future[Any]
+    writes: bool
+
+
+class Store:
+    """Opened in the event loop's thread; ``close`` writes what was given and ends the thread."""
+
+    def __init__(self, path: Path, on_commit: OnCommit | None = None) -> None:
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self._queue: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
+        self._connection = open_durable(path, schema.STEPS, newer=_NEWER)
+        self._broken: Exception | None = None
+        self._on_commit = on_commit
+        self._thread = threading.Thread(target=self._write, name="relay-store", daemon=True)
+        self._thread.start()
+        self._closed = False
+
+    def commit(self, batch: Batch) -> asyncio.Future[None]:
+        """Write a batch; the future is done when it is on disk. The order of calls is the order on disk."""
+        statements = batch.statements
+
+        def run(connection: sqlite3.Connection) -> None:
+            for sql, values in statements:
+                connection.execute(sql, values)
+
+        return self._give(run)
+
+    def forget(self, completed_before_ns: int) -> asyncio.Future[int]:
+        """Forget requests that ended before a time, with their notifications; how many, at most FORGOTTEN_AT_ONCE."""
+
+        def run(connection: sqlite3.Connection) -> int:
+            counts = [connection.execute(sql, (completed_before_ns, FORGOTTEN_AT_ONCE)).rowcount for sql in FORGET]
+            return counts[-1]
+
+        return self._give(run)
+
+    def read(self, query: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
+        """Run a query that changes nothing."""
+        return self._give(query, writes=False)
+
+    def _give(self, run: Callable[[sqlite3.Connection], Any], *, writes: bool = True) -> asyncio.Future[Any]:
+        done = self._loop.create_future()
+        done.add_done_callback(retrieved)
+        if self.failed.done() or self._closed:
+            done.set_exception(Unavailable("the relay's store is closed"))
+        else:
+            self._queue.put(_Work(run, done, writes))
+        return done
+
+    async def close(self) -> None:
+        """Write what was given, then close the file."""
+        if not self._closed:
+            self._closed = True
+            self._queue.put(None)
+            await asyncio.to_thread(self._thread.join)
+
+    # ---- the writer thread -----------------------------------------------------------------------------------------
+
+    def _write(self) -> None:
+        open_for_more = True
+        while open_for_more:
+            group = [self._queue.get()]
+            while len(group) < MOST_IN_A_GROUP:
+                try:
+                    group.append(self._queue.get_nowait())
+                except queue.Empty:
+                    break
+            open_for_more = None not in group
+            self._run([work for work in group if work is not None])
+        self._connection.close()
+
+    def _run(self, group: list[_Work]) -> None:
+        try:
+            if self._broken is not None:
+                raise self._broken
+            start = time.perf_counter()
+            self._connection.execute("BEGIN IMMEDIATE")
+            results = [work.run(self._connection) for work in group]
+            self._connection.execute("COMMIT")
+            if self._on_commit and (writes := sum(work.writes for work in group)):
+                self._on_commit(writes, time.perf_counter() - start)
+        except Exception as error:  # whatever it is, memory is ahead of the disk now
+            self._broken = error
+            self._connection.rollback()
+            self._tell(self._fail, error, group)
+        else:
+            self._tell(_resolve, group, results)
+
+    def _tell(self, callback: Callable[..., None], *values: Any) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(callback, *values)
+
+    def _fail(self, error: Exception, group: list[_Work]) -> None:
+        if not self.failed.done():
+            self.failed.set_exception(error)
+            self.failed.add_done_callback(retrieved)
+        for work in group:
+            if not work.done.done():
+                work.done.set_exception(Unavailable("the relay's store can't be written"))
+
+    # ---- queries ---------------------------------------------------------------------------------------------------
+
+    async def record(self, request_id: str) -> Record | None:
+        """An ended request's record."""
+        rows = await self._records("request_id = ? AND state = ?", (request_id, State.FINISHED), 1)
+        return read_record(rows[0]) if rows else None
+
+    async def page(
+        self, client_id: str, state: State | None, before: int | None, size: int
+    ) -> list[tuple[int, str, Record | None]]:
+        """Requests newest first: sequence, request_id, and the record of those that ended."""
+        where, values = ["sequence < ?"], [before if before is not None else 2**63 - 1]
+        if client_id:
+            where, values = [*where, "client_id = ?"], [*values, client_id]  # type: ignore[list-item]
+        if state is not None:
+            where, values = [*where, "state = ?"], [*values, int(state)]
+        rows = await self._records(" AND ".join(where), tuple(values), size)
+        return [(row[0], row[1], read_record(row) if row[10] == State.FINISHED else None) for row in rows]
+
+    def _records(self, where: str, values: tuple[Any, ...], size: int) -> asyncio.Future[list[tuple[Any, ...]]]:
+        sql = f"SELECT {REQUEST_COLUMNS} FROM requests WHERE {where} ORDER BY sequence DESC LIMIT ?"  # noqa: S608
+        return self.read(lambda connection: connection.execute(sql, (*values, size)).fetchall())
+
+    async def notifications(self, topic: str, after: int, most: int) -> list[Notification]:
+        """A topic's log after a cursor, in order."""
+        columns = ", ".join(f"r.{name}" for name in REQUEST_COLUMNS.split(", "))
+        sql = (
+            f"SELECT {columns}, n.cursor FROM notifications n JOIN requests r USING (request_id)"  # noqa: S608
+            " WHERE n.topic = ? AND n.cursor > ? ORDER BY n.cursor LIMIT ?"
+        )
+        rows = await self.read(lambda connection: connection.execute(sql, (topic, after, most)).fetchall())
+        return [Notification(row[-1], read_submission(row), read_outcome(row)) for row in rows]
+
+    async def markets(self, exchange: str) -> Listed | None:
+        """An exchange's markets; None while none were reported."""
+        sql = "SELECT fetched_ns, markets FROM markets WHERE exchange = ?"
+        row = await self.read(lambda connection: connection.execute(sql, (exchange,)).fetchone())
+        return read_listed(*row) if row else None
+
+    async def retractions(self) -> set[Retraction]:
+        """Those that what the file says of coverage has followed."""
+        return await self.read(lambda connection: set(read_retractions(connection)))
+
+    async def load(self, board: Board, *, now_ns: int) -> None:
+        """Fill an empty board with what the file has; running jobs keep their job_id and get a full lease."""
+        await self.read(lambda connection: fill_board(connection, board, now_ns))
+
+
+@asynccontextmanager
+async def open_store(path: Path, on_commit: OnCommit | None = None) -> AsyncIterator[Store]:
+    """The store of a file, for this process alone, until the block ends.
+
+    Args:
+        on_commit: Called from the store's thread after each group commit: batches in it, seconds it took.
+    Raises:
+        BadSettings: Another relay uses the file, or it is not one of ours.
+    """
+    with sole_owner(path, variable="DEXORDER_RELAY_DB", owner="relay", harm="dispatch its jobs"):
+        try:
+            store = Store(path, on_commit)
+        except (OSError, ValueError, sqlite3.Error) as error:
+            raise BadSettings(f"DEXORDER_RELAY_DB: {path} can't be used: {error}") from error
+        try:
+            yield store
+        finally:
+            await store.close()
+
+
+def fill_board(connection: sqlite3.Connection, board: Board, now_ns: int) -> None:
+    """Fill an empty board from the tables."""
+    ranges: dict[str, list[tuple[str, TimeRange]]] = {}
+    for owner, kind, start_ns, end_ns in connection.execute("SELECT owner, kind, start_ns, end_ns FROM ranges"):
+        ranges.setdefault(owner, []).append((kind, TimeRange(start_ns, end_ns)))
+    for owner, parts in ranges.items():
+        if owner.startswith("market:"):
+            _fill(board.coverage[schema.parse_market_owner(owner)], parts)
+    for each in read_retractions(connection):
+        board.retractions[each.market].add(each.span, each.retracted_ns)
+    live = f"SELECT {REQUEST_COLUMNS} FROM requests WHERE state != ? ORDER BY sequence"  # noqa: S608
+    for row in connection.execute(live, (State.FINISHED,)):
+        submission = read_submission(row)
+        board.requests[submission.request_id] = LiveRequest(submission, row[8], row[9], now_ns, State(row[10]))
+    for row in connection.execute("SELECT * FROM jobs ORDER BY job"):
+        job = _read_job(connection, row)
+        _fill(job, ranges.get(job_owner(job.number), ()))
+        for request_id in job.requests:
+            board.requests[request_id].jobs.add(job.number)
+        board.add_job(job)
+        board.next_job = job.number + 1
+        if job.phase is Phase.OPEN and job.job_id is None:
+            board.dispatcher.queue(job.number, job.market.exchange)
+        elif job.phase is Phase.OPEN and job.job_id is not None:
+            board.dispatcher.resume(job.number, job.market.exchange, job.job_id, produced=job.produced, now_ns=now_ns)
+    row = connection.execute("SELECT value FROM meta WHERE name = 'snapshot_id'").fetchone()
+    board.snapshot_id = row[0] if row else None
+
+
+def read_retractions(connection: sqlite3.Connection) -> Iterator[Retraction]:
+    """Every retraction in the file."""
+    sql = "SELECT ticker, period_seconds, start_ns, end_ns, retracted_ns FROM retractions"
+    for ticker, period, start_ns, end_ns, retracted_ns in connection.execute(sql):
+        yield Retraction(Market(ticker, period), TimeRange(start_ns, end_ns), retracted_ns)
+
+
+def _fill(target: object, parts: Iterable[tuple[str, TimeRange]]) -> None:
+    for kind, part in parts:
+        getattr(target, kind).add(part)
+
+
+def _read_job(connection: sqlite3.Connection, row: tuple[Any, ...]) -> Job:
+    number, request_id, client_id, ticker, period, start_ns, end_ns, phase, error, fruitless, job_id = row[:11]
+    produced, sent_start_ns, sent_end_ns = row[11:]
+    job = Job(number, request_id, client_id, Market(ticker, period), TimeRange(start_ns, end_ns), Phase(phase), error)
+    job.fruitless = fruitless
+    job.job_id = job_id
+    job.produced = bool(produced)
+    job.sent = None if sent_start_ns is None else TimeRange(sent_start_ns, sent_end_ns)
+    job.requests = {r for (r,) in connection.execute("SELECT request_id FROM attachments WHERE job = ?", (number,))}
+    job.job_ids = dict(connection.execute("SELECT job_id, retracted_ns FROM dispatches WHERE job = ?", (number,)))
+    return job
+
+
+def _resolve(group: list[_Work], results: list[Any]) -> None:
+    for work, result in zip(group, results, strict=True):
+        if not work.done.done():
+            work.done.set_result(result)

@@ -1,0 +1,153 @@
+"""The socket: garbage is dropped and counted by reason, and the next good frame is served."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import zmq
+import zmq.asyncio
+from prometheus_client import CollectorRegistry
+
+from services.common.messaging.broker_frames import encode
+from services.common.model.history import Dispatch, Market
+from services.common.model.time_range import TimeRange
+from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
+from services.relay.broker.leases import Slot
+from services.relay.broker.router import open_broker
+from services.relay.metrics import RelayMetrics
+from tests.unit.services.relay.harness import at, minute, settings, suite, until
+
+GARBAGE: list[tuple[str, list[bytes]]] = [
+    ("frame_count", [b""]),
+    ("frame_count", [b"\x01", b"\x20", b""]),
+    ("frame_count", [b""] * 50),
+    ("version", [b"\x02", b"\x20"]),
+    ("version", [b"", b""]),
+    ("type", [b"\x01", b""]),
+    ("type", [b"\x01", b"\x01"]),
+    ("type", [b"\x01", b"\xff" * 60_000]),
+    ("undecodable", [b"\x01", b"\x20\xff\xff"]),
+    ("undecodable", [b"\x01", b"\x21" + b"\xff" * 1_000]),
+    ("direction", encode(ingest.DataRequest(request_id="r"))),
+    ("direction", encode(ingest.WorkStop(job_id="x"))),
+    ("exchange", encode(ingest.WorkerReady())),
+    ("exchange", encode(ingest.WorkerReady(exchanges=["SIM", "SIM"]))),
+    ("exchange", encode(ingest.WorkerReady(exchanges=["MOON"]))),
+    ("job_type", [b"\x01", b"\x20" + ingest.WorkerReady(exchanges=["SIM"]).SerializeToString() + b"\x10\x09"]),
+    ("no_job_id", encode(ingest.WorkComplete())),
+    ("no_job_id", encode(ingest.WorkHeartbeat())),
+    ("not_current", encode(ingest.WorkComplete(job_id="x", success=True))),
+    ("not_current", encode(ingest.WorkReject(job_id="x"))),
+    ("not_current", encode(ingest.WorkHeartbeat(job_id="x"))),
+]
+
+
+async def test_garbage_is_dropped_and_counted_and_good_frames_are_served(tmp_path: Path, monkeypatch: Any) -> None:
+    registries: list[CollectorRegistry] = []
+    monkeypatch.setattr("services.relay.server.CollectorRegistry", lambda: _kept(registries))
+    async with suite(tmp_path, most_slots_per_ingestor=2) as s:
+        ingestor = s.ingestor()
+        for _, frames in GARBAGE:
+            await ingestor.socket.send_multipart(frames)
+        await ingestor.offer(5)  # three too many
+        await s.queued("r", 0, 10)
+        dispatch = await ingestor.take()  # the broker takes frames in order: all garbage is behind us
+        assert minute(dispatch.historical.end_time) == 10
+        expected: dict[str, int] = {"too_many_slots": 3}
+        for reason, _ in GARBAGE:
+            expected[reason] = expected.get(reason, 0) + 1
+        assert {reason: _dropped(registries[0], reason) for reason in expected} == expected
+        free = {"exchange": "SIM", "kind": "HISTORICAL"}
+        await until(lambda: registries[0].get_sample_value("dexorder_relay_jobs_running", {"exchange": "SIM"}) == 1)
+        assert registries[0].get_sample_value("dexorder_relay_slots_free", free) == 1
+
+
+def _kept(registries: list[CollectorRegistry]) -> CollectorRegistry:
+    registries.append(CollectorRegistry())
+    return registries[-1]
+
+
+def _dropped(registry: CollectorRegistry, reason: str) -> float | None:
+    return registry.get_sample_value("dexorder_relay_frames_dropped_total", {"reason": reason})
+
+
+async def test_oversized_frames_and_raw_bytes_cost_the_peer_its_connection_not_the_relay(tmp_path: Path) -> None:
+    async with suite(tmp_path) as s:
+        host, port = s.running.broker_address.removeprefix("tcp://").split(":")
+        for junk in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 4 * 1024 * 1024):
+            with socket.create_connection((host, int(port))) as raw, suppress(OSError):
+                raw.sendall(junk)
+        huge = s.ingestor()
+        await huge.socket.send_multipart([b"\x01", b"\x20" * 4 * 1024 * 1024])
+        ingestor = s.ingestor()
+        await ingestor.offer()
+        await s.queued("r", 0, 10)
+        assert (await ingestor.take()).request_id == "r"
+
+
+async def test_dispatch_is_these_bytes_and_an_unknown_peer_is_told_of(tmp_path: Path) -> None:
+    span = TimeRange(at(0), at(10))
+    dispatch = Dispatch("j1", "r1", Market("BTC/USDT.SIM", 60), span, "me")
+    context = zmq.asyncio.Context()
+    peer = context.socket(zmq.DEALER)
+    peer.setsockopt(zmq.IDENTITY, b"peer")
+    with open_broker(settings(tmp_path), new_metrics()) as broker:
+        peer.connect(broker.address)
+        assert not await broker.send(b"nobody", dispatch)
+        await peer.send_multipart(encode(ingest.WorkHeartbeat(job_id="j0")))
+        handler = OneHeartbeat()
+        served = asyncio.create_task(broker.run(handler))
+        assert await asyncio.wait_for(handler.came, 20) == ("j0", b"peer")
+        assert await broker.send(b"peer", dispatch)
+        version, body = await peer.recv_multipart()
+        served.cancel()
+    peer.close(linger=0)
+    context.term()
+    assert (version, body.hex()) == (
+        b"\x01",
+        "240a0272311a0c4254432f555344542e53494d2216088080948bf08284d3171080e0b9a1ab9484d317183c32026d653a026a31",
+    )
+
+
+class OneHeartbeat:
+    """A handler that only a heartbeat may reach."""
+
+    venues = frozenset[str]()
+
+    def __init__(self) -> None:
+        self.came = asyncio.get_running_loop().create_future()
+
+    def ready(self, slot: Slot) -> bool:
+        raise AssertionError
+
+    def heartbeat(self, job_id: str, identity: bytes) -> bool:
+        self.came.set_result((job_id, identity))
+        return True
+
+    def complete(self, job_id: str) -> bool:
+        raise AssertionError
+
+    def give_back(self, job_id: str, reason: str, *, kind: str, rejected_by: bytes | None = None) -> bool:
+        raise AssertionError
+
+
+def new_metrics() -> RelayMetrics:
+    return RelayMetrics(CollectorRegistry())
+
+
+def test_a_taken_address_is_named(tmp_path: Path) -> None:
+    context = zmq.Context()
+    taken = context.socket(zmq.ROUTER)
+    port = taken.bind_to_random_port("tcp://127.0.0.1")
+    try:
+        with open_broker(settings(tmp_path, broker_listen=f"tcp://127.0.0.1:{port}"), new_metrics()):
+            raise AssertionError("bound twice")
+    except OSError as error:
+        assert str(port) in str(error)
+    finally:
+        taken.close()
+        context.term()

@@ -1,0 +1,172 @@
+"""CURVE on real sockets: who has no allowed key reaches nothing, and an ingestor gets in as soon as its key does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+import zmq.asyncio
+from prometheus_client import CollectorRegistry
+
+from services.common.clock import SystemClock
+from services.common.messaging.broker_frames import encode
+from services.common.messaging.curve import curve_client, make_keys
+from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
+from services.ingestor.broker.connection import Worker
+from services.ingestor.broker.slots import Slots
+from services.ingestor.config import IngestorSettings
+from services.ingestor.metrics import IngestorMetrics
+from services.relay.broker.leases import Slot
+from services.relay.broker.router import Broker, open_broker
+from services.relay.metrics import RelayMetrics
+from tests.unit.services.relay.harness import settings
+
+READY = encode(ingest.WorkerReady(exchanges=["SIM"], job_type=ingest.HISTORICAL))
+
+MISFIT = ("protocol", "other")
+"""Both sides see that their greetings do not fit; where the other side hangs up first, ours gives no details."""
+
+
+class Heard:
+    """A handler that notes what comes."""
+
+    venues = frozenset({"SIM"})
+
+    def __init__(self) -> None:
+        self.slots: asyncio.Queue[Slot] = asyncio.Queue()
+
+    def ready(self, slot: Slot) -> bool:
+        self.slots.put_nowait(slot)
+        return True
+
+    def heartbeat(self, job_id: str, identity: bytes) -> bool:
+        return False
+
+    def complete(self, job_id: str) -> bool:
+        return False
+
+    def give_back(self, job_id: str, reason: str, *, kind: str, rejected_by: bytes | None = None) -> bool:
+        return False
+
+
+class Stage:
+    """A broker with CURVE whose folder of allowed keys has one key in it, and the keys of others beside it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.registry = CollectorRegistry()
+        self.heard = Heard()
+        self.server_public, self.server_secret = make_keys(folder, "server")
+        make_keys(folder / "clients", "allowed")
+        for name in ("foreign", "other-server"):
+            make_keys(folder, name)
+        self.broker: Broker | None = None
+
+    def refused(self, *reasons: str) -> float:
+        """How often, for one of the reasons."""
+        name = "dexorder_relay_broker_connections_refused_total"
+        return sum(self.registry.get_sample_value(name, {"reason": reason}) or 0.0 for reason in reasons)
+
+    @property
+    def address(self) -> str:
+        assert self.broker is not None
+        return self.broker.address
+
+
+@asynccontextmanager
+async def staged(folder: Path) -> AsyncIterator[Stage]:
+    stage = Stage(folder)
+    made = settings(folder, broker_curve_key=stage.server_secret, broker_curve_clients=folder / "clients")
+    with open_broker(made, RelayMetrics(stage.registry)) as stage.broker:
+        task = asyncio.create_task(stage.broker.run(stage.heard))
+        yield stage
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+@asynccontextmanager
+async def peer(stage: Stage, key: Path | None = None, server: str = "server") -> AsyncIterator[zmq.asyncio.Socket]:
+    with zmq.asyncio.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.setsockopt(zmq.LINGER, 0)
+        if key is not None:
+            curve_client(socket, key, stage.folder / f"{server}.key")
+        socket.connect(stage.address)
+        await socket.send_multipart(READY)
+        yield socket
+
+
+async def until(done: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not done():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def test_only_a_client_with_an_allowed_key_reaches_the_handler(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        async with peer(stage):
+            await until(lambda: stage.refused(*MISFIT) >= 1)
+        async with peer(stage, tmp_path / "foreign.key_secret"):
+            await until(lambda: stage.refused("key") >= 1)
+        before = stage.refused(*MISFIT)
+        async with peer(stage, tmp_path / "clients" / "allowed.key_secret", server="other-server"):
+            await until(lambda: stage.refused(*MISFIT) > before)
+        assert stage.heard.slots.empty()
+        async with peer(stage, tmp_path / "clients" / "allowed.key_secret"):
+            assert (await asyncio.wait_for(stage.heard.slots.get(), 60)).exchange == "SIM"
+        assert stage.heard.slots.empty()
+
+
+async def test_hundreds_of_strangers_do_not_keep_an_allowed_client_out(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        host, port = stage.address.removeprefix("tcp://").split(":")
+        for _ in range(200):
+            _, writer = await asyncio.open_connection(host, int(port))
+            writer.write(b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\x00NULL" + bytes(48) + b"\x04\x19\x05READY" + bytes(64))
+            writer.close()
+        async with (
+            peer(stage, tmp_path / "foreign.key_secret"),
+            peer(stage),
+            peer(stage, tmp_path / "clients" / "allowed.key_secret"),
+        ):
+            await asyncio.wait_for(stage.heard.slots.get(), 60)
+        assert stage.heard.slots.empty()
+
+
+@pytest.mark.parametrize("with_key", [True, False], ids=["its key is not allowed yet", "it has no key, nor the broker"])
+async def test_an_ingestor_gets_in_once_it_is_let_in(tmp_path: Path, monkeypatch: Any, with_key: bool) -> None:
+    monkeypatch.setattr("services.ingestor.broker.connection._REFUSED_SECONDS", 0.05)
+    async with staged(tmp_path) as stage:
+        keys: dict[str, Any] = {}
+        if with_key:
+            keys = {"broker_curve_key": tmp_path / "foreign.key_secret", "broker_curve_server": stage.server_public}
+        stop = asyncio.Event()
+        worker = Worker(
+            IngestorSettings(broker=stage.address, drain_seconds=0, **keys),
+            Slots({"SIM": 1}, repeat_ns=0),
+            no_job,
+            IngestorMetrics(CollectorRegistry()),
+            SystemClock(),
+            on_connected=nothing,
+        )
+        task = asyncio.create_task(worker.run(stop))
+        await until(lambda: stage.refused(*(("key",) if with_key else MISFIT)) >= 2)  # it does try again
+        assert stage.heard.slots.empty()
+        if with_key:
+            (tmp_path / "foreign.key").rename(tmp_path / "clients" / "foreign.key")
+            await asyncio.wait_for(stage.heard.slots.get(), 60)
+        stop.set()
+        await task
+
+
+async def no_job(job: object) -> None:
+    raise AssertionError
+
+
+async def nothing(there: bool) -> None:
+    pass

@@ -1,0 +1,73 @@
+"""What coverage was taken back: the board and the two tables never differ in it."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.common.model.history import Market, PageResult
+from services.common.model.time_range import TimeRange, subtract
+from services.relay.broker.leases import Dispatcher
+from services.relay.broker.retry_policy import Patience
+from services.relay.history import coverage, reports
+from services.relay.history.state import Board
+from services.relay.store.schema import Batch
+from tests.unit.services.relay.harness import at
+
+MARKET = Market("BTC/USDT.SIM", 60)
+
+
+def span(start: int, end: int) -> TimeRange:
+    return TimeRange(at(start), at(end))
+
+
+parts = st.tuples(st.integers(0, 30), st.integers(1, 12)).map(lambda p: span(p[0], p[0] + p[1]))
+pages = st.tuples(st.just("page"), parts, st.integers(0, 100), parts)
+taken = st.tuples(st.just("taken"), parts, st.just(0), parts)
+
+
+@given(events=st.lists(pages | taken, max_size=20), order=st.randoms())
+def test_the_board_says_what_the_two_tables_say(
+    events: list[tuple[str, TimeRange, int, TimeRange]], order: object
+) -> None:
+    """However pages and retractions came; a page is reported some time after it was fetched, or twice."""
+    live, ledger, retracted = new_board(), list[PageResult](), list[tuple[TimeRange, int]]()
+    for now_ns, (what, part, ago, empty) in enumerate(events, start=1):
+        if what == "taken":
+            coverage.retract(live, MARKET, [part], now_ns, Batch())
+            retracted.append((part, now_ns))
+        else:
+            ledger.append(PageResult("gone", MARKET, part, (empty,), None, max(now_ns - ago, 0)))
+            for _ in range(1 + ago % 2):
+                reports.report(live, None, ledger[-1:], [], Batch(), now_ns=0)
+    order.shuffle(ledger)  # type: ignore[attr-defined]
+    order.shuffle(retracted)  # type: ignore[attr-defined]
+    again = new_board()
+    for part, retracted_ns in retracted:
+        coverage.retract(again, MARKET, [part], retracted_ns, Batch())
+    for page in ledger:
+        coverage.cover(again, MARKET, page.span, page.empty, page.fetched_ns, Batch())
+    assert list(again.coverage[MARKET].covered) == list(live.coverage[MARKET].covered)
+    assert list(again.coverage[MARKET].empty) == list(live.coverage[MARKET].empty)
+    for part, retracted_ns in retracted:
+        fresh = [page.span for page in ledger if page.fetched_ns >= retracted_ns]
+        assert not subtract(live.coverage[MARKET].covered.within(part), fresh), "never more than was fetched since"
+    assert again.retractions[MARKET].made() == live.retractions[MARKET].made()
+
+
+@given(told=st.lists(st.tuples(parts, parts), max_size=12))
+def test_only_what_every_page_calls_empty_is_empty(told: list[tuple[TimeRange, TimeRange]]) -> None:
+    """A row stays in the table, whatever a page of a dispatch that was fenced says later, or had said before."""
+    board = new_board()
+    for number, (part, empty) in enumerate(told):
+        reports.report(board, None, [PageResult("gone", MARKET, part, (empty,), None, number)], [], Batch(), now_ns=0)
+    rows = [row for part, empty in told for row in subtract([part], [empty])]
+    assert list(board.coverage[MARKET].empty) == subtract([part for part, _ in told], rows)
+
+
+def new_board() -> Board:
+    ids = itertools.count()
+    dispatcher = Dispatcher(lease_ns=15, new_id=lambda: f"id{next(ids)}")
+    return Board(dispatcher, Patience(3, 0), job_periods=10, page_periods=10)

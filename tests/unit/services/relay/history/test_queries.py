@@ -1,0 +1,114 @@
+"""What is told of coverage: by the pure rule, and by a relay over gRPC."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.common.model.time_range import TimeRange, merge
+from services.common.model.times import MAX_TIME_NS
+from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
+from services.relay.history.coverage_queries import Kind, Known, known
+from tests.unit.services.relay.harness import TICKER, at, ledger_page, page, ranges, suite, write_ledger
+
+ROWS, EMPTY = rpb.COVERAGE_KIND_ROWS, rpb.COVERAGE_KIND_EMPTY
+spans = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 8)).map(lambda p: TimeRange(p[0], p[0] + p[1])))
+
+
+@given(covered=spans, empty=spans)
+def test_every_point_has_the_one_kind_it_was_given(covered: list[TimeRange], empty: list[TimeRange]) -> None:
+    def inside(time: int, parts: list[TimeRange]) -> bool:
+        return any(part.start_ns <= time < part.end_ns for part in parts)
+
+    found = known(covered, empty)
+    for time in range(50):
+        kinds = [each.kind for each in found if each.span.start_ns <= time < each.span.end_ns]
+        expected = Kind.EMPTY if inside(time, empty) else Kind.ROWS
+        assert kinds == ([expected] if inside(time, covered) else [])
+    for one, two in itertools.pairwise(found):
+        assert one.span.end_ns < two.span.start_ns or (one.span.end_ns == two.span.start_ns and one.kind != two.kind)
+
+
+def test_pages_that_touch_are_one_range() -> None:
+    covered = merge([TimeRange(0, 10), TimeRange(10, 20), TimeRange(30, 40)])
+    assert known(covered, [TimeRange(8, 12)]) == [
+        Known(TimeRange(0, 8), Kind.ROWS),
+        Known(TimeRange(8, 12), Kind.EMPTY),
+        Known(TimeRange(12, 20), Kind.ROWS),
+        Known(TimeRange(30, 40), Kind.ROWS),
+    ]
+
+
+async def asked(relay: Any, **fields: Any) -> list[rpb.GetCoverageResponse]:
+    values = {"ticker": TICKER, "period_seconds": 60, **fields}
+    return [answer async for answer in relay.GetCoverage(rpb.GetCoverageRequest(**values), timeout=30)]
+
+
+def told(answers: list[rpb.GetCoverageResponse]) -> list[tuple[int, int, int]]:
+    found = [each for answer in answers for each in answer.ranges]
+    return [(int(each.start_time - at(0)), int(each.end_time - at(0)), each.kind) for each in found]
+
+
+def minutes(*parts: tuple[int, int, Any]) -> list[tuple[int, int, int]]:
+    return [(at(start) - at(0), at(end) - at(0), kind) for start, end, kind in parts]
+
+
+async def test_ranges_of_pages_that_were_reported_and_of_those_in_the_table(tmp_path: Path) -> None:
+    async with suite(tmp_path) as s:
+        assert [answer.ranges for answer in await asked(s.relay)] == [[]]
+        write_ledger(s.pipeline.catalog, ledger_page(20, 30, fetched_ns=at(90), empty=[(28, 30)]))
+    async with suite(tmp_path) as s:
+        await s.pipeline.report(pages=[page("j", 10, 20, empty=[(12, 14)]), page("j", 40, 50)])
+        whole = [(10, 12, ROWS), (12, 14, EMPTY), (14, 28, ROWS), (28, 30, EMPTY), (40, 50, ROWS)]
+        assert told(await asked(s.relay)) == minutes(*whole)
+        assert told(await asked(s.relay, start_time=at(13))) == minutes((13, 14, EMPTY), *whole[2:])
+        assert told(await asked(s.relay, start_time=at(0), end_time=at(12))) == minutes((10, 12, ROWS))
+        assert told(await asked(s.relay, period_seconds=3_600)) == told(await asked(s.relay, ticker="A.SIM")) == []
+
+
+async def test_detail_gives_the_pages_with_evidence_and_times(tmp_path: Path) -> None:
+    async with suite(tmp_path) as s:
+        pages = [ledger_page(10, 20, fetched_ns=at(90), empty=[(12, 14)]), ledger_page(0, 10, fetched_ns=at(80))]
+        write_ledger(s.pipeline.catalog, *pages, ledger_page(50, 60, fetched_ns=at(80)))
+        answers = await asked(s.relay, end_time=at(50), detail=True)
+        found = [each for answer in answers for each in answer.pages]
+        assert [(each.start_time, each.end_time, each.rows) for each in found] == [
+            (at(0), at(10), 10),
+            (at(10), at(20), 8),
+        ]
+        second = found[1]
+        assert (list(second.empty), second.evidence, list(second.retracted)) == (ranges([(12, 14)]), "page", [])
+        assert (second.fetched_at, second.committed_at) == (at(90), at(90) + 10**9)
+        assert not any(answer.pages for answer in await asked(s.relay, end_time=at(50)))
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"ticker": "BTCUSDT"}, "ticker 'BTCUSDT' is not SYMBOL.VENUE"),
+    ({"ticker": "BTC/USDT.MOON"}, "ticker 'BTC/USDT.MOON' names the unknown exchange 'MOON'"),
+    ({"ticker": "x" * 300 + ".SIM"}, "has over 256 characters"),
+    ({"period_seconds": 61}, "period_seconds 61"),
+    ({"start_time": at(0) + 1}, f"start_time {at(0) + 1} is not on the 1m grid"),
+    ({"end_time": 2**64 - 1}, f"end_time {2**64 - 1} is outside [0, {MAX_TIME_NS}]"),
+    ({"start_time": at(5), "end_time": at(5)}, f"end_time {at(5)} is not after start_time {at(5)}"),
+    ({"end_time": 0}, "end_time 0 is not after start_time 0"),
+]
+
+
+@pytest.mark.parametrize("rpc", ["GetCoverage", "VerifyCoverage"])
+async def test_bad_questions_name_field_and_value(tmp_path: Path, rpc: str) -> None:
+    async with suite(tmp_path) as s:
+        for fields, text in BAD:
+            values = {"ticker": TICKER, "period_seconds": 60, **fields}
+            call = getattr(s.relay, rpc)(getattr(rpb, f"{rpc}Request")(**values))
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call.read()
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT, fields
+            assert text in (caught.value.details() or ""), fields
+        for weeks in (604_800, 2_592_000):
+            assert await asked(s.relay, period_seconds=weeks) == [rpb.GetCoverageResponse()]

@@ -1,0 +1,182 @@
+"""Taking back: durable first, in order, and the same after whatever was lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog import Catalog
+
+from services.common.clock import SystemClock
+from services.common.lake.catalog import RETRACTION_TABLE
+from services.common.model.errors import Unavailable
+from services.common.model.history import Market, Retraction
+from services.common.model.time_range import TimeRange
+from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
+from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
+from services.relay.history.retraction_log import RetractionTable, Retractor
+from tests.unit.services.relay.harness import (
+    TICKER,
+    Suite,
+    at,
+    catalog_settings,
+    ledger_page,
+    minute,
+    page,
+    ranges,
+    suite,
+    write_ledger,
+)
+
+MARKET = Market(TICKER, 60)
+ERROR, OK = ingest.HistoryReadyNotification.ERROR, ingest.HistoryReadyNotification.OK
+
+
+class StoppedClock(SystemClock):
+    def wall_ns(self) -> int:
+        return at(0) + 1
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[Catalog]:
+    made = catalog_settings(tmp_path).load()
+    yield made
+    made.close()
+
+
+def span(start: int, end: int) -> TimeRange:
+    return TimeRange(at(start), at(end))
+
+
+async def test_the_table_is_made_when_needed_and_gives_back_what_was_written(catalog: Catalog) -> None:
+    table = RetractionTable(catalog)
+    assert table.read() == [] and not catalog.namespace_exists("trading")
+    retractor = Retractor(table, StoppedClock(), last_ns=0)
+    one = await retractor.record(MARKET, [span(0, 10), span(20, 30)], "because")
+    two = await retractor.record(MARKET, [span(0, 10)], "again")
+    assert one >= StoppedClock().wall_ns() and one % 1_000 == 0, "microseconds, and not before now"
+    assert two > one, "each is later than those before, whatever the clock says"
+    expected = [(span(0, 10), one), (span(0, 10), two), (span(20, 30), one)]
+    assert sorted(RetractionTable(catalog).read()) == [Retraction(MARKET, *each) for each in expected]
+    rows = catalog.load_table(RETRACTION_TABLE).scan().to_arrow().to_pylist()
+    assert sorted(row["reason"] for row in rows) == ["again", "because", "because"]
+    late = Retractor(table, StoppedClock(), last_ns=at(50))
+    assert await late.record(MARKET, [span(0, 1)], "") == at(50) + 1_000, "the clock was set back"
+
+
+async def test_what_cannot_be_written_is_not_taken_back(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    table, tries = RetractionTable(catalog), list[int]()
+    append = table.append
+
+    def broken(*_: Any) -> None:
+        tries.append(1)
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(asyncio, "sleep", _at_once)
+    monkeypatch.setattr(table, "append", broken)
+    retractor = Retractor(table, SystemClock(), last_ns=0)
+    with pytest.raises(Unavailable, match="coverage_retractions can't be written: no space"):
+        await retractor.record(MARKET, [span(0, 10)], "")
+    assert len(tries) > 1 and table.read() == []
+    monkeypatch.setattr(table, "append", append)
+    assert await retractor.record(MARKET, [span(0, 10)], "") > 0
+
+
+async def _at_once(_: float) -> None:
+    return None
+
+
+# ---- a whole relay -------------------------------------------------------------------------------------------------
+
+
+async def covered(s: Suite) -> list[tuple[int, int]]:
+    request = rpb.GetCoverageRequest(ticker=TICKER, period_seconds=60)
+    found = [each async for answer in s.relay.GetCoverage(request) for each in answer.ranges]
+    return [(minute(each.start_time), minute(each.end_time)) for each in found]
+
+
+async def lose_four_to_seven(s: Suite) -> None:
+    """Ten minutes are reported and in the ledger; the table has seven of them."""
+    snapshot_id = s.pipeline.write([0, 1, 2, 3, 7, 8, 9])
+    await s.pipeline.report(snapshot_id=snapshot_id, pages=[page("old", 0, 10)])
+    write_ledger(s.pipeline.catalog, ledger_page(0, 10, fetched_ns=at(100)))
+    await s.queued("r", 0, 10)
+    record = await s.finished("r")
+    assert (record.status, list(record.missing)) == (ERROR, ranges([(4, 7)]))
+
+
+async def test_lost_rows_are_taken_back_for_good_whatever_the_relay_loses(tmp_path: Path) -> None:
+    async with suite(tmp_path) as s:
+        await lose_four_to_seven(s)
+        assert await covered(s) == [(0, 4), (7, 10)]
+        (made,) = RetractionTable(s.pipeline.catalog).read()
+        assert (made.market, made.span) == (MARKET, span(4, 7)) and made.retracted_ns > at(100)
+    async with suite(tmp_path) as s:
+        assert await covered(s) == [(0, 4), (7, 10)], "with its database"
+    for name in ("relay.db", "relay.db-wal", "relay.db-shm"):
+        (tmp_path / name).unlink(missing_ok=True)
+    async with suite(tmp_path) as s:
+        assert await covered(s) == [(0, 4), (7, 10)], "from the two tables alone"
+        ingestor = s.ingestor()
+        await ingestor.offer()
+        await s.queued("again", 0, 10)
+        (dispatch,) = await ingestor.work(s.pipeline, dispatches=1)
+        assert (minute(dispatch.historical.start_time), minute(dispatch.historical.end_time)) == (4, 7)
+        again = await s.finished("again")
+        assert (again.status, again.row_count) == (OK, 10), "a page that was fetched since counts"
+        pages = rpb.GetCoverageRequest(ticker=TICKER, period_seconds=60, detail=True)
+        told = [each async for answer in s.relay.GetCoverage(pages) for each in answer.pages]
+        assert [list(each.retracted) for each in told] == [ranges([(4, 7)])]
+
+
+async def test_a_retraction_that_a_kill_kept_from_the_database_is_followed_at_the_next_start(tmp_path: Path) -> None:
+    async with suite(tmp_path) as s:
+        await s.pipeline.report(snapshot_id=s.pipeline.write(range(10)), pages=[page("old", 0, 10)])
+        write_ledger(s.pipeline.catalog, ledger_page(0, 10, fetched_ns=at(100)))
+        retractor = Retractor(RetractionTable(s.pipeline.catalog), SystemClock(), last_ns=0)
+        await retractor.record(MARKET, [span(2, 5)], "killed behind this")
+        assert await covered(s) == [(0, 10)]
+    for _ in range(2):
+        async with suite(tmp_path) as s:
+            assert await covered(s) == [(0, 2), (5, 10)]
+
+
+async def test_others_who_wait_for_what_is_lost_get_it_fetched(tmp_path: Path) -> None:
+    async with suite(tmp_path) as s:
+        ingestor = s.ingestor()
+        await s.queued("longer", 0, 20)  # its job is for 10 to 20 once the rest is reported
+        snapshot_id = s.pipeline.write([0, 1, 2, 3, 7, 8, 9])
+        await s.pipeline.report(snapshot_id=snapshot_id, pages=[page("old", 0, 10)])
+        await s.queued("r", 0, 10)
+        assert (await s.finished("r")).status == ERROR
+        await ingestor.offer()
+        done = await ingestor.work(s.pipeline, dispatches=2)
+        assert sorted(minute(each.historical.start_time) for each in done) == [4, 10]
+        longer = await s.finished("longer")
+        assert (longer.status, longer.row_count) == (OK, 20)
+
+
+async def test_late_pages_of_a_dispatch_from_before_do_not_count(tmp_path: Path) -> None:
+    """In Kafka when the range was taken back; unless the ingestor's clock says that they were fetched after."""
+    async with suite(tmp_path) as s:
+        ingestor = s.ingestor()
+        await ingestor.offer()
+        await s.queued("before", 10, 20)
+        dispatch = await ingestor.take()
+        await lose_four_to_seven(s)
+        table = RetractionTable(s.pipeline.catalog)
+        (made,) = table.read()
+        late = page("gone", 0, 10)
+        await s.pipeline.report(pages=[late])
+        assert await covered(s) == [(0, 4), (7, 10)]
+        late.fetched_at = made.retracted_ns - 1
+        await s.pipeline.report(pages=[late])
+        assert await covered(s) == [(0, 4), (7, 10)]
+        late.fetched_at = made.retracted_ns
+        await s.pipeline.report(pages=[late])
+        assert await covered(s) == [(0, 10)]
+        await s.pipeline.land(dispatch)
+        assert (await s.finished("before")).status == OK

@@ -1,0 +1,254 @@
+"""A machine that lives through ingestors, a log and a pipeline that come and go, and checks after every step that the
+file says what memory says: a kill at any point loses nothing. At the end everything is carried through, and every
+request ends with nothing missing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from services.common.model.history import Dispatch, FinalResult, FinalStatus, Market, PageResult, Submission
+from services.common.model.periods import split_by_periods
+from services.common.model.time_range import TimeRange
+from services.relay.broker.leases import Dispatcher, Slot, SlotKind
+from services.relay.broker.retry_policy import Patience
+from services.relay.history import dispatches, planner, reports
+from services.relay.history.progress import progress
+from services.relay.history.request import decide
+from services.relay.history.state import Board
+from services.relay.store import database, schema
+from services.relay.store.schema import Batch
+from tests.unit.services.relay.harness import TICKER, at
+
+MARKET = Market(TICKER, 60)
+IDS = itertools.count()
+
+
+def new_board() -> Board:
+    dispatcher = Dispatcher(lease_ns=15, new_id=lambda: f"id{next(IDS)}")
+    return Board(dispatcher, Patience(1_000, 0), job_periods=8, page_periods=3)
+
+
+@dataclass
+class Worker:
+    """One dispatch at its ingestor: pages still to produce, and its records in the log."""
+
+    dispatch: Dispatch
+    todo: list[TimeRange]
+    log: list[TimeRange] = field(default_factory=list)
+    finished: bool = False
+    read: int = 0
+    final_read: bool = False
+
+
+class Life(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.connection = sqlite3.connect(":memory:", isolation_level=None)
+        self.connection.executescript("".join(schema.STEPS))
+        self.board = new_board()
+        self.now_ns = 0
+        self.next_request = 0
+        self.workers: list[Worker] = []
+        self.submitted: set[str] = set()
+        self.ended: dict[str, list[TimeRange]] = {}
+
+    def save(self, batch: Batch) -> None:
+        for sql, values in batch.statements:
+            self.connection.execute(sql, values)
+
+    # ---- steps -----------------------------------------------------------------------------------------------------
+
+    @rule(start=st.integers(0, 30), length=st.integers(1, 30), limit=st.none() | st.integers(1, 12))
+    def submit(self, start: int, length: int, limit: int | None) -> None:
+        self.next_request += 1
+        request_id = f"r{self.next_request}"
+        self.submitted.add(request_id)
+        submission = Submission(request_id, TICKER, at(start), at(start + length), 60, limit)
+        batch = Batch()
+        planner.accept(self.board, submission, batch, wall_ns=self.now_ns, now_ns=self.now_ns)
+        self.save(batch)
+        self.end_what_is_ready()
+
+    @rule(slots=st.integers(1, 3))
+    def take(self, slots: int) -> None:
+        for _ in range(slots):
+            self.board.dispatcher.offer(Slot(b"i", "SIM", SlotKind.ANY))
+        batch = Batch()
+        for _, dispatch in dispatches.assign(self.board, batch, now_ns=self.now_ns):
+            assert not self.board.coverage[MARKET].covered.within(dispatch.span)
+            self.workers.append(Worker(dispatch, split_by_periods(dispatch.span, 60, 3)))
+        self.save(batch)
+
+    @rule(data=st.data(), pages=st.integers(1, 3), told=st.booleans())
+    def produce(self, data: Any, pages: int, told: bool) -> None:
+        """An ingestor writes pages; it may die before it reports the last one."""
+        if self.workers:
+            worker = data.draw(st.sampled_from(self.workers))
+            self.write(worker, pages, told)
+
+    def write(self, worker: Worker, pages: int, told: bool) -> None:
+        for _ in range(pages):
+            if worker.finished:
+                return
+            batch = Batch()
+            if not worker.todo:
+                worker.finished = True
+                if told:
+                    dispatches.produced(self.board, worker.dispatch.job_id, batch)
+                self.save(batch)
+                return
+            worker.log.append(worker.todo.pop(0))
+            current = told and reports.page(
+                self.board, worker.dispatch.job_id, worker.log[-1], [worker.log[-1]], batch, now_ns=self.now_ns
+            )
+            self.save(batch)
+            if not current:  # fenced, or dead
+                # no final record
+                worker.todo = []
+                worker.finished = True
+                worker.final_read = True
+
+    @rule(data=st.data(), records=st.integers(1, 4))
+    def commit(self, data: Any, records: int) -> None:
+        """The pipeline reads on in one partition, and now and then repeats itself."""
+        if self.workers:
+            self.read(data.draw(st.sampled_from(self.workers)), records, repeat=data.draw(st.booleans()))
+
+    def read(self, worker: Worker, records: int, *, repeat: bool = False) -> None:
+        job_id = worker.dispatch.job_id
+        first = 0 if repeat else worker.read
+        worker.read = max(worker.read, min(first + records, len(worker.log)))
+        pages = [PageResult(job_id, MARKET, span, (span,)) for span in worker.log[first : worker.read]]
+        finals = []
+        if worker.finished and not worker.final_read and worker.read == len(worker.log):
+            finals = [FinalResult(job_id, FinalStatus.OK)]
+            worker.final_read = True
+        batch = Batch()
+        reports.report(self.board, None, pages, finals, batch, now_ns=self.now_ns)
+        self.save(batch)
+        self.end_what_is_ready()
+
+    @rule(ns=st.integers(1, 20))
+    def wait(self, ns: int) -> None:
+        self.now_ns += ns
+        batch = Batch()
+        for job_id in self.board.dispatcher.expired(now_ns=self.now_ns):
+            dispatches.lose(self.board, job_id, "its lease ran out", batch, now_ns=self.now_ns)
+        self.save(batch)
+        self.end_what_is_ready()
+
+    @rule(data=st.data())
+    def cancel(self, data: Any) -> None:
+        if self.board.requests:
+            request_id = data.draw(st.sampled_from(sorted(self.board.requests)))
+            self.end(request_id, [])
+
+    @rule()
+    def restart(self) -> None:
+        self.board = self.loaded()
+
+    # ---- what must hold --------------------------------------------------------------------------------------------
+
+    def loaded(self) -> Board:
+        board = new_board()
+        database.fill_board(self.connection, board, self.now_ns)
+        return board
+
+    @invariant()
+    def the_file_says_what_memory_says(self) -> None:
+        assert dump(self.loaded()) == dump(self.board)
+
+    @invariant()
+    def nothing_in_flight_is_fetched_twice(self) -> None:
+        spans = sorted(job.span for job in self.board.jobs.values() if job.job_id is None and job.phase == 1)
+        assert all(left.end_ns <= right.start_ns for left, right in itertools.pairwise(spans))
+
+    def end_what_is_ready(self) -> None:
+        for request in list(self.board.requests.values()):
+            if self.board.ready(request):
+                missing = self.board.missing(request, request.planned_end_ns)
+                if not missing and request.planned_end_ns < request.submission.end_ns:
+                    batch = Batch()  # every page here is empty, so a limit is never reached
+                    planner.widen(self.board, request, request.submission.limit or 0, batch, now_ns=self.now_ns)
+                    self.save(batch)
+                    self.end_what_is_ready()
+                    return
+                self.end(request.submission.request_id, missing)
+
+    def end(self, request_id: str, missing: list[TimeRange]) -> None:
+        assert request_id not in self.ended
+        self.ended[request_id] = missing
+        request, batch = self.board.requests[request_id], Batch()
+        outcome = decide(
+            end_ns=request.planned_end_ns,
+            missing=missing,
+            job_errors=self.board.errors(request),
+            row_count=0,
+            empty_periods=0,
+            snapshot_id=None,
+            completed_ns=self.now_ns,
+        )
+        batch.finish(request.submission, outcome, progress(self.board, request))
+        planner.leave(self.board, request, batch)
+        self.save(batch)
+
+    def teardown(self) -> None:
+        """Ingestors that do their work and a pipeline that reads everything bring every request to its end."""
+        for turn in range(200):
+            if not self.board.requests:
+                break
+            for worker in list(self.workers):
+                self.write(worker, 100, told=True)
+                self.read(worker, 100)
+            self.take(3)
+            self.wait(16 if turn % 10 == 9 else 1)
+        assert not self.board.requests and not self.board.jobs
+        assert self.ended.keys() == self.submitted and not any(self.ended.values())
+        rows = self.connection.execute("SELECT count(*), count(DISTINCT request_id) FROM notifications").fetchone()
+        assert rows == (len(self.submitted), len(self.submitted))
+        for table in ("jobs", "dispatches", "attachments"):
+            assert self.connection.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
+        self.connection.close()
+
+
+def dump(board: Board) -> Any:
+    """Everything that must survive."""
+    return (
+        {
+            number: (
+                job.request_id,
+                job.span,
+                job.phase,
+                job.error,
+                job.fruitless,
+                job.job_id,
+                job.produced,
+                job.sent,
+                *(tuple(getattr(job, name)) for name in ("acked", "acked_empty", "refused", "handled")),
+                frozenset(job.requests),
+                frozenset(job.job_ids.items()),
+                board.dispatcher.is_queued(number),
+                board.dispatcher.is_running(number),
+            )
+            for number, job in board.jobs.items()
+        },
+        {
+            request_id: (live.submission, live.state, live.planned_end_ns, frozenset(live.jobs))
+            for request_id, live in board.requests.items()
+        },
+        {market: (tuple(c.covered), tuple(c.empty)) for market, c in board.coverage.items() if c.covered},
+        {market: (r.latest_ns, r.made()) for market, r in board.retractions.items() if r.latest_ns},
+        board.snapshot_id,
+    )
+
+
+Life.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestLife = Life.TestCase

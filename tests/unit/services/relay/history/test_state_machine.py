@@ -1,0 +1,74 @@
+"""A short life of the whole broker, and what longer ones have found; `make soak` lives through 100,000 steps."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+
+from services.common.model.history import Status
+from services.relay.broker.leases import Slot, SlotKind
+from tests.unit.services.relay.harness import at
+from tests.unit.services.relay.history.state_machine import BoardMachine
+from tests.unit.services.relay.history.state_model import LEASE_NS, MARKETS, Worker
+
+BoardMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestBroker = BoardMachine.TestCase
+
+
+def checked(life: BoardMachine) -> None:
+    life.the_file_says_what_memory_says()
+    life.no_range_is_fetched_twice_at_once()
+    life.no_period_of_an_unfinished_request_is_forgotten()
+    life.queues_and_slots_hold_what_the_model_says()
+
+
+def begun() -> tuple[BoardMachine, Worker]:
+    """A life with a running job of two pages, and free slots."""
+    life = BoardMachine()
+    life.submit(MARKETS[0], 0, 6, None)
+    life.alive.append(b"1")
+    for _ in range(3):
+        life.offer_one(Slot(b"1", MARKETS[0].exchange, SlotKind.ANY))
+    life.dispatch(None)
+    return life, life.workers[0]
+
+
+@pytest.mark.parametrize("told", [False, True], ids=["not reported", "reported"])
+def test_a_refused_page_is_fetched_by_one_job_at_most(told: bool) -> None:
+    life, first = begun()
+    life.produce(first, told=told, empty=False)
+    life.report(first, 1, refuse=True)
+    checked(life)
+    life.submit(MARKETS[0], 0, 6, None)
+    life.dispatch(None)
+    checked(life)
+    assert len(life.workers) == (2 if told else 1)  # what was reported is nobody's to fetch again but a new job's
+    life.wait(LEASE_NS)
+    life.wait(LEASE_NS)
+    life.dispatch(None)
+    checked(life)
+    life.teardown()
+    assert life.ended == {"r1": Status.OK, "r2": Status.OK}
+
+
+def test_a_page_refused_too_late_does_not_spoil_the_next_dispatchs_good_one() -> None:
+    life, first = begun()
+    life.produce(first, told=False, empty=False)
+    life.wait(LEASE_NS)
+    life.wait(LEASE_NS)
+    life.dispatch(None)
+    again = life.workers[1]
+    assert again.dispatch.span.start_ns == at(0)
+    life.produce(again, told=True, empty=False)
+    life.report(first, 1, refuse=True)
+    checked(life)
+    life.teardown()
+    assert life.ended == {"r1": Status.OK}
+
+
+def test_many_jobs_of_one_exchange_leave_no_request_without_an_end() -> None:
+    life = BoardMachine()
+    for number in range(10):
+        life.submit(MARKETS[2], number * 10, 8, None)
+    life.teardown()
+    assert set(life.ended.values()) == {Status.OK}

@@ -1,0 +1,159 @@
+"""VerifyCoverage on a whole relay with a real table."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from services.common.model.time_range import TimeRange
+from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
+from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
+from services.relay.history import verification
+from services.relay.history.retraction_log import RetractionTable
+from services.relay.history.table_reader import IcebergReader
+from tests.unit.services.relay.harness import TICKER, Suite, at, minute, page, ranges, suite
+from tests.unit.services.relay.history.test_retraction_log import covered
+
+OK = ingest.HistoryReadyNotification.OK
+
+
+async def verify(s: Suite, **fields: Any) -> tuple[list[rpb.VerifyProgress], rpb.VerifyResult]:
+    values = {"ticker": TICKER, "period_seconds": 60, **fields}
+    answers = [each async for each in s.relay.VerifyCoverage(rpb.VerifyCoverageRequest(**values), timeout=60)]
+    *progress, last = answers
+    assert last.WhichOneof("answer") == "result"
+    assert {each.WhichOneof("answer") for each in progress} == {"progress"}
+    return [each.progress for each in progress], last.result
+
+
+async def faulty(s: Suite) -> None:
+    """0 to 30 claimed, 10 to 12 as empty. The table lacks 4, 5 and 20, has 11, twice 7, and 40 that nothing claims."""
+    there = [m for m in range(30) if m not in (4, 5, 10, 20)]
+    snapshot_id = s.pipeline.write([*there, 7, 40])
+    await s.pipeline.report(snapshot_id=snapshot_id, pages=[page("old", 0, 30, empty=[(10, 12)])])
+
+
+async def test_every_kind_of_fault_is_told_and_nothing_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verification, "WINDOW_PERIODS", 8)
+    async with suite(tmp_path) as s:
+        await faulty(s)
+        s.pipeline.write([5, 6], ticker="ETH/USDT.SIM")
+        progress, found = await verify(s)
+        assert found == rpb.VerifyResult(
+            checked=ranges([(0, 41)])[0],
+            rows=28,
+            row_periods=28,
+            empty_periods=2,
+            lost=ranges([(4, 6), (20, 21)]),
+            lost_periods=3,
+            unexpected=ranges([(11, 12)]),
+            unexpected_periods=1,
+            duplicates=ranges([(7, 8)]),
+            surplus_rows=1,
+            unclaimed_periods=1,
+        )
+        assert [(each.windows, each.checked_windows) for each in progress[:4]] == [(0, 0), (6, 0), (6, 1), (6, 2)]
+        assert (progress[-1].checked_windows, progress[-1].rows, progress[-1].lost_periods) == (6, 28, 3)
+        assert await covered(s) == [(0, 10), (10, 12), (12, 30)]
+        assert RetractionTable(s.pipeline.catalog).read() == []
+        _, part = await verify(s, start_time=at(6), end_time=at(12))
+        assert (part.checked, part.lost_periods, part.rows) == (ranges([(6, 12)])[0], 0, 6)
+        _, nothing = await verify(s, start_time=at(100))
+        assert nothing == rpb.VerifyResult()
+        _, unclaimed = await verify(s, start_time=at(30), end_time=at(60))
+        assert (unclaimed.checked, unclaimed.unclaimed_periods) == (ranges([(40, 41)])[0], 1)
+
+
+async def test_repair_takes_back_what_is_lost_and_fetches_it_again(tmp_path: Path) -> None:
+    async with suite(tmp_path) as s:
+        ingestor = s.ingestor()
+        await ingestor.offer()
+        await faulty(s)
+        _, found = await verify(s, repair=True)
+        assert found.repaired_periods == found.lost_periods == 3
+        (request_id,) = found.repair_request_ids
+        assert request_id.startswith("verify-")
+        made = RetractionTable(s.pipeline.catalog).read()
+        assert sorted(each.span for each in made) == [TimeRange(at(4), at(6)), TimeRange(at(20), at(21))]
+        done = await ingestor.work(s.pipeline, dispatches=2)
+        assert [minute(each.historical.start_time) for each in done] == [4, 20]
+        record = await s.finished(request_id)
+        assert (record.status, record.request.ticker, list(record.missing)) == (OK, TICKER, [])
+        _, again = await verify(s, repair=True)
+        assert (again.lost_periods, list(again.repair_request_ids)) == (0, [])
+        assert again.unexpected_periods == 1, "that is for people to judge"
+
+
+async def test_what_is_committed_and_reported_meanwhile_is_not_called_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The look at the table comes from before a commit that coverage already knows: the next look agrees."""
+    looks, times = list[int](), IcebergReader.times
+
+    async with suite(tmp_path, count_attempts=3) as s:
+        await s.pipeline.report(snapshot_id=s.pipeline.write(range(5)), pages=[page("a", 0, 5), page("b", 5, 10)])
+
+        def late(reader: IcebergReader, *which: Any) -> Any:
+            looks.append(1)
+            found = times(reader, *which)
+            if len(looks) == 1:
+                s.pipeline.write(range(5, 10))
+            return found
+
+        monkeypatch.setattr(IcebergReader, "times", late)
+        progress, found = await verify(s, repair=True)
+        assert (found.lost_periods, len(looks), list(found.repair_request_ids)) == (0, 2, [])
+        assert [each.lost_periods for each in progress] == [0, 0, 5, 0]
+        assert await covered(s) == [(0, 10)]
+
+
+async def test_a_table_that_cannot_be_read_is_unavailable_and_takes_nothing_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with suite(tmp_path) as s:
+        await faulty(s)
+
+        def broken(*_: Any) -> Any:
+            raise OSError("the bucket is away")
+
+        monkeypatch.setattr(IcebergReader, "times", broken)
+        with pytest.raises(grpc.aio.AioRpcError, match=r"trading.ohlc can't be read: the bucket is away") as caught:
+            await verify(s, repair=True)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert await covered(s) == [(0, 10), (10, 12), (12, 30)]
+
+
+async def test_a_repair_goes_through_though_its_caller_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entered, go_on = asyncio.Event(), asyncio.Event()
+    loop, append = asyncio.get_running_loop(), RetractionTable.append
+
+    def slow(*which: Any) -> None:
+        loop.call_soon_threadsafe(entered.set)
+        asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result(20)
+        append(*which)
+
+    monkeypatch.setattr(RetractionTable, "append", slow)
+    async with suite(tmp_path) as s:
+        await faulty(s)
+        call = s.relay.VerifyCoverage(rpb.VerifyCoverageRequest(ticker=TICKER, period_seconds=60, repair=True))
+        reading = asyncio.create_task(_drain(call))
+        async with asyncio.timeout(30):
+            await entered.wait()
+        call.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        assert await covered(s) == [(0, 10), (10, 12), (12, 30)], "nothing before it is durable"
+        go_on.set()
+        async with asyncio.timeout(30):
+            while not (listed := (await s.relay.ListRequests(rpb.ListRequestsRequest())).records):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert listed[0].request.request_id.startswith("verify-")
+        assert await covered(s) == [(0, 4), (6, 10), (10, 12), (12, 20), (21, 30)]
+
+
+async def _drain(call: Any) -> None:
+    async for _ in call:
+        pass

@@ -1,0 +1,119 @@
+"""What has ended is forgotten after its retention; what lives is not; the file does not grow for ever."""
+
+from __future__ import annotations
+
+import sqlite3
+import uuid
+from contextlib import closing
+from pathlib import Path
+
+import grpc
+import pytest
+
+from services.common.clock import ManualClock
+from services.common.model.history import FinalResult, FinalStatus, Market, Outcome, PageResult, Status, Submission
+from services.common.model.time_range import TimeRange
+from services.common.model.times import SECOND_NS
+from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
+from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
+from services.relay.broker.leases import Dispatcher, Slot, SlotKind
+from services.relay.broker.retry_policy import Patience
+from services.relay.history import coverage, dispatches, engine, planner, reports
+from services.relay.history.progress import progress
+from services.relay.history.state import Board
+from services.relay.store import database
+from services.relay.store.database import Store
+from services.relay.store.schema import Batch
+from tests.unit.services.relay.harness import TICKER, Suite, at, page, suite, until
+
+DAY_NS = 86_400 * SECOND_NS
+
+
+def count(folder: Path, table: str) -> int:
+    with closing(sqlite3.connect(f"file:{folder / 'relay.db'}?mode=ro", uri=True)) as connection:
+        return int(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+
+
+async def told(s: Suite, topic: str, most: int) -> list[tuple[int, str]]:
+    call = s.relay.SubscribeNotifications(rpb.SubscribeNotificationsRequest(topic=topic), timeout=60)
+    found = [await call.read() for _ in range(most)]
+    call.cancel()
+    return [(each.cursor, each.notification.request_id) for each in found]
+
+
+async def test_ended_requests_are_forgotten_after_their_retention_and_live_ones_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "FORGET_SECONDS", 0.01)
+    monkeypatch.setattr(database, "FORGOTTEN_AT_ONCE", 2)  # so that it takes several pieces
+    monkeypatch.setattr(engine, "FORGOTTEN_AT_ONCE", 2)
+    clock = ManualClock()
+    async with suite(tmp_path, clock, retention_days=10, request_timeout_seconds=1e9) as s:
+        await s.pipeline.report(pages=[page("x", 0, 100, empty=[(0, 100)])])
+        for n in range(5):
+            await s.queued(f"old{n}", n, n + 10, client_id="me")
+            await s.finished(f"old{n}")
+        await s.queued("live", 500, 510, client_id="me")
+        clock.advance(6 * DAY_NS)
+        await s.queued("newer", 0, 10, client_id="me")
+        await s.finished("newer")
+        before = await told(s, "RESPONSE:me", 6)
+        assert [request_id for _, request_id in before] == [*(f"old{n}" for n in range(5)), "newer"]
+
+        clock.advance(5 * DAY_NS)
+        await until(lambda: count(tmp_path, "requests") == 2)
+        for call in (
+            s.relay.GetRequest(rpb.GetRequestRequest(request_id="old0")),
+            s.relay.CancelRequest(rpb.CancelRequestRequest(request_id="old0")),
+            s.relay.WatchProgress(rpb.WatchProgressRequest(request_id="old0")).read(),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call
+            assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+        assert (await s.record("live")).state == rpb.REQUEST_STATE_QUEUED
+        assert await told(s, "RESPONSE:me", 1) == before[-1:]
+        assert count(tmp_path, "notifications") == 2  # both topics of "newer"
+
+        again = await s.submit("old0", 50, 60, client_id="me")  # another body: the id is as good as new
+        assert again.status == ingest.SubmitResponse.QUEUED
+        assert (await s.finished("old0")).empty_periods == 10
+        ((cursor, request_id),) = (await told(s, "RESPONSE:me", 2))[1:]
+        assert request_id == "old0" and cursor > before[-1][0]
+        assert [each for each in await told(s, "HISTORY_READY:old0", 1) if each[0] == before[0][0]] == []
+
+
+async def test_ended_jobs_leave_nothing_behind_and_the_file_stays_as_large_as_one_retention(tmp_path: Path) -> None:
+    """Ten retentions of requests, each through two dispatches; the file's pages are used again."""
+    held, pages = Store(tmp_path / "relay.db"), []
+    dispatcher = Dispatcher(lease_ns=1, new_id=lambda: uuid.uuid4().hex)
+    board = Board(dispatcher, Patience(9, 0), job_periods=10, page_periods=10)
+    for generation in range(10):
+        for n in range(50):
+            await held.commit(_through(board, f"{generation}-{n}", generation))
+        while await held.forget(generation + 1):
+            pass
+        pages.append(await held.read(lambda c: c.execute("PRAGMA page_count").fetchone()[0]))
+        for table in ("requests", "notifications", "jobs", "dispatches", "attachments", "ranges"):
+            assert count(tmp_path, table) == 0, table
+    await held.close()
+    assert pages[-1] <= pages[1] + 2, pages
+
+
+def _through(board: Board, request_id: str, completed_ns: int) -> Batch:
+    """A request's whole life as one batch: a dispatch lost after half of its page, another one that ends it."""
+    batch, span = Batch(), TimeRange(at(0), at(10))
+    submission = Submission(request_id, TICKER, at(0), at(10), 60, None, "me")
+    request = planner.accept(board, submission, batch, wall_ns=0, now_ns=0)
+    for start in (0, 5):
+        board.dispatcher.offer(Slot(b"i", "SIM", SlotKind.ANY))
+        ((assign, _),) = dispatches.assign(board, batch, now_ns=start)
+        reports.page(board, assign.job_id, TimeRange(at(start), at(start + 5)), [], batch, now_ns=0)
+        if start == 0:
+            (job_id,) = board.dispatcher.expired(now_ns=1)
+            dispatches.lose(board, job_id, "its lease ran out", batch, now_ns=1)
+    reports.report(board, None, [PageResult(assign.job_id, Market(TICKER, 60), span)], [], batch, now_ns=0)
+    reports.report(board, None, [], [FinalResult(assign.job_id, FinalStatus.OK)], batch, now_ns=0)
+    batch.finish(submission, Outcome(Status.OK, "", at(10), completed_ns, 10), progress(board, request))
+    planner.leave(board, request, batch)
+    coverage.retract(board, Market(TICKER, 60), [span], 1_000, batch)
+    return batch
