@@ -12,7 +12,9 @@ import grpc
 import tenacity
 
 from dexorder import errors
+from services.common.model.errors import Code
 from services.common.rpc.channel import open_channel
+from services.common.rpc.client_retry import Failure, code_of, details_of, is_failure
 from services.gen.dexorder.relay.v1.relay_service_pb2_grpc import RelayServiceStub
 
 DEFAULT_RELAY = "127.0.0.1:50051"
@@ -65,7 +67,7 @@ class Connection:
             DexorderError: What the relay's status means.
         """
         retrying = tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception(_passing),
+            retry=tenacity.retry_if_exception(lambda error: is_failure(error, Failure.UNANSWERED)),
             wait=tenacity.wait_random_exponential(multiplier=0.2, max=2),
             stop=tenacity.stop_after_delay(self._patience_seconds),
             before_sleep=lambda _: self.on_note(f"the relay at {self.address} does not answer, trying again"),
@@ -74,7 +76,7 @@ class Connection:
         try:
             return await retrying(_once, method, request, min(self._patience_seconds, CALL_SECONDS))
         except grpc.aio.AioRpcError as error:
-            if _passing(error):
+            if is_failure(error, Failure.UNANSWERED):
                 raise errors.RelayUnreachable(
                     f"the relay at {self.address} does not answer; is the suite running (`dexorder up`), "
                     "or elsewhere (--relay or DEXORDER_RELAY)?"
@@ -94,7 +96,7 @@ class Connection:
                 yield message
                 message = await stream.read()
         except grpc.aio.AioRpcError as error:
-            if _passing(error):
+            if is_failure(error, Failure.UNANSWERED):
                 raise errors.RelayUnreachable(f"the relay at {self.address} went away; ask again") from None
             raise _translated(error) from None
         finally:
@@ -116,9 +118,9 @@ class Connection:
                 async for message in call:
                     yield message
             except grpc.aio.AioRpcError as error:
-                if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+                if is_failure(error, Failure.OVERLOADED):
                     pause = CROWDED_SECONDS
-                elif not _passing(error):
+                elif not is_failure(error, Failure.UNANSWERED):
                     raise _translated(error) from None
             except asyncio.CancelledError:
                 # grpcio raises this too when the server, on its way down, cancels the call.
@@ -147,21 +149,16 @@ async def _once(method: Callable[..., Awaitable[T]], request: Any, timeout: floa
     return await method(request, timeout=timeout)
 
 
-def _passing(error: BaseException) -> bool:
-    codes = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
-    return isinstance(error, grpc.aio.AioRpcError) and error.code() in codes
-
-
 def _translated(error: grpc.aio.AioRpcError) -> errors.DexorderError:
-    details = error.details() or "no details"
-    match error.code():
-        case grpc.StatusCode.NOT_FOUND:
+    details = details_of(error)
+    match code_of(error):
+        case Code.NOT_FOUND:
             return errors.RequestUnknown(details)
-        case grpc.StatusCode.INVALID_ARGUMENT:
+        case Code.INVALID_ARGUMENT:
             return errors.RequestRefused(details)
-        case grpc.StatusCode.RESOURCE_EXHAUSTED:
+        case Code.RESOURCE_EXHAUSTED:
             return errors.QuotaReached(details)
-        case grpc.StatusCode.UNAUTHENTICATED | grpc.StatusCode.PERMISSION_DENIED:
+        case Code.UNAUTHENTICATED | Code.PERMISSION_DENIED:
             return errors.NotAllowed(f"{details}; DEXORDER_TOKEN or DEXORDER_CHANNEL_TLS_CERTIFICATE say who you are")
         case other:
             return errors.DexorderError(f"the relay answered {other.name}: {details}")

@@ -10,7 +10,9 @@ from typing import Any
 import grpc
 
 from dexorder.errors import DexorderError, MaintenanceFailed
+from services.common.model.errors import Code
 from services.common.rpc.channel import open_channel
+from services.common.rpc.client_retry import code_of, details_of, error_text
 from services.gen.dexorder.pipeline.v1 import maintenance_service_pb2 as pb
 from services.gen.dexorder.pipeline.v1.maintenance_service_pb2_grpc import MaintenanceServiceStub
 
@@ -66,10 +68,9 @@ async def maintain(
 
 
 def _sentence(address: str, error: grpc.aio.AioRpcError) -> str:
-    details = error.details() or "no details"
-    if error.code() is grpc.StatusCode.UNAVAILABLE:
+    if code_of(error) is Code.UNAVAILABLE:
         return (
-            f"Spark's driver at {address} can't do it now ({details}); it must be running "
+            f"Spark's driver at {address} can't do it now ({details_of(error)}); it must be running "
             "(`dexorder up`), or elsewhere: --spark or DEXORDER_SPARK_ADDRESS"
         )
-    return f"Spark's driver at {address} answered {error.code().name}: {details}"
+    return f"Spark's driver at {address} answered {error_text(error)}"

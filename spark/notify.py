@@ -14,6 +14,7 @@ import tenacity
 from services.common.model.errors import SuiteError
 from services.common.model.time_range import TimeRange
 from services.common.rpc.channel import open_sync_channel
+from services.common.rpc.client_retry import code_of, details_of
 from services.gen.dexorder.relay.v1 import pipeline_service_pb2 as pb
 from services.gen.dexorder.relay.v1 import pipeline_service_pb2_grpc as rpc
 from services.gen.dexorder.relay.v1 import relay_service_pb2
@@ -96,8 +97,8 @@ class RelayReporter:
 
     def _tell(self, state: tenacity.RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
-        code = error.code().name if isinstance(error, grpc.Call) else "UNKNOWN"
-        details = error.details() if isinstance(error, grpc.Call) else str(error)
+        code = code_of(error).name if error else "UNKNOWN"
+        details = details_of(error) if error else ""
         log.warning("report not answered; the batch waits", attempt=state.attempt_number, code=code, details=details)
         self._on_try(state.attempt_number, code)
 

@@ -1,4 +1,4 @@
-"""The driver's RPC: convert, ask the caretaker in a thread, convert back. Errors are mapped by the boundary."""
+"""The driver's RPC: convert, ask the caretaker in a thread, convert back. Errors are mapped by `rpc.policy`."""
 
 from __future__ import annotations
 

@@ -14,7 +14,9 @@ from pydantic import SecretStr
 from dexorder.errors import DexorderError
 from dexorder.events.errors import GatewayRefused, GatewayUnreachable
 from services.common.config import BadSettings, read_settings
+from services.common.model.errors import Code
 from services.common.rpc.channel import ChannelSettings, open_channel
+from services.common.rpc.client_retry import Failure, code_of, details_of, error_text, failure_of
 from services.gen.dexorder.events.v1 import event_service_pb2 as pb
 from services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc
 from services.gen.dexorder.events.v1 import user_events_pb2 as given
@@ -22,7 +24,6 @@ from services.gen.dexorder.events.v1 import user_events_pb2 as given
 DEFAULT_GATEWAY = "127.0.0.1:50053"
 CALL_SECONDS = 10.0
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.2, 5.0
-_PASSING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.DEADLINE_EXCEEDED)
 Handle = Callable[[pb.SubscribeResponse, pb.Cursor], bool]
 
 
@@ -47,18 +48,18 @@ async def _channel(address: str, token: str | None = None) -> AsyncIterator[grpc
 
 
 def _translated(address: str, error: grpc.aio.AioRpcError) -> DexorderError:
-    details = error.details() or "no details"
-    if error.code() is grpc.StatusCode.UNAVAILABLE:
+    code = code_of(error)
+    if code is Code.UNAVAILABLE:
         return GatewayUnreachable(
-            f"the gateway at {address} does not answer ({details}); is it running, or elsewhere: --gateway or "
-            "DEXORDER_GATEWAY_ADDRESS?",
-            error.code(),
+            f"the gateway at {address} does not answer ({details_of(error)}); is it running, or elsewhere: "
+            "--gateway or DEXORDER_GATEWAY_ADDRESS?",
+            code,
         )
-    if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+    if code is Code.UNIMPLEMENTED:
         return GatewayRefused(
-            f"the gateway at {address} serves no user events: DEXORDER_EVENTS_DB is not set there", error.code()
+            f"the gateway at {address} serves no user events: DEXORDER_EVENTS_DB is not set there", code
         )
-    return GatewayRefused(f"the gateway at {address} answered {error.code().name}: {details}", error.code())
+    return GatewayRefused(f"the gateway at {address} answered {error_text(error)}", code)
 
 
 async def get_event(address: str, container: str, event_id: str) -> pb.EventRecord:
@@ -141,8 +142,8 @@ async def follow(
                 on_note("the session has ended")
         except (GatewayUnreachable, GatewayRefused) as error:
             # A session ends with its token, so one that was open goes on with a fresh one.
-            expired = opened and error.code is grpc.StatusCode.UNAUTHENTICATED
-            if error.code not in _PASSING and not expired:
+            expired = opened and error.code is Code.UNAUTHENTICATED
+            if failure_of(error.code) not in (Failure.UNANSWERED, Failure.OVERLOADED) and not expired:
                 raise
             opened = False
             on_note(str(error))

@@ -12,9 +12,8 @@ DexorderError
 
 from __future__ import annotations
 
-import grpc
-
 from dexorder.errors import DexorderError
+from services.common.model.errors import Code
 
 
 class EventRefused(DexorderError):
@@ -44,7 +43,7 @@ class GatewayRefused(DexorderError):
         code: As it answered.
     """
 
-    def __init__(self, message: str, code: grpc.StatusCode) -> None:
+    def __init__(self, message: str, code: Code) -> None:
         super().__init__(message)
         self.code = code
 

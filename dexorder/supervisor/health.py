@@ -12,7 +12,9 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from services.common.config import split_address
+from services.common.model.errors import Code
 from services.common.rpc.channel import open_channel
+from services.common.rpc.client_retry import code_of
 
 
 @dataclass(frozen=True)
@@ -41,11 +43,13 @@ async def _ask_grpc(target: str, timeout_s: float) -> Health:
             stub: Any = health_pb2_grpc.HealthStub(channel)  # its stubs leave the methods out
             answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
-            if error.code() is grpc.StatusCode.UNAVAILABLE:
-                return Health(False, "does not accept connections")
-            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                return Health(False, f"no answer within {timeout_s:g} s")
-            return Health(False, f"health check failed: {error.code().name}")
+            match code_of(error):
+                case Code.UNAVAILABLE:
+                    return Health(False, "does not accept connections")
+                case Code.DEADLINE_EXCEEDED:
+                    return Health(False, f"no answer within {timeout_s:g} s")
+                case other:
+                    return Health(False, f"health check failed: {other.name}")
     if answer.status == health_pb2.HealthCheckResponse.SERVING:
         return Health(True)
     return Health(False, "runs, but is not serving yet")

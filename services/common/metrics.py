@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import accumulate
 
-import grpc
 from prometheus_client import CollectorRegistry, Histogram, Metric, start_http_server
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
 from services.common.config import split_address
+from services.common.model.errors import Code
 
 _BOUNDS = tuple(float(bound) for bound in Histogram.DEFAULT_BUCKETS)
 _LABELS = ("grpc_type", "grpc_service", "grpc_method")
@@ -30,11 +30,11 @@ class CallTally:
 
     def __init__(self) -> None:
         self.started = self.received = self.sent = 0
-        self.handled: dict[grpc.StatusCode, int] = {}
+        self.handled: dict[Code, int] = {}
         self.buckets = [0] * len(_BOUNDS)
         self.seconds = 0.0
 
-    def end(self, code: grpc.StatusCode, seconds: float) -> None:
+    def end(self, code: Code, seconds: float) -> None:
         """A call is over."""
         self.handled[code] = self.handled.get(code, 0) + 1
         self.buckets[bisect_left(_BOUNDS, seconds)] += 1

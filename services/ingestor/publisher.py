@@ -13,6 +13,7 @@ import tenacity
 
 from services.common.model.errors import Unavailable
 from services.common.model.page import OHLC_TOPIC, PageHeaders
+from services.common.rpc.client_retry import Failure, code_of, error_text, is_failure
 from services.gen.dexorder.relay.v1 import ingestor_service_pb2 as relay_pb
 from services.gen.dexorder.relay.v1 import ingestor_service_pb2_grpc as relay_rpc
 from services.gen.dexorder.relay.v1 import relay_service_pb2
@@ -24,19 +25,6 @@ from services.ingestor.metrics import IngestorMetrics
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
-
-HOPELESS = frozenset(
-    {
-        grpc.StatusCode.INVALID_ARGUMENT,
-        grpc.StatusCode.NOT_FOUND,
-        grpc.StatusCode.UNIMPLEMENTED,
-        grpc.StatusCode.PERMISSION_DENIED,
-        grpc.StatusCode.UNAUTHENTICATED,
-        grpc.StatusCode.FAILED_PRECONDITION,
-        grpc.StatusCode.OUT_OF_RANGE,
-    }
-)
-"""Codes that a second try does not change. INTERNAL is not one: a Kafka that moves its leaders looks like that."""
 
 
 class Refused(Unavailable):
@@ -111,7 +99,7 @@ class Publisher:
     async def _call(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
         def note(state: tenacity.RetryCallState) -> None:
             error = state.outcome.exception() if state.outcome else None
-            code = error.code().name if isinstance(error, grpc.aio.AioRpcError) else "UNKNOWN"
+            code = code_of(error).name if error else "UNKNOWN"
             self._metrics.publish_retries.labels(name, code).inc()
             log.info("trying again", call=name, code=code)
 
@@ -120,9 +108,7 @@ class Publisher:
                 return await call()
 
         retrying = tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception(
-                lambda e: isinstance(e, grpc.aio.AioRpcError) and e.code() not in HOPELESS
-            ),
+            retry=tenacity.retry_if_exception(lambda e: isinstance(e, grpc.aio.AioRpcError) and not _is_final(e)),
             stop=tenacity.stop_after_delay(self._settings.patience_seconds),
             wait=tenacity.wait_random_exponential(0.1, 2),
             before_sleep=note,
@@ -136,5 +122,9 @@ class Publisher:
 
 
 def _failure(name: str, error: grpc.aio.AioRpcError) -> Unavailable:
-    kind = Refused if error.code() in HOPELESS else Unavailable
-    return kind(f"{name} failed: {error.code().name}: {error.details()}")
+    kind = Refused if _is_final(error) else Unavailable
+    return kind(f"{name} failed: {error_text(error)}")
+
+
+def _is_final(error: BaseException) -> bool:
+    return is_failure(error, Failure.DENIED, Failure.REJECTED)

@@ -1,4 +1,4 @@
-"""The relay's RPCs: convert, call the engine, convert back. Errors are mapped by the boundary."""
+"""The relay's RPCs: convert, call the engine, convert back. Errors are mapped by `services.common.rpc.policy`."""
 
 from __future__ import annotations
 

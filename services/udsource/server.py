@@ -79,7 +79,7 @@ async def serve(settings: UdsourceSettings, failure: Failure | None = None) -> A
         rpc.add_SourceServicer_to_server(cast(rpc.SourceServicer, service), server)
         return [source]
 
-    def unforeseen(method: str, error: BaseException) -> str | None:
+    def internal_text(method: str, error: BaseException) -> str | None:
         # Health, reflection and channelz are not what a source is for.
         return failure.note(method, error) if method.startswith(f"{source}/") else None
 
@@ -89,7 +89,7 @@ async def serve(settings: UdsourceSettings, failure: Failure | None = None) -> A
     sockets = [f"unix:{settings.socket}"] if settings.socket else []
     try:
         async with grpc_server(
-            settings, register, registry=registry, extra_addresses=sockets, unforeseen=unforeseen
+            settings, register, registry=registry, extra_addresses=sockets, internal_text=internal_text
         ) as running:
             if info is not None:
                 server_info.write(info)

@@ -39,7 +39,7 @@ class CallContext(Protocol):
 
 
 class SourceService:
-    """source.v1 over one topic; make it inside the event loop. Errors are raised, the boundary gives them a status."""
+    """source.v1 over one topic; make it inside the event loop. Errors are raised; `rpc.policy` gives them a status."""
 
     def __init__(self, watch: TopicWatch, topic: TopicReader, ranges: ReplayReader, metrics: UdsourceMetrics) -> None:
         self._watch = watch

@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 
 from services.common.model.errors import SuiteError, Unavailable
 from services.common.rpc.channel import open_sync_channel
+from services.common.rpc.client_retry import Failure, error_text, is_failure, is_too_large
 from services.gen.source.v1 import source_pb2 as pb
 from services.gen.source.v1 import source_pb2_grpc as rpc
 from spark.source.offsets import OffsetRange, Offsets, SourceState, parse_pairs
@@ -33,13 +34,6 @@ _CHANNEL_OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.keepalive_permit_without_calls", 0),  # a foreign source may hang up on a client that pings while idle
 )
-_FINAL = (
-    grpc.StatusCode.UNIMPLEMENTED,
-    grpc.StatusCode.UNAUTHENTICATED,
-    grpc.StatusCode.PERMISSION_DENIED,
-    grpc.StatusCode.FAILED_PRECONDITION,
-)
-"""A server that says so says it again. Not INVALID_ARGUMENT: a replica may learn of a log's end a moment late."""
 _channels: dict[str, grpc.Channel] = {}
 
 
@@ -221,19 +215,12 @@ class _Patience:
         self._wait_s = min(self._wait_s * 2, 2.0)
 
 
-def error_text(error: Exception) -> str:
-    """One line for a log: a call's code and details, or the error's own text."""
-    if isinstance(error, grpc.Call):
-        return f"{error.code().name}: {error.details()}"
-    return str(error)
-
-
 def is_final(error: Exception) -> bool:
-    """Whether the same call would fail the same way again: it is refused, or one message is over our limit."""
-    if not isinstance(error, grpc.Call):
-        return False
-    too_large = error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in str(error.details())
-    return too_large or error.code() in _FINAL
+    """Return whether the same call would fail again: the server denies it, or one message is too large.
+
+    REJECTED is not final: a replica may learn of a log's end a moment late.
+    """
+    return is_failure(error, Failure.DENIED) or is_too_large(error)
 
 
 def _request(left: int, most: int) -> pb.ReadRequest:

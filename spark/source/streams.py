@@ -17,10 +17,11 @@ from typing import Generic, TypeAlias, TypeVar
 import grpc
 from google.protobuf.message import DecodeError
 
-from services.common.model.errors import Unavailable
+from services.common.model.errors import Code, Unavailable
+from services.common.rpc.client_retry import code_of, error_text, is_too_large
 from services.gen.source.v1 import source_pb2 as pb
 from services.gen.source.v1 import source_pb2_grpc as rpc
-from spark.source.client import SourceBroken, SourceRefuses, channel, error_text, is_final, read_method
+from spark.source.client import SourceBroken, SourceRefuses, channel, is_final, read_method
 from spark.source.held import Id
 from spark.source.records import Result
 
@@ -77,7 +78,7 @@ class PlainStreams:
         except (grpc.RpcError, Unavailable) as error:
             self._drop_reading()
             if is_final(error):
-                kind = SourceBroken if _code(error) is grpc.StatusCode.RESOURCE_EXHAUSTED else SourceRefuses
+                kind = SourceBroken if is_too_large(error) else SourceRefuses
                 raise kind(f"{self._where(results)}: {error_text(error)}") from error
             failure = error_text(error)
         except SourceBroken:
@@ -105,7 +106,7 @@ class PlainStreams:
                 self._ack(pb.AckRequest(request=pb.AckRequest.Request(offsets=offsets)))
             except (grpc.RpcError, Unavailable, SourceBroken) as error:
                 self._drop_acking()
-                refused = _code(error) is grpc.StatusCode.INVALID_ARGUMENT or is_final(error)
+                refused = code_of(error) is Code.INVALID_ARGUMENT or is_final(error)
                 kind = AckRefused if refused else Unavailable
                 partition, offset = group[0]
                 raise kind(
@@ -242,10 +243,6 @@ class _Call(Generic[Q, A]):
         """Half-close and cancel."""
         self._requests.put(None)
         self._answers.cancel()
-
-
-def _code(error: Exception) -> grpc.StatusCode | None:
-    return error.code() if isinstance(error, grpc.Call) else None
 
 
 def _name(result: Result) -> str:

@@ -1,64 +1,86 @@
-"""The suite's errors, each with the gRPC status it becomes.
+"""Errors of the suite, each with the status code that a caller receives.
 
     SuiteError                INTERNAL
     ├── InvalidRequest        INVALID_ARGUMENT    a field is out of range or contradicts another
-    ├── NotFound              NOT_FOUND           the thing asked for is not there (or not there yet)
-    ├── AlreadyExists         ALREADY_EXISTS      an id is taken by something else
-    ├── Conflict              FAILED_PRECONDITION the state does not allow it
-    ├── Exhausted             RESOURCE_EXHAUSTED  a bounded queue or quota is full
-    ├── Unauthenticated       UNAUTHENTICATED     it is not proven who calls
-    ├── NotAllowed            PERMISSION_DENIED   the caller may not do that
-    └── Unavailable           UNAVAILABLE         a part we need can't be reached; try again
+    ├── NotFound              NOT_FOUND           the requested thing does not exist (or does not exist yet)
+    ├── AlreadyExists         ALREADY_EXISTS      the id belongs to something else
+    ├── Conflict              FAILED_PRECONDITION the current state does not allow the operation
+    ├── Exhausted             RESOURCE_EXHAUSTED  a bounded queue or a quota is full
+    ├── Unauthenticated       UNAUTHENTICATED     the caller's identity is not proven
+    ├── NotAllowed            PERMISSION_DENIED   the caller may not do this
+    └── Unavailable           UNAVAILABLE         a part that we need can't be reached; the caller may try again
 
-Raised where found, mapped once, in ``boundary.py``. Messages name the field and its value.
+An error is raised where the problem is found; ``services.common.rpc.policy`` turns it into a status. A message names
+the field and its value.
 """
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import ClassVar
 
-import grpc
+
+class Code(IntEnum):
+    """Canonical status codes with the numbers that gRPC and google.rpc.Code give them."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
 
 
 class SuiteError(Exception):
-    """Base of every error the suite raises on purpose.
+    """Base of every error that the suite raises on purpose.
 
     Attributes:
-        retry_seconds: When the same call may succeed, if that is known; goes out as trailing metadata.
+        retry_seconds: Time after which the same call may succeed; None if it is not known.
     """
 
-    code: ClassVar[grpc.StatusCode] = grpc.StatusCode.INTERNAL
+    code: ClassVar[Code] = Code.INTERNAL
     retry_seconds: float | None = None
 
 
 class InvalidRequest(SuiteError):
     """A field is out of range or contradicts another."""
 
-    code = grpc.StatusCode.INVALID_ARGUMENT
+    code = Code.INVALID_ARGUMENT
 
 
 class NotFound(SuiteError):
-    """The thing asked for is not there."""
+    """The requested thing does not exist."""
 
-    code = grpc.StatusCode.NOT_FOUND
+    code = Code.NOT_FOUND
 
 
 class AlreadyExists(SuiteError):
-    """An id is taken by something else."""
+    """The id belongs to something else."""
 
-    code = grpc.StatusCode.ALREADY_EXISTS
+    code = Code.ALREADY_EXISTS
 
 
 class Conflict(SuiteError):
-    """The state does not allow it."""
+    """The current state does not allow the operation."""
 
-    code = grpc.StatusCode.FAILED_PRECONDITION
+    code = Code.FAILED_PRECONDITION
 
 
 class Exhausted(SuiteError):
     """A bounded queue or a quota is full."""
 
-    code = grpc.StatusCode.RESOURCE_EXHAUSTED
+    code = Code.RESOURCE_EXHAUSTED
 
     def __init__(self, message: str, *, retry_seconds: float | None = None) -> None:
         super().__init__(message)
@@ -66,18 +88,18 @@ class Exhausted(SuiteError):
 
 
 class Unauthenticated(SuiteError):
-    """It is not proven who calls."""
+    """The caller's identity is not proven."""
 
-    code = grpc.StatusCode.UNAUTHENTICATED
+    code = Code.UNAUTHENTICATED
 
 
 class NotAllowed(SuiteError):
-    """The caller may not do that."""
+    """The caller may not do this."""
 
-    code = grpc.StatusCode.PERMISSION_DENIED
+    code = Code.PERMISSION_DENIED
 
 
 class Unavailable(SuiteError):
-    """A part we need can't be reached; the caller may try again."""
+    """A part that we need can't be reached; the caller may try again."""
 
-    code = grpc.StatusCode.UNAVAILABLE
+    code = Code.UNAVAILABLE

@@ -27,7 +27,8 @@ from services.common import logs
 from services.common.config import BadSettings, ServiceSettings, split_address
 from services.common.metrics import CallMetrics, metrics_endpoint
 from services.common.rpc.identity import CallersFile, Gate, Role
-from services.common.rpc.server_interceptor import Boundary, Unforeseen
+from services.common.rpc.policy import InternalText
+from services.common.rpc.server_interceptor import PolicyInterceptor
 from services.common.rpc.unix_socket import refuse_if_served
 
 log = structlog.get_logger(__name__)
@@ -82,7 +83,7 @@ async def grpc_server(
     roles: Mapping[str, Collection[Role]] | None = None,
     own_identity: Collection[str] = (),
     options: Sequence[tuple[str, Any]] = (),
-    unforeseen: Unforeseen | None = None,
+    internal_text: InternalText | None = None,
 ) -> AsyncIterator[RunningServer]:
     """Serve until the block ends, then drain.
 
@@ -95,7 +96,7 @@ async def grpc_server(
         own_identity: Services that check their callers themselves, by something other than the callers file; they get
             every call, and `identity.current_caller` where that file knows the caller all the same.
         options: Further gRPC options of the server.
-        unforeseen: See `boundary.Unforeseen`; told of errors of handlers that are none of ours.
+        internal_text: See `policy.InternalText`.
     Yields:
         The server, bound, with health NOT_SERVING until ``set_serving``.
     Raises:
@@ -107,7 +108,7 @@ async def grpc_server(
     if settings.identity != "none" and settings.tokens:
         gate = Gate(settings.identity, CallersFile(settings.tokens), roles or {}, own_identity)
     server = grpc.aio.server(
-        interceptors=[Boundary(CallMetrics(registry), gate.admit if gate else None, unforeseen)],
+        interceptors=[PolicyInterceptor(CallMetrics(registry), gate.admit if gate else None, internal_text)],
         options=[
             *KEEPALIVE,
             *BACKLOG,

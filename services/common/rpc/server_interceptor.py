@@ -1,22 +1,13 @@
-"""The edge of every gRPC server: one interceptor that lets callers in, maps errors, refuses undecodable requests and
-counts calls.
+"""grpcio side of `policy`: one interceptor for every server.
 
-SuiteError            its own status, its own text; retry-after-ms in the trailing metadata where it is known
-NotImplementedError   UNIMPLEMENTED
-undecodable request   INVALID_ARGUMENT (grpcio alone answers UNKNOWN with a Python exception's text)
-CancelledError        passes
-anything else         INTERNAL with a fixed text, or one of `Unforeseen`; the traceback goes to the log
-
-A streaming handler may give a list of serialized answers in place of one answer: they are sent one after the other
-without a step through the handler for each.
+A request that does not parse is answered with INVALID_ARGUMENT; grpcio alone answers UNKNOWN with the text of a Python
+exception. A streaming handler may yield a list of serialized answers in place of one answer: they are sent one after
+the other without a step through the handler for each.
 """
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-import math
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -24,30 +15,27 @@ from types import CoroutineType
 from typing import Any, NoReturn, TypeAlias
 
 import grpc
-import structlog
 from grpc.aio import AbortError
 
-from services.common.metrics import CallMetrics, CallTally
-from services.common.model.errors import InvalidRequest, SuiteError
+from services.common.metrics import CallMetrics
+from services.common.model.errors import Code, InvalidRequest
+from services.common.rpc.policy import RETRY_AFTER, Admit, Call, InternalText, Method
 
-log = structlog.get_logger(__name__)
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Behavior = Callable[..., Any]
-Admit = Callable[[str, Any], None]
-"""Given the service's full name and the call's context; raises what keeps the caller out."""
-Unforeseen = Callable[[str, BaseException], str | None]
-"""Given ``service/method`` and what it raised that is no error of ours; the text of the answer, none: the fixed one."""
+_STATUS = {code: grpc.StatusCode[code.name] for code in Code}
 _TYPES = {
-    (False, False): "unary",
-    (False, True): "server_stream",
-    (True, False): "client_stream",
-    (True, True): "bidi_stream",
+    (False, False): ("unary", grpc.unary_unary_rpc_method_handler),
+    (False, True): ("server_stream", grpc.unary_stream_rpc_method_handler),
+    (True, False): ("client_stream", grpc.stream_unary_rpc_method_handler),
+    (True, True): ("bidi_stream", grpc.stream_stream_rpc_method_handler),
 }
+"""By (request streaming, response streaming): the label in metrics and the factory of a handler."""
 
 
 @dataclass(frozen=True)
 class _Undecodable:
-    """Stands in for a request whose bytes are no message of its type."""
+    """Stands in for a request that is not a message of its type."""
 
     reason: str
 
@@ -56,7 +44,7 @@ def _tolerant(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
     def decode(data: bytes) -> Any:
         try:
             return deserialize(data)
-        except Exception as error:  # whatever the parser raises, the bytes are the caller's fault
+        except Exception as error:  # whatever the parser raises, the caller sent the bytes
             return _Undecodable(f"request of {len(data)} bytes does not parse: {error}")
 
     return decode
@@ -72,35 +60,15 @@ def _checked(request: Any) -> Any:
     return request
 
 
-@dataclass(frozen=True, slots=True)
-class _Method:
-    """What its calls have in common.
+class _GrpcCall(Call):
+    """A call of grpcio."""
 
-    Attributes:
-        name: ``service/method``, for the log.
-        streaming: Whether its requests are a stream.
-        unforeseen: Told of errors that are none of ours.
-    """
+    __slots__ = ("_context", "_lost")
 
-    service: str
-    name: str
-    tally: CallTally
-    streaming: bool
-    unforeseen: Unforeseen
-
-
-class _Call:
-    """One RPC: counts it and turns what it raises into a status."""
-
-    __slots__ = ("_code", "_context", "_lost", "_method", "_start")
-
-    def __init__(self, method: _Method, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        self._method = method
+    def __init__(self, method: Method, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        super().__init__(method)
         self._context = context
-        self._code = grpc.StatusCode.OK
         self._lost: grpc.aio.BaseError | None = None
-        self._start = time.perf_counter()
-        method.tally.started += 1
 
     async def send(self, answers: list[bytes]) -> None:
         """Send serialized answers."""
@@ -110,43 +78,33 @@ class _Call:
         except grpc.aio.BaseError as error:
             self._lost = error
             raise
-        self._method.tally.sent += len(answers)
+        self.method.tally.sent += len(answers)
 
-    async def fail(self, error: BaseException) -> NoReturn:
-        if isinstance(error, AbortError):
+    async def abort(self, error: BaseException) -> NoReturn:
+        """End the call with the status of an error."""
+        if isinstance(error, AbortError):  # the handler has ended the call itself
             number: Any = self._context.code()  # abort() keeps the number, not the enum
-            self._code = next((c for c in grpc.StatusCode if number in (c, c.value[0])), grpc.StatusCode.UNKNOWN)
+            self.code = next((code for code in Code if number in (code, _STATUS[code])), Code.UNKNOWN)
             raise error
-        if error is self._lost or isinstance(error, (asyncio.CancelledError, GeneratorExit)):  # nobody to tell
-            self._code = grpc.StatusCode.CANCELLED
+        if error is self._lost:  # the caller has left
+            self.code = Code.CANCELLED
             raise error
-        if isinstance(error, SuiteError):
-            self._code = error.code
-            text = str(error)
-        elif isinstance(error, NotImplementedError):
-            self._code = grpc.StatusCode.UNIMPLEMENTED
-            text = str(error) or "not implemented"
-        else:
-            log.error("rpc failed", method=self._method.name, exc_info=error)
-            # Of grpcio's own errors the wire is to blame, not the handler.
-            told = None if isinstance(error, grpc.aio.BaseError) else self._method.unforeseen(self._method.name, error)
-            self._code = grpc.StatusCode.INTERNAL
-            text = told or "internal error; the server's log has the details"
-        seconds = error.retry_seconds if isinstance(error, SuiteError) else None
-        wait = () if seconds is None else (("retry-after-ms", str(math.ceil(seconds * 1_000))),)
-        await self._context.abort(self._code, text, wait)
-
-    def finish(self) -> None:
-        self._method.tally.end(self._code, time.perf_counter() - self._start)
+        status = self.fail(error, of_transport=isinstance(error, grpc.aio.BaseError))
+        if status is None:
+            raise error
+        metadata = () if status.retry_ms is None else ((RETRY_AFTER, str(status.retry_ms)),)
+        await self._context.abort(_STATUS[status.code], status.text, metadata)
 
 
-class Boundary(grpc.aio.ServerInterceptor):
-    """Installed by ``lifecycle.grpc_server`` on every server; see the module's table."""
+class PolicyInterceptor(grpc.aio.ServerInterceptor):
+    """Applies the policy to each call; installed by ``lifecycle.grpc_server`` on every server."""
 
-    def __init__(self, metrics: CallMetrics, admit: Admit | None = None, unforeseen: Unforeseen | None = None) -> None:
+    def __init__(
+        self, metrics: CallMetrics, admit: Admit | None = None, internal_text: InternalText | None = None
+    ) -> None:
         self._metrics = metrics
         self._admit = admit or (lambda service, context: None)
-        self._unforeseen = unforeseen or (lambda method, error: None)
+        self._internal_text = internal_text or (lambda method, error: None)
         self._wrapped: dict[str, tuple[Handler, Handler]] = {}
 
     async def intercept_service(
@@ -166,54 +124,49 @@ class Boundary(grpc.aio.ServerInterceptor):
 
     def _wrap(self, path: str, handler: Handler) -> Handler:
         _, service, name = path.split("/", 2)
-        tally = self._metrics.tally((_TYPES[handler.request_streaming, handler.response_streaming], service, name))
-        method = _Method(service, f"{service}/{name}", tally, handler.request_streaming, self._unforeseen)
+        label, make = _TYPES[handler.request_streaming, handler.response_streaming]
+        method = Method(service, name, self._metrics.tally((label, service, name)), self._internal_text)
+        incoming = _requests if handler.request_streaming else _request
         wrap = self._wrap_stream if handler.response_streaming else self._wrap_unary
         behavior = next(
             b for b in (handler.unary_unary, handler.unary_stream, handler.stream_unary, handler.stream_stream) if b
         )
-        make = {
-            (False, False): grpc.unary_unary_rpc_method_handler,
-            (False, True): grpc.unary_stream_rpc_method_handler,
-            (True, False): grpc.stream_unary_rpc_method_handler,
-            (True, True): grpc.stream_stream_rpc_method_handler,
-        }[handler.request_streaming, handler.response_streaming]
         deserialize, serialize = handler.request_deserializer, handler.response_serializer
         if serialize and handler.response_streaming:
             serialize = _unless_bytes(serialize)
         return make(
-            wrap(behavior, method),
+            wrap(behavior, method, incoming),
             request_deserializer=_tolerant(deserialize) if deserialize else None,
             response_serializer=serialize,
         )
 
-    def _wrap_unary(self, behavior: Behavior, method: _Method) -> Behavior:
+    def _wrap_unary(self, behavior: Behavior, method: Method, incoming: Behavior) -> Behavior:
         admit, tally = self._admit, method.tally
 
         async def unary(request: Any, context: Any) -> Any:
-            call = _Call(method, context)
+            call = _GrpcCall(method, context)
             try:
                 admit(method.service, context)
-                response = behavior(_incoming(method, request), context)
+                response = behavior(incoming(method, request), context)
                 if type(response) is CoroutineType or inspect.isawaitable(response):  # the first is cheap
                     response = await response
                 tally.sent += 1
                 return response
             except BaseException as error:
-                await call.fail(error)
+                await call.abort(error)
             finally:
                 call.finish()
 
         return unary
 
-    def _wrap_stream(self, behavior: Behavior, method: _Method) -> Behavior:
+    def _wrap_stream(self, behavior: Behavior, method: Method, incoming: Behavior) -> Behavior:
         admit, tally = self._admit, method.tally
 
         async def stream(request: Any, context: Any) -> AsyncIterator[Any]:
-            call = _Call(method, context)
+            call = _GrpcCall(method, context)
             try:
                 admit(method.service, context)
-                answers = behavior(_incoming(method, request), context)
+                answers = behavior(incoming(method, request), context)
                 if inspect.isawaitable(answers):  # a handler that writes to the context itself
                     await answers
                     return
@@ -225,21 +178,19 @@ class Boundary(grpc.aio.ServerInterceptor):
                         tally.sent += 1
                         yield answer
             except BaseException as error:
-                await call.fail(error)
+                await call.abort(error)
             finally:
                 call.finish()
 
         return stream
 
 
-def _incoming(method: _Method, request: Any) -> Any:
-    if method.streaming:
-        return _requests(method, request)
+def _request(method: Method, request: Any) -> Any:
     method.tally.received += 1
     return _checked(request)
 
 
-async def _requests(method: _Method, stream: AsyncIterator[Any]) -> AsyncIterator[Any]:
+async def _requests(method: Method, stream: AsyncIterator[Any]) -> AsyncIterator[Any]:
     async for request in stream:
         method.tally.received += 1
         yield _checked(request)

@@ -18,14 +18,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import grpc
 import orjson
 import structlog
 from aiohttp import WSMessage, WSMsgType, web
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
-from services.common.model.errors import Exhausted, InvalidRequest, NotAllowed, SuiteError, Unauthenticated, Unavailable
+from services.common.model.errors import (
+    Code,
+    Exhausted,
+    InvalidRequest,
+    NotAllowed,
+    SuiteError,
+    Unauthenticated,
+    Unavailable,
+)
 from services.common.rpc.streams import beside
 from services.gateway.events.dispatcher.port import CourierPort
 from services.gateway.events.session import Session
@@ -51,7 +58,7 @@ MOST_ACKS = 1_000
 class TooLate(SuiteError):
     """The client did not say who it is."""
 
-    code = grpc.StatusCode.DEADLINE_EXCEEDED
+    code = Code.DEADLINE_EXCEEDED
 
 
 CLOSE_CODES: Mapping[type[SuiteError], int] = {

@@ -54,7 +54,7 @@ class EventPublisherService(rpc.EventPublisherServiceServicer):
     async def PublishMany(  # type: ignore[override]  # noqa: N802
         self, request_iterator: AsyncIterator[pb.PublishManyRequest], context: Context
     ) -> AsyncIterator[list[bytes]]:
-        """Many events; lists of serialized answers, as `boundary` takes them."""
+        """Many events; lists of serialized answers, as `server_interceptor` takes them."""
         self._refuse_if_stopping()
         stream = PublishStream()
         try:

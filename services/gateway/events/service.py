@@ -49,7 +49,7 @@ class EventService(rpc.EventServiceServicer):
         self._reception = reception
 
     async def Subscribe(self, request: pb.SubscribeRequest, context: Context) -> AsyncIterator[list[bytes]]:  # type: ignore[override]  # noqa: N802
-        """Lists of serialized answers, as `boundary` takes them."""
+        """Lists of serialized answers, as `server_interceptor` takes them."""
         try:
             user = self._user(context)
             if len(request.client_name) > LONGEST_NAME:

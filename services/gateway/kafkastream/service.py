@@ -149,8 +149,7 @@ def _produced(numbered: NumberedBatch) -> pb.ProduceResponse:
         partitions=batch.partitions,
         offsets=batch.offsets,
         failures=[
-            pb.ProduceFailure(index=index, code=error.code.value[0], message=str(error))
-            for index, error in batch.failures
+            pb.ProduceFailure(index=index, code=error.code, message=str(error)) for index, error in batch.failures
         ],
     )
 
@@ -212,6 +211,6 @@ def _refused(refused: RefusedAck) -> pb.RefusedAck:
     span, reason = refused.span, refused.reason
     return pb.RefusedAck(
         range=pb.OffsetRange(partition=span.partition, first=span.first, last=span.last),
-        code=reason.code.value[0],
+        code=reason.code,
         message=str(reason),
     )

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-import grpc
 import pytest
 
 from dexorder.errors import DexorderError
 from dexorder.events import calls
 from dexorder.events.errors import GatewayRefused
+from services.common.model.errors import Code
 from services.gen.dexorder.events.v1 import event_service_pb2 as pb
 from tests.fakes.events.sessions_gateway import served
 
@@ -46,7 +46,7 @@ async def test_what_the_gateway_refuses_is_said_in_its_words(tmp_path: Path) -> 
     async with served(tmp_path) as gateway:
         with pytest.raises(GatewayRefused, match="answered NOT_FOUND: event_id 'e' of container 'bot'") as refused:
             await calls.get_event(gateway.grpc, "bot", "e")
-        assert refused.value.code is grpc.StatusCode.NOT_FOUND
+        assert refused.value.code is Code.NOT_FOUND
         assert await calls.list_events(gateway.grpc, pb.ListEventsRequest(), 5) == []
         with pytest.raises(GatewayRefused, match="UNAUTHENTICATED: the token is no JWT"):
             await calls.follow(

@@ -21,7 +21,7 @@ from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
 
 NAME = "dexorder.relay.v1.RelayService"
 CASES: list[tuple[BaseException, grpc.StatusCode, str]] = [
-    *((e("field x 7"), e.code, "field x 7") for e in errors.SuiteError.__subclasses__()),
+    *((e("field x 7"), grpc.StatusCode[e.code.name], "field x 7") for e in errors.SuiteError.__subclasses__()),
     (NotImplementedError("later"), grpc.StatusCode.UNIMPLEMENTED, "later"),
     (KeyError("secret detail"), grpc.StatusCode.INTERNAL, "internal error; the server's log has the details"),
 ]

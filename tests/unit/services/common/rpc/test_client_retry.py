@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import grpc
+import pytest
+from grpc.aio import AioRpcError, Metadata
+
+from services.common.model.errors import Code
+from services.common.rpc.client_retry import Failure, code_of, error_text, failure_of, is_failure, is_too_large
+
+
+def failed(code: grpc.StatusCode, details: str | None = "why") -> AioRpcError:
+    return AioRpcError(code, Metadata(), Metadata(), details)
+
+
+def test_codes_are_those_of_grpc() -> None:
+    assert {code.name: code.value for code in Code} == {code.name: code.value[0] for code in grpc.StatusCode}
+
+
+@pytest.mark.parametrize("status", grpc.StatusCode, ids=lambda status: status.name)
+def test_error_of_grpcio_keeps_its_code_and_text(status: grpc.StatusCode) -> None:
+    error = failed(status)
+    assert code_of(error) is Code[status.name]
+    assert error_text(error) == f"{status.name}: why"
+    assert is_failure(error, failure_of(Code[status.name]))
+    assert not is_failure(error, *(kind for kind in Failure if kind is not failure_of(Code[status.name])))
+
+
+def test_other_errors_are_no_failed_call() -> None:
+    assert code_of(ValueError("x")) is Code.UNKNOWN
+    assert error_text(ValueError("x")) == "x"
+    assert not is_failure(ValueError("x"), *Failure)
+    assert error_text(failed(grpc.StatusCode.INTERNAL, None)) == "INTERNAL: no details"
+
+
+@pytest.mark.parametrize(
+    ("status", "details", "too_large"),
+    [
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, "Received message larger than max (9 vs. 4)", True),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, "quota reached", False),
+        (grpc.StatusCode.INVALID_ARGUMENT, "larger than max", False),
+    ],
+)
+def test_too_large_message(status: grpc.StatusCode, details: str, too_large: bool) -> None:
+    assert is_too_large(failed(status, details)) is too_large

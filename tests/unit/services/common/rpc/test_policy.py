@@ -1,0 +1,58 @@
+"""Rules that every transport applies; `test_server_interceptor` shows them on a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+
+import pytest
+
+from services.common.metrics import CallTally
+from services.common.model import errors
+from services.common.model.errors import Code
+from services.common.rpc.policy import Call, Method, Status
+
+FIXED = "internal error; the server's log has the details"
+
+
+def started(text: str | None = None) -> Call:
+    return Call(Method("pkg.Service", "Get", CallTally(), lambda method, error: text and f"{method}: {text}"))
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        *((kind("field x 7"), Status(kind.code, "field x 7")) for kind in errors.SuiteError.__subclasses__()),
+        (errors.Exhausted("full", retry_seconds=0.0104), Status(Code.RESOURCE_EXHAUSTED, "full", 11)),
+        (NotImplementedError("later"), Status(Code.UNIMPLEMENTED, "later")),
+        (NotImplementedError(), Status(Code.UNIMPLEMENTED, "not implemented")),
+        (KeyError("secret detail"), Status(Code.INTERNAL, FIXED)),
+        (asyncio.CancelledError(), None),
+        (GeneratorExit(), None),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_error_becomes_a_status(error: BaseException, status: Status | None) -> None:
+    call = started()
+    assert call.fail(error) == status
+    assert call.code is (status.code if status else Code.CANCELLED)
+
+
+def test_text_of_an_internal_error_is_the_services_own_unless_the_transport_raised_it() -> None:
+    assert started("disk").fail(KeyError("x")) == Status(Code.INTERNAL, "pkg.Service/Get: disk")
+    assert started("disk").fail(KeyError("x"), of_transport=True) == Status(Code.INTERNAL, FIXED)
+
+
+def test_call_is_counted_at_its_start_and_its_end() -> None:
+    call = started()
+    tally = call.method.tally
+    assert (tally.started, tally.handled) == (1, {})
+    call.fail(errors.NotFound("x"))
+    call.finish()
+    assert (tally.started, tally.handled, sum(tally.buckets)) == (1, {Code.NOT_FOUND: 1}, 1)
+
+
+def test_policy_loads_without_grpc() -> None:
+    code = "import sys; sys.modules['grpc'] = None; import services.common.rpc.policy"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
