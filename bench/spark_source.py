@@ -30,7 +30,7 @@ from services.common import logs
 from services.common.lake.catalog import CatalogSettings
 from services.common.model.page import OHLC_TOPIC
 from spark.config import SparkSettings
-from spark.session import build_session
+from spark.runtime.session import build_session
 from tests.fixtures_kafka import RunningKafka
 
 PARTS = ("append", "latency", "upsert", "size")

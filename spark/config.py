@@ -9,8 +9,8 @@ from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from services.common.config import ServiceSettings
-from spark.fault import FAULT_PATTERN
-from spark.maintenance import Policy
+from spark.maintenance.policy import Policy
+from spark.pipeline.fault import FAULT_PATTERN
 
 _DAY_NS = 24 * 3_600 * 1_000_000_000
 
@@ -110,7 +110,7 @@ class SparkSettings(ServiceSettings):
     """Tries of one report without an OK of the relay (about one a second) after which health says NOT_SERVING; the
     tries go on."""
     fault: str = Field(default="", pattern=FAULT_PATTERN)
-    """For crash tests only: where the driver kills itself (spark/fault.py)."""
+    """For crash tests only: where the driver kills itself (spark/pipeline/fault.py)."""
 
     @property
     def is_submitted(self) -> bool:

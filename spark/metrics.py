@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from spark.maintenance import TableState
-from spark.pipeline import BatchResult
-from spark.procedures import Done
+from spark.maintenance.policy import TableState
+from spark.maintenance.procedures import StepResult
+from spark.pipeline.batch import BatchResult
 
 _SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 
@@ -85,7 +85,7 @@ class MaintenanceMetrics:
         self._manifests = gauge("table_manifests", "Manifests at the last look.")
         self._snapshots = gauge("table_snapshots", "Snapshots at the last look.")
 
-    def add(self, table: str, done: Done) -> None:
+    def add(self, table: str, done: StepResult) -> None:
         """Count one step."""
         self.files.labels(table, "rewritten").inc(done.rewritten)
         self.files.labels(table, "removed").inc(done.removed)

@@ -18,12 +18,12 @@ from services.common.config import load_settings
 from services.common.lake.catalog import CatalogSettings
 from services.common.rpc.lifecycle import grpc_server, run, stop_signal
 from services.gen.dexorder.pipeline.v1 import maintenance_service_pb2_grpc as rpc
-from spark.caretaker import Caretaker
 from spark.config import MaintenanceSettings, SparkSettings
-from spark.driver import Driver
+from spark.maintenance.runner import MaintenanceRunner
 from spark.metrics import MaintenanceMetrics
+from spark.pipeline.driver import Driver
+from spark.runtime.writer_lock import WriterLock
 from spark.service import MAINTENANCE, MaintenanceService
-from spark.turns import Turns
 
 log = structlog.get_logger(__name__)
 
@@ -41,11 +41,11 @@ async def serve(settings: SparkSettings, catalog: CatalogSettings, maintenance: 
     Raises:
         Exception: What the driver's thread ended with.
     """
-    registry, turns = CollectorRegistry(), Turns()
-    caretaker = Caretaker(catalog, maintenance, turns, MaintenanceMetrics(registry))
+    registry, writer_lock = CollectorRegistry(), WriterLock()
+    runner = MaintenanceRunner(catalog, maintenance, writer_lock, MaintenanceMetrics(registry))
 
     def register(server: grpc.aio.Server) -> tuple[str]:
-        rpc.add_MaintenanceServiceServicer_to_server(MaintenanceService(caretaker), server)
+        rpc.add_MaintenanceServiceServicer_to_server(MaintenanceService(runner), server)
         return (MAINTENANCE,)
 
     async with stop_signal() as stop, grpc_server(settings, register, registry=registry) as server:
@@ -56,7 +56,13 @@ async def serve(settings: SparkSettings, catalog: CatalogSettings, maintenance: 
                 asyncio.run_coroutine_threadsafe(server.set_serving(ready), loop)
 
         driver = Driver(
-            settings, catalog, stop=leaving, on_ready=on_ready, registry=registry, turns=turns, caretaker=caretaker
+            settings,
+            catalog,
+            stop=leaving,
+            on_ready=on_ready,
+            registry=registry,
+            writer_lock=writer_lock,
+            runner=runner,
         )
         thread = _DriverThread(driver, leaving)
         thread.start()

@@ -11,7 +11,7 @@ import grpc
 
 from services.gen.dexorder.pipeline.v1 import maintenance_service_pb2 as pb
 from services.gen.dexorder.pipeline.v1 import maintenance_service_pb2_grpc as rpc
-from spark.caretaker import Caretaker
+from spark.maintenance.runner import MaintenanceRunner
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 MAINTENANCE = pb.DESCRIPTOR.services_by_name["MaintenanceService"].full_name
@@ -20,15 +20,15 @@ MAINTENANCE = pb.DESCRIPTOR.services_by_name["MaintenanceService"].full_name
 class MaintenanceService(rpc.MaintenanceServiceServicer):
     """What ``dexorder maintain`` calls."""
 
-    def __init__(self, caretaker: Caretaker) -> None:
-        self._caretaker = caretaker
+    def __init__(self, runner: MaintenanceRunner) -> None:
+        self._runner = runner
 
     async def Maintain(  # noqa: N802
         self, request: pb.MaintainRequest, context: Context
     ) -> AsyncIterator[pb.MaintainResponse]:
         """Table by table. A caller that leaves ends it behind the step in hand."""
         cancelled = threading.Event()
-        cares = self._caretaker.maintain(tuple(request.tables), dry_run=request.dry_run, cancelled=cancelled)
+        cares = self._runner.maintain(tuple(request.tables), dry_run=request.dry_run, cancelled=cancelled)
         working = None
         try:
             while True:

@@ -16,14 +16,14 @@ from bench.parts.report import Row, table
 from services.common.kafka.page_record import page_value
 from services.common.lake.catalog import CatalogSettings
 from services.common.model.page import MAX_PAGE_CANDLES, OHLC_TOPIC, Kind, PageHeaders
-from spark.catalog import catalog_conf
 from spark.config import SparkSettings
-from spark.decode import decode_batches
-from spark.notify import FinalReport, PageReport
-from spark.pipeline import Pipeline
-from spark.schema import DECODED_DDL
-from spark.session import build_session
-from spark.tables import ensure_tables
+from spark.pipeline.batch import Pipeline
+from spark.pipeline.columns import DECODED_DDL
+from spark.pipeline.reporter import FinalReport, PageReport
+from spark.runtime.catalog import catalog_conf
+from spark.runtime.session import build_session
+from spark.tables.definitions import ensure_tables
+from spark.tables.ohlc import decode_batches
 from tests.smoke.harness import Suite, minutes
 
 if TYPE_CHECKING:

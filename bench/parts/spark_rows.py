@@ -21,8 +21,8 @@ from services.common.kafka.page_record import page_value
 from services.common.model.page import Kind, PageHeaders
 from services.common.model.time_range import TimeRange
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
-from spark.decode import decode_candles
-from spark.schema import MICROS, schema
+from spark.pipeline.columns import MICROS, schema
+from spark.tables.ohlc import decode_candles
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -22,10 +22,10 @@ from services.common.lake.catalog import OHLC_TABLE, CatalogSettings
 from services.common.model.page import MAX_PAGE_CANDLES, Kind, PageHeaders
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS
-from spark.catalog import catalog_conf
-from spark.pipeline import Pipeline
-from spark.schema import RAW, RAW_DDL
-from spark.tables import ensure_tables
+from spark.pipeline.batch import Pipeline
+from spark.pipeline.columns import RAW, RAW_DDL
+from spark.runtime.catalog import catalog_conf
+from spark.tables.definitions import ensure_tables
 from tests.smoke.harness import minutes
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ from pyspark.sql.datasource import InputPartition
 
 from services.common.model.errors import Unavailable
 from spark.source.client import SourceRefuses
-from spark.source.held import Held, Id, Mark, records_to_ask
+from spark.source.in_flight import BatchOffset, InFlight, RecordId, records_to_request
 from spark.source.options import SourceOptions
 from spark.source.records import Result, to_batch
 from spark.source.streams import AckRefused, PlainStreams
@@ -78,17 +78,17 @@ class PlainPlanner:
         """
         options.check_plain()
         self._options = options
-        self._held = Held(secrets.token_hex(8))
+        self._in_flight = InFlight(secrets.token_hex(8))
         self._streams = PlainStreams(options.address, answer_seconds=options.retry_seconds)
-        self._reader = Reader(options, self._streams, self._held)
-        self._planned: Mark | None = None
+        self._reader = Reader(options, self._streams, self._in_flight)
+        self._planned: BatchOffset | None = None
         self._awaits_plan = self._asked = self._is_end_fixed = self._reached = False
         self._refused: dict[int, int] = {}
 
     def initial_offset(self) -> dict[str, Any]:
         """Before the first batch of this run."""
         self._awaits_plan = True
-        return Mark(self._held.run, 0).to_json()
+        return BatchOffset(self._in_flight.run, 0).to_json()
 
     def latest_offset(self) -> dict[str, Any]:
         """Ack what is committed, read, and offer what came.
@@ -101,33 +101,35 @@ class PlainPlanner:
             SourceBroken: A record can't be read; see ``streams``.
         """
         if self._planned is not None:
-            self._held.commit(self._planned)
+            self._in_flight.commit(self._planned)
             self._planned = None
         if self._awaits_plan:
             self._fix_end()
         self._ack()
         if not self._is_end_fixed:
             self._read()
-        before, offered = self._held.end, self._held.offer()
+        before, offered = self._in_flight.end, self._in_flight.offer()
         self._asked = True
         self._awaits_plan = self._awaits_plan or offered != before
         return offered.to_json()
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
         """The records of a batch, cut for tasks; one task without any for a batch of an older run."""
-        first, last = Mark.from_json(start), Mark.from_json(end)
+        first, last = BatchOffset.from_json(start), BatchOffset.from_json(end)
         self._awaits_plan = False
         if first != last:
             self._planned = last
-        elif last.run != self._held.run:
-            self._held.resume(last)
+        elif last.run != self._in_flight.run:
+            self._in_flight.resume(last)
             if self._asked:
                 self._fix_end()
-        return [RecordsPartition(_stream(table)) for table in self._held.parts(first, last)] or [RecordsPartition(b"")]
+        return [RecordsPartition(_stream(table)) for table in self._in_flight.parts(first, last)] or [
+            RecordsPartition(b"")
+        ]
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Ack the batch, if that was not done before."""
-        self._held.commit(Mark.from_json(end))
+        self._in_flight.commit(BatchOffset.from_json(end))
         self._ack()
 
     def stop(self) -> None:
@@ -140,7 +142,7 @@ class PlainPlanner:
         self._is_end_fixed = True
 
     def _ack(self) -> None:
-        for batch, ids in list(self._held.owed.items()):
+        for batch, ids in list(self._in_flight.to_ack.items()):
             try:
                 self._streams.ack(ids)
             except Unavailable as error:
@@ -153,7 +155,7 @@ class PlainPlanner:
                     return
                 log.warning("udsource: the source may give %d records again: %s", len(ids), error)
             self._refused.pop(batch, None)
-            self._held.settle(batch)
+            self._in_flight.settle(batch)
 
     def _read(self) -> None:
         give_up_s = time.monotonic() + self._options.retry_seconds
@@ -176,10 +178,10 @@ class PlainPlanner:
 class Reader:
     """Fills the open batch of what is held."""
 
-    def __init__(self, options: SourceOptions, streams: PlainStreams, held: Held) -> None:
+    def __init__(self, options: SourceOptions, streams: PlainStreams, in_flight: InFlight) -> None:
         self._options = options
         self._streams = streams
-        self._held = held
+        self._in_flight = in_flight
         self._records = self._bytes = 0
 
     def fill(self, drain: bool, *, whole: bool = False) -> None:
@@ -199,7 +201,7 @@ class Reader:
             try:
                 results = self._streams.read(most, timeout_ms)
             except Unavailable as error:
-                if whole or not self._held.open_records or isinstance(error, SourceRefuses):
+                if whole or not self._in_flight.open_records or isinstance(error, SourceRefuses):
                     raise
                 log.warning("udsource: the batch ends early: %s", error)
                 return
@@ -207,32 +209,32 @@ class Reader:
                 return
             copies += len(results) - self._hold(results)
             # Each comes once more on a new stream. This source gives the unacked whenever it is asked.
-            if copies > self._held.records:
+            if copies > self._in_flight.records:
                 return
-            if not drain and self._held.open_records:
+            if not drain and self._in_flight.open_records:
                 timeout_ms = min(timeout_ms, _MORE_TIMEOUT_MS)
         if drain:
             log.warning(
                 "udsource: maxBytesPerBatch ended the batch at %d records; the rest comes with the next",
-                self._held.open_records,
+                self._in_flight.open_records,
             )
 
     def _room(self, drain: bool) -> int:
-        left_bytes = self._options.max_bytes - self._held.open_bytes
-        left = self._options.max_records - (0 if drain else self._held.open_records)
+        left_bytes = self._options.max_bytes - self._in_flight.open_bytes
+        left = self._options.max_records - (0 if drain else self._in_flight.open_records)
         if left_bytes <= 0 or left <= 0:
             return 0
-        return records_to_ask(left, left_bytes, self._bytes / self._records if self._records else 0)
+        return records_to_request(left, left_bytes, self._bytes / self._records if self._records else 0)
 
     def _hold(self, results: Sequence[Result]) -> int:
-        ids: list[Id] = [(r.offset.partition_id, r.offset.offset) for r in results]
+        ids: list[RecordId] = [(r.offset.partition_id, r.offset.offset) for r in results]
         sizes = [r.ByteSize() + _RECORD_BYTES for r in results]
         self._records = self._records + len(sizes)
         self._bytes = self._bytes + sum(sizes)
-        new = self._held.fresh(ids)
+        new = self._in_flight.fresh(ids)
         if new:
             rows = to_batch([results[index] for index in new])
-            self._held.add(rows, [ids[index] for index in new], [sizes[index] for index in new])
+            self._in_flight.add(rows, [ids[index] for index in new], [sizes[index] for index in new])
         return len(new)
 
 
@@ -245,12 +247,14 @@ def read_now(options: SourceOptions) -> list[RecordsPartition]:
         SourceBroken: A record can't be read.
     """
     options.check_plain()
-    streams, held = PlainStreams(options.address, answer_seconds=options.retry_seconds), Held("")
+    streams, in_flight = PlainStreams(options.address, answer_seconds=options.retry_seconds), InFlight("")
     try:
-        Reader(options, streams, held).fill(drain=True, whole=True)
+        Reader(options, streams, in_flight).fill(drain=True, whole=True)
     finally:
         streams.close()
-    return [RecordsPartition(_stream(table)) for table in held.parts(held.end, held.offer())] or [RecordsPartition(b"")]
+    return [RecordsPartition(_stream(table)) for table in in_flight.parts(in_flight.end, in_flight.offer())] or [
+        RecordsPartition(b"")
+    ]
 
 
 def _stream(table: pa.Table) -> bytes:

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from services.gen.source.v1 import source_pb2 as pb
-from spark.schema import MICROS, RECORD
+from spark.pipeline.columns import MICROS, RECORD
 
 Result: TypeAlias = pb.ReadResponse.Result
 
@@ -16,7 +16,7 @@ _LARGEST = 2**63 - 1
 
 
 def to_batch(results: Sequence[Result]) -> pa.RecordBatch:
-    """Records in the columns of ``spark.schema.RECORD``.
+    """Records in the columns of ``spark.pipeline.columns.RECORD``.
 
     What a source leaves out is null: no key, no event time. So is the number of an offset that is no decimal number
     below 2**63; ``offset_bytes`` has every offset.

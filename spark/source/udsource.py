@@ -14,9 +14,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
 from services.common.model.errors import InvalidRequest
-from spark.schema import RECORD_DDL
+from spark.pipeline.columns import RECORD_DDL
 from spark.source.client import PendingUnknown, SourceClient
-from spark.source.held import is_mark
+from spark.source.in_flight import is_batch_offset
 from spark.source.offsets import SourceState
 from spark.source.options import SourceOptions
 from spark.source.plain import PlainPlanner, RecordsPartition, read_now
@@ -45,7 +45,7 @@ class Planner(Protocol):
 
 
 class UdSource(DataSource):
-    """Registered under its name by ``spark.session``; options are in ``spark.source.options``."""
+    """Registered under its name by ``spark.runtime.session``; options are in ``spark.source.options``."""
 
     @classmethod
     def name(cls) -> str:
@@ -110,7 +110,7 @@ class UdStreamReader(DataSourceStreamReader):
         """
         if self._planner is None:
             if checkpoint is not None:
-                can_replay = not is_mark(checkpoint)
+                can_replay = not is_batch_offset(checkpoint)
             else:
                 can_replay = replayed_from(self._options, self._options.retry_seconds) is not None
             self._planner = ReplayPlanner(self._options) if can_replay else PlainPlanner(self._options)
@@ -121,8 +121,8 @@ class UdStreamReader(DataSourceStreamReader):
     def _check(self, checkpoint: Mapping[str, Any]) -> None:
         plain = isinstance(self._planner, PlainPlanner)
         unwanted = self._options.replay == ("always" if plain else "never")
-        if is_mark(checkpoint) != plain or unwanted:
-            kind, other = ("without", "with") if is_mark(checkpoint) else ("with", "without")
+        if is_batch_offset(checkpoint) != plain or unwanted:
+            kind, other = ("without", "with") if is_batch_offset(checkpoint) else ("with", "without")
             raise InvalidRequest(
                 f"the checkpoint was begun {kind} replay, and {self._options.address} is read {other} it now "
                 f"(option replay={self._options.replay}): set replay as it was, or begin a new checkpoint"
@@ -146,7 +146,7 @@ class UdBatchReader(DataSourceReader):
 
 
 def read_partition(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """Arrow batches of one task, in the columns of ``spark.schema.RECORD``."""
+    """Arrow batches of one task, in the columns of ``spark.pipeline.columns.RECORD``."""
     if isinstance(partition, RecordsPartition):
         return partition.read()
     assert isinstance(partition, RangePartition)

@@ -88,7 +88,9 @@ def _parent(pid: int) -> int:
 def submitted(cluster: Cluster, folder: Path, jars: Path, health_port: int, **settings: str) -> Iterator[None]:
     """Our driver by ``spark-submit``, as docs/production.md shows it, until its gRPC port is open."""
     packages = folder / "dexorder.zip"
-    subprocess.run([sys.executable, "-m", "spark.package", str(packages)], cwd=ROOT, check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-m", "spark.runtime.package", str(packages)], cwd=ROOT, check=True, capture_output=True
+    )
     command = [
         str(BIN / "spark-submit"),
         "--master",
@@ -104,9 +106,9 @@ def submitted(cluster: Cluster, folder: Path, jars: Path, health_port: int, **se
         "--executor-memory",
         "512m",
         "--conf",
-        f"spark.driver.host={HOST}",
+        f"spark.pipeline.driver.host={HOST}",
         "--conf",
-        f"spark.driver.bindAddress={HOST}",
+        f"spark.pipeline.driver.bindAddress={HOST}",
         str(ROOT / "spark" / "__main__.py"),
     ]
     own = {"DEXORDER_SPARK_MASTER": "", "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}

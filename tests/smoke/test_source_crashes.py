@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from spark.fault import Moment
+from spark.pipeline.fault import Moment
 from tests.soak import source_faults as faults
 from tests.soak.controlled_kafka import ControlledKafka
 from tests.soak.plain_reads import PlainReads

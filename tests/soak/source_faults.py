@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from spark.fault import Moment
+from spark.pipeline.fault import Moment
 from tests.smoke.harness import wait_for
 from tests.soak.numbered_pages import Verdict
 from tests.soak.source_rig import PATIENCE_SECONDS, RECORDS_A_BATCH, Rig, checkpointed, kill_at_once
@@ -80,7 +80,7 @@ def source_around_the_ack(rig: Rig) -> None:
 
 
 def driver_at(moment: Moment) -> Death:
-    """By the hook in spark/fault.py."""
+    """By the hook in spark/pipeline/fault.py."""
     return lambda rig: rig.die_at(moment)
 
 

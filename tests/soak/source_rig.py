@@ -29,7 +29,7 @@ from pyiceberg.catalog import Catalog
 
 from dexorder.demo import MARKER, processes_marked
 from services.common.lake.catalog import COVERAGE_TABLE, DEAD_LETTER_TABLE, OHLC_TABLE, CatalogSettings
-from spark.fault import Moment
+from spark.pipeline.fault import Moment
 from tests.fakes.pipeline_relay import PipelineRelay, served
 from tests.fakes.tcp_proxy import CuttingProxy, in_a_thread
 from tests.service_process import ServiceProcess
@@ -58,7 +58,7 @@ class Rig:
     """The chain, from Kafka to the tables; a context manager. The driver may still be starting when it is entered.
 
     Args:
-        folder: Must not have a comma in its name (spark/fault.py).
+        folder: Must not have a comma in its name (spark/pipeline/fault.py).
         maintenance_seconds: Pause between two looks of the driver at the tables' files; 0 for none.
     """
 

@@ -1,4 +1,4 @@
-"""Spark dies between the Iceberg commit and its checkpoint, again and again, by the hook in spark/fault.py.
+"""Spark dies between the Iceberg commit and its checkpoint, again and again, by the hook in spark/pipeline/fault.py.
 
 The suite has ``DEXORDER_SPARK_FAULT=die_before_checkpoint:1:FUSE`` (`fault_environment`); a driver dies behind the
 first commit of rows while the fuse is there. It is laid before the next driver starts, so that the replay of a batch

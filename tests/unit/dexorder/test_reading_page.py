@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 from services.common.lake.catalog import COVERAGE_TABLE, OHLC_TABLE, RETRACTION_TABLE, CatalogSettings
 from services.common.model.time_range import TimeRange
 from services.relay.history.retraction_log import SCHEMA
-from spark.ledger import GoodPage, append_coverage
-from spark.tables import TABLES
+from spark.pipeline.coverage_table import GoodPage, append_coverage
+from spark.tables.definitions import TABLES
 from tests.fakes.candle_table import HOUR_NS, HOURS, OTHER, SPAN, START, TICKER
 from tests.fakes.relay_server import FakeRelay, Notify, ended, serving
 from tests.paths import ROOT

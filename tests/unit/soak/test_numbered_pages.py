@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from services.common.model.times import SECOND_NS
-from spark.decode import decode_record
-from spark.schema import CANDLE, MICROS
+from spark.pipeline.columns import CANDLE, MICROS
+from spark.tables.ohlc import decode_record
 from tests.soak.numbered_pages import CANDLES, PAGES, TICKERS, NumberedPages, Page
 
 TURNS = 6

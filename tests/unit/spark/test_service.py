@@ -14,12 +14,12 @@ from services.common.model.errors import Unavailable
 from services.common.rpc.lifecycle import grpc_server
 from services.gen.dexorder.pipeline.v1 import maintenance_service_pb2 as pb
 from services.gen.dexorder.pipeline.v1 import maintenance_service_pb2_grpc as rpc
-from spark.caretaker import Care, CareFailed
 from spark.config import SparkSettings
+from spark.maintenance.runner import MaintenanceFailed, TableResult
 from spark.service import MAINTENANCE, MaintenanceService
 
 
-class StubCaretaker:
+class StubRunner:
     """Cares for what it is asked; ``error`` comes at the second table; ``hold`` keeps a table until it is cancelled."""
 
     error: Exception | None = None
@@ -30,7 +30,7 @@ class StubCaretaker:
         self.begun = threading.Event()
         self.left = threading.Event()
 
-    def maintain(self, tables: Sequence[str], *, dry_run: bool, cancelled: threading.Event) -> Iterator[Care]:
+    def maintain(self, tables: Sequence[str], *, dry_run: bool, cancelled: threading.Event) -> Iterator[TableResult]:
         self.asked.append((tables, dry_run))
         try:
             for number, name in enumerate(tables or ("trading.ohlc",)):
@@ -40,20 +40,20 @@ class StubCaretaker:
                     raise Unavailable("the caller has gone")
                 if number and self.error:
                     raise self.error
-                yield Care(name, 20, 2, 3, 0, 7, 5, 30, 1_234)
+                yield TableResult(name, 20, 2, 3, 0, 7, 5, 30, 1_234)
         finally:
             self.left.set()
 
 
 @pytest.fixture
-def caretaker() -> StubCaretaker:
-    return StubCaretaker()
+def runner() -> StubRunner:
+    return StubRunner()
 
 
 @pytest.fixture
-async def stub(caretaker: StubCaretaker) -> AsyncIterator[Any]:
+async def stub(runner: StubRunner) -> AsyncIterator[Any]:
     def register(server: grpc.aio.Server) -> tuple[str]:
-        rpc.add_MaintenanceServiceServicer_to_server(MaintenanceService(caretaker), server)  # type: ignore[arg-type]
+        rpc.add_MaintenanceServiceServicer_to_server(MaintenanceService(runner), server)  # type: ignore[arg-type]
         return (MAINTENANCE,)
 
     settings = SparkSettings(listen="127.0.0.1:0", metrics_listen="")
@@ -61,7 +61,7 @@ async def stub(caretaker: StubCaretaker) -> AsyncIterator[Any]:
         yield rpc.MaintenanceServiceStub(channel)
 
 
-async def test_each_table_is_told_when_it_is_done(stub: Any, caretaker: StubCaretaker) -> None:
+async def test_each_table_is_told_when_it_is_done(stub: Any, runner: StubRunner) -> None:
     request = pb.MaintainRequest(tables=["trading.ohlc", "trading.coverage"], dry_run=True)
     answers = [answer async for answer in stub.Maintain(request)]
     assert [a.table for a in answers] == ["trading.ohlc", "trading.coverage"]
@@ -75,12 +75,15 @@ async def test_each_table_is_told_when_it_is_done(stub: Any, caretaker: StubCare
         removed_files=30,
         took_ms=1_234,
     )
-    assert caretaker.asked == [(("trading.ohlc", "trading.coverage"), True)]
+    assert runner.asked == [(("trading.ohlc", "trading.coverage"), True)]
 
 
-async def test_an_error_ends_the_stream_behind_the_tables_that_are_done(stub: Any, caretaker: StubCaretaker) -> None:
-    for error, code in ((Unavailable("no query runs"), "UNAVAILABLE"), (CareFailed("compact failed"), "INTERNAL")):
-        caretaker.error = error
+async def test_an_error_ends_the_stream_behind_the_tables_that_are_done(stub: Any, runner: StubRunner) -> None:
+    for error, code in (
+        (Unavailable("no query runs"), "UNAVAILABLE"),
+        (MaintenanceFailed("compact failed"), "INTERNAL"),
+    ):
+        runner.error = error
         seen = []
         with pytest.raises(grpc.aio.AioRpcError, match=str(error)) as caught:
             async for answer in stub.Maintain(pb.MaintainRequest(tables=["trading.ohlc", "trading.coverage"])):
@@ -88,9 +91,9 @@ async def test_an_error_ends_the_stream_behind_the_tables_that_are_done(stub: An
         assert (caught.value.code().name, seen) == (code, ["trading.ohlc"])
 
 
-async def test_a_caller_that_leaves_ends_the_work(stub: Any, caretaker: StubCaretaker) -> None:
-    caretaker.hold = True
+async def test_a_caller_that_leaves_ends_the_work(stub: Any, runner: StubRunner) -> None:
+    runner.hold = True
     call = stub.Maintain(pb.MaintainRequest())
-    assert await asyncio.to_thread(caretaker.begun.wait, 50)
+    assert await asyncio.to_thread(runner.begun.wait, 50)
     call.cancel()
-    assert await asyncio.to_thread(caretaker.left.wait, 50)
+    assert await asyncio.to_thread(runner.left.wait, 50)

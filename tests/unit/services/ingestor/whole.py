@@ -23,9 +23,9 @@ from services.common.model.time_range import TimeRange
 from services.gen.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
 from services.ingestor.config import IngestorSettings
 from services.ingestor.server import work
-from spark.decode import decode_record
-from spark.notify import FinalReport, PageReport, to_request
-from spark.schema import FINAL_KIND, KEY, PAGE_KIND
+from spark.pipeline.columns import FINAL_KIND, KEY, PAGE_KIND
+from spark.pipeline.reporter import FinalReport, PageReport, to_request
+from spark.tables.ohlc import decode_record
 from tests.unit.services.ingestor.conftest import FAST, Sim, exchanges_file, running_sim
 from tests.unit.services.ingestor.fakes import FakeGateway, Record, grpc_peer
 from tests.unit.services.relay.harness import Suite, suite

@@ -30,7 +30,7 @@ from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
 from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
 from services.relay.access import ROLES
 from services.relay.server import RunningRelay, relay
-from spark.notify import RelayReporter
+from spark.pipeline.reporter import RelayReporter
 from tests.fixtures_tls import Authority
 from tests.unit.services.relay.harness import (
     TICKER,

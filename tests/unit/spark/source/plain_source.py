@@ -12,7 +12,7 @@ import grpc
 from google.protobuf.empty_pb2 import Empty
 
 from services.gen.source.v1 import source_pb2 as pb
-from spark.source.held import Id
+from spark.source.in_flight import RecordId
 
 Result = pb.ReadResponse.Result
 
@@ -29,7 +29,7 @@ def record(number: int, *, partitions: int = 2, payload: bytes | None = None) ->
     return result
 
 
-def id_of(result: Result) -> Id:
+def id_of(result: Result) -> RecordId:
     return result.offset.partition_id, result.offset.offset
 
 
@@ -68,13 +68,13 @@ class PlainSource:
         self.raw: list[bytes] = []
         self.refusals = self.lost_acks = self.streams = self.left = 0
         self.hang: threading.Event | None = None
-        self.on_ack: Callable[[list[Id]], None] = lambda ids: None
-        self.acks: list[list[Id]] = []
+        self.on_ack: Callable[[list[RecordId]], None] = lambda ids: None
+        self.acks: list[list[RecordId]] = []
         self.reads: list[int] = []
         self._lock = threading.Lock()
         self._waiting = list(records)
-        self._flying: dict[Id, Result] = {}
-        self._issued: set[Id] = set()
+        self._flying: dict[RecordId, Result] = {}
+        self._issued: set[RecordId] = set()
 
     def add(self, *records: Result) -> None:
         with self._lock:
@@ -86,7 +86,7 @@ class PlainSource:
             return len(self._waiting) + len(self._flying)
 
     @property
-    def acked(self) -> list[Id]:
+    def acked(self) -> list[RecordId]:
         return [one for ids in self.acks for one in ids]
 
     def restart(self) -> None:

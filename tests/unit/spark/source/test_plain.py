@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from services.common.model.errors import InvalidRequest, Unavailable
 from spark.source import plain
 from spark.source.client import SourceBroken
-from spark.source.held import Id
+from spark.source.in_flight import RecordId
 from spark.source.options import SourceOptions
 from spark.source.plain import PlainPlanner, read_now
 from spark.source.udsource import UdStreamReader, read_partition
@@ -29,11 +29,11 @@ class Sink:
     def __init__(self, source: PlainSource) -> None:
         self.queries: list[Engine] = []
         self.rows: list[Row] = []
-        self.committed: set[Id] = set()
-        self.early: list[Id] = []
+        self.committed: set[RecordId] = set()
+        self.early: list[RecordId] = []
         source.on_ack = self._on_ack
 
-    def _on_ack(self, ids: list[Id]) -> None:
+    def _on_ack(self, ids: list[RecordId]) -> None:
         self.early += [one for one in ids if one not in self.committed]
 
     def commit(self, rows: list[Row]) -> None:
@@ -239,7 +239,7 @@ def test_an_ack_that_is_refused_for_good_is_given_up(
     source.refusals = 1_000
     for _ in range(3):
         query.poll()
-    asked: list[list[Id]] = []
+    asked: list[list[RecordId]] = []
     source.on_ack = asked.append
     query.poll()
     assert not asked

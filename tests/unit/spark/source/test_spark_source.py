@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from services.gen.source.v1 import source_pb2_grpc as rpc
-from spark.source.held import Id
+from spark.source.in_flight import RecordId
 from tests.fakes.pipeline import settled, wait_until
 from tests.fakes.source_server import FakeSource, RunningSource
 from tests.peers.memory_source import memory_source
@@ -38,7 +38,7 @@ class Sink:
             raise RuntimeError("die")
 
     @property
-    def ids(self) -> list[Id]:
+    def ids(self) -> list[RecordId]:
         return [(partition, offset) for batch in self.batches for partition, offset, _ in batch]
 
     @property
@@ -93,7 +93,7 @@ def test_a_plain_source_is_read_once_and_acked_while_idle_behind_the_commit_log(
     source.waits_for_acks = True  # the last batch's ack brings the next batch, so commit() alone would hang
     commits = tmp_path / "checkpoint" / "commits"
 
-    def on_ack(ids: list[Id]) -> None:
+    def on_ack(ids: list[RecordId]) -> None:
         batches = [number for number, batch in enumerate(sink.batches) if {i[:2] for i in batch} & set(ids)]
         early.extend(number for number in batches if not (commits / str(number)).exists())
 

@@ -1,0 +1,1 @@
+"""Maintenance of the Iceberg tables between batches."""

@@ -1,0 +1,1 @@
+"""Micro-batches of the streaming query: decode, commit, report, coverage."""

@@ -1,0 +1,1 @@
+"""Process of the driver: Spark session, Python workers, class archive, locks."""

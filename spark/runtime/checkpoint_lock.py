@@ -1,0 +1,81 @@
+"""One driver for one checkpoint. Two would both append what neither can see yet.
+
+A killed driver's JVM lives on for a moment and may finish a commit, so its id is kept in the lock's file and the next
+driver waits until it is gone. Checkpoints that are not local files are not guarded: the cluster starts one driver.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+import structlog
+
+from services.common.model.errors import Conflict
+
+log = structlog.get_logger(__name__)
+_PAUSE_S = 0.2
+
+
+class CheckpointLock:
+    """Context manager; holds ``<checkpoint>.lock`` inside."""
+
+    def __init__(self, checkpoint: str, *, patience_seconds: float = 60.0) -> None:
+        path = checkpoint.removeprefix("file://")
+        self._path = None if "://" in path else Path(f"{path}.lock")
+        self._patience_seconds = patience_seconds
+        self._file: IO[str] | None = None
+
+    def __enter__(self) -> Self:
+        """Take the lock.
+
+        Raises:
+            Conflict: Another driver holds it, or the JVM of the one before does not end.
+        """
+        if self._path is None:
+            return self
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = self._path.open("a+")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._file.seek(0)
+            self._await_end_of(self._file.read().strip())
+        except BlockingIOError:
+            self._file.close()
+            raise Conflict(f"another driver uses the checkpoint of {self._path}") from None
+        except Conflict:
+            self._file.close()
+            raise
+        return self
+
+    def note_jvm(self, pid: int) -> None:
+        """Remember the JVM of this driver for the next one."""
+        if self._file is not None:
+            self._file.truncate(0)
+            self._file.write(str(pid))
+            self._file.flush()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def _await_end_of(self, pid: str) -> None:
+        deadline = time.monotonic() + self._patience_seconds
+        while pid and _is_java(pid):
+            if time.monotonic() >= deadline:
+                raise Conflict(f"the JVM of the driver before, process {pid}, still runs on the checkpoint")
+            log.info("waiting for the end of the JVM of the driver before", pid=pid)
+            time.sleep(_PAUSE_S)
+
+
+def _is_java(pid: str) -> bool:
+    """Whether that process runs and is a JVM (its id may have been given to something else)."""
+    try:
+        return "java" in Path(f"/proc/{pid}/comm").read_text()
+    except OSError:
+        return False

@@ -1,0 +1,58 @@
+"""Who may commit to the tables now: the running batch, or one step of maintenance. Never both.
+
+A batch waits at most for the step that runs; a step waits for every batch that has come, so batches go first. Between
+two batches Spark writes its commit log, which is when a step gets its turn under load.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from services.common.clock import Clock, SystemClock
+
+
+class WriterLock:
+    """A lock for two kinds of work, used from two threads."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._free = threading.Condition()
+        self._batches = 0
+        self._busy = False
+        self._idle_since_ns = self._clock.monotonic_ns()
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """Around one micro-batch."""
+        with self._free:
+            self._batches += 1
+            self._free.wait_for(lambda: not self._busy)
+            self._busy = True
+        try:
+            yield
+        finally:
+            with self._free:
+                self._batches -= 1
+                self._busy = False
+                self._idle_since_ns = self._clock.monotonic_ns()
+                self._free.notify_all()
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Around one bounded step of maintenance."""
+        with self._free:
+            self._free.wait_for(lambda: not self._busy and not self._batches)
+            self._busy = True
+        try:
+            yield
+        finally:
+            with self._free:
+                self._busy = False
+                self._free.notify_all()
+
+    def idle_ns(self) -> int:
+        """Nanoseconds since the last batch ended; 0 while one runs or waits."""
+        with self._free:
+            return 0 if self._batches else self._clock.monotonic_ns() - self._idle_since_ns

@@ -1,0 +1,1 @@
+"""Iceberg tables that the pipeline fills, each as one value."""

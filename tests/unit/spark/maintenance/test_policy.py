@@ -1,0 +1,172 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.common.lake.catalog import COVERAGE_TABLE, OHLC_TABLE
+from spark.maintenance.policy import (
+    Compact,
+    Expire,
+    MergeCoverage,
+    MergeManifests,
+    PartitionState,
+    PartitionValue,
+    Policy,
+    TableState,
+    expire_before,
+    plan,
+    predicate,
+)
+
+MB = 1024 * 1024
+DAY = 24 * 3_600 * 1_000_000_000
+HOUR = DAY // 24
+NOW = 1_000 * DAY
+POLICY = Policy()
+CUTS = (PartitionValue("open_time", "month", 648), PartitionValue("ticker", "bucket[4]", 2))
+
+
+def part(small: int = 0, large: int = 0, deletes: int = 0, small_mb: int = 1) -> PartitionState:
+    return PartitionState(
+        CUTS, small + large, (small * small_mb + large * 120) * MB, small, small * small_mb * MB, deletes
+    )
+
+
+def state(
+    *parts: PartitionState, manifests: int = 1, ages: tuple[int, ...] = (0,), name: str = OHLC_TABLE
+) -> TableState:
+    return TableState(name, parts, manifests, tuple(NOW - age for age in sorted(ages, reverse=True)))
+
+
+def steps(table: TableState, policy: Policy = POLICY, settled_ns: int = NOW) -> list[object]:
+    return list(plan(table, policy, now_ns=NOW, settled_ns=settled_ns))
+
+
+@pytest.mark.parametrize(
+    ("what", "due"),
+    [
+        (part(), False),
+        (part(small=15, large=40), False),
+        (part(small=16), True),
+        (part(large=3, deletes=7), False),
+        (part(large=3, deletes=8), True),
+    ],
+)
+def test_a_partition_is_due_by_its_small_files_or_its_delete_files(what: PartitionState, due: bool) -> None:
+    found = steps(state(part(), what))
+    assert [isinstance(step, Compact) for step in found] == [True] * due
+
+
+def test_one_who_asks_gets_whatever_can_be_made_less() -> None:
+    eager = POLICY.eager()
+    assert steps(state(part(small=2), manifests=1), eager)
+    assert steps(state(part(large=1, deletes=1), manifests=1), eager)
+    assert not steps(state(part(small=1, large=5), manifests=1), eager)
+    assert steps(state(manifests=2, ages=(0, 8 * DAY)), eager) == [MergeManifests(), Expire(NOW - 7 * DAY, 1)]
+
+
+def test_a_step_takes_about_its_bytes_and_repeats_until_all_is_done() -> None:
+    (step,) = steps(state(part(small=100, small_mb=10)))
+    assert isinstance(step, Compact)
+    assert (step.most_files, step.repeats, step.deletes, step.saved_files) == (25, 4, 0, 92)
+    (step,) = steps(state(part(small=4, large=8, deletes=9)))
+    assert isinstance(step, Compact)
+    assert (step.most_files, step.repeats, step.deletes) == (3, 4, 9)
+
+
+@given(st.integers(2, 5_000), st.integers(0, 50), st.integers(0, 50), st.integers(0, 15))
+def test_every_step_is_bounded(small: int, large: int, deletes: int, small_mb: int) -> None:
+    what = part(small, large, deletes, small_mb)
+    for step in steps(state(what), replace(POLICY, small_files=2)):
+        assert isinstance(step, Compact)
+        assert 2 <= step.most_files <= max(2, what.data_files)
+        average = what.data_bytes / what.data_files
+        assert step.most_files == 2 or step.deletes or step.most_files * what.small_bytes / small <= POLICY.step_bytes
+        assert not step.deletes or step.most_files == 2 or step.most_files * average <= POLICY.step_bytes
+        assert 1 <= step.repeats <= 20
+
+
+def test_many_manifests_are_merged() -> None:
+    assert steps(state(manifests=63)) == []
+    assert steps(state(manifests=64)) == [MergeManifests()]
+
+
+@pytest.mark.parametrize(
+    ("rows", "merged", "least", "repeats"),
+    [(499, 0, 500, 0), (500, 0, 500, 1), (900, 401, 500, 0), (901, 401, 500, 1), (120_000, 0, 500, 3), (9, 0, 0, 0)],
+)
+def test_lines_are_merged_once_enough_have_come_since(rows: int, merged: int, least: int, repeats: int) -> None:
+    policy = replace(POLICY, ledger_lines=least, ledger_grace_ns=HOUR)
+    table = replace(state(replace(part(small=1), rows=rows), name=COVERAGE_TABLE), merged_rows=merged)
+    due = [MergeCoverage(NOW - HOUR, least, 50_000, repeats)] if repeats else []
+    assert steps(table, policy) == due
+    assert steps(replace(table, name=OHLC_TABLE), policy) == []
+    assert bool(steps(table, policy.eager())) == (least > 0), "one who asks has them merged unless it is turned off"
+
+
+def test_a_line_that_may_be_replayed_is_not_merged() -> None:
+    table = state(replace(part(small=1), rows=900), name=COVERAGE_TABLE)
+    (step,) = steps(table, settled_ns=NOW - 3 * HOUR)
+    assert isinstance(step, MergeCoverage)
+    assert step.before_ns == NOW - 3 * HOUR
+
+
+def test_old_snapshots_go_once_there_are_enough_of_them() -> None:
+    old = tuple(8 * DAY + n for n in range(50))
+    assert steps(state(ages=(0, *old))) == [Expire(NOW - 7 * DAY, 50)]
+    assert steps(state(ages=(0, DAY, *old[1:]))) == []
+
+
+def test_the_current_snapshot_never_goes() -> None:
+    assert steps(state(ages=(9 * DAY,)), POLICY.eager()) == []
+
+
+def test_snapshots_of_tables_nobody_is_pointed_to_go_after_an_hour() -> None:
+    ages = (0, *(2 * HOUR + n for n in range(50)))
+    assert steps(state(ages=ages)) == []
+    assert steps(state(ages=ages, name=COVERAGE_TABLE)) == [Expire(NOW - HOUR, 50)]
+
+
+def test_beyond_a_number_the_oldest_go_sooner_but_not_within_an_hour() -> None:
+    few = replace(POLICY, most_snapshots=3)
+    ages = (0, HOUR // 2, 2 * HOUR, 3 * HOUR, 4 * HOUR)
+    assert expire_before(state(ages=ages), few, now_ns=NOW, settled_ns=NOW) == NOW - 2 * HOUR
+    young = tuple(n * HOUR // 10 for n in range(10))
+    assert expire_before(state(ages=young), few, now_ns=NOW, settled_ns=NOW) == NOW - HOUR
+
+
+@given(st.lists(st.integers(0, 30 * DAY), min_size=1, max_size=40), st.integers(0, 30 * DAY), st.integers(1, 50))
+def test_expiry_never_outruns_the_commit_log(ages: list[int], settled_age: int, most: int) -> None:
+    policy = replace(POLICY.eager(), most_snapshots=most)
+    table = state(ages=tuple(ages))
+    for step in plan(table, policy, now_ns=NOW, settled_ns=NOW - settled_age):
+        assert isinstance(step, Expire)
+        assert step.before_ns <= NOW - settled_age
+        assert 1 <= step.snapshots < len(ages)
+        assert step.snapshots == sum(t < step.before_ns for t in table.snapshot_times_ns[:-1])
+
+
+def test_nothing_expires_while_no_batch_is_known_to_be_settled() -> None:
+    assert steps(state(ages=(0, 100 * DAY)), POLICY.eager(), settled_ns=0) == []
+
+
+@pytest.mark.parametrize(
+    ("cuts", "text"),
+    [
+        ((), ""),
+        (
+            CUTS,
+            "open_time >= TIMESTAMP '2024-01-01 00:00:00+00:00' AND open_time < TIMESTAMP '2024-02-01 00:00:00+00:00'"
+            " AND `dx`.system.bucket(4, ticker) = 2",
+        ),
+        (
+            (PartitionValue("open_time", "month", -1),),
+            "open_time >= TIMESTAMP '1969-12-01 00:00:00+00:00' AND open_time < TIMESTAMP '1970-01-01 00:00:00+00:00'",
+        ),
+        ((PartitionValue("ticker", "bucket[4]", None),), "ticker IS NULL"),
+        ((PartitionValue("ticker", "truncate[3]", "BTC"), PartitionValue("open_time", "day", 3)), ""),
+    ],
+)
+def test_a_partition_in_words(cuts: tuple[PartitionValue, ...], text: str) -> None:
+    assert predicate(cuts, "dx") == text

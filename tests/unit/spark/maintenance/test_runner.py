@@ -1,0 +1,313 @@
+"""Care of real tables in the warm session, alone and beside a stream."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pytest
+from prometheus_client import CollectorRegistry
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from services.common.clock import ManualClock
+from services.common.lake.catalog import COVERAGE_TABLE, DEAD_LETTER_TABLE, OHLC_TABLE, CatalogSettings
+from services.common.model.errors import Conflict, InvalidRequest, Unavailable
+from services.relay.history.table_reader import IcebergReader
+from spark.config import MaintenanceSettings, SparkSettings
+from spark.maintenance import procedures
+from spark.maintenance.policy import PartitionState, TableState
+from spark.maintenance.procedures import StepResult
+from spark.maintenance.runner import MaintenanceFailed, MaintenanceRunner
+from spark.metrics import MaintenanceMetrics
+from spark.pipeline import coverage_table
+from spark.pipeline.batch import Pipeline
+from spark.pipeline.driver import start_query
+from spark.runtime.writer_lock import WriterLock
+from spark.tables.ohlc import decode_record
+from tests.fakes.pages import control, page
+from tests.fakes.pipeline import Oracle, Recorder, frame
+from tests.fakes.source_server import FakeSource, RunningSource
+
+pytestmark = [pytest.mark.timeout(300)]
+DAY_NS = 24 * 3_600 * 1_000_000_000
+
+
+@dataclass
+class Parts:
+    """A caretaker and what it was made of."""
+
+    catalog: CatalogSettings
+    settings: MaintenanceSettings = field(
+        default_factory=lambda: MaintenanceSettings(small_files=4, delete_files=2, ledger_lines=0)
+    )
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+    writer_lock: WriterLock = field(default_factory=WriterLock)
+    clock: ManualClock = field(default_factory=lambda: ManualClock(time.time_ns()))
+
+    def __post_init__(self) -> None:
+        metrics = MaintenanceMetrics(self.registry)
+        self.runner = MaintenanceRunner(self.catalog, self.settings, self.writer_lock, metrics, clock=self.clock)
+
+    def settled(self) -> None:
+        self.runner.settle(self.clock.wall_ns())
+
+    def snapshots(self, name: str) -> list[int]:
+        return [s.snapshot_id for s in self.catalog.load().load_table(name).metadata.snapshots]
+
+    def metric(self, name: str, **labels: str) -> float:
+        return self.registry.get_sample_value(f"dexorder_spark_{name}", labels) or 0.0
+
+
+def append(catalog: CatalogSettings, oracle: Oracle, pages: int) -> None:
+    """One small file a page, as small batches leave them, and its coverage; without Spark, which takes longer."""
+    tables = catalog.load()
+    for n in range(pages):
+        head = control(n * 10, 10, page=n)
+        oracle.send(head)
+        record = oracle.source.logs[(oracle.sent - 1) % 2][-1]
+        candles: list[pa.RecordBatch] = []
+        decode_record({"headers": list(record.headers.items()), "payload": record.payload}, candles.append)
+        table = tables.load_table(OHLC_TABLE)
+        table.append(pa.Table.from_batches(candles).cast(table.schema().as_arrow()))
+        good = coverage_table.GoodPage(head.ticker, 60, head.span, head.fetched_ns, 10, ())
+        coverage_table.append_coverage(tables, [good], now_ns=head.fetched_ns)
+
+
+@pytest.mark.smoke
+@pytest.mark.spark
+def test_many_small_files_deletes_manifests_and_snapshots_become_few_and_the_rows_stay(
+    spark: SparkSession, trading: CatalogSettings
+) -> None:
+    parts, oracle = Parts(trading), Oracle(FakeSource())
+    append(trading, oracle, 6)  # 30 minutes of January and 30 of February: two partitions
+    newer = control(0, 40, job="job-2", fetched_s=1_700_000_500)
+    oracle.send(newer, price=200.0)
+    Pipeline(trading, "test", Recorder()).process(frame(spark, [page(newer, 200.0)]))
+    covered = sorted((c.span, c.empty) for c in IcebergReader(trading.load()).coverage())
+    parts.runner.attach(spark)
+    parts.clock.advance(8 * DAY_NS)
+    before = [parts.snapshots(name) for name in (OHLC_TABLE, COVERAGE_TABLE)]
+
+    said = list(parts.runner.maintain(dry_run=True))
+    assert [parts.snapshots(name) for name in (OHLC_TABLE, COVERAGE_TABLE)] == before, "a dry run changes nothing"
+    assert [(c.table, c.expired_snapshots) for c in said] == [
+        (OHLC_TABLE, 0),
+        (COVERAGE_TABLE, 0),
+        (DEAD_LETTER_TABLE, 0),
+    ], "no batch is known to be settled"
+    parts.settled()
+    done = list(parts.runner.maintain())
+    oracle.check(trading)
+    assert sorted((c.span, c.empty) for c in IcebergReader(trading.load()).coverage()) == covered
+
+    ohlc, coverage, dead = done
+    assert (ohlc.data_files_before >= 8, ohlc.data_files_after) == (True, 2), "one a partition"
+    assert (ohlc.delete_files_before > 0, ohlc.delete_files_after) == (True, 0)
+    assert (said[0].data_files_after, said[0].delete_files_after) == (2, 0)
+    assert (coverage.data_files_before, coverage.data_files_after) == (7, 1)
+    assert (dead.data_files_before, dead.expired_snapshots) == (0, 0)
+    assert (ohlc.expired_snapshots >= len(before[0]), ohlc.kept_snapshots) == (True, 1)
+    assert ohlc.removed_files >= 6
+    assert parts.metric("maintenance_files_total", table=OHLC_TABLE, what="rewritten") >= ohlc.data_files_before
+    assert parts.metric("table_data_files", table=OHLC_TABLE) == 2
+
+
+@pytest.mark.spark
+def test_what_is_not_due_is_left_alone_and_what_is_due_is_done_by_itself(
+    spark: SparkSession, trading: CatalogSettings
+) -> None:
+    parts, oracle = Parts(trading), Oracle(FakeSource())
+    append(trading, oracle, 3)
+    parts.runner.attach(spark)
+    before = parts.snapshots(OHLC_TABLE)
+    parts.runner.run_due()
+    assert parts.snapshots(OHLC_TABLE) == before
+    oracle.sent = 0
+    append(trading, Oracle(FakeSource()), 1)
+    parts.runner.run_due()
+    assert len(parts.snapshots(OHLC_TABLE)) == len(before) + 2, "the append and one compaction"
+    assert parts.metric("table_data_files", table=OHLC_TABLE) == 1
+    again = parts.snapshots(OHLC_TABLE)
+    parts.runner.run_due()
+    assert parts.snapshots(OHLC_TABLE) == again
+
+
+@pytest.mark.spark
+def test_only_old_files_that_nothing_refers_to_are_removed(spark: SparkSession, trading: CatalogSettings) -> None:
+    parts, oracle = Parts(trading), Oracle(FakeSource())
+    append(trading, oracle, 1)
+    location = Path(urlsplit(trading.load().load_table(OHLC_TABLE).location()).path)
+    old, young = location / "data" / "left-behind.parquet", location / "data" / "being-written.parquet"
+    neighbour = location.parent / f"{location.name}_elsewhere" / "data.parquet"
+    neighbour.parent.mkdir()
+    for path in (old, young, neighbour):
+        path.write_bytes(b"x")
+    for path in (p for p in (*location.rglob("*"), neighbour) if p.is_file() and p != young):
+        os.utime(path, (time.time() - 4 * 86_400,) * 2)
+    parts.runner.attach(spark)
+    parts.runner.run_due()
+    assert old.exists(), "not before the driver has run for a while"
+    parts.clock.advance(2 * 3_600 * 1_000_000_000)
+    parts.runner.run_due()
+    assert (old.exists(), young.exists(), neighbour.exists()) == (False, True, True)
+    assert parts.metric("maintenance_files_total", table=OHLC_TABLE, what="orphan") == 1
+    oracle.check(trading)
+
+
+@pytest.mark.smoke
+@pytest.mark.spark
+def test_a_batch_replayed_after_compaction_and_expiry_of_everything_doubles_nothing(
+    spark: SparkSession, trading: CatalogSettings, tmp_path: Path
+) -> None:
+    """The worst case, which the rules don't even allow: all snapshots of the batch are gone when it comes again."""
+    source = RunningSource(FakeSource(partitions=2))
+    try:
+        parts, oracle, recorder = Parts(trading), Oracle(source.fake), Recorder(fail_calls={2})
+        oracle.send_history()
+        settings = SparkSettings(
+            listen="127.0.0.1:0",
+            source=source.address,
+            checkpoint=str(tmp_path / "checkpoint"),
+            warm_up=False,
+            max_records_per_batch=6,
+        )
+        pipeline = Pipeline(trading, source.address, recorder)
+        query = start_query(spark, settings, lambda raw: void(pipeline.process(raw)))
+        with pytest.raises(StreamingQueryException):
+            query.awaitTermination(240)
+        parts.runner.attach(spark)
+        parts.clock.advance(30 * DAY_NS)
+        parts.settled()
+        assert sum(care.expired_snapshots for care in parts.runner.maintain()) > 0
+        query = start_query(spark, settings, lambda raw: void(pipeline.process(raw)))
+        query.processAllAvailable()
+        query.stop()
+        oracle.check(trading)
+        assert recorder.calls > 2
+    finally:
+        source.stop()
+
+
+# ---- without Spark -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def parts(catalog: CatalogSettings, monkeypatch: pytest.MonkeyPatch) -> Parts:
+    """Tables with something to do, whose steps a test answers."""
+    append(catalog, Oracle(FakeSource()), 2)
+    made = Parts(catalog)
+    made.runner.attach(Session())  # type: ignore[arg-type]
+    state = TableState("trading.ohlc", (PartitionState((), 9, 9, 9, 9, 0),), 1, (1,))
+    monkeypatch.setattr(procedures, "look", lambda *_: state)
+    return made
+
+
+class Session:
+    """A session whose only use is to be there."""
+
+    cancelled = False
+
+    @property
+    def sparkContext(self) -> Any:
+        return self
+
+    def cancelAllJobs(self) -> None:
+        self.cancelled = True
+
+
+def answer(monkeypatch: pytest.MonkeyPatch, do: Callable[[], StepResult]) -> None:
+    monkeypatch.setattr(procedures, "run", lambda *_: do())
+
+
+def test_without_a_query_it_is_unavailable_and_tends_nothing(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer(monkeypatch, lambda: pytest.fail("no step may run"))
+    parts.runner.detach()
+    with pytest.raises(Unavailable, match="no query runs"):
+        list(parts.runner.maintain())
+    parts.runner.run_due()
+
+
+def test_a_second_call_is_refused_while_the_first_works_and_not_afterwards(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def second() -> StepResult:
+        with pytest.raises(Conflict, match="another call"):
+            list(parts.runner.maintain())
+        return StepResult(0)
+
+    answer(monkeypatch, second)
+    for _ in range(2):
+        assert [care.table for care in parts.runner.maintain([COVERAGE_TABLE, OHLC_TABLE])] == [
+            COVERAGE_TABLE,
+            OHLC_TABLE,
+        ]
+
+
+def test_a_table_that_is_not_ours_is_refused(parts: Parts) -> None:
+    with pytest.raises(InvalidRequest, match=r"'trading\.other'"):
+        list(parts.runner.maintain(["trading.other"]))
+
+
+def test_a_failed_step_is_told_to_the_caller_counted_and_lets_batches_in(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> StepResult:
+        raise OSError("No space left on device")
+
+    answer(monkeypatch, fail)
+    with pytest.raises(MaintenanceFailed, match=r"trading.ohlc: compact failed: No space left"):
+        list(parts.runner.maintain())
+    parts.runner.run_due()  # tries all three and goes on
+    assert parts.metric("maintenance_failures_total", table=OHLC_TABLE, step="compact") == 2
+    assert parts.metric("maintenance_failures_total", table=DEAD_LETTER_TABLE, step="compact") == 1
+    with parts.writer_lock.batch():
+        pass
+
+
+def test_the_end_of_the_query_ends_the_step_in_hand(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session()
+    parts.runner.attach(session)  # type: ignore[arg-type]
+
+    def interrupted() -> StepResult:
+        parts.runner.detach()
+        raise RuntimeError("Job 7 cancelled")
+
+    answer(monkeypatch, interrupted)
+    with pytest.raises(Unavailable):
+        list(parts.runner.maintain())
+    assert session.cancelled
+
+
+def test_the_thread_waits_for_a_quiet_moment_but_not_for_ever(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    worked, stop = threading.Event(), threading.Event()
+
+    def work() -> StepResult:
+        worked.set()
+        return StepResult(0)
+
+    answer(monkeypatch, work)
+    quick = MaintenanceSettings(small_files=4, interval_seconds=0.01, quiet_seconds=3_600, patience_seconds=0.05)
+    for settings in (quick, quick.model_copy(update={"quiet_seconds": 0.0, "patience_seconds": 3_600.0})):
+        worked.clear()
+        impatient = Parts(parts.catalog, settings)
+        impatient.runner.attach(Session())  # type: ignore[arg-type]
+        thread = threading.Thread(target=impatient.runner.run, args=(stop,))
+        thread.start()
+        came = worked.wait(120)
+        stop.set()
+        thread.join(60)
+        assert came
+        assert not thread.is_alive()
+        stop.clear()
+
+
+def void(_: object) -> None:
+    """foreachBatch wants nothing back."""

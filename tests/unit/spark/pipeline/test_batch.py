@@ -1,0 +1,250 @@
+"""The whole way from a source.v1 server to Iceberg, in one warm Spark session."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from prometheus_client import CollectorRegistry
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from services.common.lake.catalog import COVERAGE_TABLE, DEAD_LETTER_TABLE, OHLC_TABLE, CatalogSettings
+from services.gen.dexorder.ingest.v1 import ingest_pb2
+from spark.config import SparkSettings
+from spark.pipeline.batch import Pipeline
+from spark.pipeline.driver import Driver, QueryFailed, start_query
+from spark.pipeline.reporter import FinalReport
+from tests.fakes.pages import DAY, MINUTE_NS, control, final, page, span
+from tests.fakes.pipeline import Oracle, Recorder, frame, ns, settled, wait_until
+from tests.fakes.source_server import FakeSource, RunningSource
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]  # a cold first batch on a busy machine
+
+
+@pytest.fixture
+def source() -> Iterator[RunningSource]:
+    running = RunningSource(FakeSource(partitions=2))
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def settings(source: RunningSource, tmp_path: Path) -> Callable[..., SparkSettings]:
+    def make(checkpoint: str = "checkpoint", **changes: Any) -> SparkSettings:
+        folder = str(tmp_path / checkpoint)
+        return SparkSettings(listen="127.0.0.1:0", source=source.address, checkpoint=folder, warm_up=False, **changes)
+
+    return make
+
+
+def test_a_stream_of_pages_becomes_exactly_the_rows_of_the_oracle(
+    spark: SparkSession, trading: CatalogSettings, source: RunningSource, settings: Callable[..., SparkSettings]
+) -> None:
+    oracle, recorder = Oracle(source.fake), Recorder()
+    oracle.send_history()
+    pipeline = Pipeline(trading, source.address, recorder)
+    query = start_query(spark, settings(max_records_per_batch=3), lambda raw: void(pipeline.process(raw)))
+    query.processAllAvailable()
+    oracle.send(control(80, 10, page=4))
+    query.processAllAvailable()
+    query.stop()
+    oracle.check(trading)
+    assert recorder.calls == 4, "three capped batches and the late page"
+    assert sorted(p.rows for p in recorder.pages) == sorted([20] * 5 + [30, 0, 5, 5, 10])
+    newest = trading.load().load_table(OHLC_TABLE).current_snapshot()
+    assert newest and recorder.snapshots[-1] == newest.snapshot_id
+    through_spark = spark.sql(f"SELECT count(*), sum(open) FROM {trading.name}.{OHLC_TABLE}").collect()[0]
+    assert tuple(through_spark) == (len(oracle.rows), sum(price for _, price in oracle.rows.values()))
+    files = [path.name for path in Path(str(trading.warehouse).removeprefix("file://")).rglob("*")]
+    assert any(name.endswith(".parquet") for name in files)
+    assert not [name for name in files if name.endswith(".crc")], "each would cost a process"
+
+
+def test_a_batch_again_changes_nothing_but_is_reported_again(spark: SparkSession, trading: CatalogSettings) -> None:
+    oracle, recorder = Oracle(FakeSource()), Recorder()
+    oracle.send_history()
+    records = [(r.payload, r.headers) for log in oracle.source.logs.values() for r in log]
+    records.append(final(control(0, 80), 80))
+    pipeline = Pipeline(trading, "test", recorder)
+    first = pipeline.process(frame(spark, records))
+    oracle.check(trading)
+    second = pipeline.process(frame(spark, records))
+    oracle.check(trading)
+    assert (first.path, second.path) == ("merge", "merge"), "some of its pages share keys"
+    assert recorder.pages[: len(recorder.pages) // 2] == recorder.pages[len(recorder.pages) // 2 :]
+    assert recorder.finals == [FinalReport("job-1", ingest_pb2.DataResponse.OK, None, 80)] * 2
+
+
+def test_pages_are_appended_when_new_left_alone_when_there_and_merged_when_newer(
+    spark: SparkSession, trading: CatalogSettings
+) -> None:
+    def go(fetched_s: int, price: float, *spans: tuple[int, int]) -> tuple[str, dict[int, float]]:
+        heads = [control(first, count, page=n, fetched_s=fetched_s) for n, (first, count) in enumerate(spans)]
+        path = pipeline.process(frame(spark, [page(head, price) for head in heads])).path
+        found = trading.load().load_table(OHLC_TABLE).scan().to_arrow()
+        rows = {(ns(row["open_time"]) - DAY) // MINUTE_NS: row["open"] for row in found.to_pylist()}
+        assert len(rows) == found.num_rows
+        return path, rows
+
+    pipeline = Pipeline(trading, "test", Recorder())
+    old = dict.fromkeys(range(40), 100.0)
+    assert go(10, 100.0, (0, 20), (20, 20)) == ("append", old)
+    assert go(10, 100.0, (0, 20), (20, 20)) == ("none", old)
+    assert go(9, 90.0, (10, 5)) == ("none", old)
+    assert go(11, 110.0, (35, 10)) == ("merge", old | dict.fromkeys(range(35, 45), 110.0))
+    assert go(11, 120.0, (100, 5), (45, 5))[0] == "append"
+    snapshots = len(trading.load().load_table(OHLC_TABLE).metadata.snapshots)
+    assert snapshots == 3, "a batch that is there already commits nothing"
+    files = Path(str(trading.warehouse).removeprefix("file://"), *OHLC_TABLE.split("."), "data").rglob("*.parquet")
+    known = trading.load().load_table(OHLC_TABLE).inspect.all_files().column("file_path").to_pylist()
+    assert {str(path) for path in files} == {unquote(urlsplit(path).path) for path in known}, "the others are removed"
+
+
+def test_a_refused_record_is_kept_and_reported_and_stops_nothing(spark: SparkSession, trading: CatalogSettings) -> None:
+    recorder = Recorder()
+    good, bad = control(0, 3), control(3, 3, page=1)
+    records = [page(good), (b"<html>", bad.encode()), (b"?", {}), final(good, 6)]
+    pipeline = Pipeline(trading, "test", recorder)
+    for _ in range(2):
+        assert pipeline.process(frame(spark, records)).refused == 2
+    tables = trading.load()
+    letters = tables.load_table(DEAD_LETTER_TABLE).scan().to_arrow().to_pylist()
+    assert sorted((r["offset"], r["payload"]) for r in letters) == [(1, b"<html>"), (2, b"?")]
+    assert tables.load_table(OHLC_TABLE).scan().count() == 3
+    assert tables.load_table(COVERAGE_TABLE).scan().count() == 1, "a refused page covers nothing"
+    refused = [p for p in recorder.pages if p.refused]
+    assert {(p.span.start_ns, p.rows) for p in refused} == {(DAY + 3 * MINUTE_NS, 0)}
+    assert recorder.snapshots[0] is not None
+
+
+def test_a_batch_without_candles_reports_no_snapshot_of_an_empty_table(
+    spark: SparkSession, trading: CatalogSettings
+) -> None:
+    recorder = Recorder()
+    pipeline = Pipeline(trading, "test", recorder)
+    assert pipeline.process(frame(spark, [page(control(0, 3, empty=(span(0, 3),)))])).path == "none"
+    assert recorder.snapshots == [None]
+
+
+@pytest.mark.smoke
+def test_a_crash_behind_the_rows_and_a_lost_checkpoint_double_nothing(
+    spark: SparkSession, trading: CatalogSettings, source: RunningSource, settings: Callable[..., SparkSettings]
+) -> None:
+    oracle, recorder = Oracle(source.fake), Recorder(fail_calls={2})
+    oracle.send_history()
+    pipeline = Pipeline(trading, source.address, recorder)
+    query = start_query(spark, settings(max_records_per_batch=4), lambda raw: void(pipeline.process(raw)))
+    with pytest.raises(StreamingQueryException):
+        query.awaitTermination(240)
+    before = trading.load().load_table(OHLC_TABLE).scan().count()
+    query = start_query(spark, settings(max_records_per_batch=4), lambda raw: void(pipeline.process(raw)))
+    query.processAllAvailable()
+    query.stop()
+    oracle.check(trading)
+    assert before <= len(oracle.rows)
+    source.fake.committed.clear()
+    query = start_query(spark, settings("fresh"), lambda raw: void(pipeline.process(raw)), drain=True)
+    assert query.awaitTermination(240)
+    oracle.check(trading)
+
+
+def test_a_fresh_checkpoint_begins_at_the_acked_offset(
+    spark: SparkSession, trading: CatalogSettings, source: RunningSource, settings: Callable[..., SparkSettings]
+) -> None:
+    oracle, recorder = Oracle(source.fake), Recorder()
+    for n in range(4):
+        oracle.send(control(n * 10, 10, page=n))
+    source.fake.committed = {0: 2, 1: 1}
+    pipeline = Pipeline(trading, source.address, recorder)
+    query = start_query(spark, settings(), lambda raw: void(pipeline.process(raw)), drain=True)
+    assert query.awaitTermination(240)
+    assert [p.span for p in recorder.pages] == [span(30, 10)]
+
+
+def test_a_drained_query_ignores_the_cap_and_ends(
+    spark: SparkSession, trading: CatalogSettings, source: RunningSource, settings: Callable[..., SparkSettings]
+) -> None:
+    oracle, recorder = Oracle(source.fake), Recorder()
+    oracle.send_history()
+    pipeline = Pipeline(trading, source.address, recorder)
+    query = start_query(spark, settings(max_records_per_batch=1), lambda raw: void(pipeline.process(raw)), drain=True)
+    assert query.awaitTermination(240)
+    oracle.check(trading)
+    assert recorder.calls == 1
+
+
+def test_the_source_can_be_read_as_a_batch(spark: SparkSession, source: RunningSource) -> None:
+    for n in range(5):
+        source.fake.add(n % 2, b"%d" % n, headers={"n": str(n)})
+    reader = spark.read.format("udsource").option("address", source.address).option("endingOffsets", '{"0": 2, "1": 2}')
+    rows = reader.load().collect()
+    assert sorted((r.partition, r.offset, bytes(r.payload), r.headers["n"], r.key) for r in rows) == [
+        (0, 0, b"0", "0", None),
+        (0, 1, b"2", "2", None),
+        (1, 0, b"1", "1", None),
+        (1, 1, b"3", "3", None),
+    ]
+
+
+@pytest.mark.smoke
+def test_the_driver_waits_for_the_source_outlives_failures_and_acks_the_last_batch(
+    spark: SparkSession, trading: CatalogSettings, source: RunningSource, settings: Callable[..., SparkSettings]
+) -> None:
+    oracle, recorder, stop = Oracle(source.fake), Recorder(fail_calls={1}), threading.Event()
+    source.stop()
+    oracle.send_history()
+    early: list[tuple[int, int]] = []
+    source.fake.on_ack = lambda acks: early.extend(a for a in acks if a not in settled(settings().checkpoint))
+    ready = threading.Event()
+    driver = Driver(
+        settings(max_records_per_batch=4),
+        trading,
+        stop=stop,
+        on_ready=lambda now: ready.set() if now else ready.clear(),
+        registry=CollectorRegistry(),
+    )
+    thread = threading.Thread(target=driver.drive, args=(spark, recorder))
+    thread.start()
+    source.start()
+    assert ready.wait(240)
+    wait_until(lambda: source.fake.committed == source.fake.ends)
+    stop.set()
+    thread.join(240)
+    assert not ready.is_set()
+    assert not early, "acked before Spark's commit log had the batch"
+    oracle.check(trading)
+
+
+@pytest.mark.smoke
+def test_the_driver_gives_up_after_too_many_failures(
+    spark: SparkSession, trading: CatalogSettings, source: RunningSource, settings: Callable[..., SparkSettings]
+) -> None:
+    Oracle(source.fake).send_history()
+    recorder = Recorder(fail_calls=set(range(1, 100)))
+    driver = Driver(
+        settings(restarts=1), trading, stop=threading.Event(), on_ready=lambda now: None, registry=CollectorRegistry()
+    )
+    with pytest.raises(QueryFailed, match="2 times in a row"):
+        driver.drive(spark, recorder)
+
+
+def void(_: object) -> None:
+    """foreachBatch wants nothing back."""
+
+
+def test_records_that_wait_already_make_a_rehearsal_needless(
+    catalog: CatalogSettings, source: RunningSource, settings: Callable[..., SparkSettings]
+) -> None:
+    driver = Driver(
+        settings(), catalog, stop=threading.Event(), on_ready=lambda now: None, registry=CollectorRegistry()
+    )
+    assert not driver.has_backlog()
+    Oracle(source.fake).send_history()
+    assert driver.has_backlog()
+    source.fake.committed = dict(source.fake.ends)
+    assert not driver.has_backlog()

@@ -1,0 +1,153 @@
+"""Pages into data files of the table, and the files into the table; without Spark."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+
+from services.common.lake.catalog import OHLC_TABLE, CatalogSettings
+from spark.pipeline import files
+from spark.pipeline.columns import CANDLE, DECODED, FILE_KIND, KEY, PAGE_KIND, RAW
+from spark.pipeline.files import Layout, Writer, append, read_columns, remove, stage, unpack
+from spark.tables.ohlc import decode_batches
+from tests.fakes.pages import Record, control, page
+
+OTHER = "ETH/USDT.BINANCE"
+
+
+@pytest.fixture
+def table(catalog: CatalogSettings) -> Table:
+    return catalog.load().load_table(OHLC_TABLE)
+
+
+def raw(*records: Record) -> pa.RecordBatch:
+    rows = [
+        {"payload": payload, "key": "k", "headers": list(headers.items()), "event_time": 0, "partition": 0, "offset": n}
+        for n, (payload, headers) in enumerate(records)
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema=RAW)
+
+
+def decoded(*records: Record) -> list[pa.RecordBatch]:
+    pages: list[pa.RecordBatch] = []
+    list(decode_batches([raw(*records)], pages.append))
+    return pages
+
+
+def written(table: Table, pages: list[pa.RecordBatch]) -> list[DataFile]:
+    writer = Writer(Layout.of(table))
+    for each in pages:
+        writer.add(each)
+    writer.flush()
+    return writer.written
+
+
+def rows(found: pa.Table) -> list[tuple[Any, ...]]:
+    return sorted(zip(*(found.column(name).to_pylist() for name in CANDLE.names), strict=True), key=lambda r: r[:3])
+
+
+def stored(table: Table) -> list[Path]:
+    return list(Path(table.location().removeprefix("file://")).rglob("*.parquet"))
+
+
+def test_files_are_cut_as_pyiceberg_cuts_them_and_sorted_by_key(table: Table) -> None:
+    pages = decoded(page(control(20, 30)), page(control(0, 20)), page(control(5, 40, ticker=OTHER)))
+    ours = written(table, pages)
+    assert [file.record_count for file in ours] == [30, 20, 25, 15]  # before and after midnight, of each ticker
+    for file in ours:
+        keys = list(zip(*read_columns(table.io, [file], KEY).to_pydict().values(), strict=True))
+        assert keys == sorted(keys)
+    assert table.refresh().current_snapshot() is None, "nobody sees them"
+    append(table, ours)
+    required = pa.schema([f.with_nullable(f.name in ("quote_volume", "trades")) for f in CANDLE])
+    table.append(pa.Table.from_batches(pages).cast(required))
+    found = table.inspect.files().to_pylist()
+    mine = {file.file_path for file in ours}
+    parts = [
+        sorted((str(f["partition"]), f["record_count"]) for f in found if (f["file_path"] in mine) is is_mine)
+        for is_mine in (True, False)
+    ]
+    assert parts[0] == parts[1]
+
+
+def test_an_append_shows_all_rows_with_bounds_that_a_scan_can_use(table: Table) -> None:
+    pages = decoded(page(control(0, 50)), page(control(0, 50, ticker=OTHER)))
+    append(table, written(table, pages))
+    assert rows(table.scan().to_arrow()) == rows(pa.Table.from_batches(pages))
+    assert table.scan("ticker == 'ETH/USDT.BINANCE' and open_time < '2024-02-01T00:00:00+00:00'").count() == 30
+    tasks = table.scan("open_time >= '2024-02-01T00:00:00+00:00'").plan_files()
+    assert sum(task.file.record_count for task in tasks) == 40, "the files of January are not opened"
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.tuples(st.integers(-100_000, 100_000), st.integers(1, 300), st.sampled_from(["A.X", "B.X", "C.Y"])),
+        min_size=1,
+        max_size=6,
+    ),
+    st.integers(1, 400),
+)
+def test_no_row_is_lost_whatever_the_pages_and_the_buffer(
+    table: Table, some: list[tuple[int, int, str]], most: int
+) -> None:
+    pages = decoded(*(page(control(first, count, ticker=ticker)) for first, count, ticker in some))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "MOST_ROWS", most)
+        ours = written(table, pages)
+    assert sum(file.record_count for file in ours) == sum(each.num_rows for each in pages)
+    assert rows(read_columns(table.io, ours, CANDLE.names)) == rows(pa.Table.from_batches(pages))
+
+
+def test_a_task_hands_on_its_control_rows_and_its_files(table: Table) -> None:
+    batches = list(stage(Layout.of(table))([raw(page(control(0, 50))), raw(page(control(50, 5)), (b"?", {}))]))
+    assert all(batch.schema == DECODED for batch in batches)
+    found = [row for batch in batches for row in batch.to_pylist()]
+    assert [row["kind"] for row in found] == [PAGE_KIND, PAGE_KIND, "refused", FILE_KIND, FILE_KIND]
+    append(table, [unpack(row["file"]) for row in found if row["kind"] == FILE_KIND])
+    assert table.scan().count() == 55
+
+
+def test_a_task_without_candles_writes_no_file(table: Table) -> None:
+    assert [row["kind"] for batch in stage(Layout.of(table))([raw((b"?", {}))]) for row in batch.to_pylist()] == [
+        "refused"
+    ]
+    assert not stored(table)
+
+
+def test_a_task_that_fails_leaves_no_file(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MOST_ROWS", 1)
+
+    def given() -> Iterator[pa.RecordBatch]:
+        yield raw(page(control(0, 5)))
+        assert stored(table)
+        raise OSError("the source is gone")
+
+    with pytest.raises(OSError, match="gone"):
+        list(stage(Layout.of(table))(given()))
+    assert not stored(table)
+
+
+def test_files_can_be_removed_and_be_gone(table: Table) -> None:
+    ours = written(table, decoded(page(control(0, 5))))
+    for _ in range(2):
+        remove(table.io, ours)
+    assert not stored(table)
+
+
+def test_a_layout_goes_to_a_worker_without_the_tables_history(table: Table) -> None:
+    small = len(pickle.dumps(Layout.of(table)))
+    for minute in range(3):
+        append(table, written(table, decoded(page(control(minute, 1)))))
+    there: Layout = pickle.loads(pickle.dumps(Layout.of(table.refresh())))
+    assert len(pickle.dumps(there)) < small + 500
+    assert there.metadata.schema() == table.schema()

@@ -1,0 +1,128 @@
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.common.lake.catalog import OHLC_TABLE, CatalogSettings
+from services.common.model.page import Candle
+from services.common.model.time_range import TimeRange
+from spark.pipeline.columns import CANDLE, MICROS
+from spark.pipeline.upsert import (
+    VERSION,
+    KeyRange,
+    Presence,
+    ScanRange,
+    compare,
+    merge_condition,
+    overlap,
+    presence_of,
+    scan_ranges,
+)
+from tests.fakes.pages import DAY, MINUTE_NS, TICKER, candle, span
+
+spans = st.builds(lambda a, n: TimeRange(a, a + n), st.integers(0, 50), st.integers(1, 20))
+pages = st.lists(
+    st.builds(KeyRange, st.sampled_from(["A.X", "B.X", "C.Y"]), st.sampled_from([60, 300]), spans), max_size=12
+)
+
+
+@given(pages, st.integers(1, 8))
+def test_boxes_hold_every_key_and_are_few(some: list[KeyRange], most: int) -> None:
+    found = scan_ranges(some, most)
+    for one in some:
+        assert any(
+            one.ticker in box.tickers and box.period_seconds == one.period_seconds and box.span.contains(one.span)
+            for box in found
+        )
+    assert len(found) <= max(most, len({one.period_seconds for one in some}))
+
+
+def test_pages_of_one_run_are_one_exact_box() -> None:
+    run = [KeyRange(TICKER, 60, span(n * 10, 10)) for n in (2, 0, 1)]
+    assert scan_ranges(run) == [ScanRange((TICKER,), 60, span(0, 30))]
+
+
+@given(pages)
+def test_overlap_is_two_pages_with_a_common_key(some: list[KeyRange]) -> None:
+    pairs = [
+        (a, b)
+        for i, a in enumerate(some)
+        for b in some[:i]
+        if (a.ticker, a.period_seconds) == (b.ticker, b.period_seconds)
+    ]
+    assert overlap(some) == any(a.span.intersect(b.span) for a, b in pairs)
+
+
+def test_text_of_a_ticker_cannot_leave_its_quotes() -> None:
+    condition = merge_condition([ScanRange(("A'\\ OR 1=1.X",), 60, span(0, 1))])
+    assert r"t.ticker IN ('A\'\\ OR 1=1.X')" in condition
+    assert "TIMESTAMP '2024-01-31 23:30:00+00:00'" in condition
+
+
+def arrow(candles: list[Candle], ticker: str = TICKER) -> pa.Table:
+    times = pa.array([c.open_ns // 1_000 for c in candles], pa.int64()).cast(MICROS)
+    size = len(candles)
+    columns: dict[str, Any] = {
+        "ticker": [ticker] * size,
+        "period_seconds": [60] * size,
+        "open_time": times,
+        "fetched_at": times,
+        "quote_volume": [None] * size,
+        "trades": [None] * size,
+    } | {name: [getattr(c, name) for c in candles] for name in ("open", "high", "low", "close", "volume")}
+    schema = pa.schema([f.with_nullable(f.name in ("quote_volume", "trades")) for f in CANDLE])
+    return pa.table([pa.array(columns[f.name], f.type) for f in schema], schema=schema)
+
+
+@pytest.mark.parametrize(
+    ("ticker", "minutes", "there"),
+    [
+        (TICKER, [0], Presence.ALL),
+        (TICKER, [0, 1, 5, 6], Presence.ALL),
+        (TICKER, [2], Presence.NOTHING),  # inside the file's bounds, but not in it
+        (TICKER, [4, 5], Presence.SOMETHING),
+        (TICKER, [10], Presence.NOTHING),
+        ("ETH/USDT.BINANCE", [0, 1], Presence.NOTHING),
+    ],
+)
+def test_a_look_knows_what_the_table_has(
+    catalog: CatalogSettings, ticker: str, minutes: list[int], there: Presence
+) -> None:
+    table = catalog.load().load_table(OHLC_TABLE)
+    table.append(arrow([candle(n) for n in (0, 1, 5, 6)]))
+    assert DAY % MINUTE_NS == 0
+    box = ScanRange((ticker,), 60, span(minutes[0], minutes[-1] - minutes[0] + 1))
+    assert presence_of(table, [box], lambda: versions([(n, 0) for n in minutes], ticker)) is there
+
+
+def test_a_look_into_an_empty_table_finds_nothing_and_reads_no_file(catalog: CatalogSettings) -> None:
+    table = catalog.load().load_table(OHLC_TABLE)
+    assert presence_of(table, [ScanRange((TICKER,), 60, span(0, 10))], lambda: pytest.fail("read")) is Presence.NOTHING
+
+
+Versions = list[tuple[int, int]]
+
+
+def versions(some: Versions, ticker: str = TICKER) -> pa.Table:
+    """Keys of minutes; the second number is how many minutes later than the candle it was fetched."""
+    schema = pa.schema([CANDLE.field(name) for name in VERSION])
+    opens = [candle(minute).open_ns // 1_000 for minute, _ in some]
+    fetched = [at + later * MINUTE_NS // 1_000 for at, (_, later) in zip(opens, some, strict=True)]
+    times = [pa.array(each, pa.int64()).cast(MICROS) for each in (opens, fetched)]
+    return pa.table([pa.array([ticker] * len(some)), pa.array([60] * len(some), pa.int32()), *times], schema=schema)
+
+
+@given(
+    st.dictionaries(st.integers(0, 6), st.integers(0, 2), min_size=1),
+    st.dictionaries(st.integers(0, 6), st.integers(0, 2)),
+)
+def test_a_candle_is_there_if_it_is_as_late_or_later(staged: dict[int, int], found: dict[int, int]) -> None:
+    if not staged.keys() & found.keys():
+        expected = Presence.NOTHING
+    elif all(minute in found and found[minute] >= later for minute, later in staged.items()):
+        expected = Presence.ALL
+    else:
+        expected = Presence.SOMETHING
+    assert compare(versions(list(staged.items())), versions(list(found.items()))) is expected

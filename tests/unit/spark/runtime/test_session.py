@@ -1,0 +1,30 @@
+import re
+import zipfile
+from pathlib import Path
+
+from spark.config import SparkSettings
+from spark.runtime.package import write_packages
+from spark.runtime.session import session_conf
+
+
+def test_only_a_local_session_is_tied_to_loopback() -> None:
+    local = session_conf(SparkSettings(), "/s")
+    remote = session_conf(SparkSettings(master="spark://host:7077"), "/s")
+    assert local["spark.pipeline.driver.bindAddress"] == "127.0.0.1"
+    assert "spark.pipeline.driver.bindAddress" not in remote
+    assert local["spark.sql.session.timeZone"] == "UTC"
+
+
+def test_spark_hides_the_secrets_of_every_kind_of_catalog() -> None:
+    hidden = re.compile(session_conf(SparkSettings(), "/s")["spark.redaction.regex"])
+    for name in ("s3.access-key-id", "s3.secret-access-key", "jdbc.password", "token", "credential"):
+        assert hidden.search(f"spark.sql.catalog.dexorder.{name}"), name
+
+
+def test_executors_elsewhere_get_our_packages(tmp_path: Path) -> None:
+    names = zipfile.ZipFile(write_packages(tmp_path / "packages.zip")).namelist()
+    assert {
+        "spark/source/udsource.py",
+        "services/common/kafka/page_record.py",
+        "services/gen/source/v1/source_pb2.py",
+    } <= {*names}
