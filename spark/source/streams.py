@@ -21,7 +21,7 @@ from services.common.model.errors import Code, Unavailable
 from services.common.rpc.client_retry import code_of, error_text, is_too_large
 from services.gen.source.v1 import source_pb2 as pb
 from services.gen.source.v1 import source_pb2_grpc as rpc
-from spark.source.client import SourceBroken, SourceRefuses, channel, error_text, is_final, read_method
+from spark.source.client import SourceBroken, SourceRefuses, channel, is_final, read_method
 from spark.source.in_flight import RecordId
 from spark.source.records import Result
 
