@@ -191,7 +191,7 @@ def test_a_row_of_a_writer_that_should_not_be_there_is_not_lost(
         append_coverage(tables, [page(60, 10)], now_ns=NOW_NS - SECOND_NS)
         return merge_rows(*given)
 
-    monkeypatch.setattr(coverage_merge, "merge_lines", meanwhile)
+    monkeypatch.setattr(coverage_merge, "merge_rows", meanwhile)
     with pytest.raises(ValidationException):
         merge_coverage(tables, STEP)
     assert relay_sees(tables)[0] == [span(0, 70)]
@@ -305,6 +305,6 @@ def test_a_failed_commit_is_told_and_leaves_the_lines(
     one.settle(NOW_NS)
     append_coverage(tables, pages(4), now_ns=NOW_NS - SECOND_NS)
     monkeypatch.setattr(SqlCatalog, "_write_metadata", staticmethod(full))
-    with pytest.raises(MaintenanceFailed, match=r"trading\.coverage: mergelines failed: No space left"):
+    with pytest.raises(MaintenanceFailed, match=r"trading\.coverage: mergecoverage failed: No space left"):
         list(one.maintain([COVERAGE_TABLE]))
     assert len(lines(tables)) == 4

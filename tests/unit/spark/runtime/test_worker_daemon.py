@@ -16,8 +16,8 @@ from tests.paths import ROOT
 LIB = Path(pyspark.__file__).parent / "python" / "lib"
 SCRIPT = """
 import sys
-from spark.runtime.worker_daemon import take_archives_off
-take_archives_off()
+from spark.runtime.worker_daemon import remove_archives
+remove_archives()
 import pyspark
 print(pyspark.__file__)
 print([path for path in sys.path if path.endswith((".zip", ".jar"))])
