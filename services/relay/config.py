@@ -32,7 +32,7 @@ class RelaySettings(ServiceSettings):
     """The broker's own .key_secret file, open to nobody else; with broker_curve_clients it turns CURVE on."""
     broker_curve_clients: KeyFolder | None = None
     """Folder of the public .key files of those ingestors that may connect; read again when it changes."""
-    most_slots_per_ingestor: int = Field(default=1_000, ge=1)
+    max_slots_per_ingestor: int = Field(default=1_000, ge=1)
     """Offers kept for one socket identity; further ones are dropped and counted."""
     db: Path = Path("relay.db")
     """SQLite file with requests, jobs, told coverage and notifications."""

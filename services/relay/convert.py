@@ -9,23 +9,22 @@ from services.common.model.errors import InvalidRequest
 from services.common.model.history import (
     FinalResult,
     FinalStatus,
-    Listed,
-    ListedMarket,
-    Market,
+    InstrumentList,
+    ListedInstrument,
     Notification,
     PageResult,
     Progress,
     Record,
     Submission,
 )
-from services.common.model.instrument import Instrument
+from services.common.model.instrument import Instrument, Series
 from services.common.model.periods import check_span, total_periods
 from services.common.model.time_range import TimeRange
 from services.gen.dexorder.ingest.v1 import ingest_pb2
 from services.gen.dexorder.relay.v1 import ingestor_service_pb2, pipeline_service_pb2, relay_service_pb2
 from services.relay.history.coverage_queries import Known
 from services.relay.history.fetch_ohlc import AnswerPage
-from services.relay.history.table_reader import LedgerPage
+from services.relay.history.table_reader import CoveragePage
 from services.relay.history.verification import Repair, Step
 
 MOST_UINT32 = 2**32 - 1
@@ -79,7 +78,7 @@ def page_result(message: pipeline_service_pb2.PageResult) -> PageResult:
     span = check_span(message.start_time, message.end_time, message.period_seconds)
     return PageResult(
         message.job_id,
-        Market(message.ticker, message.period_seconds),
+        Series(message.ticker, message.period_seconds),
         span,
         tuple(time_range(part) for part in message.empty),
         (message.refused or "no reason given") if message.HasField("refused") else None,
@@ -103,13 +102,13 @@ def time_range(message: relay_service_pb2.TimeRange | ingestor_service_pb2.Repor
     return TimeRange(message.start_time, message.end_time)
 
 
-def listed(message: ingestor_service_pb2.ReportMarketsRequest) -> Listed:
+def listed(message: ingestor_service_pb2.ReportMarketsRequest) -> InstrumentList:
     """An exchange's markets, unchecked."""
-    markets = tuple(ListedMarket(m.ticker, m.active, m.type, m.base, m.quote) for m in message.markets)
-    return Listed(markets, message.fetched_at)
+    markets = tuple(ListedInstrument(m.ticker, m.active, m.type, m.base, m.quote) for m in message.markets)
+    return InstrumentList(markets, message.fetched_at)
 
 
-def markets(value: Listed) -> relay_service_pb2.ListMarketsResponse:
+def markets(value: InstrumentList) -> relay_service_pb2.ListMarketsResponse:
     """An exchange's markets."""
     return relay_service_pb2.ListMarketsResponse(
         markets=[relay_service_pb2.Market(**each._asdict()) for each in value.markets], fetched_at=value.fetched_ns
@@ -130,7 +129,7 @@ def coverage_range(value: Known) -> relay_service_pb2.CoverageRange:
     )
 
 
-def coverage_page(value: LedgerPage, retracted: Iterable[TimeRange]) -> relay_service_pb2.CoveragePage:
+def coverage_page(value: CoveragePage, retracted: Iterable[TimeRange]) -> relay_service_pb2.CoveragePage:
     """A row of the table of coverage, and the parts of it that no longer count."""
     covered = value.covered
     return relay_service_pb2.CoveragePage(
@@ -145,20 +144,20 @@ def coverage_page(value: LedgerPage, retracted: Iterable[TimeRange]) -> relay_se
     )
 
 
-def verify_progress(value: Step, market: Market) -> relay_service_pb2.VerifyProgress:
+def verify_progress(value: Step, series: Series) -> relay_service_pb2.VerifyProgress:
     """How far a check is."""
     finding = value.finding
     return relay_service_pb2.VerifyProgress(
         windows=value.windows,
         checked_windows=value.checked,
         rows=finding.rows,
-        lost_periods=total_periods(finding.lost, market.period_seconds),
+        lost_periods=total_periods(finding.lost, series.period_seconds),
     )
 
 
-def verify_result(value: Step, market: Market, repair: Repair, most: int) -> relay_service_pb2.VerifyResult:
+def verify_result(value: Step, series: Series, repair: Repair, most: int) -> relay_service_pb2.VerifyResult:
     """What a check found, at most so many ranges of each kind, and what was done about it."""
-    finding, period = value.finding, market.period_seconds
+    finding, period = value.finding, series.period_seconds
     return relay_service_pb2.VerifyResult(
         checked=ranges([value.span])[0] if value.span else None,
         rows=finding.rows,

@@ -6,14 +6,14 @@ from collections.abc import Container
 
 from services.common.clock import Clock
 from services.common.model.errors import InvalidRequest, NotFound
-from services.common.model.history import Listed
+from services.common.model.history import InstrumentList
 from services.common.model.instrument import Instrument
 from services.common.model.times import MAX_TIME_NS
 from services.relay.store.database import Store
 from services.relay.store.schema import Batch
 
 
-class Markets:
+class Instruments:
     """What the two RPCs about markets do."""
 
     def __init__(self, store: Store, venues: Container[str], clock: Clock) -> None:
@@ -21,7 +21,7 @@ class Markets:
         self._venues = venues
         self._clock = clock
 
-    async def report(self, exchange: str, listed: Listed) -> None:
+    async def report(self, exchange: str, listed: InstrumentList) -> None:
         """Replace what is kept of an exchange, unless that is newer; on disk when this returns.
 
         Raises:
@@ -33,7 +33,7 @@ class Markets:
         batch.markets(exchange, check(exchange, listed, now_ns=self._clock.wall_ns()))
         await self._store.commit(batch)
 
-    async def listed(self, exchange: str) -> Listed:
+    async def listed(self, exchange: str) -> InstrumentList:
         """An exchange's markets, by ticker.
 
         Raises:
@@ -47,7 +47,7 @@ class Markets:
         return listed
 
 
-def check(exchange: str, listed: Listed, *, now_ns: int) -> Listed:
+def check(exchange: str, listed: InstrumentList, *, now_ns: int) -> InstrumentList:
     """The report, by ticker; a time after now is now, so that a clock ahead does not shut out later reports. Pure.
 
     Raises:
@@ -59,10 +59,10 @@ def check(exchange: str, listed: Listed, *, now_ns: int) -> Listed:
         raise InvalidRequest(f"fetched_at {listed.fetched_ns} is outside [1, {MAX_TIME_NS}] nanoseconds")
     markets = sorted(listed.markets)
     previous = ""
-    for market in markets:
-        if Instrument.parse(market.ticker).venue != exchange:
-            raise InvalidRequest(f"ticker {market.ticker[:64]!r} is not one of exchange {exchange!r}")
-        if market.ticker == previous:
-            raise InvalidRequest(f"ticker {market.ticker[:64]!r} is there twice")
-        previous = market.ticker
-    return Listed(tuple(markets), min(listed.fetched_ns, now_ns))
+    for series in markets:
+        if Instrument.parse(series.ticker).venue != exchange:
+            raise InvalidRequest(f"ticker {series.ticker[:64]!r} is not one of exchange {exchange!r}")
+        if series.ticker == previous:
+            raise InvalidRequest(f"ticker {series.ticker[:64]!r} is there twice")
+        previous = series.ticker
+    return InstrumentList(tuple(markets), min(listed.fetched_ns, now_ns))

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from services.common.model.history import State
+from services.common.model.history import RequestState
 from services.relay.broker.leases import Load, SlotKind
 from services.relay.history.progress import waiting_since
-from services.relay.history.state import Board
+from services.relay.history.state import HistoryState
 
 PREFIX = "dexorder_relay"
 GROUP_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -43,7 +43,7 @@ class RelayMetrics:
 
         self.dispatches = counter("dispatches", "Jobs sent to an ingestor.", "exchange")
         self.requeues = counter("requeues", "Dispatches that ended without a result.", "exchange", "reason")
-        self.fruitless = counter("fruitless_dispatches", "Of those, the ones that brought no page.", "exchange")
+        self.failures_in_a_row = counter("dispatches_without_progress", "Of those, the ones that brought no page.", "exchange")
         self.given_up = counter("jobs_given_up", "Jobs whose attempts in a row brought no page.", "exchange")
         self.dropped = counter("frames_dropped", "Broker frames ignored.", "reason")
         self.connections_refused = counter("broker_connections_refused", "Ingestors' handshakes that failed.", "reason")
@@ -71,7 +71,7 @@ class RelayMetrics:
             self.waiting.labels(exchange).set(found.waiting_seconds.get(exchange, 0))
             for kind in SlotKind:
                 self.slots.labels(exchange, kind.name).set(load.free.get(kind, 0))
-        for state in (State.QUEUED, State.RUNNING):
+        for state in (RequestState.QUEUED, RequestState.RUNNING):
             self.requests.labels(state.name).set(found.requests[state])
         self.report_age.set(found.report_age_seconds)
 
@@ -85,12 +85,12 @@ class Sample:
 
     load: dict[str, Load]
     waiting_seconds: dict[str, float]
-    requests: Tally[State]
+    requests: Tally[RequestState]
     report_age_seconds: float
 
 
-def sample(board: Board, *, wall_ns: int, report_age_ns: int) -> Sample:
+def sample(state: HistoryState, *, wall_ns: int, report_age_ns: int) -> Sample:
     """Look at a board. Pure."""
-    waiting = {exchange: (wall_ns - since_ns) / 1e9 for exchange, since_ns in waiting_since(board).items()}
-    states = Tally(request.state for request in board.requests.values())
-    return Sample(board.dispatcher.load(), waiting, states, report_age_ns / 1e9)
+    waiting = {exchange: (wall_ns - since_ns) / 1e9 for exchange, since_ns in waiting_since(state).items()}
+    states = Tally(request.state for request in state.requests.values())
+    return Sample(state.leases.load(), waiting, states, report_age_ns / 1e9)

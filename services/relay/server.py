@@ -24,20 +24,20 @@ from services.common.model.history import Retraction
 from services.common.model.times import SECOND_NS
 from services.common.rpc.lifecycle import grpc_server, stop_signal
 from services.relay.access import ROLES
-from services.relay.broker.leases import Dispatcher
-from services.relay.broker.retry_policy import Patience
+from services.relay.broker.leases import Leases
+from services.relay.broker.retry_policy import RetryPolicy
 from services.relay.broker.router import open_broker
 from services.relay.config import RelaySettings
 from services.relay.history import coverage, dispatches, planner
-from services.relay.history.coverage_queries import Ledger
+from services.relay.history.coverage_queries import CoverageQueries
 from services.relay.history.engine import Engine
 from services.relay.history.fetch_ohlc import Answers
-from services.relay.history.outcome import Decider
-from services.relay.history.retraction_log import RetractionTable, Retractor
-from services.relay.history.state import Board
-from services.relay.history.table_reader import CoveredRange, IcebergReader
+from services.relay.history.outcome import OutcomeDecider
+from services.relay.history.retraction_log import RetractionLog, RetractionTable
+from services.relay.history.state import HistoryState
+from services.relay.history.table_reader import CoveredRange, TableReader
 from services.relay.history.verification import Verifier
-from services.relay.instruments import Markets
+from services.relay.instruments import Instruments
 from services.relay.metrics import RelayMetrics
 from services.relay.service import register
 from services.relay.store.database import Store, open_store
@@ -75,39 +75,39 @@ async def relay(settings: RelaySettings, catalog: CatalogSettings, clock: Clock)
     metrics = RelayMetrics(registry)
     async with open_store(settings.db, metrics.committed) as store:
         tables = await asyncio.to_thread(catalog.load)
-        reader, retractions = IcebergReader(tables), RetractionTable(tables)
-        board = Board(
-            _dispatcher(settings),
-            _patience(settings),
+        reader, retractions = TableReader(tables), RetractionTable(tables)
+        state = HistoryState(
+            _leases(settings),
+            _retry_policy(settings),
             job_periods=settings.job_periods,
             page_periods=settings.page_periods,
         )
-        await _fill(board, store, reader, retractions, clock)
-        last_ns = max((each.latest_ns for each in board.retractions.values()), default=0)
-        retractor = Retractor(retractions, clock, last_ns=last_ns)
-        decider = Decider(board, reader, retractor, clock, attempts=settings.count_attempts)
+        await _fill(state, store, reader, retractions, clock)
+        last_ns = max((each.latest_ns for each in state.retractions.values()), default=0)
+        retraction_log = RetractionLog(retractions, clock, last_ns=last_ns)
+        decider = OutcomeDecider(state, reader, retraction_log, clock, attempts=settings.count_attempts)
         engine = Engine(
             settings,
-            board=board,
+            state=state,
             store=store,
             decider=decider,
-            retractor=retractor,
+            retraction_log=retraction_log,
             venues=venues,
             clock=clock,
             metrics=metrics,
         )
         with open_broker(settings, metrics) as broker:
             async with asyncio.TaskGroup() as tasks:
-                work = [tasks.create_task(engine.run(broker)), tasks.create_task(broker.run(engine.assigner))]
+                work = [tasks.create_task(engine.run(broker)), tasks.create_task(broker.run(engine.dispatcher))]
                 add = partial(
                     register,
                     engine=engine,
                     metrics=metrics,
                     catalog=catalog,
                     answers=Answers(engine, reader, most_bytes=settings.max_message_bytes),
-                    markets=Markets(store, engine.venues, clock),
-                    ledger=Ledger(board, reader),
-                    verifier=Verifier(engine, board, reader, settings),
+                    markets=Instruments(store, engine.venues, clock),
+                    ledger=CoverageQueries(state, reader),
+                    verifier=Verifier(engine, state, reader, settings),
                 )
                 async with grpc_server(settings, add, registry=registry, roles=ROLES) as server:
                     await server.set_serving(True)
@@ -119,32 +119,32 @@ async def relay(settings: RelaySettings, catalog: CatalogSettings, clock: Clock)
                     task.cancel()
 
 
-def _dispatcher(settings: RelaySettings) -> Dispatcher:
-    return Dispatcher(
+def _leases(settings: RelaySettings) -> Leases:
+    return Leases(
         lease_ns=int(settings.lease_seconds * SECOND_NS),
         new_id=lambda: uuid.uuid4().hex,
-        most_slots=settings.most_slots_per_ingestor,
+        max_slots=settings.max_slots_per_ingestor,
     )
 
 
-def _patience(settings: RelaySettings) -> Patience:
-    return Patience(settings.max_attempts, int(settings.retry_backoff_seconds * SECOND_NS))
+def _retry_policy(settings: RelaySettings) -> RetryPolicy:
+    return RetryPolicy(settings.max_attempts, int(settings.retry_backoff_seconds * SECOND_NS))
 
 
-async def _fill(board: Board, store: Store, reader: IcebergReader, table: RetractionTable, clock: Clock) -> None:
+async def _fill(state: HistoryState, store: Store, reader: TableReader, table: RetractionTable, clock: Clock) -> None:
     """What the database has, less what was taken back beyond it, then what the coverage table has beyond it."""
-    await store.load(board, now_ns=clock.monotonic_ns())
+    await store.load(state, now_ns=clock.monotonic_ns())
     followed = await store.retractions()
     tries = AsyncRetrying(stop=stop_after_attempt(LOAD_ATTEMPTS), wait=wait_exponential(0.2, max=5), reraise=True)
     made: list[Retraction] = await tries(asyncio.to_thread, table.read)
     ranges: list[CoveredRange] = await tries(asyncio.to_thread, lambda: list(reader.coverage()))
     batch, news = Batch(), [each for each in made if each not in followed]
     for each in news:
-        coverage.retract(board, each.market, [each.span], each.retracted_ns, batch)
+        coverage.retract(state, each.series, [each.span], each.retracted_ns, batch)
     for row in ranges:
-        coverage.cover(board, row.market, row.span, row.empty, row.fetched_ns, batch)
+        coverage.cover(state, row.series, row.span, row.empty, row.fetched_ns, batch)
     for each in news:
-        planner.replan(board, each.market, [each.span], batch)
-    dispatches.trim(board, batch)
+        planner.replan(state, each.series, [each.span], batch)
+    dispatches.trim(state, batch)
     await store.commit(batch)
-    log.info("loaded", requests=len(board.requests), jobs=len(board.jobs), covered_ranges=len(ranges))
+    log.info("loaded", requests=len(state.requests), jobs=len(state.jobs), covered_ranges=len(ranges))

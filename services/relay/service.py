@@ -11,7 +11,8 @@ import structlog
 
 from services.common.lake.catalog import CatalogSettings
 from services.common.model.errors import InvalidRequest
-from services.common.model.history import Market, State, Submission
+from services.common.model.history import RequestState, Submission
+from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange
 from services.common.model.times import MAX_TIME_NS
 from services.common.rpc.identity import current_caller
@@ -26,11 +27,11 @@ from services.gen.dexorder.relay.v1 import (
 )
 from services.relay import access, convert
 from services.relay.history import request as requests
-from services.relay.history.coverage_queries import Ledger
+from services.relay.history.coverage_queries import CoverageQueries
 from services.relay.history.engine import Engine
 from services.relay.history.fetch_ohlc import Answers
 from services.relay.history.verification import Step, Verifier
-from services.relay.instruments import Markets
+from services.relay.instruments import Instruments
 from services.relay.metrics import RelayMetrics
 
 log = structlog.get_logger(__name__)
@@ -49,8 +50,8 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
         self,
         engine: Engine,
         answers: Answers,
-        markets: Markets,
-        ledger: Ledger,
+        markets: Instruments,
+        ledger: CoverageQueries,
         verifier: Verifier,
         metrics: RelayMetrics,
         catalog: CatalogSettings,
@@ -58,7 +59,7 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
         self._engine = engine
         self._answers = answers
         self._markets = markets
-        self._ledger = ledger
+        self._coverage = ledger
         self._verifier = verifier
         self._metrics = metrics
         self._catalog = catalog
@@ -94,7 +95,7 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
         self, request: relay_service_pb2.GetRequestRequest, context: Context
     ) -> relay_service_pb2.GetRequestResponse:
         """One record."""
-        record = access.seen(current_caller(), await self._engine.views.record(request.request_id))
+        record = access.seen(current_caller(), await self._engine.queries.record(request.request_id))
         return relay_service_pb2.GetRequestResponse(record=convert.record(record))
 
     async def ListRequests(  # noqa: N802
@@ -104,11 +105,11 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
         size = request.page_size or PAGE_SIZE
         if size > LARGEST_PAGE_SIZE:
             raise InvalidRequest(f"page_size {size} is over {LARGEST_PAGE_SIZE}")
-        if request.state not in (0, *State):
+        if request.state not in (0, *RequestState):
             raise InvalidRequest(f"state {request.state} is none of 0 to 3")
-        state = State(request.state) if request.state else None
+        state = RequestState(request.state) if request.state else None
         client_id = access.listed(current_caller(), request.client_id)
-        records = await self._engine.views.records(client_id, state, _token(request.page_token), size)
+        records = await self._engine.queries.records(client_id, state, _token(request.page_token), size)
         token = str(records[-1].sequence) if len(records) == size else ""
         return relay_service_pb2.ListRequestsResponse(
             records=[convert.record(record) for record in records], next_page_token=token
@@ -119,8 +120,8 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
     ) -> relay_service_pb2.CancelRequestResponse:
         """End a request; one that has ended keeps its status."""
         await self._check_seen(request.request_id)
-        await self._engine.finisher.cancel(request.request_id)
-        record = await self._engine.views.record(request.request_id)
+        await self._engine.completion.cancel(request.request_id)
+        record = await self._engine.queries.record(request.request_id)
         return relay_service_pb2.CancelRequestResponse(record=convert.record(record))
 
     async def WatchProgress(  # noqa: N802
@@ -129,7 +130,7 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
         """State and progress until FINISHED."""
         await self._check_seen(request.request_id)
         with self._engine.quotas.stream(current_caller()):
-            async with aclosing(self._engine.views.watch(request.request_id)) as changes:
+            async with aclosing(self._engine.queries.watch(request.request_id)) as changes:
                 async for state, progress in changes:
                     yield relay_service_pb2.WatchProgressResponse(
                         state=state.value,  # type: ignore[arg-type]
@@ -148,7 +149,7 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
         elif form == "HISTORY_READY":
             await self._check_seen(name)
         with self._engine.quotas.stream(caller):
-            async with aclosing(self._engine.views.notifications(request.topic, after)) as found:
+            async with aclosing(self._engine.queries.notifications(request.topic, after)) as found:
                 async for notification in found:
                     if access.sees(caller, notification.submission):  # an id may come back once it is forgotten
                         yield convert.notification(notification)
@@ -182,12 +183,12 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
         self, request: relay_service_pb2.GetCoverageRequest, context: Context
     ) -> AsyncIterator[relay_service_pb2.GetCoverageResponse]:
         """What is known of a market; the same for every caller."""
-        market, span = self._asked(request)
+        series, span = self._asked(request)
         with self._engine.quotas.stream(current_caller()):
-            found = [convert.coverage_range(each) for each in self._ledger.known(market, span)]
+            found = [convert.coverage_range(each) for each in self._coverage.known(series, span)]
             for first in range(0, len(found) or 1, RANGES_IN_AN_ANSWER):
                 yield relay_service_pb2.GetCoverageResponse(ranges=found[first : first + RANGES_IN_AN_ANSWER])
-            pages = await self._ledger.pages(market, span) if request.detail else []
+            pages = await self._coverage.pages(series, span) if request.detail else []
             for first in range(0, len(pages), PAGES_IN_AN_ANSWER):
                 yield relay_service_pb2.GetCoverageResponse(
                     pages=[convert.coverage_page(*each) for each in pages[first : first + PAGES_IN_AN_ANSWER]]
@@ -197,34 +198,34 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
         self, request: relay_service_pb2.VerifyCoverageRequest, context: Context
     ) -> AsyncIterator[relay_service_pb2.VerifyCoverageResponse]:
         """Progress, then the result."""
-        caller, (market, span) = current_caller(), self._asked(request)
+        caller, (series, span) = current_caller(), self._asked(request)
         step = Step()
         with self._engine.quotas.stream(caller):
-            async with aclosing(self._verifier.check(market, span)) as steps:
+            async with aclosing(self._verifier.check(series, span)) as steps:
                 async for step in steps:
-                    yield relay_service_pb2.VerifyCoverageResponse(progress=convert.verify_progress(step, market))
-            repair = await self._verifier.repair(market, step.finding.lost if request.repair else [], caller)
-        result = convert.verify_result(step, market, repair, LONGEST_LIST)
+                    yield relay_service_pb2.VerifyCoverageResponse(progress=convert.verify_progress(step, series))
+            repair = await self._verifier.repair(series, step.finding.lost if request.repair else [], caller)
+        result = convert.verify_result(step, series, repair, LONGEST_LIST)
         yield relay_service_pb2.VerifyCoverageResponse(result=result)
 
     def _asked(
         self, request: relay_service_pb2.GetCoverageRequest | relay_service_pb2.VerifyCoverageRequest
-    ) -> tuple[Market, TimeRange]:
-        market = Market(request.ticker, request.period_seconds)
+    ) -> tuple[Series, TimeRange]:
+        series = Series(request.ticker, request.period_seconds)
         start_ns = request.start_time if request.HasField("start_time") else None
         end_ns = request.end_time if request.HasField("end_time") else None
-        return market, requests.check_part(market, start_ns, end_ns, self._engine.venues)
+        return series, requests.check_part(series, start_ns, end_ns, self._engine.venues)
 
     async def _check_seen(self, request_id: str) -> None:
         """Refuse another's request as one that is not there."""
         if (caller := current_caller()) is not None:
-            access.seen(caller, await self._engine.views.record(request_id))
+            access.seen(caller, await self._engine.queries.record(request_id))
 
 
 class IngestorService(ingestor_service_pb2_grpc.IngestorServiceServicer):
     """What ingestors call."""
 
-    def __init__(self, engine: Engine, markets: Markets) -> None:
+    def __init__(self, engine: Engine, markets: Instruments) -> None:
         self._engine = engine
         self._markets = markets
 
@@ -236,7 +237,7 @@ class IngestorService(ingestor_service_pb2_grpc.IngestorServiceServicer):
             raise InvalidRequest("job_id is missing")
         span = convert.time_range(request)
         empty = [convert.time_range(part) for part in request.empty]
-        current = await self._engine.assigner.report_page(request.job_id, span, empty)
+        current = await self._engine.dispatcher.report_page(request.job_id, span, empty)
         return ingestor_service_pb2.ReportPageResponse(current=current)
 
     async def ReportMarkets(  # noqa: N802
@@ -261,7 +262,7 @@ class PipelineService(pipeline_service_pb2_grpc.PipelineServiceServicer):
         pages = self._sane("page", convert.page_result, request.pages)
         finals = self._sane("final", convert.final_result, request.finals)
         snapshot_id = request.snapshot_id if request.HasField("snapshot_id") else None
-        await self._engine.assigner.report_jobs(snapshot_id, pages, finals)
+        await self._engine.dispatcher.report_jobs(snapshot_id, pages, finals)
         return pipeline_service_pb2.ReportJobsResponse()
 
     def _sane(self, kind: str, parse: Callable[[M], V], messages: Iterable[M]) -> list[V]:
@@ -287,8 +288,8 @@ def register(
     server: grpc.aio.Server,
     engine: Engine,
     answers: Answers,
-    markets: Markets,
-    ledger: Ledger,
+    markets: Instruments,
+    ledger: CoverageQueries,
     verifier: Verifier,
     metrics: RelayMetrics,
     catalog: CatalogSettings,

@@ -17,7 +17,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.soak import broker_campaign
 from tests.soak.honest_workers import JOBS
 from tests.soak.report import say
-from tests.unit.services.relay.history.state_machine import BoardMachine
+from tests.unit.services.relay.history.state_machine import StateMachine
 
 STEPS = int(os.environ.get("DEXORDER_SOAK_STEPS", "100000"))
 FRAMES = int(os.environ.get("DEXORDER_SOAK_FRAMES", "100000"))
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(STEPS // 20 + int(FRAMES / R
 
 def test_the_rules_hold_through_every_step() -> None:
     started_s, lives = time.monotonic(), 0
-    BoardMachine.steps = 0
+    StateMachine.steps = 0
     part = settings(
         max_examples=100,
         stateful_step_count=100,
@@ -37,10 +37,10 @@ def test_the_rules_hold_through_every_step() -> None:
         database=None,
         suppress_health_check=list(HealthCheck),
     )
-    while BoardMachine.steps < STEPS:
-        run_state_machine_as_test(BoardMachine, settings=part)
+    while StateMachine.steps < STEPS:
+        run_state_machine_as_test(StateMachine, settings=part)
         lives += part.max_examples
-    say("The broker's rules", ["steps", "lives", "broken"], [f"{BoardMachine.steps:,}", lives, 0], since_s=started_s)
+    say("The broker's rules", ["steps", "lives", "broken"], [f"{StateMachine.steps:,}", lives, 0], since_s=started_s)
 
 
 def test_bad_frames_crash_hang_and_slow_nothing(tmp_path: Path) -> None:

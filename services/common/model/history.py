@@ -6,31 +6,19 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-from services.common.model.instrument import Instrument
+from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange
-
-
-class Market(NamedTuple):
-    """One series of candles."""
-
-    ticker: str
-    period_seconds: int
-
-    @property
-    def exchange(self) -> str:
-        """The venue, as after the ticker's last dot."""
-        return Instrument.parse(self.ticker).venue
 
 
 class Retraction(NamedTuple):
     """Coverage of a range taken back at a time, nanoseconds, whole microseconds; two with equal fields are one."""
 
-    market: Market
+    series: Series
     span: TimeRange
     retracted_ns: int
 
 
-class ListedMarket(NamedTuple):
+class ListedInstrument(NamedTuple):
     """A market as its exchange lists it; fields of the proto's Market."""
 
     ticker: str
@@ -40,14 +28,14 @@ class ListedMarket(NamedTuple):
     quote: str
 
 
-class Listed(NamedTuple):
+class InstrumentList(NamedTuple):
     """All markets of an exchange, by ticker, and when an ingestor had them from it."""
 
-    markets: tuple[ListedMarket, ...]
+    markets: tuple[ListedInstrument, ...]
     fetched_ns: int
 
 
-class State(IntEnum):
+class RequestState(IntEnum):
     """Where a request is in its life; numbers of the proto's RequestState."""
 
     QUEUED = 1
@@ -55,7 +43,7 @@ class State(IntEnum):
     FINISHED = 3
 
 
-class Status(IntEnum):
+class RequestStatus(IntEnum):
     """How a request ended; numbers of the proto's NotificationStatus."""
 
     OK = 0
@@ -90,9 +78,9 @@ class Submission:
     refresh: bool = False
 
     @property
-    def market(self) -> Market:
+    def series(self) -> Series:
         """Its series."""
-        return Market(self.ticker, self.period_seconds)
+        return Series(self.ticker, self.period_seconds)
 
     @property
     def span(self) -> TimeRange:
@@ -129,7 +117,7 @@ class Outcome:
         snapshot_id: The table's snapshot at which ``row_count`` was counted.
     """
 
-    status: Status
+    status: RequestStatus
     error: str
     end_ns: int
     completed_ns: int
@@ -145,7 +133,7 @@ class Record:
 
     submission: Submission
     submitted_ns: int
-    state: State
+    state: RequestState
     progress: Progress
     outcome: Outcome | None = None
     sequence: int = 0
@@ -164,9 +152,9 @@ class Notification:
 class Dispatch:
     """A job on its way to an ingestor: the sub-range that is still wanted, under a fresh job_id."""
 
-    job_id: str
+    dispatch_id: str
     request_id: str
-    market: Market
+    series: Series
     span: TimeRange
     client_id: str | None
 
@@ -179,8 +167,8 @@ class PageResult:
         fetched_ns: When the exchange answered; 0 when that is not known.
     """
 
-    job_id: str
-    market: Market
+    dispatch_id: str
+    series: Series
     span: TimeRange
     empty: tuple[TimeRange, ...] = ()
     refused: str | None = None
@@ -191,6 +179,6 @@ class PageResult:
 class FinalResult:
     """The final record of one dispatch, as Spark read it."""
 
-    job_id: str
+    dispatch_id: str
     status: FinalStatus
     error: str = ""

@@ -35,11 +35,11 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class Assign:
+class Assignment:
     """Send ``job`` to the slot's ingestor under ``job_id``."""
 
     job: int
-    job_id: str
+    dispatch_id: str
     slot: Slot
 
 
@@ -57,7 +57,7 @@ class _Work:
     exchange: str
     not_before_ns: int = 0
     rejected_by: set[bytes] = field(default_factory=set)
-    job_id: str | None = None
+    dispatch_id: str | None = None
     identity: bytes | None = None
     deadline_ns: int | None = None
 
@@ -65,13 +65,13 @@ class _Work:
         return self.deadline_ns is not None
 
 
-class Dispatcher:
+class Leases:
     """The one owner of queues, slots and leases."""
 
-    def __init__(self, *, lease_ns: int, new_id: Callable[[], str], most_slots: int = 1_000) -> None:
+    def __init__(self, *, lease_ns: int, new_id: Callable[[], str], max_slots: int = 1_000) -> None:
         self._lease_ns = lease_ns
         self._new_id = new_id
-        self._most_slots = most_slots
+        self._max_slots = max_slots
         self._work: dict[int, _Work] = {}
         self._held: dict[str, int] = {}
         self._queues: defaultdict[str, OrderedDict[int, None]] = defaultdict(OrderedDict)
@@ -85,11 +85,11 @@ class Dispatcher:
         self._work[job] = _Work(exchange)
         self._queues[exchange][job] = None
 
-    def resume(self, job: int, exchange: str, job_id: str, *, produced: bool, now_ns: int) -> None:
+    def resume(self, job: int, exchange: str, dispatch_id: str, *, produced: bool, now_ns: int) -> None:
         """Take over a dispatch that was held before a restart, with a full lease."""
         deadline_ns = None if produced else now_ns + self._lease_ns
-        self._work[job] = _Work(exchange, job_id=job_id, deadline_ns=deadline_ns)
-        self._held[job_id] = job
+        self._work[job] = _Work(exchange, dispatch_id=dispatch_id, deadline_ns=deadline_ns)
+        self._held[dispatch_id] = job
 
     def requeue(self, job: int, *, not_before_ns: int = 0, rejected_by: bytes | None = None) -> None:
         """Take a held job back and queue it at the front, to wait there until a time, and to shun who rejected it."""
@@ -113,7 +113,7 @@ class Dispatcher:
 
     def offer(self, slot: Slot) -> bool:
         """Keep a slot; False when this identity has offered too many."""
-        if self._slots_of[slot.identity] >= self._most_slots:
+        if self._slots_of[slot.identity] >= self._max_slots:
             return False
         self._slots_of[slot.identity] += 1
         self._slots[slot.exchange].append(slot)
@@ -125,7 +125,7 @@ class Dispatcher:
             self._slots[exchange] = [slot for slot in slots if slot.identity != identity]
         return self._slots_of.pop(identity, 0)
 
-    def assign(self, *, now_ns: int) -> list[Assign]:
+    def assign(self, *, now_ns: int) -> list[Assignment]:
         """Give queued jobs, oldest first, to free slots, oldest first; a job shuns ingestors that rejected it."""
         made = []
         for exchange, queue in self._queues.items():
@@ -145,17 +145,17 @@ class Dispatcher:
 
     # ---- dispatches ------------------------------------------------------------------------------------------------
 
-    def job_of(self, job_id: str) -> int | None:
+    def job_of(self, dispatch_id: str) -> int | None:
         """The job whose current dispatch this is; None for fenced, ended and unknown ids."""
-        return self._held.get(job_id)
+        return self._held.get(dispatch_id)
 
-    def renew(self, job_id: str, *, now_ns: int, identity: bytes | None = None) -> bool:
+    def renew(self, dispatch_id: str, *, now_ns: int, identity: bytes | None = None) -> bool:
         """A sign of life: a full lease again; whether the dispatch is current.
 
         Args:
             identity: The socket it came from; a worker that reconnected has a new one.
         """
-        job = self._held.get(job_id)
+        job = self._held.get(dispatch_id)
         if job is None:
             return False
         work = self._work[job]
@@ -166,12 +166,12 @@ class Dispatcher:
 
     def renew_all(self, *, now_ns: int) -> None:
         """Full leases for all: this process itself was asleep, so silence says nothing."""
-        for job_id in self._held:
-            self.renew(job_id, now_ns=now_ns)
+        for dispatch_id in self._held:
+            self.renew(dispatch_id, now_ns=now_ns)
 
-    def complete(self, job_id: str) -> int | None:
+    def complete(self, dispatch_id: str) -> int | None:
         """The ingestor is done and Kafka has the final record: no lease from here; the job, if current."""
-        job = self._held.get(job_id)
+        job = self._held.get(dispatch_id)
         if job is not None:
             self._work[job].deadline_ns = None
         return job
@@ -179,8 +179,8 @@ class Dispatcher:
     def expired(self, *, now_ns: int) -> list[str]:
         """Every dispatch whose lease has run out; the oldest last, so that it ends up first in the queue."""
         late = [
-            job_id
-            for job_id, job in self._held.items()
+            dispatch_id
+            for dispatch_id, job in self._held.items()
             if (deadline_ns := self._work[job].deadline_ns) is not None and deadline_ns <= now_ns
         ]
         return late[::-1]
@@ -189,7 +189,7 @@ class Dispatcher:
 
     def is_queued(self, job: int) -> bool:
         """Whether the job waits for a slot."""
-        return job in self._work and self._work[job].job_id is None
+        return job in self._work and self._work[job].dispatch_id is None
 
     def is_running(self, job: int) -> bool:
         """Whether an ingestor holds the job now."""
@@ -216,18 +216,18 @@ class Dispatcher:
             for exchange in {*self._queues, *running, *self._slots}
         }
 
-    def _hold(self, job: int, work: _Work, slot: Slot, now_ns: int) -> Assign:
+    def _hold(self, job: int, work: _Work, slot: Slot, now_ns: int) -> Assignment:
         self._slots[slot.exchange].remove(slot)
         self._slots_of[slot.identity] -= 1
         if not self._slots_of[slot.identity]:
             del self._slots_of[slot.identity]  # identities come and go for ever
-        work.job_id = self._new_id()
+        work.dispatch_id = self._new_id()
         work.identity = slot.identity
         work.deadline_ns = now_ns + self._lease_ns
-        self._held[work.job_id] = job
-        return Assign(job, work.job_id, slot)
+        self._held[work.dispatch_id] = job
+        return Assignment(job, work.dispatch_id, slot)
 
     def _release(self, job: int, work: _Work) -> None:
-        if work.job_id is not None:
-            self._held.pop(work.job_id, None)
-        work.job_id = work.identity = work.deadline_ns = None
+        if work.dispatch_id is not None:
+            self._held.pop(work.dispatch_id, None)
+        work.dispatch_id = work.identity = work.deadline_ns = None

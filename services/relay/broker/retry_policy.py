@@ -15,7 +15,7 @@ MOST_BACKOFF_NS = 30_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RetryPolicy:
     """How much is borne of a job.
 
     Attributes:
@@ -23,18 +23,18 @@ class Patience:
         backoff_ns: Wait after the first of them; doubles with each further one.
     """
 
-    most_attempts: int
+    max_attempts: int
     backoff_ns: int
 
-    def ends(self, fruitless: int) -> bool:
+    def ends(self, failures_in_a_row: int) -> bool:
         """Whether a job is given up after so many attempts in a row."""
-        return fruitless >= self.most_attempts
+        return failures_in_a_row >= self.max_attempts
 
-    def wait_ns(self, fruitless: int) -> int:
+    def wait_ns(self, failures_in_a_row: int) -> int:
         """How long it waits after them; not at all after an attempt that brought something."""
-        return min(self.backoff_ns << min(fruitless - 1, 10), MOST_BACKOFF_NS) if fruitless else 0
+        return min(self.backoff_ns << min(failures_in_a_row - 1, 10), MOST_BACKOFF_NS) if failures_in_a_row else 0
 
 
-def in_a_row(fruitless: int, *, brought: bool) -> int:
+def count_failures(failures_in_a_row: int, *, made_progress: bool) -> int:
     """Attempts in a row that brought nothing, after one more."""
-    return 0 if brought else fruitless + 1
+    return 0 if made_progress else failures_in_a_row + 1

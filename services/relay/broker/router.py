@@ -107,14 +107,14 @@ class Broker:
         request = pb.DataRequest(
             request_id=dispatch.request_id,
             type=pb.DataRequest.HISTORICAL_OHLC,
-            ticker=dispatch.market.ticker,
+            ticker=dispatch.series.ticker,
             historical=pb.HistoricalParams(
                 start_time=dispatch.span.start_ns,
                 end_time=dispatch.span.end_ns,
-                period_seconds=dispatch.market.period_seconds,
+                period_seconds=dispatch.series.period_seconds,
             ),
             client_id=dispatch.client_id,
-            job_id=dispatch.job_id,
+            job_id=dispatch.dispatch_id,
         )
         try:
             await self._socket.send_multipart([identity, *encode(request)], flags=zmq.NOBLOCK)

@@ -16,14 +16,14 @@ from typing import Any
 from services.common.clock import Clock
 from services.relay.access import Quotas
 from services.relay.config import RelaySettings
-from services.relay.history.state import Board
+from services.relay.history.state import HistoryState
 from services.relay.metrics import RelayMetrics
 from services.relay.notifications import Signals
 from services.relay.store.database import Store
 
 
 @dataclass
-class Hub:
+class Context:
     """Runs in one event loop.
 
     Attributes:
@@ -32,7 +32,7 @@ class Hub:
     """
 
     settings: RelaySettings
-    board: Board
+    state: HistoryState
     store: Store
     quotas: Quotas
     clock: Clock

@@ -9,10 +9,10 @@ from enum import IntEnum
 
 from services.common.lake.catalog import COVERAGE_TABLE
 from services.common.model.errors import Unavailable
-from services.common.model.history import Market
+from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange, subtract
-from services.relay.history.state import Board
-from services.relay.history.table_reader import IcebergReader, LedgerPage
+from services.relay.history.state import HistoryState
+from services.relay.history.table_reader import CoveragePage, TableReader
 
 
 class Kind(IntEnum):
@@ -38,29 +38,29 @@ def known(covered: Iterable[TimeRange], empty: Iterable[TimeRange]) -> list[Know
     return sorted([*(Known(span, Kind.ROWS) for span in rows), *(Known(span, Kind.EMPTY) for span in void)])
 
 
-class Ledger:
+class CoverageQueries:
     """Answers questions about coverage; changes nothing."""
 
-    def __init__(self, board: Board, reader: IcebergReader) -> None:
-        self._board = board
+    def __init__(self, state: HistoryState, reader: TableReader) -> None:
+        self._state = state
         self._reader = reader
 
-    def known(self, market: Market, span: TimeRange) -> list[Known]:
+    def known(self, series: Series, span: TimeRange) -> list[Known]:
         """What is known of ``span``."""
-        coverage = self._board.coverage.get(market)
+        coverage = self._state.coverage.get(series)
         return known(coverage.covered.within(span), coverage.empty.within(span)) if coverage else []
 
-    async def pages(self, market: Market, span: TimeRange) -> list[tuple[LedgerPage, list[TimeRange]]]:
+    async def pages(self, series: Series, span: TimeRange) -> list[tuple[CoveragePage, list[TimeRange]]]:
         """The pages behind it, by start, each with what of it was taken back; whole, where they reach beyond.
 
         Raises:
             Unavailable: The table can't be read now.
         """
         try:
-            pages = await asyncio.to_thread(self._reader.pages, market, span)
+            pages = await asyncio.to_thread(self._reader.pages, series, span)
         except Exception as error:  # catalog, object store, file system: each has errors of its own
             raise Unavailable(f"{COVERAGE_TABLE} can't be read: {error}") from error
-        taken = self._board.retractions[market].taken if market in self._board.retractions else _nothing
+        taken = self._state.retractions[series].taken if series in self._state.retractions else _nothing
         return [(page, taken(page.covered.span, page.covered.fetched_ns)) for page in pages]
 
 

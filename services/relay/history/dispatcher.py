@@ -9,10 +9,10 @@ import structlog
 
 from services.common.model.history import Dispatch, FinalResult, PageResult
 from services.common.model.time_range import TimeRange
-from services.relay.broker.leases import Assign, Slot
+from services.relay.broker.leases import Assignment, Slot
 from services.relay.history import dispatches, reports
-from services.relay.history.completion import Finisher
-from services.relay.history.context import Hub
+from services.relay.history.completion import Completion
+from services.relay.history.context import Context
 from services.relay.store.schema import Batch
 
 log = structlog.get_logger(__name__)
@@ -25,113 +25,119 @@ class Sender(Protocol):
         """False when the ingestor can't be reached."""
 
 
-class Assigner:
+class Dispatcher:
     """What the broker's frames and the reports of pages and jobs do."""
 
-    def __init__(self, hub: Hub, finisher: Finisher, venues: frozenset[str]) -> None:
-        self._hub = hub
-        self._finisher = finisher
-        self._dispatcher = hub.board.dispatcher
+    def __init__(self, context: Context, completion: Completion, venues: frozenset[str]) -> None:
+        self._context = context
+        self._completion = completion
+        self._leases = context.state.leases
         self.venues = venues
-        self.reported_ns = hub.clock.monotonic_ns()
+        self.reported_ns = context.clock.monotonic_ns()
         """When the pipeline last reported, or this began; monotonic."""
 
     async def run(self, sender: Sender) -> None:
         """Send jobs to free slots until cancelled."""
-        hub = self._hub
+        context = self._context
         while True:
-            await hub.wake.wait()
-            hub.wake.clear()
+            await context.wake.wait()
+            context.wake.clear()
             batch = Batch()
-            made = dispatches.assign(hub.board, batch, now_ns=hub.clock.monotonic_ns())
+            made = dispatches.assign(context.state, batch, now_ns=context.clock.monotonic_ns())
             if made:
-                await hub.store.commit(batch)
+                await context.store.commit(batch)
                 for assign, dispatch in made:
                     await self._send(sender, assign, dispatch)
 
-    async def _send(self, sender: Sender, assign: Assign, dispatch: Dispatch) -> None:
-        hub = self._hub
-        if self._dispatcher.job_of(assign.job_id) is None:  # cancelled while it went to disk: the slot is still free
-            self._dispatcher.offer(assign.slot)
-            hub.wake.set()
+    async def _send(self, sender: Sender, assign: Assignment, dispatch: Dispatch) -> None:
+        context = self._context
+        if self._leases.job_of(assign.dispatch_id) is None:  # cancelled while it went to disk: the slot is still free
+            self._leases.offer(assign.slot)
+            context.wake.set()
         elif await sender.send(assign.slot.identity, dispatch):
-            hub.metrics.dispatches.labels(assign.slot.exchange).inc()
-            self._dispatcher.renew(assign.job_id, now_ns=hub.clock.monotonic_ns())
-            hub.changed(hub.board.jobs[assign.job].requests if assign.job in hub.board.jobs else ())
+            context.metrics.dispatches.labels(assign.slot.exchange).inc()
+            self._leases.renew(assign.dispatch_id, now_ns=context.clock.monotonic_ns())
+            context.changed(context.state.jobs[assign.job].requests if assign.job in context.state.jobs else ())
         else:
-            log.warning("ingestor is gone", slots=self._dispatcher.drop(assign.slot.identity))
-            hub.metrics.requeues.labels(assign.slot.exchange, "unreachable").inc()
+            log.warning("ingestor is gone", slots=self._leases.drop(assign.slot.identity))
+            context.metrics.requeues.labels(assign.slot.exchange, "unreachable").inc()
             batch = Batch()
-            dispatches.unsent(hub.board, assign, batch)
-            hub.store.commit(batch)
-            hub.wake.set()
+            dispatches.unsent(context.state, assign, batch)
+            context.store.commit(batch)
+            context.wake.set()
 
     # ---- the broker's frames ---------------------------------------------------------------------------------------
 
     def ready(self, slot: Slot) -> bool:
         """One more slot; False when this ingestor has offered too many."""
-        kept = self._dispatcher.offer(slot)
-        self._hub.wake.set()
+        kept = self._leases.offer(slot)
+        self._context.wake.set()
         return kept
 
-    def heartbeat(self, job_id: str, identity: bytes) -> bool:
+    def heartbeat(self, dispatch_id: str, identity: bytes) -> bool:
         """A sign of life of a running job; whether it is current."""
-        return self._dispatcher.renew(job_id, now_ns=self._hub.clock.monotonic_ns(), identity=identity)
+        return self._leases.renew(dispatch_id, now_ns=self._context.clock.monotonic_ns(), identity=identity)
 
-    def complete(self, job_id: str) -> bool:
+    def complete(self, dispatch_id: str) -> bool:
         """Kafka has the job's final record; whether the dispatch is current."""
         batch = Batch()
-        current = dispatches.produced(self._hub.board, job_id, batch)
-        self._hub.store.commit(batch)
+        current = dispatches.produced(self._context.state, dispatch_id, batch)
+        self._context.store.commit(batch)
         return current
 
-    def give_back(self, job_id: str, reason: str, *, kind: str, rejected_by: bytes | None = None) -> bool:
+    def give_back(self, dispatch_id: str, reason: str, *, kind: str, rejected_by: bytes | None = None) -> bool:
         """An ingestor can't take a job (``rejected_by``) or can't go on with it; whether the dispatch is current."""
-        hub, batch = self._hub, Batch()
+        context, batch = self._context, Batch()
         lost = dispatches.lose(
-            hub.board, job_id, reason, batch, now_ns=hub.clock.monotonic_ns(), rejected_by=rejected_by
+            context.state, dispatch_id, reason, batch, now_ns=context.clock.monotonic_ns(), rejected_by=rejected_by
         )
         if lost is None:
             return False
-        log.warning("dispatch lost", job_id=job_id, reason=reason, brought=lost.brought, given_up=lost.dead)
-        exchange = lost.job.market.exchange
-        hub.metrics.requeues.labels(exchange, kind).inc()
-        hub.metrics.fruitless.labels(exchange).inc(not lost.brought)
-        hub.metrics.given_up.labels(exchange).inc(lost.dead)
-        hub.changed(lost.job.requests)
-        hub.store.commit(batch)
-        hub.wake.set()
-        self._finisher.consider()
+        log.warning(
+            "dispatch lost",
+            dispatch_id=dispatch_id,
+            reason=reason,
+            made_progress=lost.made_progress,
+            given_up=lost.dead,
+        )
+        exchange = lost.job.series.exchange
+        context.metrics.requeues.labels(exchange, kind).inc()
+        context.metrics.failures_in_a_row.labels(exchange).inc(not lost.made_progress)
+        context.metrics.given_up.labels(exchange).inc(lost.dead)
+        context.changed(lost.job.requests)
+        context.store.commit(batch)
+        context.wake.set()
+        self._completion.consider()
         return True
 
     def take_back(self, *, now_ns: int, slept: bool) -> None:
         """Take back what has run out of its lease; none when this process ``slept``: heartbeats wait in the socket."""
         if slept:
-            self._dispatcher.renew_all(now_ns=now_ns)
-        for job_id in self._dispatcher.expired(now_ns=now_ns):
-            self.give_back(job_id, "its lease ran out", kind="lease")
+            self._leases.renew_all(now_ns=now_ns)
+        for dispatch_id in self._leases.expired(now_ns=now_ns):
+            self.give_back(dispatch_id, "its lease ran out", kind="lease")
 
     # ---- reports ---------------------------------------------------------------------------------------------------
 
-    async def report_page(self, job_id: str, span: TimeRange, empty: Sequence[TimeRange]) -> bool:
+    async def report_page(self, dispatch_id: str, span: TimeRange, empty: Sequence[TimeRange]) -> bool:
         """A page that Kafka has acknowledged; whether the dispatch is current."""
-        hub, batch = self._hub, Batch()
-        job = reports.page(hub.board, job_id, span, empty, batch, now_ns=hub.clock.monotonic_ns())
+        context, batch = self._context, Batch()
+        job = reports.page(context.state, dispatch_id, span, empty, batch, now_ns=context.clock.monotonic_ns())
         if job is None:
             return False
-        hub.changed(job.requests)
-        await hub.store.commit(batch)
+        context.changed(job.requests)
+        await context.store.commit(batch)
         return True
 
     async def report_jobs(
         self, snapshot_id: int | None, pages: Sequence[PageResult], finals: Sequence[FinalResult]
     ) -> None:
         """What the pipeline committed; on disk when this returns. Ends that follow from it come a moment later."""
-        hub, batch = self._hub, Batch()
-        self.reported_ns = hub.clock.monotonic_ns()
-        reports.report(hub.board, snapshot_id, pages, finals, batch, now_ns=self.reported_ns)
-        markets = {page.market for page in pages}
-        hub.changed(r for r, live in hub.board.requests.items() if finals or live.submission.market in markets)
-        await hub.store.commit(batch)
-        hub.wake.set()  # a final may have left a further range of its job to fetch
-        self._finisher.consider()
+        context, batch = self._context, Batch()
+        self.reported_ns = context.clock.monotonic_ns()
+        reports.report(context.state, snapshot_id, pages, finals, batch, now_ns=self.reported_ns)
+        markets = {page.series for page in pages}
+        context.changed(r for r, live in context.state.requests.items() if finals or live.submission.series in markets)
+        await context.store.commit(batch)
+        context.wake.set()  # a final may have left a further range of its job to fetch
+        self._completion.consider()

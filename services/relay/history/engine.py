@@ -15,13 +15,13 @@ from services.common.clock import Clock
 from services.common.model.times import SECOND_NS
 from services.relay.access import Quotas
 from services.relay.config import RelaySettings
-from services.relay.history.completion import Finisher
-from services.relay.history.context import Hub
-from services.relay.history.dispatcher import Assigner, Sender
-from services.relay.history.outcome import Decider
-from services.relay.history.queries import Views
-from services.relay.history.retraction_log import Retractor
-from services.relay.history.state import Board
+from services.relay.history.completion import Completion
+from services.relay.history.context import Context
+from services.relay.history.dispatcher import Dispatcher, Sender
+from services.relay.history.outcome import OutcomeDecider
+from services.relay.history.queries import RequestQueries
+from services.relay.history.retraction_log import RetractionLog
+from services.relay.history.state import HistoryState
 from services.relay.history.submitter import Submitter
 from services.relay.metrics import RelayMetrics, sample
 from services.relay.store.database import FORGOTTEN_AT_ONCE, Store
@@ -39,71 +39,73 @@ class Engine:
         self,
         settings: RelaySettings,
         *,
-        board: Board,
+        state: HistoryState,
         store: Store,
-        decider: Decider,
-        retractor: Retractor,
+        decider: OutcomeDecider,
+        retraction_log: RetractionLog,
         venues: Iterable[str],
         clock: Clock,
         metrics: RelayMetrics,
     ) -> None:
         self.venues = frozenset(venues)
         self.quotas = Quotas(settings.limits(), lambda client_id, quota: metrics.refused.labels(client_id, quota).inc())
-        for live in board.requests.values():
+        for live in state.requests.values():
             self.quotas.enter(live.submission)
-        self._hub = hub = Hub(settings, board, store, self.quotas, clock, metrics)
-        self.views = Views(board, store, hub.signals, metrics)
-        self.finisher = Finisher(hub, decider)
-        self.submitter = Submitter(hub, self.finisher, retractor, self.venues)
-        self.assigner = Assigner(hub, self.finisher, self.venues)
+        self._context = context = Context(settings, state, store, self.quotas, clock, metrics)
+        self.queries = RequestQueries(state, store, context.signals, metrics)
+        self.completion = Completion(context, decider)
+        self.submitter = Submitter(context, self.completion, retraction_log, self.venues)
+        self.dispatcher = Dispatcher(context, self.completion, self.venues)
 
     async def run(self, sender: Sender) -> None:
         """Dispatch, watch leases and timeouts, decide; until cancelled, or until the store fails."""
         async with asyncio.TaskGroup() as tasks:
-            self._hub.tasks = tasks
-            tasks.create_task(self.assigner.run(sender))
+            self._context.tasks = tasks
+            tasks.create_task(self.dispatcher.run(sender))
             tasks.create_task(self._tick())
             tasks.create_task(self._forget())
             tasks.create_task(self._measure())
             tasks.create_task(self._fail_stop())
-            self.finisher.consider()
-            self._hub.wake.set()
+            self.completion.consider()
+            self._context.wake.set()
 
     def close_streams(self) -> None:
         """End progress and notification streams; they have no end of their own."""
-        self._hub.signals.close()
+        self._context.signals.close()
 
     async def _tick(self) -> None:
-        hub = self._hub
-        last_ns = hub.clock.monotonic_ns()
+        context = self._context
+        last_ns = context.clock.monotonic_ns()
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            now_ns = hub.clock.monotonic_ns()
-            self.assigner.take_back(now_ns=now_ns, slept=now_ns - last_ns > hub.settings.lease_seconds * SECOND_NS / 2)
+            now_ns = context.clock.monotonic_ns()
+            self.dispatcher.take_back(
+                now_ns=now_ns, slept=now_ns - last_ns > context.settings.lease_seconds * SECOND_NS / 2
+            )
             last_ns = now_ns
-            await self.finisher.time_out(now_ns=now_ns)
-            self.finisher.consider()
-            hub.wake.set()  # a job's wait after a failure may be over
+            await self.completion.time_out(now_ns=now_ns)
+            self.completion.consider()
+            context.wake.set()  # a job's wait after a failure may be over
 
     async def _measure(self) -> None:
-        clock = self._hub.clock
+        clock = self._context.clock
         while True:
-            age_ns = clock.monotonic_ns() - self.assigner.reported_ns
-            self._hub.metrics.sample(sample(self._hub.board, wall_ns=clock.wall_ns(), report_age_ns=age_ns))
+            age_ns = clock.monotonic_ns() - self.dispatcher.reported_ns
+            self._context.metrics.sample(sample(self._context.state, wall_ns=clock.wall_ns(), report_age_ns=age_ns))
             await asyncio.sleep(MEASURE_SECONDS)
 
     async def _forget(self) -> None:
         """Forget what has ended long ago; piece by piece, so that nobody waits behind the whole of it."""
         while True:
-            days = self._hub.settings.retention_days
-            before_ns = self._hub.clock.wall_ns() - int(days * 86_400 * SECOND_NS)
-            while await self._hub.store.forget(before_ns) == FORGOTTEN_AT_ONCE:
+            days = self._context.settings.retention_days
+            before_ns = self._context.clock.wall_ns() - int(days * 86_400 * SECOND_NS)
+            while await self._context.store.forget(before_ns) == FORGOTTEN_AT_ONCE:
                 pass
             await asyncio.sleep(FORGET_SECONDS)
 
     async def _fail_stop(self) -> None:
         try:
-            await asyncio.shield(self._hub.store.failed)
+            await asyncio.shield(self._context.store.failed)
         except Exception as error:
             log.error("the database can't be written; the relay ends, nothing answered is lost", error=str(error))
             raise

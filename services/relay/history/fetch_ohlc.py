@@ -15,13 +15,13 @@ import pyarrow.compute as pc
 from services.common.kafka.page_record import encode_candle
 from services.common.lake.catalog import OHLC_TABLE
 from services.common.model.errors import InvalidRequest, Unavailable
-from services.common.model.history import FinalStatus, Outcome, Status, Submission
+from services.common.model.history import FinalStatus, Outcome, RequestStatus, Submission
 from services.common.model.page import MAX_PAGE_CANDLES, Candle
 from services.common.model.periods import split_by_periods
 from services.common.model.time_range import TimeRange
 from services.common.rpc.identity import Caller
 from services.relay.history.engine import Engine
-from services.relay.history.table_reader import IcebergReader
+from services.relay.history.table_reader import TableReader
 
 WINDOW_PERIODS = 20 * MAX_PAGE_CANDLES
 WINDOWS_AT_ONCE = 2
@@ -49,7 +49,7 @@ class AnswerPage:
 class Answers:
     """Reads answers; at most ``WINDOWS_AT_ONCE`` at a time, so that they leave threads to the decider."""
 
-    def __init__(self, engine: Engine, reader: IcebergReader, *, most_bytes: int) -> None:
+    def __init__(self, engine: Engine, reader: TableReader, *, most_bytes: int) -> None:
         self._engine = engine
         self._reader = reader
         self._page_candles = candles_in_page(most_bytes)
@@ -67,11 +67,11 @@ class Answers:
         except InvalidRequest as error:
             yield AnswerPage(FinalStatus.ERROR, error=str(error))
             return
-        end = await self._engine.views.ended(submission)
-        if end.status is Status.OK:
+        end = await self._engine.queries.ended(submission)
+        if end.status is RequestStatus.OK:
             async for page in self._rows(submission, end):
                 yield page
-        elif end.status is Status.NOT_FOUND:
+        elif end.status is RequestStatus.NOT_FOUND:
             yield AnswerPage(FinalStatus.NOT_FOUND, total=0)
         else:
             yield AnswerPage(FinalStatus.ERROR, error=end.error)
@@ -106,11 +106,11 @@ class Answers:
         snapshot_id = self._reader.kept(end.snapshot_id)
         if snapshot_id == end.snapshot_id:
             return end.row_count, snapshot_id
-        count = self._reader.count(submission.market, span, snapshot_id, submission.limit)
+        count = self._reader.count(submission.series, span, snapshot_id, submission.limit)
         return count.rows, count.snapshot_id
 
     def _read(self, submission: Submission, window: TimeRange, snapshot_id: int | None, most: int) -> list[bytes]:
-        return encode(self._reader.candles(submission.market, window, snapshot_id).slice(0, most))
+        return encode(self._reader.candles(submission.series, window, snapshot_id).slice(0, most))
 
 
 def candles_in_page(most_bytes: int) -> int:

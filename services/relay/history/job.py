@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from services.common.model.history import Market, State, Submission
+from services.common.model.history import RequestState, Submission
+from services.common.model.instrument import Series
 from services.common.model.time_range import RangeSet, TimeRange, subtract
 
 
@@ -34,15 +35,15 @@ class Job:
             pages come under old ones.
     """
 
-    number: int
+    id: int
     request_id: str
     client_id: str | None
-    market: Market
+    series: Series
     span: TimeRange
     phase: Phase = Phase.OPEN
     error: str = ""
-    fruitless: int = 0
-    job_id: str | None = None
+    failures_in_a_row: int = 0
+    dispatch_id: str | None = None
     produced: bool = False
     sent: TimeRange | None = None
     acked: RangeSet = field(default_factory=RangeSet)
@@ -50,13 +51,13 @@ class Job:
     refused: RangeSet = field(default_factory=RangeSet)
     handled: RangeSet = field(default_factory=RangeSet)
     requests: set[str] = field(default_factory=set)
-    job_ids: dict[str, int] = field(default_factory=dict)
+    dispatch_ids: dict[str, int] = field(default_factory=dict)
 
     def to_fetch(self, covered: RangeSet) -> list[TimeRange]:
         """What the next dispatch must bring: nobody has settled it, and no final was given for it."""
         return subtract(covered.holes(self.span), [*self.acked, *self.handled])
 
-    def brought(self, covered: RangeSet) -> bool:
+    def made_progress(self, covered: RangeSet) -> bool:
         """Whether part of what the current dispatch was sent for has been settled since; none of it was when it went.
 
         By whomever: a late page of a dispatch before it leaves less to fetch as well.
@@ -82,7 +83,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class LostDispatch:
     """A dispatch that ended without a result.
 
     Attributes:
@@ -90,7 +91,7 @@ class Lost:
     """
 
     job: Job
-    brought: bool
+    made_progress: bool
     dead: bool
 
 
@@ -109,7 +110,7 @@ class LiveRequest:
     submitted_ns: int
     planned_end_ns: int
     progress_ns: int
-    state: State = State.QUEUED
+    state: RequestState = RequestState.QUEUED
     jobs: set[int] = field(default_factory=set)
     deciding: bool = False
     ending: bool = False

@@ -28,9 +28,9 @@ from services.common.model.time_range import TimeRange, intersect, merge, subtra
 from services.relay.history import coverage, planner
 from services.relay.history import request as requests
 from services.relay.history.job import LiveRequest
-from services.relay.history.retraction_log import Retractor
-from services.relay.history.state import Board
-from services.relay.history.table_reader import Count, IcebergReader
+from services.relay.history.retraction_log import RetractionLog
+from services.relay.history.state import HistoryState
+from services.relay.history.table_reader import RowCount, TableReader
 from services.relay.store.schema import Batch
 
 log = structlog.get_logger(__name__)
@@ -49,19 +49,19 @@ class Finding:
     span: TimeRange
     missing: list[TimeRange]
     empty: list[TimeRange]
-    count: Count
+    count: RowCount
     lost: list[TimeRange]
 
 
-class Decider:
+class OutcomeDecider:
     """Works out ends; the only one who reads the table."""
 
     def __init__(
-        self, board: Board, reader: IcebergReader, retractor: Retractor, clock: Clock, *, attempts: int
+        self, state: HistoryState, reader: TableReader, retraction_log: RetractionLog, clock: Clock, *, attempts: int
     ) -> None:
-        self._board = board
+        self._state = state
         self._reader = reader
-        self._retractor = retractor
+        self._retraction_log = retraction_log
         self._clock = clock
         self._attempts = attempts
 
@@ -82,12 +82,12 @@ class Decider:
         lacking = 0 if limit is None or count.last_open_ns is not None else limit - count.rows
         missing = merge([*finding.missing, *finding.lost])
         if not missing and lacking and request.planned_end_ns < request.submission.end_ns:
-            planner.widen(self._board, request, lacking, batch, now_ns=self._clock.monotonic_ns())
+            planner.widen(self._state, request, lacking, batch, now_ns=self._clock.monotonic_ns())
             return None
         return requests.decide(
             end_ns=finding.span.end_ns,
             missing=missing,
-            job_errors=[LOST] * bool(finding.lost) + self._board.errors(request),
+            job_errors=[LOST] * bool(finding.lost) + self._state.errors(request),
             row_count=count.rows,
             empty_periods=total_periods(finding.empty, request.submission.period_seconds),
             snapshot_id=count.snapshot_id,
@@ -96,13 +96,13 @@ class Decider:
 
     async def _take_back(self, request: LiveRequest, lost: list[TimeRange], batch: Batch) -> None:
         """Others who wait for what is lost get new jobs for it; this request ends and says so."""
-        market = request.submission.market
+        series = request.submission.series
         log.error(LOST, request_id=request.submission.request_id, ranges=len(lost))
         # too many to follow one by one without keeping everybody waiting: then all between them too
         taken = lost if len(lost) <= MOST_TAKEN else [TimeRange(lost[0].start_ns, lost[-1].end_ns)]
-        retracted_ns = await self._retractor.record(market, taken, LOST)
-        coverage.retract(self._board, market, taken, retracted_ns, batch)
-        planner.replan(self._board, market, taken, batch, but=request.submission.request_id)
+        retracted_ns = await self._retraction_log.record(series, taken, LOST)
+        coverage.retract(self._state, series, taken, retracted_ns, batch)
+        planner.replan(self._state, series, taken, batch, but=request.submission.request_id)
 
     async def _look(self, request: LiveRequest) -> Finding:
         """Look until the table bears out what coverage says, or the tries are used up."""
@@ -120,17 +120,17 @@ class Decider:
 
     async def _look_once(self, request: LiveRequest) -> Finding:
         # coverage and snapshot before the count: what is committed later may add rows, never take some away
-        submission, board, span = request.submission, self._board, request.planned
-        missing, empty = board.missing(request, span.end_ns), board.empty(request, span.end_ns)
+        submission, state, span = request.submission, self._state, request.planned
+        missing, empty = state.missing(request, span.end_ns), state.empty(request, span.end_ns)
         count = await asyncio.to_thread(
-            self._reader.count, submission.market, span, board.snapshot_id, submission.limit
+            self._reader.count, submission.series, span, state.snapshot_id, submission.limit
         )
         if count.last_open_ns is not None:
             span = TimeRange(span.start_ns, next_open(count.last_open_ns, submission.period_seconds))
         return make_finding(span, missing, empty, count)
 
 
-def make_finding(span: TimeRange, missing: list[TimeRange], empty: list[TimeRange], count: Count) -> Finding:
+def make_finding(span: TimeRange, missing: list[TimeRange], empty: list[TimeRange], count: RowCount) -> Finding:
     """Cut what coverage says to ``span`` and work out which of the rows it claims the table lacks. Pure."""
     missing, empty = intersect(missing, span), intersect(empty, span)
     return Finding(span, missing, empty, count, subtract([span], [*missing, *empty, *count.candles]))

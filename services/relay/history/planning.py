@@ -36,13 +36,15 @@ def plan(
         New jobs in time order, disjoint from each other, from ``covered`` and from the attached jobs' ranges.
     """
     lacking = subtract([span], covered)
-    attach, brought = [], []
+    attach, made_progress = [], []
     for job, ranges in in_flight.items():
         useful = [common for part in lacking for common in intersect(ranges, part)]
         if useful:
             attach.append(job)
-            brought.extend(useful)
-    new = [job for part in subtract(lacking, brought) for job in split_by_periods(part, period_seconds, most_periods)]
+            made_progress.extend(useful)
+    new = [
+        job for part in subtract(lacking, made_progress) for job in split_by_periods(part, period_seconds, most_periods)
+    ]
     return Plan(tuple(attach), tuple(new))
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 
 from services.common.model.errors import InvalidRequest
-from services.common.model.history import Market, Outcome, Status, Submission
-from services.common.model.instrument import Instrument
+from services.common.model.history import Outcome, RequestStatus, Submission
+from services.common.model.instrument import Instrument, Series
 from services.common.model.periods import ceil_to_grid, check_period, check_span, count_periods, floor_to_grid
 from services.common.model.time_range import TimeRange
 from services.common.model.times import MAX_TIME_NS
@@ -49,14 +49,14 @@ def check_ticker(ticker: str, venues: Container[str]) -> None:
         raise InvalidRequest(f"ticker {ticker!r} names the unknown exchange {venue!r}")
 
 
-def check_part(market: Market, start_ns: int | None, end_ns: int | None, venues: Container[str]) -> TimeRange:
+def check_part(series: Series, start_ns: int | None, end_ns: int | None, venues: Container[str]) -> TimeRange:
     """The part of a market's history that is asked about; where an end is left out, as far as time goes.
 
     Raises:
         InvalidRequest: Names the field and its value.
     """
-    check_ticker(market.ticker, venues)
-    period = market.period_seconds
+    check_ticker(series.ticker, venues)
+    period = series.period_seconds
     check_period(period)
     start_ns = ceil_to_grid(0, period) if start_ns is None else start_ns
     return check_span(start_ns, floor_to_grid(MAX_TIME_NS, period) if end_ns is None else end_ns, period)
@@ -82,15 +82,17 @@ def decide(
     """The final status of a request all of whose jobs have ended: anything missing is an ERROR that names it."""
     error = ""
     if missing:
-        status = Status.ERROR
+        status = RequestStatus.ERROR
         reasons, described = list(dict.fromkeys(e for e in job_errors if e)), describe_missing(missing)
         told = any(reason.startswith(described) for reason in reasons)  # a request of one job: it says the same
         error = "; ".join(reasons if told else [*reasons, described])
     else:
-        status = Status.OK if row_count else Status.NOT_FOUND
+        status = RequestStatus.OK if row_count else RequestStatus.NOT_FOUND
     return Outcome(status, error, end_ns, completed_ns, row_count, empty_periods, tuple(missing), snapshot_id)
 
 
-def cut_short(status: Status, error: str, *, end_ns: int, missing: Sequence[TimeRange], completed_ns: int) -> Outcome:
+def cut_short(
+    status: RequestStatus, error: str, *, end_ns: int, missing: Sequence[TimeRange], completed_ns: int
+) -> Outcome:
     """The end of a request that was not carried through: cancelled, or timed out."""
     return Outcome(status, error, end_ns, completed_ns, missing=tuple(missing))

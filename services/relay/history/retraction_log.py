@@ -26,7 +26,8 @@ from tenacity import AsyncRetrying, stop_after_attempt, wait_random_exponential
 from services.common.clock import Clock
 from services.common.lake.catalog import NAMESPACE, RETRACTION_TABLE
 from services.common.model.errors import Unavailable
-from services.common.model.history import Market, Retraction
+from services.common.model.history import Retraction
+from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange
 from services.relay.history.table_reader import range_of, time_ns
 
@@ -63,7 +64,7 @@ class RetractionTable:
         fields = ("ticker", "period_seconds", "start_time", "end_time", "retracted_at")
         return [
             Retraction(
-                Market(row["ticker"], row["period_seconds"]),
+                Series(row["ticker"], row["period_seconds"]),
                 range_of(row),
                 time_ns(row["retracted_at"]),
             )
@@ -75,8 +76,8 @@ class RetractionTable:
         table = self._table()
         rows = [
             {
-                "ticker": each.market.ticker,
-                "period_seconds": each.market.period_seconds,
+                "ticker": each.series.ticker,
+                "period_seconds": each.series.period_seconds,
                 "start_time": each.span.start_ns // MICROSECOND_NS,
                 "end_time": each.span.end_ns // MICROSECOND_NS,
                 "reason": reason,
@@ -97,7 +98,7 @@ class RetractionTable:
             return self._catalog.load_table(RETRACTION_TABLE)
 
 
-class Retractor:
+class RetractionLog:
     """Makes retractions durable, one after the other, each later than those before."""
 
     def __init__(self, table: RetractionTable, clock: Clock, *, last_ns: int) -> None:
@@ -106,7 +107,7 @@ class Retractor:
         self._last_ns = last_ns
         self._lock = asyncio.Lock()
 
-    async def record(self, market: Market, spans: Iterable[TimeRange], reason: str) -> int:
+    async def record(self, series: Series, spans: Iterable[TimeRange], reason: str) -> int:
         """Write that coverage of ``spans`` is taken back; returns when, for ``Board.retract``.
 
         The caller changes the board and hands the change to the store before it waits for anything else, and even if
@@ -118,7 +119,7 @@ class Retractor:
         async with self._lock:
             now_ns = -(-self._clock.wall_ns() // MICROSECOND_NS) * MICROSECOND_NS
             self._last_ns = max(now_ns, self._last_ns + MICROSECOND_NS)
-            made = [Retraction(market, span, self._last_ns) for span in spans]
+            made = [Retraction(series, span, self._last_ns) for span in spans]
             tries = AsyncRetrying(
                 stop=stop_after_attempt(WRITE_ATTEMPTS), wait=wait_random_exponential(0.2, max=2), reraise=True
             )

@@ -7,10 +7,10 @@ from collections.abc import Iterator, ValuesView
 from dataclasses import dataclass, field
 
 from services.common.lake.retractions import Retractions
-from services.common.model.history import Market
+from services.common.model.instrument import Series
 from services.common.model.time_range import RangeSet, TimeRange
-from services.relay.broker.leases import Dispatcher
-from services.relay.broker.retry_policy import Patience
+from services.relay.broker.leases import Leases
+from services.relay.broker.retry_policy import RetryPolicy
 from services.relay.history.job import Job, LiveRequest
 
 
@@ -22,61 +22,61 @@ class Coverage:
     empty: RangeSet = field(default_factory=RangeSet)
 
 
-class Board:
+class HistoryState:
     """The one owner of requests, jobs and coverage; single-threaded."""
 
-    def __init__(self, dispatcher: Dispatcher, patience: Patience, *, job_periods: int, page_periods: int) -> None:
-        self.dispatcher = dispatcher
-        self.patience = patience
+    def __init__(self, leases: Leases, retry_policy: RetryPolicy, *, job_periods: int, page_periods: int) -> None:
+        self.leases = leases
+        self.retry_policy = retry_policy
         self.job_periods = job_periods
         self.page_periods = page_periods
         self.requests: dict[str, LiveRequest] = {}
         self.jobs: dict[int, Job] = {}
-        self.coverage: defaultdict[Market, Coverage] = defaultdict(Coverage)
-        self.retractions: defaultdict[Market, Retractions] = defaultdict(Retractions)
+        self.coverage: defaultdict[Series, Coverage] = defaultdict(Coverage)
+        self.retractions: defaultdict[Series, Retractions] = defaultdict(Retractions)
         self.snapshot_id: int | None = None
         self.next_job = 1
-        self._by_job_id: dict[str, int] = {}
-        self._by_market: defaultdict[Market, dict[int, Job]] = defaultdict(dict)
+        self._by_dispatch_id: dict[str, int] = {}
+        self._by_market: defaultdict[Series, dict[int, Job]] = defaultdict(dict)
 
     def add_job(self, job: Job) -> None:
         """Put a job on the board; new, or read back at start."""
-        self.jobs[job.number] = job
-        self._by_market[job.market][job.number] = job
-        self._by_job_id.update(dict.fromkeys(job.job_ids, job.number))
+        self.jobs[job.id] = job
+        self._by_market[job.series][job.id] = job
+        self._by_dispatch_id.update(dict.fromkeys(job.dispatch_ids, job.id))
 
-    def add_dispatch(self, job: Job, job_id: str) -> None:
+    def add_dispatch(self, job: Job, dispatch_id: str) -> None:
         """A job goes out under a new job_id, which stays known as long as the job: late pages come under old ones."""
-        job.job_id = job_id
+        job.dispatch_id = dispatch_id
         job.produced = False
-        job.job_ids[job_id] = self.retractions[job.market].latest_ns
-        self._by_job_id[job_id] = job.number
+        job.dispatch_ids[dispatch_id] = self.retractions[job.series].latest_ns
+        self._by_dispatch_id[dispatch_id] = job.id
 
     def drop_job(self, job: Job) -> None:
         """Forget a job and all its dispatches."""
-        del self.jobs[job.number]
-        self._by_market[job.market].pop(job.number)
-        for job_id in job.job_ids:
-            del self._by_job_id[job_id]
+        del self.jobs[job.id]
+        self._by_market[job.series].pop(job.id)
+        for dispatch_id in job.dispatch_ids:
+            del self._by_dispatch_id[dispatch_id]
 
-    def job_of(self, job_id: str) -> Job | None:
+    def job_of(self, dispatch_id: str) -> Job | None:
         """The job of a dispatch, fenced ones too."""
-        number = self._by_job_id.get(job_id)
+        number = self._by_dispatch_id.get(dispatch_id)
         return None if number is None else self.jobs[number]
 
-    def current_job(self, job_id: str) -> Job | None:
+    def current_job(self, dispatch_id: str) -> Job | None:
         """The job whose current dispatch this is."""
-        number = self.dispatcher.job_of(job_id)
+        number = self.leases.job_of(dispatch_id)
         return None if number is None else self.jobs[number]
 
-    def jobs_of(self, market: Market) -> ValuesView[Job]:
+    def jobs_of(self, series: Series) -> ValuesView[Job]:
         """The jobs of a market, oldest first."""
-        return self._by_market[market].values()
+        return self._by_market[series].values()
 
     def is_over(self, number: int) -> bool:
         """Whether nothing more will come of a job."""
         job = self.jobs[number]
-        return job.is_over(self.coverage[job.market].covered)
+        return job.is_over(self.coverage[job.series].covered)
 
     def ready(self, request: LiveRequest) -> bool:
         """Whether all jobs of a request are over, so that its end, or its next wave, can be worked out."""
@@ -85,12 +85,12 @@ class Board:
     def missing(self, request: LiveRequest, end_ns: int) -> list[TimeRange]:
         """What the table lacks of a request's range up to ``end_ns``."""
         span = TimeRange(request.submission.start_ns, end_ns)
-        return self.coverage[request.submission.market].covered.holes(span)
+        return self.coverage[request.submission.series].covered.holes(span)
 
     def empty(self, request: LiveRequest, end_ns: int) -> list[TimeRange]:
         """The verified-empty part of a request's range up to ``end_ns``."""
         span = TimeRange(request.submission.start_ns, end_ns)
-        return self.coverage[request.submission.market].empty.within(span)
+        return self.coverage[request.submission.series].empty.within(span)
 
     def errors(self, request: LiveRequest) -> list[str]:
         """Why jobs of a request failed, in time order."""

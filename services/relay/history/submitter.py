@@ -13,9 +13,9 @@ from services.common.model.history import Submission
 from services.common.model.time_range import TimeRange
 from services.common.rpc.identity import Caller
 from services.relay.history import coverage, planner, request
-from services.relay.history.completion import Finisher
-from services.relay.history.context import Hub
-from services.relay.history.retraction_log import Retractor
+from services.relay.history.completion import Completion
+from services.relay.history.context import Context
+from services.relay.history.retraction_log import RetractionLog
 from services.relay.store.schema import Batch
 
 
@@ -30,10 +30,12 @@ class Accepted:
 class Submitter:
     """The only one who accepts requests; none twice, however often it is submitted at once."""
 
-    def __init__(self, hub: Hub, finisher: Finisher, retractor: Retractor, venues: frozenset[str]) -> None:
-        self._hub = hub
-        self._finisher = finisher
-        self._retractor = retractor
+    def __init__(
+        self, context: Context, completion: Completion, retraction_log: RetractionLog, venues: frozenset[str]
+    ) -> None:
+        self._context = context
+        self._completion = completion
+        self._retraction_log = retraction_log
         self._venues = venues
         self._unsaved: dict[str, asyncio.Future[None]] = {}
         self._under_way: dict[str, asyncio.Future[None]] = {}
@@ -46,8 +48,8 @@ class Submitter:
             Exhausted: A quota of the caller; nothing is stored.
             Unavailable: The store, or for a refresh the table of retractions, can't be written; ask again.
         """
-        self._hub.quotas.submit(caller, now_ns=self._hub.clock.monotonic_ns())
-        request.check(submission, self._venues, self._hub.settings.max_request_periods)
+        self._context.quotas.submit(caller, now_ns=self._context.clock.monotonic_ns())
+        request.check(submission, self._venues, self._context.settings.max_request_periods)
         request_id = submission.request_id
         while (known := await self._known(request_id)) is None and request_id in self._under_way:
             await asyncio.wait([self._under_way[request_id]])
@@ -82,40 +84,40 @@ class Submitter:
         await self._in_full(work, [each.request_id for each in submissions])
 
     async def _refetch(self, spans: Sequence[TimeRange], reason: str, submissions: Sequence[Submission]) -> None:
-        market = submissions[0].market
+        series = submissions[0].series
         try:
-            retracted_ns = await self._retractor.record(market, spans, reason)
+            retracted_ns = await self._retraction_log.record(series, spans, reason)
         except BaseException:
             for each in submissions:
-                self._hub.quotas.leave(each)
+                self._context.quotas.leave(each)
             raise
-        hub, batch = self._hub, Batch()
-        coverage.retract(hub.board, market, spans, retracted_ns, batch)
-        hub.changed(r for r, live in hub.board.requests.items() if live.submission.market == market)
+        context, batch = self._context, Batch()
+        coverage.retract(context.state, series, spans, retracted_ns, batch)
+        context.changed(r for r, live in context.state.requests.items() if live.submission.series == series)
         await self._accept(submissions, batch, spans)
 
     def _enter(self, submissions: Sequence[Submission], caller: Caller | None) -> None:
         for number, submission in enumerate(submissions):
             try:
-                self._hub.quotas.admit(caller, submission)
+                self._context.quotas.admit(caller, submission)
             except BaseException:
                 for entered in submissions[:number]:
-                    self._hub.quotas.leave(entered)
+                    self._context.quotas.leave(entered)
                 raise
-            self._hub.quotas.enter(submission)
+            self._context.quotas.enter(submission)
 
     async def _accept(self, submissions: Sequence[Submission], batch: Batch, taken: Sequence[TimeRange] = ()) -> None:
         """Plan them, and what was taken back for others; on disk when it returns."""
-        board, wall_ns, now_ns = self._hub.board, self._hub.clock.wall_ns(), self._hub.clock.monotonic_ns()
-        lives = [planner.accept(board, each, batch, wall_ns=wall_ns, now_ns=now_ns) for each in submissions]
-        planner.replan(board, submissions[0].market, taken, batch)
-        saved = self._hub.store.commit(batch)
+        state, wall_ns, now_ns = self._context.state, self._context.clock.wall_ns(), self._context.clock.monotonic_ns()
+        lives = [planner.accept(state, each, batch, wall_ns=wall_ns, now_ns=now_ns) for each in submissions]
+        planner.replan(state, submissions[0].series, taken, batch)
+        saved = self._context.store.commit(batch)
         for each in submissions:
             self._unsaved[each.request_id] = saved
             saved.add_done_callback(partial(self._saved, each.request_id))
         await asyncio.shield(saved)  # others wait for it too
-        self._hub.wake.set()
-        self._finisher.consider(lives)
+        self._context.wake.set()
+        self._completion.consider(lives)
 
     def _saved(self, request_id: str, _: object) -> None:
         del self._unsaved[request_id]
@@ -147,15 +149,15 @@ class Submitter:
             else:
                 done.set_result(None)
 
-        self._hub.start(carry())  # calls are served only while it runs
+        self._context.start(carry())  # calls are served only while it runs
         await asyncio.shield(done)
 
     async def _known(self, request_id: str) -> Submission | None:
         """A request with this id, durable; none may come into being between this answer and the caller's next step."""
-        live = self._finisher.live(request_id)
+        live = self._completion.live(request_id)
         if live is None:
-            ended = await self._hub.store.record(request_id)
-            live = self._finisher.live(request_id)  # another caller may have submitted it meanwhile
+            ended = await self._context.store.record(request_id)
+            live = self._completion.live(request_id)  # another caller may have submitted it meanwhile
             if live is None:
                 return ended.submission if ended else None
         if (saved := self._unsaved.get(request_id)) is not None:

@@ -17,7 +17,7 @@ from pyiceberg.expressions import And, EqualTo, GreaterThan, GreaterThanOrEqual,
 from pyiceberg.table import Table
 
 from services.common.lake.catalog import COVERAGE_TABLE, OHLC_TABLE
-from services.common.model.history import Market
+from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange, merge
 from services.relay.history.compare import candles_at
 
@@ -27,7 +27,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
+class RowCount:
     """Rows of a range.
 
     Attributes:
@@ -47,14 +47,14 @@ class Count:
 class CoveredRange:
     """What a row of the coverage table claims, and when the exchange had said so."""
 
-    market: Market
+    series: Series
     span: TimeRange
     empty: tuple[TimeRange, ...]
     fetched_ns: int
 
 
 @dataclass(frozen=True, slots=True)
-class LedgerPage:
+class CoveragePage:
     """A whole row of the coverage table."""
 
     covered: CoveredRange
@@ -63,7 +63,7 @@ class LedgerPage:
     committed_ns: int
 
 
-class IcebergReader:
+class TableReader:
     """Reads ``trading.ohlc`` and ``trading.coverage``; a table that is not there is an empty one."""
 
     def __init__(self, catalog: Catalog) -> None:
@@ -77,23 +77,25 @@ class IcebergReader:
         for batch in table.scan(selected_fields=_CLAIM_COLUMNS).to_arrow_batch_reader():
             yield from map(_covered, batch.to_pylist())
 
-    def pages(self, market: Market, span: TimeRange) -> list[LedgerPage]:
+    def pages(self, series: Series, span: TimeRange) -> list[CoveragePage]:
         """The coverage table's rows that reach into ``span``, by start and time of fetching."""
         table = self._table(COVERAGE_TABLE)
         if table is None:
             return []
         wanted = _all(
-            (EqualTo, "ticker", market.ticker),
-            (EqualTo, "period_seconds", market.period_seconds),
+            (EqualTo, "ticker", series.ticker),
+            (EqualTo, "period_seconds", series.period_seconds),
             (GreaterThan, "end_time", _text(span.start_ns)),
             (LessThan, "start_time", _text(span.end_ns)),
         )
         columns = (*_CLAIM_COLUMNS, "rows", "evidence", "committed_at")
         rows = table.scan(row_filter=wanted, selected_fields=columns).to_arrow().to_pylist()
-        found = [LedgerPage(_covered(row), row["rows"], row["evidence"], time_ns(row["committed_at"])) for row in rows]
+        found = [
+            CoveragePage(_covered(row), row["rows"], row["evidence"], time_ns(row["committed_at"])) for row in rows
+        ]
         return sorted(found, key=lambda page: (page.covered.span, page.covered.fetched_ns))
 
-    def count(self, market: Market, span: TimeRange, snapshot_id: int | None, limit: int | None) -> Count:
+    def count(self, series: Series, span: TimeRange, snapshot_id: int | None, limit: int | None) -> RowCount:
         """Count the rows that open in ``span``, or the first ``limit`` of them.
 
         Args:
@@ -102,38 +104,38 @@ class IcebergReader:
         table = self._table(OHLC_TABLE)
         snapshot_id = _kept(table, snapshot_id)
         rows, candles, opens = 0, list[TimeRange](), list[NDArray[np.int64]]()
-        for times in _opens(table, market, span, snapshot_id):
+        for times in _opens(table, series, span, snapshot_id):
             rows += len(times)
-            candles += candles_at(times, market.period_seconds)
+            candles += candles_at(times, series.period_seconds)
             if limit is not None:  # else a batch is forgotten with the next one
                 opens.append(times)
         if limit is None or rows < limit:
-            return Count(rows, None, snapshot_id, merge(candles))
-        return Count(limit, int(np.sort(np.concatenate(opens))[limit - 1]), snapshot_id, merge(candles))
+            return RowCount(rows, None, snapshot_id, merge(candles))
+        return RowCount(limit, int(np.sort(np.concatenate(opens))[limit - 1]), snapshot_id, merge(candles))
 
-    def times(self, market: Market, span: TimeRange) -> NDArray[np.int64]:
+    def times(self, series: Series, span: TimeRange) -> NDArray[np.int64]:
         """Open times of the rows in ``span`` at the current snapshot, nanoseconds, unordered."""
         table = self._table(OHLC_TABLE)
-        parts = list(_opens(table, market, span, _kept(table, None)))
+        parts = list(_opens(table, series, span, _kept(table, None)))
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
-    def reach(self, market: Market, span: TimeRange) -> tuple[int, int] | None:
+    def reach(self, series: Series, span: TimeRange) -> tuple[int, int] | None:
         """Open times of the first and the last row in ``span`` at the current snapshot; None when there is no row."""
         table = self._table(OHLC_TABLE)
         ends = [
             (int(times.min()), int(times.max()))
-            for times in _opens(table, market, span, _kept(table, None))
+            for times in _opens(table, series, span, _kept(table, None))
             if len(times)
         ]
         return (min(first for first, _ in ends), max(last for _, last in ends)) if ends else None
 
-    def candles(self, market: Market, span: TimeRange, snapshot_id: int | None) -> pa.Table:
+    def candles(self, series: Series, span: TimeRange, snapshot_id: int | None) -> pa.Table:
         """The rows that open in ``span``, ascending; columns ``CANDLE_COLUMNS``. Holds all of them in memory.
 
         Raises:
             ValueError: The snapshot is no longer kept.
         """
-        batches = list(_batches(self._table(OHLC_TABLE), market, span, snapshot_id, CANDLE_COLUMNS))
+        batches = list(_batches(self._table(OHLC_TABLE), series, span, snapshot_id, CANDLE_COLUMNS))
         if not batches:
             return pa.table({name: pa.array([], pa.int64()) for name in CANDLE_COLUMNS})
         return pa.Table.from_batches(batches).sort_by("open_time")
@@ -159,22 +161,22 @@ def _kept(table: Table | None, snapshot_id: int | None) -> int | None:
 
 
 def _opens(
-    table: Table | None, market: Market, span: TimeRange, snapshot_id: int | None
+    table: Table | None, series: Series, span: TimeRange, snapshot_id: int | None
 ) -> Iterator[NDArray[np.int64]]:
     """Open times of the rows in ``span``, nanoseconds, unordered, batch by batch."""
     times = pa.timestamp("us", tz="UTC")
-    for batch in _batches(table, market, span, snapshot_id, ("open_time",)):
+    for batch in _batches(table, series, span, snapshot_id, ("open_time",)):
         yield pc.cast(pc.cast(batch.column("open_time"), times), pa.int64()).to_numpy() * 1_000
 
 
 def _batches(
-    table: Table | None, market: Market, span: TimeRange, snapshot_id: int | None, columns: tuple[str, ...]
+    table: Table | None, series: Series, span: TimeRange, snapshot_id: int | None, columns: tuple[str, ...]
 ) -> Iterator[pa.RecordBatch]:
     if table is None or snapshot_id is None:
         return
     wanted = _all(
-        (EqualTo, "ticker", market.ticker),
-        (EqualTo, "period_seconds", market.period_seconds),
+        (EqualTo, "ticker", series.ticker),
+        (EqualTo, "period_seconds", series.period_seconds),
         (GreaterThanOrEqual, "open_time", _text(span.start_ns)),
         (LessThan, "open_time", _text(span.end_ns)),
     )
@@ -190,8 +192,8 @@ def _text(time_ns: int) -> str:
 
 
 def _covered(row: dict[str, Any]) -> CoveredRange:
-    market, empty = Market(row["ticker"], row["period_seconds"]), tuple(map(range_of, row["empty"] or ()))
-    return CoveredRange(market, range_of(row), empty, time_ns(row["fetched_at"]))
+    series, empty = Series(row["ticker"], row["period_seconds"]), tuple(map(range_of, row["empty"] or ()))
+    return CoveredRange(series, range_of(row), empty, time_ns(row["fetched_at"]))
 
 
 def range_of(row: Mapping[str, Any]) -> TimeRange:

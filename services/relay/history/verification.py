@@ -16,15 +16,16 @@ import structlog
 
 from services.common.lake.catalog import OHLC_TABLE
 from services.common.model.errors import Unavailable
-from services.common.model.history import Market, Submission
+from services.common.model.history import Submission
+from services.common.model.instrument import Series
 from services.common.model.periods import floor_to_grid, next_open, split_by_periods
 from services.common.model.time_range import TimeRange, intersect
 from services.common.rpc.identity import Caller
 from services.relay.config import RelaySettings
 from services.relay.history.compare import Finding, compare, repairs
 from services.relay.history.engine import Engine
-from services.relay.history.state import Board
-from services.relay.history.table_reader import IcebergReader
+from services.relay.history.state import HistoryState
+from services.relay.history.table_reader import TableReader
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -59,15 +60,15 @@ class Repair:
 class Verifier:
     """Checks and repairs; one window at a time, whoever asks, so that threads are left for others."""
 
-    def __init__(self, engine: Engine, board: Board, reader: IcebergReader, settings: RelaySettings) -> None:
+    def __init__(self, engine: Engine, state: HistoryState, reader: TableReader, settings: RelaySettings) -> None:
         self._engine = engine
-        self._board = board
+        self._state = state
         self._reader = reader
         self._looks = settings.count_attempts
         self._most_periods = min(settings.max_request_periods, MOST_REPAIR_PERIODS)
         self._turn = asyncio.Semaphore(1)
 
-    async def check(self, market: Market, asked: TimeRange) -> AsyncGenerator[Step, None]:
+    async def check(self, series: Series, asked: TimeRange) -> AsyncGenerator[Step, None]:
         """Check what coverage or the table have inside ``asked``; the last step is the result.
 
         Raises:
@@ -75,15 +76,15 @@ class Verifier:
         """
         step = Step()
         yield step
-        span = await self._extent(market, asked)
+        span = await self._extent(series, asked)
         if span is None:
             return
-        windows = split_by_periods(span, market.period_seconds, WINDOW_PERIODS)
+        windows = split_by_periods(span, series.period_seconds, WINDOW_PERIODS)
         step = Step(len(windows), 0, Finding(), span)
         yield step
         findings = []
         for number, window in enumerate(windows, start=1):
-            findings.append(await self._look(market, window))
+            findings.append(await self._look(series, window))
             step.finding.add(findings[-1])
             step = replace(step, checked=number)
             yield step
@@ -93,11 +94,11 @@ class Verifier:
             await asyncio.sleep(min(0.1 * 2**look, LONGEST_PAUSE_SECONDS))
             for number, window in enumerate(windows):
                 if findings[number].suspect:
-                    findings[number] = await self._look(market, window)
+                    findings[number] = await self._look(series, window)
             step = replace(step, finding=_sum(findings))
             yield step
 
-    async def repair(self, market: Market, lost: Sequence[TimeRange], caller: Caller | None) -> Repair:
+    async def repair(self, series: Series, lost: Sequence[TimeRange], caller: Caller | None) -> Repair:
         """Take coverage of what is lost back and submit requests for it, as the caller's.
 
         What others have taken back meanwhile is theirs to fetch; beyond ``MOST_LOST`` ranges the rest stays lost.
@@ -106,48 +107,48 @@ class Verifier:
             Exhausted, InvalidRequest: A quota of the caller; nothing was changed.
             Unavailable: A table or the store can't be written now.
         """
-        covered = self._board.coverage[market].covered
+        covered = self._state.coverage[series].covered
         lost = [part for each in lost for part in covered.within(each)][:MOST_LOST]
-        asked = repairs(lost, covered, market.period_seconds, self._most_periods)[:MOST_LOST]
+        asked = repairs(lost, covered, series.period_seconds, self._most_periods)[:MOST_LOST]
         if not asked:
             return Repair()
         verify_id, client_id = f"verify-{uuid.uuid4().hex[:12]}", caller.client_id if caller else None
         submissions = [
             Submission(
                 f"{verify_id}-{n:04}",
-                market.ticker,
+                series.ticker,
                 each.start_ns,
                 each.end_ns,
-                market.period_seconds,
+                series.period_seconds,
                 client_id=client_id,
             )
             for n, each in enumerate(asked, start=1)
         ]
         spans = [part for each in asked for part in intersect(lost, each)]
-        log.error(LOST, verify_id=verify_id, ticker=market.ticker, period=market.period_seconds, ranges=len(spans))
+        log.error(LOST, verify_id=verify_id, ticker=series.ticker, period=series.period_seconds, ranges=len(spans))
         await self._engine.submitter.refetch(spans, f"{verify_id}: {LOST}", submissions, caller)
         return Repair(tuple(each.request_id for each in submissions), tuple(spans))
 
-    async def _extent(self, market: Market, asked: TimeRange) -> TimeRange | None:
+    async def _extent(self, series: Series, asked: TimeRange) -> TimeRange | None:
         """From the first to the last of what coverage or the table have; on the grid."""
-        coverage = self._board.coverage.get(market)
+        coverage = self._state.coverage.get(series)
         covered = coverage.covered.within(asked) if coverage else []
         ends = [time for each in (*covered[:1], *covered[-1:]) for time in (each.start_ns, each.end_ns)]
         around = [TimeRange(asked.start_ns, min(ends)), TimeRange(max(ends), asked.end_ns)] if ends else [asked]
         for part in filter(None, around):
-            if (reach := await self._read(self._reader.reach, market, part)) is not None:
-                first_ns, last_ns = (floor_to_grid(time, market.period_seconds) for time in reach)
-                ends += [first_ns, next_open(last_ns, market.period_seconds)]
+            if (reach := await self._read(self._reader.reach, series, part)) is not None:
+                first_ns, last_ns = (floor_to_grid(time, series.period_seconds) for time in reach)
+                ends += [first_ns, next_open(last_ns, series.period_seconds)]
         return TimeRange(min(ends), max(ends)) if ends else None
 
-    async def _look(self, market: Market, window: TimeRange) -> Finding:
-        coverage = self._board.coverage.get(market)
+    async def _look(self, series: Series, window: TimeRange) -> Finding:
+        coverage = self._state.coverage.get(series)
         covered = coverage.covered.within(window) if coverage else []
         empty = coverage.empty.within(window) if coverage else []
-        return await self._read(self._compare, market, window, covered, empty)
+        return await self._read(self._compare, series, window, covered, empty)
 
-    def _compare(self, market: Market, window: TimeRange, covered: list[TimeRange], empty: list[TimeRange]) -> Finding:
-        return compare(self._reader.times(market, window), covered, empty, market.period_seconds)
+    def _compare(self, series: Series, window: TimeRange, covered: list[TimeRange], empty: list[TimeRange]) -> Finding:
+        return compare(self._reader.times(series, window), covered, empty, series.period_seconds)
 
     async def _read(self, read: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
         try:

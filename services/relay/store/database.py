@@ -20,13 +20,14 @@ from typing import Any, TypeVar
 
 from services.common.config import BadSettings
 from services.common.model.errors import Unavailable
-from services.common.model.history import Listed, Market, Notification, Record, Retraction, State
+from services.common.model.history import InstrumentList, Notification, Record, RequestState, Retraction
+from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange
 from services.common.rpc.streams import retrieved
 from services.common.storage.durable_sqlite import open_durable
 from services.common.storage.process_lock import sole_owner
 from services.relay.history.job import Job, LiveRequest, Phase
-from services.relay.history.state import Board
+from services.relay.history.state import HistoryState
 from services.relay.store import schema
 from services.relay.store.schema import (
     FORGET,
@@ -154,11 +155,11 @@ class Store:
 
     async def record(self, request_id: str) -> Record | None:
         """An ended request's record."""
-        rows = await self._records("request_id = ? AND state = ?", (request_id, State.FINISHED), 1)
+        rows = await self._records("request_id = ? AND state = ?", (request_id, RequestState.FINISHED), 1)
         return read_record(rows[0]) if rows else None
 
     async def page(
-        self, client_id: str, state: State | None, before: int | None, size: int
+        self, client_id: str, state: RequestState | None, before: int | None, size: int
     ) -> list[tuple[int, str, Record | None]]:
         """Requests newest first: sequence, request_id, and the record of those that ended."""
         where, values = ["sequence < ?"], [before if before is not None else 2**63 - 1]
@@ -167,7 +168,7 @@ class Store:
         if state is not None:
             where, values = [*where, "state = ?"], [*values, int(state)]
         rows = await self._records(" AND ".join(where), tuple(values), size)
-        return [(row[0], row[1], read_record(row) if row[10] == State.FINISHED else None) for row in rows]
+        return [(row[0], row[1], read_record(row) if row[10] == RequestState.FINISHED else None) for row in rows]
 
     def _records(self, where: str, values: tuple[Any, ...], size: int) -> asyncio.Future[list[tuple[Any, ...]]]:
         sql = f"SELECT {REQUEST_COLUMNS} FROM requests WHERE {where} ORDER BY sequence DESC LIMIT ?"  # noqa: S608
@@ -183,7 +184,7 @@ class Store:
         rows = await self.read(lambda connection: connection.execute(sql, (topic, after, most)).fetchall())
         return [Notification(row[-1], read_submission(row), read_outcome(row)) for row in rows]
 
-    async def markets(self, exchange: str) -> Listed | None:
+    async def markets(self, exchange: str) -> InstrumentList | None:
         """An exchange's markets; None while none were reported."""
         sql = "SELECT fetched_ns, markets FROM markets WHERE exchange = ?"
         row = await self.read(lambda connection: connection.execute(sql, (exchange,)).fetchone())
@@ -193,9 +194,9 @@ class Store:
         """Those that what the file says of coverage has followed."""
         return await self.read(lambda connection: set(read_retractions(connection)))
 
-    async def load(self, board: Board, *, now_ns: int) -> None:
+    async def load(self, state: HistoryState, *, now_ns: int) -> None:
         """Fill an empty board with what the file has; running jobs keep their job_id and get a full lease."""
-        await self.read(lambda connection: fill_board(connection, board, now_ns))
+        await self.read(lambda connection: fill_board(connection, state, now_ns))
 
 
 @asynccontextmanager
@@ -218,40 +219,40 @@ async def open_store(path: Path, on_commit: OnCommit | None = None) -> AsyncIter
             await store.close()
 
 
-def fill_board(connection: sqlite3.Connection, board: Board, now_ns: int) -> None:
+def fill_board(connection: sqlite3.Connection, state: HistoryState, now_ns: int) -> None:
     """Fill an empty board from the tables."""
     ranges: dict[str, list[tuple[str, TimeRange]]] = {}
     for owner, kind, start_ns, end_ns in connection.execute("SELECT owner, kind, start_ns, end_ns FROM ranges"):
         ranges.setdefault(owner, []).append((kind, TimeRange(start_ns, end_ns)))
     for owner, parts in ranges.items():
         if owner.startswith("market:"):
-            _fill(board.coverage[schema.parse_market_owner(owner)], parts)
+            _fill(state.coverage[schema.parse_series_owner(owner)], parts)
     for each in read_retractions(connection):
-        board.retractions[each.market].add(each.span, each.retracted_ns)
+        state.retractions[each.series].add(each.span, each.retracted_ns)
     live = f"SELECT {REQUEST_COLUMNS} FROM requests WHERE state != ? ORDER BY sequence"  # noqa: S608
-    for row in connection.execute(live, (State.FINISHED,)):
+    for row in connection.execute(live, (RequestState.FINISHED,)):
         submission = read_submission(row)
-        board.requests[submission.request_id] = LiveRequest(submission, row[8], row[9], now_ns, State(row[10]))
+        state.requests[submission.request_id] = LiveRequest(submission, row[8], row[9], now_ns, RequestState(row[10]))
     for row in connection.execute("SELECT * FROM jobs ORDER BY job"):
         job = _read_job(connection, row)
-        _fill(job, ranges.get(job_owner(job.number), ()))
+        _fill(job, ranges.get(job_owner(job.id), ()))
         for request_id in job.requests:
-            board.requests[request_id].jobs.add(job.number)
-        board.add_job(job)
-        board.next_job = job.number + 1
-        if job.phase is Phase.OPEN and job.job_id is None:
-            board.dispatcher.queue(job.number, job.market.exchange)
-        elif job.phase is Phase.OPEN and job.job_id is not None:
-            board.dispatcher.resume(job.number, job.market.exchange, job.job_id, produced=job.produced, now_ns=now_ns)
+            state.requests[request_id].jobs.add(job.id)
+        state.add_job(job)
+        state.next_job = job.id + 1
+        if job.phase is Phase.OPEN and job.dispatch_id is None:
+            state.leases.queue(job.id, job.series.exchange)
+        elif job.phase is Phase.OPEN and job.dispatch_id is not None:
+            state.leases.resume(job.id, job.series.exchange, job.dispatch_id, produced=job.produced, now_ns=now_ns)
     row = connection.execute("SELECT value FROM meta WHERE name = 'snapshot_id'").fetchone()
-    board.snapshot_id = row[0] if row else None
+    state.snapshot_id = row[0] if row else None
 
 
 def read_retractions(connection: sqlite3.Connection) -> Iterator[Retraction]:
     """Every retraction in the file."""
     sql = "SELECT ticker, period_seconds, start_ns, end_ns, retracted_ns FROM retractions"
     for ticker, period, start_ns, end_ns, retracted_ns in connection.execute(sql):
-        yield Retraction(Market(ticker, period), TimeRange(start_ns, end_ns), retracted_ns)
+        yield Retraction(Series(ticker, period), TimeRange(start_ns, end_ns), retracted_ns)
 
 
 def _fill(target: object, parts: Iterable[tuple[str, TimeRange]]) -> None:
@@ -260,15 +261,17 @@ def _fill(target: object, parts: Iterable[tuple[str, TimeRange]]) -> None:
 
 
 def _read_job(connection: sqlite3.Connection, row: tuple[Any, ...]) -> Job:
-    number, request_id, client_id, ticker, period, start_ns, end_ns, phase, error, fruitless, job_id = row[:11]
+    number, request_id, client_id, ticker, period, start_ns, end_ns, phase, error, failures_in_a_row, dispatch_id = row[
+        :11
+    ]
     produced, sent_start_ns, sent_end_ns = row[11:]
-    job = Job(number, request_id, client_id, Market(ticker, period), TimeRange(start_ns, end_ns), Phase(phase), error)
-    job.fruitless = fruitless
-    job.job_id = job_id
+    job = Job(number, request_id, client_id, Series(ticker, period), TimeRange(start_ns, end_ns), Phase(phase), error)
+    job.failures_in_a_row = failures_in_a_row
+    job.dispatch_id = dispatch_id
     job.produced = bool(produced)
     job.sent = None if sent_start_ns is None else TimeRange(sent_start_ns, sent_end_ns)
     job.requests = {r for (r,) in connection.execute("SELECT request_id FROM attachments WHERE job = ?", (number,))}
-    job.job_ids = dict(connection.execute("SELECT job_id, retracted_ns FROM dispatches WHERE job = ?", (number,)))
+    job.dispatch_ids = dict(connection.execute("SELECT job_id, retracted_ns FROM dispatches WHERE job = ?", (number,)))
     return job
 
 

@@ -8,17 +8,17 @@ from dataclasses import astuple
 from typing import Any
 
 from services.common.model.history import (
-    Listed,
-    ListedMarket,
-    Market,
+    InstrumentList,
+    ListedInstrument,
     Outcome,
     Progress,
     Record,
+    RequestState,
+    RequestStatus,
     Retraction,
-    State,
-    Status,
     Submission,
 )
+from services.common.model.instrument import Series
 from services.common.model.time_range import Diff, TimeRange
 from services.relay.history.job import Job, LiveRequest
 
@@ -88,15 +88,15 @@ REQUEST_COLUMNS = (
 )
 
 
-def market_owner(market: Market) -> str:
+def series_owner(series: Series) -> str:
     """Key of a market's ranges."""
-    return f"market:{market.period_seconds}:{market.ticker}"
+    return f"market:{series.period_seconds}:{series.ticker}"
 
 
-def parse_market_owner(owner: str) -> Market:
+def parse_series_owner(owner: str) -> Series:
     """The market of ``market_owner``'s key."""
     _, period, ticker = owner.split(":", 2)
-    return Market(ticker, int(period))
+    return Series(ticker, int(period))
 
 
 def job_owner(job: int) -> str:
@@ -147,7 +147,7 @@ class Batch:
             "UPDATE requests SET state = ?, progress = ?, status = ?, error = ?, answered_end_ns = ?,"
             " completed_ns = ?, row_count = ?, empty_periods = ?, missing = ?, snapshot_id = ?"
             " WHERE request_id = ? AND status IS NULL",
-            State.FINISHED,
+            RequestState.FINISHED,
             json.dumps(astuple(progress)),
             outcome.status,
             outcome.error,
@@ -170,16 +170,16 @@ class Batch:
             "INSERT OR REPLACE INTO jobs (job, request_id, client_id, ticker, period_seconds, start_ns, end_ns, phase,"
             " error, fruitless, job_id, produced, sent_start_ns, sent_end_ns)"
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            job.number,
+            job.id,
             job.request_id,
             job.client_id,
-            *job.market,
+            *job.series,
             job.span.start_ns,
             job.span.end_ns,
             job.phase,
             job.error,
-            job.fruitless,
-            job.job_id,
+            job.failures_in_a_row,
+            job.dispatch_id,
             job.produced,
             sent and sent.start_ns,
             sent and sent.end_ns,
@@ -187,12 +187,12 @@ class Batch:
 
     def dispatch(self, job: Job) -> None:
         """A job's current dispatch."""
-        assert job.job_id is not None
+        assert job.dispatch_id is not None
         self._add(
             "INSERT INTO dispatches (job_id, job, retracted_ns) VALUES (?, ?, ?)",
-            job.job_id,
-            job.number,
-            job.job_ids[job.job_id],
+            job.dispatch_id,
+            job.id,
+            job.dispatch_ids[job.dispatch_id],
         )
         self.job(job)
 
@@ -224,7 +224,7 @@ class Batch:
         self._add(
             "INSERT OR IGNORE INTO retractions (ticker, period_seconds, start_ns, end_ns, retracted_ns)"
             " VALUES (?, ?, ?, ?, ?)",
-            *made.market,
+            *made.series,
             made.span.start_ns,
             made.span.end_ns,
             made.retracted_ns,
@@ -234,7 +234,7 @@ class Batch:
         """The newest snapshot the pipeline reported."""
         self._add("INSERT OR REPLACE INTO meta (name, value) VALUES ('snapshot_id', ?)", snapshot_id)
 
-    def markets(self, exchange: str, listed: Listed) -> None:
+    def markets(self, exchange: str, listed: InstrumentList) -> None:
         """An exchange's markets, unless newer ones are kept."""
         self._add(
             "INSERT INTO markets (exchange, fetched_ns, markets) VALUES (?, ?, ?) ON CONFLICT (exchange) DO UPDATE"
@@ -250,9 +250,9 @@ def _dump(ranges: Iterable[TimeRange]) -> str:
     return json.dumps([[part.start_ns, part.end_ns] for part in ranges], separators=(",", ":"))
 
 
-def read_listed(fetched_ns: int, markets: str) -> Listed:
+def read_listed(fetched_ns: int, markets: str) -> InstrumentList:
     """What ``Batch.markets`` wrote."""
-    return Listed(tuple(ListedMarket(*each) for each in json.loads(markets)), fetched_ns)
+    return InstrumentList(tuple(ListedInstrument(*each) for each in json.loads(markets)), fetched_ns)
 
 
 def read_submission(row: tuple[Any, ...]) -> Submission:
@@ -265,10 +265,10 @@ def read_outcome(row: tuple[Any, ...]) -> Outcome:
     """The end in a row of ``REQUEST_COLUMNS`` whose state is FINISHED."""
     status, error, end_ns, completed_ns, row_count, empty_periods, missing, snapshot_id = row[12:20]
     ranges = tuple(TimeRange(start, end) for start, end in json.loads(missing))
-    return Outcome(Status(status), error, end_ns, completed_ns, row_count, empty_periods, ranges, snapshot_id)
+    return Outcome(RequestStatus(status), error, end_ns, completed_ns, row_count, empty_periods, ranges, snapshot_id)
 
 
 def read_record(row: tuple[Any, ...]) -> Record:
     """A row of ``REQUEST_COLUMNS`` whose state is FINISHED."""
     progress = Progress(*json.loads(row[11]))
-    return Record(read_submission(row), row[8], State.FINISHED, progress, read_outcome(row), row[0])
+    return Record(read_submission(row), row[8], RequestState.FINISHED, progress, read_outcome(row), row[0])

@@ -33,7 +33,7 @@ from pyiceberg.types import (
 from services.common.clock import Clock, SystemClock
 from services.common.lake.catalog import COVERAGE_TABLE, NAMESPACE, OHLC_TABLE, CatalogSettings
 from services.common.messaging.broker_frames import decode, encode
-from services.common.model.history import Market
+from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
@@ -44,7 +44,7 @@ from services.gen.dexorder.relay.v1 import pipeline_service_pb2_grpc as prpc
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
 from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
 from services.relay.config import RelaySettings
-from services.relay.history.table_reader import CoveredRange, LedgerPage
+from services.relay.history.table_reader import CoveragePage, CoveredRange
 from services.relay.server import RunningRelay, relay
 from tests.paths import ROOT
 
@@ -141,13 +141,13 @@ def make_tables(catalog: Catalog) -> None:
     )
 
 
-def write_ledger(catalog: Catalog, *pages: LedgerPage) -> None:
+def write_ledger(catalog: Catalog, *pages: CoveragePage) -> None:
     """Append to the table of coverage, as the pipeline does after its report."""
     table = catalog.load_table(COVERAGE_TABLE)
     rows = [
         {
-            "ticker": each.covered.market.ticker,
-            "period_seconds": each.covered.market.period_seconds,
+            "ticker": each.covered.series.ticker,
+            "period_seconds": each.covered.series.period_seconds,
             "start_time": each.covered.span.start_ns // 1_000,
             "end_time": each.covered.span.end_ns // 1_000,
             "rows": each.rows,
@@ -162,13 +162,13 @@ def write_ledger(catalog: Catalog, *pages: LedgerPage) -> None:
 
 
 def ledger_page(
-    start: int, end: int, *, fetched_ns: int, empty: Sequence[tuple[int, int]] = (), market: Market | None = None
-) -> LedgerPage:
+    start: int, end: int, *, fetched_ns: int, empty: Sequence[tuple[int, int]] = (), series: Series | None = None
+) -> CoveragePage:
     """A row of the table of coverage for minutes [start, end)."""
     holes = tuple(TimeRange(at(first), at(last)) for first, last in empty)
     rows = end - start - sum(last - first for first, last in empty)
-    covered = CoveredRange(market or Market(TICKER, 60), TimeRange(at(start), at(end)), holes, fetched_ns)
-    return LedgerPage(covered, rows, "page", fetched_ns + SECOND_NS)
+    covered = CoveredRange(series or Series(TICKER, 60), TimeRange(at(start), at(end)), holes, fetched_ns)
+    return CoveragePage(covered, rows, "page", fetched_ns + SECOND_NS)
 
 
 async def until(condition: Callable[[], bool]) -> None:

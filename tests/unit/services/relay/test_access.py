@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from services.common.model.errors import Exhausted, InvalidRequest, NotFound
-from services.common.model.history import Progress, Record, State, Submission
+from services.common.model.history import Progress, Record, RequestState, Submission
 from services.common.model.times import SECOND_NS
 from services.common.rpc.identity import Caller, Quota, Role
 from services.relay import access
@@ -73,7 +73,7 @@ def test_a_submission_is_signed_with_the_callers_name(
 def test_a_request_is_there_for_its_client_and_for_admins(
     caller: Caller | None, owner: str | None, there: bool
 ) -> None:
-    record = Record(submission(owner), 0, State.QUEUED, Progress(*[0] * 8))
+    record = Record(submission(owner), 0, RequestState.QUEUED, Progress(*[0] * 8))
     assert access.sees(caller, record.submission) is there
     if there:
         assert access.seen(caller, record) is record
@@ -195,7 +195,7 @@ def test_a_refused_attempt_costs_nothing() -> None:
     q.submit(DESK, now_ns=SECOND_NS)
 
 
-class Ledger(RuleBasedStateMachine):
+class CoverageQueries(RuleBasedStateMachine):
     """Whatever enters and leaves, in any order and repeated: use is what a recount says."""
 
     def __init__(self) -> None:
@@ -232,4 +232,4 @@ class Ledger(RuleBasedStateMachine):
         assert self.quotas._periods == periods
 
 
-TestLedger = Ledger.TestCase
+TestLedger = CoverageQueries.TestCase

@@ -14,7 +14,7 @@ from services.common.clock import ManualClock
 from services.common.model.times import SECOND_NS
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
-from services.relay.broker.leases import Dispatcher, Load, Slot, SlotKind
+from services.relay.broker.leases import Leases, Load, Slot, SlotKind
 from services.relay.history import engine
 from services.relay.metrics import RelayMetrics
 from services.relay.store.database import Store
@@ -55,14 +55,14 @@ async def test_queue_slots_leases_and_attempts_are_counted_by_exchange(
         await ingestor.offer(job_type=ingest.REALTIME)
         await until(lambda: value("slots_free", kind="REALTIME") == 1)
         assert (value("slots_free", kind="HISTORICAL"), value("slots_free", kind="ANY")) == (0, 0)
-        assert (value("requeues_total", reason="rejected"), value("fruitless_dispatches_total")) == (1, 1)
+        assert (value("requeues_total", reason="rejected"), value("dispatches_without_progress_total")) == (1, 1)
         assert value("jobs_given_up_total") == 0
         await ingestor.offer()
         second = await ingestor.take()
         assert second.historical.start_time == first.historical.start_time
         await ingestor.send(ingest.WorkReject(job_id=second.job_id, reason="no"))
         await until(lambda: value("jobs_given_up_total") == 1)
-        assert (value("dispatches_total"), value("fruitless_dispatches_total")) == (2, 2)
+        assert (value("dispatches_total"), value("dispatches_without_progress_total")) == (2, 2)
 
         await s.relay.CancelRequest(rpb.CancelRequestRequest(request_id="r"))
         await until(lambda: value("jobs_queued") == 0)
@@ -78,7 +78,7 @@ async def test_leases_that_run_out_are_requeues_of_their_own(tmp_path: Path, reg
         dispatch = await ingestor.take()
         await ingestor.page(dispatch.job_id, 0, 5)
         await until(lambda: registry.get_sample_value("dexorder_relay_requeues_total", lease) == 1)
-        assert registry.get_sample_value("dexorder_relay_fruitless_dispatches_total", SIM) == 0
+        assert registry.get_sample_value("dexorder_relay_dispatches_without_progress_total", SIM) == 0
 
 
 async def test_streams_reports_and_commits_are_seen(tmp_path: Path, registry: CollectorRegistry) -> None:
@@ -118,7 +118,7 @@ async def test_batches_that_share_a_commit_are_one_group(tmp_path: Path) -> None
 
 
 def test_load_is_counted_by_exchange() -> None:
-    d = Dispatcher(lease_ns=1, new_id=lambda: "id")
+    d = Leases(lease_ns=1, new_id=lambda: "id")
     for job, exchange in enumerate(("X", "X", "Y")):
         d.queue(job, exchange)
     d.offer(Slot(b"i", "X", SlotKind.ANY))

@@ -17,7 +17,7 @@ from services.common.clock import ManualClock
 from services.common.lake.catalog import COVERAGE_TABLE, RETRACTION_TABLE, CatalogSettings
 from services.common.model.time_range import TimeRange, merge
 from services.common.model.times import SECOND_NS
-from services.relay.history.table_reader import IcebergReader
+from services.relay.history.table_reader import TableReader
 from spark.config import MaintenanceSettings
 from spark.maintenance import coverage_merge, procedures
 from spark.maintenance.coverage_merge import Merged, merge_coverage
@@ -62,7 +62,7 @@ def lines(tables: Catalog) -> list[CoverageRow]:
 
 
 def relay_sees(tables: Catalog, ticker: str = TICKER) -> View:
-    found = [c for c in IcebergReader(tables).coverage() if c.market.ticker == ticker]
+    found = [c for c in TableReader(tables).coverage() if c.series.ticker == ticker]
     return merge(c.span for c in found), merge(part for c in found for part in c.empty)
 
 

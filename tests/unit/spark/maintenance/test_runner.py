@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from services.common.clock import ManualClock
 from services.common.lake.catalog import COVERAGE_TABLE, DEAD_LETTER_TABLE, OHLC_TABLE, CatalogSettings
 from services.common.model.errors import Conflict, InvalidRequest, Unavailable
-from services.relay.history.table_reader import IcebergReader
+from services.relay.history.table_reader import TableReader
 from spark.config import MaintenanceSettings, SparkSettings
 from spark.maintenance import procedures
 from spark.maintenance.policy import PartitionState, TableState
@@ -91,7 +91,7 @@ def test_many_small_files_deletes_manifests_and_snapshots_become_few_and_the_row
     newer = control(0, 40, job="job-2", fetched_s=1_700_000_500)
     oracle.send(newer, price=200.0)
     Pipeline(trading, "test", Recorder()).process(frame(spark, [page(newer, 200.0)]))
-    covered = sorted((c.span, c.empty) for c in IcebergReader(trading.load()).coverage())
+    covered = sorted((c.span, c.empty) for c in TableReader(trading.load()).coverage())
     parts.runner.attach(spark)
     parts.clock.advance(8 * DAY_NS)
     before = [parts.snapshots(name) for name in (OHLC_TABLE, COVERAGE_TABLE)]
@@ -106,7 +106,7 @@ def test_many_small_files_deletes_manifests_and_snapshots_become_few_and_the_row
     parts.settled()
     done = list(parts.runner.maintain())
     oracle.check(trading)
-    assert sorted((c.span, c.empty) for c in IcebergReader(trading.load()).coverage()) == covered
+    assert sorted((c.span, c.empty) for c in TableReader(trading.load()).coverage()) == covered
 
     ohlc, coverage, dead = done
     assert (ohlc.data_files_before >= 8, ohlc.data_files_after) == (True, 2), "one a partition"

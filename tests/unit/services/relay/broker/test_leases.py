@@ -8,14 +8,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from services.relay.broker.leases import Dispatcher, Slot, SlotKind
+from services.relay.broker.leases import Leases, Slot, SlotKind
 
 LEASE_NS = 15
 
 
-def dispatcher(most_slots: int = 1_000) -> Dispatcher:
+def leases(max_slots: int = 1_000) -> Leases:
     ids = itertools.count()
-    return Dispatcher(lease_ns=LEASE_NS, new_id=lambda: f"id{next(ids)}", most_slots=most_slots)
+    return Leases(lease_ns=LEASE_NS, new_id=lambda: f"id{next(ids)}", max_slots=max_slots)
 
 
 def slot(identity: bytes = b"a", exchange: str = "X", kind: SlotKind = SlotKind.HISTORICAL) -> Slot:
@@ -23,7 +23,7 @@ def slot(identity: bytes = b"a", exchange: str = "X", kind: SlotKind = SlotKind.
 
 
 def test_oldest_job_goes_to_oldest_slot_and_realtime_slots_are_left() -> None:
-    d = dispatcher()
+    d = leases()
     for identity, kind in ((b"rt", SlotKind.REALTIME), (b"any", SlotKind.ANY), (b"h", SlotKind.HISTORICAL)):
         d.offer(slot(identity, kind=kind))
     d.offer(slot(b"y", "Y"))
@@ -34,20 +34,20 @@ def test_oldest_job_goes_to_oldest_slot_and_realtime_slots_are_left() -> None:
 
 
 def test_lease_runs_from_the_last_sign_of_life_and_ends_on_the_dot() -> None:
-    d = dispatcher()
+    d = leases()
     d.queue(1, "X")
     d.offer(slot())
     (made,) = d.assign(now_ns=0)
-    assert d.renew(made.job_id, now_ns=10)
+    assert d.renew(made.dispatch_id, now_ns=10)
     assert d.expired(now_ns=24) == []
-    assert d.expired(now_ns=25) == [made.job_id]
+    assert d.expired(now_ns=25) == [made.dispatch_id]
     d.requeue(1)
-    assert not d.renew(made.job_id, now_ns=26) and d.complete(made.job_id) is None
-    assert d.job_of(made.job_id) is None and d.is_queued(1)
+    assert not d.renew(made.dispatch_id, now_ns=26) and d.complete(made.dispatch_id) is None
+    assert d.job_of(made.dispatch_id) is None and d.is_queued(1)
 
 
 def test_expired_jobs_come_before_the_queue_in_their_own_order() -> None:
-    d = dispatcher()
+    d = leases()
     for job in (1, 2, 3):
         d.queue(job, "X")
     d.offer(slot())
@@ -61,17 +61,17 @@ def test_expired_jobs_come_before_the_queue_in_their_own_order() -> None:
 
 
 def test_produced_job_has_no_lease() -> None:
-    d = dispatcher()
+    d = leases()
     d.queue(1, "X")
     d.offer(slot())
     (made,) = d.assign(now_ns=0)
-    assert d.complete(made.job_id) == 1
-    assert d.renew(made.job_id, now_ns=1)
-    assert d.expired(now_ns=10**18) == [] and d.job_of(made.job_id) == 1 and not d.is_running(1)
+    assert d.complete(made.dispatch_id) == 1
+    assert d.renew(made.dispatch_id, now_ns=1)
+    assert d.expired(now_ns=10**18) == [] and d.job_of(made.dispatch_id) == 1 and not d.is_running(1)
 
 
 def test_reject_prefers_another_ingestor_but_takes_the_same_when_it_is_alone() -> None:
-    d = dispatcher()
+    d = leases()
     d.queue(1, "X")
     d.offer(slot(b"a"))
     d.assign(now_ns=0)
@@ -85,7 +85,7 @@ def test_reject_prefers_another_ingestor_but_takes_the_same_when_it_is_alone() -
 
 
 def test_requeued_job_waits_at_the_front_and_lets_others_go_first_meanwhile() -> None:
-    d = dispatcher()
+    d = leases()
     d.queue(1, "X")
     d.offer(slot())
     d.assign(now_ns=0)
@@ -100,14 +100,14 @@ def test_requeued_job_waits_at_the_front_and_lets_others_go_first_meanwhile() ->
 
 
 def test_offers_of_one_ingestor_are_bounded_and_dropped_together() -> None:
-    d = dispatcher(most_slots=2)
+    d = leases(max_slots=2)
     assert [d.offer(slot(b"a")) for _ in range(3)] == [True, True, False]
     assert d.offer(slot(b"b"))
     assert (d.drop(b"a"), d.drop(b"a"), d.counts()[2]) == (2, 0, 1)
 
 
 def test_resumed_dispatch_keeps_its_id_and_gets_a_full_lease() -> None:
-    d = dispatcher()
+    d = leases()
     d.resume(7, "X", "old", produced=False, now_ns=100)
     d.resume(8, "X", "done", produced=True, now_ns=100)
     assert d.expired(now_ns=100 + LEASE_NS - 1) == []
@@ -120,7 +120,7 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.d = dispatcher()
+        self.d = leases()
         self.now_ns = 0
         self.next_job = 1
         self.alive: set[int] = set()
@@ -141,9 +141,9 @@ class Machine(RuleBasedStateMachine):
     def assign(self) -> None:
         for made in self.d.assign(now_ns=self.now_ns):
             assert made.job in self.alive and made.job not in self.current
-            assert made.job_id not in self.seen
-            self.current[made.job] = made.job_id
-            self.seen.append(made.job_id)
+            assert made.dispatch_id not in self.seen
+            self.current[made.job] = made.dispatch_id
+            self.seen.append(made.dispatch_id)
 
     @rule(ns=st.integers(1, 20))
     def wait(self, ns: int) -> None:

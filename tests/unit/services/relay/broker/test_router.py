@@ -13,7 +13,8 @@ import zmq.asyncio
 from prometheus_client import CollectorRegistry
 
 from services.common.messaging.broker_frames import encode
-from services.common.model.history import Dispatch, Market
+from services.common.model.history import Dispatch
+from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from services.relay.broker.leases import Slot
@@ -49,7 +50,7 @@ GARBAGE: list[tuple[str, list[bytes]]] = [
 async def test_garbage_is_dropped_and_counted_and_good_frames_are_served(tmp_path: Path, monkeypatch: Any) -> None:
     registries: list[CollectorRegistry] = []
     monkeypatch.setattr("services.relay.server.CollectorRegistry", lambda: _kept(registries))
-    async with suite(tmp_path, most_slots_per_ingestor=2) as s:
+    async with suite(tmp_path, max_slots_per_ingestor=2) as s:
         ingestor = s.ingestor()
         for _, frames in GARBAGE:
             await ingestor.socket.send_multipart(frames)
@@ -91,7 +92,7 @@ async def test_oversized_frames_and_raw_bytes_cost_the_peer_its_connection_not_t
 
 async def test_dispatch_is_these_bytes_and_an_unknown_peer_is_told_of(tmp_path: Path) -> None:
     span = TimeRange(at(0), at(10))
-    dispatch = Dispatch("j1", "r1", Market("BTC/USDT.SIM", 60), span, "me")
+    dispatch = Dispatch("j1", "r1", Series("BTC/USDT.SIM", 60), span, "me")
     context = zmq.asyncio.Context()
     peer = context.socket(zmq.DEALER)
     peer.setsockopt(zmq.IDENTITY, b"peer")

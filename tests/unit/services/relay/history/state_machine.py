@@ -12,17 +12,18 @@ from typing import Any, ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from services.common.model.history import FinalResult, FinalStatus, Market, PageResult, Status, Submission
+from services.common.model.history import FinalResult, FinalStatus, PageResult, RequestStatus, Submission
+from services.common.model.instrument import Series
 from services.common.model.periods import split_by_periods
 from services.common.model.time_range import TimeRange, subtract
 from services.common.model.times import MAX_TIME_NS
-from services.relay.broker.leases import Dispatcher, Slot, SlotKind
-from services.relay.broker.retry_policy import Patience
+from services.relay.broker.leases import Leases, Slot, SlotKind
+from services.relay.broker.retry_policy import RetryPolicy
 from services.relay.history import coverage, dispatches, planner, reports
 from services.relay.history.job import Job, LiveRequest, Phase
 from services.relay.history.progress import progress, timed_out
 from services.relay.history.request import cut_short, decide
-from services.relay.history.state import Board
+from services.relay.history.state import HistoryState
 from services.relay.store import database, schema
 from services.relay.store.schema import Batch
 from tests.unit.services.relay.harness import MINUTE_NS, at
@@ -44,7 +45,7 @@ EVER = TimeRange(0, MAX_TIME_NS)
 markets, exchanges = st.sampled_from(MARKETS), st.sampled_from(EXCHANGES)
 
 
-class BoardMachine(RuleBasedStateMachine):
+class StateMachine(RuleBasedStateMachine):
     steps: ClassVar[int] = 0
 
     def __init__(self) -> None:
@@ -53,7 +54,7 @@ class BoardMachine(RuleBasedStateMachine):
         self.connection = sqlite3.connect(":memory:", isolation_level=None)
         self.connection.executescript("".join(schema.STEPS))
         self.new_id = map("id{}".format, itertools.count()).__next__
-        self.board = self.new_board()
+        self.state = self.new_board()
         self.model = Model()
         self.now_ns = 0
         self.wall_ns = 10 * HOUR_NS
@@ -64,12 +65,12 @@ class BoardMachine(RuleBasedStateMachine):
         self.workers: list[Worker] = []
         self.fenced: set[str] = set()
         self.submitted: dict[str, Submission] = {}
-        self.ended: dict[str, Status] = {}
-        self.excused: list[tuple[Market, TimeRange]] = []
+        self.ended: dict[str, RequestStatus] = {}
+        self.excused: list[tuple[Series, TimeRange]] = []
 
-    def new_board(self) -> Board:
-        dispatcher = Dispatcher(lease_ns=LEASE_NS, new_id=self.new_id, most_slots=MOST_SLOTS)
-        return Board(dispatcher, Patience(MOST_ATTEMPTS, BACKOFF_NS), job_periods=8, page_periods=3)
+    def new_board(self) -> HistoryState:
+        leases = Leases(lease_ns=LEASE_NS, new_id=self.new_id, max_slots=MOST_SLOTS)
+        return HistoryState(leases, RetryPolicy(MOST_ATTEMPTS, BACKOFF_NS), job_periods=8, page_periods=3)
 
     def save(self, batch: Batch) -> None:
         for sql, values in batch.statements:
@@ -77,54 +78,54 @@ class BoardMachine(RuleBasedStateMachine):
 
     # ---- clients ---------------------------------------------------------------------------------------------------
 
-    @rule(market=markets, start=st.integers(0, 30), length=st.integers(1, 30), limit=st.none() | st.integers(1, 12))
-    def submit(self, market: Market, start: int, length: int, limit: int | None) -> None:
+    @rule(series=markets, start=st.integers(0, 30), length=st.integers(1, 30), limit=st.none() | st.integers(1, 12))
+    def submit(self, series: Series, start: int, length: int, limit: int | None) -> None:
         request_id = f"r{next(self.requests)}"
-        asked = Submission(request_id, market.ticker, at(start), at(start + length), 60, limit, "me")
+        asked = Submission(request_id, series.ticker, at(start), at(start + length), 60, limit, "me")
         self.submitted[request_id] = asked
-        self.plan(lambda batch: planner.accept(self.board, asked, batch, wall_ns=self.wall_ns, now_ns=self.now_ns))
+        self.plan(lambda batch: planner.accept(self.state, asked, batch, wall_ns=self.wall_ns, now_ns=self.now_ns))
 
     def plan(self, change: Any) -> None:
-        known, batch = set(self.board.jobs), Batch()
+        known, batch = set(self.state.jobs), Batch()
         change(batch)
         self.save(batch)
-        for number in sorted(set(self.board.jobs) - known):
-            self.model.queues[self.board.jobs[number].market.exchange].append(number)
+        for number in sorted(set(self.state.jobs) - known):
+            self.model.queues[self.state.jobs[number].series.exchange].append(number)
 
-    @precondition(lambda self: self.board.requests)
+    @precondition(lambda self: self.state.requests)
     @rule(data=st.data())
     def cancel(self, data: Any) -> None:
-        self.cut_short(data.draw(st.sampled_from(list(self.board.requests.values()))), Status.ERROR)
+        self.cut_short(data.draw(st.sampled_from(list(self.state.requests.values()))), RequestStatus.ERROR)
 
-    def cut_short(self, request: LiveRequest, status: Status) -> None:
-        missing = self.board.missing(request, request.planned_end_ns)
+    def cut_short(self, request: LiveRequest, status: RequestStatus) -> None:
+        missing = self.state.missing(request, request.planned_end_ns)
         outcome = cut_short(status, "", end_ns=request.planned_end_ns, missing=missing, completed_ns=self.wall_ns)
         self.finish(request, outcome)
 
-    @precondition(lambda self: any(map(self.board.ready, self.board.requests.values())))
+    @precondition(lambda self: any(map(self.state.ready, self.state.requests.values())))
     @rule(data=st.data())
     def decide(self, data: Any) -> None:
         """As the decider does, with the table as coverage says."""
-        request = data.draw(st.sampled_from([r for r in self.board.requests.values() if self.board.ready(r)]))
+        request = data.draw(st.sampled_from([r for r in self.state.requests.values() if self.state.ready(r)]))
         self.decide_one(request)
 
     def decide_one(self, request: LiveRequest) -> None:
         asked, end_ns = request.submission, request.planned_end_ns
-        opens = self.rows(asked.market, request.planned)
+        opens = self.rows(asked.series, request.planned)
         if asked.limit is not None and len(opens) >= asked.limit:
             opens = opens[: asked.limit]
             end_ns = opens[-1] + MINUTE_NS
-        missing = self.board.missing(request, end_ns)
+        missing = self.state.missing(request, end_ns)
         lacking = 0 if asked.limit is None else asked.limit - len(opens)
         if not missing and lacking and end_ns < asked.end_ns:
-            self.plan(lambda batch: planner.widen(self.board, request, lacking, batch, now_ns=self.now_ns))
+            self.plan(lambda batch: planner.widen(self.state, request, lacking, batch, now_ns=self.now_ns))
             return
-        excused = [span for market, span in self.excused if market == asked.market]
+        excused = [span for series, span in self.excused if series == asked.series]
         assert not subtract(missing, excused), "missing, and nobody refused it or gave it up"
         outcome = decide(
             end_ns=end_ns,
             missing=missing,
-            job_errors=self.board.errors(request),
+            job_errors=self.state.errors(request),
             row_count=len(opens),
             empty_periods=0,
             snapshot_id=None,
@@ -132,8 +133,8 @@ class BoardMachine(RuleBasedStateMachine):
         )
         self.finish(request, outcome)
 
-    def rows(self, market: Market, span: TimeRange) -> list[int]:
-        coverage = self.board.coverage[market]
+    def rows(self, series: Series, span: TimeRange) -> list[int]:
+        coverage = self.state.coverage[series]
         there = subtract(coverage.covered.within(span), coverage.empty.within(span))
         return [open_ns for part in there for open_ns in range(part.start_ns, part.end_ns, MINUTE_NS)]
 
@@ -141,25 +142,25 @@ class BoardMachine(RuleBasedStateMachine):
         request_id, batch = request.submission.request_id, Batch()
         assert request_id not in self.ended
         self.ended[request_id] = outcome.status
-        batch.finish(request.submission, outcome, progress(self.board, request, outcome.end_ns))
-        planner.leave(self.board, request, batch)
+        batch.finish(request.submission, outcome, progress(self.state, request, outcome.end_ns))
+        planner.leave(self.state, request, batch)
         self.save(batch)
         self.notice_what_left()
 
-    @rule(market=markets, start=st.integers(0, 30), length=st.integers(1, 20))
-    def take_back(self, market: Market, start: int, length: int) -> None:
+    @rule(series=markets, start=st.integers(0, 30), length=st.integers(1, 20))
+    def take_back(self, series: Series, start: int, length: int) -> None:
         """Coverage of a range is no good any more; whoever waits for it waits on."""
-        span, before = TimeRange(at(start), at(start + length)), dump(self.board)
+        span, before = TimeRange(at(start), at(start + length)), dump(self.state)
         retracted_ns = next(self.retractions)
-        self.plan(lambda batch: self.take_back_now(market, span, retracted_ns, batch))
-        assert not self.board.coverage[market].covered.within(span)
-        assert before[1].keys() == self.board.requests.keys()
-        self.model.note(self.model.taken_back, market, [span])
+        self.plan(lambda batch: self.take_back_now(series, span, retracted_ns, batch))
+        assert not self.state.coverage[series].covered.within(span)
+        assert before[1].keys() == self.state.requests.keys()
+        self.model.note(self.model.taken_back, series, [span])
         self.notice_what_left()
 
-    def take_back_now(self, market: Market, span: TimeRange, retracted_ns: int, batch: Batch) -> None:
-        coverage.retract(self.board, market, [span], retracted_ns, batch)
-        planner.replan(self.board, market, [span], batch)
+    def take_back_now(self, series: Series, span: TimeRange, retracted_ns: int, batch: Batch) -> None:
+        coverage.retract(self.state, series, [span], retracted_ns, batch)
+        planner.replan(self.state, series, [span], batch)
 
     # ---- ingestors -------------------------------------------------------------------------------------------------
 
@@ -174,7 +175,7 @@ class BoardMachine(RuleBasedStateMachine):
 
     def offer_one(self, slot: Slot) -> None:
         room = self.model.offered(slot.identity) < MOST_SLOTS
-        assert self.board.dispatcher.offer(slot) == room
+        assert self.state.leases.offer(slot) == room
         if room:
             self.model.slots[slot.exchange].append(slot)
 
@@ -183,33 +184,33 @@ class BoardMachine(RuleBasedStateMachine):
     def dispatch(self, cancelled: int | None) -> None:
         """As the engine does: on disk, then sent; meanwhile a request may be cancelled."""
         expected, batch = self.model.assign(self.now_ns), Batch()
-        made = dispatches.assign(self.board, batch, now_ns=self.now_ns)
+        made = dispatches.assign(self.state, batch, now_ns=self.now_ns)
         self.save(batch)
         assert sorted((a.job, a.slot) for a, _ in made) == sorted(expected)
         for exchange in EXCHANGES:
             of = [a.job for a, _ in made if a.slot.exchange == exchange]
             assert of == [job for job, slot in expected if slot.exchange == exchange]
         for assign, sent in made:
-            assert assign.job_id not in self.model.current and assign.job_id not in self.fenced
-            assert not self.board.coverage[sent.market].covered.within(sent.span)
-            self.model.current[assign.job_id], self.model.sent[assign.job_id] = assign.job, sent
-            self.model.deadline_ns[assign.job_id] = self.now_ns + LEASE_NS
-        if cancelled is not None and cancelled < len(self.board.requests):
-            self.cut_short(list(self.board.requests.values())[cancelled], Status.ERROR)
+            assert assign.dispatch_id not in self.model.current and assign.dispatch_id not in self.fenced
+            assert not self.state.coverage[sent.series].covered.within(sent.span)
+            self.model.current[assign.dispatch_id], self.model.sent[assign.dispatch_id] = assign.job, sent
+            self.model.deadline_ns[assign.dispatch_id] = self.now_ns + LEASE_NS
+        if cancelled is not None and cancelled < len(self.state.requests):
+            self.cut_short(list(self.state.requests.values())[cancelled], RequestStatus.ERROR)
         for assign, sent in made:
-            if self.board.dispatcher.job_of(assign.job_id) is None:
+            if self.state.leases.job_of(assign.dispatch_id) is None:
                 self.offer_one(assign.slot)
             elif assign.slot.identity in self.alive:
                 self.workers.append(Worker(sent, assign.slot.identity, split_by_periods(sent.span, 60, 3)))
             else:
                 self.unreachable(assign.slot.identity)
                 back = Batch()
-                dispatches.unsent(self.board, assign, back)
+                dispatches.unsent(self.state, assign, back)
                 self.save(back)
-                self.give_up(assign.job_id, front=True)
+                self.give_up(assign.dispatch_id, front=True)
 
     def unreachable(self, identity: bytes) -> None:
-        assert self.board.dispatcher.drop(identity) == self.model.offered(identity)
+        assert self.state.leases.drop(identity) == self.model.offered(identity)
         for exchange, slots in self.model.slots.items():
             self.model.slots[exchange] = [slot for slot in slots if slot.identity != identity]
 
@@ -241,12 +242,12 @@ class BoardMachine(RuleBasedStateMachine):
             return
         span = worker.todo.pop(0)
         holes = (span,) if empty else ()
-        worker.log.append(PageResult(job_id, worker.dispatch.market, span, holes))
+        worker.log.append(PageResult(job_id, worker.dispatch.series, span, holes))
         if not told:
             worker.idle = True
             return
-        before, batch = dump(self.board), Batch()
-        job = reports.page(self.board, job_id, span, holes, batch, now_ns=self.now_ns)
+        before, batch = dump(self.state), Batch()
+        job = reports.page(self.state, job_id, span, holes, batch, now_ns=self.now_ns)
         self.save(batch)
         assert (job is not None) == current
         if current:
@@ -254,15 +255,15 @@ class BoardMachine(RuleBasedStateMachine):
             self.model.renew(self.now_ns, job_id)
         else:
             worker.idle = True
-            assert dump(self.board) == before and not batch.statements
+            assert dump(self.state) == before and not batch.statements
 
     def completes(self, worker: Worker) -> None:
-        before, batch = dump(self.board), Batch()
+        before, batch = dump(self.state), Batch()
         current = worker.job_id in self.model.current
-        assert dispatches.produced(self.board, worker.job_id, batch) == current
+        assert dispatches.produced(self.state, worker.job_id, batch) == current
         self.save(batch)
         self.model.deadline_ns.pop(worker.job_id, None)
-        assert current or (dump(self.board) == before and not batch.statements)
+        assert current or (dump(self.state) == before and not batch.statements)
 
     @precondition(lambda self: self.workers)
     @rule(data=st.data(), what=st.sampled_from(["heartbeat", "complete", "fail", "reject", "error"]))
@@ -273,7 +274,7 @@ class BoardMachine(RuleBasedStateMachine):
         job_id, job = worker.job_id, self.model.current.get(worker.job_id)
         if what == "heartbeat":
             identity = data.draw(st.sampled_from([worker.identity, b"reconnected"]))
-            assert self.board.dispatcher.renew(job_id, now_ns=self.now_ns, identity=identity) == (job is not None)
+            assert self.state.leases.renew(job_id, now_ns=self.now_ns, identity=identity) == (job is not None)
             self.model.renew(self.now_ns, job_id)
         elif what == "complete":
             if worker.log and isinstance(worker.log[-1], FinalResult):
@@ -285,18 +286,18 @@ class BoardMachine(RuleBasedStateMachine):
         else:
             self.give_back(worker, rejected_by=worker.identity if what == "reject" else None)
             if worker.identity in self.alive:  # its slot is free again
-                self.offer_one(Slot(worker.identity, worker.dispatch.market.exchange, SlotKind.ANY))
+                self.offer_one(Slot(worker.identity, worker.dispatch.series.exchange, SlotKind.ANY))
 
     def give_back(self, worker: Worker, *, rejected_by: bytes | None) -> None:
         worker.idle, job = True, self.model.current.get(worker.job_id)
-        before = dump(self.board)
+        before = dump(self.state)
         if job is None:
             batch = Batch()
             assert (
-                dispatches.lose(self.board, worker.job_id, "x", batch, now_ns=self.now_ns, rejected_by=rejected_by)
+                dispatches.lose(self.state, worker.job_id, "x", batch, now_ns=self.now_ns, rejected_by=rejected_by)
                 is None
             )
-            assert dump(self.board) == before and not batch.statements
+            assert dump(self.state) == before and not batch.statements
             return
         if rejected_by is not None:
             self.model.rejected_by.setdefault(job, set()).add(rejected_by)
@@ -315,24 +316,24 @@ class BoardMachine(RuleBasedStateMachine):
         first = 0 if repeat else worker.read
         until = min(worker.read + records, len(worker.log))
         if refuse and worker.read < until and isinstance(page := worker.log[worker.read], PageResult):
-            worker.log[worker.read] = PageResult(page.job_id, page.market, page.span, refused="bad header")
-            self.excused.append((page.market, page.span))
+            worker.log[worker.read] = PageResult(page.dispatch_id, page.series, page.span, refused="bad header")
+            self.excused.append((page.series, page.span))
         read, worker.read = worker.log[first:until], max(worker.read, until)
         pages = [each for each in read if isinstance(each, PageResult)]
         finals = [each for each in read if isinstance(each, FinalResult)]
         job = self.model.current.get(worker.job_id)
-        before, batch, market = dump(self.board), Batch(), worker.dispatch.market
-        lacked = self.board.coverage[market].covered.holes(EVER)
-        reports.report(self.board, None, pages, finals, batch, now_ns=self.now_ns)
+        before, batch, series = dump(self.state), Batch(), worker.dispatch.series
+        lacked = self.state.coverage[series].covered.holes(EVER)
+        reports.report(self.state, None, pages, finals, batch, now_ns=self.now_ns)
         self.save(batch)
-        self.model.note(self.model.settled, market, subtract(lacked, self.board.coverage[market].covered.holes(EVER)))
+        self.model.note(self.model.settled, series, subtract(lacked, self.state.coverage[series].covered.holes(EVER)))
         if finals and job is None and not pages:
-            assert dump(self.board) == before
+            assert dump(self.state) == before
         if finals and job is not None:
-            self.model.fruitless[job] = 0
+            self.model.failures_in_a_row[job] = 0
             if finals[0].status is FinalStatus.ERROR:
-                self.excused.append((worker.dispatch.market, self.board.jobs[job].span))
-            self.give_up(worker.job_id, front=self.board.jobs[job].phase is Phase.OPEN)
+                self.excused.append((worker.dispatch.series, self.state.jobs[job].span))
+            self.give_up(worker.job_id, front=self.state.jobs[job].phase is Phase.OPEN)
         self.notice_what_left()
 
     # ---- time and restarts -----------------------------------------------------------------------------------------
@@ -341,7 +342,7 @@ class BoardMachine(RuleBasedStateMachine):
     def wait(self, ns: int) -> None:
         self.now_ns += ns
         expected = self.model.expired(self.now_ns)
-        assert self.board.dispatcher.expired(now_ns=self.now_ns) == expected
+        assert self.state.leases.expired(now_ns=self.now_ns) == expected
         self.lose(expected)
 
     @rule(what=st.sampled_from(["long_silence", "relay_slept", "relay_is_killed", "wall_clock_jumps"]))
@@ -351,46 +352,46 @@ class BoardMachine(RuleBasedStateMachine):
     def long_silence(self) -> None:
         """Everything waits for long: requests without progress time out."""
         self.wait(TIMEOUT_NS // 2)
-        for request in list(timed_out(self.board, TIMEOUT_NS, now_ns=self.now_ns)):
-            self.cut_short(request, Status.TIMEOUT)
+        for request in list(timed_out(self.state, TIMEOUT_NS, now_ns=self.now_ns)):
+            self.cut_short(request, RequestStatus.TIMEOUT)
 
     def wall_clock_jumps(self) -> None:
         """An hour ahead, an hour back: nothing follows from it, since leases and timeouts go by the other clock."""
         self.wall_ns += HOUR_NS if self.wall_ns < 10 * HOUR_NS else -2 * HOUR_NS
-        assert self.board.dispatcher.expired(now_ns=self.now_ns) == []
+        assert self.state.leases.expired(now_ns=self.now_ns) == []
 
     def relay_slept(self) -> None:
         self.now_ns += 10 * LEASE_NS
-        self.board.dispatcher.renew_all(now_ns=self.now_ns)
+        self.state.leases.renew_all(now_ns=self.now_ns)
         self.model.renew(self.now_ns, *self.model.current)
-        assert self.board.dispatcher.expired(now_ns=self.now_ns) == []
+        assert self.state.leases.expired(now_ns=self.now_ns) == []
 
     def relay_is_killed(self) -> None:
         """Running jobs keep their job_id; ingestors notice the loss and will offer their slots under new identities."""
-        self.board = self.loaded()
+        self.state = self.loaded()
         self.model.restart(self.now_ns)
         self.alive.clear()
 
-    def loaded(self) -> Board:
-        board = self.new_board()
-        database.fill_board(self.connection, board, self.now_ns)
-        return board
+    def loaded(self) -> HistoryState:
+        state = self.new_board()
+        database.fill_board(self.connection, state, self.now_ns)
+        return state
 
     # ---- the model follows -----------------------------------------------------------------------------------------
 
     def lose(self, job_ids: Iterable[str], rejected_by: bytes | None = None) -> None:
         batch = Batch()
         for job_id in job_ids:
-            number, brought = self.model.current[job_id], self.model.brought(job_id)
-            lost = dispatches.lose(self.board, job_id, "x", batch, now_ns=self.now_ns, rejected_by=rejected_by)
-            assert lost is not None and (lost.job.number, lost.brought) == (number, brought)
-            self.model.fruitless[number] = 0 if brought else self.model.fruitless[number] + 1
-            if not brought:
-                wait_ns = BACKOFF_NS << (self.model.fruitless[number] - 1)
+            number, made_progress = self.model.current[job_id], self.model.made_progress(job_id)
+            lost = dispatches.lose(self.state, job_id, "x", batch, now_ns=self.now_ns, rejected_by=rejected_by)
+            assert lost is not None and (lost.job.id, lost.made_progress) == (number, made_progress)
+            self.model.failures_in_a_row[number] = 0 if made_progress else self.model.failures_in_a_row[number] + 1
+            if not made_progress:
+                wait_ns = BACKOFF_NS << (self.model.failures_in_a_row[number] - 1)
                 self.model.not_before_ns[number] = self.now_ns + wait_ns
-            assert lost.dead == (self.model.fruitless[number] >= MOST_ATTEMPTS)
+            assert lost.dead == (self.model.failures_in_a_row[number] >= MOST_ATTEMPTS)
             if lost.dead:
-                self.excused.append((lost.job.market, lost.job.span))
+                self.excused.append((lost.job.series, lost.job.span))
             self.give_up(job_id, front=not lost.dead)
         self.save(batch)
 
@@ -398,20 +399,20 @@ class BoardMachine(RuleBasedStateMachine):
         job = self.model.current.pop(job_id)
         self.model.deadline_ns.pop(job_id, None)
         self.fenced.add(job_id)
-        if front and self.board.dispatcher.is_queued(job):  # not when all its pages are in Kafka
-            self.model.queues[self.board.jobs[job].market.exchange].insert(0, job)
+        if front and self.state.leases.is_queued(job):  # not when all its pages are in Kafka
+            self.model.queues[self.state.jobs[job].series.exchange].insert(0, job)
 
     def notice_what_left(self) -> None:
         """Jobs that ended for lack of anything to do, or of anybody who waits, leave from wherever they are."""
         for exchange, queue in self.model.queues.items():
-            self.model.queues[exchange] = [job for job in queue if self.board.dispatcher.is_queued(job)]
+            self.model.queues[exchange] = [job for job in queue if self.state.leases.is_queued(job)]
         for job_id, job in list(self.model.current.items()):
-            if job not in self.board.jobs:
+            if job not in self.state.jobs:
                 del self.model.current[job_id]
                 self.model.deadline_ns.pop(job_id, None)
                 self.fenced.add(job_id)
-        for of_jobs in (self.model.not_before_ns, self.model.fruitless, self.model.rejected_by):
-            for job in of_jobs.keys() - self.board.jobs:  # a number may be given again after a restart
+        for of_jobs in (self.model.not_before_ns, self.model.failures_in_a_row, self.model.rejected_by):
+            for job in of_jobs.keys() - self.state.jobs:  # a number may be given again after a restart
                 del of_jobs[job]
 
     # ---- what must hold --------------------------------------------------------------------------------------------
@@ -422,67 +423,67 @@ class BoardMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_file_says_what_memory_says(self) -> None:
-        assert dump(self.loaded()) == dump(self.board)
+        assert dump(self.loaded()) == dump(self.state)
 
     @invariant()
     def a_job_id_is_current_for_one_dispatch_and_a_job_has_one(self) -> None:
-        held = {job_id: self.board.dispatcher.job_of(job_id) for job_id in self.model.current}
+        held = {job_id: self.state.leases.job_of(job_id) for job_id in self.model.current}
         assert held == self.model.current and len(set(held.values())) == len(held)
-        assert not any(map(self.board.dispatcher.job_of, self.fenced))
+        assert not any(map(self.state.leases.job_of, self.fenced))
 
     @invariant()
     def queues_and_slots_hold_what_the_model_says(self) -> None:
-        queued = {number for number in self.board.jobs if self.board.dispatcher.is_queued(number)}
+        queued = {number for number in self.state.jobs if self.state.leases.is_queued(number)}
         assert sorted(queued) == sorted(itertools.chain(*self.model.queues.values()))
-        assert self.board.dispatcher.counts()[2] == sum(map(len, self.model.slots.values()))
+        assert self.state.leases.counts()[2] == sum(map(len, self.model.slots.values()))
 
     @invariant()
     def no_range_is_fetched_twice_at_once(self) -> None:
-        jobs = [self.board.jobs[number] for number in self.model.current.values()]
-        wanted = [(job.market, subtract([job.sent] if job.sent else [], [*job.acked, *job.handled])) for job in jobs]
-        for (market, one), (other, two) in itertools.combinations(wanted, 2):
-            assert market != other or subtract(one, two) == one
+        jobs = [self.state.jobs[number] for number in self.model.current.values()]
+        wanted = [(job.series, subtract([job.sent] if job.sent else [], [*job.acked, *job.handled])) for job in jobs]
+        for (series, one), (other, two) in itertools.combinations(wanted, 2):
+            assert series != other or subtract(one, two) == one
 
     @invariant()
     def no_period_of_an_unfinished_request_is_forgotten(self) -> None:
-        for request in self.board.requests.values():
-            market = request.submission.market
-            held = [part for number in request.jobs for part in self.accounted(self.board.jobs[number])]
-            assert not subtract(self.board.coverage[market].covered.holes(request.planned), held)
+        for request in self.state.requests.values():
+            series = request.submission.series
+            held = [part for number in request.jobs for part in self.accounted(self.state.jobs[number])]
+            assert not subtract(self.state.coverage[series].covered.holes(request.planned), held)
 
     def accounted(self, job: Job) -> list[TimeRange]:
         """What of a job's range is queued, running, in Kafka, refused, or given up."""
-        covered, dispatcher = self.board.coverage[job.market].covered, self.board.dispatcher
+        covered, leases = self.state.coverage[job.series].covered, self.state.leases
         parts = [*job.under_way(covered), *job.refused, *job.handled]
         if job.phase is Phase.OPEN:
-            queued, held = dispatcher.is_queued(job.number), job.number in self.model.current.values()
+            queued, held = leases.is_queued(job.id), job.id in self.model.current.values()
             assert queued != held
             return [*parts, *job.to_fetch(covered), *([job.sent] if held and job.sent else [])]
         return [job.span] if job.phase is Phase.ENDED and job.error else parts
 
     @invariant()
     def attempts_are_counted_and_capped(self) -> None:
-        for number, job in self.board.jobs.items():
+        for number, job in self.state.jobs.items():
             if job.phase is Phase.OPEN:
-                assert job.fruitless == self.model.fruitless[number] < MOST_ATTEMPTS
+                assert job.failures_in_a_row == self.model.failures_in_a_row[number] < MOST_ATTEMPTS
 
     def teardown(self) -> None:
         """Ingestors that do their work and a pipeline that reads everything bring every request to its end."""
         for _ in range(300):
-            if not self.board.requests:
+            if not self.state.requests:
                 break
             for worker in list(self.workers):
                 while not worker.idle:
                     self.produce(worker, told=True, empty=False)
                 self.report(worker, len(worker.log))
-            for request in [r for r in self.board.requests.values() if self.board.ready(r)]:
+            for request in [r for r in self.state.requests.values() if self.state.ready(r)]:
                 self.decide_one(request)
             self.alive = [exchange.encode() for exchange in EXCHANGES]
             for exchange, identity in zip(EXCHANGES, self.alive, strict=True):  # offers are counted by identity
                 self.offer_one(Slot(identity, exchange, SlotKind.HISTORICAL))
             self.dispatch(None)
             self.wait(4)
-        assert not self.board.requests and not self.board.jobs
+        assert not self.state.requests and not self.state.jobs
         assert self.ended.keys() == self.submitted.keys()
         told = self.connection.execute("SELECT request_id, topic FROM notifications").fetchall()
         assert sorted(told) == sorted((i, topic) for i, asked in self.submitted.items() for topic in asked.topics)

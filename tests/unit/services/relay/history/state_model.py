@@ -6,11 +6,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from services.common.model.history import Dispatch, FinalResult, Market, PageResult
+from services.common.model.history import Dispatch, FinalResult, PageResult
+from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange, intersect, subtract
 from services.relay.broker.leases import Slot, SlotKind
 
-MARKETS = [Market("BTC/USDT.SIM", 60), Market("ETH/USDT.SIM", 60), Market("BTC/USDT.KRAKEN", 60)]
+MARKETS = [Series("BTC/USDT.SIM", 60), Series("ETH/USDT.SIM", 60), Series("BTC/USDT.KRAKEN", 60)]
 EXCHANGES = ["SIM", "KRAKEN"]
 LEASE_NS, BACKOFF_NS, TIMEOUT_NS, HOUR_NS = 15, 3, 400, 3_600_000_000_000
 MOST_ATTEMPTS, MOST_SLOTS = 3, 6
@@ -29,7 +30,7 @@ class Worker:
 
     @property
     def job_id(self) -> str:
-        return self.dispatch.job_id
+        return self.dispatch.dispatch_id
 
 
 @dataclass
@@ -42,7 +43,7 @@ class Model:
     slots: dict[str, list[Slot]] = field(default_factory=lambda: {exchange: [] for exchange in EXCHANGES})
     not_before_ns: Counter[int] = field(default_factory=Counter)
     rejected_by: dict[int, set[bytes]] = field(default_factory=dict)
-    fruitless: Counter[int] = field(default_factory=Counter)
+    failures_in_a_row: Counter[int] = field(default_factory=Counter)
     sent: dict[str, Dispatch] = field(default_factory=dict)
     settled: defaultdict[str, list[TimeRange]] = field(default_factory=lambda: defaultdict(list))
     taken_back: defaultdict[str, list[TimeRange]] = field(default_factory=lambda: defaultdict(list))
@@ -53,14 +54,14 @@ class Model:
         """A lease is a full one after each sign of life; a dispatch whose final Kafka has is without."""
         self.deadline_ns.update({job_id: now_ns + LEASE_NS for job_id in job_ids if job_id in self.deadline_ns})
 
-    def note(self, spans: defaultdict[str, list[TimeRange]], market: Market, parts: Iterable[TimeRange]) -> None:
+    def note(self, spans: defaultdict[str, list[TimeRange]], series: Series, parts: Iterable[TimeRange]) -> None:
         """For every dispatch that is out and was sent for some of it."""
         parts = list(parts)
         for job_id in self.current:
-            if self.sent[job_id].market == market:
+            if self.sent[job_id].series == series:
                 spans[job_id] += intersect(parts, self.sent[job_id].span)
 
-    def brought(self, job_id: str) -> bool:
+    def made_progress(self, job_id: str) -> bool:
         return bool(subtract(self.settled[job_id], self.taken_back[job_id]))
 
     def expired(self, now_ns: int) -> list[str]:

@@ -7,16 +7,17 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.model.history import Market, PageResult
+from services.common.model.history import PageResult
+from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange, subtract
-from services.relay.broker.leases import Dispatcher
-from services.relay.broker.retry_policy import Patience
+from services.relay.broker.leases import Leases
+from services.relay.broker.retry_policy import RetryPolicy
 from services.relay.history import coverage, reports
-from services.relay.history.state import Board
+from services.relay.history.state import HistoryState
 from services.relay.store.schema import Batch
 from tests.unit.services.relay.harness import at
 
-MARKET = Market("BTC/USDT.SIM", 60)
+MARKET = Series("BTC/USDT.SIM", 60)
 
 
 def span(start: int, end: int) -> TimeRange:
@@ -60,14 +61,14 @@ def test_the_board_says_what_the_two_tables_say(
 @given(told=st.lists(st.tuples(parts, parts), max_size=12))
 def test_only_what_every_page_calls_empty_is_empty(told: list[tuple[TimeRange, TimeRange]]) -> None:
     """A row stays in the table, whatever a page of a dispatch that was fenced says later, or had said before."""
-    board = new_board()
+    state = new_board()
     for number, (part, empty) in enumerate(told):
-        reports.report(board, None, [PageResult("gone", MARKET, part, (empty,), None, number)], [], Batch(), now_ns=0)
+        reports.report(state, None, [PageResult("gone", MARKET, part, (empty,), None, number)], [], Batch(), now_ns=0)
     rows = [row for part, empty in told for row in subtract([part], [empty])]
-    assert list(board.coverage[MARKET].empty) == subtract([part for part, _ in told], rows)
+    assert list(state.coverage[MARKET].empty) == subtract([part for part, _ in told], rows)
 
 
-def new_board() -> Board:
+def new_board() -> HistoryState:
     ids = itertools.count()
-    dispatcher = Dispatcher(lease_ns=15, new_id=lambda: f"id{next(ids)}")
-    return Board(dispatcher, Patience(3, 0), job_periods=10, page_periods=10)
+    leases = Leases(lease_ns=15, new_id=lambda: f"id{next(ids)}")
+    return HistoryState(leases, RetryPolicy(3, 0), job_periods=10, page_periods=10)

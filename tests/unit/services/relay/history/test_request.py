@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from services.common.model.history import Status
+from services.common.model.history import RequestStatus
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS
 from services.relay.history.outcome import make_finding
 from services.relay.history.request import decide, describe_missing
-from services.relay.history.table_reader import Count
+from services.relay.history.table_reader import RowCount
 
 MINUTE_NS = 60 * SECOND_NS
 
@@ -16,7 +16,7 @@ def minutes(start: int, end: int) -> TimeRange:
     return TimeRange(start * MINUTE_NS, end * MINUTE_NS)
 
 
-def ended(missing: list[TimeRange], rows: int, errors: list[str] | None = None) -> tuple[Status, str]:
+def ended(missing: list[TimeRange], rows: int, errors: list[str] | None = None) -> tuple[RequestStatus, str]:
     outcome = decide(
         end_ns=0,
         missing=missing,
@@ -30,12 +30,12 @@ def ended(missing: list[TimeRange], rows: int, errors: list[str] | None = None) 
 
 
 def test_the_one_status() -> None:
-    assert ended([], 3, ["an earlier worry"]) == (Status.OK, "")
-    assert ended([], 0) == (Status.NOT_FOUND, "")
+    assert ended([], 3, ["an earlier worry"]) == (RequestStatus.OK, "")
+    assert ended([], 0) == (RequestStatus.NOT_FOUND, "")
     gap = "missing [1970-01-01T00:01:00Z, 1970-01-01T00:02:00Z)"
-    assert ended([minutes(1, 2)], 3) == (Status.ERROR, gap)
-    assert ended([minutes(1, 2)], 0, ["no", "no", "", "why"]) == (Status.ERROR, f"no; why; {gap}")
-    assert ended([minutes(1, 2)], 0, [f"{gap}: 403"]) == (Status.ERROR, f"{gap}: 403")  # not said twice
+    assert ended([minutes(1, 2)], 3) == (RequestStatus.ERROR, gap)
+    assert ended([minutes(1, 2)], 0, ["no", "no", "", "why"]) == (RequestStatus.ERROR, f"no; why; {gap}")
+    assert ended([minutes(1, 2)], 0, [f"{gap}: 403"]) == (RequestStatus.ERROR, f"{gap}: 403")  # not said twice
 
 
 def test_long_lists_of_missing_ranges_are_cut_in_the_text() -> None:
@@ -45,6 +45,6 @@ def test_long_lists_of_missing_ranges_are_cut_in_the_text() -> None:
 
 def test_finding_is_cut_to_the_range_that_is_answered() -> None:
     missing, empty = [minutes(2, 4), minutes(8, 9)], [minutes(0, 1), minutes(5, 7)]
-    finding = make_finding(minutes(0, 6), missing, empty, Count(1, None, 5, [minutes(1, 2), minutes(7, 8)]))
+    finding = make_finding(minutes(0, 6), missing, empty, RowCount(1, None, 5, [minutes(1, 2), minutes(7, 8)]))
     assert (finding.missing, finding.empty) == ([minutes(2, 4)], [minutes(0, 1), minutes(5, 6)])
     assert finding.lost == [minutes(4, 5)]  # six minutes, two missing, two empty: of two rows one is there

@@ -13,11 +13,12 @@ from pyiceberg.catalog import Catalog
 from services.common.clock import SystemClock
 from services.common.lake.catalog import RETRACTION_TABLE
 from services.common.model.errors import Unavailable
-from services.common.model.history import Market, Retraction
+from services.common.model.history import Retraction
+from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
-from services.relay.history.retraction_log import RetractionTable, Retractor
+from services.relay.history.retraction_log import RetractionLog, RetractionTable
 from tests.unit.services.relay.harness import (
     TICKER,
     Suite,
@@ -31,7 +32,7 @@ from tests.unit.services.relay.harness import (
     write_ledger,
 )
 
-MARKET = Market(TICKER, 60)
+MARKET = Series(TICKER, 60)
 ERROR, OK = ingest.HistoryReadyNotification.ERROR, ingest.HistoryReadyNotification.OK
 
 
@@ -54,16 +55,16 @@ def span(start: int, end: int) -> TimeRange:
 async def test_the_table_is_made_when_needed_and_gives_back_what_was_written(catalog: Catalog) -> None:
     table = RetractionTable(catalog)
     assert table.read() == [] and not catalog.namespace_exists("trading")
-    retractor = Retractor(table, StoppedClock(), last_ns=0)
-    one = await retractor.record(MARKET, [span(0, 10), span(20, 30)], "because")
-    two = await retractor.record(MARKET, [span(0, 10)], "again")
+    retraction_log = RetractionLog(table, StoppedClock(), last_ns=0)
+    one = await retraction_log.record(MARKET, [span(0, 10), span(20, 30)], "because")
+    two = await retraction_log.record(MARKET, [span(0, 10)], "again")
     assert one >= StoppedClock().wall_ns() and one % 1_000 == 0, "microseconds, and not before now"
     assert two > one, "each is later than those before, whatever the clock says"
     expected = [(span(0, 10), one), (span(0, 10), two), (span(20, 30), one)]
     assert sorted(RetractionTable(catalog).read()) == [Retraction(MARKET, *each) for each in expected]
     rows = catalog.load_table(RETRACTION_TABLE).scan().to_arrow().to_pylist()
     assert sorted(row["reason"] for row in rows) == ["again", "because", "because"]
-    late = Retractor(table, StoppedClock(), last_ns=at(50))
+    late = RetractionLog(table, StoppedClock(), last_ns=at(50))
     assert await late.record(MARKET, [span(0, 1)], "") == at(50) + 1_000, "the clock was set back"
 
 
@@ -77,12 +78,12 @@ async def test_what_cannot_be_written_is_not_taken_back(catalog: Catalog, monkey
 
     monkeypatch.setattr(asyncio, "sleep", _at_once)
     monkeypatch.setattr(table, "append", broken)
-    retractor = Retractor(table, SystemClock(), last_ns=0)
+    retraction_log = RetractionLog(table, SystemClock(), last_ns=0)
     with pytest.raises(Unavailable, match="coverage_retractions can't be written: no space"):
-        await retractor.record(MARKET, [span(0, 10)], "")
+        await retraction_log.record(MARKET, [span(0, 10)], "")
     assert len(tries) > 1 and table.read() == []
     monkeypatch.setattr(table, "append", append)
-    assert await retractor.record(MARKET, [span(0, 10)], "") > 0
+    assert await retraction_log.record(MARKET, [span(0, 10)], "") > 0
 
 
 async def _at_once(_: float) -> None:
@@ -113,7 +114,7 @@ async def test_lost_rows_are_taken_back_for_good_whatever_the_relay_loses(tmp_pa
         await lose_four_to_seven(s)
         assert await covered(s) == [(0, 4), (7, 10)]
         (made,) = RetractionTable(s.pipeline.catalog).read()
-        assert (made.market, made.span) == (MARKET, span(4, 7)) and made.retracted_ns > at(100)
+        assert (made.series, made.span) == (MARKET, span(4, 7)) and made.retracted_ns > at(100)
     async with suite(tmp_path) as s:
         assert await covered(s) == [(0, 4), (7, 10)], "with its database"
     for name in ("relay.db", "relay.db-wal", "relay.db-shm"):
@@ -136,8 +137,8 @@ async def test_a_retraction_that_a_kill_kept_from_the_database_is_followed_at_th
     async with suite(tmp_path) as s:
         await s.pipeline.report(snapshot_id=s.pipeline.write(range(10)), pages=[page("old", 0, 10)])
         write_ledger(s.pipeline.catalog, ledger_page(0, 10, fetched_ns=at(100)))
-        retractor = Retractor(RetractionTable(s.pipeline.catalog), SystemClock(), last_ns=0)
-        await retractor.record(MARKET, [span(2, 5)], "killed behind this")
+        retraction_log = RetractionLog(RetractionTable(s.pipeline.catalog), SystemClock(), last_ns=0)
+        await retraction_log.record(MARKET, [span(2, 5)], "killed behind this")
         assert await covered(s) == [(0, 10)]
     for _ in range(2):
         async with suite(tmp_path) as s:

@@ -14,26 +14,27 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from services.common.model.history import Dispatch, FinalResult, FinalStatus, Market, PageResult, Submission
+from services.common.model.history import Dispatch, FinalResult, FinalStatus, PageResult, Submission
+from services.common.model.instrument import Series
 from services.common.model.periods import split_by_periods
 from services.common.model.time_range import TimeRange
-from services.relay.broker.leases import Dispatcher, Slot, SlotKind
-from services.relay.broker.retry_policy import Patience
+from services.relay.broker.leases import Leases, Slot, SlotKind
+from services.relay.broker.retry_policy import RetryPolicy
 from services.relay.history import dispatches, planner, reports
 from services.relay.history.progress import progress
 from services.relay.history.request import decide
-from services.relay.history.state import Board
+from services.relay.history.state import HistoryState
 from services.relay.store import database, schema
 from services.relay.store.schema import Batch
 from tests.unit.services.relay.harness import TICKER, at
 
-MARKET = Market(TICKER, 60)
+MARKET = Series(TICKER, 60)
 IDS = itertools.count()
 
 
-def new_board() -> Board:
-    dispatcher = Dispatcher(lease_ns=15, new_id=lambda: f"id{next(IDS)}")
-    return Board(dispatcher, Patience(1_000, 0), job_periods=8, page_periods=3)
+def new_board() -> HistoryState:
+    leases = Leases(lease_ns=15, new_id=lambda: f"id{next(IDS)}")
+    return HistoryState(leases, RetryPolicy(1_000, 0), job_periods=8, page_periods=3)
 
 
 @dataclass
@@ -53,7 +54,7 @@ class Life(RuleBasedStateMachine):
         super().__init__()
         self.connection = sqlite3.connect(":memory:", isolation_level=None)
         self.connection.executescript("".join(schema.STEPS))
-        self.board = new_board()
+        self.state = new_board()
         self.now_ns = 0
         self.next_request = 0
         self.workers: list[Worker] = []
@@ -73,17 +74,17 @@ class Life(RuleBasedStateMachine):
         self.submitted.add(request_id)
         submission = Submission(request_id, TICKER, at(start), at(start + length), 60, limit)
         batch = Batch()
-        planner.accept(self.board, submission, batch, wall_ns=self.now_ns, now_ns=self.now_ns)
+        planner.accept(self.state, submission, batch, wall_ns=self.now_ns, now_ns=self.now_ns)
         self.save(batch)
         self.end_what_is_ready()
 
     @rule(slots=st.integers(1, 3))
     def take(self, slots: int) -> None:
         for _ in range(slots):
-            self.board.dispatcher.offer(Slot(b"i", "SIM", SlotKind.ANY))
+            self.state.leases.offer(Slot(b"i", "SIM", SlotKind.ANY))
         batch = Batch()
-        for _, dispatch in dispatches.assign(self.board, batch, now_ns=self.now_ns):
-            assert not self.board.coverage[MARKET].covered.within(dispatch.span)
+        for _, dispatch in dispatches.assign(self.state, batch, now_ns=self.now_ns):
+            assert not self.state.coverage[MARKET].covered.within(dispatch.span)
             self.workers.append(Worker(dispatch, split_by_periods(dispatch.span, 60, 3)))
         self.save(batch)
 
@@ -102,12 +103,12 @@ class Life(RuleBasedStateMachine):
             if not worker.todo:
                 worker.finished = True
                 if told:
-                    dispatches.produced(self.board, worker.dispatch.job_id, batch)
+                    dispatches.produced(self.state, worker.dispatch.dispatch_id, batch)
                 self.save(batch)
                 return
             worker.log.append(worker.todo.pop(0))
             current = told and reports.page(
-                self.board, worker.dispatch.job_id, worker.log[-1], [worker.log[-1]], batch, now_ns=self.now_ns
+                self.state, worker.dispatch.dispatch_id, worker.log[-1], [worker.log[-1]], batch, now_ns=self.now_ns
             )
             self.save(batch)
             if not current:  # fenced, or dead
@@ -123,7 +124,7 @@ class Life(RuleBasedStateMachine):
             self.read(data.draw(st.sampled_from(self.workers)), records, repeat=data.draw(st.booleans()))
 
     def read(self, worker: Worker, records: int, *, repeat: bool = False) -> None:
-        job_id = worker.dispatch.job_id
+        job_id = worker.dispatch.dispatch_id
         first = 0 if repeat else worker.read
         worker.read = max(worker.read, min(first + records, len(worker.log)))
         pages = [PageResult(job_id, MARKET, span, (span,)) for span in worker.log[first : worker.read]]
@@ -132,7 +133,7 @@ class Life(RuleBasedStateMachine):
             finals = [FinalResult(job_id, FinalStatus.OK)]
             worker.final_read = True
         batch = Batch()
-        reports.report(self.board, None, pages, finals, batch, now_ns=self.now_ns)
+        reports.report(self.state, None, pages, finals, batch, now_ns=self.now_ns)
         self.save(batch)
         self.end_what_is_ready()
 
@@ -140,44 +141,44 @@ class Life(RuleBasedStateMachine):
     def wait(self, ns: int) -> None:
         self.now_ns += ns
         batch = Batch()
-        for job_id in self.board.dispatcher.expired(now_ns=self.now_ns):
-            dispatches.lose(self.board, job_id, "its lease ran out", batch, now_ns=self.now_ns)
+        for job_id in self.state.leases.expired(now_ns=self.now_ns):
+            dispatches.lose(self.state, job_id, "its lease ran out", batch, now_ns=self.now_ns)
         self.save(batch)
         self.end_what_is_ready()
 
     @rule(data=st.data())
     def cancel(self, data: Any) -> None:
-        if self.board.requests:
-            request_id = data.draw(st.sampled_from(sorted(self.board.requests)))
+        if self.state.requests:
+            request_id = data.draw(st.sampled_from(sorted(self.state.requests)))
             self.end(request_id, [])
 
     @rule()
     def restart(self) -> None:
-        self.board = self.loaded()
+        self.state = self.loaded()
 
     # ---- what must hold --------------------------------------------------------------------------------------------
 
-    def loaded(self) -> Board:
-        board = new_board()
-        database.fill_board(self.connection, board, self.now_ns)
-        return board
+    def loaded(self) -> HistoryState:
+        state = new_board()
+        database.fill_board(self.connection, state, self.now_ns)
+        return state
 
     @invariant()
     def the_file_says_what_memory_says(self) -> None:
-        assert dump(self.loaded()) == dump(self.board)
+        assert dump(self.loaded()) == dump(self.state)
 
     @invariant()
     def nothing_in_flight_is_fetched_twice(self) -> None:
-        spans = sorted(job.span for job in self.board.jobs.values() if job.job_id is None and job.phase == 1)
+        spans = sorted(job.span for job in self.state.jobs.values() if job.dispatch_id is None and job.phase == 1)
         assert all(left.end_ns <= right.start_ns for left, right in itertools.pairwise(spans))
 
     def end_what_is_ready(self) -> None:
-        for request in list(self.board.requests.values()):
-            if self.board.ready(request):
-                missing = self.board.missing(request, request.planned_end_ns)
+        for request in list(self.state.requests.values()):
+            if self.state.ready(request):
+                missing = self.state.missing(request, request.planned_end_ns)
                 if not missing and request.planned_end_ns < request.submission.end_ns:
                     batch = Batch()  # every page here is empty, so a limit is never reached
-                    planner.widen(self.board, request, request.submission.limit or 0, batch, now_ns=self.now_ns)
+                    planner.widen(self.state, request, request.submission.limit or 0, batch, now_ns=self.now_ns)
                     self.save(batch)
                     self.end_what_is_ready()
                     return
@@ -186,31 +187,31 @@ class Life(RuleBasedStateMachine):
     def end(self, request_id: str, missing: list[TimeRange]) -> None:
         assert request_id not in self.ended
         self.ended[request_id] = missing
-        request, batch = self.board.requests[request_id], Batch()
+        request, batch = self.state.requests[request_id], Batch()
         outcome = decide(
             end_ns=request.planned_end_ns,
             missing=missing,
-            job_errors=self.board.errors(request),
+            job_errors=self.state.errors(request),
             row_count=0,
             empty_periods=0,
             snapshot_id=None,
             completed_ns=self.now_ns,
         )
-        batch.finish(request.submission, outcome, progress(self.board, request))
-        planner.leave(self.board, request, batch)
+        batch.finish(request.submission, outcome, progress(self.state, request))
+        planner.leave(self.state, request, batch)
         self.save(batch)
 
     def teardown(self) -> None:
         """Ingestors that do their work and a pipeline that reads everything bring every request to its end."""
         for turn in range(200):
-            if not self.board.requests:
+            if not self.state.requests:
                 break
             for worker in list(self.workers):
                 self.write(worker, 100, told=True)
                 self.read(worker, 100)
             self.take(3)
             self.wait(16 if turn % 10 == 9 else 1)
-        assert not self.board.requests and not self.board.jobs
+        assert not self.state.requests and not self.state.jobs
         assert self.ended.keys() == self.submitted and not any(self.ended.values())
         rows = self.connection.execute("SELECT count(*), count(DISTINCT request_id) FROM notifications").fetchone()
         assert rows == (len(self.submitted), len(self.submitted))
@@ -219,7 +220,7 @@ class Life(RuleBasedStateMachine):
         self.connection.close()
 
 
-def dump(board: Board) -> Any:
+def dump(state: HistoryState) -> Any:
     """Everything that must survive."""
     return (
         {
@@ -228,25 +229,25 @@ def dump(board: Board) -> Any:
                 job.span,
                 job.phase,
                 job.error,
-                job.fruitless,
-                job.job_id,
+                job.failures_in_a_row,
+                job.dispatch_id,
                 job.produced,
                 job.sent,
                 *(tuple(getattr(job, name)) for name in ("acked", "acked_empty", "refused", "handled")),
                 frozenset(job.requests),
-                frozenset(job.job_ids.items()),
-                board.dispatcher.is_queued(number),
-                board.dispatcher.is_running(number),
+                frozenset(job.dispatch_ids.items()),
+                state.leases.is_queued(number),
+                state.leases.is_running(number),
             )
-            for number, job in board.jobs.items()
+            for number, job in state.jobs.items()
         },
         {
             request_id: (live.submission, live.state, live.planned_end_ns, frozenset(live.jobs))
-            for request_id, live in board.requests.items()
+            for request_id, live in state.requests.items()
         },
-        {market: (tuple(c.covered), tuple(c.empty)) for market, c in board.coverage.items() if c.covered},
-        {market: (r.latest_ns, r.made()) for market, r in board.retractions.items() if r.latest_ns},
-        board.snapshot_id,
+        {series: (tuple(c.covered), tuple(c.empty)) for series, c in state.coverage.items() if c.covered},
+        {series: (r.latest_ns, r.made()) for series, r in state.retractions.items() if r.latest_ns},
+        state.snapshot_id,
     )
 
 

@@ -5,26 +5,26 @@ from __future__ import annotations
 import pytest
 from hypothesis import settings
 
-from services.common.model.history import Status
+from services.common.model.history import RequestStatus
 from services.relay.broker.leases import Slot, SlotKind
 from tests.unit.services.relay.harness import at
-from tests.unit.services.relay.history.state_machine import BoardMachine
+from tests.unit.services.relay.history.state_machine import StateMachine
 from tests.unit.services.relay.history.state_model import LEASE_NS, MARKETS, Worker
 
-BoardMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
-TestBroker = BoardMachine.TestCase
+StateMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestBroker = StateMachine.TestCase
 
 
-def checked(life: BoardMachine) -> None:
+def checked(life: StateMachine) -> None:
     life.the_file_says_what_memory_says()
     life.no_range_is_fetched_twice_at_once()
     life.no_period_of_an_unfinished_request_is_forgotten()
     life.queues_and_slots_hold_what_the_model_says()
 
 
-def begun() -> tuple[BoardMachine, Worker]:
+def begun() -> tuple[StateMachine, Worker]:
     """A life with a running job of two pages, and free slots."""
-    life = BoardMachine()
+    life = StateMachine()
     life.submit(MARKETS[0], 0, 6, None)
     life.alive.append(b"1")
     for _ in range(3):
@@ -48,7 +48,7 @@ def test_a_refused_page_is_fetched_by_one_job_at_most(told: bool) -> None:
     life.dispatch(None)
     checked(life)
     life.teardown()
-    assert life.ended == {"r1": Status.OK, "r2": Status.OK}
+    assert life.ended == {"r1": RequestStatus.OK, "r2": RequestStatus.OK}
 
 
 def test_a_page_refused_too_late_does_not_spoil_the_next_dispatchs_good_one() -> None:
@@ -63,12 +63,12 @@ def test_a_page_refused_too_late_does_not_spoil_the_next_dispatchs_good_one() ->
     life.report(first, 1, refuse=True)
     checked(life)
     life.teardown()
-    assert life.ended == {"r1": Status.OK}
+    assert life.ended == {"r1": RequestStatus.OK}
 
 
 def test_many_jobs_of_one_exchange_leave_no_request_without_an_end() -> None:
-    life = BoardMachine()
+    life = StateMachine()
     for number in range(10):
         life.submit(MARKETS[2], number * 10, 8, None)
     life.teardown()
-    assert set(life.ended.values()) == {Status.OK}
+    assert set(life.ended.values()) == {RequestStatus.OK}

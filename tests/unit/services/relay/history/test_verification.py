@@ -14,7 +14,7 @@ from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
 from services.relay.history import verification
 from services.relay.history.retraction_log import RetractionTable
-from services.relay.history.table_reader import IcebergReader
+from services.relay.history.table_reader import TableReader
 from tests.unit.services.relay.harness import TICKER, Suite, at, minute, page, ranges, suite
 from tests.unit.services.relay.history.test_retraction_log import covered
 
@@ -92,19 +92,19 @@ async def test_what_is_committed_and_reported_meanwhile_is_not_called_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The look at the table comes from before a commit that coverage already knows: the next look agrees."""
-    looks, times = list[int](), IcebergReader.times
+    looks, times = list[int](), TableReader.times
 
     async with suite(tmp_path, count_attempts=3) as s:
         await s.pipeline.report(snapshot_id=s.pipeline.write(range(5)), pages=[page("a", 0, 5), page("b", 5, 10)])
 
-        def late(reader: IcebergReader, *which: Any) -> Any:
+        def late(reader: TableReader, *which: Any) -> Any:
             looks.append(1)
             found = times(reader, *which)
             if len(looks) == 1:
                 s.pipeline.write(range(5, 10))
             return found
 
-        monkeypatch.setattr(IcebergReader, "times", late)
+        monkeypatch.setattr(TableReader, "times", late)
         progress, found = await verify(s, repair=True)
         assert (found.lost_periods, len(looks), list(found.repair_request_ids)) == (0, 2, [])
         assert [each.lost_periods for each in progress] == [0, 0, 5, 0]
@@ -120,7 +120,7 @@ async def test_a_table_that_cannot_be_read_is_unavailable_and_takes_nothing_back
         def broken(*_: Any) -> Any:
             raise OSError("the bucket is away")
 
-        monkeypatch.setattr(IcebergReader, "times", broken)
+        monkeypatch.setattr(TableReader, "times", broken)
         with pytest.raises(grpc.aio.AioRpcError, match=r"trading.ohlc can't be read: the bucket is away") as caught:
             await verify(s, repair=True)
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE

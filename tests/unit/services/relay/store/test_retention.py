@@ -11,16 +11,17 @@ import grpc
 import pytest
 
 from services.common.clock import ManualClock
-from services.common.model.history import FinalResult, FinalStatus, Market, Outcome, PageResult, Status, Submission
+from services.common.model.history import FinalResult, FinalStatus, Outcome, PageResult, RequestStatus, Submission
+from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
-from services.relay.broker.leases import Dispatcher, Slot, SlotKind
-from services.relay.broker.retry_policy import Patience
+from services.relay.broker.leases import Leases, Slot, SlotKind
+from services.relay.broker.retry_policy import RetryPolicy
 from services.relay.history import coverage, dispatches, engine, planner, reports
 from services.relay.history.progress import progress
-from services.relay.history.state import Board
+from services.relay.history.state import HistoryState
 from services.relay.store import database
 from services.relay.store.database import Store
 from services.relay.store.schema import Batch
@@ -85,11 +86,11 @@ async def test_ended_requests_are_forgotten_after_their_retention_and_live_ones_
 async def test_ended_jobs_leave_nothing_behind_and_the_file_stays_as_large_as_one_retention(tmp_path: Path) -> None:
     """Ten retentions of requests, each through two dispatches; the file's pages are used again."""
     held, pages = Store(tmp_path / "relay.db"), []
-    dispatcher = Dispatcher(lease_ns=1, new_id=lambda: uuid.uuid4().hex)
-    board = Board(dispatcher, Patience(9, 0), job_periods=10, page_periods=10)
+    leases = Leases(lease_ns=1, new_id=lambda: uuid.uuid4().hex)
+    state = HistoryState(leases, RetryPolicy(9, 0), job_periods=10, page_periods=10)
     for generation in range(10):
         for n in range(50):
-            await held.commit(_through(board, f"{generation}-{n}", generation))
+            await held.commit(_through(state, f"{generation}-{n}", generation))
         while await held.forget(generation + 1):
             pass
         pages.append(await held.read(lambda c: c.execute("PRAGMA page_count").fetchone()[0]))
@@ -99,21 +100,21 @@ async def test_ended_jobs_leave_nothing_behind_and_the_file_stays_as_large_as_on
     assert pages[-1] <= pages[1] + 2, pages
 
 
-def _through(board: Board, request_id: str, completed_ns: int) -> Batch:
+def _through(state: HistoryState, request_id: str, completed_ns: int) -> Batch:
     """A request's whole life as one batch: a dispatch lost after half of its page, another one that ends it."""
     batch, span = Batch(), TimeRange(at(0), at(10))
     submission = Submission(request_id, TICKER, at(0), at(10), 60, None, "me")
-    request = planner.accept(board, submission, batch, wall_ns=0, now_ns=0)
+    request = planner.accept(state, submission, batch, wall_ns=0, now_ns=0)
     for start in (0, 5):
-        board.dispatcher.offer(Slot(b"i", "SIM", SlotKind.ANY))
-        ((assign, _),) = dispatches.assign(board, batch, now_ns=start)
-        reports.page(board, assign.job_id, TimeRange(at(start), at(start + 5)), [], batch, now_ns=0)
+        state.leases.offer(Slot(b"i", "SIM", SlotKind.ANY))
+        ((assign, _),) = dispatches.assign(state, batch, now_ns=start)
+        reports.page(state, assign.dispatch_id, TimeRange(at(start), at(start + 5)), [], batch, now_ns=0)
         if start == 0:
-            (job_id,) = board.dispatcher.expired(now_ns=1)
-            dispatches.lose(board, job_id, "its lease ran out", batch, now_ns=1)
-    reports.report(board, None, [PageResult(assign.job_id, Market(TICKER, 60), span)], [], batch, now_ns=0)
-    reports.report(board, None, [], [FinalResult(assign.job_id, FinalStatus.OK)], batch, now_ns=0)
-    batch.finish(submission, Outcome(Status.OK, "", at(10), completed_ns, 10), progress(board, request))
-    planner.leave(board, request, batch)
-    coverage.retract(board, Market(TICKER, 60), [span], 1_000, batch)
+            (job_id,) = state.leases.expired(now_ns=1)
+            dispatches.lose(state, job_id, "its lease ran out", batch, now_ns=1)
+    reports.report(state, None, [PageResult(assign.dispatch_id, Series(TICKER, 60), span)], [], batch, now_ns=0)
+    reports.report(state, None, [], [FinalResult(assign.dispatch_id, FinalStatus.OK)], batch, now_ns=0)
+    batch.finish(submission, Outcome(RequestStatus.OK, "", at(10), completed_ns, 10), progress(state, request))
+    planner.leave(state, request, batch)
+    coverage.retract(state, Series(TICKER, 60), [span], 1_000, batch)
     return batch
