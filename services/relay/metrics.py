@@ -43,7 +43,9 @@ class RelayMetrics:
 
         self.dispatches = counter("dispatches", "Jobs sent to an ingestor.", "exchange")
         self.requeues = counter("requeues", "Dispatches that ended without a result.", "exchange", "reason")
-        self.failures_in_a_row = counter("dispatches_without_progress", "Of those, the ones that brought no page.", "exchange")
+        self.failures_in_a_row = counter(
+            "dispatches_without_progress", "Of those, the ones that brought no page.", "exchange"
+        )
         self.given_up = counter("jobs_given_up", "Jobs whose attempts in a row brought no page.", "exchange")
         self.dropped = counter("frames_dropped", "Broker frames ignored.", "reason")
         self.connections_refused = counter("broker_connections_refused", "Ingestors' handshakes that failed.", "reason")
