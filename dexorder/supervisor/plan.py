@@ -219,7 +219,7 @@ def _own_env(name: str, options: SuiteOptions) -> dict[str, str]:
             own = {"LISTEN": at("relay"), "BROKER_LISTEN": broker, "DB": str(directory / "relay.db")}
         case "ingestor":
             own = {"LISTEN": at("ingestor"), "BROKER": broker, "RELAY": at("relay"), "GATEWAY": at("gateway")}
-            own |= {"BUDGET_DIR": str(directory / "budgets")}
+            own |= {"RATE_LIMIT_DIR": str(directory / "budgets")}
         case "gateway":
             own = {"LISTEN": at("gateway"), "KAFKA": options.bootstrap}
         case "udsource":

@@ -41,7 +41,9 @@ class IngestorSettings(ServiceSettings):
     cluster: str = ""
     """Kafka cluster, by the gateway's name for it; empty is its default."""
 
-    budget_dir: Path = Field(default_factory=lambda: Path(tempfile.gettempdir()) / f"dexorder-budgets-{os.getuid()}")
+    rate_limit_dir: Path = Field(
+        default_factory=lambda: Path(tempfile.gettempdir()) / f"dexorder-budgets-{os.getuid()}"
+    )
     """Folder of the rate budgets; all ingestors of a host share one, of a user by default."""
     markets_refresh_seconds: float = Field(default=3600.0, gt=0)
     """Time, in seconds, between two reports of an exchange's markets to the relay."""
@@ -50,7 +52,7 @@ class IngestorSettings(ServiceSettings):
     """Time between two heartbeats of a running job, in seconds; the relay's lease is 15."""
     job_deadline_seconds: float = Field(default=3600.0, gt=0)
     """Longest time, in seconds, one dispatch may take; then it goes back to the relay."""
-    patience_seconds: float = Field(default=60.0, gt=0)
+    publish_timeout_seconds: float = Field(default=60.0, gt=0)
     """Longest time, in seconds, one record may wait for the gateway; then the job goes back to the relay."""
     rpc_timeout_seconds: float = Field(default=10.0, gt=0)
     """Deadline of one call to the gateway or the relay, in seconds."""
@@ -78,12 +80,12 @@ class IngestorSettings(ServiceSettings):
 
     hole_answers: int = Field(default=8, ge=2)
     """Agreeing answers, at least, that prove a span empty when no known candles stand on both sides of it."""
-    silent_answers: int = Field(default=20, ge=2)
+    empty_job_answers: int = Field(default=20, ge=2)
     """The same for all of a job without any candle, where one answer speaks of all of it: all untrue, at a half, once
     in a million."""
     hole_spacing_seconds: float = Field(default=0.2, ge=0)
     """Time between two such answers, in seconds."""
-    evidence_asks: int = Field(default=100, ge=1)
+    evidence_queries: int = Field(default=100, ge=1)
     """Most questions about one page before its unverified part is given up as missing."""
     close_wait_seconds: float = Field(default=10.0, ge=0)
     """Wait at most this long, in seconds, for a range's last candle to close."""

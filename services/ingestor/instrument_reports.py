@@ -11,7 +11,7 @@ import structlog
 from services.common.model.errors import Unavailable
 from services.ingestor.config import IngestorSettings
 from services.ingestor.exchange.failures import ExchangeFailure
-from services.ingestor.exchange.instruments import listed
+from services.ingestor.exchange.instruments import list_instruments
 from services.ingestor.exchange.venue import Venue
 from services.ingestor.metrics import IngestorMetrics
 from services.ingestor.publisher import Publisher, Refused
@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 _FIRST_PAUSE_SECONDS = 5.0
 
 
-class MarketsReporter:
+class InstrumentReporter:
     """Keeps the relay informed; logs the first failure in a row, and tries again after growing pauses."""
 
     def __init__(
@@ -64,7 +64,7 @@ class MarketsReporter:
         """What came of one report and, unless it was taken, why."""
         try:
             markets, fetched_ns = await venue.markets()
-            await self._publisher.report_markets(venue.name, listed(venue.name, markets.values()), fetched_ns)
+            await self._publisher.report_markets(venue.name, list_instruments(venue.name, markets.values()), fetched_ns)
         except Refused as error:  # a relay that is older than this RPC, or finds fault: the same report stays refused
             return "refused", str(error)
         except (ExchangeFailure, Unavailable) as error:

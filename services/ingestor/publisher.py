@@ -20,7 +20,7 @@ from services.gen.dexorder.relay.v1 import relay_service_pb2
 from services.gen.kafkapixy import kafkapixy_pb2 as pixy_pb
 from services.gen.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
 from services.ingestor.config import IngestorSettings
-from services.ingestor.exchange.instruments import Market
+from services.ingestor.exchange.instruments import ListedInstrument
 from services.ingestor.metrics import IngestorMetrics
 
 log = structlog.get_logger(__name__)
@@ -79,7 +79,7 @@ class Publisher:
         )
         return answer.current
 
-    async def report_markets(self, exchange: str, markets: Iterable[Market], fetched_ns: int) -> None:
+    async def report_markets(self, exchange: str, markets: Iterable[ListedInstrument], fetched_ns: int) -> None:
         """Tell the relay which markets an exchange has; one try.
 
         Raises:
@@ -109,7 +109,7 @@ class Publisher:
 
         retrying = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception(lambda e: isinstance(e, grpc.aio.AioRpcError) and not _is_final(e)),
-            stop=tenacity.stop_after_delay(self._settings.patience_seconds),
+            stop=tenacity.stop_after_delay(self._settings.publish_timeout_seconds),
             wait=tenacity.wait_random_exponential(0.1, 2),
             before_sleep=note,
             sleep=asyncio.sleep,

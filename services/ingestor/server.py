@@ -16,12 +16,12 @@ from services.common.clock import Clock, SystemClock
 from services.common.exchanges import load_exchanges
 from services.common.rpc.channel import open_channel
 from services.common.rpc.lifecycle import RunningServer, grpc_server, stop_signal
-from services.ingestor.broker.connection import Worker
+from services.ingestor.broker.connection import BrokerConnection
 from services.ingestor.broker.slots import Slots
 from services.ingestor.config import IngestorSettings
 from services.ingestor.exchange.venue import Venue
-from services.ingestor.history.job_runner import JobRunner
-from services.ingestor.instrument_reports import MarketsReporter
+from services.ingestor.history.job_runner import DispatchRunner
+from services.ingestor.instrument_reports import InstrumentReporter
 from services.ingestor.metrics import IngestorMetrics
 from services.ingestor.publisher import Publisher
 
@@ -55,7 +55,7 @@ async def work(
             name: Venue(name, exchange, settings, metrics, clock, sleep=sleep) for name, exchange in exchanges.items()
         }
     except OSError as error:
-        raise SystemExit(f"DEXORDER_INGESTOR_BUDGET_DIR: the rate budgets can't be kept: {error}") from None
+        raise SystemExit(f"DEXORDER_INGESTOR_RATE_LIMIT_DIR: the rate budgets can't be kept: {error}") from None
     slots = Slots(
         {name: exchange.slots.historical for name, exchange in exchanges.items()},
         repeat_ns=int(settings.complete_repeat_seconds * 1_000_000_000),
@@ -69,11 +69,11 @@ async def work(
     ):
         health = _Health(server)
         publisher = Publisher(gateway, relay, settings, metrics)
-        runner = JobRunner(venues, publisher, settings, metrics, clock)
-        reporter = MarketsReporter(
+        runner = DispatchRunner(venues, publisher, settings, metrics, clock)
+        reporter = InstrumentReporter(
             (venues[name] for name in slots.venues if slots.free(name)), publisher, settings, metrics, sleep=sleep
         )
-        worker = Worker(settings, slots, runner.run, metrics, clock, on_connected=health.set_broker)
+        worker = BrokerConnection(settings, slots, runner.run, metrics, clock, on_connected=health.set_broker)
         try:
             async with asyncio.TaskGroup() as group:
                 watching = group.create_task(_watch_channel(gateway, health.set_gateway))

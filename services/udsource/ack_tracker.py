@@ -67,7 +67,7 @@ class _Partition:
         return self.due[0] if self.due else None
 
 
-class Ledger:
+class AckTracker:
     """Offsets of one topic as one client sees them. Not thread-safe.
 
     Attributes:

@@ -21,7 +21,7 @@ MOST_CHARACTERS = 500
 EXIT_STATUS = 1
 
 
-class Failure:
+class FatalFailure:
     """The first thing of this process that nobody foresaw.
 
     Attributes:

@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from services.common.model.errors import Unavailable
 from services.udsource.config import UdsourceSettings
 from services.udsource.replay import OffsetRange, OffsetsGone
-from services.udsource.topic_state import TopicWatch, client_options
+from services.udsource.topic_state import TopicMonitor, client_options
 
 MOST_RECORDS = 10_000
 """Most records of one answer, however many are asked for; bounds what is in memory at once."""
@@ -133,14 +133,14 @@ class RangeReader:
             raise Unavailable(f"partition {partition} can't be read at offset {self.position}: {error.str()}")
 
 
-class ReplayReader:
+class ReplayPool:
     """The pool. Ranges beyond ``replay_consumers`` wait for one to end.
 
     Attributes:
         active: Ranges being read now.
     """
 
-    def __init__(self, settings: UdsourceSettings, watch: TopicWatch) -> None:
+    def __init__(self, settings: UdsourceSettings, watch: TopicMonitor) -> None:
         self._settings = settings
         self._watch = watch
         self._idle: list[_Pooled] = []

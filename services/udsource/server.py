@@ -27,11 +27,11 @@ from services.gen.source.v1 import source_pb2_grpc as rpc
 from services.udsource import server_info
 from services.udsource.config import UdsourceSettings
 from services.udsource.metrics import UdsourceMetrics
-from services.udsource.numaflow import Failure, end_within
-from services.udsource.replay_reader import ReplayReader
+from services.udsource.numaflow import FatalFailure, end_within
+from services.udsource.replay_reader import ReplayPool
 from services.udsource.service import SourceService
 from services.udsource.topic_reader import TopicReader
-from services.udsource.topic_state import TopicWatch
+from services.udsource.topic_state import TopicMonitor
 
 log = structlog.get_logger(__name__)
 TICK_SECONDS = 0.5
@@ -51,12 +51,12 @@ async def main(settings: UdsourceSettings) -> None:
             stop.set()
             end_within(settings.drain_seconds + CLOSE_SECONDS)
 
-        async with serve(settings, Failure(failed)):
+        async with serve(settings, FatalFailure(failed)):
             await stop.wait()
 
 
 @asynccontextmanager
-async def serve(settings: UdsourceSettings, failure: Failure | None = None) -> AsyncIterator[RunningServer]:
+async def serve(settings: UdsourceSettings, failure: FatalFailure | None = None) -> AsyncIterator[RunningServer]:
     """Serve until the block ends, then drain.
 
     Args:
@@ -65,12 +65,12 @@ async def serve(settings: UdsourceSettings, failure: Failure | None = None) -> A
         OSError: An address can't be bound or the server-info file not be written.
         Exception: What nobody foresaw, behind everything else.
     """
-    failure = failure or Failure()
+    failure = failure or FatalFailure()
     registry = CollectorRegistry()
     metrics = UdsourceMetrics(registry)
-    watch = TopicWatch(settings)
+    watch = TopicMonitor(settings)
     topic = TopicReader(settings, metrics, lambda: watch.failure is None)
-    ranges = ReplayReader(settings, watch)
+    ranges = ReplayPool(settings, watch)
     service = SourceService(watch, topic, ranges, metrics)
     source = source_pb2.DESCRIPTOR.services_by_name["Source"].full_name
 
@@ -120,9 +120,9 @@ async def serve(settings: UdsourceSettings, failure: Failure | None = None) -> A
 async def _watch_kafka(
     settings: UdsourceSettings,
     running: RunningServer,
-    watch: TopicWatch,
+    watch: TopicMonitor,
     topic: TopicReader,
-    ranges: ReplayReader,
+    ranges: ReplayPool,
     metrics: UdsourceMetrics,
 ) -> None:
     """Keep health, metrics and what is remembered of the topic true."""

@@ -15,9 +15,9 @@ from services.gen.source.v1 import source_pb2 as pb
 from services.udsource import codec, replay
 from services.udsource.handshake import Handshake
 from services.udsource.metrics import UdsourceMetrics
-from services.udsource.replay_reader import ReplayReader
+from services.udsource.replay_reader import ReplayPool
 from services.udsource.topic_reader import TopicReader
-from services.udsource.topic_state import TopicWatch
+from services.udsource.topic_state import TopicMonitor
 
 M = TypeVar("M", pb.ReadRequest, pb.AckRequest)
 ReadyResponses: TypeAlias = list[bytes]
@@ -41,7 +41,7 @@ class CallContext(Protocol):
 class SourceService:
     """source.v1 over one topic; make it inside the event loop. Errors are raised; `rpc.policy` gives them a status."""
 
-    def __init__(self, watch: TopicWatch, topic: TopicReader, ranges: ReplayReader, metrics: UdsourceMetrics) -> None:
+    def __init__(self, watch: TopicMonitor, topic: TopicReader, ranges: ReplayPool, metrics: UdsourceMetrics) -> None:
         self._watch = watch
         self._topic = topic
         self._ranges = ranges

@@ -17,7 +17,7 @@ import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from services.common.model.errors import Conflict, Unavailable
-from services.udsource.ack_tracker import Ledger
+from services.udsource.ack_tracker import AckTracker
 from services.udsource.config import UdsourceSettings
 from services.udsource.metrics import UdsourceMetrics
 from services.udsource.topic_state import TopicState, client_options
@@ -46,7 +46,7 @@ class TopicReader:
         self._reachable = reachable
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="topic")
         self._lock = threading.Lock()
-        self._ledger = Ledger()
+        self._acks = AckTracker()
         self._consumer: Consumer | None = None
         self._held: list[Message] = []
         self._paused = False
@@ -86,7 +86,7 @@ class TopicReader:
             InvalidRequest: One was never handed out; none is settled then.
         """
         with self._lock:
-            self._metrics.plain_acked.inc(self._ledger.ack(pairs, state.committed))
+            self._metrics.plain_acked.inc(self._acks.ack(pairs, state.committed))
         self._thread.submit(self._commit)
 
     def nack(self, pairs: Sequence[tuple[int, int]], state: TopicState) -> None:
@@ -96,22 +96,22 @@ class TopicReader:
             InvalidRequest: One was never handed out; none is given back then.
         """
         with self._lock:
-            self._metrics.nacked.inc(self._ledger.nack(pairs, state.committed))
+            self._metrics.nacked.inc(self._acks.nack(pairs, state.committed))
 
     def partitions(self) -> list[int]:
         """Partitions that this process serves."""
         with self._lock:
-            return self._ledger.assigned()
+            return self._acks.assigned()
 
     def pending(self, state: TopicState) -> int:
         """Records of the topic that the group has not acked."""
         with self._lock:
-            return self._ledger.lag(state.starts, state.ends, state.committed)
+            return self._acks.lag(state.starts, state.ends, state.committed)
 
     def in_flight(self) -> int:
         """Records handed out and not answered."""
         with self._lock:
-            return self._ledger.in_flight()
+            return self._acks.in_flight()
 
     def drain(self) -> None:
         """Hand out nothing more; acks go on."""
@@ -139,7 +139,7 @@ class TopicReader:
                 [self._settings.topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
             )
         with self._lock:
-            self._ledger.restart()
+            self._acks.restart()
 
     def _read(self, stream: int, most: int, timeout_s: float, given_up: threading.Event) -> list[Message]:
         deadline_s = time.monotonic() + timeout_s
@@ -177,13 +177,13 @@ class TopicReader:
         good: list[Message] = []
         error: KafkaError | None = None
         with self._lock:
-            redelivered, lost = self._ledger.redelivered, self._ledger.lost
+            redelivered, lost = self._acks.redelivered, self._acks.lost
             for message in messages:
                 if (problem := message.error()) is not None:
                     error = problem
-                elif self._ledger.deliver(message.partition() or 0, message.offset() or 0):
+                elif self._acks.deliver(message.partition() or 0, message.offset() or 0):
                     good.append(message)
-            redelivered, lost = self._ledger.redelivered - redelivered, self._ledger.lost - lost
+            redelivered, lost = self._acks.redelivered - redelivered, self._acks.lost - lost
         self._metrics.redelivered.inc(redelivered)
         if lost:
             self._metrics.lost.inc(lost)
@@ -197,7 +197,7 @@ class TopicReader:
     def _rewind(self) -> None:
         assert self._consumer is not None
         with self._lock:
-            wanted = self._ledger.rewinds()
+            wanted = self._acks.rewinds()
         for partition, offset in wanted.items():
             try:
                 self._consumer.seek(TopicPartition(self._settings.topic, partition, offset))
@@ -206,14 +206,14 @@ class TopicReader:
                 continue
             self._held = [m for m in self._held if m.partition() != partition]
             with self._lock:
-                self._ledger.rewound(partition)
+                self._acks.rewound(partition)
 
     def _commit(self, *, wait: bool = False) -> None:
         # A commit without Kafka would wait in librdkafka, and hold up a stop; what is acked stays in the ledger.
         if self._consumer is None or not self._reachable():
             return
         with self._lock:
-            positions = self._ledger.commits()
+            positions = self._acks.commits()
         offsets = [TopicPartition(self._settings.topic, p, o) for p, o in positions.items()]
         if not offsets:
             return
@@ -260,7 +260,7 @@ class TopicReader:
             committed = partitions
         with self._lock:
             for part in committed:
-                self._ledger.assign(part.partition, part.offset if part.offset >= 0 else None)
+                self._acks.assign(part.partition, part.offset if part.offset >= 0 else None)
         log.info("partitions assigned", partitions=[p.partition for p in partitions])
 
     def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
@@ -272,14 +272,14 @@ class TopicReader:
         self._held = [m for m in self._held if m.partition() not in gone]
         with self._lock:
             for partition in gone:
-                self._ledger.revoke(partition)
+                self._acks.revoke(partition)
         log.info("partitions revoked", partitions=sorted(gone))
 
     def _on_commit(self, error: KafkaError | None, offsets: list[TopicPartition]) -> None:
         failed = [p.partition for p in offsets if error is not None or p.error is not None]
         if failed:
             with self._lock:
-                self._ledger.commit_failed(failed)
+                self._acks.commit_failed(failed)
             log.warning("commit failed and will be repeated", partitions=failed, reason=error.str() if error else "")
 
     def _options(self) -> dict[str, object]:

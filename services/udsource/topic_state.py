@@ -66,7 +66,7 @@ class TopicState:
         return sum(max(0, e - max(self.replayed.get(p, 0), self.starts.get(p, 0))) for p, e in self.ends.items())
 
 
-class TopicWatch:
+class TopicMonitor:
     """One topic of one cluster.
 
     Attributes:

@@ -9,8 +9,8 @@ import time
 from prometheus_client import CollectorRegistry
 
 from services.common.clock import SystemClock
-from services.ingestor.broker.connection import Worker
-from services.ingestor.broker.dispatch import Job
+from services.ingestor.broker.connection import BrokerConnection
+from services.ingestor.broker.dispatch import Dispatch
 from services.ingestor.broker.slots import Completion, Slots
 from services.ingestor.config import IngestorSettings
 from services.ingestor.metrics import IngestorMetrics
@@ -19,7 +19,7 @@ from services.ingestor.metrics import IngestorMetrics
 async def main(broker: str, stalled_s: float) -> None:
     stop = asyncio.Event()
 
-    async def run_job(job: Job) -> Completion | None:
+    async def run_job(job: Dispatch) -> Completion | None:
         if not stop.is_set():
             stop.set()
             print("stalled", flush=True)
@@ -31,7 +31,7 @@ async def main(broker: str, stalled_s: float) -> None:
 
     settings, slots = IngestorSettings(broker=broker, drain_seconds=0), Slots({"SIM": 1}, repeat_ns=0)
     metrics = IngestorMetrics(CollectorRegistry())
-    await Worker(settings, slots, run_job, metrics, SystemClock(), on_connected=on_connected).run(stop)
+    await BrokerConnection(settings, slots, run_job, metrics, SystemClock(), on_connected=on_connected).run(stop)
 
 
 if __name__ == "__main__":

@@ -136,7 +136,7 @@ def second_ingestor(suite: Suite) -> Iterator[Second]:
         "RELAY": at,
         "BROKER": f"tcp://127.0.0.1:{suite.base_port + 5}",
         "GATEWAY": suite.address("gateway"),
-        "BUDGET_DIR": str(suite.directory / "budgets"),
+        "RATE_LIMIT_DIR": str(suite.directory / "budgets"),
     }
     environment = os.environ | suite.environment | {f"DEXORDER_INGESTOR_{k}": v for k, v in settings.items()}
     environment["DEXORDER_EXCHANGES"] = str(suite.directory / "exchanges.yaml")

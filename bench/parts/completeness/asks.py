@@ -46,8 +46,8 @@ def odds_text(share: float) -> str:
         f"- Where answers silently lack candles, {answers} that lack the same prove that it does not exist, once the "
         f"ingestor has measured this share: odds of {share**answers:.1g} a decision, "
         f"wanted {agreement.ODDS:g}; at least {defaults['hole_answers']} where no known candles are around it, "
-        f"{defaults['silent_answers']} where none is "
+        f"{defaults['empty_job_answers']} where none is "
         f"known at all. A page is given up after "
-        f"{defaults['evidence_asks']} questions that brought nothing.\n"
+        f"{defaults['evidence_queries']} questions that brought nothing.\n"
         f"- Where that share of the answers is another market's, the two {lead}.\n"
     )

@@ -22,13 +22,13 @@ from services.common.messaging import broker_frames
 from services.common.messaging.curve import curve_client
 from services.common.model.errors import InvalidRequest
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
-from services.ingestor.broker.dispatch import Job, read_job
+from services.ingestor.broker.dispatch import Dispatch, read_dispatch
 from services.ingestor.broker.slots import Completion, Slots
 from services.ingestor.config import IngestorSettings
 from services.ingestor.metrics import IngestorMetrics
 
 log = structlog.get_logger(__name__)
-RunJob = Callable[[Job], Awaitable[Completion | None]]
+RunDispatch = Callable[[Dispatch], Awaitable[Completion | None]]
 _MOST_FRAME_BYTES = 1 << 20
 _LINGER_MS = 1_000
 _FLUSH_SECONDS = 2.0
@@ -45,14 +45,14 @@ class _Refused(Exception):
     """No handshake with the broker; this socket will not try again by itself."""
 
 
-class Worker:
+class BrokerConnection:
     """Offers slots, runs what the broker sends, says how it went; see `run`."""
 
     def __init__(
         self,
         settings: IngestorSettings,
         slots: Slots,
-        run_job: RunJob,
+        run_job: RunDispatch,
         metrics: IngestorMetrics,
         clock: Clock,
         *,
@@ -217,7 +217,7 @@ class Worker:
             return
         self._slots.used(request.ticker.rpartition(".")[2])
         try:
-            job = read_job(request)
+            job = read_dispatch(request)
             reason = self._slots.take(job.job_id, job.ticker.venue)
         except InvalidRequest as error:
             reason = str(error)
@@ -229,7 +229,7 @@ class Worker:
             self._say(pb.WorkReject(job_id=request.job_id, reason=reason))
         self._offer()  # a rejected dispatch has used up an offer too
 
-    async def _work(self, job: Job) -> None:
+    async def _work(self, job: Dispatch) -> None:
         completion: Completion | None
         try:
             completion = await self._run_job(job)

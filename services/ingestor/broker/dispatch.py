@@ -12,7 +12,7 @@ from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class Dispatch:
     """One dispatch of historical candles.
 
     Attributes:
@@ -27,7 +27,7 @@ class Job:
     limit: int = 0
 
 
-def read_job(request: pb.DataRequest) -> Job:
+def read_dispatch(request: pb.DataRequest) -> Dispatch:
     """The job in a dispatch.
 
     Raises:
@@ -42,7 +42,7 @@ def read_job(request: pb.DataRequest) -> Job:
     if not request.HasField("historical"):
         raise InvalidRequest("historical is missing")
     asked = request.historical
-    return Job(
+    return Dispatch(
         job_id=request.job_id,
         request_id=request.request_id,
         ticker=Instrument.parse(request.ticker),

@@ -22,7 +22,7 @@ _CLOSE_MATCHES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Market:
+class ListedInstrument:
     """One market, as the relay lists it."""
 
     ticker: str
@@ -32,7 +32,7 @@ class Market:
     quote: str
 
 
-def listed(venue: str, markets: Iterable[CcxtMarket]) -> list[Market]:
+def list_instruments(venue: str, markets: Iterable[CcxtMarket]) -> list[ListedInstrument]:
     """The markets of ccxt's list that a request can name; one of which ccxt does not know whether it trades does."""
     found = []
     for market in markets:
@@ -41,7 +41,7 @@ def listed(venue: str, markets: Iterable[CcxtMarket]) -> list[Market]:
         except InvalidRequest:
             continue
         found.append(
-            Market(
+            ListedInstrument(
                 str(ticker),
                 market.get("active") is not False,
                 market.get("type") or "",

@@ -31,7 +31,7 @@ _MODE = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class RateLimit:
     """A token bucket, in ccxt's units of cost.
 
     Attributes:
@@ -48,14 +48,14 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class Reservation:
     """When a call may be made; void if another ban is in force by then."""
 
     at_ns: int
     ban_ns: int
 
 
-def take(free_ns: int, ban_ns: int, cost: float, rate: Rate, *, now_ns: int) -> tuple[int, int]:
+def take(free_ns: int, ban_ns: int, cost: float, rate: RateLimit, *, now_ns: int) -> tuple[int, int]:
     """The next turn and the bucket after it.
 
     Args:
@@ -68,20 +68,20 @@ def take(free_ns: int, ban_ns: int, cost: float, rate: Rate, *, now_ns: int) -> 
     return at_ns, max(free_ns, at_ns - rate.ns(rate.burst)) + rate.ns(cost)
 
 
-class Budget:
+class SharedBucket:
     """The budget of one exchange, in a file; `open_budget` makes one."""
 
-    def __init__(self, descriptor: int, rate: Rate) -> None:
+    def __init__(self, descriptor: int, rate: RateLimit) -> None:
         self._file = descriptor
         self.rate = rate
 
-    def take(self, cost: float, *, now_ns: int) -> Turn:
+    def take(self, cost: float, *, now_ns: int) -> Reservation:
         """Take the next turn for a call; nothing can give it back."""
         with self._locked():
             free_ns, ban_ns = self._read(now_ns)
             at_ns, free_ns = take(free_ns, ban_ns, cost, self.rate, now_ns=now_ns)
             os.pwrite(self._file, _TIME.pack(free_ns), _FREE_AT)
-        return Turn(at_ns, ban_ns)
+        return Reservation(at_ns, ban_ns)
 
     def ban_ns(self) -> int:
         """Monotonic end of the last ban any process was told of."""
@@ -126,14 +126,14 @@ class Budget:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
 
-def open_budget(folder: Path, exchange: str, host: str, rate: Rate, *, now_ns: int) -> Budget:
+def open_bucket(folder: Path, exchange: str, host: str, rate: RateLimit, *, now_ns: int) -> SharedBucket:
     """The host's budget for an exchange (ccxt's id) at an API host; made if there is none.
 
     Raises:
         OSError: The folder can't be used.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    budget = Budget(os.open(folder / quote(f"{exchange}@{host}", safe="@"), _MODE, 0o600), rate)
+    budget = SharedBucket(os.open(folder / quote(f"{exchange}@{host}", safe="@"), _MODE, 0o600), rate)
     try:
         budget.ban(0, now_ns=now_ns)  # shows now, not at the first call, whether it can be locked and written
     except OSError:

@@ -8,17 +8,17 @@ from typing import Any
 from services.common.clock import Clock
 from services.common.model.times import SECOND_NS
 from services.ingestor.exchange.failures import ExchangeFailure
-from services.ingestor.exchange.rate_budget import Budget, Turn
+from services.ingestor.exchange.rate_budget import Reservation, SharedBucket
 from services.ingestor.metrics import IngestorMetrics
 
 
-class Gate:
+class RateLimiter:
     """Stands in for ccxt's throttler, one for all clients of a venue."""
 
     def __init__(
         self,
         venue: str,
-        budget: Budget,
+        budget: SharedBucket,
         metrics: IngestorMetrics,
         clock: Clock,
         *,
@@ -54,7 +54,7 @@ class Gate:
         """Whether a ban that any process was told of is in force."""
         return self._budget.ban_ns() > self._clock.monotonic_ns()
 
-    def _take(self, cost: float) -> Turn:
+    def _take(self, cost: float) -> Reservation:
         now_ns = self._clock.monotonic_ns()
         left_ns = self._budget.ban_ns() - now_ns
         if left_ns > self._longest_ban_ns:
@@ -64,7 +64,7 @@ class Gate:
             self._metrics.budget_waits.labels(self._venue).inc()
         return turn
 
-    async def _wait_for(self, turn: Turn) -> bool:
+    async def _wait_for(self, turn: Reservation) -> bool:
         while (left_ns := turn.at_ns - self._clock.monotonic_ns()) > 0:
             await self._sleep(left_ns / SECOND_NS)
         return self._budget.ban_ns() == turn.ban_ns

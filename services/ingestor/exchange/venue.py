@@ -27,7 +27,7 @@ from services.common.model.times import SECOND_NS, iso
 from services.ingestor.config import IngestorSettings
 from services.ingestor.exchange.dialects.answers import check_rows
 from services.ingestor.exchange.dialects.table import at, dialect_of
-from services.ingestor.exchange.dialects.trades import PAGE_TRADES, Ask, Walk, read_trades
+from services.ingestor.exchange.dialects.trades import PAGE_TRADES, TradePager, TradeQuery, read_trades
 from services.ingestor.exchange.failures import (
     ExchangeFailure,
     Failures,
@@ -37,11 +37,11 @@ from services.ingestor.exchange.failures import (
     kind_of,
 )
 from services.ingestor.exchange.instruments import keep_main_markets, refusal
-from services.ingestor.exchange.rate_budget import Rate, open_budget
-from services.ingestor.exchange.rate_limiter import Gate
+from services.ingestor.exchange.rate_budget import RateLimit, open_bucket
+from services.ingestor.exchange.rate_limiter import RateLimiter
 from services.ingestor.exchange.validation import MS_NS, BadAnswer, read_candles
-from services.ingestor.history.agreement import Rates
-from services.ingestor.history.paging import CallLimits, call_limits
+from services.ingestor.history.agreement import Agreement
+from services.ingestor.history.paging import CallLimits, limits_for
 from services.ingestor.metrics import IngestorMetrics
 
 log = structlog.get_logger(__name__)
@@ -68,7 +68,7 @@ class Venue:
         """Open the venue's rate budget; no call is made.
 
         Raises:
-            OSError: ``budget_dir`` can't be used.
+            OSError: ``rate_limit_dir`` can't be used.
         """
         self.name = name
         self.settings = settings
@@ -83,12 +83,12 @@ class Venue:
         self._markets_lock = asyncio.Lock()
         client = self.build()
         self.dialect = dialect_of(exchange.ccxt, client.features)
-        self.limits = call_limits(exchange.ccxt, client.features)
-        self.rates = Rates()
-        self._budget = open_budget(
-            settings.budget_dir, exchange.ccxt, _host(client), _rate(exchange, client), now_ns=clock.monotonic_ns()
+        self.limits = limits_for(exchange.ccxt, client.features)
+        self.rates = Agreement()
+        self._budget = open_bucket(
+            settings.rate_limit_dir, exchange.ccxt, _host(client), _rate(exchange, client), now_ns=clock.monotonic_ns()
         )
-        self.gate = Gate(
+        self.gate = RateLimiter(
             name, self._budget, metrics, clock, longest_ban_seconds=settings.longest_ban_seconds, sleep=sleep
         )
 
@@ -274,14 +274,14 @@ class Session:
         self, symbol: str, period_seconds: int, window: TimeRange
     ) -> tuple[list[Candle], int]:
         settings = self._venue.settings
-        walk = Walk(window, period_seconds, candles=self._venue.limits.candles, answers=settings.hole_answers)
-        while ask := walk.next_ask():
+        walk = TradePager(window, period_seconds, candles=self._venue.limits.candles, answers=settings.hole_answers)
+        while ask := walk.next_query():
             if ask.spaced:
                 await self._venue.sleep(settings.hole_spacing_seconds)
             await self._ask(f"{symbol} trades since {iso(ask.since_ns)}", self._trades_of(symbol, ask, walk))
         return walk.candles(), self._venue.clock.wall_ns()
 
-    def _trades_of(self, symbol: str, ask: Ask, walk: Walk) -> Callable[[], Awaitable[None]]:
+    def _trades_of(self, symbol: str, ask: TradeQuery, walk: TradePager) -> Callable[[], Awaitable[None]]:
         async def add() -> None:
             # In ``params`` ``since`` goes out as it is: ccxt's own would be cut to whole seconds.
             trades = await self.client.fetch_trades(symbol, None, PAGE_TRADES, {"since": str(ask.since_ns)})
@@ -349,11 +349,11 @@ async def _readable(call: Callable[[], Awaitable[T]]) -> T:
         raise BadAnswer(text, kind="unreadable") from error
 
 
-def _rate(exchange: Exchange, client: Any) -> Rate:
+def _rate(exchange: Exchange, client: Any) -> RateLimit:
     """What the exchanges file says, else a little less than ccxt's own."""
     if exchange.rate_per_second is None and client.rateLimit > 0:
-        return Rate(_MARGIN * 1000 / client.rateLimit, exchange.burst)
-    return Rate(exchange.rate_per_second or float("inf"), exchange.burst)
+        return RateLimit(_MARGIN * 1000 / client.rateLimit, exchange.burst)
+    return RateLimit(exchange.rate_per_second or float("inf"), exchange.burst)
 
 
 def _host(client: Any) -> str:

@@ -25,7 +25,7 @@ _DEVIATIONS = 3.1
 """Standard deviations by which true answers must outnumber untrue ones, if half were: one count in a thousand does."""
 
 
-class Rate:
+class UntrueShare:
     """The share of untrue answers of one kind."""
 
     def __init__(self, prior_answers: int) -> None:
@@ -53,13 +53,13 @@ class Rate:
         return ahead > 0 and ahead >= _DEVIATIONS * sqrt(total)
 
 
-class Rates:
+class Agreement:
     """One exchange's."""
 
     def __init__(self) -> None:
-        self.incomplete = Rate(prior_answers=20)
+        self.incomplete = UntrueShare(prior_answers=20)
         """Answers that lack candles which exist."""
-        self.foreign = Rate(prior_answers=10)
+        self.foreign = UntrueShare(prior_answers=10)
         """Answers with another market's candles."""
 
     def agreeing(self, *, true: int = 0, untrue: int = 0) -> int:

@@ -32,7 +32,7 @@ class Answer:
 
 
 @dataclass(slots=True, eq=False)
-class Series:
+class CandidateSeries:
     """The candles some answers agree on.
 
     Attributes:
@@ -52,7 +52,7 @@ class Series:
         shared = [c for c in candles if c.open_ns in self.known]
         return 2 * sum(self.known[c.open_ns] == c for c in shared) > len(shared)
 
-    def shares(self, other: Series) -> bool:
+    def shares(self, other: CandidateSeries) -> bool:
         """Whether both have a candle of the same time."""
         return not self.known.keys().isdisjoint(other.known)
 
@@ -81,7 +81,7 @@ class Series:
         """Answers with a candle of that time."""
         return sum(open_ns in a.opens for a in self.answers)
 
-    def join(self, other: Series) -> None:
+    def join(self, other: CandidateSeries) -> None:
         """Take in a series that is the same."""
         for open_ns in self.known.keys() & other.known.keys() - self.disputed.keys():
             if self.known[open_ns] != other.known[open_ns]:

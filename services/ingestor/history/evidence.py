@@ -27,8 +27,8 @@ from services.common.model.page import Candle
 from services.common.model.periods import count_periods, next_open, open_times, split_by_periods
 from services.common.model.time_range import TimeRange, merge
 from services.common.model.times import MAX_TIME_NS
-from services.ingestor.history.agreement import Rates
-from services.ingestor.history.candidate_series import Answer, Series, whole
+from services.ingestor.history.agreement import Agreement
+from services.ingestor.history.candidate_series import Answer, CandidateSeries, whole
 from services.ingestor.history.paging import CallLimits, link_periods, question_periods
 
 ANCHORS = 8
@@ -39,7 +39,7 @@ _MOST_AHEAD = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class Query:
     """A question to the exchange.
 
     Attributes:
@@ -71,11 +71,11 @@ class Evidence:
         span: TimeRange,
         period_seconds: int,
         limits: CallLimits,
-        rates: Rates,
+        rates: Agreement,
         *,
         closed_end_ns: int,
         hole_answers: int,
-        silent_answers: int = 0,
+        empty_job_answers: int = 0,
     ) -> None:
         """Take the rules of one job.
 
@@ -84,7 +84,7 @@ class Evidence:
             rates: The exchange's; told at each page's end which answers were true.
             closed_end_ns: End of the last closed candle, on the grid; no question reaches beyond it.
             hole_answers: Answers, at least, that prove a span empty when no candles are near.
-            silent_answers: The same while no candle is known, of an exchange whose answers speak of wide windows:
+            empty_job_answers: The same while no candle is known, of an exchange whose answers speak of wide windows:
                 there the same few answers decide about all of the job.
         """
         self._span = span
@@ -93,9 +93,9 @@ class Evidence:
         self._rates = rates
         self._closed_end_ns = closed_end_ns
         self._hole_answers = hole_answers
-        self._silent_answers = max(hole_answers, silent_answers if limits.wide else 0)
+        self._silent_answers = max(hole_answers, empty_job_answers if limits.wide else 0)
         self._link = link_periods(limits.candles)
-        self._series: list[Series] = []
+        self._series: list[CandidateSeries] = []
         self._silent: list[Answer] = []
         self._own: set[TimeRange] = set()
         self._asked_for: TimeRange | None = None
@@ -150,7 +150,7 @@ class Evidence:
 
     # ---- questions
 
-    def next_ask(self, page: TimeRange) -> Ask | None:
+    def next_query(self, page: TimeRange) -> Query | None:
         """The question that brings ``page`` closer to settled; None when it is."""
         if page != self._page:
             self._page = page
@@ -177,7 +177,7 @@ class Evidence:
         # exchange had time to recover.
         again = sum(a.window.contains(unproven[0]) for a in self._answers(page)) >= 2
         bare = len(self._missing(page)) == count_periods(page, self._period)
-        return Ask(self._shifted(unproven[0], page), spaced=again or bare, shifted=True)
+        return Query(self._shifted(unproven[0], page), spaced=again or bare, shifted=True)
 
     def _count(self, *goal: int) -> None:
         self.futile = self.futile + 1 if goal == self._goal else 1
@@ -218,11 +218,11 @@ class Evidence:
 
     # ---- whose candles
 
-    def _of(self, candles: Sequence[Candle]) -> Series:
+    def _of(self, candles: Sequence[Candle]) -> CandidateSeries:
         """The series these candles belong to; those they join become one."""
         same = [series for series in self._series if series.agrees(candles)]
         if not same:
-            same = [Series()]
+            same = [CandidateSeries()]
             self._series.append(same[0])
         first, *others = sorted(same, key=lambda series: -series.votes)
         for other in others:
@@ -230,7 +230,7 @@ class Evidence:
             self._series.remove(other)
         return first
 
-    def _lead(self, page: TimeRange) -> Series | None:
+    def _lead(self, page: TimeRange) -> CandidateSeries | None:
         """The series with most answers, of those that speak of the page or reach it and their rivals."""
         reach_ns = 0 if self._limits.wide else self._before(page.start_ns, self._limits.candles)
         near = [s for s in self._series if any(reach_ns <= t < page.end_ns for t in s.known)]
@@ -239,7 +239,7 @@ class Evidence:
         rivals = [s for s in self._series if any(s.shares(other) for other in near)]
         return max((*near, *rivals), key=lambda series: series.votes, default=None)
 
-    def _join(self, series: Series) -> Series:
+    def _join(self, series: CandidateSeries) -> CandidateSeries:
         """Make one of what is trusted each by itself, and what no window has joined or set against each other."""
         for other in list(self._series):
             if self._is_apart(series, other) and self._is_trusted(series) and self._is_trusted(other):
@@ -248,10 +248,10 @@ class Evidence:
                 series = other
         return series
 
-    def _is_apart(self, series: Series, other: Series) -> bool:
+    def _is_apart(self, series: CandidateSeries, other: CandidateSeries) -> bool:
         return series is not other and not series.shares(other)
 
-    def _stray(self, unproven: Sequence[TimeRange], lead: Series | None) -> Series | None:
+    def _stray(self, unproven: Sequence[TimeRange], lead: CandidateSeries | None) -> CandidateSeries | None:
         """A series apart from the lead that has candles where it has none."""
         for series in self._series:
             has = any(part.start_ns <= t < part.end_ns for part in unproven for t in series.known)
@@ -259,7 +259,7 @@ class Evidence:
                 return series
         return None
 
-    def _is_trusted(self, lead: Series) -> bool:
+    def _is_trusted(self, lead: CandidateSeries) -> bool:
         if self._limits.names_symbol:
             return True
         rivals = [s for s in self._series if s is not lead and s.shares(lead)]
@@ -273,7 +273,7 @@ class Evidence:
             return True
         return not against and self._rates.outweighs(lead.votes, denials)
 
-    def _denials(self, series: Series) -> int:
+    def _denials(self, series: CandidateSeries) -> int:
         """Answers, without a candle or of a series apart, that speak against what only this series has."""
         apart = [a for other in self._series if self._is_apart(series, other) for a in other.answers]
         return sum(series.is_denied(a) for a in (*self._silent, *apart))
@@ -285,7 +285,7 @@ class Evidence:
                 self._series.remove(series)
                 self._rates.foreign.note(untrue=len(series.answers))
 
-    def _confirm(self, page: TimeRange, lead: Series) -> Ask:
+    def _confirm(self, page: TimeRange, lead: CandidateSeries) -> Query:
         """A question whose answer tells again whose candles these are: one that is needed anyway, if there is any."""
         rest = TimeRange(page.end_ns, max(page.end_ns, self._far_ns))
         for chunk in self._chunks(rest)[:_MOST_AHEAD]:
@@ -303,14 +303,14 @@ class Evidence:
             # the page's last candle must not be the answer's last once more
             end_ns = next_open(page.end_ns, self._period, self._link)
             window = TimeRange(window.start_ns, min(window.end_ns, end_ns))
-        return Ask(window, spaced=self._tries > 2, shifted=True)
+        return Query(window, spaced=self._tries > 2, shifted=True)
 
     # ---- what was asked
 
     def _chunks(self, page: TimeRange) -> list[TimeRange]:
         return split_by_periods(page, self._period, question_periods(self._limits.candles))
 
-    def _ask_chunk(self, chunk: TimeRange) -> Ask:
+    def _ask_chunk(self, chunk: TimeRange) -> Query:
         """The chunk's own question: it reaches back to known candles, and beyond the chunk, as a call has room for.
 
         Beyond, since the last candle of an answer is the one that may be half-finished; see `add`.
@@ -325,7 +325,7 @@ class Evidence:
         if count_periods(chunk, self._period) < size:
             end_ns = max(end_ns, min(next_open(end_ns, self._period, self._link), self._closed_end_ns))
         barrier = bisect_left(self._barriers, start_ns)
-        return Ask(TimeRange(start_ns, min([end_ns, *self._barriers[barrier : barrier + 1]])))
+        return Query(TimeRange(start_ns, min([end_ns, *self._barriers[barrier : barrier + 1]])))
 
     def _is_asked(self, chunk: TimeRange) -> bool:
         """Whether a chunk needs no question of its own: an answer holds it between its candles, or two hold it."""
@@ -390,7 +390,7 @@ class Evidence:
 
     # ---- windows
 
-    def _ask_next(self, page: TimeRange) -> Ask | None:
+    def _ask_next(self, page: TimeRange) -> Query | None:
         """The following page's own question, if it has not been asked."""
         rest = TimeRange(page.end_ns, max(page.end_ns, self._far_ns))
         chunk = next(iter(self._chunks(rest)), None)

@@ -11,10 +11,10 @@ from services.common.model.page import Candle
 from services.common.model.periods import count_periods, floor_to_grid, next_open
 from services.common.model.time_range import TimeRange, intersect, subtract
 from services.common.model.times import SECOND_NS
-from services.ingestor.broker.dispatch import Job
+from services.ingestor.broker.dispatch import Dispatch
 from services.ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
 from services.ingestor.exchange.venue import Session, Venue
-from services.ingestor.history.evidence import Ask, Evidence
+from services.ingestor.history.evidence import Evidence, Query
 from services.ingestor.history.paging import is_one_call, page_periods, plan_pages
 
 log = structlog.get_logger(__name__)
@@ -54,7 +54,7 @@ class _Unproven(Exception):
 class Fetcher:
     """Fetches one job through one session."""
 
-    def __init__(self, job: Job, venue: Venue, session: Session) -> None:
+    def __init__(self, job: Dispatch, venue: Venue, session: Session) -> None:
         self._job = job
         self._venue = venue
         self._session = session
@@ -80,7 +80,7 @@ class Fetcher:
             self._venue.rates,
             closed_end_ns=closed_end_ns,
             hole_answers=self._venue.settings.hole_answers,
-            silent_answers=self._venue.settings.silent_answers,
+            empty_job_answers=self._venue.settings.empty_job_answers,
         )
         try:
             await self._fetch(closed, evidence, put)
@@ -144,9 +144,9 @@ class Fetcher:
         settings, name = self._venue.settings, self._venue.name
         chunks = count_periods(page, self._job.period_seconds) // self._limits.candles + 1
         asks, reason = 0, f"{name}'s answers do not agree on which candles exist"
-        while ask := evidence.next_ask(page):
+        while ask := evidence.next_query(page):
             asks += 1
-            if max(evidence.futile, asks // chunks) > settings.evidence_asks or not ask.window:
+            if max(evidence.futile, asks // chunks) > settings.evidence_queries or not ask.window:
                 raise _Unproven(evidence.unproven(page) or [page], reason)
             try:
                 candles, fetched_ns = await self._ask(ask)
@@ -162,7 +162,7 @@ class Fetcher:
                 log.warning("answers contradict each other", exchange=name, detail=contradiction)
         await self._hand_on(page, evidence, put)
 
-    async def _ask(self, ask: Ask) -> tuple[list[Candle], int]:
+    async def _ask(self, ask: Query) -> tuple[list[Candle], int]:
         if ask.spaced:
             await self._venue.sleep(self._venue.settings.hole_spacing_seconds)
         if ask.shifted:

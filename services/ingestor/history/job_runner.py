@@ -18,7 +18,7 @@ from services.common.kafka.page_record import final_value, page_value
 from services.common.model.errors import Unavailable
 from services.common.model.page import Kind, PageHeaders
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
-from services.ingestor.broker.dispatch import Job
+from services.ingestor.broker.dispatch import Dispatch
 from services.ingestor.broker.slots import Completion
 from services.ingestor.config import IngestorSettings
 from services.ingestor.exchange.venue import Venue
@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 _Item = Page | list[Missing]
 
 
-class JobRunner:
+class DispatchRunner:
     """Runs dispatches; holds nothing between them but the venues' clients."""
 
     def __init__(
@@ -47,14 +47,14 @@ class JobRunner:
         self._metrics = metrics
         self._clock = clock
 
-    async def run(self, job: Job) -> Completion | None:
+    async def run(self, job: Dispatch) -> Completion | None:
         """Fetch and publish one job; how it ended, or None when the relay no longer wants it."""
         trace = uuid.uuid4().hex
         with structlog.contextvars.bound_contextvars(job_id=job.job_id, trace=trace):
             log.info("job starts", ticker=str(job.ticker), period_seconds=job.period_seconds, span=str(job.span))
             try:
                 async with asyncio.timeout(self._settings.job_deadline_seconds):
-                    completion = await _Dispatch(self, job, trace).run()
+                    completion = await _Run(self, job, trace).run()
             except TimeoutError:
                 text = f"took longer than {self._settings.job_deadline_seconds:g} s"
                 completion = Completion(job.job_id, success=False, message=text)
@@ -65,10 +65,10 @@ class JobRunner:
             return completion
 
 
-class _Dispatch:
+class _Run:
     """The state of one run: pages and candles so far."""
 
-    def __init__(self, runner: JobRunner, job: Job, trace: str) -> None:
+    def __init__(self, runner: DispatchRunner, job: Dispatch, trace: str) -> None:
         self._runner = runner
         self._job = job
         self._trace = trace

@@ -26,7 +26,7 @@ class CallLimits:
     names_symbol: bool = False
 
 
-def call_limits(ccxt_id: str, features: Mapping[str, Any] | None) -> CallLimits:
+def limits_for(ccxt_id: str, features: Mapping[str, Any] | None) -> CallLimits:
     """Limits of an exchange: the table of dialects, else what ccxt says, else a cautious guess."""
     dialect = dialect_of(ccxt_id, features)
     return CallLimits(dialect.candles, dialect.wide, dialect.names_symbol)

@@ -43,7 +43,7 @@ _NEVER = (2**64, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class TradeQuery:
     """A question for trades.
 
     Attributes:
@@ -121,7 +121,7 @@ def _read(row: Any) -> Trade:
     return Trade(whole_s * SECOND_NS + int((time_s - whole_s) * 1e9), number, tuple(row[:6]))
 
 
-class Walk:
+class TradePager:
     """Candles of one window: ask ``next_ask()`` and give ``add()`` the answer until nothing is left to ask."""
 
     def __init__(
@@ -152,7 +152,7 @@ class Walk:
         self._unconfirmed: list[Trade] | None = None
         self._idle = 0
 
-    def next_ask(self) -> Ask | None:
+    def next_query(self) -> TradeQuery | None:
         """The next question; None when the candles are whole."""
         if self._done:
             return None
@@ -162,7 +162,7 @@ class Walk:
             since_ns = self._window.end_ns
         else:
             since_ns = max(0, self._tail[-1].time_ns - _SLACK_NS)
-        return Ask(since_ns, spaced=self._idle > 0)
+        return TradeQuery(since_ns, spaced=self._idle > 0)
 
     def add(self, trades: list[Trade]) -> None:
         """Take in the answer to ``next_ask()``.

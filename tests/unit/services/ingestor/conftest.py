@@ -153,7 +153,7 @@ async def running_neighbours(folder: Path, exchanges: Path) -> AsyncIterator[Nei
             "gateway": gateway_at,
             "relay": relay_at,
             "exchanges": exchanges,
-            "budget_dir": folder / "budgets",
+            "rate_limit_dir": folder / "budgets",
         }
         neighbours = Neighbours(broker, gateway, relay, context, settings)
         try:

@@ -166,7 +166,7 @@ async def test_exchange_that_stays_bad_ends_in_error_behind_the_good_pages(
     span = minutes(0, 12_000)
     truth = await sim.truth(minutes(0, GOOD))
     await sim.faults({"kind": kind, "after": 10})
-    async with world_of(attempts=3, evidence_asks=12) as world:
+    async with world_of(attempts=3, evidence_queries=12) as world:
         assert (await run_job(world, dispatch("j1", span))).success
         assert rows(world.gateway.pages("j1")) == truth
         final = world.gateway.final("j1").value
@@ -204,7 +204,7 @@ async def test_gateway_trouble_repeats_a_record_and_never_reorders(sim: Sim, wor
 
 
 async def test_job_goes_back_when_the_gateway_stays_away(world_of: StartWorld) -> None:
-    async with world_of(patience_seconds=0.05) as world:
+    async with world_of(publish_timeout_seconds=0.05) as world:
         world.gateway.trouble = [grpc.StatusCode.UNAVAILABLE] * 100
         complete = await run_job(world, dispatch("j1", minutes(0, 10)))
         assert not complete.success

@@ -12,8 +12,8 @@ from prometheus_client import CollectorRegistry
 from services.common.model.errors import Unavailable
 from services.ingestor.config import IngestorSettings
 from services.ingestor.exchange.failures import ExchangeFailure
-from services.ingestor.exchange.instruments import Market, listed
-from services.ingestor.instrument_reports import MarketsReporter
+from services.ingestor.exchange.instruments import ListedInstrument, list_instruments
+from services.ingestor.instrument_reports import InstrumentReporter
 from services.ingestor.metrics import IngestorMetrics
 from services.ingestor.publisher import Refused
 from tests.unit.services.ingestor.conftest import FAST, NOW_NS, Sim, StartWorld, minutes
@@ -24,9 +24,9 @@ from tests.unit.services.ingestor.test_ingestor import run_job
 def test_listing_takes_what_a_request_can_name() -> None:
     full = {"symbol": "BTC/USDT:USDT", "active": False, "type": "swap", "base": "BTC", "quote": "USDT"}
     bare = {"symbol": "ETH2.S/ETH", "active": None, "type": None}
-    assert listed("SIM", [full, bare, {"symbol": ""}]) == [
-        Market("BTC/USDT:USDT.SIM", False, "swap", "BTC", "USDT"),
-        Market("ETH2.S/ETH.SIM", True, "", "", ""),
+    assert list_instruments("SIM", [full, bare, {"symbol": ""}]) == [
+        ListedInstrument("BTC/USDT:USDT.SIM", False, "swap", "BTC", "USDT"),
+        ListedInstrument("ETH2.S/ETH.SIM", True, "", "", ""),
     ]
 
 
@@ -91,8 +91,8 @@ async def test_failures_are_retried_after_growing_pauses_and_refusals_with_the_n
     away, bad = Unavailable("the relay is away"), ExchangeFailure("SIM is away")
     script: Any = Script(away, bad, ValueError("a bug"), None, away, Refused("unknown call"))
     registry = CollectorRegistry()
-    settings = IngestorSettings(**{**FAST, "budget_dir": tmp_path})
-    reporter = MarketsReporter([script], script, settings, IngestorMetrics(registry), sleep=script.sleep)
+    settings = IngestorSettings(**{**FAST, "rate_limit_dir": tmp_path})
+    reporter = InstrumentReporter([script], script, settings, IngestorMetrics(registry), sleep=script.sleep)
     with pytest.RaisesGroup(Stop):
         await reporter.run()
     bounds = [(2.5, 5), (5, 10), (10, 20), (3600, 3600), (2.5, 5), (3600, 3600)]

@@ -79,6 +79,6 @@ async def test_bad_exchanges_file_ends_the_start(tmp_path: Path, text: str | Non
 async def test_budget_folder_that_can_not_be_used_ends_the_start(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     path = exchanges_file(tmp_path, "http://127.0.0.1:9")
-    settings = IngestorSettings(**{**FAST, "exchanges": path, "budget_dir": tmp_path / "file"})
-    with pytest.raises(SystemExit, match=r"DEXORDER_INGESTOR_BUDGET_DIR: the rate budgets can't be kept: .*file"):
+    settings = IngestorSettings(**{**FAST, "exchanges": path, "rate_limit_dir": tmp_path / "file"})
+    with pytest.raises(SystemExit, match=r"DEXORDER_INGESTOR_RATE_LIMIT_DIR: the rate budgets can't be kept: .*file"):
         await work(settings, asyncio.Event())

@@ -63,7 +63,7 @@ async def chain(folder: Path, **relay: Any) -> AsyncIterator[Chain]:
             "gateway": gateway_at,
             "relay": made.running.address,
             "exchanges": exchanges_file(folder, sim.url, slots=4),
-            "budget_dir": folder / "budgets",
+            "rate_limit_dir": folder / "budgets",
             "page_candles": 100,
         }
         yield Chain(made, gateway, sim, settings)

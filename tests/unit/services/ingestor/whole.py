@@ -174,7 +174,7 @@ async def whole(
             "gateway": gateway_at,
             "relay": made.running.address,
             "exchanges": exchanges_file(folder, url or exchange.url, **{"slots": 4, **(venue or {})}),
-            "budget_dir": folder / "budgets",
+            "rate_limit_dir": folder / "budgets",
             "page_candles": 100,
             **ingestor,
         }

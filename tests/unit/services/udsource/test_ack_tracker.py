@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from services.common.model.errors import InvalidRequest
-from services.udsource.ack_tracker import Ledger
+from services.udsource.ack_tracker import AckTracker
 
 
-def handed_out(*offsets: int, committed: int | None = None) -> Ledger:
-    ledger = Ledger()
+def handed_out(*offsets: int, committed: int | None = None) -> AckTracker:
+    ledger = AckTracker()
     ledger.assign(0, committed)
     assert all(ledger.deliver(0, offset) for offset in offsets)
     return ledger
@@ -124,7 +124,7 @@ class LedgerModel(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.ledger = Ledger()
+        self.ledger = AckTracker()
         self.ledger.assign(0, None)
         self.log = [0, 1, 2, 5, 6, 7, 9, 10, 14, 15]
         self.read_at = 0
@@ -179,7 +179,7 @@ class LedgerModel(RuleBasedStateMachine):
     @rule()
     def crash(self) -> None:
         """Another process: it knows the commit and nothing else."""
-        self.ledger = Ledger()
+        self.ledger = AckTracker()
         self.ledger.assign(0, self.committed or None)
         self.read_at = self.committed
         self.flying.clear()

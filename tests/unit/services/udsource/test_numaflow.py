@@ -15,7 +15,7 @@ from services.common.model.errors import Unavailable
 from services.udsource import server
 from services.udsource.config import UdsourceSettings
 from services.udsource.metrics import UdsourceMetrics
-from services.udsource.numaflow import Failure
+from services.udsource.numaflow import FatalFailure
 from services.udsource.server import serve
 from services.udsource.topic_reader import TopicReader
 from tests.unit.services.udsource.client import SourceClient
@@ -26,7 +26,7 @@ MakeTopic = Callable[[int], str]
 
 def test_first_one_is_kept_and_told_once() -> None:
     told: list[int] = []
-    failure, first = Failure(lambda: told.append(1)), ValueError("x 7")
+    failure, first = FatalFailure(lambda: told.append(1)), ValueError("x 7")
     assert failure.note("source.v1.Source/ReadFn", first) == (
         "UDF_EXECUTION_ERROR(udsource): source.v1.Source/ReadFn raised ValueError: x 7; "
         "udsource ends with status 1 so that its container starts anew"
@@ -37,7 +37,7 @@ def test_first_one_is_kept_and_told_once() -> None:
 
 def test_text_fits_a_trailer() -> None:
     for character in "x", "\U0001f4a5":
-        assert len(quote(Failure().note("m", ValueError(character * 2_000)))) < 8 * 1024
+        assert len(quote(FatalFailure().note("m", ValueError(character * 2_000)))) < 8 * 1024
 
 
 async def test_background_task_is_guarded() -> None:
@@ -45,7 +45,7 @@ async def test_background_task_is_guarded() -> None:
         if error is not None:
             raise error
 
-    failure, error = Failure(), OSError("gone")
+    failure, error = FatalFailure(), OSError("gone")
     await failure.guard("a task", lambda: work(None))
     assert failure.error is None
     await failure.guard("a task", lambda: work(error))
@@ -61,7 +61,7 @@ async def test_failed_handler_is_answered_and_raised_at_the_end(
     kafka_topic: MakeTopic, make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TopicReader, "nack", bug)
-    failure = Failure()
+    failure = FatalFailure()
     with pytest.raises(ZeroDivisionError):
         async with serve(make_settings(kafka_topic(1)), failure) as running:
             source = SourceClient(running.address)
@@ -83,7 +83,7 @@ async def test_request_that_is_refused_or_cut_is_no_failure(
 ) -> None:
     if wire:
         monkeypatch.setattr(TopicReader, "nack", cut)
-    failure = Failure()
+    failure = FatalFailure()
     async with serve(make_settings(kafka_topic(1)), failure) as running:
         source = SourceClient(running.address)
         async with source.channel:
@@ -100,7 +100,7 @@ async def test_failed_task_is_raised_at_the_end(
     monkeypatch.setattr(TopicReader, "tick", bug)
     monkeypatch.setattr(server, "TICK_SECONDS", 0.0)
     stop: list[int] = []
-    failure = Failure(lambda: stop.append(1))
+    failure = FatalFailure(lambda: stop.append(1))
     with pytest.raises(ZeroDivisionError):
         async with serve(make_settings(kafka_topic(1)), failure) as running:
             source = SourceClient(running.address)

@@ -9,12 +9,12 @@ import pytest
 from services.common.model.errors import Unavailable
 from services.udsource import topic_state
 from services.udsource.config import UdsourceSettings
-from services.udsource.topic_state import TopicState, TopicWatch
+from services.udsource.topic_state import TopicMonitor, TopicState
 
 
 async def test_health_does_not_wait_for_the_time_limits_of_its_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     answers: asyncio.Queue[TopicState] = asyncio.Queue()
-    watch = TopicWatch(UdsourceSettings(socket=None, poll_seconds=0.01))
+    watch = TopicMonitor(UdsourceSettings(socket=None, poll_seconds=0.01))
     monkeypatch.setattr(watch, "_fetch", answers.get)
     monkeypatch.setattr(topic_state, "HANGS_S", 0.1)
     answers.put_nowait(TopicState(ends={0: 1}))

@@ -14,8 +14,8 @@ from prometheus_client import CollectorRegistry
 
 from services.common.clock import SystemClock
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
-from services.ingestor.broker.connection import Worker
-from services.ingestor.broker.dispatch import Job
+from services.ingestor.broker.connection import BrokerConnection
+from services.ingestor.broker.dispatch import Dispatch
 from services.ingestor.broker.slots import Completion, Slots
 from services.ingestor.config import IngestorSettings
 from services.ingestor.metrics import IngestorMetrics
@@ -38,7 +38,7 @@ class Stage:
     lost: asyncio.Event = field(default_factory=asyncio.Event)
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
 
-    async def run_job(self, job: Job) -> Completion | None:
+    async def run_job(self, job: Dispatch) -> Completion | None:
         self.ends[job.job_id] = asyncio.get_running_loop().create_future()
         self.started.put_nowait(job.job_id)
         return await self.ends[job.job_id]
@@ -61,7 +61,7 @@ async def staged(slots: int = 2, **settings: Any) -> AsyncIterator[Stage]:
     with zmq.asyncio.Context() as context:
         stage = Stage(context, FakeBroker(context))
         values = {**FAST, "broker": stage.broker.address, "drain_seconds": 0, **settings}
-        worker = Worker(
+        worker = BrokerConnection(
             IngestorSettings(**values),
             Slots({"SIM": slots}, repeat_ns=60_000_000_000),
             stage.run_job,

@@ -7,7 +7,7 @@ import pytest
 from services.common.model.errors import InvalidRequest
 from services.common.model.instrument import Instrument
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
-from services.ingestor.broker.dispatch import Job, read_job
+from services.ingestor.broker.dispatch import Dispatch, read_dispatch
 from tests.unit.services.ingestor.conftest import minutes
 from tests.unit.services.ingestor.fakes import dispatch
 
@@ -15,10 +15,10 @@ SPAN = minutes(0, 10)
 
 
 def test_dispatch_becomes_a_job() -> None:
-    assert read_job(dispatch("j1", SPAN, limit=7)) == Job(
+    assert read_dispatch(dispatch("j1", SPAN, limit=7)) == Dispatch(
         "j1", "request of j1", Instrument("BTC/USDT", "SIM"), SPAN, 60, limit=7
     )
-    assert read_job(dispatch("j1", SPAN)).limit == 0
+    assert read_dispatch(dispatch("j1", SPAN)).limit == 0
 
 
 @pytest.mark.parametrize(
@@ -44,4 +44,4 @@ def test_a_field_that_is_wrong_is_named(change: dict[str, Any], reason: str) -> 
         elif value:
             setattr(request, name, value)
     with pytest.raises(InvalidRequest, match=reason):
-        read_job(request)
+        read_dispatch(request)

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from services.common.model.times import SECOND_NS
 from services.ingestor.exchange import rate_budget as module
-from services.ingestor.exchange.rate_budget import Budget, Rate, open_budget, take
+from services.ingestor.exchange.rate_budget import RateLimit, SharedBucket, open_bucket, take
 
-RATE = Rate(per_second=10, burst=1)
+RATE = RateLimit(per_second=10, burst=1)
 TENTH_NS = SECOND_NS // 10
 NOW_NS = 1_000 * SECOND_NS
 
@@ -46,7 +46,7 @@ def test_take(free_ns: int, ban_ns: int, cost: float, at_ns: int, then_ns: int) 
 def test_no_window_holds_more_than_rate_and_burst_and_one_call(
     asks: list[tuple[int, float]], per_second: float, burst: float
 ) -> None:
-    rate, now_ns, free_ns, turns = Rate(per_second, burst), NOW_NS, 0, list[tuple[int, float]]()
+    rate, now_ns, free_ns, turns = RateLimit(per_second, burst), NOW_NS, 0, list[tuple[int, float]]()
     for pause_ns, cost in asks:
         now_ns += pause_ns
         at_ns, free_ns = take(free_ns, 0, cost, rate, now_ns=now_ns)
@@ -61,20 +61,20 @@ def test_no_window_holds_more_than_rate_and_burst_and_one_call(
 
 
 @pytest.fixture
-def two(tmp_path: Path) -> Iterator[tuple[Budget, Budget]]:
-    made = [open_budget(tmp_path / "budgets", "binance", "h:1", RATE, now_ns=NOW_NS) for _ in range(2)]
+def two(tmp_path: Path) -> Iterator[tuple[SharedBucket, SharedBucket]]:
+    made = [open_bucket(tmp_path / "budgets", "binance", "h:1", RATE, now_ns=NOW_NS) for _ in range(2)]
     yield made[0], made[1]
     for each in made:
         each.close()
 
 
-def test_two_processes_take_turns_from_one_bucket(two: tuple[Budget, Budget]) -> None:
+def test_two_processes_take_turns_from_one_bucket(two: tuple[SharedBucket, SharedBucket]) -> None:
     one, other = two
     turns = [b.take(1, now_ns=NOW_NS).at_ns - NOW_NS for b in (one, other, one, other)]
     assert turns == [0, 0, TENTH_NS, 2 * TENTH_NS]
 
 
-def test_ban_is_known_to_all_voids_their_turns_and_ends(two: tuple[Budget, Budget]) -> None:
+def test_ban_is_known_to_all_voids_their_turns_and_ends(two: tuple[SharedBucket, SharedBucket]) -> None:
     one, other = two
     turn = other.take(1, now_ns=NOW_NS)
     assert one.ban(NOW_NS + SECOND_NS, now_ns=NOW_NS) == SECOND_NS
@@ -87,7 +87,7 @@ def test_ban_is_known_to_all_voids_their_turns_and_ends(two: tuple[Budget, Budge
 
 def test_exchanges_and_hosts_have_budgets_of_their_own(tmp_path: Path) -> None:
     for exchange, host in (("binance", "h:1"), ("binance", "h:2"), ("okx", "h:1"), ("okx", "../h")):
-        budget = open_budget(tmp_path, exchange, host, RATE, now_ns=NOW_NS)
+        budget = open_bucket(tmp_path, exchange, host, RATE, now_ns=NOW_NS)
         assert [budget.take(1, now_ns=NOW_NS).at_ns for _ in range(2)] == [NOW_NS, NOW_NS]
         budget.close()
     assert len(list(tmp_path.iterdir())) == 4
@@ -95,7 +95,7 @@ def test_exchanges_and_hosts_have_budgets_of_their_own(tmp_path: Path) -> None:
 
 def test_state_outlives_its_processes_but_not_the_boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def ban_left() -> int:
-        budget = open_budget(tmp_path, "binance", "h", RATE, now_ns=NOW_NS)
+        budget = open_bucket(tmp_path, "binance", "h", RATE, now_ns=NOW_NS)
         left = budget.take(1, now_ns=NOW_NS).at_ns - NOW_NS
         budget.ban(NOW_NS + SECOND_NS, now_ns=NOW_NS)
         budget.close()
@@ -109,7 +109,7 @@ def test_state_outlives_its_processes_but_not_the_boot(tmp_path: Path, monkeypat
 @pytest.mark.parametrize("content", [b"", b"garbage", b"x" * 100])
 def test_file_that_is_none_of_ours_is_begun_anew(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "binance@h").write_bytes(content)
-    budget = open_budget(tmp_path, "binance", "h", RATE, now_ns=NOW_NS)
+    budget = open_bucket(tmp_path, "binance", "h", RATE, now_ns=NOW_NS)
     assert budget.take(1, now_ns=NOW_NS).at_ns == NOW_NS
     budget.close()
 
@@ -118,7 +118,7 @@ _HOLDER = "import fcntl, sys; f = open(sys.argv[1]); fcntl.flock(f, fcntl.LOCK_E
 
 
 def test_killed_holder_leaves_no_lock_and_a_frozen_one_stops_nobody(tmp_path: Path) -> None:
-    budget = open_budget(tmp_path, "binance", "h", RATE, now_ns=NOW_NS)
+    budget = open_bucket(tmp_path, "binance", "h", RATE, now_ns=NOW_NS)
     holder = subprocess.Popen(
         [sys.executable, "-c", _HOLDER, str(tmp_path / "binance@h")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -135,4 +135,4 @@ def test_killed_holder_leaves_no_lock_and_a_frozen_one_stops_nobody(tmp_path: Pa
 def test_folder_that_can_not_be_used_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
-        open_budget(tmp_path / "file" / "below", "binance", "h", RATE, now_ns=NOW_NS)
+        open_bucket(tmp_path / "file" / "below", "binance", "h", RATE, now_ns=NOW_NS)

@@ -11,11 +11,11 @@ from prometheus_client import CollectorRegistry
 from services.common.clock import ManualClock
 from services.common.model.times import SECOND_NS
 from services.ingestor.exchange.failures import ExchangeFailure
-from services.ingestor.exchange.rate_budget import Budget, Rate, open_budget
-from services.ingestor.exchange.rate_limiter import Gate
+from services.ingestor.exchange.rate_budget import RateLimit, SharedBucket, open_bucket
+from services.ingestor.exchange.rate_limiter import RateLimiter
 from services.ingestor.metrics import IngestorMetrics
 
-RATE = Rate(per_second=10, burst=0)
+RATE = RateLimit(per_second=10, burst=0)
 
 
 class Bench:
@@ -26,9 +26,11 @@ class Bench:
         self.during = during
         self.registry = CollectorRegistry()
         self.slept: list[float] = []
-        self.budget: Budget = open_budget(folder, "binance", "h", RATE, now_ns=clock.monotonic_ns())
+        self.budget: SharedBucket = open_bucket(folder, "binance", "h", RATE, now_ns=clock.monotonic_ns())
         sleep: Callable[[float], Awaitable[None]] = self.sleep
-        self.gate = Gate("SIM", self.budget, IngestorMetrics(self.registry), clock, longest_ban_seconds=60, sleep=sleep)
+        self.gate = RateLimiter(
+            "SIM", self.budget, IngestorMetrics(self.registry), clock, longest_ban_seconds=60, sleep=sleep
+        )
 
     async def sleep(self, seconds: float) -> None:
         self.slept.append(round(seconds, 6))

@@ -42,7 +42,7 @@ class Bench:
         self.clock = ManualClock(NOW_NS + 5 * SECOND_NS)
         folder = tempfile.TemporaryDirectory()
         self.close = folder.cleanup
-        values = {**FAST, "backoff_seconds": 0, "budget_dir": Path(folder.name), **self.settings}
+        values = {**FAST, "backoff_seconds": 0, "rate_limit_dir": Path(folder.name), **self.settings}
         settings = IngestorSettings(**values)
         exchange = Exchange(
             ccxt=self.ccxt_id, rest_url=self.url, options={"fetchMarkets": {"types": ["spot"]}}, rate_per_second=1e15

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.ingestor.history.agreement import ODDS, Rate, Rates, agreeing, lead
+from services.ingestor.history.agreement import ODDS, Agreement, UntrueShare, agreeing, lead
 
 
 @pytest.mark.parametrize(("rate", "answers", "ahead"), [(0.0005, 2, 2), (0.01, 3, 4), (0.05, 5, 5), (0.2, 9, 10)])
@@ -25,9 +25,9 @@ def test_half_untrue_is_no_majority() -> None:
 
 
 def test_rate_begins_at_one_in_twenty_and_follows_what_is_seen() -> None:
-    rate = Rate(20)
+    rate = UntrueShare(20)
     assert rate.value() == 0.05
-    assert Rates().foreign.value() == 0.1
+    assert Agreement().foreign.value() == 0.1
     rate.note(true=980)
     assert rate.value() == pytest.approx(0.001)
     rate.note(true=800, untrue=200)
@@ -38,13 +38,13 @@ def test_rate_begins_at_one_in_twenty_and_follows_what_is_seen() -> None:
 
 
 def test_kinds_are_counted_apart() -> None:
-    rates = Rates()
+    rates = Agreement()
     rates.incomplete.note(true=500, untrue=500)
     assert (rates.agreeing(), rates.lead()) == (20, 7)
 
 
 def test_answers_against_a_series_raise_the_lead_it_needs() -> None:
-    rates = Rates()
+    rates = Agreement()
     rates.foreign.note(true=1_000)
     assert rates.lead(true=10) == 2
     assert rates.lead(true=10, untrue=2) == 11
@@ -53,7 +53,7 @@ def test_answers_against_a_series_raise_the_lead_it_needs() -> None:
 
 @pytest.mark.parametrize(("true", "untrue"), [(10, 0), (13, 1), (15, 2), (32, 11)])
 def test_answers_that_half_and_half_rarely_gives_show_that_less_than_half_are_untrue(true: int, untrue: int) -> None:
-    rate = Rate(10)
+    rate = UntrueShare(10)
     assert rate.is_minor(true=true, untrue=untrue)
     assert not rate.is_minor(true=true - 1, untrue=untrue)
     assert not rate.is_minor(true=untrue, untrue=true)
@@ -64,7 +64,7 @@ def test_answers_that_half_and_half_rarely_gives_show_that_less_than_half_are_un
 
 
 def test_many_that_tell_the_same_outweigh_as_many_that_say_nothing() -> None:
-    rates = Rates()
+    rates = Agreement()
     assert not rates.outweighs(5, 5)
     assert rates.outweighs(13, 13)
     assert not rates.outweighs(20, 21), "fewer than those that say nothing"

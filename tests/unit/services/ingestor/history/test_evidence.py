@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from services.common.model.page import Candle
 from services.common.model.periods import open_times
 from services.common.model.time_range import TimeRange
-from services.ingestor.history.agreement import Rates
-from services.ingestor.history.evidence import Ask, Evidence, Settled
+from services.ingestor.history.agreement import Agreement
+from services.ingestor.history.evidence import Evidence, Query, Settled
 from services.ingestor.history.paging import CallLimits, page_periods, plan_pages
 from tests.unit.services.ingestor.conftest import minutes
 
@@ -27,9 +27,9 @@ def opens(*numbers: int) -> list[int]:
     return [minutes(n, 0).start_ns for n in numbers]
 
 
-def warm() -> Rates:
+def warm() -> Agreement:
     """Of an exchange whose last thousand answers were true: two must agree."""
-    rates = Rates()
+    rates = Agreement()
     rates.incomplete.note(true=1_000)
     rates.foreign.note(true=1_000)
     return rates
@@ -42,9 +42,9 @@ class Model:
         self.present = sorted(opens(*present))
         self.limits = limits
         self.faults = list(faults)
-        self.asks: list[Ask] = []
+        self.asks: list[Query] = []
 
-    def answer(self, ask: Ask) -> list[Candle]:
+    def answer(self, ask: Query) -> list[Candle]:
         if not self.limits.wide:
             assert ask.window.end_ns - ask.window.start_ns <= minutes(0, self.limits.candles).end_ns - opens(0)[0]
         self.asks.append(ask)
@@ -60,9 +60,9 @@ class Model:
         page: int,
         closed_end: int,
         hole_answers: int = 3,
-        rates: Rates | None = None,
+        rates: Agreement | None = None,
         contradicts: bool = False,
-        silent_answers: int = 0,
+        empty_job_answers: int = 0,
     ) -> list[Settled]:
         evidence = Evidence(
             span,
@@ -71,12 +71,12 @@ class Model:
             rates or warm(),
             closed_end_ns=minutes(closed_end, 0).start_ns,
             hole_answers=hole_answers,
-            silent_answers=silent_answers,
+            empty_job_answers=empty_job_answers,
         )
         settled = []
         for part in plan_pages(span, 60, page_periods(page, self.limits)):
             asked = len(self.asks)
-            while ask := evidence.next_ask(part):
+            while ask := evidence.next_query(part):
                 assert len(self.asks) - asked < 60, f"no end of questions about {part}"
                 said = evidence.add(ask.window, self.answer(ask), fetched_ns=len(self.asks))
                 assert contradicts or said is None
@@ -149,20 +149,22 @@ def test_long_empty_stretches_cost_few_calls_where_windows_may_be_wide(
 
 
 @pytest.mark.parametrize(
-    ("hole_answers", "silent_answers", "asked"), [(2, 2, 2), (3, 0, 3), (5, 5, 5), (3, 9, 9), (9, 3, 9)]
+    ("hole_answers", "empty_job_answers", "asked"), [(2, 2, 2), (3, 0, 3), (5, 5, 5), (3, 9, 9), (9, 3, 9)]
 )
 def test_span_without_neighbours_needs_that_many_spaced_answers(
-    hole_answers: int, silent_answers: int, asked: int
+    hole_answers: int, empty_job_answers: int, asked: int
 ) -> None:
     model = Model([], WIDE)
-    model.settle(minutes(0, 20), page=20, closed_end=2500, hole_answers=hole_answers, silent_answers=silent_answers)
+    model.settle(
+        minutes(0, 20), page=20, closed_end=2500, hole_answers=hole_answers, empty_job_answers=empty_job_answers
+    )
     assert [ask.spaced for ask in model.asks] == [False, *[True] * (asked - 1)]
 
 
 def test_silence_beside_known_candles_is_believed_sooner() -> None:
     """The delisting is at 500: of a market that has shown candles, fewer answers prove that there are no more."""
     model = Model(range(-500, 500), WIDE)
-    model.settle(minutes(0, 2000), page=100, closed_end=2500, hole_answers=3, silent_answers=50)
+    model.settle(minutes(0, 2000), page=100, closed_end=2500, hole_answers=3, empty_job_answers=50)
     assert len(model.asks) < 50
 
 
@@ -225,7 +227,7 @@ def series(span: TimeRange, close: float = 1.5) -> list[Candle]:
 def ask_all(evidence: Evidence, page: TimeRange, answers: Callable[[int, TimeRange], list[Candle]]) -> int:
     """Ask until the page is settled; ``answers`` gets the number of the question and its window."""
     asked = 0
-    while ask := evidence.next_ask(page):
+    while ask := evidence.next_query(page):
         evidence.add(ask.window, answers(asked, ask.window), fetched_ns=asked)
         asked += 1
         assert asked < 100
@@ -235,7 +237,7 @@ def ask_all(evidence: Evidence, page: TimeRange, answers: Callable[[int, TimeRan
 @pytest.mark.parametrize("liars", [{0}, {0, 1}, {1}, {0, 1, 2}, {0, 2, 4}])
 @pytest.mark.parametrize("span", [JOB, minutes(0, 60)], ids=["many pages", "one page"])
 def test_answers_for_another_market_do_not_pass(liars: set[int], span: TimeRange) -> None:
-    evidence = Evidence(span, 60, PLAIN, Rates(), closed_end_ns=opens(2500)[0], hole_answers=3)
+    evidence = Evidence(span, 60, PLAIN, Agreement(), closed_end_ns=opens(2500)[0], hole_answers=3)
     page = minutes(0, 60)
     asked = ask_all(evidence, page, lambda n, window: series(window, 7.5 if n in liars else 1.5))
     assert evidence.settle(page).candles == tuple(series(page))
@@ -244,7 +246,7 @@ def test_answers_for_another_market_do_not_pass(liars: set[int], span: TimeRange
 
 def test_scattered_answers_for_another_market_count_together() -> None:
     """No two of them share a candle, so that each is a series of its own; they are as many as those they deny."""
-    evidence = Evidence(minutes(0, 60), 60, PLAIN, Rates(), closed_end_ns=opens(2500)[0], hole_answers=3)
+    evidence = Evidence(minutes(0, 60), 60, PLAIN, Agreement(), closed_end_ns=opens(2500)[0], hole_answers=3)
     page = minutes(0, 60)
     for n in range(12):
         evidence.add(page, series(page), fetched_ns=n)
@@ -257,34 +259,34 @@ def test_page_of_another_market_is_asked_for_again_and_named() -> None:
     first, second = minutes(0, 96), minutes(96, 96)
     ask_all(evidence, first, lambda n, window: series(window))
     evidence.settle(first)
-    while ask := evidence.next_ask(second):
+    while ask := evidence.next_query(second):
         reason = evidence.add(ask.window, series(ask.window, 7.5), fetched_ns=1)
         assert reason is not None and "another series" in reason
-        assert (again := evidence.next_ask(second)) and again.window == ask.window
+        assert (again := evidence.next_query(second)) and again.window == ask.window
         evidence.add(ask.window, series(ask.window), fetched_ns=2)
     assert evidence.settle(second).candles == tuple(series(second))
 
 
 def test_exchange_whose_answers_name_the_market_is_believed_at_once() -> None:
     limits = CallLimits(100, names_symbol=True)
-    evidence = Evidence(minutes(0, 60), 60, limits, Rates(), closed_end_ns=opens(2500)[0], hole_answers=3)
+    evidence = Evidence(minutes(0, 60), 60, limits, Agreement(), closed_end_ns=opens(2500)[0], hole_answers=3)
     assert ask_all(evidence, minutes(0, 60), lambda n, window: series(window)) == 1
 
 
 @pytest.mark.parametrize("names_symbol", [False, True])
 def test_nothing_many_times_denies_candles_unless_the_answer_with_them_named_the_market(names_symbol: bool) -> None:
     limits = CallLimits(100, names_symbol=names_symbol)
-    evidence = Evidence(minutes(0, 60), 60, limits, Rates(), closed_end_ns=opens(2500)[0], hole_answers=8)
+    evidence = Evidence(minutes(0, 60), 60, limits, Agreement(), closed_end_ns=opens(2500)[0], hole_answers=8)
     page = minutes(0, 60)
     ask_all(evidence, page, lambda n, window: series(window) if n == 0 else [])
     assert evidence.settle(page).candles == (tuple(series(page)) if names_symbol else ())
 
 
 def test_half_of_the_answers_for_another_market_are_never_believed() -> None:
-    evidence = Evidence(minutes(0, 60), 60, PLAIN, Rates(), closed_end_ns=opens(2500)[0], hole_answers=3)
+    evidence = Evidence(minutes(0, 60), 60, PLAIN, Agreement(), closed_end_ns=opens(2500)[0], hole_answers=3)
     page = minutes(0, 60)
     for n in range(50):
-        ask = evidence.next_ask(page)
+        ask = evidence.next_query(page)
         assert ask is not None
         evidence.add(ask.window, series(ask.window, 7.5 if n % 2 else 1.5), fetched_ns=n)
     assert evidence.unproven(page) == [page]
@@ -300,7 +302,7 @@ def test_answer_that_contradicts_a_published_candle_changes_nothing() -> None:
     assert reason is not None
     assert "close=1.5" in reason
     following = minutes(98, 92)
-    assert evidence.next_ask(following) is None
+    assert evidence.next_query(following) is None
     assert evidence.settle(following).candles == tuple(series(following))
 
 
@@ -321,7 +323,7 @@ def test_candle_to_avoid_is_in_no_window() -> None:
     evidence.avoid(opens(90)[0])
     page = minutes(41, 49)
     asked = []
-    while ask := evidence.next_ask(page):
+    while ask := evidence.next_query(page):
         asked.append(ask.window)
         evidence.add(ask.window, [candle(t) for t in open_times(ask.window, 60) if t != opens(60)[0]], fetched_ns=1)
     assert len(asked) <= 4

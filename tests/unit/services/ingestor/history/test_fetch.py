@@ -13,7 +13,7 @@ from services.common.model.page import Candle
 from services.common.model.periods import open_times
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS
-from services.ingestor.broker.dispatch import Job
+from services.ingestor.broker.dispatch import Dispatch
 from services.ingestor.config import IngestorSettings
 from services.ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
 from services.ingestor.history.fetch import Fetcher, Missing, Page
@@ -63,7 +63,7 @@ async def fetch(
     answer: Answer, *, now_ns: int = NEXT_DAY_NS, limit: int = 0, **settings: Any
 ) -> tuple[list[Page], list[Missing]]:
     exchange = Exchange(answer, now_ns=now_ns, settings={"page_candles": 98, **settings})
-    job = Job("j1", "r1", Instrument("BTC/USDT", "SIM"), minutes(0, 300), 60, limit)
+    job = Dispatch("j1", "r1", Instrument("BTC/USDT", "SIM"), minutes(0, 300), 60, limit)
     pages: list[Page] = []
 
     async def put(page: Page) -> None:
@@ -128,13 +128,13 @@ def hole_that_stays_unproven(window: TimeRange) -> list[Candle]:
 
 
 async def test_limit_reached_before_an_unproven_hole_is_all_that_was_asked_for() -> None:
-    pages, missing = await fetch(hole_that_stays_unproven, evidence_asks=3, limit=50)
+    pages, missing = await fetch(hole_that_stays_unproven, evidence_queries=3, limit=50)
     assert [p.span for p in pages] == [minutes(0, 50)]
     assert missing == []
 
 
 async def test_page_whose_holes_stay_unproven_is_settled_up_to_the_first() -> None:
-    pages, missing = await fetch(hole_that_stays_unproven, evidence_asks=3)
+    pages, missing = await fetch(hole_that_stays_unproven, evidence_queries=3)
     assert [p.span for p in pages] == [minutes(0, 60)]
     assert opens_in(pages) == 60
     assert missing == [Missing(minutes(60, 240), "SIM's answers do not agree on which candles exist")]

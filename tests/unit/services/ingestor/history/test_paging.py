@@ -5,7 +5,7 @@ import pytest
 from services.common.model.periods import MONTH_SECONDS
 from services.common.model.time_range import TimeRange, merge
 from services.common.model.times import parse_time
-from services.ingestor.history.paging import CallLimits, call_limits, plan_pages
+from services.ingestor.history.paging import CallLimits, limits_for, plan_pages
 from tests.unit.services.ingestor.conftest import minutes
 
 
@@ -51,4 +51,4 @@ def test_pages_of_months_keep_the_calendar() -> None:
     ],
 )
 def test_limits_of_a_call(ccxt_id: str, features: dict[str, object] | None, limits: CallLimits) -> None:
-    assert call_limits(ccxt_id, features) == limits
+    assert limits_for(ccxt_id, features) == limits

@@ -17,7 +17,7 @@ from services.common.clock import SystemClock
 from services.common.messaging.broker_frames import encode
 from services.common.messaging.curve import curve_client, make_keys
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from services.ingestor.broker.connection import Worker
+from services.ingestor.broker.connection import BrokerConnection
 from services.ingestor.broker.slots import Slots
 from services.ingestor.config import IngestorSettings
 from services.ingestor.metrics import IngestorMetrics
@@ -146,7 +146,7 @@ async def test_an_ingestor_gets_in_once_it_is_let_in(tmp_path: Path, monkeypatch
         if with_key:
             keys = {"broker_curve_key": tmp_path / "foreign.key_secret", "broker_curve_server": stage.server_public}
         stop = asyncio.Event()
-        worker = Worker(
+        worker = BrokerConnection(
             IngestorSettings(broker=stage.address, drain_seconds=0, **keys),
             Slots({"SIM": 1}, repeat_ns=0),
             no_job,

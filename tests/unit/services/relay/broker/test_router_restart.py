@@ -12,8 +12,8 @@ from prometheus_client import CollectorRegistry
 from services.common.clock import ManualClock, SystemClock
 from services.common.model.times import SECOND_NS
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from services.ingestor.broker.connection import Worker
-from services.ingestor.broker.dispatch import Job
+from services.ingestor.broker.connection import BrokerConnection
+from services.ingestor.broker.dispatch import Dispatch
 from services.ingestor.broker.slots import Completion, Slots
 from services.ingestor.config import IngestorSettings
 from services.ingestor.metrics import IngestorMetrics
@@ -27,12 +27,12 @@ class Running:
     """An ingestor's worker whose jobs end when the test says so."""
 
     def __init__(self) -> None:
-        self.taken: asyncio.Queue[Job] = asyncio.Queue()
+        self.taken: asyncio.Queue[Dispatch] = asyncio.Queue()
         self.ends: dict[str, asyncio.Future[Completion]] = {}
         self.connected = asyncio.Event()
         self.stop = asyncio.Event()
 
-    async def run_job(self, job: Job) -> Completion:
+    async def run_job(self, job: Dispatch) -> Completion:
         self.ends[job.job_id] = asyncio.get_running_loop().create_future()
         self.taken.put_nowait(job)
         return await self.ends[job.job_id]
@@ -40,14 +40,14 @@ class Running:
     async def on_connected(self, there: bool) -> None:
         (self.connected.set if there else self.connected.clear)()
 
-    async def take(self) -> Job:
+    async def take(self) -> Dispatch:
         return await asyncio.wait_for(self.taken.get(), 60)
 
 
 @asynccontextmanager
 async def ingestor(broker: str, slots: int) -> AsyncIterator[Running]:
     running = Running()
-    worker = Worker(
+    worker = BrokerConnection(
         IngestorSettings(broker=broker, drain_seconds=0, heartbeat_seconds=0.2),
         Slots({"SIM": slots}, repeat_ns=60 * SECOND_NS),
         running.run_job,
@@ -63,7 +63,7 @@ async def ingestor(broker: str, slots: int) -> AsyncIterator[Running]:
         await task
 
 
-async def carry_through(s: Suite, at: Running, job: Job) -> None:
+async def carry_through(s: Suite, at: Running, job: Dispatch) -> None:
     """Page, completion, commit."""
     start, end = minute(job.span.start_ns), minute(job.span.end_ns)
     assert await s.ingestor().page(job.job_id, start, end)

@@ -16,7 +16,7 @@ from services.common.model.page import Candle
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS
 from services.ingestor.exchange.dialects.candle_building import CandleBuilder
-from services.ingestor.exchange.dialects.trades import Walk, read_trades
+from services.ingestor.exchange.dialects.trades import TradePager, read_trades
 from services.ingestor.exchange.validation import BadAnswer
 from tests.unit.services.ingestor.conftest import MINUTE_NS, minutes
 
@@ -70,8 +70,8 @@ def walked(
     tape: Tape, *, candles: int = 1000, spoil: Callable[[int], Spoil | None] = lambda turn: None
 ) -> tuple[list[Candle], int]:
     """Walk with up to eight tries a question, as a session does: the candles, the number of answers."""
-    walk, turns = Walk(WINDOW, 60, candles=candles, answers=NEEDED, page=tape.page), 0
-    while ask := walk.next_ask():
+    walk, turns = TradePager(WINDOW, 60, candles=candles, answers=NEEDED, page=tape.page), 0
+    while ask := walk.next_query():
         for attempt in range(8):
             rows, last = tape.answer(ask.since_ns)
             spoiler, turns = spoil(turns), turns + 1

@@ -18,7 +18,7 @@ from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS
 from services.ingestor.config import IngestorSettings
 from services.ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
-from services.ingestor.history.agreement import Rates
+from services.ingestor.history.agreement import Agreement
 from services.ingestor.history.paging import CallLimits
 from services.ingestor.metrics import IngestorMetrics
 from tests.unit.services.ingestor.conftest import FAST
@@ -70,7 +70,7 @@ class Exchange:
         self.limits = world.call
         self.settings = _SETTINGS.model_copy(update={"page_candles": world.page, "closing_lag_seconds": 0.0})
         self.metrics = _METRICS
-        self.rates = Rates()
+        self.rates = Agreement()
         self.calls = self.lies = self.failed = 0
         self.log: list[str] = []
         self.on_call: Callable[[], None] = lambda: None

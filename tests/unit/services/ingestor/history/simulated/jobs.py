@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from services.common.model.page import Candle
 from services.common.model.periods import next_open, open_times, split_by_periods
 from services.common.model.time_range import TimeRange, merge, subtract
-from services.ingestor.broker.dispatch import Job
+from services.ingestor.broker.dispatch import Dispatch
 from services.ingestor.history.fetch import Fetcher, Missing, Page
 from services.ingestor.history.paging import page_periods
 from tests.unit.services.ingestor.history.simulated.exchange import FAILURE, Exchange, Killed
@@ -72,7 +72,7 @@ def most_calls(world: World) -> int:
     page = page_periods(world.page, world.call)
     begun = len(split_by_periods(world.span, world.period_seconds, page)) + 2 * len(world.impossible)
     chunks = min(page, world.periods) // world.call.candles + 1
-    return begun * chunks * (Exchange(world).settings.evidence_asks + 1)
+    return begun * chunks * (Exchange(world).settings.evidence_queries + 1)
 
 
 # ---- judgement
@@ -198,7 +198,7 @@ def check_table(table: Table) -> None:
     assert settled == merge([outcome.world.span]), outcome.explain()
 
 
-async def _run(job: Job, exchange: Exchange, put: Any) -> list[Missing]:
+async def _run(job: Dispatch, exchange: Exchange, put: Any) -> list[Missing]:
     with capture_logs():  # what goes wrong is in the exchange's own log
         return await Fetcher(job, cast(Any, exchange), cast(Any, exchange)).run(put)
 

@@ -30,7 +30,7 @@ def an_honest_exchange_is_believed(world: World) -> None:
     check_whole(outcome)
     if all(world.open_ns(number) in world.market for number in range(world.periods)):
         chunks = -(-world.periods // world.page) * -(-world.page // world.call.candles)
-        assert outcome.exchange.calls <= 2 * chunks + outcome.exchange.settings.evidence_asks, outcome.explain()
+        assert outcome.exchange.calls <= 2 * chunks + outcome.exchange.settings.evidence_queries, outcome.explain()
 
 
 def lies_are_outvoted(world: World) -> None:

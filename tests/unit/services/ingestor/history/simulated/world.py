@@ -14,7 +14,7 @@ from services.common.model.instrument import Instrument
 from services.common.model.page import Candle
 from services.common.model.periods import MONTH_SECONDS, WEEK_SECONDS, floor_to_grid, next_open
 from services.common.model.time_range import TimeRange
-from services.ingestor.broker.dispatch import Job
+from services.ingestor.broker.dispatch import Dispatch
 from services.ingestor.history.paging import CallLimits
 
 BEFORE, BEHIND = 150, 150
@@ -96,8 +96,8 @@ class World:
         return self.open_ns(self.periods + BEHIND if self.closed is None else self.closed)
 
     @cached_property
-    def job(self) -> Job:
-        return Job("j1", "r1", Instrument(SYMBOL, "SIM"), self.span, self.period_seconds, self.limit)
+    def job(self) -> Dispatch:
+        return Dispatch("j1", "r1", Instrument(SYMBOL, "SIM"), self.span, self.period_seconds, self.limit)
 
     @cached_property
     def market(self) -> dict[int, Candle]:
