@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import TypeAlias
 
-from services.common.lake.retractions import Retractions
+from services.common.lake.coverage import Retractions
 from services.common.model.periods import ceil_to_grid, count_periods, floor_to_grid, is_on_grid, total_periods
 from services.common.model.time_range import TimeRange, merge, subtract
 

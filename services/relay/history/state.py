@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, ValuesView
 from dataclasses import dataclass, field
 
-from services.common.lake.retractions import Retractions
+from services.common.lake.coverage import Retractions
 from services.common.model.instrument import Series
 from services.common.model.time_range import RangeSet, TimeRange
 from services.relay.broker.leases import Leases

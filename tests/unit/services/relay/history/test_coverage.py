@@ -55,7 +55,7 @@ def test_the_board_says_what_the_two_tables_say(
     for part, retracted_ns in retracted:
         fresh = [page.span for page in ledger if page.fetched_ns >= retracted_ns]
         assert not subtract(live.coverage[MARKET].covered.within(part), fresh), "never more than was fetched since"
-    assert again.retractions[MARKET].made() == live.retractions[MARKET].made()
+    assert again.retractions[MARKET].by_time() == live.retractions[MARKET].by_time()
 
 
 @given(told=st.lists(st.tuples(parts, parts), max_size=12))

@@ -246,7 +246,7 @@ def dump(state: HistoryState) -> Any:
             for request_id, live in state.requests.items()
         },
         {series: (tuple(c.covered), tuple(c.empty)) for series, c in state.coverage.items() if c.covered},
-        {series: (r.latest_ns, r.made()) for series, r in state.retractions.items() if r.latest_ns},
+        {series: (r.latest_ns, r.by_time()) for series, r in state.retractions.items() if r.latest_ns},
         state.snapshot_id,
     )
 

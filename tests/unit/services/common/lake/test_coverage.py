@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.common.lake.retractions import Retractions
+from services.common.lake.coverage import Retractions
 from services.common.model.time_range import TimeRange, merge
 
 

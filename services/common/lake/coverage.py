@@ -1,0 +1,168 @@
+"""Rows of the coverage and retraction tables, and the rule that combines them. Pure.
+
+Rows are only ever added to either table. A claim of coverage holds where no retraction that was made after the claim's
+data were fetched overlaps it, so both tables together say what is covered.
+
+Rows are encoded to and decoded from dictionaries whose times are integers in microseconds, as ``IcebergTable.rows``
+returns them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from services.common.model.instrument import Series
+from services.common.model.periods import ceil_to_grid, floor_to_grid
+from services.common.model.time_range import RangeSet, TimeRange, merge, subtract
+
+CLAIM_COLUMNS = ("ticker", "period_seconds", "start_time", "end_time", "empty", "fetched_at")
+"""Columns of the coverage table that a Claim needs."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Claim:
+    """A range that is settled: every period has a candle in the table or lies in an empty range.
+
+    Attributes:
+        fetched_ns: Time at which the exchange answered, in whole microseconds.
+        empty: Ranges verified to have no candle.
+    """
+
+    series: Series
+    span: TimeRange
+    fetched_ns: int
+    empty: tuple[TimeRange, ...]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class CoverageRow(Claim):
+    """A row of the coverage table: a claim and where it comes from.
+
+    Attributes:
+        committed_ns: Time at which the row was written, after its candles.
+        rows: Number of candles in ``span``.
+        evidence: Origin of the claim: ``page``, or what compaction has merged.
+    """
+
+    committed_ns: int
+    rows: int
+    evidence: str
+
+
+class Retraction(NamedTuple):
+    """A row of the retraction table: coverage of ``span`` that was fetched before ``retracted_ns`` no longer holds.
+
+    Two rows with equal fields are the same retraction.
+    """
+
+    series: Series
+    span: TimeRange
+    retracted_ns: int
+
+    def whole_periods(self) -> TimeRange:
+        """Return the range of every period that the retraction touches."""
+        period_seconds = self.series.period_seconds
+        return TimeRange(
+            floor_to_grid(self.span.start_ns, period_seconds), ceil_to_grid(self.span.end_ns, period_seconds)
+        )
+
+
+class Retractions:
+    """All retractions of one series.
+
+    Attributes:
+        latest_ns: Time of the latest one; 0 if there is none.
+    """
+
+    def __init__(self) -> None:
+        self.latest_ns = 0
+        self._taken: dict[int, RangeSet] = {}
+
+    def add(self, span: TimeRange, retracted_ns: int) -> None:
+        """Add a retraction, in any order of time. Where two overlap, the later one holds."""
+        self.latest_ns = max(self.latest_ns, retracted_ns)
+        for part in self.claimed(span, retracted_ns):
+            for older in [each for each in self._taken if each < retracted_ns]:
+                self._taken[older].remove(part)
+                if not self._taken[older]:
+                    del self._taken[older]
+            self._taken.setdefault(retracted_ns, RangeSet()).add(part)
+
+    def by_time(self) -> dict[int, tuple[TimeRange, ...]]:
+        """Return, by time of retraction, the ranges that no later retraction covers."""
+        return {retracted_ns: tuple(taken) for retracted_ns, taken in self._taken.items()}
+
+    def claimed(self, span: TimeRange, fetched_ns: int) -> list[TimeRange]:
+        """Return the part of a claim that still holds."""
+        return subtract([span], self.taken(span, fetched_ns))
+
+    def taken(self, span: TimeRange, fetched_ns: int) -> list[TimeRange]:
+        """Return the part of a claim that is retracted."""
+        later = (taken for retracted_ns, taken in self._taken.items() if retracted_ns > fetched_ns)
+        return merge(part for taken in later for part in taken.within(span))
+
+
+# ---- rows ----------------------------------------------------------------------------------------------------------
+
+
+def encode_coverage(row: CoverageRow) -> dict[str, Any]:
+    """Return a row of the coverage table."""
+    return {
+        **_encode_key(row.series, row.span),
+        "rows": row.rows,
+        "empty": [_encode_span(part) for part in row.empty],
+        "evidence": row.evidence,
+        "fetched_at": row.fetched_ns // 1_000,
+        "committed_at": row.committed_ns // 1_000,
+    }
+
+
+def decode_claim(row: Mapping[str, Any]) -> Claim:
+    """Parse the columns ``CLAIM_COLUMNS`` of a row; InvalidRequest if a range is reversed."""
+    return Claim(_series(row), _span(row), row["fetched_at"] * 1_000, tuple(map(_span, row["empty"] or ())))
+
+
+def decode_coverage(row: Mapping[str, Any]) -> CoverageRow:
+    """Parse a row of the coverage table; InvalidRequest if a range is reversed."""
+    claim = decode_claim(row)
+    return CoverageRow(
+        claim.series,
+        claim.span,
+        claim.fetched_ns,
+        claim.empty,
+        committed_ns=row["committed_at"] * 1_000,
+        rows=row["rows"],
+        evidence=row["evidence"],
+    )
+
+
+def encode_retraction(retraction: Retraction, reason: str) -> dict[str, Any]:
+    """Return a row of the retraction table."""
+    return {
+        **_encode_key(retraction.series, retraction.span),
+        "reason": reason,
+        "retracted_at": retraction.retracted_ns // 1_000,
+    }
+
+
+def decode_retraction(row: Mapping[str, Any]) -> Retraction:
+    """Parse a row of the retraction table; InvalidRequest if the range is reversed."""
+    return Retraction(_series(row), _span(row), row["retracted_at"] * 1_000)
+
+
+def _encode_key(series: Series, span: TimeRange) -> dict[str, Any]:
+    return {"ticker": series.ticker, "period_seconds": series.period_seconds, **_encode_span(span)}
+
+
+def _encode_span(span: TimeRange) -> dict[str, int]:
+    return {"start_time": span.start_ns // 1_000, "end_time": span.end_ns // 1_000}
+
+
+def _series(row: Mapping[str, Any]) -> Series:
+    return Series(row["ticker"], row["period_seconds"])
+
+
+def _span(row: Mapping[str, Any]) -> TimeRange:
+    return TimeRange(row["start_time"] * 1_000, row["end_time"] * 1_000)

@@ -1,0 +1,296 @@
+"""Declarations of the suite's Iceberg tables.
+
+Each table is one ``IcebergTable``: name, schema, key, version column, layout. Arrow schemas and Spark DDL are derived
+from it. A new table is one more declaration here.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg import expressions
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import (
+    NamespaceAlreadyExistsError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
+from pyiceberg.expressions import BooleanExpression
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortField, SortOrder
+from pyiceberg.transforms import BucketTransform, IdentityTransform, MonthTransform
+from pyiceberg.types import (
+    BinaryType,
+    DoubleType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestamptzType,
+)
+
+from services.common.model.instrument import Series
+from services.common.model.time_range import TimeRange
+from services.common.model.times import iso_microseconds
+
+NAMESPACE = "trading"
+MICROSECONDS = pa.timestamp("us", tz="UTC")
+"""Arrow type of every time in the tables."""
+
+_COMMON = {
+    "format-version": "2",
+    "write.parquet.compression-codec": "zstd",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "50",
+}
+_MERGE_ON_READ = {f"write.{action}.mode": "merge-on-read" for action in ("delete", "update", "merge")}
+# Batches are small and come from few tasks: a shuffle before the write costs more than the files it saves.
+_NO_SHUFFLE = {f"write.{action}distribution-mode": "none" for action in ("", "delete.", "update.", "merge.")}
+
+
+@dataclass(frozen=True)
+class IcebergTable:
+    """Declaration of a table.
+
+    Attributes:
+        name: With the namespace.
+        key: Columns that identify a row.
+        version: Of two rows with one key, the one with the larger value in this column is kept; None if rows with one
+            key are equal.
+        partitions: Used when the table is created; an existing table keeps its own, also for ``order`` and
+            ``properties``.
+    """
+
+    name: str
+    schema: Schema
+    key: tuple[str, ...]
+    version: str | None = None
+    partitions: PartitionSpec = UNPARTITIONED_PARTITION_SPEC
+    order: SortOrder = UNSORTED_SORT_ORDER
+    properties: dict[str, str] = field(default_factory=lambda: dict(_COMMON))
+
+    @cached_property
+    def arrow(self) -> pa.Schema:
+        """Arrow schema of a row."""
+        return pa.schema([_arrow_field(each) for each in self.schema.fields])
+
+    @property
+    def ddl(self) -> str:
+        """Columns of a row as Spark DDL."""
+        return spark_ddl(self.arrow)
+
+    def rows(self, found: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
+        """Return rows as dictionaries of the declared columns that ``found`` has; times are microseconds as int.
+
+        Reading times as integers is several times faster than as datetimes.
+        """
+        columns = [_with_integer_times(each) for each in self.arrow if each.name in found.schema.names]
+        rows: list[dict[str, Any]] = found.select([c.name for c in columns]).cast(pa.schema(columns)).to_pylist()
+        return rows
+
+    def load(self, catalog: Catalog) -> Table | None:
+        """Return the table, or None if it does not exist."""
+        try:
+            return catalog.load_table(self.name)
+        except (NoSuchTableError, NoSuchNamespaceError):
+            return None
+
+    def load_or_create(self, catalog: Catalog) -> Table:
+        """Return the table; create it and its namespace if they do not exist."""
+        table = self.load(catalog)
+        if table is not None:
+            return table
+        with suppress(NamespaceAlreadyExistsError):
+            catalog.create_namespace(NAMESPACE)
+        with suppress(TableAlreadyExistsError):  # another writer was faster
+            return catalog.create_table(
+                self.name,
+                self.schema,
+                partition_spec=self.partitions,
+                sort_order=self.order,
+                properties=self.properties,
+            )
+        return catalog.load_table(self.name)
+
+
+def opens_in(series: Series, span: TimeRange) -> BooleanExpression:
+    """Return a filter for the rows of ``OHLC`` that belong to a series and open in ``span``."""
+    made: Any = expressions  # its constructors' annotations do not cover (column, value)
+    rows: BooleanExpression = made.And(
+        made.EqualTo("ticker", series.ticker),
+        made.EqualTo("period_seconds", series.period_seconds),
+        made.GreaterThanOrEqual("open_time", iso_microseconds(span.start_ns)),
+        made.LessThan("open_time", iso_microseconds(span.end_ns)),
+    )
+    return rows
+
+
+# ---- derived schemas -----------------------------------------------------------------------------------------------
+
+_ARROW_TYPES: dict[type[IcebergType], pa.DataType] = {
+    StringType: pa.string(),
+    BinaryType: pa.binary(),
+    IntegerType: pa.int32(),
+    LongType: pa.int64(),
+    DoubleType: pa.float64(),
+    TimestamptzType: MICROSECONDS,
+}
+_DDL_TYPES = {
+    pa.string(): "string",
+    pa.binary(): "binary",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.float64(): "double",
+    MICROSECONDS: "timestamp",
+}
+
+
+def spark_ddl(columns: pa.Schema) -> str:
+    """Return an Arrow schema as Spark DDL; nullability is not expressed."""
+    return ", ".join(f"`{each.name}` {_ddl_type(each.type)}" for each in columns)
+
+
+def _ddl_type(kind: pa.DataType) -> str:
+    if isinstance(kind, pa.StructType):
+        return f"struct<{', '.join(f'`{each.name}`: {_ddl_type(each.type)}' for each in kind)}>"
+    if isinstance(kind, pa.MapType):
+        return f"map<{_ddl_type(kind.key_type)}, {_ddl_type(kind.item_type)}>"
+    if isinstance(kind, pa.ListType):
+        return f"array<{_ddl_type(kind.value_type)}>"
+    return _DDL_TYPES[kind]
+
+
+def _arrow_field(column: NestedField) -> pa.Field[Any]:
+    return pa.field(column.name, _arrow_type(column.field_type), not column.required)
+
+
+def _arrow_type(kind: IcebergType) -> pa.DataType:
+    if isinstance(kind, StructType):
+        return pa.struct([_arrow_field(each) for each in kind.fields])
+    if isinstance(kind, ListType):
+        return pa.list_(_arrow_field(kind.element_field))
+    if isinstance(kind, MapType):
+        return pa.map_(_arrow_type(kind.key_type), _arrow_field(kind.value_field))  # type: ignore[call-overload, no-any-return]
+    return _ARROW_TYPES[type(kind)]
+
+
+def _with_integer_times(column: pa.Field[Any]) -> pa.Field[Any]:
+    return pa.field(column.name, _integer_type(column.type))
+
+
+def _integer_type(kind: pa.DataType) -> pa.DataType:
+    if isinstance(kind, pa.StructType):
+        return pa.struct([_with_integer_times(each) for each in kind])
+    if isinstance(kind, pa.ListType):
+        return pa.list_(_with_integer_times(kind.value_field))
+    return pa.int64() if pa.types.is_timestamp(kind) else kind
+
+
+# ---- the tables ----------------------------------------------------------------------------------------------------
+# Field ids and docs are stored in existing tables: never change them.
+
+
+def _required(number: int, name: str, kind: IcebergType, doc: str | None = None) -> NestedField:
+    return NestedField(number, name, kind, required=True, doc=doc)
+
+
+def _optional(number: int, name: str, kind: IcebergType, doc: str | None = None) -> NestedField:
+    return NestedField(number, name, kind, required=False, doc=doc)
+
+
+OHLC = IcebergTable(
+    f"{NAMESPACE}.ohlc",
+    Schema(
+        _required(1, "ticker", StringType(), "market, for example BTC/USDT.BINANCE"),
+        _required(2, "period_seconds", IntegerType(), "candle period in seconds"),
+        _required(3, "open_time", TimestamptzType(), "first moment of the candle, on the period's grid"),
+        _required(4, "open", DoubleType()),
+        _required(5, "high", DoubleType()),
+        _required(6, "low", DoubleType()),
+        _required(7, "close", DoubleType()),
+        _required(8, "volume", DoubleType(), "in units of the base currency"),
+        _optional(9, "quote_volume", DoubleType(), "in units of the quote currency, where the exchange gives it"),
+        _optional(10, "trades", LongType(), "number of trades, where the exchange gives it"),
+        _required(11, "fetched_at", TimestamptzType(), "when the exchange answered; of two copies the later one stays"),
+        identifier_field_ids=[1, 2, 3],
+    ),
+    key=("ticker", "period_seconds", "open_time"),
+    version="fetched_at",
+    partitions=PartitionSpec(
+        PartitionField(3, 1000, MonthTransform(), "open_time_month"),
+        PartitionField(1, 1001, BucketTransform(4), "ticker_bucket"),
+    ),
+    order=SortOrder(*(SortField(number, IdentityTransform()) for number in (1, 2, 3))),
+    properties=_COMMON | _MERGE_ON_READ | _NO_SHUFFLE,
+)
+"""Candles."""
+
+COVERAGE = IcebergTable(
+    f"{NAMESPACE}.coverage",
+    Schema(
+        _required(1, "ticker", StringType()),
+        _required(2, "period_seconds", IntegerType()),
+        _required(3, "start_time", TimestamptzType(), "first moment that is settled"),
+        _required(4, "end_time", TimestamptzType(), "first moment after it"),
+        _required(5, "rows", LongType(), "candles inside"),
+        _required(
+            6,
+            "empty",
+            ListType(
+                11,
+                StructType(
+                    _required(12, "start_time", TimestamptzType()),
+                    _required(13, "end_time", TimestamptzType()),
+                ),
+                element_required=True,
+            ),
+            "ranges verified to hold no candle",
+        ),
+        _required(7, "evidence", StringType(), "how the range came to be settled: page"),
+        _required(8, "fetched_at", TimestamptzType()),
+        _required(9, "committed_at", TimestamptzType(), "when this row was written, after the candles"),
+    ),
+    key=("ticker", "period_seconds", "start_time", "end_time", "fetched_at"),
+)
+"""Settled ranges. ``lake/coverage.py`` has the row."""
+
+RETRACTIONS = IcebergTable(
+    f"{NAMESPACE}.coverage_retractions",
+    Schema(
+        _required(1, "ticker", StringType()),
+        _required(2, "period_seconds", IntegerType()),
+        _required(3, "start_time", TimestamptzType(), "first moment that is no longer settled"),
+        _required(4, "end_time", TimestamptzType(), "first moment after it"),
+        _required(5, "reason", StringType()),
+        _required(6, "retracted_at", TimestamptzType(), "pages fetched before claim nothing inside"),
+    ),
+    key=("ticker", "period_seconds", "start_time", "end_time", "retracted_at"),
+)
+"""Coverage that no longer holds. ``lake/coverage.py`` has the row. The relay creates it with the first retraction."""
+
+DEAD_LETTERS = IcebergTable(
+    f"{NAMESPACE}.dead_letters",
+    Schema(
+        _required(1, "source", StringType(), "address of the source.v1 server"),
+        _required(2, "partition", IntegerType()),
+        _required(3, "offset", LongType()),
+        _required(4, "reason", StringType()),
+        _optional(5, "key", StringType()),
+        _required(6, "headers", MapType(11, StringType(), 12, StringType(), value_required=True)),
+        _optional(7, "payload", BinaryType()),
+        _required(8, "seen_at", TimestamptzType()),
+    ),
+    key=("source", "partition", "offset"),
+)
+"""Records that could not be used, unchanged."""
