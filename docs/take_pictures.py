@@ -29,7 +29,7 @@ from services.gateway.events.sessions import Hub
 from services.gateway.events.web import web_server
 from services.gen.dexorder.events.v1 import user_events_pb2 as pb
 from tests.browser import browser
-from tests.fakes.events.dispatcher import FakeCourier
+from tests.fakes.events.dispatcher import FakeDispatcher
 
 PICTURE = Path(__file__).with_name("images") / "events.png"
 NOW_NS = time.time_ns()
@@ -159,7 +159,7 @@ SCENES = (
 )
 
 
-def play(courier: FakeCourier, scene: Scene, number: int) -> None:
+def play(dispatcher: FakeDispatcher, scene: Scene, number: int) -> None:
     """Let it have happened."""
     at_ms = NOW_NS // 1_000_000 - int(scene.ago * 1000)
     event = pb.UserEvent(
@@ -170,12 +170,12 @@ def play(courier: FakeCourier, scene: Scene, number: int) -> None:
         payload=json.dumps(scene.payload).encode(),
         delivery=pb.DeliverySpec(priority=scene.priority),
     )
-    courier.keep("alice", event.event_id, body=event.SerializeToString(), container=scene.container)
+    dispatcher.keep("alice", event.event_id, body=event.SerializeToString(), container=scene.container)
 
 
-def tell(courier: FakeCourier, scene: Scene, number: int) -> None:
+def tell(dispatcher: FakeDispatcher, scene: Scene, number: int) -> None:
     """Put into the log how it reached its user."""
-    kept = courier.users["alice"][number]
+    kept = dispatcher.users["alice"][number]
     accepted = NOW_NS - int(scene.ago * 1e9)
     now, rows = accepted, []
     for index, (channel, seconds, outcome) in enumerate(scene.tries):
@@ -197,22 +197,24 @@ def tell(courier: FakeCourier, scene: Scene, number: int) -> None:
 
 
 @asynccontextmanager
-async def site(folder: Path) -> AsyncIterator[tuple[str, FakeCourier, str]]:
-    """The page with these events: its URL, the courier behind it, and a token."""
+async def site(folder: Path) -> AsyncIterator[tuple[str, FakeDispatcher, str]]:
+    """The page with these events: its URL, the dispatcher behind it, and a token."""
     tokens.make_keys(folder, "desk")
     settings = EventsSettings(web_listen="127.0.0.1:0", jwt_keys=folder)
-    courier, metrics = FakeCourier(), SessionMetrics(CollectorRegistry())
-    courier.hub = Hub(courier, partial(render, link_url=""), settings, metrics)
-    async with web_server(settings, Reception(courier.hub, courier, tokens.Tokens.of(settings), metrics)) as address:
-        yield f"http://{address}/", courier, tokens.sign(folder / "desk.key", "alice")
+    dispatcher, metrics = FakeDispatcher(), SessionMetrics(CollectorRegistry())
+    dispatcher.hub = Hub(dispatcher, partial(render, link_url=""), settings, metrics)
+    async with web_server(
+        settings, Reception(dispatcher.hub, dispatcher, tokens.Tokens.of(settings), metrics)
+    ) as address:
+        yield f"http://{address}/", dispatcher, tokens.sign(folder / "desk.key", "alice")
 
 
 async def main(picture: Path) -> None:
     """Take it."""
     with tempfile.TemporaryDirectory() as folder:
-        async with site(Path(folder)) as (url, courier, token), browser() as chromium:
+        async with site(Path(folder)) as (url, dispatcher, token), browser() as chromium:
             for number, scene in enumerate(SCENES):
-                play(courier, scene, number)
+                play(dispatcher, scene, number)
             page = await chromium.page()
             await page.screen(WIDTH, HEIGHT, dark=True, scale=SCALE)
             await page.goto(url)
@@ -221,7 +223,7 @@ async def main(picture: Path) -> None:
             await page.until(f"document.querySelectorAll('.card').length === {len(SCENES)}")
             await asyncio.sleep(1.0)  # its acks have arrived
             for number, scene in enumerate(SCENES):
-                tell(courier, scene, number)
+                tell(dispatcher, scene, number)
             await page.click("#log-refresh")
             await page.until("document.querySelector('.record li:nth-child(2)') !== null")
             await page.click(".row-button")

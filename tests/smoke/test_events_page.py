@@ -50,7 +50,7 @@ class Site:
 
     def __init__(self, gateway: Served, port: int) -> None:
         self.gateway = gateway
-        self.courier = gateway.courier
+        self.dispatcher = gateway.dispatcher
         self.proxy = Silent(int(gateway.web.rpartition(":")[2]))
         self.url = f"http://127.0.0.1:{port}/"
         self._port = port
@@ -72,15 +72,15 @@ class Site:
                 timestamp=time.time_ns() // 1_000_000,
                 delivery=given.DeliverySpec(priority=priority),
             )
-            self.courier.keep("alice", event.event_id, body=event.SerializeToString(), container="alice-bot")
+            self.dispatcher.keep("alice", event.event_id, body=event.SerializeToString(), container="alice-bot")
 
     def inform(self, event_id: str) -> None:
         """On the fast path: nobody keeps it."""
         event = given.UserEvent(user_id="alice", event_id=event_id, delivery=given.DeliverySpec())
-        self.courier.inform("alice", event.SerializeToString())
+        self.dispatcher.inform("alice", event.SerializeToString())
 
     def seen(self) -> list[int]:
-        return [kept.show.sequence for kept in self.courier.users["alice"] if kept.record.seen_ns]
+        return [kept.show.sequence for kept in self.dispatcher.users["alice"] if kept.record.seen_ns]
 
 
 @pytest_asyncio.fixture
@@ -136,7 +136,7 @@ async def test_user_signs_in_and_sees_events(
         assert await page.evaluate(CARDS) == ["event-2!", "event-1!"]
         assert HOSTILE in await page.evaluate("document.querySelector('.card:last-child').textContent")
         assert await page.evaluate("document.querySelectorAll('.card img, .card script').length") == 0
-        await until(lambda: site.courier.delivered("alice") == [1, 2])
+        await until(lambda: site.dispatcher.delivered("alice") == [1, 2])
 
         await until(lambda: site.seen() == [1])  # on screen for some seconds
         await asyncio.sleep(1)
@@ -174,7 +174,7 @@ async def test_gateway_goes_and_comes_back(site: Site, chromium: Browser) -> Non
         await page.until(f"{CONNECTION} === 'Live' && {CARDS}.length >= 100")
         everything = [f"event-{number}!" for number in range(100, 0, -1)]
         assert await page.evaluate(CARDS) == everything
-        await until(lambda: site.courier.delivered("alice") == list(range(1, 101)) and 1 in site.seen())
+        await until(lambda: site.dispatcher.delivered("alice") == list(range(1, 101)) and 1 in site.seen())
         received = [said for said in page.sent if "ACK_KIND_RECEIVED" in said]
         assert len(received) == 100, "the replay brought nothing that was there"
 
@@ -186,7 +186,7 @@ async def test_gateway_goes_and_comes_back(site: Site, chromium: Browser) -> Non
         assert await page.evaluate(CARDS) == ["event-101!", *everything]
         assert len([said for said in page.sent if "ACK_KIND_RECEIVED" in said]) == 101
 
-        site.courier.epoch = "another log"
+        site.dispatcher.epoch = "another log"
         await site.down()
         await site.up()
         await page.until(f"{CONNECTION} === 'Live'")
@@ -224,10 +224,10 @@ async def test_session_is_renewed_and_ends(site: Site, chromium: Browser) -> Non
         await page.until(f"{CONNECTION} === 'Live'")  # with the token before
         await sign_in(page, site.gateway.token("alice", 12))
         await page.until("!document.querySelector('dialog').open")
-        opens = site.courier.calls.count(("opened", "alice"))
+        opens = site.dispatcher.calls.count(("opened", "alice"))
         await asyncio.sleep(max(0.0, began + 9 - time.monotonic()))
         assert await page.evaluate(CONNECTION) == "Live", "the first token's time is over, the second's is not"
-        assert site.courier.calls.count(("opened", "alice")) == opens
+        assert site.dispatcher.calls.count(("opened", "alice")) == opens
 
         problem = await page.until(
             "document.querySelector('dialog').open && document.querySelector('#sign-in-problem').innerText"
@@ -268,7 +268,7 @@ async def test_deliveries_show_every_attempt(site: Site, chromium: Browser) -> N
 
 def escalate(site: Site, number: int) -> None:
     """As if the session had been silent and Telegram had asked for patience."""
-    kept = site.courier.users["alice"][number - 1]
+    kept = site.dispatcher.users["alice"][number - 1]
     start, key, s = kept.record.accepted_ns, kept.record.key, 1_000_000_000
     attempts = (
         AttemptRow(key, 1, Channel.WEB, start, start + 5 * s, "no ack"),

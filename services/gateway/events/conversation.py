@@ -34,7 +34,7 @@ from services.common.model.errors import (
     Unavailable,
 )
 from services.common.rpc.streams import beside
-from services.gateway.events.dispatcher.port import CourierPort
+from services.gateway.events.dispatcher.port import DispatcherPort
 from services.gateway.events.session import Session
 from services.gateway.events.session_metrics import SessionMetrics
 from services.gateway.events.sessions import Hub
@@ -87,7 +87,7 @@ class Reception:
     """What every conversation needs."""
 
     hub: Hub
-    courier: CourierPort
+    dispatcher: DispatcherPort
     tokens: Tokens
     metrics: SessionMetrics
 
@@ -161,7 +161,7 @@ class Conversation:
         elif kind == "list":
             request = _parsed(said, pb.ListEventsRequest(), "list")
             request.user_id = session.user_id
-            page = await self._reception.courier.records(query_of(request))
+            page = await self._reception.dispatcher.records(query_of(request))
             await self._send(b'{"records":%b}' % proto_json(page_answer(page)))
         elif kind == "authorize":
             session.extend(self._user(said))
@@ -171,7 +171,7 @@ class Conversation:
     async def _ack(self, session: Session, said: dict[str, Any]) -> None:
         """They are not waited for one by one: each is on disk with the next commit, and order changes nothing."""
         (epoch, sequence), seen = ack_of(_parsed(said, pb.AckRequest(), "ack"))
-        done = asyncio.ensure_future(self._reception.courier.acked(session.user_id, epoch, sequence, seen=seen))
+        done = asyncio.ensure_future(self._reception.dispatcher.acked(session.user_id, epoch, sequence, seen=seen))
         self._reception.metrics.acked("websocket", seen=seen)
         self._acks.add(done)
 

@@ -1,6 +1,6 @@
 """Reads the outbox beside the thread that writes it: what was committed, for people and for sessions that resume.
 
-Every call opens the file anew and may take long, so none belongs in the event loop or in the courier's thread.
+Every call opens the file anew and may take long, so none belongs in the event loop or in the dispatcher's thread.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from services.gateway.events.delivery.changes import Show
+from services.gateway.events.delivery.changes import SessionEvent
 from services.gateway.events.model import Channel, EventKey, Status
 from services.gateway.events.store import schema
-from services.gateway.events.store.records import Page, Query, Record, Stretch
+from services.gateway.events.store.records import Page, Query, Record, ReplayBatch
 
 MOST_EVENTS = 256
 MOST_BYTES = 1 << 20
@@ -52,7 +52,7 @@ class EventLog:
         rows = rows[: query.size]
         return Page(tuple(record for _, record in rows), rows[-1][0] if more else None)
 
-    def stretch(self, user_id: str, after: int, waiting_to: int) -> Stretch:
+    def replay_batch(self, user_id: str, after: int, waiting_to: int) -> ReplayBatch:
         """What comes after a place in the log of a user's sessions, at most `MOST_EVENTS` and about `MOST_BYTES`.
 
         Args:
@@ -62,16 +62,16 @@ class EventLog:
             "SELECT container, body, sequence, status FROM events"
             " WHERE user_id = ? AND sequence > ? AND (status = 1 OR sequence > ?) ORDER BY sequence"
         )
-        events: list[Show] = []
+        events: list[SessionEvent] = []
         left = MOST_BYTES
         with self._open() as db:
             for container, body, sequence, status in db.execute(sql, (user_id, after, waiting_to)):
                 if len(events) == MOST_EVENTS or left <= 0:
-                    return Stretch(tuple(events), more=True)
+                    return ReplayBatch(tuple(events), more=True)
                 left -= len(body)
                 event = schema.read_body(container, body)
-                events.append(Show(user_id, sequence, event, settled=status != Status.QUEUED))
-        return Stretch(tuple(events))
+                events.append(SessionEvent(user_id, sequence, event, settled=status != Status.QUEUED))
+        return ReplayBatch(tuple(events))
 
     @staticmethod
     def _records(db: sqlite3.Connection, where: str, values: tuple[Any, ...], size: int) -> list[tuple[int, Record]]:

@@ -12,7 +12,7 @@ from services.common.model.errors import Unavailable
 from services.common.rpc.identity import current_caller
 from services.common.rpc.streams import beside, until
 from services.gateway.events.containers import Container, Containers
-from services.gateway.events.dispatcher.port import CourierPort
+from services.gateway.events.dispatcher.port import DispatcherPort
 from services.gateway.events.ingress.acks import Ack
 from services.gateway.events.model import Status
 from services.gen.dexorder.events.v1 import event_service_pb2 as pb
@@ -27,10 +27,10 @@ MOST_UNREAD = 10_000
 
 
 class EventPublisherService(rpc.EventPublisherServiceServicer):
-    """Hands events to the courier; made on the event loop that serves."""
+    """Hands events to the dispatcher; made on the event loop that serves."""
 
-    def __init__(self, courier: CourierPort, containers: Callable[[], Containers]) -> None:
-        self._courier = courier
+    def __init__(self, dispatcher: DispatcherPort, containers: Callable[[], Containers]) -> None:
+        self._dispatcher = dispatcher
         self._containers = containers
         self._stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -48,7 +48,7 @@ class EventPublisherService(rpc.EventPublisherServiceServicer):
             if not answered.done():  # the end of the event comes later, and the caller is gone
                 answered.set_result(ack)
 
-        self._courier.publish(self._container(), body_of(request.event), answer)
+        self._dispatcher.publish(self._container(), body_of(request.event), answer)
         return pb.PublishResponse(ack=(await answered).proto())
 
     async def PublishMany(  # type: ignore[override]  # noqa: N802
@@ -71,7 +71,7 @@ class EventPublisherService(rpc.EventPublisherServiceServicer):
             async for request in until(self._stopping, requests):
                 await stream.admit()
                 # each time: a container that was taken out of the file must not go on for as long as its stream lasts
-                self._courier.publish(self._container(), body_of(request.event), stream.answerer())
+                self._dispatcher.publish(self._container(), body_of(request.event), stream.answerer())
         except Exception as error:
             stream.fail(error)
         else:

@@ -16,18 +16,18 @@ from services.gateway.events.channels.ways import open_ways
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.contacts import host_check
 from services.gateway.events.conversation import Reception
-from services.gateway.events.delivery.changes import SendOut, Show
-from services.gateway.events.dispatcher.dispatcher import Courier
-from services.gateway.events.dispatcher.metrics import CourierMetrics
+from services.gateway.events.delivery.changes import SendRequest, SessionEvent
+from services.gateway.events.dispatcher.dispatcher import Dispatcher
+from services.gateway.events.dispatcher.metrics import DispatcherMetrics
 from services.gateway.events.dispatcher.sender import Sender
 from services.gateway.events.dispatcher.sending_metrics import SendingMetrics
-from services.gateway.events.dispatcher.start import open_courier
+from services.gateway.events.dispatcher.start import open_dispatcher
 from services.gateway.events.publishing import EventPublisherService
 from services.gateway.events.rendering import render
 from services.gateway.events.service import ContactService, EventLogService, EventService
 from services.gateway.events.session_metrics import SessionMetrics
 from services.gateway.events.sessions import Hub
-from services.gateway.events.store.records import Informed
+from services.gateway.events.store.records import TransientEvent
 from services.gateway.events.tokens import Tokens
 from services.gateway.events.web import web_server
 from services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc
@@ -36,18 +36,18 @@ log = structlog.get_logger(__name__)
 
 
 class _Outside:
-    """Gives what the courier decided to those who do it; they are made after it."""
+    """Gives what the dispatcher decided to those who do it; they are made after it."""
 
     sender: Sender
     hub: Hub
 
-    def send(self, sends: Sequence[SendOut]) -> None:
+    def send(self, sends: Sequence[SendRequest]) -> None:
         self.sender.send(sends)
 
-    def show(self, shows: Sequence[Show]) -> None:
+    def show(self, shows: Sequence[SessionEvent]) -> None:
         self.hub.show(shows)
 
-    def inform(self, informed: Sequence[Informed]) -> None:
+    def inform(self, informed: Sequence[TransientEvent]) -> None:
         self.hub.inform(informed)
 
 
@@ -61,29 +61,29 @@ class UserEvents:
 
     names, roles, own_identity, options = service.NAMES, service.ROLES, service.OWN_IDENTITY, service.OPTIONS
 
-    def __init__(self, courier: Courier, reception: Reception, settings: EventsSettings) -> None:
-        self._courier = courier
+    def __init__(self, dispatcher: Dispatcher, reception: Reception, settings: EventsSettings) -> None:
+        self._dispatcher = dispatcher
         self._reception = reception
         self._settings = settings
-        self._publisher = EventPublisherService(courier, courier.containers.current)
+        self._publisher = EventPublisherService(dispatcher, dispatcher.containers.current)
 
     def register(self, server: grpc.aio.Server, *, identity: bool) -> Sequence[str]:
         """Add the gRPC services; their full names."""
         hosts = host_check(self._settings)
-        contacts = ContactService(self._courier, self._reception.tokens, hosts, identity=identity)
+        contacts = ContactService(self._dispatcher, self._reception.tokens, hosts, identity=identity)
         rpc.add_EventServiceServicer_to_server(EventService(self._reception), server)
         rpc.add_EventPublisherServiceServicer_to_server(self._publisher, server)
-        rpc.add_EventLogServiceServicer_to_server(EventLogService(self._courier), server)
+        rpc.add_EventLogServiceServicer_to_server(EventLogService(self._dispatcher), server)
         rpc.add_ContactServiceServicer_to_server(contacts, server)
         return self.names
 
     async def until_failed(self) -> None:
-        """Raise what ended the courier."""
-        await asyncio.shield(self._courier.failed)
+        """Raise what ended the dispatcher."""
+        await asyncio.shield(self._dispatcher.failed)
 
     def stop_taking(self) -> None:
         """Take no more events, and end the sessions, which go on elsewhere or later from their cursors."""
-        self._courier.stop_taking()
+        self._dispatcher.stop_taking()
         self._publisher.stop_taking()
         self._reception.hub.stop()
 
@@ -92,7 +92,7 @@ class UserEvents:
 async def user_events(settings: EventsSettings, registry: CollectorRegistry) -> AsyncIterator[UserEvents]:
     """Everything but the gRPC server, until the block ends.
 
-    Then the page closes; calls of providers are cut off, to be made again after the next start; what the courier was
+    Then the page closes; calls of providers are cut off, to be made again after the next start; what the dispatcher was
     told is written.
 
     Raises:
@@ -102,15 +102,15 @@ async def user_events(settings: EventsSettings, registry: CollectorRegistry) -> 
     async with AsyncExitStack() as stack:
         ways = await stack.enter_async_context(open_ways(settings))
         reads, outside = partial(render, link_url=settings.link_url), _Outside()
-        courier = await stack.enter_async_context(
-            open_courier(settings, outside, CourierMetrics(registry), render=reads, reachable=ways.reachable)
+        dispatcher = await stack.enter_async_context(
+            open_dispatcher(settings, outside, DispatcherMetrics(registry), render=reads, reachable=ways.reachable)
         )
-        outside.sender = Sender(ways, settings, courier.finished, SendingMetrics(registry))
+        outside.sender = Sender(ways, settings, dispatcher.finished, SendingMetrics(registry))
         metrics, tokens = SessionMetrics(registry), Tokens.of(settings)
         # without the link: who sees it there is on that page
-        outside.hub = Hub(courier, partial(render, link_url=""), settings, metrics)
+        outside.hub = Hub(dispatcher, partial(render, link_url=""), settings, metrics)
         await stack.enter_async_context(outside.sender)
-        reception = Reception(outside.hub, courier, tokens, metrics)
-        await stack.enter_async_context(web_server(settings, reception, healthy=lambda: not courier.failed.done()))
-        log.info("events", fast=courier.sub_address, guaranteed=courier.router_address)
-        yield UserEvents(courier, reception, settings)
+        reception = Reception(outside.hub, dispatcher, tokens, metrics)
+        await stack.enter_async_context(web_server(settings, reception, healthy=lambda: not dispatcher.failed.done()))
+        log.info("events", fast=dispatcher.sub_address, guaranteed=dispatcher.router_address)
+        yield UserEvents(dispatcher, reception, settings)

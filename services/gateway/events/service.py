@@ -16,7 +16,7 @@ from services.common.model.errors import InvalidRequest, NotAllowed, NotFound, S
 from services.common.rpc.identity import STAFF, Role, bearer_token, current_caller, trusted_socket
 from services.gateway.events.contacts import HostCheck, contacts_answer, contacts_of
 from services.gateway.events.conversation import LONGEST_NAME, Reception
-from services.gateway.events.dispatcher.port import CourierPort
+from services.gateway.events.dispatcher.port import DispatcherPort
 from services.gateway.events.model import SESSION_CHANNELS, Channel
 from services.gateway.events.shown import together
 from services.gateway.events.tokens import LONGEST_USER_ID, Tokens, User
@@ -72,7 +72,7 @@ class EventService(rpc.EventServiceServicer):
         user = self._user(context)
         (epoch, sequence), seen = ack_of(request)
         self._reception.metrics.acked("grpc", seen=seen)
-        await self._reception.courier.acked(user.user_id, epoch, sequence, seen=seen)
+        await self._reception.dispatcher.acked(user.user_id, epoch, sequence, seen=seen)
         return pb.AckResponse()
 
     def _user(self, context: Context) -> User:
@@ -82,12 +82,12 @@ class EventService(rpc.EventServiceServicer):
 class EventLogService(rpc.EventLogServiceServicer):
     """What became of events."""
 
-    def __init__(self, courier: CourierPort) -> None:
-        self._courier = courier
+    def __init__(self, dispatcher: DispatcherPort) -> None:
+        self._dispatcher = dispatcher
 
     async def GetEvent(self, request: pb.GetEventRequest, context: Context) -> pb.GetEventResponse:  # noqa: N802
         """One event."""
-        record = await self._courier.record(key_of(request))
+        record = await self._dispatcher.record(key_of(request))
         if record is None:
             raise NotFound(
                 f"event_id {request.event_id[:64]!r} of container {request.container[:64]!r} was never accepted, or is "
@@ -97,7 +97,7 @@ class EventLogService(rpc.EventLogServiceServicer):
 
     async def ListEvents(self, request: pb.ListEventsRequest, context: Context) -> pb.ListEventsResponse:  # noqa: N802
         """A page of events."""
-        return page_answer(await self._courier.records(query_of(request)))
+        return page_answer(await self._dispatcher.records(query_of(request)))
 
 
 class ContactService(rpc.ContactServiceServicer):
@@ -105,7 +105,7 @@ class ContactService(rpc.ContactServiceServicer):
 
     def __init__(
         self,
-        courier: CourierPort,
+        dispatcher: DispatcherPort,
         tokens: Tokens,
         host_problem: HostCheck,
         *,
@@ -118,7 +118,7 @@ class ContactService(rpc.ContactServiceServicer):
             identity: Whether the server asks callers who they are. If not, one who shows no token is staff, as for all
                 services.
         """
-        self._courier = courier
+        self._dispatcher = dispatcher
         self._tokens = tokens
         self._host_problem = host_problem
         self._identity = identity
@@ -127,13 +127,13 @@ class ContactService(rpc.ContactServiceServicer):
     async def GetContacts(self, request: pb.GetContactsRequest, context: Context) -> pb.GetContactsResponse:  # noqa: N802
         """A user's contacts."""
         user_id = self._whose(request.user_id, context)
-        return pb.GetContactsResponse(contacts=contacts_answer(await self._courier.contacts(user_id)))
+        return pb.GetContactsResponse(contacts=contacts_answer(await self._dispatcher.contacts(user_id)))
 
     async def SetContacts(self, request: pb.SetContactsRequest, context: Context) -> pb.SetContactsResponse:  # noqa: N802
         """Replace them."""
         user_id = self._whose(request.user_id, context)
-        before = await self._courier.contacts(user_id)
-        await self._courier.set_contacts(user_id, contacts_of(request.contacts, before, self._host_problem))
+        before = await self._dispatcher.contacts(user_id)
+        await self._dispatcher.set_contacts(user_id, contacts_of(request.contacts, before, self._host_problem))
         return pb.SetContactsResponse()
 
     async def ReportPresence(  # noqa: N802
@@ -149,7 +149,7 @@ class ContactService(rpc.ContactServiceServicer):
         if request.active_seconds > LONGEST_PRESENCE_SECONDS:
             raise InvalidRequest(f"active_seconds {request.active_seconds} is above {LONGEST_PRESENCE_SECONDS}")
         until_ns = self._clock.wall_ns() + request.active_seconds * 1_000_000_000
-        self._courier.reached(user_id, _PRESENCE[channel], until_ns)
+        self._dispatcher.reached(user_id, _PRESENCE[channel], until_ns)
         return pb.ReportPresenceResponse()
 
     def _whose(self, user_id: str, context: Context) -> str:

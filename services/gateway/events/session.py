@@ -16,11 +16,11 @@ from services.common.model.errors import Exhausted, NotAllowed, SuiteError, Unau
 from services.gateway.events.dispatcher.port import Place
 from services.gateway.events.session_metrics import Kind
 from services.gateway.events.shown import Item, Opening, Render, Shown
-from services.gateway.events.store.records import Replay, Stretch
+from services.gateway.events.store.records import Replay, ReplayBatch
 from services.gateway.events.tokens import User
 
-ReadOn = Callable[[int, int], Awaitable[Stretch]]
-"""What comes after a place, see `CourierPort.replay_on`."""
+ReadOn = Callable[[int, int], Awaitable[ReplayBatch]]
+"""What comes after a place, see `DispatcherPort.replay_on`."""
 AT_ONCE = 256
 """Most items given out together, so that one session's backlog does not keep the others waiting."""
 MOST_WAITING_BYTES = 16 << 20
@@ -53,7 +53,7 @@ class Session:
         self._place: Place = ("", 0)
         self._behind = True
         self._gone = False
-        self._read_on: Callable[[], Awaitable[Stretch]] | None = None
+        self._read_on: Callable[[], Awaitable[ReplayBatch]] | None = None
         self._failure: SuiteError | None = None
         self._changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -112,7 +112,7 @@ class Session:
         self._place = opening.place
         self._newest = replay.sequence
         self._first.append(opening)
-        self._add(Stretch(replay.events, replay.more), 0)
+        self._add(ReplayBatch(replay.events, replay.more), 0)
         self._read_on = lambda: read_on(self._newest, replay.waiting_to)
         self._changed.set()
 
@@ -139,18 +139,18 @@ class Session:
             self._newest = item.sequence
         return not self._behind
 
-    async def _catch_up(self, read_on: Callable[[], Awaitable[Stretch]]) -> None:
+    async def _catch_up(self, read_on: Callable[[], Awaitable[ReplayBatch]]) -> None:
         noted = self._noted
-        stretch = await read_on()
+        replay_batch = await read_on()
         if not self._gone:
-            self._add(stretch, noted)
+            self._add(replay_batch, noted)
 
-    def _add(self, stretch: Stretch, noted: int) -> None:
+    def _add(self, replay_batch: ReplayBatch, noted: int) -> None:
         """Some of the log, which was read when everything up to ``noted`` was in it."""
-        self._first.extend(Shown.of(show, self._render) for show in stretch.events)
-        newest = stretch.events[-1].sequence if stretch.events else 0
-        self._newest = newest if stretch.more else max(newest, noted, self._newest)
-        self._behind = stretch.more or self._noted > self._newest
+        self._first.extend(Shown.of(show, self._render) for show in replay_batch.events)
+        newest = replay_batch.events[-1].sequence if replay_batch.events else 0
+        self._newest = newest if replay_batch.more else max(newest, noted, self._newest)
+        self._behind = replay_batch.more or self._noted > self._newest
 
     def end(self, error: SuiteError | None) -> None:
         """Let ``next`` raise this; None: the client is gone. The first reason stands."""

@@ -8,27 +8,27 @@ from functools import partial
 from services.common.clock import Clock, SystemClock
 from services.common.model.errors import Exhausted, Unavailable
 from services.gateway.events.config import EventsSettings
-from services.gateway.events.delivery.changes import Show
-from services.gateway.events.dispatcher.port import CourierPort, Place
+from services.gateway.events.delivery.changes import SessionEvent
+from services.gateway.events.dispatcher.port import DispatcherPort, Place
 from services.gateway.events.session import Session
 from services.gateway.events.session_metrics import Kind, SessionMetrics
 from services.gateway.events.shown import Render, Shown
-from services.gateway.events.store.records import Informed
+from services.gateway.events.store.records import TransientEvent
 from services.gateway.events.tokens import User
 
 
 class Hub:
-    """All open sessions; the courier's `show` and `inform` come here."""
+    """All open sessions; the dispatcher's `show` and `inform` come here."""
 
     def __init__(
         self,
-        courier: CourierPort,
+        dispatcher: DispatcherPort,
         render: Render,
         settings: EventsSettings,
         metrics: SessionMetrics,
         clock: Clock | None = None,
     ) -> None:
-        self._courier = courier
+        self._dispatcher = dispatcher
         self._render = render
         self._settings = settings
         self._metrics = metrics
@@ -56,19 +56,19 @@ class Hub:
         self._metrics.opened(kind)
         try:
             if len(sessions) == 1:
-                self._courier.session_opened(user.user_id)
-            replay = await self._courier.replay(user.user_id, cursor)
-            session.begin(replay, self._render, partial(self._courier.replay_on, user.user_id))
+                self._dispatcher.session_opened(user.user_id)
+            replay = await self._dispatcher.replay(user.user_id, cursor)
+            session.begin(replay, self._render, partial(self._dispatcher.replay_more, user.user_id))
         except BaseException:
             session.close()
             raise
         return session
 
-    def show(self, shows: Sequence[Show]) -> None:
+    def show(self, shows: Sequence[SessionEvent]) -> None:
         """Put events before the sessions of their users."""
         self._give((show.user_id, Shown.of(show, self._render)) for show in sorted(shows, key=_sequence))
 
-    def inform(self, informed: Sequence[Informed]) -> None:
+    def inform(self, informed: Sequence[TransientEvent]) -> None:
         """Likewise, for those that are not kept."""
         self._give((each.user_id, Shown.informed(each, self._render)) for each in informed)
 
@@ -94,8 +94,8 @@ class Hub:
         self._metrics.ended(session.kind, session.reason)
         if not sessions:
             del self._sessions[session.user_id]
-            self._courier.session_closed(session.user_id)
+            self._dispatcher.session_closed(session.user_id)
 
 
-def _sequence(each: Show) -> int:
+def _sequence(each: SessionEvent) -> int:
     return each.sequence

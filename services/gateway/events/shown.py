@@ -11,10 +11,10 @@ import orjson
 from google.protobuf import json_format
 
 from services.gateway.events.checking import for_sessions
-from services.gateway.events.delivery.changes import Show
+from services.gateway.events.delivery.changes import SessionEvent
 from services.gateway.events.model import Event, EventKey, Message, Priority
 from services.gateway.events.raw_proto import field, field_head
-from services.gateway.events.store.records import Informed, Replay
+from services.gateway.events.store.records import Replay, TransientEvent
 from services.gen.dexorder.events.v1 import event_service_pb2 as pb
 from services.gen.dexorder.events.v1 import user_events_pb2 as given
 
@@ -136,14 +136,14 @@ class Shown:
         self._wire = self._text = self._part = b""
 
     @staticmethod
-    def of(show: Show, render: Render) -> Shown:
+    def of(show: SessionEvent, render: Render) -> Shown:
         """An event that is kept."""
         event = show.event
         body = for_sessions(event.body, event.payload)
         return Shown(event.key.container, body, render, event=event, sequence=show.sequence, settled=show.settled)
 
     @staticmethod
-    def informed(informed: Informed, render: Render) -> Shown:
+    def informed(informed: TransientEvent, render: Render) -> Shown:
         """An event of the fast path."""
         return Shown(informed.container, informed.body, render)
 

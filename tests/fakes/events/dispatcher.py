@@ -1,4 +1,4 @@
-"""A courier in memory: it keeps what sessions are shown, in the order of each user, and forgets all at its end."""
+"""A dispatcher in memory: it keeps what sessions are shown, in the order of each user, and forgets all at its end."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 
 from services.common.model.errors import InvalidRequest
 from services.gateway.events.containers import LOCAL, Container
-from services.gateway.events.delivery.changes import Show
+from services.gateway.events.delivery.changes import SessionEvent
 from services.gateway.events.dispatcher.port import Place
-from services.gateway.events.ingress.acks import Ack, Answerer
+from services.gateway.events.ingress.acks import Ack, AckCallback
 from services.gateway.events.model import NO_CONTACTS, Channel, Contacts, Event, EventKey, Priority, Status
 from services.gateway.events.sessions import Hub
-from services.gateway.events.store.records import Informed, Page, Query, Record, Replay, Stretch
+from services.gateway.events.store.records import Page, Query, Record, Replay, ReplayBatch, TransientEvent
 from services.gen.dexorder.events.v1 import user_events_pb2 as pb
 
 
@@ -23,13 +23,13 @@ from services.gen.dexorder.events.v1 import user_events_pb2 as pb
 class Kept:
     """An event."""
 
-    show: Show
+    show: SessionEvent
     record: Record
-    answer: Answerer
+    answer: AckCallback
 
 
-class FakeCourier:
-    """Keeps the contract of `CourierPort`; everything is answered in a later turn of the loop, as from a thread.
+class FakeDispatcher:
+    """Keeps the contract of `DispatcherPort`; everything is answered in a later turn of the loop, as from a thread.
 
     Attributes:
         hub: Whom to show events.
@@ -60,14 +60,14 @@ class FakeCourier:
 
     # ---- events
 
-    def publish(self, container: Container, body: bytes, answer: Answerer) -> None:
+    def publish(self, container: Container, body: bytes, answer: AckCallback) -> None:
         self.unanswered += 1
         self.most_unanswered = max(self.most_unanswered, self.unanswered)
         task = self._loop.create_task(self._publish(container, body, answer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _publish(self, container: Container, body: bytes, answer: Answerer) -> None:
+    async def _publish(self, container: Container, body: bytes, answer: AckCallback) -> None:
         await self.released.wait()
         self.unanswered -= 1
         given = pb.UserEvent.FromString(body)
@@ -89,8 +89,8 @@ class FakeCourier:
         payload: bytes = b"{}",
         body: bytes = b"",
         container: str = LOCAL.name,
-        answer: Answerer = lambda ack: None,
-    ) -> Show:
+        answer: AckCallback = lambda ack: None,
+    ) -> SessionEvent:
         """An event for the log of a user, shown to their sessions."""
         body = (
             body
@@ -104,18 +104,18 @@ class FakeCourier:
             ).SerializeToString()
         )
         kept = self.users.setdefault(user_id, [])
-        show = Show(user_id, len(kept) + 1, _event(container, body))
+        show = SessionEvent(user_id, len(kept) + 1, _event(container, body))
         record = Record(show.event.key, body, time.time_ns(), Status.QUEUED, None, "", None, None, ())
         kept.append(Kept(show, record, answer))
         self.show([show])
         return show
 
-    def show(self, shows: Sequence[Show]) -> None:
+    def show(self, shows: Sequence[SessionEvent]) -> None:
         self._loop.call_soon(self._hub().show, [show for show in shows if show.user_id in self.open])
 
     def inform(self, user_id: str, body: bytes, container: str = LOCAL.name) -> None:
         if user_id in self.open:
-            self._loop.call_soon(self._hub().inform, [Informed(user_id, container, body)])
+            self._loop.call_soon(self._hub().inform, [TransientEvent(user_id, container, body)])
 
     def delivered(self, user_id: str) -> list[int]:
         """Which places were received."""
@@ -148,18 +148,18 @@ class FakeCourier:
         await asyncio.sleep(0)
         return Replay(self.epoch, place, reset, events, more, waiting_to)
 
-    async def replay_on(self, user_id: str, after: int, waiting_to: int) -> Stretch:
+    async def replay_more(self, user_id: str, after: int, waiting_to: int) -> ReplayBatch:
         await asyncio.sleep(0)
-        stretch = self._stretch(user_id, after, waiting_to)
+        replay_batch = self._stretch(user_id, after, waiting_to)
         await asyncio.sleep(0)
-        return stretch
+        return replay_batch
 
-    def _stretch(self, user_id: str, after: int, waiting_to: int) -> Stretch:
+    def _stretch(self, user_id: str, after: int, waiting_to: int) -> ReplayBatch:
         kept = self.users.get(user_id, [])[after:]
         events = [
             _settled(each) for each in kept if each.record.status is Status.QUEUED or each.show.sequence > waiting_to
         ]
-        return Stretch(tuple(events[: self.at_once]), len(events) > self.at_once)
+        return ReplayBatch(tuple(events[: self.at_once]), len(events) > self.at_once)
 
     async def acked(self, user_id: str, epoch: str, sequence: int, *, seen: bool) -> None:
         await asyncio.sleep(0)
@@ -218,7 +218,7 @@ class FakeCourier:
         return self.hub
 
 
-def _settled(kept: Kept) -> Show:
+def _settled(kept: Kept) -> SessionEvent:
     return replace(kept.show, settled=kept.record.status is Status.DELIVERED)
 
 

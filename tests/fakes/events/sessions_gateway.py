@@ -1,4 +1,4 @@
-"""The gateway's sessions, page and gRPC services in front of a courier in memory.
+"""The gateway's sessions, page and gRPC services in front of a dispatcher in memory.
 
 ``python -m tests.fakes.events.sessions_gateway [--web HOST:PORT] [--page DIR]`` serves them by hand: prints the address
 and a token for "alice", and shows her an event a second.
@@ -42,7 +42,7 @@ from services.gateway.events.sessions import Hub
 from services.gateway.events.web import PAGE, web_server
 from services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc
 from services.gen.dexorder.events.v1 import user_events_pb2 as given
-from tests.fakes.events.dispatcher import FakeCourier
+from tests.fakes.events.dispatcher import FakeDispatcher
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Served:
 
     grpc: str
     web: str
-    courier: FakeCourier
+    dispatcher: FakeDispatcher
     reception: Reception
     publisher: EventPublisherService
     registry: CollectorRegistry
@@ -90,17 +90,17 @@ async def served(
     for_events: dict[str, Any] = {"web_listen": "127.0.0.1:0", "jwt_keys": folder / "jwt"} | settings
     for_server: dict[str, Any] = {"listen": "127.0.0.1:0", "drain_seconds": 1.0} | (server or {})
     events, service = EventsSettings(**for_events), ServiceSettings(**for_server)
-    registry, courier = CollectorRegistry(), FakeCourier()
+    registry, dispatcher = CollectorRegistry(), FakeDispatcher()
     metrics, checked = SessionMetrics(registry), tokens.Tokens.of(events)
-    courier.hub = Hub(courier, render, events, metrics)
-    reception = Reception(courier.hub, courier, checked, metrics)
-    publisher = EventPublisherService(courier, ContainersFile(events.containers).current)
+    dispatcher.hub = Hub(dispatcher, render, events, metrics)
+    reception = Reception(dispatcher.hub, dispatcher, checked, metrics)
+    publisher = EventPublisherService(dispatcher, ContainersFile(events.containers).current)
 
     def register(server: grpc.aio.Server) -> Sequence[str]:
         rpc.add_EventServiceServicer_to_server(EventService(reception), server)
         rpc.add_EventPublisherServiceServicer_to_server(publisher, server)
-        rpc.add_EventLogServiceServicer_to_server(EventLogService(courier), server)
-        contacts = ContactService(courier, checked, host_check(events), identity=service.identity != "none")
+        rpc.add_EventLogServiceServicer_to_server(EventLogService(dispatcher), server)
+        contacts = ContactService(dispatcher, checked, host_check(events), identity=service.identity != "none")
         rpc.add_ContactServiceServicer_to_server(contacts, server)
         return NAMES
 
@@ -111,10 +111,10 @@ async def served(
         web_server(events, reception, page=page) as web,
     ):
         try:
-            yield Served(running.address, web, courier, reception, publisher, registry, key)
+            yield Served(running.address, web, dispatcher, reception, publisher, registry, key)
         finally:
             publisher.stop_taking()
-            courier.hub.stop()
+            dispatcher.hub.stop()
 
 
 async def main(arguments: list[str] | None = None) -> None:
@@ -131,7 +131,7 @@ async def main(arguments: list[str] | None = None) -> None:
                 await asyncio.sleep(1)
                 number += 1
                 payload = {"symbol": "BTC/USDT", "side": "buy", "quantity": "0.5", "price": "60000", "status": "filled"}
-                gateway.courier.keep(
+                gateway.dispatcher.keep(
                     "alice", f"order-{number}", event_type=given.ORDER_FILLED, payload=json.dumps(payload).encode()
                 )
 

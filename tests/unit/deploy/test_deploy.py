@@ -17,7 +17,7 @@ from services.common.lake.catalog import CatalogSettings
 from services.common.metrics import CallMetrics
 from services.gateway.config import GatewaySettings
 from services.gateway.events.config import EventsSettings
-from services.gateway.events.dispatcher.metrics import CourierMetrics
+from services.gateway.events.dispatcher.metrics import DispatcherMetrics
 from services.gateway.events.dispatcher.sending_metrics import SendingMetrics
 from services.gateway.events.session_metrics import SessionMetrics
 from services.gateway.kafkapixy.metrics import PixyMetrics
@@ -92,7 +92,7 @@ def counted() -> set[str]:
         RelayMetrics,
         CallMetrics,
         PixyMetrics,
-        CourierMetrics,
+        DispatcherMetrics,
         SessionMetrics,
         SendingMetrics,
         IngestorMetrics,

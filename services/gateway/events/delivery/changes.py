@@ -1,4 +1,4 @@
-"""What the delivery rules want kept and, once that is on disk, done. Pure data between `delivery` and `courier`."""
+"""What the delivery rules want kept and, once that is on disk, done. Pure data between `delivery` and `dispatcher`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ THROUGH = -1
 """The turn of an event all of whose channels had theirs."""
 
 
-class Live(NamedTuple):
+class QueuedRow(NamedTuple):
     """An event that is not final, as a row: all that a restart needs to go on with it. A tuple, as many are made.
 
     Attributes:
@@ -33,7 +33,7 @@ class Live(NamedTuple):
     event: Event
     accepted_ns: int
     expires_ns: int | None
-    turn: int = 0
+    channel_index: int = 0
     rounds: int = 0
     tries: int = 0
     failures: int = 0
@@ -81,7 +81,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class SendOut:
+class SendRequest:
     """Try a channel outside; its `Result` comes back to ``Delivery.finished`` with the same key and number."""
 
     key: EventKey
@@ -93,7 +93,7 @@ class SendOut:
 
 
 @dataclass(frozen=True, slots=True)
-class Show:
+class SessionEvent:
     """Put an event before the open sessions of its user."""
 
     user_id: str
@@ -117,14 +117,14 @@ class Changes:
         gone: User, channel and destination that no longer exists, to be taken out of the contacts.
     """
 
-    accepted: list[Live]
-    updated: list[Live]
+    accepted: list[QueuedRow]
+    updated: list[QueuedRow]
     finals: list[Final]
     attempts: list[AttemptRow]
     seen: list[Seen]
     gone: list[tuple[str, Channel, str]] = field(repr=False)
-    sends: list[SendOut]
-    shows: list[Show]
+    sends: list[SendRequest]
+    shows: list[SessionEvent]
     answers: list[Answer]
 
     def __init__(self) -> None:  # by hand: nine default factories cost more than an event's rules

@@ -7,15 +7,15 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from services.gateway.events.delivery.contacts_cache import People
-from services.gateway.events.delivery.pending_events import Item
+from services.gateway.events.delivery.pending_events import PendingEvent
 from services.gateway.events.delivery.quiet_hours import quiet_until
-from services.gateway.events.delivery.rules import Rules
+from services.gateway.events.delivery.rules import DeliverySettings
 from services.gateway.events.model import Channel, Contacts, Event, Preference
 
 _SESSION = Preference(Channel.ACTIVE_SESSION)
 
 
-class Outlook(NamedTuple):
+class Availability(NamedTuple):
     """What a channel outside of sessions may do for an event.
 
     Attributes:
@@ -29,14 +29,14 @@ class Outlook(NamedTuple):
     from_ns: int
 
 
-class Turns:
+class ChannelPolicy:
     """The rules that look at one event.
 
     Args:
         reachable: Why a channel outside of sessions can't be used with these contacts; empty where it can.
     """
 
-    def __init__(self, rules: Rules, people: People, reachable: Callable[[Channel, Contacts], str]) -> None:
+    def __init__(self, rules: DeliverySettings, people: People, reachable: Callable[[Channel, Contacts], str]) -> None:
         self._rules = rules
         self._people = people
         self._reachable = reachable
@@ -50,32 +50,32 @@ class Turns:
             return (_SESSION, *map(Preference, contacts.channel_order))
         return self._usual
 
-    def outlook(self, item: Item, way: Preference, contacts: Contacts, now_ns: int) -> Outlook:
+    def availability(self, pending: PendingEvent, way: Preference, contacts: Contacts, now_ns: int) -> Availability:
         """Look at one channel outside of sessions."""
-        refusal = item.refusal(way.channel) or self._reachable(way.channel, contacts)
-        active = not way.only_if_active or self._people.active(item.event.user_id, way.channel, now_ns)
-        quiet_ns = None if item.critical else quiet_until(contacts.quiet_hours, now_ns)
-        return Outlook(refusal, active, quiet_ns or now_ns)
+        refusal = pending.refusal(way.channel) or self._reachable(way.channel, contacts)
+        active = not way.only_if_active or self._people.active(pending.event.user_id, way.channel, now_ns)
+        quiet_ns = None if pending.critical else quiet_until(contacts.quiet_hours, now_ns)
+        return Availability(refusal, active, quiet_ns or now_ns)
 
-    def stays(self, item: Item, retry_after_ns: int | None) -> bool:
+    def stays(self, pending: PendingEvent, retry_after_ns: int | None) -> bool:
         """Whether a channel that said "later" is tried again before the next one.
 
         A CRITICAL event goes on to the next at once, and comes back in the next round: only a provider that names a
         short time is waited for.
         """
-        if item.failures >= self._rules.channel_tries:
+        if pending.failures >= self._rules.channel_tries:
             return False
-        return not item.critical if retry_after_ns is None else retry_after_ns <= self._rules.patience_ns
+        return not pending.critical if retry_after_ns is None else retry_after_ns <= self._rules.patience_ns
 
-    def backoff_ns(self, item: Item, failures: int) -> int:
+    def backoff_ns(self, pending: PendingEvent, failures: int) -> int:
         """Wait after so many failures, from 1: doubled each time, up to the most, less up to a half by chance."""
         rules = self._rules
         full_ns = min(rules.retry_base_ns << min(failures - 1, 40), rules.retry_most_ns)
-        return full_ns - full_ns * _chance(item, failures) // 0x20000
+        return full_ns - full_ns * _chance(pending, failures) // 0x20000
 
 
-def _chance(item: Item, failures: int) -> int:
+def _chance(pending: PendingEvent, failures: int) -> int:
     """0-65535; Python's own hash differs in each process. Those that go out together come back together."""
-    key = item.event.key
-    seed = item.event.user_id if item.soft else f"{key.container}\x00{key.event_id}\x00{item.tries}"
+    key = pending.event.key
+    seed = pending.event.user_id if pending.soft else f"{key.container}\x00{key.event_id}\x00{pending.tries}"
     return zlib.crc32(f"{seed}\x00{failures}".encode()) & 0xFFFF

@@ -1,4 +1,4 @@
-"""Who can be reached how, and where they are active now. Pure; the courier keeps it equal to the outbox."""
+"""Who can be reached how, and where they are active now. Pure; the dispatcher keeps it equal to the outbox."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class People(Protocol):
         """Whether the user was reported active on a channel outside of sessions."""
 
 
-class KnownPeople:
+class ContactsCache:
     """People in memory.
 
     Args:

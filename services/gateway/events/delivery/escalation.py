@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from services.gateway.events.delivery.board import Board
 from services.gateway.events.delivery.changes import NEVER, THROUGH
-from services.gateway.events.delivery.channel_policy import Turns
+from services.gateway.events.delivery.channel_policy import ChannelPolicy
 from services.gateway.events.delivery.contacts_cache import People
-from services.gateway.events.delivery.decision import Step
-from services.gateway.events.delivery.pending_events import Item, Try
-from services.gateway.events.delivery.provider_limits import Lane, Lanes
-from services.gateway.events.delivery.rules import Rules
-from services.gateway.events.delivery.scheduler import Agenda, if_live
+from services.gateway.events.delivery.decision import Decision
+from services.gateway.events.delivery.pending_events import PendingEvent, ProviderCall
+from services.gateway.events.delivery.provider_limits import Provider, ProviderLimits
+from services.gateway.events.delivery.rules import DeliverySettings
+from services.gateway.events.delivery.scheduler import Scheduler, if_live
 from services.gateway.events.model import (
     SESSION_CHANNELS,
     Channel,
@@ -26,201 +26,211 @@ from services.gateway.events.model import (
 )
 
 
-class Walk:
+class Escalation:
     """Moves events on; what comes of it is in the `Step`."""
 
     def __init__(
-        self, rules: Rules, people: People, turns: Turns, board: Board, lanes: Lanes[Item], agenda: Agenda
+        self,
+        rules: DeliverySettings,
+        people: People,
+        policy: ChannelPolicy,
+        board: Board,
+        lanes: ProviderLimits[PendingEvent],
+        scheduler: Scheduler,
     ) -> None:
         self._rules = rules
         self._people = people
-        self._turns = turns
+        self._policy = policy
         self._board = board
-        self._lanes = lanes
-        self._agenda = agenda
+        self._limits = lanes
+        self._scheduler = scheduler
 
-    def wake(self, thing: Item | Lane[Item], step: Step) -> None:
+    def wake(self, thing: PendingEvent | Provider[PendingEvent], decision: Decision) -> None:
         """The time of a lane, or of an event that waited, has come."""
-        if isinstance(thing, Lane):
-            self.release(thing, step)
+        if isinstance(thing, Provider):
+            self.release(thing, decision)
         else:
-            self._wake(thing, step)
+            self._wake(thing, decision)
 
-    def _wake(self, item: Item, step: Step) -> None:
-        item.lane = None
-        if item.waits_for_ack and step.now_ns >= item.due_ns:
-            self._board.end_wait_for_ack(item, "no ack", self._rules.session_ack_ns, step)
-            item.turn += 1
-        elif item.turn == THROUGH:
-            item.turn = 0
-        self.go_on(item, step)
+    def _wake(self, pending: PendingEvent, decision: Decision) -> None:
+        pending.provider = None
+        if pending.waits_for_ack and decision.now_ns >= pending.due_ns:
+            self._board.end_wait_for_ack(pending, "no ack", self._rules.session_ack_ns, decision)
+            pending.channel_index += 1
+        elif pending.channel_index == THROUGH:
+            pending.channel_index = 0
+        self.go_on(pending, decision)
 
-    def go_on(self, item: Item, step: Step) -> None:
+    def go_on(self, pending: PendingEvent, decision: Decision) -> None:
         """Take its turn, and the next ones."""
-        step.touched[item] = None
-        if item.expired(step.now_ns):
-            self.fail(item, "expired", step)
+        decision.touched[pending] = None
+        if pending.expired(decision.now_ns):
+            self.fail(pending, "expired", decision)
             return
-        contacts = self._people.contacts(item.event.user_id)
-        ways = self._turns.ways(item.event, contacts)
-        while item.turn < len(ways):
-            way = ways[item.turn]
+        contacts = self._people.contacts(pending.event.user_id)
+        ways = self._policy.ways(pending.event, contacts)
+        while pending.channel_index < len(ways):
+            way = ways[pending.channel_index]
             if (
-                self._session(item, way, step)
+                self._session(pending, way, decision)
                 if way.channel in SESSION_CHANNELS
-                else self._call(item, way, contacts, step)
+                else self._call(pending, way, contacts, decision)
             ):
                 return
-            item.turn = item.turn + 1
-            item.failures = 0
-        self._end_round(item, ways, contacts, step)
+            pending.channel_index = pending.channel_index + 1
+            pending.failures = 0
+        self._end_round(pending, ways, contacts, decision)
 
-    def _session(self, item: Item, way: Preference, step: Step) -> bool:
+    def _session(self, pending: PendingEvent, way: Preference, decision: Decision) -> bool:
         """Show it where a session is open; whether an ack may still come in time."""
-        is_open = self._board.user(item.event.user_id).open
-        if item.sequence is None:
-            self._board.place(item, step)
+        is_open = self._board.user(pending.event.user_id).open
+        if pending.sequence is None:
+            self._board.place(pending, decision)
             if is_open:
-                step.show(item)
+                decision.show(pending)
         if not is_open:
-            if way.only_if_active and item.rounds == 0:
-                step.passed(item, way.channel, step.now_ns, "not active")
+            if way.only_if_active and pending.rounds == 0:
+                decision.passed(pending, way.channel, decision.now_ns, "not active")
             return False
-        until_ns = item.shown_ns + self._rules.session_ack_ns
-        if until_ns <= step.now_ns:
+        until_ns = pending.shown_ns + self._rules.session_ack_ns
+        if until_ns <= decision.now_ns:
             return False
-        self._board.wait_for_ack(item, until_ns, step)
+        self._board.wait_for_ack(pending, until_ns, decision)
         return True
 
-    def _call(self, item: Item, way: Preference, contacts: Contacts, step: Step) -> bool:
+    def _call(self, pending: PendingEvent, way: Preference, contacts: Contacts, decision: Decision) -> bool:
         """Call a provider or wait for its lane, if the channel can be used."""
-        user_id, channel, now_ns = item.event.user_id, way.channel, step.now_ns
-        outlook = self._turns.outlook(item, way, contacts, now_ns)
-        if outlook.refusal:
+        user_id, channel, now_ns = pending.event.user_id, way.channel, decision.now_ns
+        availability = self._policy.availability(pending, way, contacts, now_ns)
+        if availability.refusal:
             return False
-        if not outlook.active:
-            if item.rounds == 0:  # the log says it once
-                step.passed(item, channel, now_ns, "not active")
+        if not availability.active:
+            if pending.rounds == 0:  # the log says it once
+                decision.passed(pending, channel, now_ns, "not active")
             return False
-        if outlook.from_ns > now_ns:
-            self._outlast(item, outlook.from_ns)
+        if availability.from_ns > now_ns:
+            self._outlast(pending, availability.from_ns)
             return False
-        call = step.open_calls.get((user_id, channel)) if item.soft else None
+        call = decision.open_calls.get((user_id, channel)) if pending.soft else None
         if call is None:
-            lane = self._lanes.of(channel, contacts)
-            if lane.blocked_until_ns - now_ns > self._rules.patience_ns:
+            provider = self._limits.of(channel, contacts)
+            if provider.blocked_until_ns - now_ns > self._rules.patience_ns:
                 return False
-            if not lane.free(now_ns):
-                self._board.wait_in_lane(item, lane, now_ns)
+            if not provider.free(now_ns):
+                self._board.wait_for_provider(pending, provider, now_ns)
                 return True
-            call = step.call(user_id, channel, contacts, lane, alone=not item.soft)
-        call.members.append((item, step.begun(item, channel, now_ns)))
-        item.under_way = True
-        item.due_ns = now_ns
-        self._board.timers.cancel(item)  # its time may be over meanwhile: the result is what counts
+            call = decision.call(user_id, channel, contacts, provider, alone=not pending.soft)
+        call.members.append((pending, decision.begun(pending, channel, now_ns)))
+        pending.under_way = True
+        pending.due_ns = now_ns
+        self._board.timers.cancel(pending)  # its time may be over meanwhile: the result is what counts
         return True
 
-    def _outlast(self, item: Item, quiet_until_ns: int) -> None:
+    def _outlast(self, pending: PendingEvent, quiet_until_ns: int) -> None:
         """Its time begins anew when the quiet hours end; once, or a long one would never be over."""
-        if item.expires_ns == item.accepted_ns + self._rules.normal_ttl_ns:
-            item.expires_ns = quiet_until_ns + self._rules.normal_ttl_ns
+        if pending.expires_ns == pending.accepted_ns + self._rules.normal_ttl_ns:
+            pending.expires_ns = quiet_until_ns + self._rules.normal_ttl_ns
 
-    def _end_round(self, item: Item, ways: Sequence[Preference], contacts: Contacts, step: Step) -> None:
+    def _end_round(
+        self, pending: PendingEvent, ways: Sequence[Preference], contacts: Contacts, decision: Decision
+    ) -> None:
         """Begin anew after a pause, if a channel may then do what it could not; else wait for what is missing."""
-        item.turn = THROUGH
+        pending.channel_index = THROUGH
         reasons: dict[str, str] = {}
-        hopeless, due_ns, now_ns = True, NEVER, step.now_ns
+        hopeless, due_ns, now_ns = True, NEVER, decision.now_ns
         for way in ways:
             if way.channel in SESSION_CHANNELS:
                 hopeless = False
                 continue
-            outlook = self._turns.outlook(item, way, contacts, now_ns)
-            if outlook.refusal:
-                reasons[way.channel.name] = outlook.refusal
+            availability = self._policy.availability(pending, way, contacts, now_ns)
+            if availability.refusal:
+                reasons[way.channel.name] = availability.refusal
                 continue
             hopeless = False
-            if outlook.active and outlook.from_ns > now_ns:
-                due_ns = min(due_ns, outlook.from_ns)
-            elif outlook.active:
-                again_ns = now_ns + self._turns.backoff_ns(item, item.rounds + 1)
-                due_ns = min(due_ns, max(again_ns, self._lanes.blocked_until_ns(way.channel, contacts)))
+            if availability.active and availability.from_ns > now_ns:
+                due_ns = min(due_ns, availability.from_ns)
+            elif availability.active:
+                again_ns = now_ns + self._policy.backoff_ns(pending, pending.rounds + 1)
+                due_ns = min(due_ns, max(again_ns, self._limits.blocked_until_ns(way.channel, contacts)))
         if hopeless:
-            self.fail(item, "; ".join(f"{name}: {reason}" for name, reason in reasons.items()), step)
+            self.fail(pending, "; ".join(f"{name}: {reason}" for name, reason in reasons.items()), decision)
             return
-        item.rounds += due_ns != NEVER
-        self._board.wait(item, due_ns)
+        pending.rounds += due_ns != NEVER
+        self._board.wait(pending, due_ns)
 
-    def finished(self, call: Try, result: Result, step: Step) -> None:
+    def finished(self, call: ProviderCall, result: Result, decision: Decision) -> None:
         """What came of a call: its attempts end, its events go on, and so do those that wait for its lane."""
         pause_ns = _pause_ns(result)
-        retry_at_ns = None if pause_ns is None else step.now_ns + pause_ns
+        retry_at_ns = None if pause_ns is None else decision.now_ns + pause_ns
         if retry_at_ns is not None:
-            call.lane.blocked_until_ns = max(call.lane.blocked_until_ns, retry_at_ns)
-            self._board.timers.set(call.lane, call.lane.blocked_until_ns)
+            call.provider.blocked_until_ns = max(call.provider.blocked_until_ns, retry_at_ns)
+            self._board.timers.set(call.provider, call.provider.blocked_until_ns)
         if not isinstance(result, Later):
-            step.changes.gone += [(call.user_id, call.channel, destination) for destination in result.gone]
-        call.lane.under_way -= 1
+            decision.changes.gone += [(call.user_id, call.channel, destination) for destination in result.gone]
+        call.provider.under_way -= 1
         outcome = "sent" if isinstance(result, Sent) else result.reason
 
-        def settle(member: tuple[Item, int], step: Step) -> None:
-            item, number = member
-            step.ended(item, number, call.channel, call.started_ns, outcome, retry_at_ns)
-            item.under_way = False
-            if not item.done:
-                self._tried(item, call, result, pause_ns, step)
+        def settle(member: tuple[PendingEvent, int], decision: Decision) -> None:
+            pending, number = member
+            decision.ended(pending, number, call.channel, call.started_ns, outcome, retry_at_ns)
+            pending.under_way = False
+            if not pending.done:
+                self._tried(pending, call, result, pause_ns, decision)
 
-        self._agenda.each(call.members, settle, step)
-        self.release(call.lane, step)
+        self._scheduler.each(call.members, settle, decision)
+        self.release(call.provider, decision)
 
-    def _tried(self, item: Item, call: Try, result: Result, pause_ns: int | None, step: Step) -> None:
-        step.touched[item] = None
+    def _tried(
+        self, pending: PendingEvent, call: ProviderCall, result: Result, pause_ns: int | None, decision: Decision
+    ) -> None:
+        decision.touched[pending] = None
         if isinstance(result, Sent):
-            self._board.final(item, Status.DELIVERED, call.channel, "", step)
+            self._board.final(pending, Status.DELIVERED, call.channel, "", decision)
             return
         if isinstance(result, Refused):
-            if self._people.contacts(item.event.user_id) == call.contacts:  # else it is not they that were refused
-                item.refused += ((call.channel, result.reason),)
+            if self._people.contacts(pending.event.user_id) == call.contacts:  # else it is not they that were refused
+                pending.refused += ((call.channel, result.reason),)
         else:
-            item.failures += 1
-            if self._turns.stays(item, pause_ns):
+            pending.failures += 1
+            if self._policy.stays(pending, pause_ns):
                 if pause_ns is None:
-                    self._board.wait(item, step.now_ns + self._turns.backoff_ns(item, item.failures))
+                    self._board.wait(pending, decision.now_ns + self._policy.backoff_ns(pending, pending.failures))
                 else:
-                    self.go_on(item, step)
+                    self.go_on(pending, decision)
                 return
-        item.turn = item.turn + 1
-        item.failures = 0
-        self.go_on(item, step)
+        pending.channel_index = pending.channel_index + 1
+        pending.failures = 0
+        self.go_on(pending, decision)
 
-    def release(self, lane: Lane[Item], step: Step) -> None:
+    def release(self, provider: Provider[PendingEvent], decision: Decision) -> None:
         """Let those go on that wait for a lane, as far as it takes them; those that go together wait for one call."""
-        while step.left > 0 and lane.free(step.now_ns) and (item := lane.next()) is not None:
-            step.left -= 1
-            if item.lane is not lane or item.done:
+        while decision.left > 0 and provider.free(decision.now_ns) and (pending := provider.next()) is not None:
+            decision.left -= 1
+            if pending.provider is not provider or pending.done:
                 continue
-            mates = self._board.user(item.event.user_id).items if item.soft else ()
-            together = [mate for mate in mates if mate.soft and mate.lane is lane and mate is not item]
-            for each in (item, *together):
-                each.lane = None
-            self.go_on(item, step)
-            self._agenda.each(together, if_live(self.go_on), step)
-        if step.left <= 0 and lane.free(step.now_ns):
-            self._board.timers.set(lane, step.now_ns)
-        self._lanes.forget(lane, step.now_ns)
+            mates = self._board.user(pending.event.user_id).items if pending.soft else ()
+            together = [mate for mate in mates if mate.soft and mate.provider is provider and mate is not pending]
+            for each in (pending, *together):
+                each.provider = None
+            self.go_on(pending, decision)
+            self._scheduler.each(together, if_live(self.go_on), decision)
+        if decision.left <= 0 and provider.free(decision.now_ns):
+            self._board.timers.set(provider, decision.now_ns)
+        self._limits.forget(provider, decision.now_ns)
 
-    def received(self, item: Item, step: Step) -> None:
+    def received(self, pending: PendingEvent, decision: Decision) -> None:
         """A session has it."""
-        if item.waits_for_ack:
-            self._board.end_wait_for_ack(item, "received", self._rules.session_ack_ns, step)
+        if pending.waits_for_ack:
+            self._board.end_wait_for_ack(pending, "received", self._rules.session_ack_ns, decision)
         else:
-            step.passed(item, Channel.WEB, item.shown_ns or step.now_ns, "received")
-        self._board.final(item, Status.DELIVERED, Channel.WEB, "", step)
+            decision.passed(pending, Channel.WEB, pending.shown_ns or decision.now_ns, "received")
+        self._board.final(pending, Status.DELIVERED, Channel.WEB, "", decision)
 
-    def fail(self, item: Item, error: str, step: Step) -> None:
+    def fail(self, pending: PendingEvent, error: str, decision: Decision) -> None:
         """It won't be delivered."""
-        if item.waits_for_ack:
-            self._board.end_wait_for_ack(item, "no ack", self._rules.session_ack_ns, step)
-        self._board.final(item, Status.ERROR, None, error, step)
+        if pending.waits_for_ack:
+            self._board.end_wait_for_ack(pending, "no ack", self._rules.session_ack_ns, decision)
+        self._board.final(pending, Status.ERROR, None, error, decision)
 
 
 def _pause_ns(result: Result) -> int | None:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from services.gateway.events.delivery.changes import Live
-from services.gateway.events.delivery.provider_limits import Lane
+from services.gateway.events.delivery.changes import QueuedRow
+from services.gateway.events.delivery.provider_limits import Provider
 from services.gateway.events.delivery.timers import Timed
 from services.gateway.events.model import SESSION_CHANNELS, Channel, Contacts, Priority
 
 
-class Item(Timed):
+class PendingEvent(Timed):
     """A `Live` that can be changed, and what a restart may forget.
 
     Attributes:
         saved: The row as it was written last.
         shown_ns: When it was shown to the sessions that are open now.
         under_way: A call is.
-        lane: Where it waits for its turn.
+        provider: Where it waits for its turn.
         done: It is final.
     """
 
@@ -28,7 +28,7 @@ class Item(Timed):
         "event",
         "expires_ns",
         "failures",
-        "lane",
+        "provider",
         "refused",
         "rounds",
         "saved",
@@ -36,17 +36,17 @@ class Item(Timed):
         "shown_ns",
         "soft",
         "tries",
-        "turn",
+        "channel_index",
         "under_way",
         "waits_for_ack",
     )
 
-    def __init__(self, live: Live) -> None:
+    def __init__(self, live: QueuedRow) -> None:
         super().__init__()
         self.event = live.event
         self.accepted_ns = live.accepted_ns
         self.expires_ns = live.expires_ns
-        self.turn = live.turn
+        self.channel_index = live.channel_index
         self.rounds = live.rounds
         self.tries = live.tries
         self.failures = live.failures
@@ -55,10 +55,10 @@ class Item(Timed):
         self.refused = live.refused
         self.sequence = live.sequence
         self.soft = live.soft
-        self.saved: Live = live
+        self.saved: QueuedRow = live
         self.shown_ns = 0
         self.under_way = self.done = False
-        self.lane: Lane[Item] | None = None
+        self.provider: Provider[PendingEvent] | None = None
 
     @property
     def in_sessions(self) -> bool:
@@ -79,13 +79,13 @@ class Item(Timed):
         """Why a channel refused for good; empty where it did not."""
         return next((reason for refused, reason in self.refused if refused is channel), "")
 
-    def row(self) -> Live:
+    def row(self) -> QueuedRow:
         """As it is now."""
-        return Live(
+        return QueuedRow(
             self.event,
             self.accepted_ns,
             self.expires_ns,
-            self.turn,
+            self.channel_index,
             self.rounds,
             self.tries,
             self.failures,
@@ -109,13 +109,13 @@ class User:
 
     user_id: str
     open: bool = False
-    items: dict[Item, None] = field(default_factory=dict)
-    by_sequence: dict[int, Item] = field(default_factory=dict)
+    items: dict[PendingEvent, None] = field(default_factory=dict)
+    by_sequence: dict[int, PendingEvent] = field(default_factory=dict)
     digest_ns: int = 0
 
 
 @dataclass(slots=True)
-class Try:
+class ProviderCall:
     """A call under way, for one event or for several in one message.
 
     Attributes:
@@ -125,6 +125,6 @@ class Try:
     user_id: str
     channel: Channel
     contacts: Contacts
-    lane: Lane[Item]
+    provider: Provider[PendingEvent]
     started_ns: int
-    members: list[tuple[Item, int]]
+    members: list[tuple[PendingEvent, int]]

@@ -9,10 +9,10 @@ from services.gateway.events.delivery.timers import Timed
 from services.gateway.events.model import Channel, Contacts
 
 T = TypeVar("T")
-LaneName = tuple[Channel, str]
+ProviderName = tuple[Channel, str]
 
 
-class Lane(Timed, Generic[T]):
+class Provider(Timed, Generic[T]):
     """One provider, or one webhook: not before `blocked_until_ns`, and so many calls at once.
 
     Attributes:
@@ -22,7 +22,7 @@ class Lane(Timed, Generic[T]):
 
     __slots__ = ("_most", "blocked_until_ns", "name", "under_way", "waiting")
 
-    def __init__(self, name: LaneName, most: int) -> None:
+    def __init__(self, name: ProviderName, most: int) -> None:
         super().__init__()
         self._most = most
         self.name = name
@@ -50,7 +50,7 @@ class Lane(Timed, Generic[T]):
         return not (self.under_way or self.waiting[0] or self.waiting[1] or now_ns < self.blocked_until_ns)
 
 
-class Lanes(Generic[T]):
+class ProviderLimits(Generic[T]):
     """Telegram, e-mail and push are one lane each: all users share our bot, server and key. A webhook is its own.
 
     Args:
@@ -59,25 +59,25 @@ class Lanes(Generic[T]):
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._lanes: dict[LaneName, Lane[T]] = {}
+        self._limits: dict[ProviderName, Provider[T]] = {}
 
-    def of(self, channel: Channel, contacts: Contacts) -> Lane[T]:
+    def of(self, channel: Channel, contacts: Contacts) -> Provider[T]:
         """Where a call to this user would go."""
         name = (channel, _webhook(channel, contacts))
-        lane = self._lanes.get(name)
-        if lane is None:
-            lane = self._lanes[name] = Lane(name, self._most)
-        return lane
+        provider = self._limits.get(name)
+        if provider is None:
+            provider = self._limits[name] = Provider(name, self._most)
+        return provider
 
     def blocked_until_ns(self, channel: Channel, contacts: Contacts) -> int:
         """Until when a call to this user would have to wait; a time that is past, or 0, for not at all."""
-        lane = self._lanes.get((channel, _webhook(channel, contacts)))
-        return lane.blocked_until_ns if lane else 0
+        provider = self._limits.get((channel, _webhook(channel, contacts)))
+        return provider.blocked_until_ns if provider else 0
 
-    def forget(self, lane: Lane[T], now_ns: int) -> None:
+    def forget(self, provider: Provider[T], now_ns: int) -> None:
         """Keep nothing of a lane that is idle; there is one for each webhook that any user ever had."""
-        if lane.idle(now_ns) and self._lanes.get(lane.name) is lane:
-            del self._lanes[lane.name]
+        if provider.idle(now_ns) and self._limits.get(provider.name) is provider:
+            del self._limits[provider.name]
 
 
 def _webhook(channel: Channel, contacts: Contacts) -> str:

@@ -12,7 +12,7 @@ SECOND_NS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class DeliverySettings:
     """The settings of the same names, durations in nanoseconds.
 
     Attributes:

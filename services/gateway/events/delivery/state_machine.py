@@ -13,16 +13,16 @@ from itertools import takewhile
 from operator import itemgetter
 
 from services.gateway.events.delivery.board import Board
-from services.gateway.events.delivery.changes import NEVER, THROUGH, Changes, Live, Seen, SendOut
-from services.gateway.events.delivery.channel_policy import Turns
+from services.gateway.events.delivery.changes import NEVER, THROUGH, Changes, QueuedRow, Seen, SendRequest
+from services.gateway.events.delivery.channel_policy import ChannelPolicy
 from services.gateway.events.delivery.contacts_cache import People, no_contact
-from services.gateway.events.delivery.decision import AT_ONCE, Step
+from services.gateway.events.delivery.decision import AT_ONCE, Decision
 from services.gateway.events.delivery.digest import digest
-from services.gateway.events.delivery.escalation import Walk
-from services.gateway.events.delivery.pending_events import Item, Try
-from services.gateway.events.delivery.provider_limits import Lanes
-from services.gateway.events.delivery.rules import Rules
-from services.gateway.events.delivery.scheduler import Agenda, if_live
+from services.gateway.events.delivery.escalation import Escalation
+from services.gateway.events.delivery.pending_events import PendingEvent, ProviderCall
+from services.gateway.events.delivery.provider_limits import ProviderLimits
+from services.gateway.events.delivery.rules import DeliverySettings
+from services.gateway.events.delivery.scheduler import Scheduler, if_live
 from services.gateway.events.model import Channel, Contacts, Event, EventKey, Message, Priority, Result
 
 
@@ -38,7 +38,7 @@ class Delivery:
 
     def __init__(
         self,
-        rules: Rules,
+        rules: DeliverySettings,
         people: People,
         *,
         render: Callable[[Event], Message],
@@ -48,32 +48,32 @@ class Delivery:
         self._rules = rules
         self._render = render
         self._at_once = at_once
-        self._turns = Turns(rules, people, reachable)
+        self._policy = ChannelPolicy(rules, people, reachable)
         self._people = people
-        self._lanes: Lanes[Item] = Lanes(rules.sends_at_once)
+        self._limits: ProviderLimits[PendingEvent] = ProviderLimits(rules.sends_at_once)
         self._board = Board()
-        self._agenda = Agenda(self._board.timers)
-        self._walk = Walk(rules, people, self._turns, self._board, self._lanes, self._agenda)
-        self._calls: dict[tuple[EventKey, int], Try] = {}
-        self._open_calls: dict[tuple[str, Channel], Try] = {}
+        self._scheduler = Scheduler(self._board.timers)
+        self._escalation = Escalation(rules, people, self._policy, self._board, self._limits, self._scheduler)
+        self._calls: dict[tuple[EventKey, int], ProviderCall] = {}
+        self._open_calls: dict[tuple[str, Channel], ProviderCall] = {}
 
-    def live(self, key: EventKey) -> Live | None:
+    def live(self, key: EventKey) -> QueuedRow | None:
         """An event as it is now; None where it is final or not known."""
-        item = self._board.items.get(key)
-        return item.row() if item else None
+        pending = self._board.items.get(key)
+        return pending.row() if pending else None
 
     def next_due_ns(self) -> int | None:
         """When `due` has something to do, if nothing else is called before; None for never."""
-        return self._agenda.next_ns()
+        return self._scheduler.next_ns()
 
     @property
     def unfinished(self) -> bool:
         """Whether what follows from the last calls is only begun: `due` goes on with it."""
-        return self._agenda.unfinished
+        return self._scheduler.unfinished
 
     def restore(
         self,
-        live: Iterable[Live],
+        live: Iterable[QueuedRow],
         sequences: Mapping[str, int],
         pauses: Iterable[tuple[str, Channel, int]] = (),
         *,
@@ -92,18 +92,18 @@ class Delivery:
         """
         board = self._board
         for user_id, channel, until_ns in pauses:
-            lane = self._lanes.of(channel, self._people.contacts(user_id))
-            lane.blocked_until_ns = max(lane.blocked_until_ns, until_ns)
-            board.timers.set(lane, lane.blocked_until_ns)
+            provider = self._limits.of(channel, self._people.contacts(user_id))
+            provider.blocked_until_ns = max(provider.blocked_until_ns, until_ns)
+            board.timers.set(provider, provider.blocked_until_ns)
         board.sequences.update(sequences)
-        placed: list[tuple[int, Item]] = []
+        placed: list[tuple[int, PendingEvent]] = []
         for row in live:
-            item = board.add(row)
-            if item.sequence is not None:
-                placed.append((item.sequence, item))
-            board.wait(item, now_ns if row.due_ns == NEVER else row.due_ns)
-        for sequence, item in sorted(placed, key=itemgetter(0)):
-            board.user(item.event.user_id).by_sequence[sequence] = item
+            pending = board.add(row)
+            if pending.sequence is not None:
+                placed.append((pending.sequence, pending))
+            board.wait(pending, now_ns if row.due_ns == NEVER else row.due_ns)
+        for sequence, pending in sorted(placed, key=itemgetter(0)):
+            board.user(pending.event.user_id).by_sequence[sequence] = pending
         return self.due(now_ns=now_ns)
 
     def accept(self, events: Iterable[tuple[Event, bool]], *, now_ns: int) -> Changes:
@@ -113,26 +113,26 @@ class Delivery:
             events: Each with whether it is above its container's soft quota: a NORMAL one then waits for others, to go
                 out in one message.
         """
-        step = self._step(now_ns)
+        decision = self._decision(now_ns)
         for event, soft in events:
-            self._accept(event, soft, step)
-        return self._finish(step)
+            self._accept(event, soft, decision)
+        return self._finish(decision)
 
-    def _accept(self, event: Event, soft: bool, step: Step) -> None:
-        now_ns = step.now_ns
+    def _accept(self, event: Event, soft: bool, decision: Decision) -> None:
+        now_ns = decision.now_ns
         normal = event.priority is Priority.NORMAL
         expires_ns = now_ns + self._rules.normal_ttl_ns if normal else None
-        item = self._board.add(Live(event, now_ns, expires_ns, due_ns=now_ns, soft=soft and normal))
-        if item.soft:
+        pending = self._board.add(QueuedRow(event, now_ns, expires_ns, due_ns=now_ns, soft=soft and normal))
+        if pending.soft:
             user = self._board.user(event.user_id)
             if user.digest_ns <= now_ns:
                 user.digest_ns = now_ns + self._rules.digest_ns
-            self._board.wait(item, user.digest_ns)
+            self._board.wait(pending, user.digest_ns)
         else:
-            self._walk.go_on(item, step)
-        item.saved = item.row()
-        step.changes.accepted.append(item.saved)
-        step.touched.pop(item, None)
+            self._escalation.go_on(pending, decision)
+        pending.saved = pending.row()
+        decision.changes.accepted.append(pending.saved)
+        decision.touched.pop(pending, None)
 
     def finished(self, key: EventKey, number: int, result: Result, *, now_ns: int) -> Changes:
         """What came of a `SendOut`; each must come back once. A number that is not under way changes nothing.
@@ -143,26 +143,26 @@ class Delivery:
         call = self._calls.pop((key, number), None)
         if call is None:
             return Changes()
-        step = self._step(now_ns)
-        self._walk.finished(call, result, step)
-        return self._finish(step)
+        decision = self._decision(now_ns)
+        self._escalation.finished(call, result, decision)
+        return self._finish(decision)
 
     def received(self, user_id: str, sequence: int, *, now_ns: int) -> Changes:
         """A session has it. For one that is final, or was never there, nothing changes."""
         user = self._board.users.get(user_id)
-        item = user.by_sequence.get(sequence) if user else None
-        return self._received([item] if item else [], now_ns)
+        pending = user.by_sequence.get(sequence) if user else None
+        return self._received([pending] if pending else [], now_ns)
 
     def received_up_to(self, user_id: str, sequence: int, *, now_ns: int) -> Changes:
         """A session has this one and all before it."""
         user = self._board.users.get(user_id)
         upto = takewhile(lambda placed: placed[0] <= sequence, user.by_sequence.items()) if user else ()
-        return self._received([item for _, item in upto], now_ns)
+        return self._received([pending for _, pending in upto], now_ns)
 
-    def _received(self, items: Iterable[Item], now_ns: int) -> Changes:
-        step = self._step(now_ns)
-        self._agenda.each(items, if_live(self._walk.received), step)
-        return self._finish(step)
+    def _received(self, items: Iterable[PendingEvent], now_ns: int) -> Changes:
+        decision = self._decision(now_ns)
+        self._scheduler.each(items, if_live(self._escalation.received), decision)
+        return self._finish(decision)
 
     def seen(self, user_id: str, sequence: int, *, now_ns: int) -> Changes:
         """The user has seen it, so a session has it."""
@@ -173,21 +173,21 @@ class Delivery:
 
     def session_opened(self, user_id: str, *, now_ns: int) -> Changes:
         """A user's first session is open: it is shown what is live and may be, in the order of the log."""
-        step = self._step(now_ns)
+        decision = self._decision(now_ns)
         user = self._board.user(user_id)
         if user.open:
-            return step.changes
+            return decision.changes
         user.open = True
 
-        def show(item: Item, step: Step) -> None:
-            if user.open and item.in_sessions and not item.expired(now_ns):
-                if item.sequence is None:
-                    self._board.place(item, step)
-                step.show(item)
+        def show(pending: PendingEvent, decision: Decision) -> None:
+            if user.open and pending.in_sessions and not pending.expired(now_ns):
+                if pending.sequence is None:
+                    self._board.place(pending, decision)
+                decision.show(pending)
 
-        placed, others = user.by_sequence.values(), (item for item in user.items if item.sequence is None)
-        self._agenda.each([*placed, *others], if_live(show), step)
-        return self._finish(step)
+        placed, others = user.by_sequence.values(), (pending for pending in user.items if pending.sequence is None)
+        self._scheduler.each([*placed, *others], if_live(show), decision)
+        return self._finish(decision)
 
     def session_closed(self, user_id: str, *, now_ns: int) -> Changes:
         """A user's last session is closed. An ack that is waited for may still come through the next one."""
@@ -199,56 +199,58 @@ class Delivery:
 
     def reached(self, user_id: str, channel: Channel, until_ns: int, *, now_ns: int) -> Changes:
         """The user was reported active on a channel, and `People` knows: what is through its round goes on there."""
-        step = self._step(now_ns)
+        decision = self._decision(now_ns)
 
-        def go_on(item: Item, step: Step) -> None:
-            ways = self._turns.ways(item.event, self._people.contacts(user_id))
-            turn = next((n for n, way in enumerate(ways) if way.channel is channel and way.only_if_active), None)
-            if turn is not None and item.turn == THROUGH:
-                item.turn = turn
-                self._walk.go_on(item, step)
+        def go_on(pending: PendingEvent, decision: Decision) -> None:
+            ways = self._policy.ways(pending.event, self._people.contacts(user_id))
+            channel_index = next(
+                (n for n, way in enumerate(ways) if way.channel is channel and way.only_if_active), None
+            )
+            if channel_index is not None and pending.channel_index == THROUGH:
+                pending.channel_index = channel_index
+                self._escalation.go_on(pending, decision)
 
-        self._agenda.each(self._items(user_id) if until_ns > now_ns else (), if_live(go_on), step)
-        return self._finish(step)
+        self._scheduler.each(self._items(user_id) if until_ns > now_ns else (), if_live(go_on), decision)
+        return self._finish(decision)
 
     def contacts_changed(self, user_id: str, *, now_ns: int) -> Changes:
         """The user's contacts are new, and `People` knows: no refusal holds, what is through its round begins anew.
 
         Not to be called where a destination was only taken out because it is gone.
         """
-        step = self._step(now_ns)
+        decision = self._decision(now_ns)
 
-        def begin_anew(item: Item, step: Step) -> None:
-            item.refused = ()
-            step.touched[item] = None
-            if item.turn == THROUGH:
-                item.turn = 0
-                self._walk.go_on(item, step)
+        def begin_anew(pending: PendingEvent, decision: Decision) -> None:
+            pending.refused = ()
+            decision.touched[pending] = None
+            if pending.channel_index == THROUGH:
+                pending.channel_index = 0
+                self._escalation.go_on(pending, decision)
 
-        self._agenda.each(self._items(user_id), if_live(begin_anew), step)
-        return self._finish(step)
+        self._scheduler.each(self._items(user_id), if_live(begin_anew), decision)
+        return self._finish(decision)
 
-    def _items(self, user_id: str) -> Iterable[Item]:
+    def _items(self, user_id: str) -> Iterable[PendingEvent]:
         user = self._board.users.get(user_id)
         return user.items if user else ()
 
     def due(self, *, now_ns: int) -> Changes:
         """Do some of what is due; where there is more, `next_due_ns` is not after ``now_ns``."""
-        step = self._step(now_ns)
-        self._agenda.run(step, self._walk.wake)
-        return self._finish(step)
+        decision = self._decision(now_ns)
+        self._scheduler.run(decision, self._escalation.wake)
+        return self._finish(decision)
 
-    def _step(self, now_ns: int) -> Step:
-        return Step(now_ns, self._open_calls, left=self._at_once)
+    def _decision(self, now_ns: int) -> Decision:
+        return Decision(now_ns, self._open_calls, left=self._at_once)
 
-    def _finish(self, step: Step) -> Changes:
-        if not self._agenda.unfinished:  # else there may be more to go out in the same message
-            step.calls += self._open_calls.values()
+    def _finish(self, decision: Decision) -> Changes:
+        if not self._scheduler.unfinished:  # else there may be more to go out in the same message
+            decision.calls += self._open_calls.values()
             self._open_calls.clear()
-        for call in step.calls:
+        for call in decision.calls:
             leader, number = call.members[0]
             self._calls[leader.event.key, number] = call
-            message = digest([item.event for item, _ in call.members], self._render)
-            send = SendOut(leader.event.key, number, call.channel, call.user_id, message, call.contacts)
-            step.changes.sends.append(send)
-        return step.finish()
+            message = digest([pending.event for pending, _ in call.members], self._render)
+            send = SendRequest(leader.event.key, number, call.channel, call.user_id, message, call.contacts)
+            decision.changes.sends.append(send)
+        return decision.finish()

@@ -1,4 +1,4 @@
-"""What is counted of events between containers and the outbox. Counted a turn at a time, in the courier's thread."""
+"""What is counted of events between containers and the outbox. Counted a turn at a time, in the dispatcher's thread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 COMMIT_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 
 
-class CourierMetrics:
+class DispatcherMetrics:
     """Added to the gateway's registry once."""
 
     def __init__(self, registry: CollectorRegistry) -> None:

@@ -1,4 +1,4 @@
-"""What sessions and gRPC services ask of the courier; all of it is called in the event loop."""
+"""What sessions and gRPC services ask of the dispatcher; all of it is called in the event loop."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Awaitable
 from typing import Protocol
 
 from services.gateway.events.containers import Container
-from services.gateway.events.ingress.acks import Answerer
+from services.gateway.events.ingress.acks import AckCallback
 from services.gateway.events.model import Channel, Contacts, EventKey
-from services.gateway.events.store.records import Page, Query, Record, Replay, Stretch
+from services.gateway.events.store.records import Page, Query, Record, Replay, ReplayBatch
 
 Place = tuple[str, int]
 """Epoch and sequence: a place in the log of a user's sessions."""
 
 
-class CourierPort(Protocol):
-    """The courier as the event loop sees it. What is called first is done first."""
+class DispatcherPort(Protocol):
+    """The dispatcher as the event loop sees it. What is called first is done first."""
 
-    def publish(self, container: Container, body: bytes, answer: Answerer) -> None:
+    def publish(self, container: Container, body: bytes, answer: AckCallback) -> None:
         """Accept an event; ``answer`` gets its state now and, unless that was final, once more when it is."""
 
     def session_opened(self, user_id: str) -> None:
@@ -32,7 +32,7 @@ class CourierPort(Protocol):
     def replay(self, user_id: str, cursor: Place | None) -> Awaitable[Replay]:
         """What a session has to be shown first. All up to the cursor counts as received."""
 
-    def replay_on(self, user_id: str, after: int, waiting_to: int) -> Awaitable[Stretch]:
+    def replay_more(self, user_id: str, after: int, waiting_to: int) -> Awaitable[ReplayBatch]:
         """What follows; up to ``waiting_to`` only what still waits. What was shown is there."""
 
     def contacts(self, user_id: str) -> Awaitable[Contacts]:

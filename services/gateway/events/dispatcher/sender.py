@@ -14,7 +14,7 @@ import structlog
 
 from services.gateway.events.channels.way import NOT_CONFIGURED, TIMEOUT, Way
 from services.gateway.events.config import EventsSettings
-from services.gateway.events.delivery.changes import SendOut
+from services.gateway.events.delivery.changes import SendRequest
 from services.gateway.events.dispatcher.sending_metrics import SendingMetrics
 from services.gateway.events.model import Channel, EventKey, Later, Refused, Result
 
@@ -25,7 +25,7 @@ Finished = Callable[[EventKey, int, Result], None]
 
 @dataclass(slots=True)
 class _Line:
-    waiting: deque[SendOut] = field(default_factory=deque)
+    waiting: deque[SendRequest] = field(default_factory=deque)
     under_way: int = 0
 
 
@@ -50,7 +50,7 @@ class Sender:
         self._calls: set[asyncio.Task[None]] = set()
         self._group = asyncio.TaskGroup()
 
-    def send(self, sends: Sequence[SendOut]) -> None:
+    def send(self, sends: Sequence[SendRequest]) -> None:
         """Put these in line, and begin those that may."""
         for call in sends:
             if call.channel in self._lines:
@@ -71,7 +71,7 @@ class Sender:
             self._calls.add(call)
             call.add_done_callback(self._calls.discard)
 
-    async def _run(self, line: _Line, call: SendOut) -> None:
+    async def _run(self, line: _Line, call: SendRequest) -> None:
         started_s = time.perf_counter()
         result = await self._result(call)
         self._metrics.called(call.channel, result, time.perf_counter() - started_s)
@@ -79,7 +79,7 @@ class Sender:
         self._begin(line)
         self._finished(call.key, call.number, result)
 
-    async def _result(self, call: SendOut) -> Result:
+    async def _result(self, call: SendRequest) -> Result:
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 return await self._ways[call.channel].send(call.message, call.contacts)

@@ -1,4 +1,4 @@
-"""What a courier needs: its outbox, for this process alone, its ports, its rules."""
+"""What a dispatcher needs: its outbox, for this process alone, its ports, its rules."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from services.common.storage.durable_sqlite import checkpoints_aside
 from services.common.storage.process_lock import sole_owner
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.containers import ContainersFile
-from services.gateway.events.delivery.contacts_cache import KnownPeople, no_contact
-from services.gateway.events.delivery.rules import Rules
+from services.gateway.events.delivery.contacts_cache import ContactsCache, no_contact
+from services.gateway.events.delivery.rules import DeliverySettings
 from services.gateway.events.delivery.state_machine import Delivery
-from services.gateway.events.dispatcher.dispatcher import Courier, Outside
-from services.gateway.events.dispatcher.metrics import CourierMetrics
-from services.gateway.events.dispatcher.transaction import Desk
-from services.gateway.events.ingress.sockets import open_ports
+from services.gateway.events.dispatcher.dispatcher import Dispatcher, Outside
+from services.gateway.events.dispatcher.metrics import DispatcherMetrics
+from services.gateway.events.dispatcher.transaction import TransactionProcessor
+from services.gateway.events.ingress.sockets import open_sockets
 from services.gateway.events.model import Channel, Contacts, Event, Message
 from services.gateway.events.store.outbox import Outbox
 
 
 @asynccontextmanager
-async def open_courier(
+async def open_dispatcher(
     settings: EventsSettings,
     outside: Outside,
-    metrics: CourierMetrics,
+    metrics: DispatcherMetrics,
     *,
     render: Callable[[Event], Message],
     reachable: Callable[[Channel, Contacts], str] = no_contact,
     clock: Clock | None = None,
-) -> AsyncIterator[Courier]:
-    """The courier of the outbox that ``settings.db`` names, for this process alone, until the block ends.
+) -> AsyncIterator[Dispatcher]:
+    """The dispatcher of the outbox that ``settings.db`` names, for this process alone, until the block ends.
 
     ``outside`` is first called when the event loop runs again after the block was entered.
 
@@ -58,14 +58,14 @@ async def open_courier(
         outbox = _outbox(settings.db)
         closing.callback(outbox.close)
         closing.enter_context(checkpoints_aside(settings.db))
-        desk = await asyncio.to_thread(_desk, outbox, settings, metrics, render, reachable, clock)
-        ports = closing.enter_context(open_ports(settings, containers, metrics.dropped))
-        courier = Courier(desk, ports, settings.db, containers, outside, clock)
-        courier.start()
+        processor = await asyncio.to_thread(_processor, outbox, settings, metrics, render, reachable, clock)
+        ports = closing.enter_context(open_sockets(settings, containers, metrics.dropped))
+        dispatcher = Dispatcher(processor, ports, settings.db, containers, outside, clock)
+        dispatcher.start()
         try:
-            yield courier
+            yield dispatcher
         finally:
-            await courier.close()
+            await dispatcher.close()
 
 
 def _containers(settings: EventsSettings) -> ContainersFile:
@@ -82,16 +82,16 @@ def _outbox(path: Path) -> Outbox:
         raise BadSettings(f"DEXORDER_EVENTS_DB: {path} can't be used: {error}") from error
 
 
-def _desk(
+def _processor(
     outbox: Outbox,
     settings: EventsSettings,
-    metrics: CourierMetrics,
+    metrics: DispatcherMetrics,
     render: Callable[[Event], Message],
     reachable: Callable[[Channel, Contacts], str],
     clock: Clock,
-) -> Desk:
-    people = KnownPeople(outbox.contacts(), outbox.presence(clock.wall_ns()))
-    delivery = Delivery(Rules.of(settings), people, render=render, reachable=reachable)
+) -> TransactionProcessor:
+    people = ContactsCache(outbox.contacts(), outbox.presence(clock.wall_ns()))
+    delivery = Delivery(DeliverySettings.of(settings), people, render=render, reachable=reachable)
     seldom_all()
     with collector_at_rest():
-        return Desk(outbox, delivery, people, settings, metrics, clock)
+        return TransactionProcessor(outbox, delivery, people, settings, metrics, clock)

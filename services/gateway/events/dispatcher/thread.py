@@ -1,4 +1,4 @@
-"""The courier's thread: what it does in each turn, and how it begins and ends."""
+"""The dispatcher's thread: what it does in each turn, and how it begins and ends."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections import deque
 from collections.abc import Callable
 
 from services.common.clock import Clock
-from services.gateway.events.dispatcher.transaction import Desk
-from services.gateway.events.dispatcher.unit_of_work import Effects
+from services.gateway.events.dispatcher.transaction import TransactionProcessor
+from services.gateway.events.dispatcher.unit_of_work import AfterCommit
 from services.gateway.events.ingress.acks import Ack
 from services.gateway.events.ingress.intake import ReadCopy, read_copies
-from services.gateway.events.ingress.sockets import Ports, Waker
+from services.gateway.events.ingress.sockets import EventSockets, Waker
 from services.gateway.events.store.outbox import Done
 
 MOST_IN_A_TURN = 512
@@ -25,14 +25,14 @@ TAKEN_OF_A_FLOOD = 4
 turns at most; these are short: they end after so many events of containers above their hard quota."""
 MOST_AHEAD = 128
 """Events that are read while a turn is written, and taken in the next one all at once, whoever floods."""
-MOST_BEHIND = 10_000
+MAX_BEHIND = 10_000
 """Events of the fast path that the event loop has not taken up; then no more are read until it has."""
 LONGEST_WAIT_MS = 500
 FORGET_SECONDS = 60.0
 FORGET_MORE_SECONDS = 0.1
 
 
-class CourierThread:
+class DispatcherThread:
     """Owns the ports and the desk from ``start`` to the end of ``join``; the other methods are for any thread.
 
     Args:
@@ -42,39 +42,39 @@ class CourierThread:
 
     def __init__(
         self,
-        desk: Desk,
-        ports: Ports,
+        processor: TransactionProcessor,
+        ports: EventSockets,
         clock: Clock,
-        effects: Callable[[Effects], None],
+        after_commit: Callable[[AfterCommit], None],
         ended: Callable[[Exception | None], None],
     ) -> None:
-        self._desk = desk
+        self._processor = processor
         self._ports = ports
         self._clock = clock
-        self._effects = effects
+        self._after_commit = after_commit
         self._ended = ended
         self._waker = Waker()
-        self._asked: deque[Callable[[Desk], object]] = deque()
+        self._asked: deque[Callable[[TransactionProcessor], object]] = deque()
         self._taking = True
         self._ahead: list[ReadCopy] = []
         self._flooded = False
         self._stopping = False
         self._handed = self._taken_up = 0
         self._forget_at_s = time.monotonic()
-        self._thread = threading.Thread(target=self._run, name="courier", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="dispatcher", daemon=True)
 
     def start(self) -> None:
         """Take up the work."""
         self._thread.start()
 
-    def ask(self, what: Callable[[Desk], object]) -> None:
+    def ask(self, what: Callable[[TransactionProcessor], object]) -> None:
         """Do this in the next turn; in the order of the calls."""
         self._asked.append(what)
         self._waker.wake()
 
     def taken_up(self, informed: int) -> None:
         """The event loop has taken up events of the fast path."""
-        waited = self._handed - self._taken_up >= MOST_BEHIND
+        waited = self._handed - self._taken_up >= MAX_BEHIND
         self._taken_up += informed
         if waited:
             self._waker.wake()
@@ -102,36 +102,36 @@ class CourierThread:
             last = False
             while not last:
                 last = self._stopping  # looked at first: what was asked before it is in this turn
-                self._turn(0 if last or self._asked or self._ahead else self._timeout_ms(), all_asked=last)
+                self._work(0 if last or self._asked or self._ahead else self._timeout_ms(), all_asked=last)
         except Exception as error:  # whatever it is, memory may be ahead of the disk now
             failure = error
         self._ended(failure)
 
     def _timeout_ms(self) -> int:
-        due_ns = self._desk.next_due_ns()
+        due_ns = self._processor.next_due_ns()
         if due_ns is None:
             return LONGEST_WAIT_MS
         return min(LONGEST_WAIT_MS, max(0, -((self._clock.wall_ns() - due_ns) // 1_000_000)))
 
-    def _turn(self, timeout_ms: int, *, all_asked: bool) -> None:
-        desk, taking = self._desk, self._taking
+    def _work(self, timeout_ms: int, *, all_asked: bool) -> None:
+        processor, taking = self._processor, self._taking
         if not taking:
             self._ports.let_go()
-        hears = taking and self._handed - self._taken_up < MOST_BEHIND
+        hears = taking and self._handed - self._taken_up < MAX_BEHIND
         router, sub = self._ports.wait(self._waker, timeout_ms, router=taking, sub=hears)
-        desk.begin()
+        processor.begin()
         self._do_asked(math.inf if all_asked else LONGEST_ASKED_S)
         more = self._take_events() if router or self._ahead else False
         if sub:
-            desk.take_published(self._ports.published(MOST_IN_A_TURN))
-        desk.due()
-        self._do(desk.close(self._read_ahead if more else None))
+            processor.take_published(self._ports.published(MOST_IN_A_TURN))
+        processor.due()
+        self._do(processor.close(self._read_ahead if more else None))
         self._forget()
 
     def _do_asked(self, longest_s: float) -> None:
         until_s = time.monotonic() + longest_s
         for _ in range(len(self._asked)):
-            self._asked.popleft()(self._desk)
+            self._asked.popleft()(self._processor)
             if time.monotonic() >= until_s:
                 break
 
@@ -141,12 +141,12 @@ class CourierThread:
         at_once = TAKEN_OF_A_FLOOD if self._flooded else TAKEN_AT_ONCE
         copies = self._ahead
         self._ahead = []
-        above = self._desk.take_read(copies)
+        above = self._processor.take_read(copies)
         for _ in range(MOST_IN_A_TURN // at_once):
             if above >= TAKEN_OF_A_FLOOD or time.monotonic() >= until_s:
                 break
             copies = self._read(at_once)
-            above += self._desk.take_read(copies)
+            above += self._processor.take_read(copies)
             if len(copies) < at_once:
                 break
         self._flooded = above > 0
@@ -163,22 +163,22 @@ class CourierThread:
     def _read(self, most: int) -> list[ReadCopy]:
         return read_copies(self._ports.events(most)) if self._taking else []
 
-    def _do(self, effects: Effects) -> None:
+    def _do(self, after_commit: AfterCommit) -> None:
         answers: list[tuple[bytes, Ack]] = []
         others = []
-        for asker, ack in effects.acks:
-            if isinstance(asker, bytes):
-                answers.append((asker, ack))
+        for reply_to, ack in after_commit.acks:
+            if isinstance(reply_to, bytes):
+                answers.append((reply_to, ack))
             else:
-                others.append((asker, ack))
+                others.append((reply_to, ack))
         self._ports.answer(answers)
-        self._ports.subscribe(effects.opened, effects.closed)
-        effects.acks = others  # type: ignore[assignment]  # fewer kinds of them
-        self._handed += len(effects.informed)
-        if others or effects.sends or effects.shows or effects.informed or effects.done:
-            self._effects(effects)
+        self._ports.subscribe(after_commit.opened, after_commit.closed)
+        after_commit.acks = others  # type: ignore[assignment]  # fewer kinds of them
+        self._handed += len(after_commit.informed)
+        if others or after_commit.sends or after_commit.shows or after_commit.informed or after_commit.done:
+            self._after_commit(after_commit)
 
     def _forget(self) -> None:
         if (now_s := time.monotonic()) >= self._forget_at_s:
-            more = self._desk.forget()
+            more = self._processor.forget()
             self._forget_at_s = now_s + (FORGET_MORE_SECONDS if more else FORGET_SECONDS)

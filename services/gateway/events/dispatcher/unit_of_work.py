@@ -1,4 +1,4 @@
-"""What one turn of the courier gathers: rows to write together, and what follows from them. Pure."""
+"""What one turn of the dispatcher gathers: rows to write together, and what follows from them. Pure."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from services.gateway.events.delivery.changes import Changes, SendOut, Show
-from services.gateway.events.ingress.acks import Ack, Asker, Askers, final_ack
+from services.gateway.events.delivery.changes import Changes, SendRequest, SessionEvent
+from services.gateway.events.ingress.acks import Ack, PendingAcks, ReplyTo, final_ack
 from services.gateway.events.model import Channel, Contacts, Event, EventKey, Status
-from services.gateway.events.store.records import Informed
+from services.gateway.events.store.records import TransientEvent
 
 
 @dataclass(slots=True)
-class Effects:
+class AfterCommit:
     """What is to be done once the turn is on disk.
 
     Attributes:
@@ -23,17 +23,17 @@ class Effects:
         opened: Topics of users whose first session opened; ``closed`` of those whose last one closed.
     """
 
-    acks: list[tuple[Asker, Ack]] = field(default_factory=list)
-    sends: Sequence[SendOut] = ()
-    shows: Sequence[Show] = ()
-    informed: list[Informed] = field(default_factory=list)
+    acks: list[tuple[ReplyTo, Ack]] = field(default_factory=list)
+    sends: Sequence[SendRequest] = ()
+    shows: Sequence[SessionEvent] = ()
+    informed: list[TransientEvent] = field(default_factory=list)
     done: list[tuple[asyncio.Future[Any], Any]] = field(default_factory=list)
     opened: list[bytes] = field(default_factory=list)
     closed: list[bytes] = field(default_factory=list)
 
 
 @dataclass(slots=True)
-class Turn:
+class UnitOfWork:
     """A turn under way.
 
     Attributes:
@@ -44,22 +44,22 @@ class Turn:
 
     now_ns: int
     changes: Changes = field(default_factory=Changes)
-    effects: Effects = field(default_factory=Effects)
+    after_commit: AfterCommit = field(default_factory=AfterCommit)
     new: list[tuple[Event, bool]] = field(default_factory=list)
     bodies: dict[EventKey, bytes] = field(default_factory=dict)
     contacts: dict[str, Contacts] = field(default_factory=dict)
     presence: dict[tuple[str, Channel], int] = field(default_factory=dict)
-    _replies: list[tuple[Asker, EventKey | Ack]] = field(default_factory=list)
+    _replies: list[tuple[ReplyTo, EventKey | Ack]] = field(default_factory=list)
 
-    def reply(self, asker: Asker | None, ack: Ack) -> None:
+    def reply(self, reply_to: ReplyTo | None, ack: Ack) -> None:
         """Answer a copy with this."""
-        if asker is not None:
-            self._replies.append((asker, ack))
+        if reply_to is not None:
+            self._replies.append((reply_to, ack))
 
-    def reply_state(self, asker: Asker | None, key: EventKey) -> None:
+    def reply_state(self, reply_to: ReplyTo | None, key: EventKey) -> None:
         """Answer a copy with the event's state at the end of the turn: one that ends in it gets one ack, not two."""
-        if asker is not None:
-            self._replies.append((asker, key))
+        if reply_to is not None:
+            self._replies.append((reply_to, key))
 
     def add(self, changes: Changes) -> None:
         """What the delivery rules want."""
@@ -73,22 +73,22 @@ class Turn:
             rows.accepted or rows.updated or rows.finals or rows.attempts or rows.seen or self.contacts or self.presence
         )
 
-    def end(self, askers: Askers) -> Effects:
+    def end(self, pending_acks: PendingAcks) -> AfterCommit:
         """What follows, now that it is on disk."""
-        effects, changes = self.effects, self.changes
+        after_commit, changes = self.after_commit, self.changes
         finals = {final.key: final for final in changes.finals}
-        for asker, reply in self._replies:
+        for reply_to, reply in self._replies:
             if isinstance(reply, Ack):
                 ack = reply
             else:
                 final = finals.get(reply)
                 ack = final_ack(final) if final else Ack(reply.event_id, Status.QUEUED)
-            effects.acks.append((asker, ack))
+            after_commit.acks.append((reply_to, ack))
         told = {reply for _, reply in self._replies} if changes.answers else set()
         for answer in changes.answers:
-            waiting = askers.done(answer.final.key)
+            waiting = pending_acks.done(answer.final.key)
             if waiting is not None and answer.final.key not in told:
-                effects.acks.append((waiting, final_ack(answer.final)))
-        effects.sends = changes.sends
-        effects.shows = changes.shows
-        return effects
+                after_commit.acks.append((waiting, final_ack(answer.final)))
+        after_commit.sends = changes.sends
+        after_commit.shows = changes.shows
+        return after_commit

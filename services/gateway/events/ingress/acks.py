@@ -33,23 +33,23 @@ def final_ack(final: Final) -> Ack:
     return Ack(final.key.event_id, final.status, final.error, final.via)
 
 
-Answerer = Callable[[Ack], None]
+AckCallback = Callable[[Ack], None]
 """A gRPC publisher; called in the event loop."""
-Asker = bytes | Answerer
+ReplyTo = bytes | AckCallback
 """Who sent a copy of an event: a connection by its routing id, or a gRPC publisher."""
 
 
-class Askers:
+class PendingAcks:
     """Who waits for the end of an event: whoever last sent a copy of it."""
 
     def __init__(self) -> None:
-        self._asker: dict[EventKey, Asker] = {}
+        self._reply_to: dict[EventKey, ReplyTo] = {}
 
-    def wait(self, key: EventKey, asker: Asker | None) -> None:
+    def wait(self, key: EventKey, reply_to: ReplyTo | None) -> None:
         """This one, and no longer the one before. None asks for nothing, as on port 5570."""
-        if asker is not None:
-            self._asker[key] = asker
+        if reply_to is not None:
+            self._reply_to[key] = reply_to
 
-    def done(self, key: EventKey) -> Asker | None:
+    def done(self, key: EventKey) -> ReplyTo | None:
         """Who is to be told now; nobody any more afterwards."""
-        return self._asker.pop(key, None)
+        return self._reply_to.pop(key, None)

@@ -6,7 +6,7 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 
-class Losses:
+class SocketMonitor:
     """Whether one of a ROUTER's connections is lost; of those we make, which libzmq makes again under the same id.
 
     Its IMMEDIATE would end the way to whoever is gone, but in the midst of a message too, and that aborts the process

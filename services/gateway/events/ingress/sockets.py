@@ -19,7 +19,7 @@ from services.common.messaging.event_frames import BadFrame, encode_ack, event_b
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.containers import STRANGER, Container, ContainersFile
 from services.gateway.events.ingress.acks import Ack
-from services.gateway.events.ingress.socket_monitor import Losses
+from services.gateway.events.ingress.socket_monitor import SocketMonitor
 
 log = structlog.get_logger(__name__)
 Socket = zmq.Socket[bytes]
@@ -66,7 +66,7 @@ class Waker:
         self._here.close()
 
 
-class Ports:
+class EventSockets:
     """Both sockets; `open_ports` makes them.
 
     When a key is taken out of the containers file, all connections are cut, as ZMQ can't cut a single one. The others
@@ -108,7 +108,7 @@ class Ports:
 
     def _open_router(self, addresses: str) -> None:
         self._router = _socket(self._context, zmq.ROUTER, self._settings)
-        self._losses = Losses(self._router) if self._settings.connect else None
+        self._losses = SocketMonitor(self._router) if self._settings.connect else None
         try:
             _attach(self._router, addresses, connect=self._settings.connect)
         except BaseException:
@@ -237,7 +237,7 @@ class Ports:
 
 
 @contextmanager
-def open_ports(settings: EventsSettings, containers: ContainersFile, dropped: Dropped) -> Iterator[Ports]:
+def open_sockets(settings: EventsSettings, containers: ContainersFile, dropped: Dropped) -> Iterator[EventSockets]:
     """Bind both, or connect them.
 
     Args:
@@ -252,7 +252,7 @@ def open_ports(settings: EventsSettings, containers: ContainersFile, dropped: Dr
         closing.callback(context.term)
         if settings.curve_key:
             closing.enter_context(curve_authentication(context, containers))
-        ports = Ports(context, settings, containers, dropped)
+        ports = EventSockets(context, settings, containers, dropped)
         closing.callback(ports.close)
         yield ports
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import orjson
 
 from services.common.storage.durable_sqlite import open_durable
-from services.gateway.events.delivery.changes import Changes, Final, Live
+from services.gateway.events.delivery.changes import Changes, Final, QueuedRow
 from services.gateway.events.model import Channel, Contacts, EventKey
 from services.gateway.events.store import schema
 
@@ -63,7 +63,7 @@ class Outbox:
 
     # ---- after a start
 
-    def live(self) -> Iterator[Live]:
+    def live(self) -> Iterator[QueuedRow]:
         """All events that are queued, in the order in which they came."""
         sql = f"SELECT {schema.LIVE_COLUMNS} FROM events WHERE status = 1 ORDER BY number"  # noqa: S608
         return map(schema.read_live, self._db.execute(sql))

@@ -1,15 +1,15 @@
-"""What the courier tells the event loop: events for sessions, and what became of events, for people."""
+"""What the dispatcher tells the event loop: events for sessions, and what became of events, for people."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from services.gateway.events.delivery.changes import AttemptRow, Show
+from services.gateway.events.delivery.changes import AttemptRow, SessionEvent
 from services.gateway.events.model import Channel, EventKey, Status
 
 
-class Informed(NamedTuple):
+class TransientEvent(NamedTuple):
     """An event of the fast path for the open sessions of its user: not kept, no ack. A tuple, as many are made.
 
     Attributes:
@@ -21,10 +21,10 @@ class Informed(NamedTuple):
     body: bytes
 
 
-class Stretch(NamedTuple):
+class ReplayBatch(NamedTuple):
     """Some of the log of a user's sessions, in order; ``more`` says whether it goes on."""
 
-    events: tuple[Show, ...]
+    events: tuple[SessionEvent, ...]
     more: bool = False
 
 
@@ -43,7 +43,7 @@ class Replay:
     epoch: str
     sequence: int
     reset: bool
-    events: tuple[Show, ...]
+    events: tuple[SessionEvent, ...]
     more: bool = False
     waiting_to: int = 0
 

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from services.gateway.events.checking import Refusal, read_event
-from services.gateway.events.delivery.changes import AttemptRow, Final, Live
+from services.gateway.events.delivery.changes import AttemptRow, Final, QueuedRow
 from services.gateway.events.model import Channel, Contacts, Event, EventKey, QuietHours, Status, WebPushSubscription
 
 STEPS = (
@@ -60,11 +60,11 @@ RECORD_COLUMNS = "number, container, event_id, body, accepted_ns, status, via, e
 Row = tuple[Any, ...]
 
 
-def _state(live: Live) -> Row:
+def _state(live: QueuedRow) -> Row:
     refused = orjson.dumps(live.refused).decode() if live.refused else ""
     return (
         live.expires_ns,
-        live.turn,
+        live.channel_index,
         live.rounds,
         live.tries,
         live.failures,
@@ -76,13 +76,13 @@ def _state(live: Live) -> Row:
     )
 
 
-def accept_row(live: Live) -> Row:
+def accept_row(live: QueuedRow) -> Row:
     """For `ACCEPT`."""
     event, key = live.event, live.event.key
     return (key.container, key.event_id, event.user_id, event.body, live.accepted_ns, *_state(live))
 
 
-def update_row(live: Live) -> Row:
+def update_row(live: QueuedRow) -> Row:
     """For `UPDATE`."""
     key = live.event.key
     return (*_state(live), key.container, key.event_id)
@@ -120,15 +120,29 @@ def read_body(container: str, body: bytes) -> Event:
     return event
 
 
-def read_live(row: Row) -> Live:
+def read_live(row: Row) -> QueuedRow:
     """A row of `LIVE_COLUMNS`."""
-    container, body, accepted_ns, expires_ns, turn, rounds, tries, failures, due_ns, waits, refused, soft, place = row
+    (
+        container,
+        body,
+        accepted_ns,
+        expires_ns,
+        channel_index,
+        rounds,
+        tries,
+        failures,
+        due_ns,
+        waits,
+        refused,
+        soft,
+        place,
+    ) = row
     reasons = tuple((Channel(channel), reason) for channel, reason in orjson.loads(refused)) if refused else ()
-    return Live(
+    return QueuedRow(
         read_body(container, body),
         accepted_ns,
         expires_ns,
-        turn=turn,
+        channel_index=channel_index,
         rounds=rounds,
         tries=tries,
         failures=failures,

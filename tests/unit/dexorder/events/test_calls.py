@@ -18,7 +18,7 @@ async def test_a_session_whose_token_ends_goes_on_with_the_next_one(
     monkeypatch.setattr(calls, "FIRST_PAUSE_SECONDS", 0.01)
     async with served(tmp_path) as gateway:
         lives, shown, notes = iter((1, 600)), list[str](), list[str]()
-        gateway.courier.keep("alice", "first")
+        gateway.dispatcher.keep("alice", "first")
 
         def handle(message: pb.SubscribeResponse, place: pb.Cursor) -> bool:
             if message.HasField("event"):
@@ -27,7 +27,7 @@ async def test_a_session_whose_token_ends_goes_on_with_the_next_one(
 
         def note(text: str) -> None:
             notes.append(text)
-            gateway.courier.keep("alice", "second")
+            gateway.dispatcher.keep("alice", "second")
 
         await calls.follow(
             gateway.grpc,

@@ -1,4 +1,4 @@
-"""The container's side against the gateway's own courier, encrypted as in production."""
+"""The container's side against the gateway's own dispatcher, encrypted as in production."""
 
 import asyncio
 from collections.abc import Sequence
@@ -11,12 +11,12 @@ from prometheus_client import CollectorRegistry
 from dexorder.events import AsyncPublisher, Channel, Ending, Outcome
 from services.common.messaging.curve import make_keys, read_public_key
 from services.gateway.events.config import EventsSettings
-from services.gateway.events.delivery.changes import SendOut, Show
-from services.gateway.events.dispatcher.dispatcher import Courier
-from services.gateway.events.dispatcher.metrics import CourierMetrics
-from services.gateway.events.dispatcher.start import open_courier
+from services.gateway.events.delivery.changes import SendRequest, SessionEvent
+from services.gateway.events.dispatcher.dispatcher import Dispatcher
+from services.gateway.events.dispatcher.metrics import DispatcherMetrics
+from services.gateway.events.dispatcher.start import open_dispatcher
 from services.gateway.events.model import Contacts, Event, Message, Sent
-from services.gateway.events.store.records import Informed
+from services.gateway.events.store.records import TransientEvent
 
 PAYLOAD = {"order_id": "17"}
 
@@ -25,20 +25,20 @@ class Outside:
     """Providers that take everything, and sessions that only look."""
 
     def __init__(self) -> None:
-        self.courier: Courier | None = None
-        self.informed: list[Informed] = []
+        self.dispatcher: Dispatcher | None = None
+        self.informed: list[TransientEvent] = []
         self.sent: list[str] = []
 
-    def send(self, sends: Sequence[SendOut]) -> None:
+    def send(self, sends: Sequence[SendRequest]) -> None:
         for each in sends:
             self.sent.append(each.key.event_id)
-            assert self.courier
-            self.courier.finished(each.key, each.number, Sent())
+            assert self.dispatcher
+            self.dispatcher.finished(each.key, each.number, Sent())
 
-    def show(self, shows: Sequence[Show]) -> None:
+    def show(self, shows: Sequence[SessionEvent]) -> None:
         pass
 
-    def inform(self, informed: Sequence[Informed]) -> None:
+    def inform(self, informed: Sequence[TransientEvent]) -> None:
         self.informed += informed
 
 
@@ -56,12 +56,12 @@ def settings(folder: Path, **more: Any) -> EventsSettings:
     return EventsSettings(**given | more)
 
 
-def courier(folder: Path, outside: Outside, **more: Any) -> Any:
+def dispatcher(folder: Path, outside: Outside, **more: Any) -> Any:
     def reachable(channel: Channel, contacts: Contacts) -> str:
         return ""
 
-    metrics = CourierMetrics(CollectorRegistry())
-    return open_courier(settings(folder, **more), outside, metrics, render=render, reachable=reachable)
+    metrics = DispatcherMetrics(CollectorRegistry())
+    return open_dispatcher(settings(folder, **more), outside, metrics, render=render, reachable=reachable)
 
 
 async def until(so: Any) -> None:
@@ -80,8 +80,8 @@ async def test_an_event_of_each_kind_over_curve(tmp_path: Path) -> None:
     )
     outside = Outside()
     curve = {"curve_key": tmp_path / "gateway.key_secret", "containers": file}
-    async with courier(tmp_path, outside, **curve) as gateway:
-        outside.courier = gateway
+    async with dispatcher(tmp_path, outside, **curve) as gateway:
+        outside.dispatcher = gateway
         way: dict[str, Any] = {"fast": gateway.sub_address, "guaranteed": gateway.router_address}
         way |= {"curve_server": tmp_path / "gateway.key"}
         bot = await AsyncPublisher.open(outbox=tmp_path / "o.db", curve_key=tmp_path / "bot.key_secret", **way)
@@ -109,8 +109,8 @@ async def test_a_container_whose_key_is_let_in_later_gets_through(tmp_path: Path
     public, _ = make_keys(tmp_path, "bot")
     file, outside = tmp_path / "containers.yaml", Outside()
     file.write_text("containers: []\n")
-    async with courier(tmp_path, outside, curve_key=tmp_path / "gateway.key_secret", containers=file) as gateway:
-        outside.courier = gateway
+    async with dispatcher(tmp_path, outside, curve_key=tmp_path / "gateway.key_secret", containers=file) as gateway:
+        outside.dispatcher = gateway
         bot = await AsyncPublisher.open(
             outbox=tmp_path / "o.db",
             fast=gateway.sub_address,
@@ -132,13 +132,13 @@ async def test_a_container_whose_key_is_let_in_later_gets_through(tmp_path: Path
 @pytest.mark.smoke  # a reconnect takes as long as the gateway is away
 async def test_a_gateway_that_starts_anew_goes_on_and_says_the_end(tmp_path: Path) -> None:
     first, second = Outside(), Outside()
-    async with courier(tmp_path, first) as gateway:
+    async with dispatcher(tmp_path, first) as gateway:
         way = {"fast": gateway.sub_address, "guaranteed": gateway.router_address}
         queued: list[str] = []
         bot = await AsyncPublisher.open(outbox=tmp_path / "o.db", on_queued=queued.append, **way)
         event_id = await bot.publish("alice", "ORDER_FILLED", PAYLOAD, "CRITICAL", ["ACTIVE_SESSION"])
         await until(lambda: queued == [event_id])
-    async with courier(tmp_path, second, sub=way["fast"], router=way["guaranteed"]) as gateway:
+    async with dispatcher(tmp_path, second, sub=way["fast"], router=way["guaranteed"]) as gateway:
         gateway.session_opened("alice")
         replay = await gateway.replay("alice", None)
         (show,) = replay.events

@@ -9,10 +9,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from services.gateway.events.delivery.changes import AttemptRow, Changes, Final, Live, SendOut
-from services.gateway.events.delivery.contacts_cache import KnownPeople, no_contact
+from services.gateway.events.delivery.changes import AttemptRow, Changes, Final, QueuedRow, SendRequest
+from services.gateway.events.delivery.contacts_cache import ContactsCache, no_contact
 from services.gateway.events.delivery.decision import AT_ONCE
-from services.gateway.events.delivery.rules import Rules
+from services.gateway.events.delivery.rules import DeliverySettings
 from services.gateway.events.delivery.state_machine import Delivery
 from services.gateway.events.model import (
     NO_CONTACTS,
@@ -73,7 +73,7 @@ def render(event: Event) -> Message:
 class Disk:
     """What survives a restart: the rows, as the outbox would keep them."""
 
-    live: dict[EventKey, Live] = field(default_factory=dict)
+    live: dict[EventKey, QueuedRow] = field(default_factory=dict)
     events: dict[EventKey, Event] = field(default_factory=dict)
     finals: dict[EventKey, Final] = field(default_factory=dict)
     attempts: dict[tuple[EventKey, int], AttemptRow] = field(default_factory=dict)
@@ -84,8 +84,8 @@ class Disk:
 class World:
     """Everything around a `Delivery`."""
 
-    def __init__(self, rules: Rules | None = None, *, at_once: int = AT_ONCE, **contacts: Contacts) -> None:
-        self.rules = rules or Rules()
+    def __init__(self, rules: DeliverySettings | None = None, *, at_once: int = AT_ONCE, **contacts: Contacts) -> None:
+        self.rules = rules or DeliverySettings()
         self.at_once = at_once
         self.now_ns = NOON
         self.disk = Disk(contacts={"alice": EVERYWHERE, **contacts})
@@ -101,9 +101,9 @@ class World:
         self.start()
 
     def start(self) -> None:
-        self.people = KnownPeople(self.disk.contacts, ((*who, until) for who, until in self.presence.items()))
+        self.people = ContactsCache(self.disk.contacts, ((*who, until) for who, until in self.presence.items()))
         self.delivery = Delivery(self.rules, self.people, render=render, at_once=self.at_once)
-        self.sends: dict[tuple[EventKey, int], SendOut] = {}
+        self.sends: dict[tuple[EventKey, int], SendRequest] = {}
         self.members: dict[tuple[EventKey, int], list[EventKey]] = {}
         self.under_way: dict[EventKey, int] = {}
 
@@ -114,7 +114,7 @@ class World:
         assert [row.event for row in changes.accepted] == [event]
         return self.take(changes)
 
-    def answer(self, result: Result, send: SendOut | None = None) -> Changes:
+    def answer(self, result: Result, send: SendRequest | None = None) -> Changes:
         """The provider's word on one call, the first that is under way if none is named."""
         if send is None:
             send = next(iter(self.sends.values()))
@@ -126,9 +126,9 @@ class World:
             if isinstance(result, Refused) and self.contacts(send.user_id) == send.contacts:
                 self.refused.add((key, send.channel))
         if isinstance(result, Later) and result.retry_after_ms is not None:
-            lane = _lane(send.channel, send.contacts)
+            provider = _lane(send.channel, send.contacts)
             until_ns = self.now_ns + result.retry_after_ms * 1_000_000
-            self.blocked[lane] = max(self.blocked.get(lane, 0), until_ns)
+            self.blocked[provider] = max(self.blocked.get(provider, 0), until_ns)
         changes = self.whole(self.delivery.finished(send.key, send.number, result, now_ns=self.now_ns))
         ended = [row for row in changes.attempts if row.ended_ns is not None and row.channel is send.channel]
         assert {row.key for row in ended} >= set(members)
@@ -257,7 +257,7 @@ class World:
     # What must always be true.
 
     def take(self, changes: Changes, sent: Iterable[EventKey] = (), via: Channel | None = None) -> Changes:
-        """Write the rows, then do the rest, as the courier does.
+        """Write the rows, then do the rest, as the dispatcher does.
 
         Args:
             sent: Whom this reached, by ``via``: those and no others are delivered now.
@@ -303,7 +303,7 @@ class World:
             if final.status is Status.ERROR:
                 self._may_fail(row, final)
 
-    def _may_fail(self, row: Live, final: Final) -> None:
+    def _may_fail(self, row: QueuedRow, final: Final) -> None:
         if final.error == "expired":
             assert row.expires_ns is not None
             assert self.now_ns >= row.expires_ns >= row.accepted_ns + self.rules.normal_ttl_ns

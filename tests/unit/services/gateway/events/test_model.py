@@ -7,7 +7,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from services.gateway.events.delivery.changes import Changes, SendOut
+from services.gateway.events.delivery.changes import Changes, SendRequest
 from services.gateway.events.model import (
     Channel,
     Contacts,
@@ -36,7 +36,7 @@ def test_contacts_do_not_show(name: str) -> None:
     contacts = Contacts(**{name: all_contacts()[name]})
     message = Message("aa", "t", "b", Priority.NORMAL, 1)
     assert HIDDEN not in repr(contacts)
-    assert HIDDEN not in repr(SendOut(EventKey("c", "e"), 1, Channel.EMAIL, "alice", message, contacts))
+    assert HIDDEN not in repr(SendRequest(EventKey("c", "e"), 1, Channel.EMAIL, "alice", message, contacts))
 
 
 def test_destinations_that_are_gone_do_not_show() -> None:

@@ -1,4 +1,4 @@
-"""Publishing over a real gRPC server into a courier in memory."""
+"""Publishing over a real gRPC server into a dispatcher in memory."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def acks(call: Any, count: int) -> list[tuple[str, int]]:
 
 
 async def received(gateway: Served, sequence: int) -> None:
-    await gateway.courier.acked("alice", gateway.courier.epoch, sequence, seen=False)
+    await gateway.dispatcher.acked("alice", gateway.dispatcher.epoch, sequence, seen=False)
 
 
 async def test_one_event_is_answered_with_its_state_now(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ async def test_a_stream_lasts_until_all_it_brought_is_final(tmp_path: Path) -> N
 async def test_no_more_is_read_than_the_disk_keeps_up_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publishing, "MOST_UNANSWERED", 8)
     async with served(tmp_path) as gateway, open_channel(gateway.grpc, ChannelSettings()) as channel:
-        gateway.courier.released.clear()
+        gateway.dispatcher.released.clear()
         names = [f"e{number}" for number in range(300)]
 
         async def requests() -> AsyncIterator[pb.PublishManyRequest]:
@@ -88,10 +88,10 @@ async def test_no_more_is_read_than_the_disk_keeps_up_with(tmp_path: Path, monke
 
         call = stub_of(channel).PublishMany(requests())
         await asyncio.sleep(0.2)
-        assert gateway.courier.unanswered == 8
-        gateway.courier.released.set()
+        assert gateway.dispatcher.unanswered == 8
+        gateway.dispatcher.released.set()
         assert [event_id for event_id, _ in await acks(call, 300)] == names
-        assert gateway.courier.most_unanswered == 8
+        assert gateway.dispatcher.most_unanswered == 8
         call.cancel()
 
 
@@ -105,8 +105,8 @@ async def test_nor_than_the_caller_reads_answers(tmp_path: Path, monkeypatch: py
                 yield pb.PublishManyRequest(event=event(f"{number}{name}"))
 
         call = stub_of(channel).PublishMany(requests())
-        await until(lambda: gateway.courier.users)
-        taken = gateway.courier.users["alice"]
+        await until(lambda: gateway.dispatcher.users)
+        taken = gateway.dispatcher.users["alice"]
         last = 0
         while last < len(taken):  # how many fit between us and the caller is up to gRPC
             last = len(taken)
@@ -151,7 +151,7 @@ async def test_callers_are_the_containers_that_the_file_says(tmp_path: Path) -> 
                     except grpc.aio.AioRpcError as error:
                         got.append(error.code().name)
                 assert got == [expected] * 2, token
-        assert {kept.record.key.container for kept in gateway.courier.users["alice"]} == {"bot"}
+        assert {kept.record.key.container for kept in gateway.dispatcher.users["alice"]} == {"bot"}
 
 
 async def test_an_open_stream_has_the_rights_that_the_file_gives_now(tmp_path: Path) -> None:
@@ -181,13 +181,13 @@ async def test_an_open_stream_has_the_rights_that_the_file_gives_now(tmp_path: P
 
 async def test_a_stop_answers_what_it_took_and_takes_no_more(tmp_path: Path) -> None:
     async with served(tmp_path) as gateway, open_channel(gateway.grpc, ChannelSettings()) as channel:
-        gateway.courier.released.clear()
+        gateway.dispatcher.released.clear()
         call = stub_of(channel).PublishMany()
         await many(call, "e1")
-        await until(lambda: gateway.courier.unanswered)
+        await until(lambda: gateway.dispatcher.unanswered)
         gateway.publisher.stop_taking()
         await asyncio.sleep(0.05)
-        gateway.courier.released.set()
+        gateway.dispatcher.released.set()
         assert await acks(call, 1) == [("e1", Q)]
         assert await asyncio.wait_for(call.code(), PATIENCE_S) is grpc.StatusCode.UNAVAILABLE
         for refused in (stub_of(channel).Publish(pb.PublishRequest(event=event("e2"))), stub_of(channel).PublishMany()):
@@ -203,7 +203,7 @@ async def test_a_courier_that_ends_ends_the_stream(tmp_path: Path, monkeypatch: 
         call = stub_of(channel).PublishMany()
         await many(call, "e1")
         assert await acks(call, 1) == [("e1", Q)]
-        monkeypatch.setattr(gateway.courier, "publish", publish)
+        monkeypatch.setattr(gateway.dispatcher, "publish", publish)
         await many(call, "e2")
         assert await asyncio.wait_for(call.code(), PATIENCE_S) is grpc.StatusCode.UNAVAILABLE
 

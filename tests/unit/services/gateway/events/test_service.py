@@ -76,22 +76,22 @@ async def test_a_cut_session_goes_on_from_its_cursor_without_gap_or_repeat(tmp_p
                 event = (await call.read()).event
                 assert event.sequence == sequence
                 names.append(event.event.event_id)
-                place = pb.Cursor(epoch=gateway.courier.epoch, sequence=sequence)
+                place = pb.Cursor(epoch=gateway.dispatcher.epoch, sequence=sequence)
                 request = pb.AckRequest(place=place, kind=pb.ACK_KIND_RECEIVED)
                 await user.events.Ack(request, metadata=user.metadata, timeout=PATIENCE_S)
             call.cancel()
             return first, names
 
         for number in range(1, 61):
-            gateway.courier.keep("alice", f"e{number}")
+            gateway.dispatcher.keep("alice", f"e{number}")
         opened, before = await hear(None, range(1, 41))
-        assert opened.opened.cursor == pb.Cursor(epoch=gateway.courier.epoch, sequence=0)
+        assert opened.opened.cursor == pb.Cursor(epoch=gateway.dispatcher.epoch, sequence=0)
         for number in range(61, 101):
-            gateway.courier.keep("alice", f"e{number}")
-        opened, after = await hear(pb.Cursor(epoch=gateway.courier.epoch, sequence=40), range(41, 101))
+            gateway.dispatcher.keep("alice", f"e{number}")
+        opened, after = await hear(pb.Cursor(epoch=gateway.dispatcher.epoch, sequence=40), range(41, 101))
         assert opened.opened.cursor.sequence == 40
         assert before + after == [f"e{number}" for number in range(1, 101)]
-        assert gateway.courier.delivered("alice") == list(range(1, 101))
+        assert gateway.dispatcher.delivered("alice") == list(range(1, 101))
         reset, again = await hear(pb.Cursor(epoch="another", sequence=40), range(1, 101))
         assert reset.WhichOneof("message") == "reset"
         assert again == before + after
@@ -100,16 +100,16 @@ async def test_a_cut_session_goes_on_from_its_cursor_without_gap_or_repeat(tmp_p
 async def test_a_token_is_for_its_own_users_events(tmp_path: Path) -> None:
     """Check 24: whoever shows Alice's token hears and acks nothing of Bob's, wherever he points."""
     async with served(tmp_path) as gateway, calling(gateway, gateway.token("alice")) as alice:
-        gateway.courier.keep("bob", "b1")
-        gateway.courier.keep("alicea", "x1")
+        gateway.dispatcher.keep("bob", "b1")
+        gateway.dispatcher.keep("alicea", "x1")
         call = alice.events.Subscribe(pb.SubscribeRequest(), metadata=alice.metadata)
         assert (await call.read()).opened.cursor.sequence == 0
-        place = pb.Cursor(epoch=gateway.courier.epoch, sequence=1)
+        place = pb.Cursor(epoch=gateway.dispatcher.epoch, sequence=1)
         await alice.events.Ack(pb.AckRequest(place=place, kind=pb.ACK_KIND_SEEN), metadata=alice.metadata)
-        gateway.courier.keep("bob", "b2")
-        gateway.courier.keep("alice", "a1")
+        gateway.dispatcher.keep("bob", "b2")
+        gateway.dispatcher.keep("alice", "a1")
         assert (await call.read()).event.event.event_id == "a1"
-        assert gateway.courier.delivered("bob") == []
+        assert gateway.dispatcher.delivered("bob") == []
         call.cancel()
 
 
@@ -129,7 +129,7 @@ async def test_without_a_good_token_there_is_no_session(metadata: tuple[tuple[st
         assert await code_of(nobody.events.Subscribe(pb.SubscribeRequest(), metadata=shown)) is UNKNOWN_CALLER
         request = pb.AckRequest(place=pb.Cursor(epoch="e1", sequence=1), kind=pb.ACK_KIND_SEEN)
         assert await code_of(nobody.events.Ack(request, metadata=shown)) is UNKNOWN_CALLER
-        assert gateway.courier.calls == []
+        assert gateway.dispatcher.calls == []
         refused = {"kind": "grpc", "reason": "UNAUTHENTICATED"}
         assert gateway.registry.get_sample_value("dexorder_gateway_event_sessions_refused_total", refused) == 1
 
@@ -159,7 +159,7 @@ async def test_a_stream_ends_with_its_token(tmp_path: Path) -> None:
         call = alice.events.Subscribe(pb.SubscribeRequest(), metadata=alice.metadata)
         assert await code_of(call) is UNKNOWN_CALLER
         assert await call.details() == "the token has expired"
-        assert gateway.courier.calls == [("opened", "alice"), ("closed", "alice")]
+        assert gateway.dispatcher.calls == [("opened", "alice"), ("closed", "alice")]
 
 
 async def test_a_stream_that_is_not_read_is_ended_and_its_task_too(
@@ -172,8 +172,8 @@ async def test_a_stream_that_is_not_read_is_ended_and_its_task_too(
         (session,) = gateway.reception.hub._sessions["alice"]
         task = session._task
         assert task
-        while gateway.courier.calls[-1][0] != "closed":
-            gateway.courier.keep("alice", "e", payload=b"x" * 50_000)
+        while gateway.dispatcher.calls[-1][0] != "closed":
+            gateway.dispatcher.keep("alice", "e", payload=b"x" * 50_000)
             await asyncio.sleep(0)
         assert not task.done()
         await until(task.done, 1)
@@ -185,7 +185,7 @@ async def test_a_client_that_goes_away_leaves_its_session(tmp_path: Path) -> Non
         call = alice.events.Subscribe(pb.SubscribeRequest(), metadata=alice.metadata)
         await call.read()
         call.cancel()
-        await until(lambda: gateway.courier.calls[-1] == ("closed", "alice"))
+        await until(lambda: gateway.dispatcher.calls[-1] == ("closed", "alice"))
         ended = {"kind": "grpc", "reason": "CLOSED"}
         assert gateway.registry.get_sample_value("dexorder_gateway_event_sessions_ended_total", ended) == 1
         assert gateway.registry.get_sample_value("dexorder_gateway_event_sessions", {"kind": "grpc"}) == 0
@@ -201,7 +201,7 @@ async def test_users_see_their_own_contacts_and_staff_everybodys(tmp_path: Path)
         {"client_id": "desk", "token": "desk-token", "role": "client"},
     )
     async with served(tmp_path, server={"identity": "token", "tokens": callers}) as gateway:
-        gateway.courier.kept_contacts["bob"] = Contacts(email="bob@example.com")
+        gateway.dispatcher.kept_contacts["bob"] = Contacts(email="bob@example.com")
         alice = gateway.token("alice")
         for token, whose, expected in (
             (alice, "", "OK"),
@@ -230,7 +230,7 @@ async def test_users_see_their_own_contacts_and_staff_everybodys(tmp_path: Path)
                 assert await code_of(call) is reports
                 call = caller.log.ListEvents(pb.ListEventsRequest(), metadata=caller.metadata)
                 assert await code_of(call) is lists
-        assert [(user, channel) for user, channel, _ in gateway.courier.presence] == [("bob", Channel.TELEGRAM)]
+        assert [(user, channel) for user, channel, _ in gateway.dispatcher.presence] == [("bob", Channel.TELEGRAM)]
 
 
 async def test_without_identity_who_shows_no_token_is_staff(tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ async def test_contacts_are_kept_and_their_secrets_not_shown(tmp_path: Path) -> 
         assert shown == pb.Contacts(email="a@b.c", discord_webhook_url="***", mobile_tokens=["***"])
         shown.email = "d@e.f"
         await alice.contacts.SetContacts(pb.SetContactsRequest(contacts=shown), metadata=alice.metadata)
-        assert gateway.courier.kept_contacts["alice"] == Contacts(
+        assert gateway.dispatcher.kept_contacts["alice"] == Contacts(
             email="d@e.f", discord_webhook_url=url, mobile_tokens=("s3cret",)
         )
         given.discord_webhook_url = "https://evil.example/s3cret"
@@ -273,8 +273,8 @@ async def test_presence_is_of_a_channel_outside_of_sessions(channel: Any, second
 
 async def test_an_events_record_says_all_that_is_known(tmp_path: Path) -> None:
     async with served(tmp_path) as gateway, calling(gateway) as staff:
-        gateway.courier.keep("alice", "e1", container="box")
-        (kept,) = gateway.courier.users["alice"]
+        gateway.dispatcher.keep("alice", "e1", container="box")
+        (kept,) = gateway.dispatcher.users["alice"]
         ms = 1_000_000
         tries = (
             AttemptRow(kept.record.key, 1, Channel.TELEGRAM, 2 * ms, 3 * ms, "blocked by the user", 9 * ms),
@@ -317,9 +317,9 @@ async def test_an_events_record_says_all_that_is_known(tmp_path: Path) -> None:
 async def test_events_are_listed_in_pages_newest_first(tmp_path: Path) -> None:
     async with served(tmp_path) as gateway, calling(gateway) as staff:
         for number in range(5):
-            gateway.courier.keep("alice", f"e{number}", container="even" if number % 2 == 0 else "odd")
-        gateway.courier.users["alice"][0].record = replace(
-            gateway.courier.users["alice"][0].record, status=Status.ERROR, error="expired"
+            gateway.dispatcher.keep("alice", f"e{number}", container="even" if number % 2 == 0 else "odd")
+        gateway.dispatcher.users["alice"][0].record = replace(
+            gateway.dispatcher.users["alice"][0].record, status=Status.ERROR, error="expired"
         )
         names, token = [], ""
         while True:

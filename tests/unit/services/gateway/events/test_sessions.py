@@ -1,4 +1,4 @@
-"""The hub between a courier in memory and sessions that read or do not."""
+"""The hub between a dispatcher in memory and sessions that read or do not."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from services.common.clock import ManualClock
 from services.common.model.errors import Exhausted, NotAllowed, Unauthenticated, Unavailable
 from services.gateway.events import session as session_module
 from services.gateway.events.config import EventsSettings
-from services.gateway.events.delivery.changes import Show
+from services.gateway.events.delivery.changes import SessionEvent
 from services.gateway.events.model import Event, EventKey, Priority, Status
 from services.gateway.events.session import Session
 from services.gateway.events.session_metrics import SessionMetrics
 from services.gateway.events.sessions import Hub
 from services.gateway.events.shown import Opening
-from services.gateway.events.store.records import Informed, Replay, Stretch
+from services.gateway.events.store.records import Replay, ReplayBatch, TransientEvent
 from services.gateway.events.tokens import User
 from services.gen.dexorder.events.v1 import user_events_pb2 as user_events
-from tests.fakes.events.dispatcher import FakeCourier
+from tests.fakes.events.dispatcher import FakeDispatcher
 from tests.fakes.events.sessions_gateway import render
 
 LONG_NS = 3_600_000_000_000
@@ -33,15 +33,15 @@ CLOCK = ManualClock()
 ALICE = User("alice", CLOCK.wall_ns() + LONG_NS)
 
 
-def hub_of(courier: Any, **settings: Any) -> Hub:
-    made = Hub(courier, render, EventsSettings(**settings), SessionMetrics(CollectorRegistry()), ManualClock())
-    courier.hub = made
+def hub_of(dispatcher: Any, **settings: Any) -> Hub:
+    made = Hub(dispatcher, render, EventsSettings(**settings), SessionMetrics(CollectorRegistry()), ManualClock())
+    dispatcher.hub = made
     return made
 
 
 @pytest.fixture
-async def courier() -> AsyncIterator[FakeCourier]:
-    yield FakeCourier()
+async def dispatcher() -> AsyncIterator[FakeDispatcher]:
+    yield FakeDispatcher()
 
 
 async def heard(session: Session, count: int) -> list[int]:
@@ -49,7 +49,7 @@ async def heard(session: Session, count: int) -> list[int]:
     found: list[int] = []
     async with asyncio.timeout(5):
         while len(found) < count:
-            found += [item.sequence for item in await session.next() if not isinstance(item, Opening)]
+            found += [pending.sequence for pending in await session.next() if not isinstance(pending, Opening)]
     assert len(found) == count
     return found
 
@@ -58,9 +58,11 @@ async def heard(session: Session, count: int) -> list[int]:
 
 
 class Scripted:
-    """A courier whose replay is as told, while other shows come before and after; what was shown is in its log."""
+    """A dispatcher whose replay is as told, while other shows come before and after; what was shown is in its log."""
 
-    def __init__(self, replay: Replay, before: list[Show], after: list[Show], at_once: int = 100) -> None:
+    def __init__(
+        self, replay: Replay, before: list[SessionEvent], after: list[SessionEvent], at_once: int = 100
+    ) -> None:
         self.hub: Hub | None = None
         self._replay = replay
         self._before = before
@@ -74,7 +76,7 @@ class Scripted:
     def session_closed(self, user_id: str) -> None:
         pass
 
-    def show(self, *shows: Show) -> None:
+    def show(self, *shows: SessionEvent) -> None:
         assert self.hub
         self.log.update({show.sequence: show for show in shows})
         self.hub.show(shows)
@@ -88,15 +90,15 @@ class Scripted:
         await asyncio.sleep(0)
         return replace(self._replay, events=events, more=more)
 
-    async def replay_on(self, user_id: str, after: int, waiting_to: int) -> Stretch:
+    async def replay_more(self, user_id: str, after: int, waiting_to: int) -> ReplayBatch:
         found = [show for place, show in sorted(self.log.items()) if place > after]
         await asyncio.sleep(0)
-        return Stretch(tuple(found[: self._at_once]), len(found) > self._at_once)
+        return ReplayBatch(tuple(found[: self._at_once]), len(found) > self._at_once)
 
 
-def show_of(sequence: int) -> Show:
+def show_of(sequence: int) -> SessionEvent:
     event = Event(EventKey("c", f"e{sequence}"), "alice", 0, 1, b"", Priority.CRITICAL, (), b"")
-    return Show("alice", sequence, event)
+    return SessionEvent("alice", sequence, event)
 
 
 @settings(max_examples=50)
@@ -115,68 +117,68 @@ async def test_whatever_is_shown_around_the_replay_comes_once_and_in_order(data:
     at_once = data.draw(st.integers(1, 6))
     replay = Replay("e", cursor, False, tuple(map(show_of, range(cursor + 1, read + 1))))
     before = [show_of(s) for s in sorted({*again, *range(shown_from + 1, read + 1)})]
-    courier = Scripted(replay, before, [show_of(s) for s in range(read + 1, newest + 1)], at_once)
-    hub = hub_of(courier)
+    dispatcher = Scripted(replay, before, [show_of(s) for s in range(read + 1, newest + 1)], at_once)
+    hub = hub_of(dispatcher)
     session = await hub.open(ALICE, ("e", cursor), "grpc")
-    courier.show(show_of(newest + 2), show_of(newest + 1))
-    courier.show(show_of(newest + 1))
+    dispatcher.show(show_of(newest + 2), show_of(newest + 1))
+    dispatcher.show(show_of(newest + 1))
     try:
         assert await heard(session, newest + 2 - cursor) == list(range(cursor + 1, newest + 3))
-        courier.show(show_of(newest + 3))
+        dispatcher.show(show_of(newest + 3))
         assert await heard(session, 1) == [newest + 3]
     finally:
         session.close()
 
 
-async def test_what_was_settled_meanwhile_is_not_waited_for(courier: FakeCourier) -> None:
+async def test_what_was_settled_meanwhile_is_not_waited_for(dispatcher: FakeDispatcher) -> None:
     """A user's first session is shown all that waits; some of it may be received before the log is read."""
-    hub = hub_of(courier)
+    hub = hub_of(dispatcher)
     for number in range(3):
-        courier.keep("alice", f"e{number}")
+        dispatcher.keep("alice", f"e{number}")
 
     def receive() -> None:
-        hub.show([courier.users["alice"][2].show])
-        courier.users["alice"][2].record = replace(courier.users["alice"][2].record, status=Status.DELIVERED)
+        hub.show([dispatcher.users["alice"][2].show])
+        dispatcher.users["alice"][2].record = replace(dispatcher.users["alice"][2].record, status=Status.DELIVERED)
 
-    courier.before_replay = receive
+    dispatcher.before_replay = receive
     session = await hub.open(ALICE, None, "grpc")
     assert await heard(session, 2) == [1, 2]
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(session.next(), 0.05)
-    courier.keep("alice", "e3")
+    dispatcher.keep("alice", "e3")
     assert await heard(session, 1) == [4]
     session.close()
 
 
-async def test_a_session_that_does_not_read_holds_one_stretch_of_the_log(courier: FakeCourier) -> None:
+async def test_a_session_that_does_not_read_holds_one_stretch_of_the_log(dispatcher: FakeDispatcher) -> None:
     """However much waits for it: what it has not read is on disk."""
-    courier.at_once = 100
-    hub = hub_of(courier, session_queue=10)
+    dispatcher.at_once = 100
+    hub = hub_of(dispatcher, session_queue=10)
     for number in range(1_000):
-        courier.keep("alice", f"old-{number}")
+        dispatcher.keep("alice", f"old-{number}")
     session = await hub.open(ALICE, None, "grpc")
     for number in range(50):
-        courier.keep("alice", f"new-{number}")
+        dispatcher.keep("alice", f"new-{number}")
         await asyncio.sleep(0)
-    assert len(session._first) + len(session._live) <= courier.at_once + 1
+    assert len(session._first) + len(session._live) <= dispatcher.at_once + 1
     assert await heard(session, 1_050) == list(range(1, 1_051))  # and is not ended for what it has no part in
     session.close()
 
 
 async def test_large_events_that_wait_end_a_session_before_many_do(
-    courier: FakeCourier, monkeypatch: pytest.MonkeyPatch
+    dispatcher: FakeDispatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session_module, "MOST_WAITING_BYTES", 10_000)
-    hub = hub_of(courier)
+    hub = hub_of(dispatcher)
     session = await hub.open(ALICE, None, "grpc")
     await session.next()
     large = user_events.UserEvent(event_id="e", payload=bytes(4_000)).SerializeToString()
     for _ in range(5):  # those that were read do not count
-        hub.inform([Informed("alice", "c", large)] * 2)
+        hub.inform([TransientEvent("alice", "c", large)] * 2)
         assert len(await session.next()) == 2
-    hub.inform([Informed("alice", "c", bytes(20_000))])
+    hub.inform([TransientEvent("alice", "c", bytes(20_000))])
     assert len(await session.next()) == 1
-    hub.inform([Informed("alice", "c", large)] * 3)
+    hub.inform([TransientEvent("alice", "c", large)] * 3)
     with pytest.raises(Exhausted, match="too slow"):
         await session.next()
     session.close()
@@ -185,77 +187,77 @@ async def test_large_events_that_wait_end_a_session_before_many_do(
 # ---- ends ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_users_first_and_last_session_are_told_and_no_other(courier: FakeCourier) -> None:
-    hub = hub_of(courier, sessions_per_user=2)
+async def test_a_users_first_and_last_session_are_told_and_no_other(dispatcher: FakeDispatcher) -> None:
+    hub = hub_of(dispatcher, sessions_per_user=2)
     one, two = await hub.open(ALICE, None, "grpc"), await hub.open(ALICE, None, "websocket")
     bob = await hub.open(User("bob", ALICE.expires_ns), None, "grpc")
     with pytest.raises(Exhausted, match="2 sessions of this user"):
         await hub.open(ALICE, None, "grpc")
     one.close()
     one.close()
-    assert courier.calls == [("opened", "alice"), ("opened", "bob")]
+    assert dispatcher.calls == [("opened", "alice"), ("opened", "bob")]
     two.close()
     bob.close()
-    assert courier.calls[2:] == [("closed", "alice"), ("closed", "bob")]
+    assert dispatcher.calls[2:] == [("closed", "alice"), ("closed", "bob")]
     again = await hub.open(ALICE, None, "grpc")
-    assert courier.calls[4:] == [("opened", "alice")]
+    assert dispatcher.calls[4:] == [("opened", "alice")]
     again.close()
 
 
-async def test_an_event_reaches_its_users_sessions_alone(courier: FakeCourier) -> None:
-    hub = hub_of(courier)
+async def test_an_event_reaches_its_users_sessions_alone(dispatcher: FakeDispatcher) -> None:
+    hub = hub_of(dispatcher)
     opened = {name: await hub.open(User(name, ALICE.expires_ns), None, "grpc") for name in ("a", "alice", "bob")}
     for name in ("alice", "bob", "alice"):
-        courier.keep(name, "e")
+        dispatcher.keep(name, "e")
     assert await heard(opened["alice"], 2) == [1, 2]
     assert await heard(opened["bob"], 1) == [1]
-    assert [type(item) for item in await opened["a"].next()] == [Opening]
+    assert [type(pending) for pending in await opened["a"].next()] == [Opening]
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(opened["a"].next(), 0.01)
     for session in opened.values():
         session.close()
 
 
-async def test_a_session_that_does_not_read_is_ended_and_resumes(courier: FakeCourier) -> None:
-    hub = hub_of(courier, session_queue=3)
+async def test_a_session_that_does_not_read_is_ended_and_resumes(dispatcher: FakeDispatcher) -> None:
+    hub = hub_of(dispatcher, session_queue=3)
     for number in range(10):
-        courier.keep("alice", f"old-{number}")
+        dispatcher.keep("alice", f"old-{number}")
     slow, quick = await hub.open(ALICE, None, "grpc"), await hub.open(ALICE, None, "grpc")
     assert await heard(quick, 10) == list(range(1, 11))
     for number in range(4):  # the replay does not count: it waits on disk for who is slow
-        courier.keep("alice", f"new-{number}")
+        dispatcher.keep("alice", f"new-{number}")
         assert await heard(quick, 1) == [11 + number]
     with pytest.raises(Exhausted, match="too slow"):
         await slow.next()
-    resumed = await hub.open(ALICE, (courier.epoch, 0), "grpc")
+    resumed = await hub.open(ALICE, (dispatcher.epoch, 0), "grpc")
     assert await heard(resumed, 14) == list(range(1, 15))
     for session in (slow, quick, resumed):
         session.close()
-    assert courier.calls == [("opened", "alice"), ("closed", "alice")]
+    assert dispatcher.calls == [("opened", "alice"), ("closed", "alice")]
 
 
-async def test_what_comes_together_goes_to_each_user_in_order_and_counts_one_by_one(courier: FakeCourier) -> None:
-    hub = hub_of(courier, session_queue=3)
+async def test_what_comes_together_goes_to_each_user_in_order_and_counts_one_by_one(dispatcher: FakeDispatcher) -> None:
+    hub = hub_of(dispatcher, session_queue=3)
     alice, bob = [await hub.open(User(name, ALICE.expires_ns), None, "grpc") for name in ("alice", "bob")]
     bodies = [user_events.UserEvent(event_id=f"e{number}").SerializeToString() for number in range(4)]
-    hub.inform([Informed(name, "c", body) for body in bodies[:3] for name in ("alice", "nobody", "bob")])
+    hub.inform([TransientEvent(name, "c", body) for body in bodies[:3] for name in ("alice", "nobody", "bob")])
     for session in (alice, bob):
         _, *events = await session.next()
         assert [body in event.part for event, body in zip(events, bodies, strict=False)] == [True] * 3
-    hub.inform([Informed("alice", "c", body) for body in bodies])
+    hub.inform([TransientEvent("alice", "c", body) for body in bodies])
     with pytest.raises(Exhausted, match="too slow"):
         await alice.next()
-    hub.inform([Informed("bob", "c", bodies[3])])
+    hub.inform([TransientEvent("bob", "c", bodies[3])])
     assert len(await bob.next()) == 1
     alice.close()
     bob.close()
 
 
 async def test_whoever_serves_an_ended_session_and_hangs_is_cut(
-    courier: FakeCourier, monkeypatch: pytest.MonkeyPatch
+    dispatcher: FakeDispatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session_module, "LAST_SECONDS", 0.05)
-    hub = hub_of(courier)
+    hub = hub_of(dispatcher)
 
     async def serve() -> None:
         session = await hub.open(ALICE, None, "grpc")
@@ -269,35 +271,38 @@ async def test_whoever_serves_an_ended_session_and_hangs_is_cut(
     hub.stop()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(task, 1)
-    assert courier.calls == [("opened", "alice"), ("closed", "alice")]
+    assert dispatcher.calls == [("opened", "alice"), ("closed", "alice")]
 
 
-async def test_a_session_ends_with_its_token_unless_the_user_brings_another(courier: FakeCourier) -> None:
-    hub = hub_of(courier)
+async def test_a_session_ends_with_its_token_unless_the_user_brings_another(dispatcher: FakeDispatcher) -> None:
+    hub = hub_of(dispatcher)
     now = ManualClock().wall_ns()
     short = User("alice", now + 50_000_000)
     one, two = await hub.open(short, None, "grpc"), await hub.open(short, None, "grpc")
-    courier.keep("alice", "e")
+    dispatcher.keep("alice", "e")
     assert await heard(two, 1) == [1]
     with pytest.raises(NotAllowed, match="another user"):
         two.extend(User("bob", now + LONG_NS))
-    courier.keep("alice", "e2")
+    dispatcher.keep("alice", "e2")
     await asyncio.sleep(0)
     two.extend(User("alice", now + LONG_NS))
     shown, opening = await two.next()
-    assert (shown.sequence, getattr(opening, "place", None)) == (2, (courier.epoch, 2))  # never before what it counts
+    assert (shown.sequence, getattr(opening, "place", None)) == (
+        2,
+        (dispatcher.epoch, 2),
+    )  # never before what it counts
     hub._clock.advance(50_000_000)  # type: ignore[attr-defined]  # its timer looks again
     await one.next()
     with pytest.raises(Unauthenticated, match="has expired"):
         await asyncio.wait_for(one.next(), 1)
-    courier.keep("alice", "f")
+    dispatcher.keep("alice", "f")
     assert await heard(two, 1) == [3]
     one.close()
     two.close()
 
 
-async def test_a_stop_ends_all_sessions_and_takes_no_more(courier: FakeCourier) -> None:
-    hub = hub_of(courier)
+async def test_a_stop_ends_all_sessions_and_takes_no_more(dispatcher: FakeDispatcher) -> None:
+    hub = hub_of(dispatcher)
     session = await hub.open(ALICE, None, "grpc")
     hub.stop()
     with pytest.raises(Unavailable, match="is stopping"):
@@ -307,21 +312,21 @@ async def test_a_stop_ends_all_sessions_and_takes_no_more(courier: FakeCourier) 
     session.close()
 
 
-async def test_a_session_whose_replay_fails_is_none(courier: FakeCourier) -> None:
+async def test_a_session_whose_replay_fails_is_none(dispatcher: FakeDispatcher) -> None:
     def fail() -> None:
         raise Unavailable("the disk is full")
 
-    courier.before_replay = fail
-    hub = hub_of(courier)
+    dispatcher.before_replay = fail
+    hub = hub_of(dispatcher)
     with pytest.raises(Unavailable, match="disk is full"):
         await hub.open(ALICE, None, "grpc")
-    assert courier.calls == [("opened", "alice"), ("closed", "alice")]
+    assert dispatcher.calls == [("opened", "alice"), ("closed", "alice")]
 
 
-async def test_a_backlog_is_given_out_in_parts(courier: FakeCourier) -> None:
-    hub = hub_of(courier)
+async def test_a_backlog_is_given_out_in_parts(dispatcher: FakeDispatcher) -> None:
+    hub = hub_of(dispatcher)
     for number in range(600):
-        courier.keep("alice", f"e{number}")
+        dispatcher.keep("alice", f"e{number}")
     session = await hub.open(ALICE, None, "grpc")
     parts: list[int] = []
     while sum(parts) < 601:

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.gateway.events.checking import Published, read_event, read_published
-from services.gateway.events.delivery.changes import Show
+from services.gateway.events.delivery.changes import SessionEvent
 from services.gateway.events.model import Event, EventKey, Message, Priority
 from services.gateway.events.shown import Opening, Shown, together
-from services.gateway.events.store.records import Informed, Replay
+from services.gateway.events.store.records import Replay, TransientEvent
 from services.gen.dexorder.events.v1 import event_service_pb2 as pb
 from services.gen.dexorder.events.v1 import user_events_pb2 as events_pb
 
@@ -33,10 +33,10 @@ def sent(**fields: Any) -> events_pb.UserEvent:
     return events_pb.UserEvent(**(usual | fields))
 
 
-def kept(event: events_pb.UserEvent, sequence: int = 1, *, settled: bool = False) -> Show:
+def kept(event: events_pb.UserEvent, sequence: int = 1, *, settled: bool = False) -> SessionEvent:
     read = read_event("box", event.SerializeToString())
     assert isinstance(read, Event)
-    return Show(event.user_id, sequence, read, settled=settled)
+    return SessionEvent(event.user_id, sequence, read, settled=settled)
 
 
 def render(one: Event) -> Message:
@@ -108,7 +108,7 @@ def test_sessions_get_an_event_as_it_was_sent_but_always_a_payload(fast: bool, p
     if fast:
         published = read_published(event.SerializeToString())
         assert isinstance(published, Published) and published.payload == (payload or b"{}")
-        shown, sequence = Shown.informed(Informed("alice", "box", published.body), render), 0
+        shown, sequence = Shown.informed(TransientEvent("alice", "box", published.body), render), 0
     else:
         shown, sequence = Shown.of(kept(event), render), 1
     event.payload = payload or b"{}"
@@ -134,7 +134,7 @@ def test_events_that_come_together_are_all_there_in_order_and_not_too_many(sizes
         assert not any(each.title or each.body for each in response.events)
         assert response.events or answer == opening.wire
         told += [each.sequence for each in response.events] or [response]
-    alone = [pb.SubscribeResponse.FromString(item.wire) for item in items]
+    alone = [pb.SubscribeResponse.FromString(pending.wire) for pending in items]
     assert told == [each.event.sequence if each.HasField("event") else each for each in alone]
 
 

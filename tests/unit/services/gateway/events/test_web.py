@@ -1,4 +1,4 @@
-"""The WebSocket with real aiohttp clients, the real hub and a courier in memory."""
+"""The WebSocket with real aiohttp clients, the real hub and a dispatcher in memory."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def test_a_cut_session_goes_on_from_its_cursor_without_gap_or_repeat(tmp_p
             opened = (await first.authorize(token))["opened"]
             epoch = opened["cursor"]["epoch"]
             for name in names[:60]:
-                gateway.courier.keep("alice", name)
+                gateway.dispatcher.keep("alice", name)
             heard = []
             for sequence in range(1, 41):
                 event = await first.event()
@@ -88,15 +88,15 @@ async def test_a_cut_session_goes_on_from_its_cursor_without_gap_or_repeat(tmp_p
                 await first.say(ack={"place": {"epoch": epoch, "sequence": sequence}, "kind": "ACK_KIND_RECEIVED"})
             assert await first.hear()  # it came, but the page did not say so
         for name in names[60:80]:
-            gateway.courier.keep("alice", name)
+            gateway.dispatcher.keep("alice", name)
         late = iter(names[80:])
 
         def keep(count: int) -> None:
             for name in islice(late, count):
-                gateway.courier.keep("alice", name)
+                gateway.dispatcher.keep("alice", name)
 
-        gateway.courier.before_replay = partial(keep, 10)
-        gateway.courier.before_answer = partial(keep, 5)
+        gateway.dispatcher.before_replay = partial(keep, 10)
+        gateway.dispatcher.before_answer = partial(keep, 5)
         async with browser(gateway) as second:
             opened = (await second.authorize(token, {"epoch": epoch, "sequence": "40"}))["opened"]
             assert opened["cursor"] == {"epoch": epoch, "sequence": "40"}
@@ -106,11 +106,11 @@ async def test_a_cut_session_goes_on_from_its_cursor_without_gap_or_repeat(tmp_p
                 assert event.sequence == sequence
                 heard.append(event.event.event_id)
                 await second.say(ack={"place": {"epoch": epoch, "sequence": sequence}, "kind": "ACK_KIND_RECEIVED"})
-            await until(lambda: len(gateway.courier.delivered("alice")) == 100)
+            await until(lambda: len(gateway.dispatcher.delivered("alice")) == 100)
             with pytest.raises(TimeoutError):
                 await second.socket.receive(0.05)
         assert heard == names
-        gateway.courier.before_replay = gateway.courier.before_answer = None
+        gateway.dispatcher.before_replay = gateway.dispatcher.before_answer = None
         async with browser(gateway) as third:
             reset = (await third.authorize(token, {"epoch": "another", "sequence": "40"}))["reset"]
             assert reset["cursor"] == {"epoch": epoch, "sequence": "0"}
@@ -154,7 +154,7 @@ async def test_a_bad_first_message_is_refused(
         error = await page.socket.receive_str(timeout=PATIENCE_S)
         assert "s3cret" not in error
         assert (json.loads(error)["error"]["code"], (await page.socket.receive(PATIENCE_S)).data) == refusal
-        assert gateway.courier.calls == []
+        assert gateway.dispatcher.calls == []
     assert "s3cret" not in caplog.text
 
 
@@ -175,10 +175,10 @@ async def test_a_bad_first_message_is_refused(
 async def test_a_bad_later_message_ends_the_session(message: Any, refusal: tuple[str, int], tmp_path: Path) -> None:
     async with served(tmp_path) as gateway, browser(gateway) as page:
         await page.authorize(gateway.token("alice"))
-        text = json.dumps(message).replace("EPOCH", gateway.courier.epoch).replace("BOB", gateway.token("bob"))
+        text = json.dumps(message).replace("EPOCH", gateway.dispatcher.epoch).replace("BOB", gateway.token("bob"))
         await page.socket.send_str(text)
         assert await page.refused() == refusal
-        assert gateway.courier.calls == [("opened", "alice"), ("closed", "alice")]
+        assert gateway.dispatcher.calls == [("opened", "alice"), ("closed", "alice")]
 
 
 async def test_bytes_and_what_is_too_large_end_the_session(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ async def test_bytes_and_what_is_too_large_end_the_session(tmp_path: Path) -> No
             await page.authorize(gateway.token("alice"))
             await page.socket.send_str(json.dumps({"list": {"pageToken": "9" * conversation.LARGEST_MESSAGE}}))
             assert (await page.socket.receive(PATIENCE_S)).data == aiohttp.WSCloseCode.MESSAGE_TOO_BIG
-        assert gateway.courier.calls == [("opened", "alice"), ("closed", "alice")]
+        assert gateway.dispatcher.calls == [("opened", "alice"), ("closed", "alice")]
 
 
 async def test_a_session_is_cut_when_its_token_expires_and_not_when_another_came(tmp_path: Path) -> None:
@@ -200,14 +200,14 @@ async def test_a_session_is_cut_when_its_token_expires_and_not_when_another_came
         opened, began = await cut.authorize(short), time.time()
         assert 0 < int(opened["opened"]["expiresAt"]) / 1_000 - began <= 1
         await kept.authorize(short)
-        gateway.courier.keep("alice", "one")
+        gateway.dispatcher.keep("alice", "one")
         assert (await kept.event()).event.event_id == (await cut.event()).event.event_id == "one"
         again = (await kept.authorize(gateway.token("alice")))["opened"]
-        assert again["cursor"] == {"epoch": gateway.courier.epoch, "sequence": "1"}
+        assert again["cursor"] == {"epoch": gateway.dispatcher.epoch, "sequence": "1"}
         assert int(again["expiresAt"]) > (began + 500) * 1_000
         assert await cut.refused() == ("UNAUTHENTICATED", 4401)
         assert 0.7 < time.time() - began < 1.5
-        gateway.courier.keep("alice", "two")
+        gateway.dispatcher.keep("alice", "two")
         assert (await kept.event()).event.event_id == "two"
 
 
@@ -229,9 +229,9 @@ async def test_a_page_that_does_not_read_is_cut_and_others_are_not_kept_waiting(
         body = json.dumps({"authorize": {"token": gateway.token("alice")}}).encode()
         writer.write(b"\x81\xfe" + len(body).to_bytes(2, "big") + bytes(4) + body)
         await quick.authorize(gateway.token("alice"))
-        await until(lambda: gateway.courier.calls and len(gateway.reception.hub._sessions["alice"]) == 2)
+        await until(lambda: gateway.dispatcher.calls and len(gateway.reception.hub._sessions["alice"]) == 2)
         for number in range(400):  # more than the sockets between them hold
-            gateway.courier.keep("alice", f"e{number}", payload=b'"%s"' % (b"x" * 60_000))
+            gateway.dispatcher.keep("alice", f"e{number}", payload=b'"%s"' % (b"x" * 60_000))
             assert (await quick.event()).sequence == number + 1
             if counted(gateway, "ended_total", kind="websocket", reason="RESOURCE_EXHAUSTED"):
                 break
@@ -255,9 +255,9 @@ def counted(gateway: Served, name: str, **labels: str) -> float | None:
 async def test_a_page_hears_of_its_users_records_alone(tmp_path: Path) -> None:
     async with served(tmp_path) as gateway, browser(gateway) as page:
         for number in range(3):
-            gateway.courier.keep("alice", f"a{number}")
-            gateway.courier.keep("bob", f"b{number}")
-        await page.authorize(gateway.token("alice"), {"epoch": gateway.courier.epoch, "sequence": "3"})
+            gateway.dispatcher.keep("alice", f"a{number}")
+            gateway.dispatcher.keep("bob", f"b{number}")
+        await page.authorize(gateway.token("alice"), {"epoch": gateway.dispatcher.epoch, "sequence": "3"})
         token, names = "", []
         for _ in range(2):
             await page.say(list={"pageSize": 2, "pageToken": token, "userId": "bob", "status": "DELIVERED"})
@@ -270,12 +270,12 @@ async def test_a_page_hears_of_its_users_records_alone(tmp_path: Path) -> None:
 async def test_acks_are_not_waited_for_one_by_one(tmp_path: Path) -> None:
     async with served(tmp_path) as gateway, browser(gateway) as page:
         await page.authorize(gateway.token("alice"))
-        epoch = gateway.courier.epoch
-        gateway.courier.keep("alice", "one")
+        epoch = gateway.dispatcher.epoch
+        gateway.dispatcher.keep("alice", "one")
         for kind in ["ACK_KIND_RECEIVED"] * 500 + ["ACK_KIND_SEEN"]:
             await page.say(ack={"place": {"epoch": epoch, "sequence": "1"}, "kind": kind})
-        await until(lambda: gateway.courier.acks["alice", 1] == 501)
-        (kept,) = gateway.courier.users["alice"]
+        await until(lambda: gateway.dispatcher.acks["alice", 1] == 501)
+        (kept,) = gateway.dispatcher.users["alice"]
         assert kept.record.seen_ns
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from services.gateway.events.delivery.changes import Changes
-from services.gateway.events.delivery.rules import Rules
+from services.gateway.events.delivery.rules import DeliverySettings
 from services.gateway.events.model import (
     SESSION_CHANNELS,
     Channel,
@@ -49,13 +49,13 @@ results: st.SearchStrategy[Result] = st.one_of(
     st.builds(Later, st.just("too many requests"), st.sampled_from([0, 500, 3000, 30_000, 90_000])),
 )
 ACKS = ["receive", "receive", "receive_up_to", "see"]
-RULES = Rules(sends_at_once=1, channel_tries=2)
+RULES = DeliverySettings(sends_at_once=1, channel_tries=2)
 
 
 class HistoryWorld(World):
     """Keeps what quiet hours there ever were, and when a user's channels changed."""
 
-    def __init__(self, rules: Rules, *, at_once: int, **contacts: Contacts) -> None:
+    def __init__(self, rules: DeliverySettings, *, at_once: int, **contacts: Contacts) -> None:
         self.ever_quiet = {user_id for user_id, known in contacts.items() if known.quiet_hours}
         super().__init__(rules, at_once=at_once, **contacts)
 

@@ -1,4 +1,4 @@
-"""A courier on real loopback sockets, its containers, and an event loop's side that notes what it is given."""
+"""A dispatcher on real loopback sockets, its containers, and an event loop's side that notes what it is given."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from prometheus_client import CollectorRegistry
 from services.common.messaging.curve import curve_client
 from services.common.messaging.event_frames import decode_ack, encode_event, encode_published
 from services.gateway.events.config import EventsSettings
-from services.gateway.events.delivery.changes import SendOut, Show
-from services.gateway.events.dispatcher.dispatcher import Courier
-from services.gateway.events.dispatcher.metrics import CourierMetrics
-from services.gateway.events.dispatcher.start import open_courier
+from services.gateway.events.delivery.changes import SendRequest, SessionEvent
+from services.gateway.events.dispatcher.dispatcher import Dispatcher
+from services.gateway.events.dispatcher.metrics import DispatcherMetrics
+from services.gateway.events.dispatcher.start import open_dispatcher
 from services.gateway.events.ingress.acks import Ack
 from services.gateway.events.model import Channel, Status
-from services.gateway.events.store.records import Informed
+from services.gateway.events.store.records import TransientEvent
 from services.gen.dexorder.events.v1 import user_events_pb2 as pb
 from tests.unit.services.gateway.events.samples import render
 
@@ -33,25 +33,25 @@ LOOPBACK = "tcp://127.0.0.1:0"
 class Heard:
     """`Outside`."""
 
-    sends: list[SendOut] = field(default_factory=list)
-    shows: list[Show] = field(default_factory=list)
-    informed: list[Informed] = field(default_factory=list)
+    sends: list[SendRequest] = field(default_factory=list)
+    shows: list[SessionEvent] = field(default_factory=list)
+    informed: list[TransientEvent] = field(default_factory=list)
 
-    def send(self, sends: Sequence[SendOut]) -> None:
+    def send(self, sends: Sequence[SendRequest]) -> None:
         self.sends += sends
 
-    def show(self, shows: Sequence[Show]) -> None:
+    def show(self, shows: Sequence[SessionEvent]) -> None:
         self.shows += shows
 
-    def inform(self, informed: Sequence[Informed]) -> None:
+    def inform(self, informed: Sequence[TransientEvent]) -> None:
         self.informed += informed
 
 
 class Stage:
-    """A running courier."""
+    """A running dispatcher."""
 
-    def __init__(self, courier: Courier, heard: Heard, registry: CollectorRegistry) -> None:
-        self.courier = courier
+    def __init__(self, dispatcher: Dispatcher, heard: Heard, registry: CollectorRegistry) -> None:
+        self.dispatcher = dispatcher
         self.heard = heard
         self._registry = registry
 
@@ -66,8 +66,8 @@ class Stage:
 async def running(folder: Path, **settings: Any) -> AsyncIterator[Stage]:
     heard, registry = Heard(), CollectorRegistry()
     made = EventsSettings(**{"db": folder / "events.db", "sub": LOOPBACK, "router": LOOPBACK, **settings})
-    async with open_courier(made, heard, CourierMetrics(registry), render=render) as courier:
-        yield Stage(courier, heard, registry)
+    async with open_dispatcher(made, heard, DispatcherMetrics(registry), render=render) as dispatcher:
+        yield Stage(dispatcher, heard, registry)
 
 
 class Peer:
@@ -101,7 +101,7 @@ async def peer(
     stage: Stage, key: Path | None = None, server: Path | None = None, **options: int
 ) -> AsyncIterator[Peer]:
     with zmq.asyncio.Context() as context, context.socket(zmq.DEALER) as dealer, context.socket(zmq.XPUB) as xpub:
-        for socket, address in ((dealer, stage.courier.router_address), (xpub, stage.courier.sub_address)):
+        for socket, address in ((dealer, stage.dispatcher.router_address), (xpub, stage.dispatcher.sub_address)):
             socket.setsockopt(zmq.LINGER, 0)
             socket.setsockopt(zmq.IMMEDIATE, 1)
             for name, value in options.items():

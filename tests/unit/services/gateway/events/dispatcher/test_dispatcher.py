@@ -1,4 +1,4 @@
-"""The courier over real sockets: the ports' traps (facts §2), acks after the commit, stop, failure and restart."""
+"""The dispatcher over real sockets: the ports' traps (facts §2), acks after the commit, stop, failure and restart."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ async def test_event_goes_from_container_to_session_and_back(tmp_path: Path) -> 
         with sqlite3.connect(tmp_path / "events.db") as db:  # an ack means that it is there for everybody
             assert db.execute("SELECT event_id, status FROM events").fetchall() == [("e1", 1)]
         db.close()
-        stage.courier.session_opened("alice")
-        replay = await stage.courier.replay("alice", None)
+        stage.dispatcher.session_opened("alice")
+        replay = await stage.dispatcher.replay("alice", None)
         assert [(s.sequence, s.event.body, s.settled) for s in replay.events] == [
             (1, CRITICAL.SerializeToString(), False)
         ]
         assert (replay.sequence, replay.reset) == (1, False)
         assert [s.sequence for s in stage.heard.shows] == [1]
-        await stage.courier.acked("alice", replay.epoch, 1, seen=True)
+        await stage.dispatcher.acked("alice", replay.epoch, 1, seen=True)
         assert await container.ack() == DELIVERED
         with pytest.raises(InvalidRequest):
-            await stage.courier.acked("alice", "another", 1, seen=True)
-        assert (await stage.courier.replay("alice", (replay.epoch, 1))).events == ()
-        again = await stage.courier.replay("alice", ("another", 1))
+            await stage.dispatcher.acked("alice", "another", 1, seen=True)
+        assert (await stage.dispatcher.replay("alice", (replay.epoch, 1))).events == ()
+        again = await stage.dispatcher.replay("alice", ("another", 1))
         assert (again.reset, again.sequence, [s.settled for s in again.events]) == (True, 1, [True])
-        record = await stage.courier.record(EventKey("local", "e1"))
+        record = await stage.dispatcher.record(EventKey("local", "e1"))
         assert record is not None and record.seen_ns and record.status is Status.DELIVERED
-        assert (await stage.courier.records(Query())).records == (record,)
+        assert (await stage.dispatcher.records(Query())).records == (record,)
 
 
 async def test_hundreds_in_flight_share_commits_and_each_gets_its_ack(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ async def test_connection_that_claims_a_routing_id_in_use_is_not_read_and_little
                 for option, value in ((zmq.LINGER, 0), (zmq.SNDHWM, 1), (zmq.IMMEDIATE, 1)):
                     dealer.setsockopt(option, value)
                 dealer.setsockopt(zmq.ROUTING_ID, b"bot")
-                dealer.connect(stage.courier.router_address)
+                dealer.connect(stage.dispatcher.router_address)
                 await dealer.send_multipart(encode_event(CRITICAL))
                 if dealer is first:
                     await asyncio.wait_for(first.recv_multipart(), 30)
@@ -90,14 +90,14 @@ async def test_connection_that_claims_a_routing_id_in_use_is_not_read_and_little
 
 async def test_fast_path_opens_and_closes_with_the_sessions(tmp_path: Path) -> None:
     async with running(tmp_path) as stage, peer(stage) as container:
-        stage.courier.session_opened("a")
+        stage.dispatcher.session_opened("a")
         assert await container.subscription() == b"\x01USER:a\x00"
-        stage.courier.session_opened("a")
+        stage.dispatcher.session_opened("a")
         await container.publish(user_event("i1", "a", 0), user_event("i2", "alice", 0), user_event("i3", "a", 1))
         await until(lambda: len(stage.heard.informed) >= 2)
         assert [(i.user_id, i.container) for i in stage.heard.informed] == [("a", "local")] * 2
-        stage.courier.session_closed("a")
-        stage.courier.session_closed("a")
+        stage.dispatcher.session_closed("a")
+        stage.dispatcher.session_closed("a")
         assert await container.subscription() == b"\x00USER:a\x00"  # nothing for the second session before it
         await container.send(user_event("i4", "a", 0))
         assert await container.ack() == Ack("i4", Status.ERROR, "no active session")
@@ -119,7 +119,7 @@ async def test_message_of_another_form_is_dropped_and_counted(tmp_path: Path, fr
         if frames:
             await container.dealer.send_multipart(frames)
             await until(lambda: stage.dropped(reason) == 1)
-        stage.courier.session_opened("alice")
+        stage.dispatcher.session_opened("alice")
         await container.subscription()
         await container.xpub.send_multipart([b"USER:alice\x00", *frames])
         await until(lambda: stage.dropped(reason) == 1 + bool(frames))
@@ -150,8 +150,8 @@ async def test_frame_above_the_limit_cuts_its_sender_alone(tmp_path: Path) -> No
             await large.ack(0.2)
         await large.send(CRITICAL)  # over a new connection
         assert await large.ack() == QUEUED
-        stage.courier.session_opened("alice")
-        await stage.courier.acked("alice", (await stage.courier.replay("alice", None)).epoch, 2, seen=False)
+        stage.dispatcher.session_opened("alice")
+        await stage.dispatcher.acked("alice", (await stage.dispatcher.replay("alice", None)).epoch, 2, seen=False)
         with pytest.raises(TimeoutError):
             await honest.ack(0.1)  # the copy over the new connection was the last
 
@@ -163,10 +163,10 @@ async def test_acks_to_a_container_that_went_or_does_not_read_harm_nobody(tmp_pa
             await gone.send(CRITICAL)
             assert await gone.ack() == QUEUED
         async with peer(stage, RCVHWM=1, RCVBUF=4096) as deaf, peer(stage) as honest:
-            stage.courier.session_opened("alice")
-            epoch = (await stage.courier.replay("alice", None)).epoch
+            stage.dispatcher.session_opened("alice")
+            epoch = (await stage.dispatcher.replay("alice", None)).epoch
             await until(lambda: stage.heard.shows)
-            await stage.courier.acked("alice", epoch, 1, seen=False)
+            await stage.dispatcher.acked("alice", epoch, 1, seen=False)
             await until(lambda: stage.dropped("container_gone") == 1)
             bad = user_event("x" * 250, priority=Priority.CRITICAL, payload=b"nope")
             while not stage.dropped("container_full"):
@@ -178,8 +178,8 @@ async def test_acks_to_a_container_that_went_or_does_not_read_harm_nobody(tmp_pa
 async def test_grpc_publisher_is_answered_in_the_event_loop_now_and_at_the_end(tmp_path: Path) -> None:
     async with running(tmp_path) as stage:
         answers: list[Ack] = []
-        await stage.courier.set_contacts("alice", contacts := Contacts(telegram_chat_id="7"))
-        stage.courier.publish(LOCAL, CRITICAL.SerializeToString(), answers.append)
+        await stage.dispatcher.set_contacts("alice", contacts := Contacts(telegram_chat_id="7"))
+        stage.dispatcher.publish(LOCAL, CRITICAL.SerializeToString(), answers.append)
         await until(lambda: stage.heard.sends)
         assert answers == [QUEUED]
         send = stage.heard.sends[0]
@@ -188,10 +188,10 @@ async def test_grpc_publisher_is_answered_in_the_event_loop_now_and_at_the_end(t
             == (Channel.TELEGRAM, contacts)
             == (
                 send.channel,
-                await stage.courier.contacts("alice"),
+                await stage.dispatcher.contacts("alice"),
             )
         )
-        stage.courier.finished(send.key, send.number, Sent())
+        stage.dispatcher.finished(send.key, send.number, Sent())
         await until(lambda: len(answers) == 2)
         assert answers[1] == Ack("e1", Status.DELIVERED, via=Channel.TELEGRAM)
 
@@ -205,12 +205,12 @@ async def test_timers_run_without_any_message(tmp_path: Path) -> None:
 
 async def test_presence_is_kept_and_lets_an_event_go_on(tmp_path: Path) -> None:
     async with running(tmp_path) as stage:
-        await stage.courier.set_contacts("alice", Contacts(telegram_chat_id="7"))
+        await stage.dispatcher.set_contacts("alice", Contacts(telegram_chat_id="7"))
         event = body(priority=Priority.CRITICAL, channels=[(Channel.TELEGRAM, True)])
-        stage.courier.publish(LOCAL, event, lambda ack: None)
-        await stage.courier.contacts("alice")
+        stage.dispatcher.publish(LOCAL, event, lambda ack: None)
+        await stage.dispatcher.contacts("alice")
         assert stage.heard.sends == []
-        stage.courier.reached("alice", Channel.TELEGRAM, 2**62)
+        stage.dispatcher.reached("alice", Channel.TELEGRAM, 2**62)
         await until(lambda: stage.heard.sends)
     async with running(tmp_path) as stage:
         await until(lambda: stage.heard.sends)  # it was under way, and alice is still there
@@ -218,26 +218,26 @@ async def test_presence_is_kept_and_lets_an_event_go_on(tmp_path: Path) -> None:
 
 async def test_stop_takes_nothing_more_and_answers_what_was_taken(tmp_path: Path) -> None:
     async with running(tmp_path) as stage, peer(stage) as container:
-        stage.courier.session_opened("alice")
+        stage.dispatcher.session_opened("alice")
         await container.subscription()
         await container.send(CRITICAL)
         assert await container.ack() == QUEUED
-        stage.courier.stop_taking()
+        stage.dispatcher.stop_taking()
         assert await container.subscription() == b"\x00USER:alice\x00"  # from now on they turn to 5571, and wait
         await container.send(user_event("e2", priority=Priority.CRITICAL))
-        epoch = (await stage.courier.replay("alice", None)).epoch
-        await stage.courier.acked("alice", epoch, 1, seen=False)
+        epoch = (await stage.dispatcher.replay("alice", None)).epoch
+        await stage.dispatcher.acked("alice", epoch, 1, seen=False)
         assert await container.ack() == DELIVERED
         answers: list[Ack] = []
-        stage.courier.publish(LOCAL, body("e3", priority=Priority.CRITICAL), answers.append)
-        await stage.courier.close()
+        stage.dispatcher.publish(LOCAL, body("e3", priority=Priority.CRITICAL), answers.append)
+        await stage.dispatcher.close()
         assert [ack.status for ack in answers] == [Status.QUEUED]  # asked before the end
         with pytest.raises(Unavailable):
-            stage.courier.publish(LOCAL, body("e4"), answers.append)
+            stage.dispatcher.publish(LOCAL, body("e4"), answers.append)
         with pytest.raises(Unavailable):
-            await stage.courier.contacts("alice")
-        stage.courier.finished(EventKey("local", "e1"), 1, Sent())  # a late result is no error
-        assert not stage.courier.failed.done()
+            await stage.dispatcher.contacts("alice")
+        stage.dispatcher.finished(EventKey("local", "e1"), 1, Sent())  # a late result is no error
+        assert not stage.dispatcher.failed.done()
     async with running(tmp_path) as stage, peer(stage) as container:
         await container.send(CRITICAL, user_event("e2", priority=Priority.CRITICAL))
         assert await container.ack() == DELIVERED and (await container.ack()).status is Status.QUEUED
@@ -255,14 +255,14 @@ async def test_write_that_fails_ends_the_courier_before_any_ack(tmp_path: Path, 
         monkeypatch.setattr("services.gateway.events.store.outbox.Outbox.write", full)
         await container.send(user_event("e2", priority=Priority.CRITICAL))
         with suppress(Unavailable):  # it may have ended by then
-            stage.courier.publish(LOCAL, body("e3"), answers.append)
+            stage.dispatcher.publish(LOCAL, body("e3"), answers.append)
         with pytest.raises(sqlite3.OperationalError, match="disk is full"):
-            await asyncio.wait_for(stage.courier.failed, 30)
+            await asyncio.wait_for(stage.dispatcher.failed, 30)
         with pytest.raises(TimeoutError):
             await container.ack(0.1)
         assert answers == [] and not stage.heard.sends
         with pytest.raises(Unavailable):
-            await stage.courier.contacts("alice")
+            await stage.dispatcher.contacts("alice")
 
 
 @pytest.fixture
@@ -286,11 +286,11 @@ def commits(monkeypatch: pytest.MonkeyPatch) -> Iterator[queue.Queue[Exception |
 
 
 async def send_at_once(stage: Stage, container: Peer, ids: Iterable[str]) -> None:
-    """All of them are there before the courier reads the first."""
+    """All of them are there before the dispatcher reads the first."""
     sent = threading.Event()
     await container.send(CRITICAL)
     assert await container.ack() == QUEUED  # it is connected
-    stage.courier._ask(lambda desk: sent.wait(30))
+    stage.dispatcher._ask(lambda processor: sent.wait(30))
     await container.send(*(user_event(each, priority=Priority.CRITICAL) for each in ids))
     await asyncio.sleep(0.2)
     sent.set()
@@ -316,10 +316,10 @@ async def test_commit_that_fails_aside_ends_the_courier_and_nothing_is_answered(
         await send_at_once(stage, container, [f"n{number}" for number in range(100)])
         commits.put(sqlite3.OperationalError("database or disk is full"))
         with pytest.raises(sqlite3.OperationalError, match="disk is full"):
-            await asyncio.wait_for(stage.courier.failed, 30)
+            await asyncio.wait_for(stage.dispatcher.failed, 30)
         with pytest.raises(TimeoutError):
             await container.ack(0.1)
-        assert [record.key.event_id for record in (await stage.courier.records(Query())).records] == ["e1"]
+        assert [record.key.event_id for record in (await stage.dispatcher.records(Query())).records] == ["e1"]
 
 
 async def test_second_gateway_on_the_same_file_is_refused(tmp_path: Path) -> None:
@@ -358,7 +358,7 @@ async def test_gateway_may_connect_instead_of_bind(tmp_path: Path) -> None:
             socket.bind(LOOPBACK)
         sub, *routers = (s.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\x00") for s in (xpub, one, two))
         async with running(tmp_path, connect=True, sub=sub, router=", ".join(routers)) as stage:
-            stage.courier.session_opened("alice")
+            stage.dispatcher.session_opened("alice")
             assert await asyncio.wait_for(xpub.recv(), 30) == b"\x01USER:alice\x00"
             for n, socket in enumerate((one, two)):
                 await socket.send_multipart(encode_event(user_event(f"e{n}")))

@@ -58,9 +58,9 @@ async def test_container_speaks_for_its_users_alone_on_both_ports(tmp_path: Path
         await alice.send(user_event(priority=Priority.CRITICAL), user_event("f", "bob", Priority.CRITICAL))
         assert await alice.ack() == Ack("e1", Status.QUEUED)
         assert await alice.ack() == NOT_OWNED
-        stage.courier.session_opened("bob")
+        stage.dispatcher.session_opened("bob")
         assert await alice.subscription() == b"\x01USER:bob\x00"
-        stage.courier.session_opened("alice")
+        stage.dispatcher.session_opened("alice")
         assert await alice.subscription() == b"\x01USER:alice\x00"
         forged = user_event("f", "bob", Priority.INFORMATIONAL)
         await alice.publish(forged)
@@ -78,7 +78,7 @@ async def test_claimed_routing_id_gives_no_rights(tmp_path: Path) -> None:
             dealer.setsockopt(zmq.LINGER, 0)
             dealer.setsockopt(zmq.ROUTING_ID, b"alice-bot")
             curve_client(dealer, keys.of("bob"), keys.server)
-            dealer.connect(stage.courier.router_address)
+            dealer.connect(stage.dispatcher.router_address)
             await dealer.send_multipart(encode_event(user_event("f", "alice", Priority.CRITICAL)))
             assert await Peer(dealer, xpub).ack() == NOT_OWNED
 
@@ -86,7 +86,7 @@ async def test_claimed_routing_id_gives_no_rights(tmp_path: Path) -> None:
 @pytest.mark.parametrize("key", ["stranger", None])
 async def test_stranger_reaches_neither_port(tmp_path: Path, key: str | None) -> None:
     async with staged(tmp_path, "alice") as (keys, stage, [alice]):
-        stage.courier.session_opened("alice")
+        stage.dispatcher.session_opened("alice")
         async with peer(stage, key and keys.of(key), keys.server) as stranger:  # type: ignore[arg-type]
             with pytest.raises(zmq.Again):  # IMMEDIATE: there is no connection to send it over
                 await stranger.dealer.send_multipart(encode_event(user_event()), zmq.NOBLOCK)
@@ -101,7 +101,7 @@ async def test_key_that_is_taken_out_is_out_and_one_that_is_added_gets_in(tmp_pa
         for each, name in ((alice, "alice"), (bob, "bob")):
             await each.send(user_event("e1", name, Priority.CRITICAL))
             assert await each.ack() == Ack("e1", Status.QUEUED)
-        stage.courier.session_opened("alice")
+        stage.dispatcher.session_opened("alice")
         await alice.subscription()
         keys.write("bob", "stranger")
         async with peer(stage, keys.of("stranger"), keys.server) as late:
@@ -123,7 +123,7 @@ async def test_gateway_that_connects_still_decides_who_may_speak(tmp_path: Path)
             socket.bind("tcp://127.0.0.1:0")
         sub, router = (s.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\x00") for s in (xpub, dealer))
         async with running(tmp_path, connect=True, sub=sub, router=router, **keys.settings()) as stage:
-            stage.courier.session_opened("alice")
+            stage.dispatcher.session_opened("alice")
             container = Peer(dealer, xpub)
             assert await container.subscription() == b"\x01USER:alice\x00"
             await container.send(user_event("f", "bob"), user_event())
@@ -140,11 +140,11 @@ async def test_an_ack_does_not_wait_for_whoever_comes_to_the_address_of_one_that
             alice = Peer(dealer, xpub)
             await alice.send(user_event(priority=Priority.CRITICAL))
             assert await alice.ack() == Ack("e1", Status.QUEUED)
-            stage.courier.session_opened("alice")
+            stage.dispatcher.session_opened("alice")
             await until(lambda: stage.heard.shows)
             dealer.close()
             await asyncio.sleep(0.3)  # the gateway sees that
-            await stage.courier.acked("alice", (await stage.courier.replay("alice", None)).epoch, 1, seen=False)
+            await stage.dispatcher.acked("alice", (await stage.dispatcher.replay("alice", None)).epoch, 1, seen=False)
             with bound(context, keys.of("bob"), keys.server, router) as other:
                 bob = Peer(other, xpub)
                 await bob.send(user_event("e9", "bob", Priority.CRITICAL))

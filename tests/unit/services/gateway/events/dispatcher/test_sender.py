@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from services.gateway.events.config import EventsSettings
-from services.gateway.events.delivery.changes import SendOut
+from services.gateway.events.delivery.changes import SendRequest
 from services.gateway.events.dispatcher.sender import Sender
 from services.gateway.events.dispatcher.sending_metrics import SendingMetrics
 from services.gateway.events.model import (
@@ -66,9 +66,9 @@ class Results(dict[int, Result]):
                 await asyncio.sleep(0.002)
 
 
-def calls(count: int, channel: Channel, how: str = "", *, start: int = 0) -> list[SendOut]:
+def calls(count: int, channel: Channel, how: str = "", *, start: int = 0) -> list[SendRequest]:
     return [
-        SendOut(EventKey("c", f"e-{n}"), n, channel, "alice", MESSAGE, Contacts(email=how))
+        SendRequest(EventKey("c", f"e-{n}"), n, channel, "alice", MESSAGE, Contacts(email=how))
         for n in range(start, start + count)
     ]
 

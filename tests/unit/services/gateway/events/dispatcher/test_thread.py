@@ -1,4 +1,4 @@
-"""What one turn of the courier's thread takes in, with a desk and ports that do nothing."""
+"""What one turn of the dispatcher's thread takes in, with a desk and ports that do nothing."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from services.common.clock import ManualClock
-from services.gateway.events.dispatcher.thread import LONGEST_ASKED_S, CourierThread
-from services.gateway.events.dispatcher.transaction import Desk
-from services.gateway.events.dispatcher.unit_of_work import Effects
+from services.gateway.events.dispatcher.thread import LONGEST_ASKED_S, DispatcherThread
+from services.gateway.events.dispatcher.transaction import TransactionProcessor
+from services.gateway.events.dispatcher.unit_of_work import AfterCommit
 
 
 class Idle:
@@ -22,9 +22,9 @@ class Idle:
     def wait(self, *_: object, **__: object) -> tuple[bool, bool]:
         return False, False
 
-    def close(self, meanwhile: object = None) -> Effects:
+    def close(self, meanwhile: object = None) -> AfterCommit:
         self.turns += 1
-        return Effects()
+        return AfterCommit()
 
     def next_due_ns(self) -> None:
         return None
@@ -33,16 +33,16 @@ class Idle:
         return lambda *_, **__: None
 
 
-def slow(seconds: float, done: list[int], number: int) -> Callable[[Desk], None]:
-    def ask(desk: Desk) -> None:
+def slow(seconds: float, done: list[int], number: int) -> Callable[[TransactionProcessor], None]:
+    def ask(processor: TransactionProcessor) -> None:
         time.sleep(seconds)
         done.append(number)
 
     return ask
 
 
-def thread_of(idle: Idle) -> CourierThread:
-    return CourierThread(idle, idle, ManualClock(), lambda effects: None, lambda failure: None)  # type: ignore[arg-type]
+def thread_of(idle: Idle) -> DispatcherThread:
+    return DispatcherThread(idle, idle, ManualClock(), lambda after_commit: None, lambda failure: None)  # type: ignore[arg-type]
 
 
 def test_much_that_is_asked_together_is_done_in_order_and_in_many_turns() -> None:
@@ -51,7 +51,7 @@ def test_much_that_is_asked_together_is_done_in_order_and_in_many_turns() -> Non
     thread, over = thread_of(idle), threading.Event()
     for number in range(20):
         thread.ask(slow(LONGEST_ASKED_S / 2, done, number))
-    thread.ask(lambda desk: over.set())
+    thread.ask(lambda processor: over.set())
     thread.start()
     assert over.wait(20)
     assert (done, idle.turns >= 9) == (list(range(20)), True)

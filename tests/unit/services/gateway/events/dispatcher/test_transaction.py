@@ -14,13 +14,13 @@ from prometheus_client import CollectorRegistry
 from services.common.clock import ManualClock
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.containers import LOCAL, STRANGER, Container
-from services.gateway.events.delivery.contacts_cache import KnownPeople
+from services.gateway.events.delivery.contacts_cache import ContactsCache
 from services.gateway.events.delivery.decision import AT_ONCE
-from services.gateway.events.delivery.rules import Rules
+from services.gateway.events.delivery.rules import DeliverySettings
 from services.gateway.events.delivery.state_machine import Delivery
-from services.gateway.events.dispatcher.metrics import CourierMetrics
-from services.gateway.events.dispatcher.transaction import Desk
-from services.gateway.events.dispatcher.unit_of_work import Effects
+from services.gateway.events.dispatcher.metrics import DispatcherMetrics
+from services.gateway.events.dispatcher.transaction import TransactionProcessor
+from services.gateway.events.dispatcher.unit_of_work import AfterCommit
 from services.gateway.events.ingress.acks import Ack
 from services.gateway.events.model import (
     Channel,
@@ -48,30 +48,30 @@ class Stage:
         self.settings = EventsSettings(db=path, **settings)
         self.clock = ManualClock()
         self.registry = CollectorRegistry()
-        self.metrics = CourierMetrics(self.registry)
+        self.metrics = DispatcherMetrics(self.registry)
         self._open()
 
     def _open(self) -> None:
         assert self.settings.db is not None
         self.outbox = Outbox(self.settings.db)
-        people = KnownPeople(self.outbox.contacts(), self.outbox.presence(self.clock.wall_ns()))
-        delivery = Delivery(Rules.of(self.settings), people, render=render)
-        self.desk = Desk(self.outbox, delivery, people, self.settings, self.metrics, self.clock)
+        people = ContactsCache(self.outbox.contacts(), self.outbox.presence(self.clock.wall_ns()))
+        delivery = Delivery(DeliverySettings.of(self.settings), people, render=render)
+        self.processor = TransactionProcessor(self.outbox, delivery, people, self.settings, self.metrics, self.clock)
 
-    def again(self) -> Effects:
+    def again(self) -> AfterCommit:
         self.outbox.close()
         self._open()
-        return self.turn()
+        return self.work()
 
-    def turn(self, *what: Callable[[Desk], object]) -> Effects:
-        self.desk.begin()
+    def work(self, *what: Callable[[TransactionProcessor], object]) -> AfterCommit:
+        self.processor.begin()
         for each in what:
-            each(self.desk)
-        self.desk.due()
-        return self.desk.close()
+            each(self.processor)
+        self.processor.due()
+        return self.processor.close()
 
-    def take(self, *bodies: bytes, asker: bytes = A, container: Container = LOCAL) -> list[tuple[Any, Ack]]:
-        return self.turn(lambda desk: desk.take([(container, each, asker) for each in bodies])).acks
+    def take(self, *bodies: bytes, reply_to: bytes = A, container: Container = LOCAL) -> list[tuple[Any, Ack]]:
+        return self.work(lambda processor: processor.take([(container, each, reply_to) for each in bodies])).acks
 
     def value(self, name: str, **labels: str) -> float:
         return self.registry.get_sample_value(f"dexorder_gateway_event{name}", labels) or 0.0
@@ -91,16 +91,16 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     made.outbox.close()
 
 
-def queued(event_id: str = "e1", asker: bytes = A) -> tuple[bytes, Ack]:
-    return asker, Ack(event_id, Status.QUEUED)
+def queued(event_id: str = "e1", reply_to: bytes = A) -> tuple[bytes, Ack]:
+    return reply_to, Ack(event_id, Status.QUEUED)
 
 
-def failed(reason: str, event_id: str = "e1", asker: bytes = A) -> tuple[bytes, Ack]:
-    return asker, Ack(event_id, Status.ERROR, reason)
+def failed(reason: str, event_id: str = "e1", reply_to: bytes = A) -> tuple[bytes, Ack]:
+    return reply_to, Ack(event_id, Status.ERROR, reason)
 
 
-def delivered(via: Channel, event_id: str = "e1", asker: bytes = A) -> tuple[bytes, Ack]:
-    return asker, Ack(event_id, Status.DELIVERED, via=via)
+def delivered(via: Channel, event_id: str = "e1", reply_to: bytes = A) -> tuple[bytes, Ack]:
+    return reply_to, Ack(event_id, Status.DELIVERED, via=via)
 
 
 CRITICAL = body(priority=Priority.CRITICAL)
@@ -108,13 +108,13 @@ SESSION_ONLY = [(0, False)]
 
 
 def test_event_is_queued_shown_acked_and_then_final_once(stage: Stage) -> None:
-    assert stage.turn(lambda desk: desk.session_opened("alice")).opened == [b"USER:alice\x00"]
-    effects = stage.turn(lambda desk: desk.take([(LOCAL, body(), A)]))
-    assert effects.acks == [queued()]
-    assert [(s.user_id, s.sequence, s.event.key) for s in effects.shows] == [("alice", 1, EventKey("local", "e1"))]
-    epoch = stage.desk.epoch
-    assert stage.turn(lambda desk: desk.acked("alice", epoch, 1, seen=False)).acks == [delivered(Channel.WEB)]
-    assert stage.turn(lambda desk: desk.acked("alice", epoch, 1, seen=True)).acks == []
+    assert stage.work(lambda processor: processor.session_opened("alice")).opened == [b"USER:alice\x00"]
+    after_commit = stage.work(lambda processor: processor.take([(LOCAL, body(), A)]))
+    assert after_commit.acks == [queued()]
+    assert [(s.user_id, s.sequence, s.event.key) for s in after_commit.shows] == [("alice", 1, EventKey("local", "e1"))]
+    epoch = stage.processor.epoch
+    assert stage.work(lambda processor: processor.acked("alice", epoch, 1, seen=False)).acks == [delivered(Channel.WEB)]
+    assert stage.work(lambda processor: processor.acked("alice", epoch, 1, seen=True)).acks == []
     assert stage.value("s_finished_total", status="DELIVERED") == 1 and stage.value("s_queued") == 0
 
 
@@ -123,12 +123,16 @@ def test_check_13_a_repeat_changes_nothing_and_hears_the_state(stage: Stage) -> 
     assert stage.take(CRITICAL, CRITICAL) == [queued(), queued()]
     stage.again()
     assert stage.take(CRITICAL) == [queued()]
-    stage.turn(lambda desk: desk.session_opened("alice"))
-    assert stage.turn(lambda desk: desk.resume("alice", (desk.epoch, 1))).acks == [delivered(Channel.WEB)]
+    stage.work(lambda processor: processor.session_opened("alice"))
+    assert stage.work(lambda processor: processor.resume("alice", (processor.epoch, 1))).acks == [
+        delivered(Channel.WEB)
+    ]
     assert stage.take(CRITICAL) == [delivered(Channel.WEB)]
     stage.again()
-    effects = stage.turn(lambda desk: desk.take([(LOCAL, CRITICAL, B)]))
-    assert effects.acks == [delivered(Channel.WEB, asker=B)] and not effects.sends and not effects.shows
+    after_commit = stage.work(lambda processor: processor.take([(LOCAL, CRITICAL, B)]))
+    assert (
+        after_commit.acks == [delivered(Channel.WEB, reply_to=B)] and not after_commit.sends and not after_commit.shows
+    )
     assert stage.rows() == 1 and stage.value("s_accepted_total", priority="CRITICAL") == 1
 
 
@@ -142,19 +146,22 @@ def test_repeats_within_a_turn_are_one_event_even_if_it_ends_in_it(stage: Stage)
 def test_a_copy_on_the_fast_path_keeps_no_end_from_who_waits_for_it(stage: Stage) -> None:
     assert stage.take(CRITICAL) == [queued()]
     published = (LOCAL, b"USER:alice\x00", CRITICAL)
-    effects = stage.turn(
-        lambda desk: desk.session_opened("alice"),
-        lambda desk: desk.take_published([published]),
-        lambda desk: desk.acked("alice", desk.epoch, 1, seen=False),
+    after_commit = stage.work(
+        lambda processor: processor.session_opened("alice"),
+        lambda processor: processor.take_published([published]),
+        lambda processor: processor.acked("alice", processor.epoch, 1, seen=False),
     )
-    assert effects.acks == [delivered(Channel.WEB)]
+    assert after_commit.acks == [delivered(Channel.WEB)]
 
 
 def test_check_14_other_bytes_under_the_same_id_are_refused(stage: Stage) -> None:
     stage.take(CRITICAL)
     other = body(priority=Priority.CRITICAL, payload=b'{"order_id": "o2"}')
     assert stage.take(other) == [failed("event_id reused")]
-    stage.turn(lambda desk: desk.session_opened("alice"), lambda desk: desk.acked("alice", desk.epoch, 1, seen=False))
+    stage.work(
+        lambda processor: processor.session_opened("alice"),
+        lambda processor: processor.acked("alice", processor.epoch, 1, seen=False),
+    )
     assert stage.take(other) == [failed("event_id reused")] and stage.take(CRITICAL) == [delivered(Channel.WEB)]
 
 
@@ -164,62 +171,65 @@ def test_check_15_the_same_id_of_another_container_is_another_event(stage: Stage
 
 
 def test_check_19_the_end_is_told_to_whom_last_sent_a_copy(stage: Stage) -> None:
-    stage.turn(lambda desk: desk.session_opened("alice"))
-    stage.take(CRITICAL, asker=A)
-    stage.take(CRITICAL, asker=B)
-    epoch = stage.desk.epoch
-    assert stage.turn(lambda desk: desk.acked("alice", epoch, 1, seen=False)).acks == [delivered(Channel.WEB, asker=B)]
+    stage.work(lambda processor: processor.session_opened("alice"))
+    stage.take(CRITICAL, reply_to=A)
+    stage.take(CRITICAL, reply_to=B)
+    epoch = stage.processor.epoch
+    assert stage.work(lambda processor: processor.acked("alice", epoch, 1, seen=False)).acks == [
+        delivered(Channel.WEB, reply_to=B)
+    ]
 
 
 def test_copy_that_comes_as_the_event_ends_gets_one_ack(stage: Stage) -> None:
-    stage.turn(lambda desk: desk.session_opened("alice"))
+    stage.work(lambda processor: processor.session_opened("alice"))
     stage.take(CRITICAL)
-    effects = stage.turn(
-        lambda desk: desk.acked("alice", desk.epoch, 1, seen=False), lambda desk: desk.take([(LOCAL, CRITICAL, B)])
+    after_commit = stage.work(
+        lambda processor: processor.acked("alice", processor.epoch, 1, seen=False),
+        lambda processor: processor.take([(LOCAL, CRITICAL, B)]),
     )
-    assert effects.acks == [delivered(Channel.WEB, asker=B)]
+    assert after_commit.acks == [delivered(Channel.WEB, reply_to=B)]
 
 
 def test_checks_1_and_2_informational_is_shown_or_refused_and_never_kept(stage: Stage) -> None:
     info = body(priority=Priority.INFORMATIONAL)
     assert stage.take(info) == [failed("no active session")]
-    stage.turn(lambda desk: desk.session_opened("alice"))
-    effects = stage.turn(lambda desk: desk.take([(LOCAL, info, A)]))
-    assert effects.acks == [delivered(Channel.WEB)]
-    assert effects.informed == [("alice", "local", info)]
-    stage.turn(lambda desk: desk.session_closed("alice"))
+    stage.work(lambda processor: processor.session_opened("alice"))
+    after_commit = stage.work(lambda processor: processor.take([(LOCAL, info, A)]))
+    assert after_commit.acks == [delivered(Channel.WEB)]
+    assert after_commit.informed == [("alice", "local", info)]
+    stage.work(lambda processor: processor.session_closed("alice"))
     assert stage.take(info) == [failed("no active session")] and stage.rows() == 0
 
 
 def test_fast_path_shows_without_ack_or_row_but_keeps_what_is_critical(stage: Stage) -> None:
-    stage.turn(lambda desk: desk.session_opened("alice"))
+    stage.work(lambda processor: processor.session_opened("alice"))
     sent = [body("i", priority=0), body("n"), CRITICAL, body("b", "bob"), body("x", payload=b"nope"), b"\xff"]
     topic = b"USER:alice\x00"
-    effects = stage.turn(lambda desk: desk.take_published([(LOCAL, topic, each) for each in sent]))
-    assert [i.body for i in effects.informed] == sent[:2]
-    assert effects.acks == []
-    assert [s.event.key.event_id for s in effects.shows] == ["e1"] and stage.rows() == 1
+    after_commit = stage.work(lambda processor: processor.take_published([(LOCAL, topic, each) for each in sent]))
+    assert [i.body for i in after_commit.informed] == sent[:2]
+    assert after_commit.acks == []
+    assert [s.event.key.event_id for s in after_commit.shows] == ["e1"] and stage.rows() == 1
     for reason in ("not_owned", "payload", "undecodable"):
         assert stage.value("_messages_dropped_total", reason=reason) == 1
-    stage.turn(lambda desk: desk.session_closed("alice"))
-    effects = stage.turn(lambda desk: desk.take_published([(LOCAL, topic, sent[0])]))
-    assert effects.informed == [] and stage.value("_messages_dropped_total", reason="no_session") == 1
+    stage.work(lambda processor: processor.session_closed("alice"))
+    after_commit = stage.work(lambda processor: processor.take_published([(LOCAL, topic, sent[0])]))
+    assert after_commit.informed == [] and stage.value("_messages_dropped_total", reason="no_session") == 1
 
 
 def test_check_24_nobody_speaks_for_another_user_on_either_port(stage: Stage) -> None:
-    stage.turn(lambda desk: desk.session_opened("bob"), lambda desk: desk.session_opened("alice"))
+    stage.work(lambda processor: processor.session_opened("bob"), lambda processor: processor.session_opened("alice"))
     for priority in Priority:
         forged = body("f", "bob", priority)
         assert stage.take(forged, container=ALICES) == [failed("user not owned", "f")]
-        effects = stage.turn(
-            lambda desk: desk.take_published(
+        after_commit = stage.work(
+            lambda processor: processor.take_published(
                 [
                     (ALICES, b"USER:bob\x00", forged),  # noqa: B023
                     (ALICES, b"USER:alice\x00", forged),  # noqa: B023
                 ]
             )
         )
-        assert not effects.informed and not effects.shows
+        assert not after_commit.informed and not after_commit.shows
     assert stage.rows() == 0
     assert stage.take(CRITICAL, container=STRANGER) == [failed("user not owned")]
 
@@ -232,7 +242,7 @@ def test_checks_20_to_22_what_is_refused_leaves_no_row(stage: Stage) -> None:
         (body(channels=[(42, False)]), "no usable channel"),
     ):
         assert stage.take(sent) == [failed(reason)]
-    assert stage.take(b"\xff") == stage.turn(lambda desk: desk.take([(LOCAL, None, A)])).acks
+    assert stage.take(b"\xff") == stage.work(lambda processor: processor.take([(LOCAL, None, A)])).acks
     assert stage.rows() == 0 and stage.value("s_refused_total", reason="undecodable") == 2
     assert stage.take(body(event_type=99), body("e2", priority=7)) == [queued(), queued("e2")]
     assert stage.value("s_accepted_total", priority="CRITICAL") == 1
@@ -257,20 +267,20 @@ def test_queued_events_count_against_the_quota_until_they_end_and_after_a_restar
     stage.again()
     assert stage.take(body("3")) == [failed("quota exceeded", "3")]
     stage.clock.advance(61 * SECOND)
-    stage.turn()
+    stage.work()
     assert stage.take(body("3")) == [queued("3")]
     stage.outbox.close()
 
 
 def test_check_5_expiry_is_told_once(stage: Stage) -> None:
     stage.take(body(channels=SESSION_ONLY))
-    due_ns = stage.desk.next_due_ns()
+    due_ns = stage.processor.next_due_ns()
     assert due_ns is not None and due_ns - stage.clock.wall_ns() == 60 * SECOND
     stage.clock.advance(60 * SECOND)
-    assert stage.turn().acks == [failed("expired")]
-    assert stage.turn().acks == []
-    effects = stage.turn(lambda desk: desk.session_opened("alice"))
-    assert effects.shows == []
+    assert stage.work().acks == [failed("expired")]
+    assert stage.work().acks == []
+    after_commit = stage.work(lambda processor: processor.session_opened("alice"))
+    assert after_commit.shows == []
 
 
 class Busy(ManualClock):
@@ -283,17 +293,17 @@ class Busy(ManualClock):
 
 def test_much_that_is_due_is_done_in_many_turns_between_which_others_are_answered(tmp_path: Path) -> None:
     stage = Stage(tmp_path / "e.db", soft_events_per_second=1, hard_events_per_second=10_000)
-    stage.clock = stage.desk._clock = Busy()
+    stage.clock = stage.processor._clock = Busy()
     count = 30 * AT_ONCE
-    stage.turn(lambda desk: desk.set_contacts("alice", Contacts(telegram_chat_id="7")))
+    stage.work(lambda processor: processor.set_contacts("alice", Contacts(telegram_chat_id="7")))
     stage.take(*(body(f"e{n}", channels=[(Channel.TELEGRAM, False)]) for n in range(count)))
     stage.clock.advance(11 * SECOND)
-    sends, turns = list(stage.turn().sends), 1
+    sends, turns = list(stage.work().sends), 1
     while not sends:
         new = body(f"new-{turns}", "bob", Priority.CRITICAL, channels=SESSION_ONLY)
-        effects = stage.turn(lambda desk: desk.take([(LOCAL, new, A)]))  # noqa: B023
-        assert effects.acks == [queued(f"new-{turns}")]
-        sends += effects.sends
+        after_commit = stage.work(lambda processor: processor.take([(LOCAL, new, A)]))  # noqa: B023
+        assert after_commit.acks == [queued(f"new-{turns}")]
+        sends += after_commit.sends
         turns += 1
     assert turns > 4 and [send.message.title for send in sends] == [f"{count - 1} events"]
     stage.outbox.close()
@@ -301,64 +311,76 @@ def test_much_that_is_due_is_done_in_many_turns_between_which_others_are_answere
 
 def test_restart_goes_on_with_what_is_queued(stage: Stage) -> None:
     contacts = Contacts(telegram_chat_id="7")
-    stage.turn(lambda desk: desk.set_contacts("alice", contacts))
-    sent = stage.turn(lambda desk: desk.take([(LOCAL, CRITICAL, A)])).sends
+    stage.work(lambda processor: processor.set_contacts("alice", contacts))
+    sent = stage.work(lambda processor: processor.take([(LOCAL, CRITICAL, A)])).sends
     assert [(s.channel, s.contacts) for s in sent] == [(Channel.TELEGRAM, contacts)]
     again = stage.again().sends
     assert [(s.key, s.channel, s.contacts) for s in again] == [(sent[0].key, Channel.TELEGRAM, contacts)]
     assert again[0].number > sent[0].number
-    assert stage.turn(lambda desk: desk.finished(sent[0].key, sent[0].number, Sent())).acks == []  # of another life
-    assert stage.turn(lambda desk: desk.finished(sent[0].key, again[0].number, Sent())).acks == []  # nobody asked again
+    assert (
+        stage.work(lambda processor: processor.finished(sent[0].key, sent[0].number, Sent())).acks == []
+    )  # of another life
+    assert (
+        stage.work(lambda processor: processor.finished(sent[0].key, again[0].number, Sent())).acks == []
+    )  # nobody asked again
     assert stage.take(CRITICAL) == [delivered(Channel.TELEGRAM)]
 
 
 def test_pause_that_a_provider_asked_for_holds_for_everybody_over_a_restart(stage: Stage) -> None:
     for user in ("alice", "bob"):
-        stage.turn(lambda desk, user=user: desk.set_contacts(user, Contacts(telegram_chat_id=user)))  # type: ignore[misc]
-    (send,) = stage.turn(lambda desk: desk.take([(LOCAL, CRITICAL, A)])).sends
-    stage.turn(lambda desk: desk.finished(send.key, send.number, Later("too many requests", 6_000)))
+        stage.work(lambda processor, user=user: processor.set_contacts(user, Contacts(telegram_chat_id=user)))  # type: ignore[misc]
+    (send,) = stage.work(lambda processor: processor.take([(LOCAL, CRITICAL, A)])).sends
+    stage.work(lambda processor: processor.finished(send.key, send.number, Later("too many requests", 6_000)))
     assert stage.again().sends == []
-    assert stage.turn(lambda desk: desk.take([(LOCAL, body("e2", "bob", Priority.CRITICAL), A)])).sends == []
+    assert stage.work(lambda processor: processor.take([(LOCAL, body("e2", "bob", Priority.CRITICAL), A)])).sends == []
     stage.clock.advance(6 * SECOND - 1)
-    assert stage.turn().sends == []
+    assert stage.work().sends == []
     stage.clock.advance(1)
-    assert {each.user_id for each in stage.turn().sends} == {"alice", "bob"}
+    assert {each.user_id for each in stage.work().sends} == {"alice", "bob"}
 
 
 def test_destination_that_is_gone_is_taken_out_of_the_contacts(stage: Stage) -> None:
     subscription = WebPushSubscription("https://push/1", "k", "s")
-    stage.turn(lambda desk: desk.set_contacts("alice", Contacts(web_push=(subscription,), email="a@b")))
-    (send,) = stage.turn(lambda desk: desk.take([(LOCAL, body(channels=[(Channel.PUSH, False)]), A)])).sends
-    effects = stage.turn(lambda desk: desk.finished(send.key, send.number, Refused("gone", ("https://push/1",))))
-    assert effects.acks == [failed("PUSH: gone")]
-    assert stage.desk.contacts("alice") == stage.outbox.contacts()["alice"] == Contacts(email="a@b")
+    stage.work(lambda processor: processor.set_contacts("alice", Contacts(web_push=(subscription,), email="a@b")))
+    (send,) = stage.work(lambda processor: processor.take([(LOCAL, body(channels=[(Channel.PUSH, False)]), A)])).sends
+    after_commit = stage.work(
+        lambda processor: processor.finished(send.key, send.number, Refused("gone", ("https://push/1",)))
+    )
+    assert after_commit.acks == [failed("PUSH: gone")]
+    assert stage.processor.contacts("alice") == stage.outbox.contacts()["alice"] == Contacts(email="a@b")
 
 
 def test_check_25_cursor_of_this_log_goes_on_and_others_begin_anew(stage: Stage) -> None:
     for n in range(3):
         stage.take(body(f"e{n}", priority=Priority.CRITICAL))
-    stage.turn(lambda desk: desk.session_opened("alice"))
+    stage.work(lambda processor: processor.session_opened("alice"))
     found: list[Any] = []
-    for cursor in (None, (stage.desk.epoch, 2), ("another", 2), (stage.desk.epoch, 4), (stage.desk.epoch, -1)):
-        stage.turn(lambda desk: found.append(desk.resume("alice", cursor)))  # noqa: B023
+    for cursor in (
+        None,
+        (stage.processor.epoch, 2),
+        ("another", 2),
+        (stage.processor.epoch, 4),
+        (stage.processor.epoch, -1),
+    ):
+        stage.work(lambda processor: found.append(processor.resume("alice", cursor)))  # noqa: B023
     assert found == [(3, False), (3, False), (3, True), (3, True), (3, True)]
     assert [each.sequence for each in stage.outbox.live()] == [3]  # the second cursor said that two were received
     stage.clock.advance(8 * 86_400 * SECOND)
-    assert stage.desk.forget() and not stage.desk.forget()
-    stage.turn(lambda desk: found.append(desk.resume("alice", (desk.epoch, 1))))
-    stage.turn(lambda desk: found.append(desk.resume("alice", (desk.epoch, 2))))
+    assert stage.processor.forget() and not stage.processor.forget()
+    stage.work(lambda processor: found.append(processor.resume("alice", (processor.epoch, 1))))
+    stage.work(lambda processor: found.append(processor.resume("alice", (processor.epoch, 2))))
     assert found[5:] == [(3, True), (3, False)]  # what came after 1 is no longer kept
 
 
 async def test_futures_are_settled_after_the_write_and_with_the_error_if_there_is_one(stage: Stage) -> None:
     loop = asyncio.get_running_loop()
     fine, bad = loop.create_future(), loop.create_future()
-    effects = stage.turn(
-        lambda desk: desk.answer(fine, lambda: desk.set_contacts("alice", Contacts(email="a@b"))),
-        lambda desk: desk.answer(bad, lambda: desk.acked("alice", "another", 1, seen=True)),
+    after_commit = stage.work(
+        lambda processor: processor.answer(fine, lambda: processor.set_contacts("alice", Contacts(email="a@b"))),
+        lambda processor: processor.answer(bad, lambda: processor.acked("alice", "another", 1, seen=True)),
     )
-    (_, nothing), (_, error) = effects.done
-    assert [future for future, _ in effects.done] == [fine, bad]
+    (_, nothing), (_, error) = after_commit.done
+    assert [future for future, _ in after_commit.done] == [fine, bad]
     assert nothing is None and "another log" in str(error)
     stage.outbox.close()
     with pytest.raises(sqlite3.ProgrammingError):

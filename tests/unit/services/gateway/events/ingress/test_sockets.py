@@ -12,7 +12,7 @@ import zmq
 from dexorder.events import PublisherSettings
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.containers import ContainersFile
-from services.gateway.events.ingress.sockets import Ports, Waker, open_ports
+from services.gateway.events.ingress.sockets import EventSockets, Waker, open_sockets
 from services.gen.dexorder.events.v1 import user_events_pb2 as pb
 
 SENT = 400
@@ -26,7 +26,7 @@ def main() -> None:
     """Read from a container that is gone, frame by frame, as far as anything comes; libzmq may abort."""
     with zmq.Context() as context, context.socket(zmq.XPUB) as xpub, context.socket(zmq.DEALER) as dealer:
         sub, router = (bound(socket) for socket in (xpub, dealer))
-        with open_ports(EventsSettings(sub=sub, router=router, connect=True), ContainersFile(None), print) as ports:
+        with open_sockets(EventsSettings(sub=sub, router=router, connect=True), ContainersFile(None), print) as ports:
             send(dealer, 1)
             until_read(ports, 1)
             for _ in range(2):  # one frame less: libzmq looks for news at every 100th, which is in a message now
@@ -57,7 +57,7 @@ def send(dealer: zmq.Socket[bytes], count: int) -> None:
         dealer.send_multipart([b"\x01", body])
 
 
-def until_read(ports: Ports, count: int) -> None:
+def until_read(ports: EventSockets, count: int) -> None:
     """Read so many."""
     until_s = time.monotonic() + SECONDS
     with closing(Waker()) as waker:
@@ -68,7 +68,7 @@ def until_read(ports: Ports, count: int) -> None:
 
 def test_a_container_is_heard_to_live_while_what_it_sends_waits() -> None:
     settings = EventsSettings(sub="tcp://127.0.0.1:0", router="tcp://127.0.0.1:0")
-    with zmq.Context() as context, open_ports(settings, ContainersFile(None), print) as ports, ExitStack() as stack:
+    with zmq.Context() as context, open_sockets(settings, ContainersFile(None), print) as ports, ExitStack() as stack:
         dealer = stack.enter_context(context.socket(zmq.DEALER))
         for option, value in ((zmq.HEARTBEAT_IVL, 50), (zmq.HEARTBEAT_TIMEOUT, 200), (zmq.LINGER, 0), (zmq.SNDHWM, 0)):
             dealer.setsockopt(option, value)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from services.gateway.events.delivery.changes import NEVER, AttemptRow, Changes, Final, Live, Seen
+from services.gateway.events.delivery.changes import NEVER, AttemptRow, Changes, Final, QueuedRow, Seen
 from services.gateway.events.log import MOST_BYTES, MOST_EVENTS, EventLog
 from services.gateway.events.model import (
     NO_CONTACTS,
@@ -25,7 +25,7 @@ from services.gateway.events.model import (
     WebPushSubscription,
 )
 from services.gateway.events.store.outbox import FORGOTTEN_AT_ONCE, Done, Outbox
-from services.gateway.events.store.records import Query, Stretch
+from services.gateway.events.store.records import Query, ReplayBatch
 from tests.unit.services.gateway.events.samples import event
 
 NOW = 1_700_000_000_000_000_000
@@ -50,8 +50,8 @@ def changes(**rows: list[Any]) -> Changes:
     return made
 
 
-def live(given: Event, sequence: int | None = None) -> Live:
-    return Live(given, NOW, NOW + 60, sequence=sequence)
+def live(given: Event, sequence: int | None = None) -> QueuedRow:
+    return QueuedRow(given, NOW, NOW + 60, sequence=sequence)
 
 
 def final(given: Event, at_ns: int = NOW + 5) -> Final:
@@ -59,11 +59,11 @@ def final(given: Event, at_ns: int = NOW + 5) -> Final:
 
 
 def test_what_is_queued_comes_back_with_all_its_state(path: Path, outbox: Outbox) -> None:
-    first = Live(
+    first = QueuedRow(
         event("e1"),
         NOW,
         None,
-        turn=2,
+        channel_index=2,
         rounds=3,
         tries=4,
         failures=1,
@@ -75,8 +75,8 @@ def test_what_is_queued_comes_back_with_all_its_state(path: Path, outbox: Outbox
     )
     second, ended = live(event("e2")), live(event("e3"), 8)
     outbox.write(changes(accepted=[first, second, ended]))
-    changed = second._replace(turn=1, tries=1, sequence=9)
-    outbox.write(changes(updated=[second._replace(turn=5), changed], finals=[final(ended.event)]))
+    changed = second._replace(channel_index=1, tries=1, sequence=9)
+    outbox.write(changes(updated=[second._replace(channel_index=5), changed], finals=[final(ended.event)]))
     assert list(outbox.live()) == [first, changed]
     again = Outbox(path)
     assert list(again.live()) == [first, changed]
@@ -265,15 +265,15 @@ def test_pages_are_newest_first_and_filtered(path: Path, outbox: Outbox, query: 
 def test_sessions_get_what_waits_or_all_after_a_place(path: Path, outbox: Outbox) -> None:
     filled(outbox)
     log = EventLog(path)
-    assert [(s.sequence, s.event.key.event_id, s.settled) for s in log.stretch("alice", 0, 3).events] == [
+    assert [(s.sequence, s.event.key.event_id, s.settled) for s in log.replay_batch("alice", 0, 3).events] == [
         (1, "e0", False),
         (3, "e2", False),
     ]
-    assert [(s.sequence, s.settled) for s in log.stretch("alice", 1, 0).events] == [(2, True), (3, False)]
-    assert [s.sequence for s in log.stretch("alice", 0, 0).events] == [1, 2, 3]
+    assert [(s.sequence, s.settled) for s in log.replay_batch("alice", 1, 0).events] == [(2, True), (3, False)]
+    assert [s.sequence for s in log.replay_batch("alice", 0, 0).events] == [1, 2, 3]
     # behind the place to which only what waits is wanted comes what another session received meanwhile
-    assert [s.sequence for s in log.stretch("alice", 0, 1).events] == [1, 2, 3]
-    assert log.stretch("bob", 0, 5) == log.stretch("bob", 0, 0) == Stretch(())
+    assert [s.sequence for s in log.replay_batch("alice", 0, 1).events] == [1, 2, 3]
+    assert log.replay_batch("bob", 0, 5) == log.replay_batch("bob", 0, 0) == ReplayBatch(())
 
 
 @pytest.mark.parametrize(("payload", "at_once"), [(b"{}", MOST_EVENTS), (bytes(MOST_BYTES // 8), 8)])
@@ -284,7 +284,7 @@ def test_log_is_read_some_at_a_time(path: Path, outbox: Outbox, payload: bytes, 
     outbox.write(changes(accepted=[live(each, n + 1) for n, each in enumerate(events)]))
     log, found, sizes, more = EventLog(path), [0], list[int](), True
     while more:
-        shows, more = log.stretch("alice", found[-1], 0)
+        shows, more = log.replay_batch("alice", found[-1], 0)
         found += [show.sequence for show in shows]
         sizes.append(len(shows))
     assert found == list(range(count + 1))
