@@ -23,6 +23,7 @@ class PendingEvent(Timed):
 
     __slots__ = (
         "accepted_ns",
+        "channel_index",
         "done",
         "due_ns",
         "event",
@@ -36,7 +37,6 @@ class PendingEvent(Timed):
         "shown_ns",
         "soft",
         "tries",
-        "channel_index",
         "under_way",
         "waits_for_ack",
     )
