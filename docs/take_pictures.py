@@ -18,15 +18,15 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from services.gateway.events import tokens
+from services.gateway.events.channels.rendering import render
 from services.gateway.events.config import EventsSettings
-from services.gateway.events.conversation import Reception
 from services.gateway.events.delivery.changes import AttemptRow
 from services.gateway.events.model import Channel, Status
-from services.gateway.events.rendering import render
-from services.gateway.events.session_metrics import SessionMetrics
-from services.gateway.events.sessions import Hub
-from services.gateway.events.web import web_server
+from services.gateway.events.sessions import user_tokens
+from services.gateway.events.sessions.metrics import SessionMetrics
+from services.gateway.events.sessions.registry import SessionRegistry
+from services.gateway.events.sessions.web_server import web_server
+from services.gateway.events.sessions.websocket import SessionBackend
 from services.gen.dexorder.events.v1 import user_events_pb2 as pb
 from tests.browser import browser
 from tests.fakes.events.dispatcher import FakeDispatcher
@@ -199,14 +199,14 @@ def tell(dispatcher: FakeDispatcher, scene: Scene, number: int) -> None:
 @asynccontextmanager
 async def site(folder: Path) -> AsyncIterator[tuple[str, FakeDispatcher, str]]:
     """The page with these events: its URL, the dispatcher behind it, and a token."""
-    tokens.make_keys(folder, "desk")
+    user_tokens.make_keys(folder, "desk")
     settings = EventsSettings(web_listen="127.0.0.1:0", jwt_keys=folder)
     dispatcher, metrics = FakeDispatcher(), SessionMetrics(CollectorRegistry())
-    dispatcher.hub = Hub(dispatcher, partial(render, link_url=""), settings, metrics)
+    dispatcher.sessions = SessionRegistry(dispatcher, partial(render, link_url=""), settings, metrics)
     async with web_server(
-        settings, Reception(dispatcher.hub, dispatcher, tokens.Tokens.of(settings), metrics)
+        settings, SessionBackend(dispatcher.sessions, dispatcher, user_tokens.TokenVerifier.of(settings), metrics)
     ) as address:
-        yield f"http://{address}/", dispatcher, tokens.sign(folder / "desk.key", "alice")
+        yield f"http://{address}/", dispatcher, user_tokens.sign(folder / "desk.key", "alice")
 
 
 async def main(picture: Path) -> None:

@@ -31,7 +31,7 @@ def gateway(folder: Path) -> EventsGateway:
         log_level="info",
         session_queue=10_000_000,
         sessions_per_user=1_000,
-        jwt_most_seconds=100_000,
+        jwt_max_seconds=100_000,
     )
 
 

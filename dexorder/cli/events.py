@@ -22,13 +22,13 @@ from dexorder.cli import output
 from dexorder.cli.events_text import STATUSES as STATUSES
 from dexorder.cli.events_text import ack_json, event_line, record_cells, record_json, record_lines, shown_json
 from dexorder.errors import DexorderError, WaitEnded
-from dexorder.events import calls
-from dexorder.events.composing import compose
-from dexorder.events.outcome import Ending, Outcome
+from dexorder.events import gateway_client
+from dexorder.events.event_builder import compose
+from dexorder.events.outcome import FinalStatus, Outcome
 from dexorder.events.publisher import Publisher
-from services.gateway.events import tokens
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.model import Channel, Preference
+from services.gateway.events.sessions import user_tokens
 from services.gen.dexorder.events.v1 import event_service_pb2 as pb
 from services.gen.dexorder.events.v1 import user_events_pb2 as given
 
@@ -61,7 +61,7 @@ def print_token(user: str, key: Path, seconds: int, audience: str) -> None:
 
 def _signed(user: str, key: Path, seconds: int, audience: str) -> str:
     try:
-        return tokens.sign(key, user, audience=audience, seconds=seconds)
+        return user_tokens.sign(key, user, audience=audience, seconds=seconds)
     except (OSError, ValueError) as error:
         raise DexorderError(f"no token can be signed: {error}") from None
 
@@ -79,7 +79,7 @@ def tail(
     gateway: str | None,
 ) -> None:
     """Print events until there were ``count``, or for ever."""
-    asyncio.run(_tail(token, cursor, receive, count, as_json, calls.gateway_address(gateway)))
+    asyncio.run(_tail(token, cursor, receive, count, as_json, gateway_client.gateway_address(gateway)))
 
 
 async def _tail(
@@ -97,7 +97,7 @@ async def _tail(
         _write_cursor(cursor, place)
         return shown != count
 
-    await calls.follow(
+    await gateway_client.follow(
         address,
         token,
         _read_cursor(cursor),
@@ -171,13 +171,13 @@ def _way(text: str) -> Preference | str:
 
 def send_grpc(event: given.UserEvent, gateway: str | None, timeout: float, as_json: bool) -> int:
     """Print each ack; 0 if it was delivered in the end."""
-    return asyncio.run(_send(event, calls.gateway_address(gateway), timeout, as_json))
+    return asyncio.run(_send(event, gateway_client.gateway_address(gateway), timeout, as_json))
 
 
 async def _send(event: given.UserEvent, address: str, timeout: float, as_json: bool) -> int:
     status: Any = given.QUEUED
     try:
-        async with asyncio.timeout(timeout), aclosing(calls.publish(address, event)) as acks:
+        async with asyncio.timeout(timeout), aclosing(gateway_client.publish(address, event)) as acks:
             async for ack in acks:
                 status = ack.status
                 _print_ack(ack_json(ack), as_json)
@@ -206,9 +206,9 @@ def send_zmq(event: given.UserEvent, outbox: Path | None, timeout: float, as_jso
             outcome = ended.result(timeout)
         except NotYet:
             raise _too_long(event, timeout) from None
-    said = {"event_id": outcome.event_id, "status": str(outcome.ending), "error": outcome.error}
+    said = {"event_id": outcome.event_id, "status": str(outcome.status), "error": outcome.error}
     _print_ack(said | {"via": outcome.via.name if outcome.via is not None else ""}, as_json)
-    return 0 if outcome.ending in (Ending.DELIVERED, Ending.SENT) else 1
+    return 0 if outcome.status in (FinalStatus.DELIVERED, FinalStatus.SENT) else 1
 
 
 def _look_for_session(publisher: Publisher, event: given.UserEvent) -> None:
@@ -238,7 +238,7 @@ def _print_ack(said: dict[str, str], as_json: bool) -> None:
 
 def show(container: str, event_id: str, as_json: bool, gateway: str | None) -> None:
     """Print what became of one event."""
-    record = asyncio.run(calls.get_event(calls.gateway_address(gateway), container, event_id))
+    record = asyncio.run(gateway_client.get_event(gateway_client.gateway_address(gateway), container, event_id))
     if as_json:
         output.print_json(record_json(record))
         return
@@ -255,7 +255,7 @@ def list_events(user: str, container: str, status: str, most: int, as_json: bool
     request = pb.ListEventsRequest(user_id=user, container=container)
     if status:
         request.status = STATUSES[status]
-    found = asyncio.run(calls.list_events(calls.gateway_address(gateway), request, most))
+    found = asyncio.run(gateway_client.list_events(gateway_client.gateway_address(gateway), request, most))
     if as_json:
         output.print_json([record_json(record) for record in found])
         return

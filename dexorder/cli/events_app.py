@@ -97,7 +97,9 @@ def list_events(
 @events_app.command()
 def token(
     user: str,
-    key: Annotated[Path, typer.Option(help="Private key; `python -m services.gateway.events.tokens key` makes one")],
+    key: Annotated[
+        Path, typer.Option(help="Private key; `python -m services.gateway.events.sessions.user_tokens key` makes one")
+    ],
     seconds: Annotated[int, typer.Option(min=1, help="How long it is valid")] = 900,
     audience: Annotated[str, typer.Option(help="DEXORDER_EVENTS_JWT_AUDIENCE of the gateway")] = "dexorder",
 ) -> None:

@@ -3,7 +3,7 @@
 from dexorder.events.aio import AsyncPublisher
 from dexorder.events.config import PublisherSettings
 from dexorder.events.errors import EventRefused, EventUnknown, OutboxFailed, OutboxFull, PublisherClosed
-from dexorder.events.outcome import Ending, Outcome
+from dexorder.events.outcome import FinalStatus, Outcome
 from dexorder.events.publisher import Publisher
 from services.gateway.events.model import Channel, Preference, Priority
 from services.gen.dexorder.events.v1.user_events_pb2 import EventType
@@ -11,10 +11,10 @@ from services.gen.dexorder.events.v1.user_events_pb2 import EventType
 __all__ = [
     "AsyncPublisher",
     "Channel",
-    "Ending",
     "EventRefused",
     "EventType",
     "EventUnknown",
+    "FinalStatus",
     "OutboxFailed",
     "OutboxFull",
     "Outcome",

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Self, TypeVar
 
-from dexorder.events.composing import Payload, Way
 from dexorder.events.config import PublisherSettings
+from dexorder.events.event_builder import ChannelChoice, Payload
 from dexorder.events.outcome import Outcome
 from dexorder.events.publisher import OnOutcome, Publisher
 from services.gateway.events.model import Priority
@@ -58,7 +58,7 @@ class AsyncPublisher:
         event_type: int | str,
         payload: Payload,
         priority: Priority | str = Priority.NORMAL,
-        channels: Sequence[Way] = (),
+        channels: Sequence[ChannelChoice] = (),
         *,
         event_id: str | None = None,
         timestamp_ms: int | None = None,

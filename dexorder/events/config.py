@@ -45,11 +45,11 @@ class PublisherSettings(BaseSettings):
     """Most events in the outbox; another one is refused."""
     window: int = Field(default=1_000, ge=1)
     """Most events on the guaranteed path that are not answered yet."""
-    resend_base_seconds: float = Field(default=1.0, gt=0)
+    retransmit_base_seconds: float = Field(default=1.0, gt=0)
     """Wait, in seconds, for the first answer to an event before it is sent again; doubled each time."""
-    resend_most_seconds: float = Field(default=30.0, gt=0)
+    retransmit_max_seconds: float = Field(default=30.0, gt=0)
     """Longest of these waits, in seconds."""
-    ask_seconds: float = Field(default=60.0, gt=0)
+    query_seconds: float = Field(default=60.0, gt=0)
     """How often, in seconds, the gateway is asked for the state of an event that it has queued."""
 
     @model_validator(mode="after")
@@ -62,6 +62,6 @@ class PublisherSettings(BaseSettings):
                 f"{', '.join(exposed)} lies beyond loopback and needs curve_key and curve_server, "
                 "or DEXORDER_ALLOW_INSECURE=1"
             )
-        if self.resend_most_seconds < self.resend_base_seconds:
-            raise ValueError("resend_most_seconds is below resend_base_seconds")
+        if self.retransmit_max_seconds < self.retransmit_base_seconds:
+            raise ValueError("retransmit_max_seconds is below retransmit_base_seconds")
         return self

@@ -8,7 +8,7 @@ from enum import StrEnum
 from services.gateway.events.model import Channel
 
 
-class Ending(StrEnum):
+class FinalStatus(StrEnum):
     """How it ended here."""
 
     DELIVERED = "DELIVERED"
@@ -26,6 +26,6 @@ class Outcome:
     """The end of an event. ``via`` only where it was delivered, ``error`` only where it was not."""
 
     event_id: str
-    ending: Ending
+    status: FinalStatus
     via: Channel | None = None
     error: str = ""

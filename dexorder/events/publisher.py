@@ -15,13 +15,13 @@ from concurrent.futures import Future
 from typing import Any, Self, TypeVar
 
 from dexorder.errors import DexorderError
-from dexorder.events.composing import Payload, Way, compose
+from dexorder.events.commands import FlushCommand, OutcomeQuery, PublishCommand
 from dexorder.events.config import PublisherSettings
-from dexorder.events.endings import done
 from dexorder.events.errors import EventRefused
-from dexorder.events.mailbox import Ask, Drain, Post
+from dexorder.events.event_builder import ChannelChoice, Payload, compose
 from dexorder.events.outcome import Outcome
-from dexorder.events.postman import Postman
+from dexorder.events.outcomes import done
+from dexorder.events.sender import Sender
 from services.common.config import BadSettings, read_settings
 from services.common.messaging.event_frames import encode_event
 from services.gateway.events.model import Priority
@@ -61,10 +61,10 @@ class Publisher:
         """
         try:
             self._settings = settings or read_settings(PublisherSettings, **overrides)
-            self._postman = Postman(self._settings, on_outcome or (lambda _: None), on_queued or (lambda _: None))
+            self._sender = Sender(self._settings, on_outcome or (lambda _: None), on_queued or (lambda _: None))
         except (BadSettings, OSError) as error:
             raise DexorderError(str(error)) from None
-        self._postman.thread.start()
+        self._sender.thread.start()
 
     def __enter__(self) -> Self:
         return self
@@ -78,7 +78,7 @@ class Publisher:
         event_type: int | str,
         payload: Payload,
         priority: Priority | str = Priority.NORMAL,
-        channels: Sequence[Way] = (),
+        channels: Sequence[ChannelChoice] = (),
         *,
         event_id: str | None = None,
         timestamp_ms: int | None = None,
@@ -112,7 +112,7 @@ class Publisher:
         event_type: int | str,
         payload: Payload,
         priority: Priority | str = Priority.NORMAL,
-        channels: Sequence[Way] = (),
+        channels: Sequence[ChannelChoice] = (),
         *,
         event_id: str | None = None,
         timestamp_ms: int | None = None,
@@ -143,7 +143,7 @@ class Publisher:
         future: Future[str] = Future()
         how = Priority(event.delivery.priority)
         kept = None if how is Priority.INFORMATIONAL else future
-        self._postman.mailbox.give(Post(event.event_id, event.user_id, how, frame, kept))
+        self._sender.commands.give(PublishCommand(event.event_id, event.user_id, how, frame, kept))
         if kept is None:
             done(future, event.event_id)
         return future
@@ -154,27 +154,27 @@ class Publisher:
         Its errors are PublisherClosed and EventUnknown: none of that id waits or is among the last 10,000 to end.
         """
         future: Future[Outcome] = Future()
-        self._postman.mailbox.give(Ask(event_id, future))
+        self._sender.commands.give(OutcomeQuery(event_id, future))
         return future
 
     def subscribed(self, user_id: str) -> bool:
         """Whether the user has a session open, as the gateway last said; if not, INFORMATIONAL is not worth making."""
-        return self._postman.subscribed(user_id)
+        return self._sender.subscribed(user_id)
 
     @property
     def connected(self) -> bool:
         """Whether the guaranteed path is up."""
-        return self._postman.guaranteed.connected
+        return self._sender.guaranteed.connected
 
     @property
     def addresses(self) -> tuple[str, str]:
         """Of the fast and the guaranteed path; with ``bind`` the real ports, where 0 was asked for."""
-        return self._postman.fast.address, self._postman.guaranteed.address
+        return self._sender.fast.address, self._sender.guaranteed.address
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until no event waits for the gateway; False if ``timeout`` seconds were not enough."""
         drained: Future[None] = Future()
-        self._postman.mailbox.give(Drain(drained))
+        self._sender.commands.give(FlushCommand(drained))
         try:
             self._wait(drained, timeout)
         except TimeoutError:
@@ -183,10 +183,10 @@ class Publisher:
 
     def close(self) -> None:
         """End the thread; `flush` before it to wait for the gateway. What still waits goes out after the next start."""
-        self._postman.mailbox.close()
-        self._postman.thread.join()
+        self._sender.commands.close()
+        self._sender.thread.join()
 
     def _wait(self, future: Future[T], timeout: float | None) -> T:
-        if threading.current_thread() is self._postman.thread and not future.done():
+        if threading.current_thread() is self._sender.thread and not future.done():
             raise RuntimeError("a callback must not wait for its own thread; it may submit")
         return future.result(timeout)

@@ -160,7 +160,7 @@ def point_sim(content: dict[str, Any], address: str) -> dict[str, Any]:
 
 def make_jwt_keys(options: SuiteOptions) -> None:
     """A pair of keys for users' tokens, once: ``dexorder events token USER --key DIR/jwt-keys/suite.key`` signs one."""
-    from services.gateway.events.tokens import make_keys  # deferred: cryptography is slow to import
+    from services.gateway.events.sessions.user_tokens import make_keys  # deferred: cryptography is slow to import
 
     if "gateway" in options.parts and not options.jwt_keys.exists():
         make_keys(options.jwt_keys, "suite")

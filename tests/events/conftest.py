@@ -15,9 +15,9 @@ SHORT = {
     "session_ack_seconds": SESSION_ACK_S,
     "normal_ttl_seconds": TTL_S,
     "retry_base_seconds": RETRY_S,
-    "retry_most_seconds": 0.4,
+    "retry_max_seconds": 0.4,
     "digest_seconds": DIGEST_S,
-    "channel_tries": 2,
+    "channel_attempts": 2,
 }
 QUOTAS = {
     "soft": {"soft_events_per_second": 5, "hard_events_per_second": 1_000},

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from dexorder.events import Channel, Ending, Outcome
+from dexorder.events import Channel, FinalStatus, Outcome
 from services.gen.dexorder.events.v1 import user_events_pb2 as given
 from tests.events.container import CRITICAL, HEARTBEAT_MS, event, until
 from tests.events.outside import Answer, Outside
@@ -55,7 +55,7 @@ async def test_03_a_frozen_gateway_is_noticed_and_normal_goes_the_other_way(pati
             fast = await bot.publish(user, "ORDER_FILLED", {}, "NORMAL", ["WEB"])
             heard = await session.next()
             assert (heard.event.event_id, heard.sequence) == (fast, 0), "on 5570 it is not kept"
-            assert await bot.outcome(fast) == Outcome(fast, Ending.SENT)
+            assert await bot.outcome(fast) == Outcome(fast, FinalStatus.SENT)
             await asyncio.sleep(1 + 0.2 * number)  # heartbeats go; each freeze finds them at another place
             with frozen(patient.gateway.pid):
                 took_s += await asyncio.gather(
@@ -64,7 +64,7 @@ async def test_03_a_frozen_gateway_is_noticed_and_normal_goes_the_other_way(pati
                 sure = await bot.publish(user, "ORDER_FILLED", {}, "NORMAL", ["WEB"])
             heard = await session.take()
             assert heard.event.event_id == sure and heard.sequence > 0
-            assert await bot.outcome(sure) == Outcome(sure, Ending.DELIVERED, Channel.WEB)
+            assert await bot.outcome(sure) == Outcome(sure, FinalStatus.DELIVERED, Channel.WEB)
             # On 5571, where it has a place in the log. Its QUEUED may be lost with the connection that was cut.
             assert queued in ([], [sure])
             queued.clear()

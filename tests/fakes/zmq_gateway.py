@@ -85,8 +85,8 @@ class Container:
             "fast": self.gateway.fast,
             "guaranteed": self.gateway.guaranteed,
             "heartbeat_ms": 100,
-            "resend_base_seconds": 30,
-            "ask_seconds": 60,
+            "retransmit_base_seconds": 30,
+            "query_seconds": 60,
         }
         publisher = Publisher(on_outcome=self.outcomes.append, **given | settings)
         self._closing.callback(publisher.close)

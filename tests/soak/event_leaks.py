@@ -45,8 +45,8 @@ async def run(folder: Path, outside: Outside, *, events: int, users: int, proces
         normal_ttl_seconds=5,
         session_ack_seconds=1,
         retry_base_seconds=0.2,
-        sends_at_once=64,
-        jwt_most_seconds=TOKEN_S + 1,
+        max_concurrent_sends=64,
+        jwt_max_seconds=TOKEN_S + 1,
     )
     # u1 begins u10, u11, ...
     names = [f"u{number}" for number in range(users)]

@@ -61,16 +61,16 @@ class EventsSettings(BaseSettings):
     """How long, in seconds, a session may take to say that it received an event before the next channel is tried."""
     send_timeout_seconds: Seconds = 10.0
     """How long, in seconds, one call to a provider may take."""
-    channel_tries: int = Field(default=3, ge=1)
+    channel_attempts: int = Field(default=3, ge=1)
     """Tries of a channel that is temporarily refused before the next one; a CRITICAL event goes on to the next at once,
     but for a provider that names a short time. After the last one all begins anew."""
     retry_base_seconds: Seconds = 2.0
     """Wait, in seconds, before the second try of a channel; doubled each time, with jitter."""
-    retry_most_seconds: Seconds = 300.0
+    retry_max_seconds: Seconds = 300.0
     """Longest wait, in seconds, between two tries; also between two rounds of a CRITICAL event."""
     channel_order: str = "TELEGRAM,PUSH,EMAIL,DISCORD,SLACK"
     """Channels after the session for events and users that name none, commas between."""
-    sends_at_once: int = Field(default=32, ge=1)
+    max_concurrent_sends: int = Field(default=32, ge=1)
     """Most calls under way to one kind of provider."""
 
     web_listen: str = "127.0.0.1:8080"
@@ -85,7 +85,7 @@ class EventsSettings(BaseSettings):
     """Folder of ``NAME.pem`` public keys (Ed25519, RSA) of users' JWTs; NAME is the `kid`. Empty: no sessions."""
     jwt_audience: str = "dexorder"
     """What a JWT's `aud` must be."""
-    jwt_most_seconds: Seconds = 900.0
+    jwt_max_seconds: Seconds = 900.0
     """Longest life of a JWT, in seconds, from its `iat` to its `exp`."""
     session_queue: int = Field(default=10_000, ge=1)
     """Most events that wait for a slow session; one more ends it, and it resumes from its cursor."""

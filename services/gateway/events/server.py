@@ -12,24 +12,24 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from services.gateway.events import service
-from services.gateway.events.channels.ways import open_ways
+from services.gateway.events.channels.registry import open_channels
+from services.gateway.events.channels.rendering import render
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.contacts import host_check
-from services.gateway.events.conversation import Reception
 from services.gateway.events.delivery.changes import SendRequest, SessionEvent
 from services.gateway.events.dispatcher.dispatcher import Dispatcher
 from services.gateway.events.dispatcher.metrics import DispatcherMetrics
 from services.gateway.events.dispatcher.sender import Sender
 from services.gateway.events.dispatcher.sending_metrics import SendingMetrics
 from services.gateway.events.dispatcher.start import open_dispatcher
-from services.gateway.events.publishing import EventPublisherService
-from services.gateway.events.rendering import render
+from services.gateway.events.ingress.publisher_service import EventPublisherService
 from services.gateway.events.service import ContactService, EventLogService, EventService
-from services.gateway.events.session_metrics import SessionMetrics
-from services.gateway.events.sessions import Hub
+from services.gateway.events.sessions.metrics import SessionMetrics
+from services.gateway.events.sessions.registry import SessionRegistry
+from services.gateway.events.sessions.user_tokens import TokenVerifier
+from services.gateway.events.sessions.web_server import web_server
+from services.gateway.events.sessions.websocket import SessionBackend
 from services.gateway.events.store.records import TransientEvent
-from services.gateway.events.tokens import Tokens
-from services.gateway.events.web import web_server
 from services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc
 
 log = structlog.get_logger(__name__)
@@ -39,16 +39,16 @@ class _Outside:
     """Gives what the dispatcher decided to those who do it; they are made after it."""
 
     sender: Sender
-    hub: Hub
+    sessions: SessionRegistry
 
     def send(self, sends: Sequence[SendRequest]) -> None:
         self.sender.send(sends)
 
     def show(self, shows: Sequence[SessionEvent]) -> None:
-        self.hub.show(shows)
+        self.sessions.show(shows)
 
     def inform(self, informed: Sequence[TransientEvent]) -> None:
-        self.hub.inform(informed)
+        self.sessions.inform(informed)
 
 
 class UserEvents:
@@ -61,17 +61,17 @@ class UserEvents:
 
     names, roles, own_identity, options = service.NAMES, service.ROLES, service.OWN_IDENTITY, service.OPTIONS
 
-    def __init__(self, dispatcher: Dispatcher, reception: Reception, settings: EventsSettings) -> None:
+    def __init__(self, dispatcher: Dispatcher, backend: SessionBackend, settings: EventsSettings) -> None:
         self._dispatcher = dispatcher
-        self._reception = reception
+        self._backend = backend
         self._settings = settings
         self._publisher = EventPublisherService(dispatcher, dispatcher.containers.current)
 
     def register(self, server: grpc.aio.Server, *, identity: bool) -> Sequence[str]:
         """Add the gRPC services; their full names."""
         hosts = host_check(self._settings)
-        contacts = ContactService(self._dispatcher, self._reception.tokens, hosts, identity=identity)
-        rpc.add_EventServiceServicer_to_server(EventService(self._reception), server)
+        contacts = ContactService(self._dispatcher, self._backend.tokens, hosts, identity=identity)
+        rpc.add_EventServiceServicer_to_server(EventService(self._backend), server)
         rpc.add_EventPublisherServiceServicer_to_server(self._publisher, server)
         rpc.add_EventLogServiceServicer_to_server(EventLogService(self._dispatcher), server)
         rpc.add_ContactServiceServicer_to_server(contacts, server)
@@ -85,7 +85,7 @@ class UserEvents:
         """Take no more events, and end the sessions, which go on elsewhere or later from their cursors."""
         self._dispatcher.stop_taking()
         self._publisher.stop_taking()
-        self._reception.hub.stop()
+        self._backend.sessions.stop()
 
 
 @asynccontextmanager
@@ -100,17 +100,17 @@ async def user_events(settings: EventsSettings, registry: CollectorRegistry) -> 
         OSError: An address can't be bound.
     """
     async with AsyncExitStack() as stack:
-        ways = await stack.enter_async_context(open_ways(settings))
+        ways = await stack.enter_async_context(open_channels(settings))
         reads, outside = partial(render, link_url=settings.link_url), _Outside()
         dispatcher = await stack.enter_async_context(
             open_dispatcher(settings, outside, DispatcherMetrics(registry), render=reads, reachable=ways.reachable)
         )
         outside.sender = Sender(ways, settings, dispatcher.finished, SendingMetrics(registry))
-        metrics, tokens = SessionMetrics(registry), Tokens.of(settings)
+        metrics, tokens = SessionMetrics(registry), TokenVerifier.of(settings)
         # without the link: who sees it there is on that page
-        outside.hub = Hub(dispatcher, partial(render, link_url=""), settings, metrics)
+        outside.sessions = SessionRegistry(dispatcher, partial(render, link_url=""), settings, metrics)
         await stack.enter_async_context(outside.sender)
-        reception = Reception(outside.hub, dispatcher, tokens, metrics)
-        await stack.enter_async_context(web_server(settings, reception, healthy=lambda: not dispatcher.failed.done()))
+        backend = SessionBackend(outside.sessions, dispatcher, tokens, metrics)
+        await stack.enter_async_context(web_server(settings, backend, healthy=lambda: not dispatcher.failed.done()))
         log.info("events", fast=dispatcher.sub_address, guaranteed=dispatcher.router_address)
-        yield UserEvents(dispatcher, reception, settings)
+        yield UserEvents(dispatcher, backend, settings)

@@ -15,12 +15,12 @@ from services.common.clock import Clock, SystemClock
 from services.common.model.errors import InvalidRequest, NotAllowed, NotFound, SuiteError
 from services.common.rpc.identity import STAFF, Role, bearer_token, current_caller, trusted_socket
 from services.gateway.events.contacts import HostCheck, contacts_answer, contacts_of
-from services.gateway.events.conversation import LONGEST_NAME, Reception
 from services.gateway.events.dispatcher.port import DispatcherPort
 from services.gateway.events.model import SESSION_CHANNELS, Channel
-from services.gateway.events.shown import together
-from services.gateway.events.tokens import LONGEST_USER_ID, Tokens, User
-from services.gateway.events.views import ack_of, key_of, page_answer, place_of, query_of, record_answer
+from services.gateway.events.proto_mapping import ack_of, key_of, page_answer, place_of, query_of, record_answer
+from services.gateway.events.sessions.session_frames import join_frames
+from services.gateway.events.sessions.user_tokens import LONGEST_USER_ID, TokenVerifier, User
+from services.gateway.events.sessions.websocket import LONGEST_NAME, SessionBackend
 from services.gen.dexorder.events.v1 import event_service_pb2 as pb
 from services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc
 
@@ -45,8 +45,8 @@ _PRESENCE = {channel.value: channel for channel in Channel if channel not in SES
 class EventService(rpc.EventServiceServicer):
     """Sessions of users."""
 
-    def __init__(self, reception: Reception) -> None:
-        self._reception = reception
+    def __init__(self, backend: SessionBackend) -> None:
+        self._backend = backend
 
     async def Subscribe(self, request: pb.SubscribeRequest, context: Context) -> AsyncIterator[list[bytes]]:  # type: ignore[override]  # noqa: N802
         """Lists of serialized answers, as `server_interceptor` takes them."""
@@ -55,15 +55,15 @@ class EventService(rpc.EventServiceServicer):
             if len(request.client_name) > LONGEST_NAME:
                 raise InvalidRequest(f"client_name has more than {LONGEST_NAME} characters")
             cursor = place_of(request.cursor) if request.HasField("cursor") else None
-            session = await self._reception.hub.open(user, cursor, "grpc")
+            session = await self._backend.sessions.open(user, cursor, "grpc")
         except SuiteError as error:
-            self._reception.metrics.refused("grpc", error.code.name)
+            self._backend.metrics.refused("grpc", error.code.name)
             raise
         try:
             while items := await session.next():
                 most = request.most_events
-                yield list(together(items, most)) if most else [item.wire for item in items]
-                self._reception.metrics.shown("grpc", len(items))
+                yield list(join_frames(items, most)) if most else [item.wire for item in items]
+                self._backend.metrics.shown("grpc", len(items))
         finally:
             session.close()
 
@@ -71,12 +71,12 @@ class EventService(rpc.EventServiceServicer):
         """Answered when it is on disk."""
         user = self._user(context)
         (epoch, sequence), seen = ack_of(request)
-        self._reception.metrics.acked("grpc", seen=seen)
-        await self._reception.dispatcher.acked(user.user_id, epoch, sequence, seen=seen)
+        self._backend.metrics.acked("grpc", seen=seen)
+        await self._backend.dispatcher.acked(user.user_id, epoch, sequence, seen=seen)
         return pb.AckResponse()
 
     def _user(self, context: Context) -> User:
-        return self._reception.tokens.user(bearer_token(context))
+        return self._backend.tokens.user(bearer_token(context))
 
 
 class EventLogService(rpc.EventLogServiceServicer):
@@ -106,7 +106,7 @@ class ContactService(rpc.ContactServiceServicer):
     def __init__(
         self,
         dispatcher: DispatcherPort,
-        tokens: Tokens,
+        tokens: TokenVerifier,
         host_problem: HostCheck,
         *,
         identity: bool,

@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from services.common.model.errors import InvalidRequest
-from services.gateway.events.containers import LOCAL, Container
 from services.gateway.events.delivery.changes import SessionEvent
 from services.gateway.events.dispatcher.port import Place
 from services.gateway.events.ingress.acks import Ack, AckCallback
+from services.gateway.events.ingress.containers import LOCAL, Container
 from services.gateway.events.model import NO_CONTACTS, Channel, Contacts, Event, EventKey, Priority, Status
-from services.gateway.events.sessions import Hub
+from services.gateway.events.sessions.registry import SessionRegistry
 from services.gateway.events.store.records import Page, Query, Record, Replay, ReplayBatch, TransientEvent
 from services.gen.dexorder.events.v1 import user_events_pb2 as pb
 
@@ -41,7 +41,7 @@ class FakeDispatcher:
     """
 
     def __init__(self, epoch: str = "e1") -> None:
-        self.hub: Hub | None = None
+        self.sessions: SessionRegistry | None = None
         self.epoch = epoch
         self.users: dict[str, list[Kept]] = {}
         self.open: set[str] = set()
@@ -111,11 +111,11 @@ class FakeDispatcher:
         return show
 
     def show(self, shows: Sequence[SessionEvent]) -> None:
-        self._loop.call_soon(self._hub().show, [show for show in shows if show.user_id in self.open])
+        self._loop.call_soon(self._sessions().show, [show for show in shows if show.user_id in self.open])
 
     def inform(self, user_id: str, body: bytes, container: str = LOCAL.name) -> None:
         if user_id in self.open:
-            self._loop.call_soon(self._hub().inform, [TransientEvent(user_id, container, body)])
+            self._loop.call_soon(self._sessions().inform, [TransientEvent(user_id, container, body)])
 
     def delivered(self, user_id: str) -> list[int]:
         """Which places were received."""
@@ -213,9 +213,9 @@ class FakeDispatcher:
     def _all(self) -> list[tuple[str, Record]]:
         return [(user_id, kept.record) for user_id, events in self.users.items() for kept in events]
 
-    def _hub(self) -> Hub:
-        assert self.hub
-        return self.hub
+    def _sessions(self) -> SessionRegistry:
+        assert self.sessions
+        return self.sessions
 
 
 def _settled(kept: Kept) -> SessionEvent:

@@ -21,13 +21,11 @@ from prometheus_client import CollectorRegistry
 
 from services.common.config import ServiceSettings
 from services.common.rpc.lifecycle import grpc_server
-from services.gateway.events import tokens
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.contacts import host_check
-from services.gateway.events.containers import ContainersFile
-from services.gateway.events.conversation import Reception
+from services.gateway.events.ingress.containers import ContainersFile
+from services.gateway.events.ingress.publisher_service import EventPublisherService
 from services.gateway.events.model import Event, Message
-from services.gateway.events.publishing import EventPublisherService
 from services.gateway.events.service import (
     NAMES,
     OPTIONS,
@@ -37,9 +35,11 @@ from services.gateway.events.service import (
     EventLogService,
     EventService,
 )
-from services.gateway.events.session_metrics import SessionMetrics
-from services.gateway.events.sessions import Hub
-from services.gateway.events.web import PAGE, web_server
+from services.gateway.events.sessions import user_tokens
+from services.gateway.events.sessions.metrics import SessionMetrics
+from services.gateway.events.sessions.registry import SessionRegistry
+from services.gateway.events.sessions.web_server import PAGE, web_server
+from services.gateway.events.sessions.websocket import SessionBackend
 from services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc
 from services.gen.dexorder.events.v1 import user_events_pb2 as given
 from tests.fakes.events.dispatcher import FakeDispatcher
@@ -52,13 +52,13 @@ class Served:
     grpc: str
     web: str
     dispatcher: FakeDispatcher
-    reception: Reception
+    backend: SessionBackend
     publisher: EventPublisherService
     registry: CollectorRegistry
     key: Path
 
     def token(self, user_id: str, seconds: int = 600) -> str:
-        return tokens.sign(self.key, user_id, seconds=seconds)
+        return user_tokens.sign(self.key, user_id, seconds=seconds)
 
 
 async def until(done: Callable[[], Any], seconds: float = 30.0) -> None:
@@ -86,18 +86,18 @@ async def served(
     """
     key = folder / "jwt" / "test.key"
     if not key.exists():
-        tokens.make_keys(folder / "jwt", "test")
+        user_tokens.make_keys(folder / "jwt", "test")
     for_events: dict[str, Any] = {"web_listen": "127.0.0.1:0", "jwt_keys": folder / "jwt"} | settings
     for_server: dict[str, Any] = {"listen": "127.0.0.1:0", "drain_seconds": 1.0} | (server or {})
     events, service = EventsSettings(**for_events), ServiceSettings(**for_server)
     registry, dispatcher = CollectorRegistry(), FakeDispatcher()
-    metrics, checked = SessionMetrics(registry), tokens.Tokens.of(events)
-    dispatcher.hub = Hub(dispatcher, render, events, metrics)
-    reception = Reception(dispatcher.hub, dispatcher, checked, metrics)
+    metrics, checked = SessionMetrics(registry), user_tokens.TokenVerifier.of(events)
+    dispatcher.sessions = SessionRegistry(dispatcher, render, events, metrics)
+    backend = SessionBackend(dispatcher.sessions, dispatcher, checked, metrics)
     publisher = EventPublisherService(dispatcher, ContainersFile(events.containers).current)
 
     def register(server: grpc.aio.Server) -> Sequence[str]:
-        rpc.add_EventServiceServicer_to_server(EventService(reception), server)
+        rpc.add_EventServiceServicer_to_server(EventService(backend), server)
         rpc.add_EventPublisherServiceServicer_to_server(publisher, server)
         rpc.add_EventLogServiceServicer_to_server(EventLogService(dispatcher), server)
         contacts = ContactService(dispatcher, checked, host_check(events), identity=service.identity != "none")
@@ -108,13 +108,13 @@ async def served(
         grpc_server(
             service, register, registry=registry, roles=ROLES, own_identity=OWN_IDENTITY, options=OPTIONS
         ) as running,
-        web_server(events, reception, page=page) as web,
+        web_server(events, backend, page=page) as web,
     ):
         try:
-            yield Served(running.address, web, dispatcher, reception, publisher, registry, key)
+            yield Served(running.address, web, dispatcher, backend, publisher, registry, key)
         finally:
             publisher.stop_taking()
-            dispatcher.hub.stop()
+            dispatcher.sessions.stop()
 
 
 async def main(arguments: list[str] | None = None) -> None:

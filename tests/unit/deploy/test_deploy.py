@@ -19,7 +19,7 @@ from services.gateway.config import GatewaySettings
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.dispatcher.metrics import DispatcherMetrics
 from services.gateway.events.dispatcher.sending_metrics import SendingMetrics
-from services.gateway.events.session_metrics import SessionMetrics
+from services.gateway.events.sessions.metrics import SessionMetrics
 from services.gateway.kafkapixy.metrics import PixyMetrics
 from services.ingestor.config import IngestorSettings
 from services.ingestor.metrics import IngestorMetrics

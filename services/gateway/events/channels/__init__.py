@@ -1,1 +1,1 @@
-"""Ways to a user outside of sessions: each takes a `Message` and says what came of it, without naming whom or where."""
+"""Channels to a user outside of sessions."""

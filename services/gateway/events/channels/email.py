@@ -12,7 +12,7 @@ import aiosmtplib
 from pydantic import SecretStr
 
 from services.common.config import BadSettings, is_loopback
-from services.gateway.events.channels.way import NO_CONNECTION, NO_CONTACT, TIMEOUT
+from services.gateway.events.channels.adapter import NO_CONNECTION, NO_CONTACT, TIMEOUT
 from services.gateway.events.model import Channel, Contacts, Later, Message, Priority, Refused, Result, Sent
 
 _PORTS: Final = {"smtp": 587, "smtps": 465}
@@ -52,13 +52,13 @@ class Email:
         self._idle: list[aiosmtplib.SMTP] = []
 
     def reachable(self, contacts: Contacts) -> str:
-        """See `Way`."""
+        """See `ChannelAdapter`."""
         if not contacts.email:
             return NO_CONTACT
         return "" if _ADDRESS.fullmatch(contacts.email) else "no valid address"
 
     async def send(self, message: Message, contacts: Contacts) -> Result:
-        """See `Way`."""
+        """See `ChannelAdapter`."""
         if why := self.reachable(contacts):
             return Refused(why)
         mail = self._mail(message, contacts.email)

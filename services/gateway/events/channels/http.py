@@ -14,7 +14,7 @@ from typing import Any, Self
 from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar, StreamReader, TCPConnector
 from yarl import URL
 
-from services.gateway.events.channels.way import NO_CONNECTION, TIMEOUT, TOO_MANY_REQUESTS, TROUBLE
+from services.gateway.events.channels.adapter import NO_CONNECTION, TIMEOUT, TOO_MANY_REQUESTS, TROUBLE
 from services.gateway.events.model import Later
 
 _MOST_ANSWER_BYTES = 64 * 1024

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING
 
-from services.gateway.events.channels.way import NO_CONTACT, NOT_CONFIGURED
+from services.gateway.events.channels.adapter import NO_CONTACT, NOT_CONFIGURED
 from services.gateway.events.model import Channel, Contacts, Later, Message, Refused, Result, Sent
 
 if TYPE_CHECKING:  # each brings a library that is loaded only where it is turned on
@@ -24,7 +24,7 @@ class Push:
         self._mobile = mobile
 
     def reachable(self, contacts: Contacts) -> str:
-        """See `Way`."""
+        """See `ChannelAdapter`."""
         if not contacts.web_push and not contacts.mobile_tokens:
             return NO_CONTACT
         if self._mobile and contacts.mobile_tokens:
@@ -35,7 +35,7 @@ class Push:
         return "" if "" in reasons else reasons[0]
 
     async def send(self, message: Message, contacts: Contacts) -> Result:
-        """See `Way`."""
+        """See `ChannelAdapter`."""
         if why := self.reachable(contacts):
             return Refused(why)
         sends: list[Awaitable[Result]] = []
@@ -43,10 +43,10 @@ class Push:
             sends += [self._web.send(message, subscription) for subscription in contacts.web_push]
         if self._mobile:
             sends += [self._mobile.send(message, token) for token in contacts.mobile_tokens]
-        return together(await asyncio.gather(*sends))
+        return combine_results(await asyncio.gather(*sends))
 
 
-def together(results: Sequence[Result]) -> Result:
+def combine_results(results: Sequence[Result]) -> Result:
     """One result of several devices' (at least one): the best, and all that are gone.
 
     Where some are to be tried later, the soonest says when.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from services.gateway.events.channels.adapter import HOST_NOT_ALLOWED, NO_CONTACT
 from services.gateway.events.channels.hosts import Hosts
 from services.gateway.events.channels.http import Answer, Http
 from services.gateway.events.channels.text import cut
-from services.gateway.events.channels.way import HOST_NOT_ALLOWED, NO_CONTACT
 from services.gateway.events.model import Channel, Contacts, Later, Message, Refused, Result, Sent
 
 _MOST_TEXT = 4000
@@ -35,13 +35,13 @@ class Slack:
         self._hosts = hosts
 
     def reachable(self, contacts: Contacts) -> str:
-        """See `Way`."""
+        """See `ChannelAdapter`."""
         if not contacts.slack_webhook_url:
             return NO_CONTACT
         return "" if self._hosts.allowed(contacts.slack_webhook_url) else HOST_NOT_ALLOWED
 
     async def send(self, message: Message, contacts: Contacts) -> Result:
-        """See `Way`."""
+        """See `ChannelAdapter`."""
         url = self._hosts.allowed(contacts.slack_webhook_url)
         if url is None:
             return Refused(self.reachable(contacts))

@@ -7,9 +7,9 @@ from typing import Final
 
 from pydantic import SecretStr
 
+from services.gateway.events.channels.adapter import NO_CONTACT
 from services.gateway.events.channels.http import Answer, Http
 from services.gateway.events.channels.text import cut
-from services.gateway.events.channels.way import NO_CONTACT
 from services.gateway.events.model import Channel, Contacts, Later, Message, Refused, Result, Sent
 
 _MOST_TITLE, _MOST_TEXT = 256, 4096  # UTF-16 units, after the markup is parsed
@@ -43,11 +43,11 @@ class Telegram:
         self._token = token
 
     def reachable(self, contacts: Contacts) -> str:
-        """See `Way`."""
+        """See `ChannelAdapter`."""
         return "" if contacts.telegram_chat_id else NO_CONTACT
 
     async def send(self, message: Message, contacts: Contacts) -> Result:
-        """See `Way`."""
+        """See `ChannelAdapter`."""
         if why := self.reachable(contacts):
             return Refused(why)
         asked = {

@@ -63,7 +63,7 @@ class ChannelPolicy:
         A CRITICAL event goes on to the next at once, and comes back in the next round: only a provider that names a
         short time is waited for.
         """
-        if pending.failures >= self._rules.channel_tries:
+        if pending.failures >= self._rules.channel_attempts:
             return False
         return not pending.critical if retry_after_ns is None else retry_after_ns <= self._rules.patience_ns
 

@@ -16,13 +16,13 @@ class DeliverySettings:
     """The settings of the same names, durations in nanoseconds.
 
     Attributes:
-        sends_at_once: Most calls under way in one lane.
+        max_concurrent_sends: Most calls under way in one lane.
         digest_ns: Never more than half of normal_ttl_ns: an event is not to expire while it waits for others.
     """
 
     normal_ttl_ns: int = 60 * SECOND_NS
     session_ack_ns: int = 5 * SECOND_NS
-    channel_tries: int = 3
+    channel_attempts: int = 3
     retry_base_ns: int = 2 * SECOND_NS
     retry_most_ns: int = 300 * SECOND_NS
     digest_ns: int = 10 * SECOND_NS
@@ -33,7 +33,7 @@ class DeliverySettings:
         Channel.DISCORD,
         Channel.SLACK,
     )
-    sends_at_once: int = 32
+    max_concurrent_sends: int = 32
 
     @property
     def patience_ns(self) -> int:
@@ -47,10 +47,10 @@ class DeliverySettings:
         return cls(
             normal_ttl_ns=ttl_ns,
             session_ack_ns=int(settings.session_ack_seconds * SECOND_NS),
-            channel_tries=settings.channel_tries,
+            channel_attempts=settings.channel_attempts,
             retry_base_ns=int(settings.retry_base_seconds * SECOND_NS),
-            retry_most_ns=int(settings.retry_most_seconds * SECOND_NS),
+            retry_most_ns=int(settings.retry_max_seconds * SECOND_NS),
             digest_ns=min(int(settings.digest_seconds * SECOND_NS), ttl_ns // 2),
             channel_order=tuple(Channel[name.strip()] for name in settings.channel_order.split(",") if name.strip()),
-            sends_at_once=settings.sends_at_once,
+            max_concurrent_sends=settings.max_concurrent_sends,
         )

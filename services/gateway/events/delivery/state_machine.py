@@ -50,7 +50,7 @@ class Delivery:
         self._at_once = at_once
         self._policy = ChannelPolicy(rules, people, reachable)
         self._people = people
-        self._limits: ProviderLimits[PendingEvent] = ProviderLimits(rules.sends_at_once)
+        self._limits: ProviderLimits[PendingEvent] = ProviderLimits(rules.max_concurrent_sends)
         self._board = Board()
         self._scheduler = Scheduler(self._board.timers)
         self._escalation = Escalation(rules, people, self._policy, self._board, self._limits, self._scheduler)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Protocol
 
-from services.gateway.events.containers import Container
 from services.gateway.events.ingress.acks import AckCallback
+from services.gateway.events.ingress.containers import Container
 from services.gateway.events.model import Channel, Contacts, EventKey
 from services.gateway.events.store.records import Page, Query, Record, Replay, ReplayBatch
 

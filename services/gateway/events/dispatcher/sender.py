@@ -12,7 +12,7 @@ from typing import Self
 
 import structlog
 
-from services.gateway.events.channels.way import NOT_CONFIGURED, TIMEOUT, Way
+from services.gateway.events.channels.adapter import NOT_CONFIGURED, TIMEOUT, ChannelAdapter
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.delivery.changes import SendRequest
 from services.gateway.events.dispatcher.sending_metrics import SendingMetrics
@@ -33,18 +33,22 @@ class Sender:
     """Sends while its context is open. Everything happens in the event loop, in the order of a channel's line.
 
     Args:
-        settings: ``sends_at_once`` on one channel: the others wait in line, and their time does not run.
+        settings: ``max_concurrent_sends`` on one channel: the others wait in line, and their time does not run.
             ``send_timeout_seconds`` for one: then it is cancelled, and its result is `Later`.
         finished: Given each result once: key, number, result. Not for what was cut off when the context ended.
     """
 
     def __init__(
-        self, ways: Mapping[Channel, Way], settings: EventsSettings, finished: Finished, metrics: SendingMetrics
+        self,
+        ways: Mapping[Channel, ChannelAdapter],
+        settings: EventsSettings,
+        finished: Finished,
+        metrics: SendingMetrics,
     ) -> None:
         self._ways = ways
         self._finished = finished
         self._metrics = metrics
-        self._at_once = settings.sends_at_once
+        self._at_once = settings.max_concurrent_sends
         self._timeout_seconds = settings.send_timeout_seconds
         self._lines: dict[Channel, _Line] = {channel: _Line() for channel in ways}
         self._calls: set[asyncio.Task[None]] = set()

@@ -14,13 +14,13 @@ from services.common.garbage_collection import collector_at_rest, seldom_all
 from services.common.storage.durable_sqlite import checkpoints_aside
 from services.common.storage.process_lock import sole_owner
 from services.gateway.events.config import EventsSettings
-from services.gateway.events.containers import ContainersFile
 from services.gateway.events.delivery.contacts_cache import ContactsCache, no_contact
 from services.gateway.events.delivery.rules import DeliverySettings
 from services.gateway.events.delivery.state_machine import Delivery
 from services.gateway.events.dispatcher.dispatcher import Dispatcher, Outside
 from services.gateway.events.dispatcher.metrics import DispatcherMetrics
 from services.gateway.events.dispatcher.transaction import TransactionProcessor
+from services.gateway.events.ingress.containers import ContainersFile
 from services.gateway.events.ingress.sockets import open_sockets
 from services.gateway.events.model import Channel, Contacts, Event, Message
 from services.gateway.events.store.outbox import Outbox

@@ -15,7 +15,6 @@ from services.common.clock import Clock
 from services.common.messaging.event_frames import topic
 from services.common.model.errors import InvalidRequest, SuiteError
 from services.gateway.events.config import EventsSettings
-from services.gateway.events.containers import Container
 from services.gateway.events.delivery.changes import Changes
 from services.gateway.events.delivery.contacts_cache import ContactsCache
 from services.gateway.events.delivery.gone import without
@@ -23,6 +22,7 @@ from services.gateway.events.delivery.state_machine import Delivery
 from services.gateway.events.dispatcher.metrics import DispatcherMetrics
 from services.gateway.events.dispatcher.unit_of_work import AfterCommit, UnitOfWork
 from services.gateway.events.ingress.acks import PendingAcks
+from services.gateway.events.ingress.containers import Container
 from services.gateway.events.ingress.intake import Copy, Intake, ReadCopy, read_copies
 from services.gateway.events.ingress.quotas import Quotas
 from services.gateway.events.model import Channel, Contacts, EventKey, Result

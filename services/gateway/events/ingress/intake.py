@@ -6,14 +6,20 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from services.common.clock import Clock
 from services.common.messaging.event_frames import topic
-from services.gateway.events.checking import Refusal, for_sessions, payload_problem, read_event, read_published
 from services.gateway.events.config import EventsSettings
-from services.gateway.events.containers import Container
 from services.gateway.events.delivery.state_machine import Delivery
 from services.gateway.events.dispatcher.metrics import DispatcherMetrics
 from services.gateway.events.dispatcher.unit_of_work import UnitOfWork
 from services.gateway.events.ingress.acks import Ack, PendingAcks, ReplyTo, final_ack
+from services.gateway.events.ingress.containers import Container
 from services.gateway.events.ingress.quotas import Quotas
+from services.gateway.events.ingress.validation import (
+    Refusal,
+    for_sessions,
+    payload_problem,
+    read_event,
+    read_published,
+)
 from services.gateway.events.model import Channel, Event, EventKey, Priority, Status
 from services.gateway.events.store.outbox import Known, Outbox
 from services.gateway.events.store.records import TransientEvent

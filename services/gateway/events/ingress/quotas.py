@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from services.gateway.events.config import EventsSettings
-from services.gateway.events.containers import NO_QUOTA, Container
+from services.gateway.events.ingress.containers import NO_QUOTA, Container
 from services.gateway.events.model import Priority
 
 _SECOND_NS = 1_000_000_000

@@ -17,8 +17,8 @@ from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixe
 from services.common.messaging.curve import curve_authentication, curve_socket
 from services.common.messaging.event_frames import BadFrame, encode_ack, event_body, published_body
 from services.gateway.events.config import EventsSettings
-from services.gateway.events.containers import STRANGER, Container, ContainersFile
 from services.gateway.events.ingress.acks import Ack
+from services.gateway.events.ingress.containers import STRANGER, Container, ContainersFile
 from services.gateway.events.ingress.socket_monitor import SocketMonitor
 
 log = structlog.get_logger(__name__)

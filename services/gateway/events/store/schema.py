@@ -7,8 +7,8 @@ from typing import Any
 
 import orjson
 
-from services.gateway.events.checking import Refusal, read_event
 from services.gateway.events.delivery.changes import AttemptRow, Final, QueuedRow
+from services.gateway.events.ingress.validation import Refusal, read_event
 from services.gateway.events.model import Channel, Contacts, Event, EventKey, QuietHours, Status, WebPushSubscription
 
 STEPS = (

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from dexorder.cli.app import app
-from services.gateway.events.tokens import Tokens, make_keys
+from services.gateway.events.sessions.user_tokens import TokenVerifier, make_keys
 from services.gen.dexorder.events.v1 import event_service_pb2 as pb
 from services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc
 from services.gen.dexorder.events.v1 import user_events_pb2 as given
@@ -62,7 +62,7 @@ def record(number: int) -> pb.EventRecord:
 class FakeGateway(rpc.EventServiceServicer, rpc.EventPublisherServiceServicer, rpc.EventLogServiceServicer):
     """Five events are in alice's log; a session is cut after two."""
 
-    def __init__(self, tokens: Tokens) -> None:
+    def __init__(self, tokens: TokenVerifier) -> None:
         self.tokens = tokens
         self.cursors: list[tuple[str, int] | None] = []
         self.acked: list[int] = []
@@ -131,8 +131,8 @@ def keys(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def gateway(keys: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGateway]:
-    monkeypatch.setattr("dexorder.events.calls.FIRST_PAUSE_SECONDS", 0.01)
-    fake = FakeGateway(Tokens(keys, "dexorder", 900))
+    monkeypatch.setattr("dexorder.events.gateway_client.FIRST_PAUSE_SECONDS", 0.01)
+    fake = FakeGateway(TokenVerifier(keys, "dexorder", 900))
     with ThreadPoolExecutor(4) as threads:
         server = grpc.server(threads)
         rpc.add_EventServiceServicer_to_server(fake, server)

@@ -12,9 +12,9 @@ from dexorder.errors import DexorderError
 from dexorder.events import (
     AsyncPublisher,
     Channel,
-    Ending,
     EventRefused,
     EventUnknown,
+    FinalStatus,
     OutboxFailed,
     OutboxFull,
     Outcome,
@@ -73,7 +73,7 @@ def test_an_event_goes_out_as_it_was_meant_and_its_final_answer_ends_it(containe
     outcome = publisher.outcome(event_id)
     gateway.answer(event_id, pb.QUEUED)
     gateway.answer(event_id, pb.DELIVERED, via=pb.TELEGRAM)
-    delivered = Outcome(event_id, Ending.DELIVERED, Channel.TELEGRAM)
+    delivered = Outcome(event_id, FinalStatus.DELIVERED, Channel.TELEGRAM)
     assert outcome.result(5) == delivered and publisher.outcome(event_id).result(5) == delivered
     gateway.answer(event_id, pb.DELIVERED, via=pb.EMAIL)  # late and twice: nobody is told again
     gateway.answer("another", pb.ACK_ERROR, "who?")
@@ -87,7 +87,7 @@ def test_an_error_is_final_too(container: Container) -> None:
     event_id = publisher.publish("bob", "ORDER_FILLED", PAYLOAD, "NORMAL")
     assert gateway.event()
     gateway.answer(event_id, pb.ACK_ERROR, "user not owned", via=pb.EMAIL)
-    assert publisher.outcome(event_id).result(5) == Outcome(event_id, Ending.ERROR, None, "user not owned")
+    assert publisher.outcome(event_id).result(5) == Outcome(event_id, FinalStatus.ERROR, None, "user not owned")
 
 
 @pytest.mark.parametrize("answer", [[b"\x01", b"\x21"], [b"\x02", b"\x21x"], [b"\x01"], [b"\x01", b"\x21\xff\xff"]])
@@ -112,7 +112,7 @@ def test_normal_goes_on_the_fast_path_while_the_user_is_there(container: Contain
     second = publisher.publish("alice", 0, PAYLOAD)
     found = gateway.fast_event()
     assert found and found.event_id == second
-    assert publisher.outcome(second).result(5) == Outcome(second, Ending.SENT)
+    assert publisher.outcome(second).result(5) == Outcome(second, FinalStatus.SENT)
     critical = publisher.publish("alice", 0, PAYLOAD, "CRITICAL")
     found = gateway.event()
     assert found and found.event_id == critical
@@ -136,7 +136,7 @@ def test_informational_goes_out_only_while_the_user_is_there(container: Containe
     assert found and found.event_id == seen
     assert gateway.event(100) is None and gateway.fast_event(0) is None
     publisher.close()
-    assert container.outcomes == [Outcome(unseen, Ending.DROPPED), Outcome(seen, Ending.SENT)]
+    assert container.outcomes == [Outcome(unseen, FinalStatus.DROPPED), Outcome(seen, FinalStatus.SENT)]
     assert rows(container.outbox) == 0
 
 
@@ -156,7 +156,7 @@ def test_a_gateway_that_goes_away_takes_its_subscriptions_along(container: Conta
 
 
 def test_a_full_fast_path_is_no_loss(container: Container, until: Until, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dexorder.events.link._SEND_LIMIT", 5)
+    monkeypatch.setattr("dexorder.events.connection._SEND_LIMIT", 5)
     publisher, gateway = container.start(), container.gateway
     gateway.watch("alice")
     until(lambda: publisher.subscribed("alice"))
@@ -168,12 +168,12 @@ def test_a_full_fast_path_is_no_loss(container: Container, until: Until, monkeyp
         event = gateway.fast_event(0) or gateway.event(0)
         if event:
             there.add(event.event_id)
-    ends = {outcome.ending for outcome in container.outcomes}
-    assert ends == {Ending.SENT} and len(container.outcomes) < 300  # some had to take the other path
+    ends = {outcome.status for outcome in container.outcomes}
+    assert ends == {FinalStatus.SENT} and len(container.outcomes) < 300  # some had to take the other path
 
 
 def test_what_has_no_answer_is_sent_again_and_what_is_queued_is_asked_for(container: Container) -> None:
-    publisher = container.start(resend_base_seconds=0.1, ask_seconds=0.3)
+    publisher = container.start(retransmit_base_seconds=0.1, query_seconds=0.3)
     gateway = container.gateway
     event_id = publisher.publish("alice", 0, PAYLOAD, "CRITICAL")
     copies = [gateway.event(), gateway.event(), gateway.event()]
@@ -379,6 +379,6 @@ async def test_asyncio(container: Container) -> None:
         event_id = await publisher.publish("alice", "ALERT_TRIGGERED", PAYLOAD, "CRITICAL", ["EMAIL"])
         assert gateway.event() and not publisher.subscribed("alice")
         gateway.answer(event_id, pb.DELIVERED, via=pb.EMAIL)
-        assert await publisher.outcome(event_id) == Outcome(event_id, Ending.DELIVERED, Channel.EMAIL)
+        assert await publisher.outcome(event_id) == Outcome(event_id, FinalStatus.DELIVERED, Channel.EMAIL)
         assert await publisher.flush(5)
     assert [outcome.event_id for outcome in told] == [event_id]

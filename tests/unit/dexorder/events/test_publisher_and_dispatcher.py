@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from dexorder.events import AsyncPublisher, Channel, Ending, Outcome
+from dexorder.events import AsyncPublisher, Channel, FinalStatus, Outcome
 from services.common.messaging.curve import make_keys, read_public_key
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.delivery.changes import SendRequest, SessionEvent
@@ -87,15 +87,15 @@ async def test_an_event_of_each_kind_over_curve(tmp_path: Path) -> None:
         bot = await AsyncPublisher.open(outbox=tmp_path / "o.db", curve_key=tmp_path / "bot.key_secret", **way)
         async with bot:
             critical = await bot.publish("alice", "ORDER_FILLED", PAYLOAD, "CRITICAL", ["TELEGRAM"])
-            assert await bot.outcome(critical) == Outcome(critical, Ending.DELIVERED, Channel.TELEGRAM)
+            assert await bot.outcome(critical) == Outcome(critical, FinalStatus.DELIVERED, Channel.TELEGRAM)
             foreign = await bot.publish("bob", "ORDER_FILLED", PAYLOAD, "CRITICAL")
-            assert await bot.outcome(foreign) == Outcome(foreign, Ending.ERROR, error="user not owned")
+            assert await bot.outcome(foreign) == Outcome(foreign, FinalStatus.ERROR, error="user not owned")
             gateway.session_opened("alice")
             await until(lambda: bot.subscribed("alice"))
             shown = [await bot.publish("alice", 0, PAYLOAD, kind) for kind in ("INFORMATIONAL", "NORMAL")]
             await until(lambda: len(outside.informed) == 2)
             assert [each.container for each in outside.informed] == ["alice-bot"] * 2
-            assert (await bot.outcome(shown[1])).ending is Ending.SENT
+            assert (await bot.outcome(shown[1])).status is FinalStatus.SENT
         other = await AsyncPublisher.open(outbox=tmp_path / "p.db", curve_key=tmp_path / "stranger.key_secret", **way)
         async with other:
             await other.publish("alice", "ORDER_FILLED", PAYLOAD, "CRITICAL", ["TELEGRAM"])
@@ -126,7 +126,7 @@ async def test_a_container_whose_key_is_let_in_later_gets_through(tmp_path: Path
             assert await bot.flush(10)
             file.write_text("containers: []\n")  # cut, though the connection is there
             cut = await bot.publish("alice", "ORDER_FILLED", PAYLOAD, "CRITICAL", ["TELEGRAM"])
-            assert await bot.outcome(cut) == Outcome(cut, Ending.ERROR, error="user not owned")
+            assert await bot.outcome(cut) == Outcome(cut, FinalStatus.ERROR, error="user not owned")
 
 
 @pytest.mark.smoke  # a reconnect takes as long as the gateway is away
@@ -144,5 +144,5 @@ async def test_a_gateway_that_starts_anew_goes_on_and_says_the_end(tmp_path: Pat
         (show,) = replay.events
         await until(lambda: bot.publisher.connected)
         await gateway.acked("alice", replay.epoch, show.sequence, seen=False)
-        assert await bot.outcome(event_id) == Outcome(event_id, Ending.DELIVERED, Channel.WEB)
+        assert await bot.outcome(event_id) == Outcome(event_id, FinalStatus.DELIVERED, Channel.WEB)
         await bot.close()

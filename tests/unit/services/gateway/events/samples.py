@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from services.gateway.events.checking import Refusal, read_event
+from services.gateway.events.ingress.validation import Refusal, read_event
 from services.gateway.events.model import Channel, Event, Message, Priority
 from services.gen.dexorder.events.v1 import user_events_pb2 as pb
 

@@ -8,7 +8,7 @@ import pytest
 
 from services.common.config import BadSettings, read_settings
 from services.gateway.events.config import EventsSettings
-from services.gateway.events.containers import read_containers
+from services.gateway.events.ingress.containers import read_containers
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ import grpc
 import pytest
 
 from services.common.rpc.channel import ChannelSettings, open_channel
-from services.gateway.events import session as session_module
 from services.gateway.events.delivery.changes import AttemptRow
 from services.gateway.events.model import Channel, Contacts, Status
+from services.gateway.events.sessions import session as session_module
 from services.gen.dexorder.events.v1 import event_service_pb2 as pb
 from services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc
 from services.gen.dexorder.events.v1 import user_events_pb2 as events_pb
@@ -169,7 +169,7 @@ async def test_a_stream_that_is_not_read_is_ended_and_its_task_too(
     async with served(tmp_path, session_queue=50) as gateway, calling(gateway, gateway.token("alice")) as alice:
         call = alice.events.Subscribe(pb.SubscribeRequest(), metadata=alice.metadata)
         await call.read()
-        (session,) = gateway.reception.hub._sessions["alice"]
+        (session,) = gateway.backend.sessions._sessions["alice"]
         task = session._task
         assert task
         while gateway.dispatcher.calls[-1][0] != "closed":

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from services.gateway.events.channels.ways import Ways, open_ways
+from services.gateway.events.channels.registry import ChannelRegistry, open_channels
 from services.gateway.events.config import EventsSettings
 from tests.fakes.events.providers import Providers
 from tests.unit.services.gateway.events.channels.messages import PATIENCE_S
@@ -29,13 +29,13 @@ async def settings(
 
 
 @pytest.fixture
-async def all_ways(settings: EventsSettings) -> AsyncIterator[Ways]:
-    async with open_ways(settings) as ways:
+async def all_ways(settings: EventsSettings) -> AsyncIterator[ChannelRegistry]:
+    async with open_channels(settings) as ways:
         yield ways
 
 
 @pytest.fixture
-async def ways(settings: EventsSettings) -> AsyncIterator[Ways]:
+async def ways(settings: EventsSettings) -> AsyncIterator[ChannelRegistry]:
     """Without phones: checking the account's RSA key takes longer than most of these tests."""
-    async with open_ways(settings.model_copy(update={"fcm_credentials": None})) as ways:
+    async with open_channels(settings.model_copy(update={"fcm_credentials": None})) as ways:
         yield ways

@@ -14,7 +14,7 @@ from pydantic import SecretStr
 from services.common.config import BadSettings
 from services.gateway.events.channels import email as email_module
 from services.gateway.events.channels.email import Email
-from services.gateway.events.channels.ways import Ways
+from services.gateway.events.channels.registry import ChannelRegistry
 from services.gateway.events.model import Channel, Contacts, Later, Priority, Refused, Result, Sent
 from tests.fakes.events.providers import Providers
 from tests.fakes.events.smtp import NO_MAILBOX, TEMPORARY, MailServer, SmtpReply
@@ -33,7 +33,7 @@ async def opened(server: MailServer, url: str = "") -> AsyncIterator[Email]:
         await email.close()
 
 
-async def test_a_mail(providers: Providers, ways: Ways) -> None:
+async def test_a_mail(providers: Providers, ways: ChannelRegistry) -> None:
     sent = message("Order filled: 1 € \r\nBcc: eve@example.test\x00", "Zeile – 1\n.\nend")
     assert await ways[Channel.EMAIL].send(sent, ALICE) == Sent()
     (mail,) = providers.mail.mails
@@ -60,17 +60,17 @@ async def test_a_mail(providers: Providers, ways: Ways) -> None:
         (SmtpReply("554 no", at_data=True), Refused("refused by the mail server")),
     ],
 )
-async def test_answers(reply: SmtpReply, result: Result, providers: Providers, ways: Ways) -> None:
+async def test_answers(reply: SmtpReply, result: Result, providers: Providers, ways: ChannelRegistry) -> None:
     await check_answer(reply, result, providers, ways)
 
 
 @SILENCE
 @pytest.mark.parametrize("at_data", [False, True])
-async def test_silence(at_data: bool, providers: Providers, ways: Ways) -> None:
+async def test_silence(at_data: bool, providers: Providers, ways: ChannelRegistry) -> None:
     await check_answer(SmtpReply("250 ok", at_data=at_data, hang=True), Later("timeout"), providers, ways)
 
 
-async def check_answer(reply: SmtpReply, result: Result, providers: Providers, ways: Ways) -> None:
+async def check_answer(reply: SmtpReply, result: Result, providers: Providers, ways: ChannelRegistry) -> None:
     providers.mail.script(reply)
     assert await ways[Channel.EMAIL].send(MESSAGE, ALICE) == result
     assert len(providers.mail.tries) == 1 and not providers.mail.mails
@@ -93,13 +93,13 @@ async def check_answer(reply: SmtpReply, result: Result, providers: Providers, w
     ],
 )
 async def test_what_is_no_single_address_is_refused_without_a_call(
-    address: str, providers: Providers, ways: Ways
+    address: str, providers: Providers, ways: ChannelRegistry
 ) -> None:
     assert await ways[Channel.EMAIL].send(MESSAGE, Contacts(email=address)) == Refused("no valid address")
     assert not providers.mail.connections
 
 
-async def test_connections_are_used_again_until_they_are_cut(providers: Providers, ways: Ways) -> None:
+async def test_connections_are_used_again_until_they_are_cut(providers: Providers, ways: ChannelRegistry) -> None:
     providers.mail.script(SmtpReply("250 ok"), NO_MAILBOX, SmtpReply("250 ok"))
     for _ in range(4):
         await ways[Channel.EMAIL].send(MESSAGE, ALICE)

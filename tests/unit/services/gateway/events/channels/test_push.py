@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from services.gateway.events.channels.push import together
-from services.gateway.events.channels.ways import Ways, open_ways
+from services.gateway.events.channels.push import combine_results
+from services.gateway.events.channels.registry import ChannelRegistry, open_channels
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.model import (
     Channel,
@@ -27,11 +27,11 @@ from tests.fakes.events.scripted import Reply
 from tests.unit.services.gateway.events.channels.messages import MESSAGE, SILENCE, message
 
 
-async def push(ways: Ways, contacts: Contacts, sent: Message = MESSAGE) -> Result:
+async def push(ways: ChannelRegistry, contacts: Contacts, sent: Message = MESSAGE) -> Result:
     return await ways[Channel.PUSH].send(sent, contacts)
 
 
-async def test_a_browser_reads_what_was_sent(providers: Providers, ways: Ways) -> None:
+async def test_a_browser_reads_what_was_sent(providers: Providers, ways: ChannelRegistry) -> None:
     browser = providers.push.subscribe()
     assert await push(ways, Contacts(web_push=(browser,)), message("Grüße 😀", 'a\n"b"')) == Sent()
     (shown,) = providers.push.shown
@@ -43,7 +43,7 @@ async def test_a_browser_reads_what_was_sent(providers: Providers, ways: Ways) -
 
 
 async def test_a_phone_reads_what_was_sent_and_one_access_token_serves_many(
-    providers: Providers, all_ways: Ways
+    providers: Providers, all_ways: ChannelRegistry
 ) -> None:
     phones = (providers.fcm.register(), providers.fcm.register())
     assert await push(all_ways, Contacts(mobile_tokens=phones)) == Sent()
@@ -57,7 +57,7 @@ async def test_a_phone_reads_what_was_sent_and_one_access_token_serves_many(
 
 
 @pytest.mark.parametrize("filler", ["x", "😀", "€", '"', "\\", "\n"])
-async def test_long_messages_fit(filler: str, providers: Providers, all_ways: Ways) -> None:
+async def test_long_messages_fit(filler: str, providers: Providers, all_ways: ChannelRegistry) -> None:
     to = Contacts(web_push=(providers.push.subscribe(),), mobile_tokens=(providers.fcm.register(),))
     assert await push(all_ways, to, message("t" + filler * 5000, "b" + filler * 9000)) == Sent()
     assert providers.push.shown[0].data["body"].endswith("…")
@@ -77,7 +77,9 @@ async def test_long_messages_fit(filler: str, providers: Providers, all_ways: Wa
         (Reply(301, "", {"Location": "http://127.0.0.1:1/"}), Refused("not accepted")),
     ],
 )
-async def test_answers_of_push_services(reply: Reply, result: Result, providers: Providers, ways: Ways) -> None:
+async def test_answers_of_push_services(
+    reply: Reply, result: Result, providers: Providers, ways: ChannelRegistry
+) -> None:
     browser = providers.push.subscribe()
     providers.push.script(reply)
     if isinstance(result, Refused) and result.gone:
@@ -87,7 +89,7 @@ async def test_answers_of_push_services(reply: Reply, result: Result, providers:
 
 
 @SILENCE
-async def test_a_silent_push_service_is_tried_later(providers: Providers, ways: Ways) -> None:
+async def test_a_silent_push_service_is_tried_later(providers: Providers, ways: ChannelRegistry) -> None:
     providers.push.script(Reply(hang=True))
     assert await push(ways, Contacts(web_push=(providers.push.subscribe(),))) == Later("timeout")
     assert len(providers.push.calls) == 1
@@ -107,7 +109,9 @@ async def test_a_silent_push_service_is_tried_later(providers: Providers, ways: 
         (Reply(400, "[]"), Refused("not accepted")),
     ],
 )
-async def test_answers_of_fcm_cost_one_call(reply: Reply, result: Result, providers: Providers, all_ways: Ways) -> None:
+async def test_answers_of_fcm_cost_one_call(
+    reply: Reply, result: Result, providers: Providers, all_ways: ChannelRegistry
+) -> None:
     phone = providers.fcm.register()
     providers.fcm.script(reply)
     if isinstance(result, Refused) and result.gone:
@@ -127,21 +131,21 @@ async def test_answers_of_fcm_cost_one_call(reply: Reply, result: Result, provid
     ],
 )
 async def test_an_account_that_google_refuses(
-    reply: Reply, result: Result, providers: Providers, all_ways: Ways
+    reply: Reply, result: Result, providers: Providers, all_ways: ChannelRegistry
 ) -> None:
     providers.fcm.tokens.always = reply
     assert await push(all_ways, Contacts(mobile_tokens=(providers.fcm.register(),))) == result
     assert not providers.fcm.calls
 
 
-async def test_google_away_is_tried_later(providers: Providers, all_ways: Ways) -> None:
+async def test_google_away_is_tried_later(providers: Providers, all_ways: ChannelRegistry) -> None:
     await providers.fcm.tokens.__aexit__(None, None, None)
     assert await push(all_ways, Contacts(mobile_tokens=(providers.fcm.register(),))) == Later("no connection")
 
 
 @SILENCE
 async def test_google_silent_is_asked_once_and_does_not_hide_a_browser_that_took_it(
-    providers: Providers, all_ways: Ways
+    providers: Providers, all_ways: ChannelRegistry
 ) -> None:
     providers.fcm.tokens.always = Reply(hang=True)
     phone = Contacts(mobile_tokens=(providers.fcm.register(),))
@@ -158,7 +162,9 @@ async def test_google_silent_is_asked_once_and_does_not_hide_a_browser_that_took
     assert results[-1] == Sent()
 
 
-async def test_one_device_is_enough_and_the_gone_ones_are_named(providers: Providers, all_ways: Ways) -> None:
+async def test_one_device_is_enough_and_the_gone_ones_are_named(
+    providers: Providers, all_ways: ChannelRegistry
+) -> None:
     here, gone = providers.push.subscribe(), providers.push.subscribe()
     providers.push.unsubscribe(gone)
     to = Contacts(web_push=(gone, here), mobile_tokens=("phone:unknown",))
@@ -167,7 +173,7 @@ async def test_one_device_is_enough_and_the_gone_ones_are_named(providers: Provi
 
 
 @SILENCE
-async def test_a_silent_device_does_not_hide_one_that_took_it(providers: Providers, all_ways: Ways) -> None:
+async def test_a_silent_device_does_not_hide_one_that_took_it(providers: Providers, all_ways: ChannelRegistry) -> None:
     providers.push.script(Reply(hang=True))
     to = Contacts(web_push=(providers.push.subscribe(),), mobile_tokens=(providers.fcm.register(),))
     assert await push(all_ways, to) == Sent()
@@ -183,7 +189,7 @@ async def test_a_silent_device_does_not_hide_one_that_took_it(providers: Provide
     ],
 )
 def test_results_of_several_devices_are_one(results: list[Result], one: Result) -> None:
-    assert together(results) == one
+    assert combine_results(results) == one
 
 
 @pytest.mark.parametrize(
@@ -198,14 +204,14 @@ def test_results_of_several_devices_are_one(results: list[Result], one: Result) 
     ],
 )
 async def test_a_subscription_with_broken_keys_is_refused(
-    p256dh: str, auth: str, providers: Providers, ways: Ways
+    p256dh: str, auth: str, providers: Providers, ways: ChannelRegistry
 ) -> None:
     broken = WebPushSubscription(providers.push.subscribe().endpoint, p256dh, auth)
     assert await push(ways, Contacts(web_push=(broken,))) == Refused("no valid subscription")
     assert not providers.push.calls
 
 
-async def test_what_can_not_be_reached_costs_no_call(providers: Providers, ways: Ways) -> None:
+async def test_what_can_not_be_reached_costs_no_call(providers: Providers, ways: ChannelRegistry) -> None:
     elsewhere = replace(providers.push.subscribe(), endpoint=f"{providers.slack.url}/push/x")
     for contacts, why in ((Contacts(), "no contact"), (Contacts(web_push=(elsewhere,)), "host not allowed")):
         assert ways.reachable(Channel.PUSH, contacts) == why
@@ -218,10 +224,10 @@ async def test_what_can_not_be_reached_costs_no_call(providers: Providers, ways:
 
 async def test_only_what_is_turned_on_is_called(providers: Providers, settings: EventsSettings) -> None:
     to = Contacts(web_push=(providers.push.subscribe(),), mobile_tokens=(providers.fcm.register(),))
-    async with open_ways(settings.model_copy(update={"fcm_credentials": None})) as ways:
+    async with open_channels(settings.model_copy(update={"fcm_credentials": None})) as ways:
         assert await push(ways, to) == Sent()
         assert ways.reachable(Channel.PUSH, replace(to, web_push=())) == "not configured"
-    async with open_ways(settings.model_copy(update={"vapid_key": None})) as ways:
+    async with open_channels(settings.model_copy(update={"vapid_key": None})) as ways:
         assert await push(ways, to) == Sent()
         assert ways.reachable(Channel.PUSH, replace(to, mobile_tokens=())) == "not configured"
     assert len(providers.push.calls) == len(providers.fcm.calls) == 1

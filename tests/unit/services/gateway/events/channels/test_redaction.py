@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from services.gateway.events.channels.ways import Ways
+from services.gateway.events.channels.registry import ChannelRegistry
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.model import Contacts, Later, Refused, Sent
 from tests.fakes.events.providers import Providers
@@ -63,7 +63,11 @@ def secrets(providers: Providers, user: Contacts) -> list[str]:
     indirect=["settings"],
 )
 async def test_nothing_leaks(
-    fail: str, providers: Providers, all_ways: Ways, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+    fail: str,
+    providers: Providers,
+    all_ways: ChannelRegistry,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     caplog.set_level(logging.DEBUG)
     user = contacts(providers)

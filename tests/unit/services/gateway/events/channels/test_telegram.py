@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.gateway.events.channels.ways import Ways
+from services.gateway.events.channels.registry import ChannelRegistry
 from services.gateway.events.model import Channel, Contacts, Later, Refused, Result, Sent
 from tests.fakes.events.bot_api import failed, too_many
 from tests.fakes.events.providers import Providers
@@ -14,14 +14,16 @@ from tests.unit.services.gateway.events.channels.messages import MESSAGE, NASTY,
 CHAT = Contacts(telegram_chat_id="4711")
 
 
-async def test_a_message_is_read_as_it_was_written(providers: Providers, ways: Ways) -> None:
+async def test_a_message_is_read_as_it_was_written(providers: Providers, ways: ChannelRegistry) -> None:
     assert await ways[Channel.TELEGRAM].send(message(NASTY, f"{NASTY}\nagain"), CHAT) == Sent()
     (text,) = providers.bot.texts
     assert (text.chat_id, text.text) == ("4711", f"{NASTY}\n{NASTY}\nagain")
 
 
 @pytest.mark.parametrize("filler", ["&", "<", "x", "😀", "é"])
-async def test_a_long_message_is_cut_to_what_telegram_takes(filler: str, providers: Providers, ways: Ways) -> None:
+async def test_a_long_message_is_cut_to_what_telegram_takes(
+    filler: str, providers: Providers, ways: ChannelRegistry
+) -> None:
     assert await ways[Channel.TELEGRAM].send(message(filler * 9000, filler * 9000), CHAT) == Sent()
     assert providers.bot.texts[0].text.endswith(f"{filler}…")
     assert len(providers.bot.texts[0].text.encode("utf-16-le")) // 2 >= 4090
@@ -56,25 +58,25 @@ async def test_a_long_message_is_cut_to_what_telegram_takes(filler: str, provide
         (Reply(302, "", {"Location": "/elsewhere"}), Refused("not accepted")),
     ],
 )
-async def test_answers(reply: Reply, result: Result, providers: Providers, ways: Ways) -> None:
+async def test_answers(reply: Reply, result: Result, providers: Providers, ways: ChannelRegistry) -> None:
     providers.bot.script(reply)
     assert await ways[Channel.TELEGRAM].send(MESSAGE, CHAT) == result
     assert len(providers.bot.calls) == 1
 
 
 @SILENCE
-async def test_a_provider_that_is_silent_is_tried_later(providers: Providers, ways: Ways) -> None:
+async def test_a_provider_that_is_silent_is_tried_later(providers: Providers, ways: ChannelRegistry) -> None:
     providers.bot.script(Reply(hang=True))
     assert await ways[Channel.TELEGRAM].send(MESSAGE, CHAT) == Later("timeout")
     assert len(providers.bot.calls) == 1
 
 
-async def test_a_provider_that_is_away_is_tried_later(providers: Providers, ways: Ways) -> None:
+async def test_a_provider_that_is_away_is_tried_later(providers: Providers, ways: ChannelRegistry) -> None:
     await providers.bot.__aexit__(None, None, None)
     assert await ways[Channel.TELEGRAM].send(MESSAGE, CHAT) == Later("no connection")
 
 
-async def test_who_has_no_chat_costs_no_call(providers: Providers, ways: Ways) -> None:
+async def test_who_has_no_chat_costs_no_call(providers: Providers, ways: ChannelRegistry) -> None:
     assert ways.reachable(Channel.TELEGRAM, Contacts()) == "no contact"
     assert await ways[Channel.TELEGRAM].send(MESSAGE, Contacts()) == Refused("no contact")
     assert not providers.bot.calls

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.gateway.events.channels.ways import Ways
+from services.gateway.events.channels.registry import ChannelRegistry
 from services.gateway.events.model import Channel, Contacts, Later, Refused, Result, Sent
 from tests.fakes.events.providers import Providers
 from tests.fakes.events.scripted import Reply
@@ -21,7 +21,7 @@ def slack(providers: Providers) -> Contacts:
 
 
 async def test_discord_gets_text_without_markup_or_mentions_and_says_when_it_is_stored(
-    providers: Providers, ways: Ways
+    providers: Providers, ways: ChannelRegistry
 ) -> None:
     assert await ways[Channel.DISCORD].send(message("a_b*", f"{NASTY}\n> q\n- l\n1 > 0"), discord(providers)) == Sent()
     ((_, text),) = providers.discord.texts
@@ -35,7 +35,7 @@ async def test_discord_gets_text_without_markup_or_mentions_and_says_when_it_is_
     assert call.json["allowed_mentions"] == {"parse": []}
 
 
-async def test_discord_gets_no_quotes_headings_or_lists(providers: Providers, ways: Ways) -> None:
+async def test_discord_gets_no_quotes_headings_or_lists(providers: Providers, ways: ChannelRegistry) -> None:
     table = {
         "> q": r"\> q",
         "  > q": r"  \> q",
@@ -63,7 +63,7 @@ async def test_discord_gets_no_quotes_headings_or_lists(providers: Providers, wa
     assert text.split("\n") == [r"** \- t**", *table.values()]
 
 
-async def test_slack_gets_text_that_means_nothing_but_itself(providers: Providers, ways: Ways) -> None:
+async def test_slack_gets_text_that_means_nothing_but_itself(providers: Providers, ways: ChannelRegistry) -> None:
     assert await ways[Channel.SLACK].send(message(NASTY, NASTY), slack(providers)) == Sent()
     ((_, text),) = providers.slack.texts
     assert "<" not in text and ">" not in text
@@ -72,7 +72,7 @@ async def test_slack_gets_text_that_means_nothing_but_itself(providers: Provider
 
 
 @pytest.mark.parametrize("filler", ["&", "*", "x", "😀", "-", "\n> ", "\n 1. "])
-async def test_long_messages_are_cut(filler: str, providers: Providers, ways: Ways) -> None:
+async def test_long_messages_are_cut(filler: str, providers: Providers, ways: ChannelRegistry) -> None:
     long = message("*" * 9000, filler * 9000)
     assert await ways[Channel.DISCORD].send(long, discord(providers)) == Sent()
     assert await ways[Channel.SLACK].send(long, slack(providers)) == Sent()
@@ -93,7 +93,7 @@ async def test_long_messages_are_cut(filler: str, providers: Providers, ways: Wa
         (Reply(307, "", {"Location": "/api/webhooks/1234/x"}), Refused("not accepted")),
     ],
 )
-async def test_answers_of_discord(reply: Reply, result: Result, providers: Providers, ways: Ways) -> None:
+async def test_answers_of_discord(reply: Reply, result: Result, providers: Providers, ways: ChannelRegistry) -> None:
     providers.discord.script(reply)
     assert await ways[Channel.DISCORD].send(MESSAGE, discord(providers)) == result
     assert len(providers.discord.calls) == 1
@@ -111,13 +111,13 @@ async def test_answers_of_discord(reply: Reply, result: Result, providers: Provi
         (Reply(500, "rollup_error"), Later("the provider is in trouble")),
     ],
 )
-async def test_answers_of_slack(reply: Reply, result: Result, providers: Providers, ways: Ways) -> None:
+async def test_answers_of_slack(reply: Reply, result: Result, providers: Providers, ways: ChannelRegistry) -> None:
     providers.slack.script(reply)
     assert await ways[Channel.SLACK].send(MESSAGE, slack(providers)) == result
     assert len(providers.slack.calls) == 1
 
 
-async def test_hosts_that_are_not_listed_are_never_called(providers: Providers, ways: Ways) -> None:
+async def test_hosts_that_are_not_listed_are_never_called(providers: Providers, ways: ChannelRegistry) -> None:
     elsewhere = Contacts(discord_webhook_url=providers.slack.webhook(), slack_webhook_url=providers.discord.webhook())
     for channel in (Channel.DISCORD, Channel.SLACK):
         assert ways.reachable(channel, elsewhere) == "host not allowed"

@@ -49,7 +49,7 @@ results: st.SearchStrategy[Result] = st.one_of(
     st.builds(Later, st.just("too many requests"), st.sampled_from([0, 500, 3000, 30_000, 90_000])),
 )
 ACKS = ["receive", "receive", "receive_up_to", "see"]
-RULES = DeliverySettings(sends_at_once=1, channel_tries=2)
+RULES = DeliverySettings(max_concurrent_sends=1, channel_attempts=2)
 
 
 class HistoryWorld(World):

@@ -413,7 +413,7 @@ def test_events_above_the_soft_quota_go_out_together() -> None:
 
 
 def test_digest_that_waits_for_its_lane_stays_whole() -> None:
-    world = World(DeliverySettings(sends_at_once=1))
+    world = World(DeliverySettings(max_concurrent_sends=1))
     world.accept(event("first", "TELEGRAM"))
     for n in range(5):
         world.accept(event(f"a{n}", "TELEGRAM", priority=NORMAL), soft=True)
@@ -432,7 +432,7 @@ def test_digest_survives_a_restart() -> None:
 
 
 def test_lane_takes_so_many_calls_and_critical_events_first() -> None:
-    world = World(DeliverySettings(sends_at_once=2))
+    world = World(DeliverySettings(max_concurrent_sends=2))
     for n in range(4):
         world.accept(event(f"n{n}", priority=NORMAL))
     world.accept(event("c"))
@@ -443,7 +443,7 @@ def test_lane_takes_so_many_calls_and_critical_events_first() -> None:
 
 
 def test_event_that_was_received_while_it_waited_for_a_lane_is_not_sent() -> None:
-    world = World(DeliverySettings(sends_at_once=1))
+    world = World(DeliverySettings(max_concurrent_sends=1))
     world.open_session()
     for name in ("first", "second"):
         world.accept(event(name, "WEB TELEGRAM"))
@@ -454,7 +454,7 @@ def test_event_that_was_received_while_it_waited_for_a_lane_is_not_sent() -> Non
 
 
 def test_event_that_waits_for_a_lane_too_long_is_over() -> None:
-    world = World(DeliverySettings(sends_at_once=1))
+    world = World(DeliverySettings(max_concurrent_sends=1))
     world.accept(event("first"))
     world.accept(event("second", priority=NORMAL))
     world.advance(60)
@@ -558,7 +558,7 @@ def test_refusal_of_old_contacts_is_not_one_of_the_new() -> None:
 def test_much_is_done_some_at_a_time(what: str) -> None:
     """A turn of the dispatcher, for which all containers wait, is never long."""
     many = 5 * AT_ONCE
-    world = World(DeliverySettings(sends_at_once=1, normal_ttl_ns=DAY))
+    world = World(DeliverySettings(max_concurrent_sends=1, normal_ttl_ns=DAY))
     if what == "lane":
         world.accept(event("first", "TELEGRAM"))
     names = {"cursor": "WEB", "open": "WEB TELEGRAM", "reach": "TELEGRAM?"}.get(what, "TELEGRAM")

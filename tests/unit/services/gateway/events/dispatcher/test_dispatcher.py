@@ -20,8 +20,8 @@ import zmq.asyncio
 from services.common.config import BadSettings
 from services.common.messaging.event_frames import encode_event
 from services.common.model.errors import InvalidRequest, Unavailable
-from services.gateway.events.containers import LOCAL
 from services.gateway.events.ingress.acks import Ack
+from services.gateway.events.ingress.containers import LOCAL
 from services.gateway.events.ingress.sockets import MOST_UNREAD
 from services.gateway.events.model import Channel, Contacts, EventKey, Priority, Sent, Status
 from services.gateway.events.store.records import Query

@@ -81,7 +81,7 @@ def sender(
     registry: CollectorRegistry | None = None,
 ) -> Sender:
     by_channel = {way.channel: way for way in ways}
-    settings = EventsSettings(sends_at_once=at_once, send_timeout_seconds=timeout_seconds)
+    settings = EventsSettings(max_concurrent_sends=at_once, send_timeout_seconds=timeout_seconds)
     return Sender(by_channel, settings, results.take, SendingMetrics(registry or CollectorRegistry()))
 
 

@@ -13,7 +13,6 @@ from prometheus_client import CollectorRegistry
 
 from services.common.clock import ManualClock
 from services.gateway.events.config import EventsSettings
-from services.gateway.events.containers import LOCAL, STRANGER, Container
 from services.gateway.events.delivery.contacts_cache import ContactsCache
 from services.gateway.events.delivery.decision import AT_ONCE
 from services.gateway.events.delivery.rules import DeliverySettings
@@ -22,6 +21,7 @@ from services.gateway.events.dispatcher.metrics import DispatcherMetrics
 from services.gateway.events.dispatcher.transaction import TransactionProcessor
 from services.gateway.events.dispatcher.unit_of_work import AfterCommit
 from services.gateway.events.ingress.acks import Ack
+from services.gateway.events.ingress.containers import LOCAL, STRANGER, Container
 from services.gateway.events.model import (
     Channel,
     Contacts,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from services.gateway.events.config import EventsSettings
-from services.gateway.events.containers import Container, ContainerQuota
+from services.gateway.events.ingress.containers import Container, ContainerQuota
 from services.gateway.events.ingress.quotas import Quotas
 from services.gateway.events.model import Priority
 

@@ -11,7 +11,7 @@ import zmq
 
 from dexorder.events import PublisherSettings
 from services.gateway.events.config import EventsSettings
-from services.gateway.events.containers import ContainersFile
+from services.gateway.events.ingress.containers import ContainersFile
 from services.gateway.events.ingress.sockets import EventSockets, Waker, open_sockets
 from services.gen.dexorder.events.v1 import user_events_pb2 as pb
 

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from services.gateway.events.delivery.changes import NEVER, AttemptRow, Changes, Final, QueuedRow, Seen
-from services.gateway.events.log import MOST_BYTES, MOST_EVENTS, EventLog
 from services.gateway.events.model import (
     NO_CONTACTS,
     Channel,
@@ -24,6 +23,7 @@ from services.gateway.events.model import (
     Status,
     WebPushSubscription,
 )
+from services.gateway.events.store.event_log import MOST_BYTES, MOST_EVENTS, EventLog
 from services.gateway.events.store.outbox import FORGOTTEN_AT_ONCE, Done, Outbox
 from services.gateway.events.store.records import Query, ReplayBatch
 from tests.unit.services.gateway.events.samples import event

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import orjson
 from google.protobuf import json_format
 
-from services.gateway.events.checking import for_sessions
 from services.gateway.events.delivery.changes import SessionEvent
+from services.gateway.events.ingress.validation import for_sessions
 from services.gateway.events.model import Event, EventKey, Message, Priority
 from services.gateway.events.raw_proto import field, field_head
 from services.gateway.events.store.records import Replay, TransientEvent
@@ -27,7 +27,7 @@ _EVENT, _TITLE, _BODY = (pb.SessionEvent.DESCRIPTOR.fields_by_name[name].number 
 _LARGEST_ANSWER_BYTES = 1 << 20
 
 
-class Item(Protocol):
+class SessionFrame(Protocol):
     """One thing for a session.
 
     Attributes:
@@ -56,7 +56,7 @@ class Item(Protocol):
         """A SubscribeResponse with this as its only one of `events`, serialized; empty for what is no event."""
 
 
-class Opening:
+class OpenedFrame:
     """The first item of every session, and of one that proved itself again.
 
     Attributes:
@@ -71,29 +71,29 @@ class Opening:
         self._answer = pb.SubscribeResponse(reset=opened) if reset else pb.SubscribeResponse(opened=opened)
 
     @staticmethod
-    def of(replay: Replay, expires_ns: int) -> Opening:
+    def of(replay: Replay, expires_ns: int) -> OpenedFrame:
         """What a session with this replay begins with."""
         first = replay.events[0].sequence - 1 if replay.events else replay.sequence
         # A cursor says that all before it was received, which must not be said of what only follows.
-        return Opening(replay.epoch, min(first, replay.sequence), expires_ns, reset=replay.reset)
+        return OpenedFrame(replay.epoch, min(first, replay.sequence), expires_ns, reset=replay.reset)
 
     @property
     def wire(self) -> bytes:
-        """See `Item`."""
+        """See `SessionFrame`."""
         return self._answer.SerializeToString()
 
     @property
     def text(self) -> bytes:
-        """See `Item`."""
+        """See `SessionFrame`."""
         return proto_json(self._answer, without="events")
 
     @property
     def part(self) -> bytes:
-        """See `Item`."""
+        """See `SessionFrame`."""
         return b""
 
 
-class Shown:
+class EventFrame:
     """An event. Rendered and serialized when the first session asks for it.
 
     Args:
@@ -136,20 +136,20 @@ class Shown:
         self._wire = self._text = self._part = b""
 
     @staticmethod
-    def of(show: SessionEvent, render: Render) -> Shown:
+    def of(show: SessionEvent, render: Render) -> EventFrame:
         """An event that is kept."""
         event = show.event
         body = for_sessions(event.body, event.payload)
-        return Shown(event.key.container, body, render, event=event, sequence=show.sequence, settled=show.settled)
+        return EventFrame(event.key.container, body, render, event=event, sequence=show.sequence, settled=show.settled)
 
     @staticmethod
-    def informed(informed: TransientEvent, render: Render) -> Shown:
+    def informed(informed: TransientEvent, render: Render) -> EventFrame:
         """An event of the fast path."""
-        return Shown(informed.container, informed.body, render)
+        return EventFrame(informed.container, informed.body, render)
 
     @property
     def wire(self) -> bytes:
-        """See `Item`."""
+        """See `SessionFrame`."""
         if not self._wire:
             message = self._rendered(given.UserEvent.FromString(self._body))
             texts = field(_TITLE, message.title.encode()) + field(_BODY, message.body.encode())
@@ -159,7 +159,7 @@ class Shown:
 
     @property
     def part(self) -> bytes:
-        """See `Item`."""
+        """See `SessionFrame`."""
         if not self._part:
             body = self._body
             self._part = _before(self.sequence, self._container, self._settled, len(body)) + body
@@ -167,7 +167,7 @@ class Shown:
 
     @property
     def text(self) -> bytes:
-        """See `Item`. Put together by hand, in a tenth of the time that json_format takes."""
+        """See `SessionFrame`. Put together by hand, in a tenth of the time that json_format takes."""
         if not self._text:
             event = given.UserEvent.FromString(self._body)
             message = self._rendered(event)
@@ -224,7 +224,7 @@ def _said(event: given.UserEvent) -> dict[str, Any]:
     }
 
 
-def together(items: Iterable[Item], most_events: int) -> Iterator[bytes]:
+def join_frames(items: Iterable[SessionFrame], most_events: int) -> Iterator[bytes]:
     """Items as SubscribeResponses, serialized, with at most so many events in each.
 
     A serialized message with a repeated field is the serialized parts one after the other.

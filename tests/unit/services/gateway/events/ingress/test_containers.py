@@ -9,7 +9,7 @@ import pytest
 import zmq
 
 from services.common.model.errors import NotAllowed
-from services.gateway.events.containers import LOCAL, Containers, ContainersFile, read_containers
+from services.gateway.events.ingress.containers import LOCAL, Containers, ContainersFile, read_containers
 
 KEY, OTHER = (zmq.curve_keypair()[0].decode() for _ in range(2))
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class RetransmitPolicy:
     """How often; nanoseconds.
 
     Attributes:
@@ -36,10 +36,10 @@ class _Entry:
     waiting: bool = True
 
 
-class Resends:
+class RetransmitQueue:
     """The events that have no final answer yet."""
 
-    def __init__(self, pace: Pace, jitter: Callable[[], float]) -> None:
+    def __init__(self, pace: RetransmitPolicy, jitter: Callable[[], float]) -> None:
         """``jitter`` gives a factor for each wait, about 1, so that containers do not come all at once."""
         self._pace = pace
         self._jitter = jitter

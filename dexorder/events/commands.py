@@ -7,9 +7,9 @@ import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from dexorder.events.endings import fail
 from dexorder.events.errors import PublisherClosed
 from dexorder.events.outcome import Outcome
+from dexorder.events.outcomes import fail
 from services.gateway.events.model import Priority
 
 MOST_INFORMATIONAL = 10_000
@@ -17,7 +17,7 @@ MOST_INFORMATIONAL = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Post:
+class PublishCommand:
     """Send an event; ``kept`` is done when it is on the disk, None for one that is not kept.
 
     Attributes:
@@ -32,7 +32,7 @@ class Post:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class OutcomeQuery:
     """Tell how an event ends."""
 
     event_id: str
@@ -40,16 +40,16 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Drain:
+class FlushCommand:
     """Tell when no event waits any more."""
 
     drained: Future[None]
 
 
-Command = Post | Ask | Drain
+Command = PublishCommand | OutcomeQuery | FlushCommand
 
 
-class Mailbox:
+class CommandQueue:
     """``give`` and ``close`` are for any thread, the rest for the publisher's."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class Mailbox:
             if not self._open:
                 raise PublisherClosed("the publisher is closed")
             waiting = len(self._commands)
-            if isinstance(command, Post) and command.kept is None and waiting >= MOST_INFORMATIONAL:
+            if isinstance(command, PublishCommand) and command.kept is None and waiting >= MOST_INFORMATIONAL:
                 return  # dropped, as what nobody looks at is
             self._commands.append(command)
             if not waiting:
@@ -97,7 +97,7 @@ class Mailbox:
         self.close()
         for command in self.take()[0]:
             match command:
-                case Post(kept=future) | Ask(outcome=future) | Drain(drained=future):
+                case PublishCommand(kept=future) | OutcomeQuery(outcome=future) | FlushCommand(drained=future):
                     if future is not None:
                         fail(future, PublisherClosed("the publisher is closed"))
         with self._lock:

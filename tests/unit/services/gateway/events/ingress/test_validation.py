@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.gateway.events.checking import MOST_ID_CHARACTERS, Refusal, payload_problem, read_event
+from services.gateway.events.ingress.validation import MOST_ID_CHARACTERS, Refusal, payload_problem, read_event
 from services.gateway.events.model import Channel, EventKey, Preference, Priority
 from services.gen.dexorder.events.v1 import user_events_pb2 as pb
 from tests.unit.services.gateway.events.samples import body, event, user_event

@@ -23,9 +23,9 @@ from google.protobuf import json_format
 from yarl import URL
 
 from services.common.config import BadSettings
-from services.gateway.events import conversation, session
 from services.gateway.events.config import EventsSettings
-from services.gateway.events.web import web_server
+from services.gateway.events.sessions import session, websocket
+from services.gateway.events.sessions.web_server import web_server
 from services.gen.dexorder.events.v1 import event_service_pb2 as pb
 from services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc
 from tests.fakes.events.sessions_gateway import Served, served, until
@@ -120,7 +120,7 @@ async def test_a_cut_session_goes_on_from_its_cursor_without_gap_or_repeat(tmp_p
 
 
 async def test_who_does_not_say_who_they_are_in_time_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversation, "AUTHORIZE_SECONDS", 0.05)
+    monkeypatch.setattr(websocket, "AUTHORIZE_SECONDS", 0.05)
     async with served(tmp_path) as gateway, browser(gateway) as page:
         assert await page.refused() == ("DEADLINE_EXCEEDED", 4408)
 
@@ -188,7 +188,7 @@ async def test_bytes_and_what_is_too_large_end_the_session(tmp_path: Path) -> No
             assert await page.refused() == ("INVALID_ARGUMENT", 4400)
         async with browser(gateway) as page:
             await page.authorize(gateway.token("alice"))
-            await page.socket.send_str(json.dumps({"list": {"pageToken": "9" * conversation.LARGEST_MESSAGE}}))
+            await page.socket.send_str(json.dumps({"list": {"pageToken": "9" * websocket.LARGEST_MESSAGE}}))
             assert (await page.socket.receive(PATIENCE_S)).data == aiohttp.WSCloseCode.MESSAGE_TOO_BIG
         assert gateway.dispatcher.calls == [("opened", "alice"), ("closed", "alice")]
 
@@ -229,13 +229,13 @@ async def test_a_page_that_does_not_read_is_cut_and_others_are_not_kept_waiting(
         body = json.dumps({"authorize": {"token": gateway.token("alice")}}).encode()
         writer.write(b"\x81\xfe" + len(body).to_bytes(2, "big") + bytes(4) + body)
         await quick.authorize(gateway.token("alice"))
-        await until(lambda: gateway.dispatcher.calls and len(gateway.reception.hub._sessions["alice"]) == 2)
+        await until(lambda: gateway.dispatcher.calls and len(gateway.backend.sessions._sessions["alice"]) == 2)
         for number in range(400):  # more than the sockets between them hold
             gateway.dispatcher.keep("alice", f"e{number}", payload=b'"%s"' % (b"x" * 60_000))
             assert (await quick.event()).sequence == number + 1
             if counted(gateway, "ended_total", kind="websocket", reason="RESOURCE_EXHAUSTED"):
                 break
-        assert len(gateway.reception.hub._sessions["alice"]) == 1
+        assert len(gateway.backend.sessions._sessions["alice"]) == 1
         with pytest.raises(ConnectionError):
             await until_closed(reader)
         writer.close()
@@ -342,12 +342,12 @@ async def test_health_tells_when_nothing_is_served(tmp_path: Path) -> None:
     async with served(tmp_path) as gateway:
         settings = EventsSettings(web_listen="127.0.0.1:0")
         async with (
-            web_server(settings, gateway.reception, healthy=lambda: False) as web,
+            web_server(settings, gateway.backend, healthy=lambda: False) as web,
             aiohttp.ClientSession() as client,
             client.get(f"http://{web}/healthz") as answer,
         ):
             assert answer.status == 503
-        async with web_server(EventsSettings(web_listen=""), gateway.reception) as web:
+        async with web_server(EventsSettings(web_listen=""), gateway.backend) as web:
             assert web == ""
 
 
@@ -357,7 +357,7 @@ async def test_a_certificate_that_is_none_is_named(tmp_path: Path) -> None:
         for file in (tmp_path / "none.pem", tmp_path / "absent.pem"):
             settings = EventsSettings(web_listen="127.0.0.1:0", web_tls_certificate=file, web_tls_key=file)
             with pytest.raises(BadSettings, match="DEXORDER_EVENTS_WEB_TLS_CERTIFICATE"):
-                async with web_server(settings, gateway.reception):
+                async with web_server(settings, gateway.backend):
                     raise AssertionError
 
 
@@ -402,5 +402,5 @@ async def test_no_token_is_in_a_log_at_any_level(tmp_path: Path, caplog: pytest.
 async def test_a_stop_ends_conversations(tmp_path: Path) -> None:
     async with served(tmp_path) as gateway, browser(gateway) as page:
         await page.authorize(gateway.token("alice"))
-        gateway.reception.hub.stop()
+        gateway.backend.sessions.stop()
         assert await page.refused() == ("UNAVAILABLE", aiohttp.WSCloseCode.TRY_AGAIN_LATER)

@@ -4,8 +4,9 @@ Only EdDSA (Ed25519) and RS256 are taken, each only with a key of its kind, so t
 used as a shared secret gets anywhere. `kid` names the key's file, `aud` must be ours, `sub` is the user; the life from
 `iat` to `exp` is short, since nobody can take a token back.
 
-For development, ``python -m services.gateway.events.tokens key DIR NAME`` makes a pair of keys: ``NAME.pem``, which
-the gateway reads, and ``NAME.key``, which signs; ``... token --key DIR/NAME.key USER`` signs a token and prints it.
+For development, ``python -m services.gateway.events.sessions.user_tokens key DIR NAME`` makes a pair of keys:
+``NAME.pem``, which the gateway reads, and ``NAME.key``, which signs. ``... token --key DIR/NAME.key USER`` signs
+a token and prints it.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class User:
     expires_ns: int
 
 
-class Tokens:
+class TokenVerifier:
     """Checks tokens. The folder is looked at for each, so that a key counts, or no longer counts, at once."""
 
     def __init__(self, folder: Path | None, audience: str, most_seconds: float, clock: Clock | None = None) -> None:
@@ -81,13 +82,13 @@ class Tokens:
         self._look()
 
     @staticmethod
-    def of(settings: EventsSettings) -> Tokens:
+    def of(settings: EventsSettings) -> TokenVerifier:
         """As set.
 
         Raises:
             BadSettings: There is no such folder.
         """
-        return Tokens(settings.jwt_keys, settings.jwt_audience, settings.jwt_most_seconds)
+        return TokenVerifier(settings.jwt_keys, settings.jwt_audience, settings.jwt_max_seconds)
 
     def user(self, token: str) -> User:
         """Whom a token speaks for.
@@ -242,7 +243,9 @@ def sign(secret: Path, user_id: str, *, audience: str = "dexorder", seconds: int
 
 def main(arguments: list[str] | None = None) -> None:
     """The commands ``key`` and ``token``."""
-    parser = argparse.ArgumentParser(prog="python -m services.gateway.events.tokens", description="Users' JWTs.")
+    parser = argparse.ArgumentParser(
+        prog="python -m services.gateway.events.sessions.user_tokens", description="Users' JWTs."
+    )
     commands = parser.add_subparsers(required=True, dest="command")
     keys = commands.add_parser("key", help="make a pair of keys")
     keys.add_argument("folder", type=Path, metavar="DIR")

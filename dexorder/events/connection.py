@@ -19,7 +19,7 @@ _LINGER_MS = 1_000
 _AGAIN_NS = 2_000_000_000
 
 
-class Link:
+class Connection:
     """An XPUB or DEALER with its monitor, for one thread.
 
     Attributes:

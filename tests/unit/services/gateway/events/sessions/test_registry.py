@@ -14,16 +14,16 @@ from prometheus_client import CollectorRegistry
 
 from services.common.clock import ManualClock
 from services.common.model.errors import Exhausted, NotAllowed, Unauthenticated, Unavailable
-from services.gateway.events import session as session_module
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.delivery.changes import SessionEvent
 from services.gateway.events.model import Event, EventKey, Priority, Status
-from services.gateway.events.session import Session
-from services.gateway.events.session_metrics import SessionMetrics
-from services.gateway.events.sessions import Hub
-from services.gateway.events.shown import Opening
+from services.gateway.events.sessions import session as session_module
+from services.gateway.events.sessions.metrics import SessionMetrics
+from services.gateway.events.sessions.registry import SessionRegistry
+from services.gateway.events.sessions.session import Session
+from services.gateway.events.sessions.session_frames import OpenedFrame
+from services.gateway.events.sessions.user_tokens import User
 from services.gateway.events.store.records import Replay, ReplayBatch, TransientEvent
-from services.gateway.events.tokens import User
 from services.gen.dexorder.events.v1 import user_events_pb2 as user_events
 from tests.fakes.events.dispatcher import FakeDispatcher
 from tests.fakes.events.sessions_gateway import render
@@ -33,9 +33,11 @@ CLOCK = ManualClock()
 ALICE = User("alice", CLOCK.wall_ns() + LONG_NS)
 
 
-def hub_of(dispatcher: Any, **settings: Any) -> Hub:
-    made = Hub(dispatcher, render, EventsSettings(**settings), SessionMetrics(CollectorRegistry()), ManualClock())
-    dispatcher.hub = made
+def hub_of(dispatcher: Any, **settings: Any) -> SessionRegistry:
+    made = SessionRegistry(
+        dispatcher, render, EventsSettings(**settings), SessionMetrics(CollectorRegistry()), ManualClock()
+    )
+    dispatcher.sessions = made
     return made
 
 
@@ -49,7 +51,7 @@ async def heard(session: Session, count: int) -> list[int]:
     found: list[int] = []
     async with asyncio.timeout(5):
         while len(found) < count:
-            found += [pending.sequence for pending in await session.next() if not isinstance(pending, Opening)]
+            found += [pending.sequence for pending in await session.next() if not isinstance(pending, OpenedFrame)]
     assert len(found) == count
     return found
 
@@ -63,7 +65,7 @@ class Scripted:
     def __init__(
         self, replay: Replay, before: list[SessionEvent], after: list[SessionEvent], at_once: int = 100
     ) -> None:
-        self.hub: Hub | None = None
+        self.sessions: SessionRegistry | None = None
         self._replay = replay
         self._before = before
         self._after = after
@@ -77,9 +79,9 @@ class Scripted:
         pass
 
     def show(self, *shows: SessionEvent) -> None:
-        assert self.hub
+        assert self.sessions
         self.log.update({show.sequence: show for show in shows})
-        self.hub.show(shows)
+        self.sessions.show(shows)
 
     async def replay(self, user_id: str, cursor: object) -> Replay:
         for show in self._before:
@@ -118,8 +120,8 @@ async def test_whatever_is_shown_around_the_replay_comes_once_and_in_order(data:
     replay = Replay("e", cursor, False, tuple(map(show_of, range(cursor + 1, read + 1))))
     before = [show_of(s) for s in sorted({*again, *range(shown_from + 1, read + 1)})]
     dispatcher = Scripted(replay, before, [show_of(s) for s in range(read + 1, newest + 1)], at_once)
-    hub = hub_of(dispatcher)
-    session = await hub.open(ALICE, ("e", cursor), "grpc")
+    sessions = hub_of(dispatcher)
+    session = await sessions.open(ALICE, ("e", cursor), "grpc")
     dispatcher.show(show_of(newest + 2), show_of(newest + 1))
     dispatcher.show(show_of(newest + 1))
     try:
@@ -132,16 +134,16 @@ async def test_whatever_is_shown_around_the_replay_comes_once_and_in_order(data:
 
 async def test_what_was_settled_meanwhile_is_not_waited_for(dispatcher: FakeDispatcher) -> None:
     """A user's first session is shown all that waits; some of it may be received before the log is read."""
-    hub = hub_of(dispatcher)
+    sessions = hub_of(dispatcher)
     for number in range(3):
         dispatcher.keep("alice", f"e{number}")
 
     def receive() -> None:
-        hub.show([dispatcher.users["alice"][2].show])
+        sessions.show([dispatcher.users["alice"][2].show])
         dispatcher.users["alice"][2].record = replace(dispatcher.users["alice"][2].record, status=Status.DELIVERED)
 
     dispatcher.before_replay = receive
-    session = await hub.open(ALICE, None, "grpc")
+    session = await sessions.open(ALICE, None, "grpc")
     assert await heard(session, 2) == [1, 2]
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(session.next(), 0.05)
@@ -153,10 +155,10 @@ async def test_what_was_settled_meanwhile_is_not_waited_for(dispatcher: FakeDisp
 async def test_a_session_that_does_not_read_holds_one_stretch_of_the_log(dispatcher: FakeDispatcher) -> None:
     """However much waits for it: what it has not read is on disk."""
     dispatcher.at_once = 100
-    hub = hub_of(dispatcher, session_queue=10)
+    sessions = hub_of(dispatcher, session_queue=10)
     for number in range(1_000):
         dispatcher.keep("alice", f"old-{number}")
-    session = await hub.open(ALICE, None, "grpc")
+    session = await sessions.open(ALICE, None, "grpc")
     for number in range(50):
         dispatcher.keep("alice", f"new-{number}")
         await asyncio.sleep(0)
@@ -169,16 +171,16 @@ async def test_large_events_that_wait_end_a_session_before_many_do(
     dispatcher: FakeDispatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session_module, "MOST_WAITING_BYTES", 10_000)
-    hub = hub_of(dispatcher)
-    session = await hub.open(ALICE, None, "grpc")
+    sessions = hub_of(dispatcher)
+    session = await sessions.open(ALICE, None, "grpc")
     await session.next()
     large = user_events.UserEvent(event_id="e", payload=bytes(4_000)).SerializeToString()
     for _ in range(5):  # those that were read do not count
-        hub.inform([TransientEvent("alice", "c", large)] * 2)
+        sessions.inform([TransientEvent("alice", "c", large)] * 2)
         assert len(await session.next()) == 2
-    hub.inform([TransientEvent("alice", "c", bytes(20_000))])
+    sessions.inform([TransientEvent("alice", "c", bytes(20_000))])
     assert len(await session.next()) == 1
-    hub.inform([TransientEvent("alice", "c", large)] * 3)
+    sessions.inform([TransientEvent("alice", "c", large)] * 3)
     with pytest.raises(Exhausted, match="too slow"):
         await session.next()
     session.close()
@@ -188,30 +190,30 @@ async def test_large_events_that_wait_end_a_session_before_many_do(
 
 
 async def test_a_users_first_and_last_session_are_told_and_no_other(dispatcher: FakeDispatcher) -> None:
-    hub = hub_of(dispatcher, sessions_per_user=2)
-    one, two = await hub.open(ALICE, None, "grpc"), await hub.open(ALICE, None, "websocket")
-    bob = await hub.open(User("bob", ALICE.expires_ns), None, "grpc")
+    sessions = hub_of(dispatcher, sessions_per_user=2)
+    one, two = await sessions.open(ALICE, None, "grpc"), await sessions.open(ALICE, None, "websocket")
+    bob = await sessions.open(User("bob", ALICE.expires_ns), None, "grpc")
     with pytest.raises(Exhausted, match="2 sessions of this user"):
-        await hub.open(ALICE, None, "grpc")
+        await sessions.open(ALICE, None, "grpc")
     one.close()
     one.close()
     assert dispatcher.calls == [("opened", "alice"), ("opened", "bob")]
     two.close()
     bob.close()
     assert dispatcher.calls[2:] == [("closed", "alice"), ("closed", "bob")]
-    again = await hub.open(ALICE, None, "grpc")
+    again = await sessions.open(ALICE, None, "grpc")
     assert dispatcher.calls[4:] == [("opened", "alice")]
     again.close()
 
 
 async def test_an_event_reaches_its_users_sessions_alone(dispatcher: FakeDispatcher) -> None:
-    hub = hub_of(dispatcher)
-    opened = {name: await hub.open(User(name, ALICE.expires_ns), None, "grpc") for name in ("a", "alice", "bob")}
+    sessions = hub_of(dispatcher)
+    opened = {name: await sessions.open(User(name, ALICE.expires_ns), None, "grpc") for name in ("a", "alice", "bob")}
     for name in ("alice", "bob", "alice"):
         dispatcher.keep(name, "e")
     assert await heard(opened["alice"], 2) == [1, 2]
     assert await heard(opened["bob"], 1) == [1]
-    assert [type(pending) for pending in await opened["a"].next()] == [Opening]
+    assert [type(pending) for pending in await opened["a"].next()] == [OpenedFrame]
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(opened["a"].next(), 0.01)
     for session in opened.values():
@@ -219,17 +221,17 @@ async def test_an_event_reaches_its_users_sessions_alone(dispatcher: FakeDispatc
 
 
 async def test_a_session_that_does_not_read_is_ended_and_resumes(dispatcher: FakeDispatcher) -> None:
-    hub = hub_of(dispatcher, session_queue=3)
+    sessions = hub_of(dispatcher, session_queue=3)
     for number in range(10):
         dispatcher.keep("alice", f"old-{number}")
-    slow, quick = await hub.open(ALICE, None, "grpc"), await hub.open(ALICE, None, "grpc")
+    slow, quick = await sessions.open(ALICE, None, "grpc"), await sessions.open(ALICE, None, "grpc")
     assert await heard(quick, 10) == list(range(1, 11))
     for number in range(4):  # the replay does not count: it waits on disk for who is slow
         dispatcher.keep("alice", f"new-{number}")
         assert await heard(quick, 1) == [11 + number]
     with pytest.raises(Exhausted, match="too slow"):
         await slow.next()
-    resumed = await hub.open(ALICE, (dispatcher.epoch, 0), "grpc")
+    resumed = await sessions.open(ALICE, (dispatcher.epoch, 0), "grpc")
     assert await heard(resumed, 14) == list(range(1, 15))
     for session in (slow, quick, resumed):
         session.close()
@@ -237,17 +239,17 @@ async def test_a_session_that_does_not_read_is_ended_and_resumes(dispatcher: Fak
 
 
 async def test_what_comes_together_goes_to_each_user_in_order_and_counts_one_by_one(dispatcher: FakeDispatcher) -> None:
-    hub = hub_of(dispatcher, session_queue=3)
-    alice, bob = [await hub.open(User(name, ALICE.expires_ns), None, "grpc") for name in ("alice", "bob")]
+    sessions = hub_of(dispatcher, session_queue=3)
+    alice, bob = [await sessions.open(User(name, ALICE.expires_ns), None, "grpc") for name in ("alice", "bob")]
     bodies = [user_events.UserEvent(event_id=f"e{number}").SerializeToString() for number in range(4)]
-    hub.inform([TransientEvent(name, "c", body) for body in bodies[:3] for name in ("alice", "nobody", "bob")])
+    sessions.inform([TransientEvent(name, "c", body) for body in bodies[:3] for name in ("alice", "nobody", "bob")])
     for session in (alice, bob):
         _, *events = await session.next()
         assert [body in event.part for event, body in zip(events, bodies, strict=False)] == [True] * 3
-    hub.inform([TransientEvent("alice", "c", body) for body in bodies])
+    sessions.inform([TransientEvent("alice", "c", body) for body in bodies])
     with pytest.raises(Exhausted, match="too slow"):
         await alice.next()
-    hub.inform([TransientEvent("bob", "c", bodies[3])])
+    sessions.inform([TransientEvent("bob", "c", bodies[3])])
     assert len(await bob.next()) == 1
     alice.close()
     bob.close()
@@ -257,10 +259,10 @@ async def test_whoever_serves_an_ended_session_and_hangs_is_cut(
     dispatcher: FakeDispatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session_module, "LAST_SECONDS", 0.05)
-    hub = hub_of(dispatcher)
+    sessions = hub_of(dispatcher)
 
     async def serve() -> None:
-        session = await hub.open(ALICE, None, "grpc")
+        session = await sessions.open(ALICE, None, "grpc")
         try:
             await asyncio.Event().wait()  # a write to a client that does not read
         finally:
@@ -268,17 +270,17 @@ async def test_whoever_serves_an_ended_session_and_hangs_is_cut(
 
     task = asyncio.create_task(serve())
     await asyncio.sleep(0.01)
-    hub.stop()
+    sessions.stop()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(task, 1)
     assert dispatcher.calls == [("opened", "alice"), ("closed", "alice")]
 
 
 async def test_a_session_ends_with_its_token_unless_the_user_brings_another(dispatcher: FakeDispatcher) -> None:
-    hub = hub_of(dispatcher)
+    sessions = hub_of(dispatcher)
     now = ManualClock().wall_ns()
     short = User("alice", now + 50_000_000)
-    one, two = await hub.open(short, None, "grpc"), await hub.open(short, None, "grpc")
+    one, two = await sessions.open(short, None, "grpc"), await sessions.open(short, None, "grpc")
     dispatcher.keep("alice", "e")
     assert await heard(two, 1) == [1]
     with pytest.raises(NotAllowed, match="another user"):
@@ -291,7 +293,7 @@ async def test_a_session_ends_with_its_token_unless_the_user_brings_another(disp
         2,
         (dispatcher.epoch, 2),
     )  # never before what it counts
-    hub._clock.advance(50_000_000)  # type: ignore[attr-defined]  # its timer looks again
+    sessions._clock.advance(50_000_000)  # type: ignore[attr-defined]  # its timer looks again
     await one.next()
     with pytest.raises(Unauthenticated, match="has expired"):
         await asyncio.wait_for(one.next(), 1)
@@ -302,13 +304,13 @@ async def test_a_session_ends_with_its_token_unless_the_user_brings_another(disp
 
 
 async def test_a_stop_ends_all_sessions_and_takes_no_more(dispatcher: FakeDispatcher) -> None:
-    hub = hub_of(dispatcher)
-    session = await hub.open(ALICE, None, "grpc")
-    hub.stop()
+    sessions = hub_of(dispatcher)
+    session = await sessions.open(ALICE, None, "grpc")
+    sessions.stop()
     with pytest.raises(Unavailable, match="is stopping"):
         await session.next()
     with pytest.raises(Unavailable, match="is stopping"):
-        await hub.open(ALICE, None, "grpc")
+        await sessions.open(ALICE, None, "grpc")
     session.close()
 
 
@@ -317,17 +319,17 @@ async def test_a_session_whose_replay_fails_is_none(dispatcher: FakeDispatcher) 
         raise Unavailable("the disk is full")
 
     dispatcher.before_replay = fail
-    hub = hub_of(dispatcher)
+    sessions = hub_of(dispatcher)
     with pytest.raises(Unavailable, match="disk is full"):
-        await hub.open(ALICE, None, "grpc")
+        await sessions.open(ALICE, None, "grpc")
     assert dispatcher.calls == [("opened", "alice"), ("closed", "alice")]
 
 
 async def test_a_backlog_is_given_out_in_parts(dispatcher: FakeDispatcher) -> None:
-    hub = hub_of(dispatcher)
+    sessions = hub_of(dispatcher)
     for number in range(600):
         dispatcher.keep("alice", f"e{number}")
-    session = await hub.open(ALICE, None, "grpc")
+    session = await sessions.open(ALICE, None, "grpc")
     parts: list[int] = []
     while sum(parts) < 601:
         parts.append(len(await session.next()))

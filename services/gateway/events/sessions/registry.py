@@ -10,14 +10,14 @@ from services.common.model.errors import Exhausted, Unavailable
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.delivery.changes import SessionEvent
 from services.gateway.events.dispatcher.port import DispatcherPort, Place
-from services.gateway.events.session import Session
-from services.gateway.events.session_metrics import Kind, SessionMetrics
-from services.gateway.events.shown import Render, Shown
+from services.gateway.events.sessions.metrics import Kind, SessionMetrics
+from services.gateway.events.sessions.session import Session
+from services.gateway.events.sessions.session_frames import EventFrame, Render
+from services.gateway.events.sessions.user_tokens import User
 from services.gateway.events.store.records import TransientEvent
-from services.gateway.events.tokens import User
 
 
-class Hub:
+class SessionRegistry:
     """All open sessions; the dispatcher's `show` and `inform` come here."""
 
     def __init__(
@@ -37,7 +37,7 @@ class Hub:
         self._stopping = False
 
     async def open(self, user: User, cursor: Place | None, kind: Kind) -> Session:
-        """A session of this user, which must be closed in the end; its first item is an `Opening`.
+        """A session of this user, which must be closed in the end; its first item is an `OpenedFrame`.
 
         Args:
             cursor: The newest that the client received; None for what still waits and what is new.
@@ -66,11 +66,11 @@ class Hub:
 
     def show(self, shows: Sequence[SessionEvent]) -> None:
         """Put events before the sessions of their users."""
-        self._give((show.user_id, Shown.of(show, self._render)) for show in sorted(shows, key=_sequence))
+        self._give((show.user_id, EventFrame.of(show, self._render)) for show in sorted(shows, key=_sequence))
 
     def inform(self, informed: Sequence[TransientEvent]) -> None:
         """Likewise, for those that are not kept."""
-        self._give((each.user_id, Shown.informed(each, self._render)) for each in informed)
+        self._give((each.user_id, EventFrame.informed(each, self._render)) for each in informed)
 
     def stop(self) -> None:
         """End all sessions and open no more."""
@@ -78,9 +78,9 @@ class Hub:
         for session in [session for sessions in self._sessions.values() for session in sessions]:
             session.end(Unavailable("the gateway is stopping"))
 
-    def _give(self, events: Iterable[tuple[str, Shown]]) -> None:
+    def _give(self, events: Iterable[tuple[str, EventFrame]]) -> None:
         """To the sessions of each user, all of a user's together."""
-        of_users: dict[str, list[Shown]] = {}
+        of_users: dict[str, list[EventFrame]] = {}
         for user_id, shown in events:
             if user_id in self._sessions:
                 of_users.setdefault(user_id, []).append(shown)

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 from services.common.config import BadSettings
-from services.gateway.events.channels.ways import Ways, open_ways
+from services.gateway.events.channels.registry import ChannelRegistry, open_channels
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.model import Channel, Contacts
 
 _WITHOUT = """
 import asyncio, sys
-from services.gateway.events.channels.ways import open_ways
+from services.gateway.events.channels.registry import open_channels
 from services.gateway.events.config import EventsSettings
-import services.gateway.events.dispatcher.sender, services.gateway.events.rendering
+import services.gateway.events.dispatcher.sender, services.gateway.events.channels.rendering
 
 async def main():
-    async with open_ways(EventsSettings()) as ways:
+    async with open_channels(EventsSettings()) as ways:
         print(sorted(channel.name for channel in ways))
 
 asyncio.run(main())
@@ -34,9 +34,9 @@ def test_without_their_settings_channels_are_off_and_their_libraries_not_loaded(
     assert done.stdout.splitlines() == ["['DISCORD', 'SLACK']", "[]"]
 
 
-async def test_all_channels(all_ways: Ways) -> None:
+async def test_all_channels(all_ways: ChannelRegistry) -> None:
     assert set(all_ways) == set(Channel) - {Channel.ACTIVE_SESSION, Channel.WEB}
-    assert Ways().reachable(Channel.TELEGRAM, Contacts(telegram_chat_id="1")) == "not configured"
+    assert ChannelRegistry().reachable(Channel.TELEGRAM, Contacts(telegram_chat_id="1")) == "not configured"
 
 
 @pytest.mark.parametrize("name", ["vapid_key", "fcm_credentials"])
@@ -46,5 +46,5 @@ async def test_a_file_that_can_not_be_used_names_its_variable(name: str, text: s
     if text is not None:
         path.write_text(text)
     with pytest.raises(BadSettings, match=f"DEXORDER_EVENTS_{name.upper()}"):
-        async with open_ways(EventsSettings.model_validate({name: path})):
+        async with open_channels(EventsSettings.model_validate({name: path})):
             pass

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dexorder.errors import DexorderError
-from dexorder.events import calls
+from dexorder.events import gateway_client
 from dexorder.events.errors import GatewayRefused
 from services.common.model.errors import Code
 from services.gen.dexorder.events.v1 import event_service_pb2 as pb
@@ -15,7 +15,7 @@ from tests.fakes.events.sessions_gateway import served
 async def test_a_session_whose_token_ends_goes_on_with_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calls, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(gateway_client, "FIRST_PAUSE_SECONDS", 0.01)
     async with served(tmp_path) as gateway:
         lives, shown, notes = iter((1, 600)), list[str](), list[str]()
         gateway.dispatcher.keep("alice", "first")
@@ -29,7 +29,7 @@ async def test_a_session_whose_token_ends_goes_on_with_the_next_one(
             notes.append(text)
             gateway.dispatcher.keep("alice", "second")
 
-        await calls.follow(
+        await gateway_client.follow(
             gateway.grpc,
             lambda: gateway.token("alice", next(lives)),
             None,
@@ -45,11 +45,11 @@ async def test_a_session_whose_token_ends_goes_on_with_the_next_one(
 async def test_what_the_gateway_refuses_is_said_in_its_words(tmp_path: Path) -> None:
     async with served(tmp_path) as gateway:
         with pytest.raises(GatewayRefused, match="answered NOT_FOUND: event_id 'e' of container 'bot'") as refused:
-            await calls.get_event(gateway.grpc, "bot", "e")
+            await gateway_client.get_event(gateway.grpc, "bot", "e")
         assert refused.value.code is Code.NOT_FOUND
-        assert await calls.list_events(gateway.grpc, pb.ListEventsRequest(), 5) == []
+        assert await gateway_client.list_events(gateway.grpc, pb.ListEventsRequest(), 5) == []
         with pytest.raises(GatewayRefused, match="UNAUTHENTICATED: the token is no JWT"):
-            await calls.follow(
+            await gateway_client.follow(
                 gateway.grpc, lambda: "nonsense", None, lambda *_: True, client_name="t", receive=True, on_note=print
             )
 
@@ -57,6 +57,6 @@ async def test_what_the_gateway_refuses_is_said_in_its_words(tmp_path: Path) -> 
 async def test_a_token_does_not_leave_the_machine_in_plain_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DEXORDER_ALLOW_INSECURE", raising=False)
     with pytest.raises(DexorderError, match=r"the token would go to 10\.0\.0\.1:1 without TLS"):
-        await calls.follow(
+        await gateway_client.follow(
             "10.0.0.1:1", lambda: "secret", None, lambda *_: True, client_name="t", receive=True, on_note=print
         )

@@ -35,12 +35,12 @@ from services.common.model.errors import (
 )
 from services.common.rpc.streams import beside
 from services.gateway.events.dispatcher.port import DispatcherPort
-from services.gateway.events.session import Session
-from services.gateway.events.session_metrics import SessionMetrics
-from services.gateway.events.sessions import Hub
-from services.gateway.events.shown import proto_json
-from services.gateway.events.tokens import LARGEST_TOKEN, Tokens, User
-from services.gateway.events.views import ack_of, page_answer, place_of, query_of
+from services.gateway.events.proto_mapping import ack_of, page_answer, place_of, query_of
+from services.gateway.events.sessions.metrics import SessionMetrics
+from services.gateway.events.sessions.registry import SessionRegistry
+from services.gateway.events.sessions.session import Session
+from services.gateway.events.sessions.session_frames import proto_json
+from services.gateway.events.sessions.user_tokens import LARGEST_TOKEN, TokenVerifier, User
 from services.gen.dexorder.events.v1 import event_service_pb2 as pb
 
 log = structlog.get_logger(__name__)
@@ -83,16 +83,16 @@ def error_text(error: SuiteError) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Reception:
+class SessionBackend:
     """What every conversation needs."""
 
-    hub: Hub
+    sessions: SessionRegistry
     dispatcher: DispatcherPort
-    tokens: Tokens
+    tokens: TokenVerifier
     metrics: SessionMetrics
 
 
-class Conversation:
+class WebSocketConnection:
     """``authorize``, then ``run``, then ``close``, in one task.
 
     Raises:
@@ -100,9 +100,9 @@ class Conversation:
         ConnectionError: The client is gone.
     """
 
-    def __init__(self, socket: web.WebSocketResponse, reception: Reception) -> None:
+    def __init__(self, socket: web.WebSocketResponse, backend: SessionBackend) -> None:
         self._socket = socket
-        self._reception = reception
+        self._backend = backend
         self._session: Session | None = None
         self._acks: set[asyncio.Future[None]] = set()
         self._allowance = _Allowance()
@@ -121,7 +121,7 @@ class Conversation:
             raise Unauthenticated("the first message must be authorize")
         user = self._user(said)
         cursor = _parsed(said["cursor"], pb.Cursor(), "authorize.cursor") if said.get("cursor") is not None else None
-        self._session = await self._reception.hub.open(user, place_of(cursor) if cursor else None, "websocket")
+        self._session = await self._backend.sessions.open(user, place_of(cursor) if cursor else None, "websocket")
 
     async def run(self) -> None:
         """Until one of the sides ends it."""
@@ -130,7 +130,7 @@ class Conversation:
             while items := await session.next():
                 for item in items:
                     await self._send(item.text)
-                self._reception.metrics.shown("websocket", len(items))
+                self._backend.metrics.shown("websocket", len(items))
                 await asyncio.sleep(0)  # sending to a client that reads waits for nothing, and others wait for us
 
     def close(self) -> None:
@@ -161,7 +161,7 @@ class Conversation:
         elif kind == "list":
             request = _parsed(said, pb.ListEventsRequest(), "list")
             request.user_id = session.user_id
-            page = await self._reception.dispatcher.records(query_of(request))
+            page = await self._backend.dispatcher.records(query_of(request))
             await self._send(b'{"records":%b}' % proto_json(page_answer(page)))
         elif kind == "authorize":
             session.extend(self._user(said))
@@ -171,8 +171,8 @@ class Conversation:
     async def _ack(self, session: Session, said: dict[str, Any]) -> None:
         """They are not waited for one by one: each is on disk with the next commit, and order changes nothing."""
         (epoch, sequence), seen = ack_of(_parsed(said, pb.AckRequest(), "ack"))
-        done = asyncio.ensure_future(self._reception.dispatcher.acked(session.user_id, epoch, sequence, seen=seen))
-        self._reception.metrics.acked("websocket", seen=seen)
+        done = asyncio.ensure_future(self._backend.dispatcher.acked(session.user_id, epoch, sequence, seen=seen))
+        self._backend.metrics.acked("websocket", seen=seen)
         self._acks.add(done)
 
         def acked(done: asyncio.Future[None]) -> None:
@@ -190,7 +190,7 @@ class Conversation:
             raise Unauthenticated("authorize.token is missing")
         if not isinstance(name, str) or len(name) > LONGEST_NAME:
             raise InvalidRequest(f"authorize.clientName is no text of up to {LONGEST_NAME} characters")
-        return self._reception.tokens.user(token)
+        return self._backend.tokens.user(token)
 
     async def _read(self) -> tuple[str, dict[str, Any]] | None:
         """What the client says next, None when it is gone. Nothing of it is in an error: it may be a token."""

@@ -3,9 +3,9 @@
 from hypothesis import settings, strategies
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dexorder.events.resends import Pace, Resends
+from dexorder.events.retransmit import RetransmitPolicy, RetransmitQueue
 
-PACE = Pace(base_ns=100, most_ns=1_000, ask_ns=5_000, window=3)
+PACE = RetransmitPolicy(base_ns=100, most_ns=1_000, ask_ns=5_000, window=3)
 
 
 class Machine(RuleBasedStateMachine):
@@ -13,7 +13,7 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.resends = Resends(PACE, lambda: 1.0)
+        self.resends = RetransmitQueue(PACE, lambda: 1.0)
         self.now = 0
         self.alive: list[str] = []
         self.open: set[str] = set()
@@ -71,7 +71,7 @@ TestResends = Machine.TestCase
 TestResends.settings = settings(max_examples=20, stateful_step_count=30, deadline=None)
 
 
-def sent(resends: Resends, now_ns: int) -> list[str]:
+def sent(resends: RetransmitQueue, now_ns: int) -> list[str]:
     found = []
     while (event_id := resends.next(now_ns=now_ns)) is not None:
         resends.sent(event_id, now_ns=now_ns)
@@ -80,7 +80,7 @@ def sent(resends: Resends, now_ns: int) -> list[str]:
 
 
 def test_waits_double_up_to_the_longest() -> None:
-    resends, now, waits = Resends(PACE, lambda: 1.0), 0, []
+    resends, now, waits = RetransmitQueue(PACE, lambda: 1.0), 0, []
     resends.add(["e"])
     for _ in range(6):
         assert sent(resends, now) == ["e"]
@@ -92,7 +92,7 @@ def test_waits_double_up_to_the_longest() -> None:
 
 
 def test_an_event_that_is_queued_makes_room_and_is_asked_for_later() -> None:
-    resends = Resends(PACE, lambda: 1.0)
+    resends = RetransmitQueue(PACE, lambda: 1.0)
     resends.add(["a", "b", "c", "d"])
     assert sent(resends, 0) == ["a", "b", "c"]
     assert resends.queued("b", now_ns=10) and not resends.queued("b", now_ns=11) and not resends.queued("x", now_ns=11)

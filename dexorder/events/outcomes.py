@@ -17,7 +17,7 @@ T = TypeVar("T")
 MOST_RECENT = 10_000
 
 
-class Endings:
+class OutcomeTracker:
     """Used by the publisher's thread alone."""
 
     def __init__(self, on_outcome: Callable[[Outcome], None], on_queued: Callable[[str], None]) -> None:

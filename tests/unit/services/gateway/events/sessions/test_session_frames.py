@@ -10,10 +10,10 @@ from google.protobuf import json_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.gateway.events.checking import Published, read_event, read_published
 from services.gateway.events.delivery.changes import SessionEvent
+from services.gateway.events.ingress.validation import Published, read_event, read_published
 from services.gateway.events.model import Event, EventKey, Message, Priority
-from services.gateway.events.shown import Opening, Shown, together
+from services.gateway.events.sessions.session_frames import EventFrame, OpenedFrame, join_frames
 from services.gateway.events.store.records import Replay, TransientEvent
 from services.gen.dexorder.events.v1 import event_service_pb2 as pb
 from services.gen.dexorder.events.v1 import user_events_pb2 as events_pb
@@ -75,7 +75,9 @@ def test_all_forms_say_the_same_and_are_protobufs_own(
     event = sent(user_id=user, payload=payload, event_type=kind, timestamp=timestamp, delivery=delivery)
     read = Event(EventKey("box", "e1"), user, timestamp, kind, payload, Priority.NORMAL, (), b"")
     message = Message("", text, text[::-1], Priority.NORMAL, 0)
-    shown = Shown("box", event.SerializeToString(), lambda _: message, event=read, sequence=sequence, settled=settled)
+    shown = EventFrame(
+        "box", event.SerializeToString(), lambda _: message, event=read, sequence=sequence, settled=settled
+    )
     untold = pb.SessionEvent(sequence=sequence, container="box", event=event, settled=settled)
     assert pb.SubscribeResponse.FromString(shown.part).events == [untold]
     told = pb.SessionEvent(title=text, body=text[::-1])
@@ -93,7 +95,7 @@ def test_an_event_is_rendered_and_serialized_once_for_all_sessions() -> None:
         calls.append(one)
         return Message("", "title", "", one.priority, 0)
 
-    shown = Shown.of(kept(sent()), render)
+    shown = EventFrame.of(kept(sent()), render)
     assert not calls
     assert shown.text is shown.text
     assert shown.wire is shown.wire
@@ -108,9 +110,9 @@ def test_sessions_get_an_event_as_it_was_sent_but_always_a_payload(fast: bool, p
     if fast:
         published = read_published(event.SerializeToString())
         assert isinstance(published, Published) and published.payload == (payload or b"{}")
-        shown, sequence = Shown.informed(TransientEvent("alice", "box", published.body), render), 0
+        shown, sequence = EventFrame.informed(TransientEvent("alice", "box", published.body), render), 0
     else:
-        shown, sequence = Shown.of(kept(event), render), 1
+        shown, sequence = EventFrame.of(kept(event), render), 1
     event.payload = payload or b"{}"
     expected = pb.SessionEvent(sequence=sequence, container="box", event=event)
     assert pb.SubscribeResponse.FromString(shown.part).events == [expected]
@@ -121,12 +123,12 @@ def test_sessions_get_an_event_as_it_was_sent_but_always_a_payload(fast: bool, p
 
 @given(st.lists(st.one_of(st.none(), st.integers(0, 600_000)), max_size=12), st.integers(1, 5))
 def test_events_that_come_together_are_all_there_in_order_and_not_too_many(sizes: list[int | None], most: int) -> None:
-    opening = Opening("e", 0, 0)
+    opening = OpenedFrame("e", 0, 0)
     items = [
-        opening if size is None else Shown.of(kept(sent(payload=b"x" * size), number + 1, settled=True), render)
+        opening if size is None else EventFrame.of(kept(sent(payload=b"x" * size), number + 1, settled=True), render)
         for number, size in enumerate(sizes)
     ]
-    answers = list(together(items, most))
+    answers = list(join_frames(items, most))
     told: list[pb.SubscribeResponse | int] = []
     for answer in answers:
         response = pb.SubscribeResponse.FromString(answer)
@@ -140,8 +142,8 @@ def test_events_that_come_together_are_all_there_in_order_and_not_too_many(sizes
 
 def test_a_session_is_not_told_of_a_place_after_what_still_comes() -> None:
     waiting = tuple(kept(sent(), sequence) for sequence in (5, 9))
-    assert Opening.of(Replay("e", 20, False, waiting), 0).place == ("e", 4)
-    assert Opening.of(Replay("e", 20, False, ()), 0).place == ("e", 20)
-    assert Opening.of(Replay("e", 3, False, waiting), 0).place == ("e", 3)
-    opened = pb.SubscribeResponse.FromString(Opening.of(Replay("e", 3, True, waiting), 7_999_999).wire)
+    assert OpenedFrame.of(Replay("e", 20, False, waiting), 0).place == ("e", 4)
+    assert OpenedFrame.of(Replay("e", 20, False, ()), 0).place == ("e", 20)
+    assert OpenedFrame.of(Replay("e", 3, False, waiting), 0).place == ("e", 3)
+    opened = pb.SubscribeResponse.FromString(OpenedFrame.of(Replay("e", 3, True, waiting), 7_999_999).wire)
     assert opened == pb.SubscribeResponse(reset=pb.Opened(cursor=pb.Cursor(epoch="e", sequence=3), expires_at=7))

@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from services.common.clock import ManualClock
 from services.common.config import BadSettings
 from services.common.model.errors import Unauthenticated
-from services.gateway.events import tokens
-from services.gateway.events.tokens import Tokens, User, make_keys
+from services.gateway.events.sessions import user_tokens
+from services.gateway.events.sessions.user_tokens import TokenVerifier, User, make_keys
 
 NOW = 1_800_000_000
 
@@ -35,8 +35,8 @@ def private_key(folder: Path, name: str = "desk") -> bytes:
     return (folder / f"{name}.key").read_bytes()
 
 
-def checked(folder: Path | None) -> Tokens:
-    return Tokens(folder, "dexorder", 900, ManualClock(NOW * 1_000_000_000))
+def checked(folder: Path | None) -> TokenVerifier:
+    return TokenVerifier(folder, "dexorder", 900, ManualClock(NOW * 1_000_000_000))
 
 
 def signed(key: Any, *, alg: str = "EdDSA", kid: Any = "desk", drop: str = "", **claims: Any) -> str:
@@ -164,16 +164,16 @@ def test_without_a_folder_there_are_no_sessions(tmp_path: Path, folder: Path) ->
 
 def test_the_command_makes_keys_and_tokens_that_are_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "keys"
-    tokens.main(["key", str(folder), "dev"])
+    user_tokens.main(["key", str(folder), "dev"])
     assert (folder / "dev.key").stat().st_mode & 0o777 == 0o600
     assert "PRIVATE" not in capsys.readouterr().out
-    tokens.main(["token", "--key", str(folder / "dev.key"), "--seconds", "60", "bob"])
+    user_tokens.main(["token", "--key", str(folder / "dev.key"), "--seconds", "60", "bob"])
     token = capsys.readouterr().out.strip()
-    assert Tokens(folder, "dexorder", 900).user(token).user_id == "bob"
+    assert TokenVerifier(folder, "dexorder", 900).user(token).user_id == "bob"
     with pytest.raises(SystemExit, match="is there already"):
-        tokens.main(["key", str(folder), "dev"])
+        user_tokens.main(["key", str(folder), "dev"])
     with pytest.raises(SystemExit, match="holds no Ed25519 or RSA private key"):
-        tokens.main(["token", "--key", str(folder / "dev.pem"), "bob"])
+        user_tokens.main(["token", "--key", str(folder / "dev.pem"), "bob"])
 
 
 def test_an_rsa_key_signs_too(tmp_path: Path) -> None:
@@ -181,4 +181,4 @@ def test_an_rsa_key_signs_too(tmp_path: Path) -> None:
     put_public(tmp_path / "big.pem", key)
     secret = tmp_path / "big.key"
     secret.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    assert Tokens(tmp_path, "dexorder", 900).user(tokens.sign(secret, "carol")).user_id == "carol"
+    assert TokenVerifier(tmp_path, "dexorder", 900).user(user_tokens.sign(secret, "carol")).user_id == "carol"

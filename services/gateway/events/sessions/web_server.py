@@ -16,11 +16,17 @@ from aiohttp import WSMsgType, web
 from services.common.config import BadSettings, split_address
 from services.common.model.errors import SuiteError
 from services.gateway.events.config import EventsSettings
-from services.gateway.events.conversation import LARGEST_MESSAGE, Conversation, Reception, close_code, error_text
-from services.gateway.events.session import LAST_SECONDS
+from services.gateway.events.sessions.session import LAST_SECONDS
+from services.gateway.events.sessions.websocket import (
+    LARGEST_MESSAGE,
+    SessionBackend,
+    WebSocketConnection,
+    close_code,
+    error_text,
+)
 
 log = structlog.get_logger(__name__)
-PAGE = Path(__file__).parent / "page"
+PAGE = Path(__file__).parents[1] / "page"
 HEARTBEAT_SECONDS = 10.0
 """How often a browser is tried for life; it is given up after one and a half times as long."""
 MOST_UNPROVEN = 1_000
@@ -40,7 +46,7 @@ _TYPES = {".js": "text/javascript", ".webmanifest": "application/manifest+json"}
 
 @asynccontextmanager
 async def web_server(
-    settings: EventsSettings, reception: Reception, *, healthy: Callable[[], bool] = lambda: True, page: Path = PAGE
+    settings: EventsSettings, backend: SessionBackend, *, healthy: Callable[[], bool] = lambda: True, page: Path = PAGE
 ) -> AsyncIterator[str]:
     """Serve until the block ends; nothing where ``web_listen`` is empty.
 
@@ -60,7 +66,7 @@ async def web_server(
     tls = _tls(settings)
     # no access log: it would show users' addresses
     runner = web.AppRunner(
-        Web(settings, reception, healthy, page).app,
+        Web(settings, backend, healthy, page).app,
         access_log=None,
         shutdown_timeout=LAST_SECONDS,
         handle_signals=False,
@@ -90,8 +96,10 @@ def _tls(settings: EventsSettings) -> ssl.SSLContext | None:
 class Web:
     """What the port serves."""
 
-    def __init__(self, settings: EventsSettings, reception: Reception, healthy: Callable[[], bool], page: Path) -> None:
-        self._reception = reception
+    def __init__(
+        self, settings: EventsSettings, backend: SessionBackend, healthy: Callable[[], bool], page: Path
+    ) -> None:
+        self._backend = backend
         self._healthy = healthy
         self._origins = {origin.strip() for origin in settings.web_origins.split(",") if origin.strip()}
         self._headers = dict(_HEADERS)
@@ -139,22 +147,22 @@ class Web:
         return socket
 
     async def _converse(self, socket: web.WebSocketResponse) -> None:
-        conversation = Conversation(socket, self._reception)
+        connection = WebSocketConnection(socket, self._backend)
         self._unproven += 1
         try:
-            await conversation.authorize()
+            await connection.authorize()
         except SuiteError as error:
-            self._reception.metrics.refused("websocket", error.code.name)
+            self._backend.metrics.refused("websocket", error.code.name)
             await _close(socket, error)
             return
         finally:
             self._unproven -= 1
         try:
-            await conversation.run()
+            await connection.run()
         except SuiteError as error:
             await _close(socket, error)
         finally:
-            conversation.close()
+            connection.close()
 
     def _may_come_from(self, origin: str | None, host: str) -> bool:
         """A browser always names the page's origin; what is no browser has none, and its token to show."""

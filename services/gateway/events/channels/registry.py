@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 
+from services.gateway.events.channels.adapter import NOT_CONFIGURED, ChannelAdapter
 from services.gateway.events.channels.discord import Discord
 from services.gateway.events.channels.hosts import Hosts
 from services.gateway.events.channels.http import Http
 from services.gateway.events.channels.push import Push
 from services.gateway.events.channels.slack import Slack
 from services.gateway.events.channels.telegram import Telegram
-from services.gateway.events.channels.way import NOT_CONFIGURED, Way
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.model import Channel, Contacts
 
@@ -19,7 +19,7 @@ _CALL_SHARE = 0.9
 """A call ends a little before its send: one silent device of PUSH then does not hide that another one took it."""
 
 
-class Ways(dict[Channel, Way]):
+class ChannelRegistry(dict[Channel, ChannelAdapter]):
     """By channel; one that is not there is not turned on."""
 
     def reachable(self, channel: Channel, contacts: Contacts) -> str:
@@ -29,7 +29,7 @@ class Ways(dict[Channel, Way]):
 
 
 @asynccontextmanager
-async def open_ways(settings: EventsSettings) -> AsyncIterator[Ways]:
+async def open_channels(settings: EventsSettings) -> AsyncIterator[ChannelRegistry]:
     """Make the channels that are set; their connections end with the context.
 
     Raises:
@@ -45,10 +45,10 @@ async def open_ways(settings: EventsSettings) -> AsyncIterator[Ways]:
             email = Email(settings.smtp_url, settings.smtp_from, timeout_seconds)
             stack.push_async_callback(email.close)
             ways.append(email)
-        yield Ways({way.channel: way for way in ways})
+        yield ChannelRegistry({way.channel: way for way in ways})
 
 
-def _posting(settings: EventsSettings, http: Http) -> Iterable[Way]:
+def _posting(settings: EventsSettings, http: Http) -> Iterable[ChannelAdapter]:
     if settings.telegram_token.get_secret_value():
         yield Telegram(http, settings.telegram_url, settings.telegram_token)
     if settings.discord_hosts:
@@ -57,7 +57,7 @@ def _posting(settings: EventsSettings, http: Http) -> Iterable[Way]:
         yield Slack(http, Hosts(settings.slack_hosts, plain_http=settings.plain_http))
 
 
-def _push(settings: EventsSettings, http: Http, timeout_seconds: float) -> Iterable[Way]:
+def _push(settings: EventsSettings, http: Http, timeout_seconds: float) -> Iterable[ChannelAdapter]:
     web = mobile = None
     if settings.vapid_key:
         from services.gateway.events.channels.web_push import WebPush

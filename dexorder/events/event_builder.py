@@ -14,7 +14,7 @@ from services.gateway.events.model import Channel, Preference, Priority
 from services.gen.dexorder.events.v1 import user_events_pb2 as pb
 
 Payload = Mapping[str, Any] | Message
-Way = Channel | Preference | str
+ChannelChoice = Channel | Preference | str
 _MOST_DEPTH = 32
 _MOST_ID_CHARACTERS = 256
 _LARGEST = float.fromhex("0x1.fffffffffffffp+1023")
@@ -26,7 +26,7 @@ def compose(
     event_type: int | str,
     payload: Payload,
     priority: Priority | str,
-    channels: Sequence[Way],
+    channels: Sequence[ChannelChoice],
     *,
     event_id: str,
     timestamp_ms: int,
@@ -119,7 +119,7 @@ def _event_type(value: int | str) -> Any:
     return value
 
 
-def _way(given: Way) -> Preference:
+def _way(given: ChannelChoice) -> Preference:
     return given if isinstance(given, Preference) else Preference(_named(Channel, "channel", given))
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import zmq
 
-from dexorder.events import link as under_test
+from dexorder.events import connection as under_test
 from dexorder.events.config import PublisherSettings
-from dexorder.events.link import Link
+from dexorder.events.connection import Connection
 
 
 class Said:
@@ -30,7 +30,7 @@ def test_a_refusal_is_said_once_in_a_while(tmp_path: Path, monkeypatch: pytest.M
     with zmq.Context() as context, socket.create_server(("127.0.0.1", 0)) as gateway:
         gateway.settimeout(20)
         settings = PublisherSettings(outbox=tmp_path / "o.db")
-        link = Link(context, zmq.DEALER, f"tcp://127.0.0.1:{gateway.getsockname()[1]}", settings)
+        link = Connection(context, zmq.DEALER, f"tcp://127.0.0.1:{gateway.getsockname()[1]}", settings)
         try:
             for _ in range(4):
                 gateway.accept()[0].close()

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from services.gateway.events.channels.payloads import moment, read_facts
 from services.gateway.events.model import Event, Message
-from services.gateway.events.payloads import moment, read_facts
 
 _MOST_TITLE = 200
 

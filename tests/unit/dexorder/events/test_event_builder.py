@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, strategies
 
 from dexorder.events import Channel, EventRefused, Priority
-from dexorder.events.composing import compose, payload_json
+from dexorder.events.event_builder import compose, payload_json
 from services.gen.dexorder.events.v1 import user_events_pb2 as pb
 
 NESTED: Any = {}

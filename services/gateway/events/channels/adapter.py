@@ -15,7 +15,7 @@ TOO_MANY_REQUESTS = "too many requests"
 TROUBLE = "the provider is in trouble"
 
 
-class Way(Protocol):
+class ChannelAdapter(Protocol):
     """One channel. Nothing that it says or logs, at any level, has a token, a URL, an address or an id in it."""
 
     channel: Channel

@@ -14,10 +14,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from services.common.clock import Clock
 from services.common.model.errors import Exhausted, NotAllowed, SuiteError, Unauthenticated
 from services.gateway.events.dispatcher.port import Place
-from services.gateway.events.session_metrics import Kind
-from services.gateway.events.shown import Item, Opening, Render, Shown
+from services.gateway.events.sessions.metrics import Kind
+from services.gateway.events.sessions.session_frames import EventFrame, OpenedFrame, Render, SessionFrame
+from services.gateway.events.sessions.user_tokens import User
 from services.gateway.events.store.records import Replay, ReplayBatch
-from services.gateway.events.tokens import User
 
 ReadOn = Callable[[int, int], Awaitable[ReplayBatch]]
 """What comes after a place, see `DispatcherPort.replay_on`."""
@@ -30,7 +30,7 @@ LAST_SECONDS = 5.0
 
 
 class Session:
-    """One session; made by `Hub.open` in the task that serves it, which is cancelled if it does not end in time.
+    """One session, opened by `SessionRegistry.open`; the task that serves it is cancelled if it does not end in time.
 
     Attributes:
         user_id: Whose it is.
@@ -46,8 +46,8 @@ class Session:
         self._clock = clock
         self._most_waiting = most_waiting
         self._on_end = on_end
-        self._first: deque[Item] = deque()
-        self._live: deque[Item] = deque()
+        self._first: deque[SessionFrame] = deque()
+        self._live: deque[SessionFrame] = deque()
         self._live_bytes = 0
         self._newest = self._noted = 0
         self._place: Place = ("", 0)
@@ -60,7 +60,7 @@ class Session:
         self._task = asyncio.current_task()
         self._timer = self._loop.call_later(self._left_seconds(), self._expire)
 
-    async def next(self) -> list[Item]:
+    async def next(self) -> list[SessionFrame]:
         """The next items, at least one, none once the client is gone; for one task at a time.
 
         Raises:
@@ -93,7 +93,7 @@ class Session:
             self._expire()
         if not self._gone:
             epoch, sequence = self._place
-            self._live.append(Opening(epoch, max(sequence, self._newest), user.expires_ns))
+            self._live.append(OpenedFrame(epoch, max(sequence, self._newest), user.expires_ns))
             self._changed.set()
 
     def close(self) -> None:
@@ -107,7 +107,7 @@ class Session:
         """What comes before what is new."""
         if self._gone:
             return
-        opening = Opening.of(replay, self._expires_ns)
+        opening = OpenedFrame.of(replay, self._expires_ns)
         self._render = render
         self._place = opening.place
         self._newest = replay.sequence
@@ -116,7 +116,7 @@ class Session:
         self._read_on = lambda: read_on(self._newest, replay.waiting_to)
         self._changed.set()
 
-    def put(self, items: Sequence[Item]) -> None:
+    def put(self, items: Sequence[SessionFrame]) -> None:
         """More, in order; each unless it had that one before."""
         if self._gone:
             return
@@ -129,7 +129,7 @@ class Session:
             self._live.extend(new)
             self._changed.set()
 
-    def _is_new(self, item: Item) -> bool:
+    def _is_new(self, item: SessionFrame) -> bool:
         if not item.sequence:
             return True
         if item.sequence <= max(self._noted, self._newest):
@@ -147,7 +147,7 @@ class Session:
 
     def _add(self, replay_batch: ReplayBatch, noted: int) -> None:
         """Some of the log, which was read when everything up to ``noted`` was in it."""
-        self._first.extend(Shown.of(show, self._render) for show in replay_batch.events)
+        self._first.extend(EventFrame.of(show, self._render) for show in replay_batch.events)
         newest = replay_batch.events[-1].sequence if replay_batch.events else 0
         self._newest = newest if replay_batch.more else max(newest, noted, self._newest)
         self._behind = replay_batch.more or self._noted > self._newest
@@ -179,8 +179,8 @@ class Session:
         if self._task:
             self._task.cancel()
 
-    def _take(self) -> list[Item]:
-        items: list[Item] = []
+    def _take(self) -> list[SessionFrame]:
+        items: list[SessionFrame] = []
         for waiting in (self._first, self._live):
             while waiting and len(items) < AT_ONCE:
                 items.append(waiting.popleft())

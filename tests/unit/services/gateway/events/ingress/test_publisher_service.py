@@ -13,7 +13,7 @@ import yaml
 
 from services.common.model.errors import Unavailable
 from services.common.rpc.channel import ChannelSettings, open_channel
-from services.gateway.events import publishing
+from services.gateway.events.ingress import publisher_service
 from services.gen.dexorder.events.v1 import event_service_pb2 as pb
 from services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc
 from services.gen.dexorder.events.v1 import user_events_pb2 as events_pb
@@ -77,7 +77,7 @@ async def test_a_stream_lasts_until_all_it_brought_is_final(tmp_path: Path) -> N
 
 
 async def test_no_more_is_read_than_the_disk_keeps_up_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publishing, "MOST_UNANSWERED", 8)
+    monkeypatch.setattr(publisher_service, "MOST_UNANSWERED", 8)
     async with served(tmp_path) as gateway, open_channel(gateway.grpc, ChannelSettings()) as channel:
         gateway.dispatcher.released.clear()
         names = [f"e{number}" for number in range(300)]
@@ -96,7 +96,7 @@ async def test_no_more_is_read_than_the_disk_keeps_up_with(tmp_path: Path, monke
 
 
 async def test_nor_than_the_caller_reads_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publishing, "MOST_UNREAD", 10)
+    monkeypatch.setattr(publisher_service, "MOST_UNREAD", 10)
     async with served(tmp_path) as gateway, open_channel(gateway.grpc, ChannelSettings()) as channel:
         name = "e" * 60_000
 
@@ -217,4 +217,4 @@ async def test_a_repeat_has_the_same_bytes_however_it_was_encoded() -> None:
     rest.ClearField("user_id")
     rest.ClearField("event_id")
     again = events_pb.UserEvent.FromString(reordered + rest.SerializeToString())
-    assert publishing.body_of(again) == publishing.body_of(one)
+    assert publisher_service.body_of(again) == publisher_service.body_of(one)

@@ -1,0 +1,1 @@
+"""Open sessions of users over gRPC and WebSocket."""
