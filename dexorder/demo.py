@@ -30,9 +30,9 @@ from dexorder.demo_exchange import SHARE, Comparison, DemoExchange, Mischief, Va
 from dexorder.errors import DexorderError, SuiteFailed
 from dexorder.run_store import RunStore
 from dexorder.runs import Shown
+from dexorder.supervisor.orphan_guard import guarded
 from dexorder.supervisor.plan import Ports, SuiteOptions
 from dexorder.supervisor.prepare import taken_ports
-from dexorder.supervisor.process import launcher
 from dexorder.supervisor.state import PartState, read_state
 
 TICKER, PERIOD, SINCE, UNTIL = "BTC/USDT.SIM", "1m", "2024-03-01", "2024-03-15"
@@ -129,7 +129,7 @@ def running_suite(options: SuiteOptions, marker: str) -> Iterator[None]:
     Raises:
         SuiteFailed: It does not become ready, or does not stop; the logs' ends were shown.
     """
-    command = [*launcher(), sys.executable, "-m", "dexorder", "up", "--dir", str(options.directory)]
+    command = [*guarded(), sys.executable, "-m", "dexorder", "up", "--dir", str(options.directory)]
     command += ["--base-port", str(options.ports.relay)]
     # A session of its own: Ctrl-C reaches this process alone, which then stops the suite in order.
     suite = subprocess.Popen(command, env={**os.environ, MARKER: marker}, start_new_session=True)

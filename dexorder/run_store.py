@@ -11,8 +11,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from dexorder.errors import RunUnknown
-from dexorder.places import state_folder
 from dexorder.runs import Run, run_from
+from services.common.config import state_folder
 
 KEPT_DAYS = 30
 """A run nobody has gone on with for so long is dropped when another one is recorded."""

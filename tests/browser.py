@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
@@ -20,7 +19,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from dexorder.supervisor import child
+from dexorder.supervisor.orphan_guard import guarded
 
 WAIT_SECONDS = 30.0
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -235,8 +234,7 @@ async def browser() -> AsyncIterator[Browser]:
 
 def _started(program: Path, folder: Path) -> subprocess.Popen[bytes]:
     """It dies with us."""
-    guarded = [sys.executable, "-I", "-S", child.__file__, str(os.getpid())]
-    command = [*guarded, str(program), *OPTIONS, f"--user-data-dir={folder}", "about:blank"]
+    command = [*guarded(), str(program), *OPTIONS, f"--user-data-dir={folder}", "about:blank"]
     with (folder / "log").open("wb") as log:
         return subprocess.Popen(command, stdout=log, stderr=log)
 

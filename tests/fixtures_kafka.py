@@ -1,6 +1,5 @@
 """A real Kafka broker for tests: one for the whole run by the fixture ``kafka``, or one's own by ``RunningKafka``."""
 
-import os
 import signal
 import socket
 import subprocess
@@ -15,10 +14,10 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from dexorder.setup.errors import SetupError
+from dexorder.setup.config import SetupError
 from dexorder.setup.jars import jar_folder
-from dexorder.supervisor import child
 from dexorder.supervisor.kafka import HOST, wait_ready
+from dexorder.supervisor.orphan_guard import guarded
 from tests.paths import ROOT
 
 READY_TIMEOUT_S = 90
@@ -61,8 +60,7 @@ class RunningKafka:
         suite_dir.mkdir(parents=True, exist_ok=True)
         self.log_file = suite_dir / "kafka.log"
         # as under the supervisor, the broker dies with us, also when a run is killed
-        command = [sys.executable, "-I", "-S", child.__file__, str(os.getpid())]
-        command += [sys.executable, "-m", "dexorder.supervisor.kafka", "--dir", str(suite_dir)]
+        command = [*guarded(), sys.executable, "-m", "dexorder.supervisor.kafka", "--dir", str(suite_dir)]
         command += ["--port", str(self.port), "--controller-port", str(controller_port)]
         if advertised_port is not None:
             command += ["--advertised-port", str(advertised_port)]

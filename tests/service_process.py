@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from dexorder.supervisor import child
+from dexorder.supervisor.orphan_guard import guarded
 from tests.fixtures_gateway import until
 from tests.paths import ROOT
 
@@ -30,10 +30,9 @@ class ServiceProcess:
         folder.mkdir(parents=True, exist_ok=True)
         self.name = module.rpartition(".")[2]
         self.log_file = folder / f"{self.name}.log"
-        command = [sys.executable, "-I", "-S", child.__file__, str(os.getpid())]
         with self.log_file.open("ab") as log:
             self.process = subprocess.Popen(
-                [*command, sys.executable, "-m", module],
+                [*guarded(), sys.executable, "-m", module],
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

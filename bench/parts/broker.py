@@ -19,7 +19,7 @@ import zmq
 import zmq.asyncio
 
 from bench.parts.report import Row, table
-from services.common.messaging.broker_frames import decode, encode
+from services.common.messaging.frames import decode_work, encode_work
 from services.common.rpc.channel import open_channel
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from services.gen.dexorder.relay.v1.relay_service_pb2_grpc import RelayServiceStub
@@ -126,13 +126,13 @@ async def dispatch(broker: str, jobs: int) -> float:
     socket = context.socket(zmq.DEALER)
     socket.setsockopt(zmq.LINGER, 0)
     socket.connect(broker)
-    ready = encode(pb.WorkerReady(exchanges=["SIM"], job_type=pb.HISTORICAL))
+    ready = encode_work(pb.WorkerReady(exchanges=["SIM"], job_type=pb.HISTORICAL))
     started = time.perf_counter()
     for _ in range(SLOTS):
         await socket.send_multipart(ready)
     for _ in range(jobs):
-        job = decode(await asyncio.wait_for(socket.recv_multipart(), 60))
-        await socket.send_multipart(encode(pb.WorkComplete(job_id=job.job_id, success=True)))  # type: ignore[union-attr]
+        job = decode_work(await asyncio.wait_for(socket.recv_multipart(), 60))
+        await socket.send_multipart(encode_work(pb.WorkComplete(job_id=job.job_id, success=True)))  # type: ignore[union-attr]
         await socket.send_multipart(ready)
     seconds = time.perf_counter() - started
     socket.close()
@@ -166,8 +166,8 @@ async def zmq_rate(rounds: int) -> float:
     router, dealer = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
     port = router.bind_to_random_port("tcp://127.0.0.1")
     dealer.connect(f"tcp://127.0.0.1:{port}")
-    job = encode(pb.DataRequest(request_id="request-1", ticker="BTC/USDT.SIM", job_id="0" * 32))
-    ready = encode(pb.WorkerReady(exchanges=["SIM"], job_type=pb.HISTORICAL))
+    job = encode_work(pb.DataRequest(request_id="request-1", ticker="BTC/USDT.SIM", job_id="0" * 32))
+    ready = encode_work(pb.WorkerReady(exchanges=["SIM"], job_type=pb.HISTORICAL))
 
     async def answer() -> None:
         for _ in range(rounds):

@@ -15,14 +15,13 @@ from pydantic_settings import BaseSettings
 
 from dexorder.cli import output
 from dexorder.connection import relay_address
-from dexorder.places import state_folder
 from dexorder.setup import jars, java
-from dexorder.setup.errors import SetupError
+from dexorder.setup.config import SetupError
 from dexorder.setup.manifest import check_folder, parse_lock
 from dexorder.supervisor.plan import Ports, SuiteOptions
 from dexorder.supervisor.prepare import taken_ports
 from dexorder.supervisor.state import default_directory, process_alive, read_state
-from services.common.config import BadSettings, read_settings
+from services.common.config import BadSettings, read_settings, state_folder
 from services.common.lake.catalog import CatalogSettings
 from services.common.rpc.channel import ChannelSettings, open_sync_channel
 from services.exchange_sim.config import SimSettings

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from dexorder.errors import DexorderError
-from dexorder.setup.errors import SetupError
+from dexorder.setup.config import SetupError
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON value on stdout")]
 

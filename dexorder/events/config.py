@@ -8,8 +8,7 @@ from typing import Self
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from dexorder.places import state_folder
-from services.common.config import is_loopback
+from services.common.config import is_loopback, state_folder
 from services.common.messaging.curve import PublicKeyFile, SecretKeyFile
 
 

@@ -23,7 +23,7 @@ from dexorder.events.outcome import Outcome
 from dexorder.events.outcomes import done
 from dexorder.events.sender import Sender
 from services.common.config import BadSettings, read_settings
-from services.common.messaging.event_frames import encode_event
+from services.common.messaging.frames import encode_event
 from services.gateway.events.model import Priority
 from services.gen.dexorder.events.v1 import user_events_pb2 as pb
 

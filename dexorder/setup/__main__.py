@@ -5,7 +5,7 @@ import sys
 import time
 
 from dexorder.setup import jars, java
-from dexorder.setup.errors import SetupError
+from dexorder.setup.config import SetupError
 
 
 def main(arguments: list[str] | None = None) -> int:

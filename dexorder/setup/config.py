@@ -1,4 +1,4 @@
-"""Settings of the set-up, read from the environment."""
+"""Settings and errors of the set-up."""
 
 from pathlib import Path
 from typing import Literal
@@ -6,9 +6,19 @@ from typing import Literal
 from pydantic import AliasChoices, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from dexorder.setup.errors import SetupError
-
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
+
+
+class SetupError(Exception):
+    """Something that the suite needs is missing or wrong; the message is one sentence and says what to do."""
+
+
+class NoJavaError(SetupError):
+    """No Java runtime of a usable version was found."""
+
+
+class ResolveError(SetupError):
+    """A resolver could not fetch every jar; another attempt may succeed."""
 
 
 class SetupConfig(BaseSettings):

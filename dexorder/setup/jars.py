@@ -9,7 +9,7 @@ from pathlib import Path
 import tenacity
 
 from dexorder.setup import config, resolve
-from dexorder.setup.errors import ResolveError, SetupError
+from dexorder.setup.config import ResolveError, SetupError
 from dexorder.setup.java import Java
 from dexorder.setup.manifest import (
     LockedJar,

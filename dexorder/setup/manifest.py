@@ -6,7 +6,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from dexorder.setup.errors import SetupError
+from dexorder.setup.config import SetupError
 
 _COORDINATE = re.compile(r"^[\w.-]+:[\w.-]+:[\w.-]+(:[\w.-]+)?$")
 _SHA256 = re.compile(r"^[0-9a-f]{64}$")

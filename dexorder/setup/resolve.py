@@ -15,10 +15,9 @@ from xml.etree import ElementTree
 from xml.sax.saxutils import quoteattr
 
 from dexorder.setup import config
-from dexorder.setup.errors import ResolveError, SetupError
-from dexorder.setup.java import Java
+from dexorder.setup.config import ResolveError, SetupError
+from dexorder.setup.java import Java, trust_options
 from dexorder.setup.manifest import WantedSet
-from dexorder.setup.truststore import trust_options
 
 TIMEOUT_SECONDS = 900
 # With type `jar` alone the jars packed as OSGi bundles stay behind: 7 of Kafka's 55.

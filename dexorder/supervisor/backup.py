@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from dexorder.errors import SuiteFailed
-from dexorder.supervisor.prepare import locked
+from dexorder.supervisor.prepare import suite_lock
 
 MANIFEST = "dexorder-backup.json"
 FORMAT = 1
@@ -66,7 +66,7 @@ def backup(directory: Path, archive: Path, on_file: OnFile = lambda *_: None) ->
     files: dict[str, str] = {}
     size = 0
     try:
-        with locked(directory), tarfile.open(partial, mode="w:gz", compresslevel=1) as tar:
+        with suite_lock(directory), tarfile.open(partial, mode="w:gz", compresslevel=1) as tar:
             for path in _files(directory):
                 name = str(path.relative_to(directory))
                 files[name] = _add(tar, path, name)

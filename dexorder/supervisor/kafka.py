@@ -10,7 +10,6 @@ cluster's id) and ``lock``, which the process holds as long as it lives.
 
 import argparse
 import base64
-import fcntl
 import os
 import shutil
 import subprocess
@@ -26,9 +25,10 @@ from typing import NoReturn
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from dexorder.setup.errors import SetupError
+from dexorder.setup.config import SetupError
 from dexorder.setup.jars import jar_folder
 from dexorder.setup.java import Java, find_java
+from services.common.storage.process_lock import Locked, take_lock
 
 HOST = "127.0.0.1"
 HEAP_MB = 384
@@ -195,15 +195,10 @@ def hold_lock(paths: KafkaPaths) -> int:
     Raises:
         SetupError: Another process holds it; the message gives its id.
     """
-    handle = os.open(paths.lock, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = os.pread(handle, 32, 0).decode(errors="replace").strip()
-        os.close(handle)
-        raise SetupError(f"Another Kafka, process {holder}, runs on {paths.root}: stop it first") from None
-    os.truncate(handle, 0)
-    os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+        handle = take_lock(paths.lock)
+    except Locked as locked:
+        raise SetupError(f"Another Kafka, process {locked.holder}, runs on {paths.root}: stop it first") from None
     os.set_inheritable(handle, True)
     return handle
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import shutil
 import socket
@@ -17,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from dexorder.errors import SuiteFailed
-from dexorder.setup.errors import SetupError
+from dexorder.setup.config import SetupError
 from dexorder.setup.jars import jar_folder
 from dexorder.setup.java import java_env
 from dexorder.supervisor.plan import HOST, NEEDS_JAVA, OWNED, SuiteOptions
 from services.common.config import BadSettings, read_settings
 from services.common.exchanges import load_exchanges
+from services.common.storage.process_lock import Locked, take_lock
 
 if TYPE_CHECKING:
     from services.common.lake.catalog import CatalogSettings
@@ -32,7 +32,7 @@ SIM_VENUES = "SIM"
 
 
 @contextmanager
-def locked(directory: Path) -> Iterator[None]:
+def suite_lock(directory: Path) -> Iterator[None]:
     """Make the folder and hold it for this process.
 
     Raises:
@@ -40,19 +40,15 @@ def locked(directory: Path) -> Iterator[None]:
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        handle = os.open(directory / "suite.lock", os.O_RDWR | os.O_CREAT, 0o644)
+        handle = take_lock(directory / "suite.lock")
     except OSError as error:
         raise SuiteFailed(f"can't use the folder {directory}: {error.strerror}") from None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.truncate(handle, 0)
-        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
-        yield
-    except BlockingIOError:
-        holder = os.pread(handle, 32, 0).decode(errors="replace").strip()
+    except Locked as locked:
         raise SuiteFailed(
-            f"{directory} is in use by another `dexorder up`, process {holder}: stop it or choose another --dir"
+            f"{directory} is in use by another `dexorder up`, process {locked.holder}: stop it or choose another --dir"
         ) from None
+    try:
+        yield
     finally:
         os.close(handle)
 

@@ -1,11 +1,10 @@
-"""One part as a child process: started, watched, restarted when it dies, stopped without a trace."""
+"""A part of the suite as a child process: started, watched, restarted when it dies, stopped with all its children."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
-import sys
 import time
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
 from collections.abc import Callable, Mapping
@@ -14,45 +13,37 @@ from dataclasses import replace
 from pathlib import Path
 
 from dexorder.supervisor import health
-from dexorder.supervisor.guard import kill_session, session_members
+from dexorder.supervisor.orphan_guard import COMMAND, guarded, kill_session, session_members
 from dexorder.supervisor.plan import Part
 from dexorder.supervisor.state import PartState
 
 QUICK_SECONDS = 10.0
-"""A part that lived shorter than this died quickly."""
+"""A part that dies sooner than this after its start has died quickly."""
 FAILING_AFTER = 5
-"""Quick deaths in a row after which a part is called failing; it is still tried again."""
+"""Quick deaths in a row after which a part counts as failing; it is still started again."""
 POLL_SECONDS = 0.2
-_HERE = Path(__file__).parent
-_ROOT = _HERE.parents[1]
-_MOST_LOG_BYTES = 20 * 1024 * 1024
+_PROJECT_ROOT = Path(__file__).parents[2]
+_MAX_LOG_BYTES = 20 * 1024 * 1024
 
 
 def restart_delay(quick_deaths: int) -> float:
-    """Seconds before the next start: 0.25 doubled with each quick death in a row, 15 at most."""
+    """Return the seconds before the next start: 0.25, doubled with each quick death in a row, at most 15."""
     return float(min(15.0, 0.25 * 2 ** min(max(quick_deaths - 1, 0), 10)))
 
 
-def launcher() -> tuple[str, ...]:
-    """What to put before a command that must not outlive this process; start it from the main thread."""
-    return (sys.executable, "-I", "-S", str(_HERE / "child.py"), str(os.getpid()))
-
-
-class Guard:
-    """The process that ends the parts' own children should this one be killed; see guard.py."""
+class OrphanGuard:
+    """Process that kills the parts' own children if this process is killed; see `orphan_guard`."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
 
     @staticmethod
-    async def start() -> Guard:
+    async def start() -> OrphanGuard:
         """Start it in a session of its own, so that a signal to the terminal's group does not reach it."""
-        return Guard(
+        return OrphanGuard(
             await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-I",
-                "-S",
-                str(_HERE / "guard.py"),
+                *COMMAND,
+                "watch",
                 stdin=PIPE,
                 stdout=DEVNULL,
                 stderr=DEVNULL,
@@ -60,36 +51,38 @@ class Guard:
             )
         )
 
-    async def watch(self, session: int) -> None:
+    async def add(self, session: int) -> None:
         """Put a session on its list."""
-        await self._tell(f"+{session}\n")
+        await self._send(f"+{session}\n")
 
-    async def forget(self, session: int) -> None:
-        """Take it off, once nothing of it runs."""
-        await self._tell(f"-{session}\n")
+    async def remove(self, session: int) -> None:
+        """Take a session off its list, once no process of it runs."""
+        await self._send(f"-{session}\n")
 
     async def stop(self) -> None:
-        """Close the pipe and wait for its end; it kills what is still listed."""
+        """Close the pipe and wait for its end; it kills the sessions that are still listed."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         await self._process.wait()
 
-    async def _tell(self, line: str) -> None:
+    async def _send(self, line: str) -> None:
         assert self._process.stdin is not None
-        with suppress(ConnectionError):  # somebody killed it: the parts themselves are still the kernel's to end
+        with suppress(ConnectionError):  # it was killed: the kernel still ends the parts themselves
             self._process.stdin.write(line.encode())
             await self._process.stdin.drain()
 
 
 class PartProcess:
-    """Keeps one part alive. ``keep`` runs until ``stop``; both belong to the supervisor's event loop.
+    """Process of one part. ``keep`` runs until ``stop``; both belong to the supervisor's event loop.
 
     Attributes:
-        ready: Set when the part was ready for the first time.
-        state: What suite.json says of it; each change is told to ``on_change``.
+        ready: Set when the part is ready for the first time.
+        state: The part's entry in suite.json; ``on_change`` receives each change.
     """
 
-    def __init__(self, part: Part, directory: Path, guard: Guard, on_change: Callable[[str, PartState], None]) -> None:
+    def __init__(
+        self, part: Part, directory: Path, guard: OrphanGuard, on_change: Callable[[str, PartState], None]
+    ) -> None:
         self.part = part
         self.ready = asyncio.Event()
         self.state = PartState(part.address, part.health)
@@ -102,18 +95,18 @@ class PartProcess:
 
     @property
     def log_file(self) -> Path:
-        """Where what it prints goes."""
+        """File that receives its output."""
         return self._directory / "logs" / f"{self.part.name}.log"
 
     async def keep(self, after: list[asyncio.Event]) -> None:
-        """Wait for the parts it needs, start it, and start it again whenever it dies."""
+        """Wait for the parts that it needs, start it, and start it again whenever it dies."""
         quick_deaths = 0
         try:
             for needed in after:
                 await self._first_of(needed)
             while not self._stopping.is_set():
                 started = time.monotonic()
-                code = await self._live()
+                code = await self._run_once()
                 if self._stopping.is_set():
                     break
                 quick_deaths = quick_deaths + 1 if time.monotonic() - started < QUICK_SECONDS else 1
@@ -122,7 +115,7 @@ class PartProcess:
                     pid=None,
                     state="failing" if quick_deaths >= FAILING_AFTER else "restarting",
                     restarts=self.state.restarts + 1,
-                    detail=f"{_died(code)}; see {self.log_file}",
+                    detail=f"{_death_of(code)}; see {self.log_file}",
                 )
                 with suppress(TimeoutError):
                     async with asyncio.timeout(delay):
@@ -132,7 +125,7 @@ class PartProcess:
             self._ended.set()
 
     async def stop(self, timeout_s: float | None = None) -> None:
-        """SIGTERM, wait, SIGKILL; returns when neither it nor anything it started is left."""
+        """Send SIGTERM, wait, then SIGKILL; return when it and all its children have ended."""
         self._stopping.set()
         if (process := self._process) is not None and process.returncode is None:
             with suppress(ProcessLookupError):
@@ -144,34 +137,34 @@ class PartProcess:
         await self._ended.wait()
 
     def kill(self) -> None:
-        """SIGKILL to it and all it started, now."""
+        """Send SIGKILL to it and all its children."""
         self._stopping.set()
         if self._process is not None and self._process.returncode is None:
             kill_session(self._process.pid)
 
-    async def _live(self) -> int:
-        """One life: start, tell when it is ready, wait for its end; returns its exit code."""
+    async def _run_once(self) -> int:
+        """Start the process, report when it is ready, wait for its end and return its exit code."""
         process = await self._spawn()
         self._process = process
         try:
-            await self._guard.watch(process.pid)
+            await self._guard.add(process.pid)
             self._change(pid=process.pid, state="starting" if not self.state.restarts else "restarting")
-            asking = asyncio.create_task(self._until_ready())
+            probing = asyncio.create_task(self._until_ready())
             try:
                 return await process.wait()
             finally:
-                asking.cancel()
-                await asyncio.gather(asking, return_exceptions=True)
+                probing.cancel()
+                await asyncio.gather(probing, return_exceptions=True)
         finally:
-            await self._sweep(process)
+            await self._kill_children(process)
 
     async def _spawn(self) -> Process:
         self.log_file.parent.mkdir(parents=True, exist_ok=True)
-        if self.log_file.exists() and self.log_file.stat().st_size > _MOST_LOG_BYTES:
+        if self.log_file.exists() and self.log_file.stat().st_size > _MAX_LOG_BYTES:
             self.log_file.replace(self.log_file.with_suffix(".log.1"))
         with self.log_file.open("ab") as log:
             return await asyncio.create_subprocess_exec(
-                *launcher(),
+                *guarded(),
                 *self.part.command,
                 cwd=self._directory,
                 env=child_environment(os.environ, self.part.env),
@@ -182,21 +175,21 @@ class PartProcess:
             )
 
     async def _until_ready(self) -> None:
-        while not (answer := await health.check(self.part.health)).ready:
-            if answer.detail != self.state.detail and not self.state.restarts:
-                self._change(detail=answer.detail)
+        while not (found := await health.check(self.part.health)).ready:
+            if found.detail != self.state.detail and not self.state.restarts:
+                self._change(detail=found.detail)
             await asyncio.sleep(POLL_SECONDS)
         self._change(state="ready", detail="")
         self.ready.set()
 
-    async def _sweep(self, process: Process) -> None:
-        """End what the part left behind, before its ports and files are used again."""
+    async def _kill_children(self, process: Process) -> None:
+        """Kill the children that the part left behind, before its ports and files are used again."""
         while session_members(process.pid):
             kill_session(process.pid)
             await asyncio.sleep(0.02)
         if process.returncode is None:
             await process.wait()
-        await self._guard.forget(process.pid)
+        await self._guard.remove(process.pid)
 
     async def _first_of(self, needed: asyncio.Event) -> None:
         waits = [asyncio.create_task(event.wait()) for event in (needed, self._stopping)]
@@ -212,12 +205,12 @@ class PartProcess:
 
 
 def child_environment(own: Mapping[str, str], added: Mapping[str, str]) -> dict[str, str]:
-    """A child's variables: the supervisor's own, the part's, and where our packages are when not installed."""
-    path = os.pathsep.join(filter(None, (str(_ROOT), own.get("PYTHONPATH", ""))))
+    """Return a child's variables: the supervisor's own, the part's, and a path to our packages if not installed."""
+    path = os.pathsep.join(filter(None, (str(_PROJECT_ROOT), own.get("PYTHONPATH", ""))))
     return {**own, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **added}
 
 
-def _died(code: int) -> str:
+def _death_of(code: int) -> str:
     if code >= 0:
         return f"ended with exit code {code}"
     try:

@@ -1,4 +1,4 @@
-"""The local suite as a whole: start in order, keep alive, describe on disk, stop without orphans."""
+"""Lifecycle of the local suite: start in order, keep alive, describe on disk, stop without orphans."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dexorder.supervisor import prepare, state
 from dexorder.supervisor.plan import STOP_ORDER, Part, SuiteOptions, plan
-from dexorder.supervisor.process import Guard, PartProcess
+from dexorder.supervisor.process import OrphanGuard, PartProcess
 from dexorder.supervisor.state import PartState, SuiteState
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -21,7 +21,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True)
 class Reporter:
-    """Who is told what happens; called in the supervisor's loop, so it must not block."""
+    """Callbacks for changes of the suite; they run in the supervisor's loop and must not block."""
 
     part_changed: Callable[[str, PartState, PartState], None] = lambda name, before, now: None
     all_ready: Callable[[], None] = lambda: None
@@ -31,12 +31,12 @@ class Reporter:
 async def run_suite(options: SuiteOptions, exchanges: Path | None, report: Reporter) -> None:
     """Run the parts until SIGINT, SIGTERM or SIGHUP; a second signal kills them. Main thread only.
 
-    The main thread, because the kernel ends the parts when the thread that started them ends.
+    It needs the main thread because the kernel kills the parts when the thread that started them ends.
 
     Raises:
-        SuiteFailed: The folder or a port is in use, or Java, jars or the exchanges file are not there.
+        SuiteFailed: The folder or a port is in use, or Java, a jar or the exchanges file is missing.
     """
-    with prepare.locked(options.directory):
+    with prepare.suite_lock(options.directory):
         java = await asyncio.to_thread(prepare.java_and_jars, options)
         await prepare.ports_free(options)
         await asyncio.to_thread(prepare.empty_scratch, options.scratch)
@@ -46,14 +46,14 @@ async def run_suite(options: SuiteOptions, exchanges: Path | None, report: Repor
 
 
 async def run_parts(parts: list[Part], directory: Path, relay_port: int, report: Reporter) -> None:
-    """Run any set of parts until a signal; what ``run_suite`` does after its checks."""
-    book = _Book(directory, relay_port, report)
-    guard = await Guard.start()
+    """Run any set of parts until a signal, without the checks of ``run_suite``."""
+    recorder = _StateRecorder(directory, relay_port, report)
+    guard = await OrphanGuard.start()
     try:
-        async with _signals() as (stop, hurry):
-            processes = {part.name: PartProcess(part, directory, guard, book.changed) for part in parts}
+        async with _signals() as (stop, kill_now):
+            processes = {part.name: PartProcess(part, directory, guard, recorder.record) for part in parts}
             for name, process in processes.items():
-                book.changed(name, process.state)
+                recorder.record(name, process.state)
             state.register(relay_port, directory)
             async with asyncio.TaskGroup() as group:
                 for process in processes.values():
@@ -63,15 +63,15 @@ async def run_parts(parts: list[Part], directory: Path, relay_port: int, report:
                 await stop.wait()
                 announcing.cancel()
                 report.stopping()
-                await _stop(processes, hurry)
+                await _stop(processes, kill_now)
     finally:
         await guard.stop()
         state.remove_state(directory)
         state.unregister(relay_port, directory)
 
 
-class _Book:
-    """Keeps suite.json as the parts are, and tells the reporter."""
+class _StateRecorder:
+    """Writes each change of a part to suite.json and passes it to the reporter."""
 
     def __init__(self, directory: Path, relay_port: int, report: Reporter) -> None:
         self._directory = directory
@@ -79,7 +79,7 @@ class _Book:
         started = datetime.now(UTC).isoformat(timespec="seconds")
         self._suite = SuiteState(os.getpid(), started, f"127.0.0.1:{relay_port}")
 
-    def changed(self, name: str, now: PartState) -> None:
+    def record(self, name: str, now: PartState) -> None:
         before = self._suite.parts.get(name, now)
         self._suite = replace(self._suite, parts={**self._suite.parts, name: now})
         state.write_state(self._directory, self._suite)
@@ -92,8 +92,8 @@ async def _announce(processes: dict[str, PartProcess], report: Reporter) -> None
     report.all_ready()
 
 
-async def _stop(processes: dict[str, PartProcess], hurry: asyncio.Event) -> None:
-    """Stop one after the other; when ``hurry`` is set, kill all that is left."""
+async def _stop(processes: dict[str, PartProcess], kill_now: asyncio.Event) -> None:
+    """Stop the parts one after the other; when ``kill_now`` is set, kill those that are left."""
 
     async def in_order() -> None:
         last = [name for name in processes if name not in STOP_ORDER]
@@ -101,9 +101,9 @@ async def _stop(processes: dict[str, PartProcess], hurry: asyncio.Event) -> None
             if name in processes:
                 await processes[name].stop()
 
-    stopping, hurrying = asyncio.create_task(in_order()), asyncio.create_task(hurry.wait())
-    await asyncio.wait((stopping, hurrying), return_when=asyncio.FIRST_COMPLETED)
-    hurrying.cancel()
+    stopping, killing = asyncio.create_task(in_order()), asyncio.create_task(kill_now.wait())
+    await asyncio.wait((stopping, killing), return_when=asyncio.FIRST_COMPLETED)
+    killing.cancel()
     if not stopping.done():
         for process in processes.values():
             process.kill()
@@ -112,16 +112,16 @@ async def _stop(processes: dict[str, PartProcess], hurry: asyncio.Event) -> None
 
 @asynccontextmanager
 async def _signals() -> AsyncIterator[tuple[asyncio.Event, asyncio.Event]]:
-    """Events of the first and of the second signal to stop."""
-    stop, hurry, loop = asyncio.Event(), asyncio.Event(), asyncio.get_running_loop()
+    """Yield the events that the first and the second signal set."""
+    stop, kill_now, loop = asyncio.Event(), asyncio.Event(), asyncio.get_running_loop()
 
     def received() -> None:
-        (hurry if stop.is_set() else stop).set()
+        (kill_now if stop.is_set() else stop).set()
 
     for number in _SIGNALS:
         loop.add_signal_handler(number, received)
     try:
-        yield stop, hurry
+        yield stop, kill_now
     finally:
         for number in _SIGNALS:
             loop.remove_signal_handler(number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
@@ -105,6 +106,14 @@ class ServiceSettings(BaseSettings):
     def said_in(self, address: str) -> str:
         """Where an address was said, if not in the environment; for the errors about it."""
         return ""
+
+
+def state_folder() -> Path:
+    """Return the folder of this user's own files, which may not exist: ``dexorder`` below ``XDG_STATE_HOME`` or
+    ``~/.local/state``.
+    """
+    home = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(home) / "dexorder"
 
 
 class BadSettings(ValueError):

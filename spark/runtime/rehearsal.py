@@ -16,7 +16,7 @@ from typing import Any
 import pyspark
 from pyspark.sql import DataFrame, SparkSession
 
-from dexorder.setup.errors import SetupError
+from dexorder.setup.config import SetupError
 from dexorder.setup.java import find_java
 from services.common.lake.catalog import CatalogSettings
 from spark.config import SparkSettings

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from dexorder.supervisor import child
+from dexorder.supervisor.orphan_guard import guarded
 from tests.peers.environment import peer_python
 
 PROGRAM = Path(__file__).with_name("numaflow") / "memory_source.py"
@@ -57,7 +55,7 @@ def memory_source(
     """
     socket, info, counts = (folder / name for name in ("source.sock", "sourcer-server-info", "counts.json"))
     info.unlink(missing_ok=True)
-    command = [sys.executable, "-I", "-S", child.__file__, str(os.getpid()), str(peer_python("numaflow")), "-I"]
+    command = [*guarded(), str(peer_python("numaflow")), "-I"]
     command += [str(PROGRAM), "--socket", str(socket.absolute()), "--records", str(records)]
     command += ["--payload-bytes", str(payload_bytes), "--partitions", str(partitions)]
     command += ["--tcp", tcp] if tcp else []

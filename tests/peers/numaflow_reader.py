@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import subprocess
-import sys
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
@@ -14,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from dexorder.supervisor import child
+from dexorder.supervisor.orphan_guard import guarded
 from tests.peers.environment import peer_python
 
 PROGRAM = Path(__file__).with_name("numaflow") / "reader.py"
@@ -79,10 +77,9 @@ class NumaflowReader:
 
     def __init__(self, socket: Path, log_file: Path) -> None:
         self._log_file = log_file
-        command = [sys.executable, "-I", "-S", child.__file__, str(os.getpid())]
         with log_file.open("ab") as log:
             self.process = subprocess.Popen(
-                [*command, str(peer_python("numaflow")), "-I", str(PROGRAM), "--socket", str(socket)],
+                [*guarded(), str(peer_python("numaflow")), "-I", str(PROGRAM), "--socket", str(socket)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -21,7 +21,7 @@ import pytest
 from pyarrow.fs import S3FileSystem
 
 from dexorder.setup import jars, java
-from dexorder.supervisor import child
+from dexorder.supervisor.orphan_guard import guarded
 from tests.fixtures_kafka import free_ports
 from tests.fixtures_tls import Authority
 from tests.paths import ROOT
@@ -143,9 +143,8 @@ def process(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A child that listens on ``port`` and dies with us; ``environment`` is set in addition to ours."""
     with log.open("ab") as output:
-        guarded = [sys.executable, "-I", "-S", child.__file__, str(os.getpid()), *command]
         child_env = os.environ | dict(environment or {})
-        started = subprocess.Popen(guarded, env=child_env, stdout=output, stderr=subprocess.STDOUT)
+        started = subprocess.Popen([*guarded(), *command], env=child_env, stdout=output, stderr=subprocess.STDOUT)
         try:
             deadline = time.monotonic() + READY_SECONDS
             while not _listens(port):

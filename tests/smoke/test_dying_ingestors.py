@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from services.common.messaging.broker_frames import encode
+from services.common.messaging.frames import encode_work
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from tests import zmtp
 from tests.paths import ROOT
@@ -23,7 +23,7 @@ from tests.unit.services.ingestor.fakes import dispatch
 
 pytestmark = [pytest.mark.smoke, pytest.mark.timeout(180)]
 HEARTBEAT_S = 0.5
-BEAT = encode(pb.WorkHeartbeat(job_id="0" * 32))
+BEAT = encode_work(pb.WorkHeartbeat(job_id="0" * 32))
 FLOOD_S, KILLS, BREAKS = 1.0, 2, 20
 STALLED_S = 8.0
 """Longer than the ingestor's heartbeats need to find out, and to be due once more."""
@@ -65,7 +65,7 @@ def assert_it_serves(relay: Relay) -> None:
     before = relay.dropped().get("no_job_id", 0)
     with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
         dealer.connect(relay.broker)
-        dealer.send_multipart(encode(pb.WorkHeartbeat()))
+        dealer.send_multipart(encode_work(pb.WorkHeartbeat()))
         wait_for(lambda: relay.dropped().get("no_job_id", 0) == before + 1, 60, relay.log.read_text)
 
 
@@ -113,10 +113,10 @@ def test_an_ingestor_outlives_a_relay_that_goes_while_a_thousand_dispatches_are_
         )
         try:
             ingestor, *_ = relay.recv_multipart()
-            relay.send_multipart([ingestor, *encode(dispatch("first", minutes(0, 10)))])
+            relay.send_multipart([ingestor, *encode_work(dispatch("first", minutes(0, 10)))])
             assert process.stdout is not None and "stalled\n" in process.stdout
             for number in range(1_100):
-                relay.send_multipart([ingestor, *encode(dispatch(str(number), minutes(0, 10)))])
+                relay.send_multipart([ingestor, *encode_work(dispatch(str(number), minutes(0, 10)))])
             time.sleep(1)
             relay.close(linger=0)
             assert process.wait(timeout=60) == 0

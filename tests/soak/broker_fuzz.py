@@ -20,7 +20,7 @@ from typing import Any
 
 import zmq
 
-from services.common.messaging.broker_frames import VERSION, Frame, decode, encode
+from services.common.messaging.frames import VERSION, WorkFrame, decode_work, encode_work
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from tests.soak.mutations import mutated
 
@@ -29,7 +29,7 @@ PEERS = 8
 FLOOD = 50
 ZMTP_GREETING = b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\0NULL" + bytes(48)
 ZMTP_READY = b"\x04\x26\x05READY\x0bSocket-Type\0\0\0\x06DEALER"
-SENT: list[Frame] = [
+SENT: list[WorkFrame] = [
     pb.WorkerReady(exchanges=["SIM"], job_type=pb.REALTIME),
     pb.WorkComplete(job_id="0" * 32, success=True),
     pb.WorkComplete(job_id="0" * 32, success=False, error_message="why"),
@@ -99,20 +99,20 @@ class Fuzzer:
     def reject_jobs(self) -> None:
         for peer in self.peers:
             while peer.poll(0):
-                message: Any = decode(peer.recv_multipart())
-                peer.send_multipart(encode(pb.WorkReject(job_id=message.job_id, reason="a mutant got it")))
+                message: Any = decode_work(peer.recv_multipart())
+                peer.send_multipart(encode_work(pb.WorkReject(job_id=message.job_id, reason="a mutant got it")))
                 self.sent["jobs caught and rejected"] += 1
 
     def send(self, *frames: bytes) -> None:
         self.random.choice(self.peers).send_multipart(frames)
 
     def mutant(self) -> str:
-        version, body = encode(self.random.choice(SENT))
+        version, body = encode_work(self.random.choice(SENT))
         self.send(version, mutated(body, self.random))
         return "mutated"
 
     def version(self) -> str:
-        self.send(self.random.randbytes(self.random.randint(0, 4)), encode(self.random.choice(SENT))[1])
+        self.send(self.random.randbytes(self.random.randint(0, 4)), encode_work(self.random.choice(SENT))[1])
         return "wrong version"
 
     def type(self) -> str:
@@ -121,7 +121,7 @@ class Fuzzer:
 
     def foreign_job(self) -> str:
         kind = self.random.choice([pb.WorkComplete, pb.WorkHeartbeat, pb.WorkReject])
-        self.send(*encode(kind(job_id=self.random.randbytes(16).hex())))
+        self.send(*encode_work(kind(job_id=self.random.randbytes(16).hex())))
         return "foreign job_id"
 
     def many_parts(self) -> str:
@@ -146,18 +146,22 @@ class Fuzzer:
         """A peer comes under an identity that is in use; whoever had it is not heard any more, so it leaves."""
         at = self.random.randrange(len(self.peers))
         old, self.peers[at] = self.peers[at], self.peer(self.peers[at].getsockopt(zmq.IDENTITY))  # type: ignore[arg-type]
-        self.peers[at].send_multipart(encode(SENT[0]))
+        self.peers[at].send_multipart(encode_work(SENT[0]))
         time.sleep(BATCH_SECONDS)
         old.close()
         return "peers under a used identity"
 
     def flood(self) -> str:
         """Offers that would be good, of slots for which there is no job, up to the most an ingestor may have."""
-        offers: list[Frame] = [SENT[0], pb.WorkerReady(exchanges=["MOON"]), pb.WorkerReady(exchanges=["SIM", "SIM"])]
+        offers: list[WorkFrame] = [
+            SENT[0],
+            pb.WorkerReady(exchanges=["MOON"]),
+            pb.WorkerReady(exchanges=["SIM", "SIM"]),
+        ]
         for _ in range(FLOOD - 1):
-            self.send(*encode(self.random.choice(offers)))
+            self.send(*encode_work(self.random.choice(offers)))
             self.sent["flood of offers"] += 1
-        self.send(*encode(SENT[0]))
+        self.send(*encode_work(SENT[0]))
         return "flood of offers"
 
     def raw(self) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 import zmq
 import zmq.asyncio
 
-from services.common.messaging.broker_frames import decode, encode
+from services.common.messaging.frames import decode_work, encode_work
 from services.common.model.times import SECOND_NS
 from services.common.rpc.channel import open_channel
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
@@ -57,14 +57,14 @@ class Honest:
             socket.connect(self.broker)
             while True:
                 offered_ns = time.monotonic_ns()
-                await socket.send_multipart(encode(pb.WorkerReady(exchanges=["SIM"], job_type=pb.HISTORICAL)))
+                await socket.send_multipart(encode_work(pb.WorkerReady(exchanges=["SIM"], job_type=pb.HISTORICAL)))
                 frames = await socket.recv_multipart()
                 now_ns = time.monotonic_ns()
                 self.dispatches.append((now_ns, now_ns - offered_ns))
-                job: Any = decode(frames)
-                await socket.send_multipart(encode(pb.WorkHeartbeat(job_id=job.job_id)))
+                job: Any = decode_work(frames)
+                await socket.send_multipart(encode_work(pb.WorkHeartbeat(job_id=job.job_id)))
                 await self.page(job)
-                await socket.send_multipart(encode(pb.WorkComplete(job_id=job.job_id, success=True)))
+                await socket.send_multipart(encode_work(pb.WorkComplete(job_id=job.job_id, success=True)))
                 await self.commit(job)
                 await asyncio.sleep(self.pause_seconds)
 

@@ -17,7 +17,7 @@ import zmq
 
 from dexorder.records import RequestRecord, State, Status
 from services.common.kafka.page_record import final_value, page_value
-from services.common.messaging.broker_frames import encode
+from services.common.messaging.frames import encode_work
 from services.common.model.page import Candle, Kind, PageHeaders
 from services.common.model.time_range import TimeRange
 from services.common.rpc.channel import open_sync_channel
@@ -206,8 +206,8 @@ def complete_late(suite: Suite, jobs: list[Unacked]) -> None:
         socket.setsockopt(zmq.LINGER, 5_000)
         socket.connect(f"tcp://127.0.0.1:{suite.base_port + 5}")
         for job in jobs:
-            socket.send_multipart(encode(ingest_pb2.WorkHeartbeat(job_id=job.job_id)))
-            socket.send_multipart(encode(ingest_pb2.WorkComplete(job_id=job.job_id, success=True)))
+            socket.send_multipart(encode_work(ingest_pb2.WorkHeartbeat(job_id=job.job_id)))
+            socket.send_multipart(encode_work(ingest_pb2.WorkComplete(job_id=job.job_id, success=True)))
 
 
 def _runs_elsewhere(file: RelayFile, job: Unacked) -> bool:

@@ -1,8 +1,9 @@
-"""Doors: peers of a bound ZMQ socket connect to us, and we connect to it, so that no connection breaks inside libzmq.
+"""TCP proxy in front of a bound ZeroMQ socket, so that no connection breaks inside libzmq.
 
-libzmq 4.3.5 ends its process when a connection breaks that it has stopped reading and a heartbeat of either side comes
-up after that (docs/decisions/0018). Behind a door none breaks: bytes are carried as they are, and when a peer is gone
-libzmq reads the last byte and then the end. Who sends faster than the other side takes has to wait, as without a door.
+libzmq 4.3.5 aborts its process when a connection breaks that it has stopped reading and a heartbeat of either side
+follows (docs/decisions/0018). Peers connect to the proxy, and the proxy connects to libzmq on loopback and copies bytes
+in both directions. When a peer has gone, libzmq reads its last byte and then the end of the stream. A peer that sends
+faster than libzmq reads has to wait, as it would without the proxy.
 """
 
 from __future__ import annotations
@@ -22,60 +23,64 @@ import zmq
 from services.common.config import split_address
 
 log = structlog.get_logger(__name__)
-_INSIDE = "127.0.0.1"  # no Unix socket: there libzmq ends the process when it is out of file descriptors
+_INNER_HOST = "127.0.0.1"  # not a Unix socket: on one libzmq aborts when it is out of file descriptors
 _BACKLOG = 1_024
 _KEEPALIVE_S = 5
 _SILENT_S = 20
-"""A peer whose host acknowledges nothing for so long is let go."""
-_LAST_BYTES_S = 1.0
+"""Seconds without a TCP acknowledgement after which a peer's connection is closed."""
+_DRAIN_SECONDS = 1.0
 _PEER_OPTIONS = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_S),
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_S),
-    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENT_S * 1_000),  # keepalive waits while bytes are under way
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENT_S * 1_000),  # keepalive waits while bytes are in flight
 )
 
 
-class Doors:
-    """The doors of one process, served by a thread of their own; `open_doors` makes them."""
+class ZmqTcpProxy:
+    """Proxy of any number of sockets of one process, served by its own thread; `zmq_tcp_proxy` creates it."""
 
     def __init__(self) -> None:
         self._loop = uvloop.new_event_loop()
         self._closing = asyncio.Event()
-        self._ports: dict[str, int] = {}
+        self._inner_ports: dict[str, int] = {}
         self._servers: list[asyncio.AbstractServer] = []
-        self._peers: set[_Peer] = set()
-        self._thread = threading.Thread(target=self._run, name="doors", daemon=True)
+        self._peers: set[_PeerSide] = set()
+        self._thread = threading.Thread(target=self._run, name="zmq-tcp-proxy", daemon=True)
         self._thread.start()
 
     def bind(self, sock: zmq.Socket[Any], listen: str) -> str:
-        """Let peers in at ``listen``, ``tcp://host:port``, and on to ``sock``; new ones only, if that door is open.
+        """Accept peers at ``listen``, ``tcp://host:port``, and connect them to ``sock``.
+
+        If this proxy listens there already, only peers that connect from now on reach ``sock``.
 
         Returns:
-            Where they connect to; port 0 takes a free one.
+            The address that peers connect to; port 0 takes a free port.
 
         Raises:
             OSError: The address can't be bound.
         """
         sock.setsockopt(zmq.BACKLOG, _BACKLOG)
-        port = sock.bind_to_random_port(f"tcp://{_INSIDE}")
-        if listen in self._ports:
-            self._ports[listen] = port
+        inner_port = sock.bind_to_random_port(f"tcp://{_INNER_HOST}")
+        if listen in self._inner_ports:
+            self._inner_ports[listen] = inner_port
             return listen
         bound = _listening(listen)
         address = f"{listen.rpartition(':')[0]}:{bound.getsockname()[1]}"
-        self._ports[address] = port
+        self._inner_ports[address] = inner_port
         asyncio.run_coroutine_threadsafe(self._serve(bound, address), self._loop).result()
         return address
 
     def close(self) -> None:
-        """No more. The sockets are closed before; what they said last still goes out."""
+        """Stop the proxy after its sockets are closed; bytes that they sent last still go out."""
         self._loop.call_soon_threadsafe(self._closing.set)
         self._thread.join()
 
     async def _serve(self, bound: socket.socket, address: str) -> None:
-        made = await self._loop.create_server(lambda: _Peer(self._peers, lambda: self._ports[address]), sock=bound)
-        self._servers.append(made)
+        server = await self._loop.create_server(
+            lambda: _PeerSide(self._peers, lambda: self._inner_ports[address]), sock=bound
+        )
+        self._servers.append(server)
 
     def _run(self) -> None:
         try:
@@ -87,8 +92,8 @@ class Doors:
         await self._closing.wait()
         for server in self._servers:
             server.close()
-        until_s = self._loop.time() + _LAST_BYTES_S
-        while self._peers and self._loop.time() < until_s:  # noqa: ASYNC110 - libzmq lets them go, one by one
+        deadline_s = self._loop.time() + _DRAIN_SECONDS
+        while self._peers and self._loop.time() < deadline_s:  # noqa: ASYNC110 - libzmq closes them one by one
             await asyncio.sleep(0.01)
         for peer in self._peers:
             peer.transport.abort()
@@ -96,57 +101,57 @@ class Doors:
 
 
 @contextmanager
-def open_doors() -> Iterator[Doors]:
-    """Doors until the block ends; sockets and their context are closed inside of it."""
-    doors = Doors()
+def zmq_tcp_proxy() -> Iterator[ZmqTcpProxy]:
+    """Run a proxy until the block ends; its sockets and their context are closed inside the block."""
+    proxy = ZmqTcpProxy()
     try:
-        yield doors
+        yield proxy
     finally:
-        doors.close()
+        proxy.close()
 
 
 def _listening(listen: str) -> socket.socket:
     try:
         host, port = split_address(listen)
-        at = "0.0.0.0" if host == "*" else host, port  # noqa: S104 - where the settings permit it
+        address = "0.0.0.0" if host == "*" else host, port  # noqa: S104 - the settings have to permit it
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server(at, family=family, backlog=_BACKLOG, dualstack_ipv6=family == socket.AF_INET6)
+        return socket.create_server(address, family=family, backlog=_BACKLOG, dualstack_ipv6=family == socket.AF_INET6)
     except (OSError, ValueError) as error:
         raise OSError(f"can't listen on {listen}: {error}") from error
 
 
-class _End(asyncio.Protocol):
-    """One of the two connections of a peer: what comes here goes out at the other one."""
+class _Side(asyncio.Protocol):
+    """One of the two connections of a peer: it writes the bytes that arrive to the other one."""
 
     transport: Transport
-    other: _End | None = None
+    other: _Side | None = None
 
     def data_received(self, data: bytes) -> None:
-        if (way := self._way()) is not None:
-            way.write(data)
+        if (target := self._target()) is not None:
+            target.write(data)
 
     def pause_writing(self) -> None:
-        if (way := self._way()) is not None:
-            way.pause_reading()
+        if (target := self._target()) is not None:
+            target.pause_reading()
 
     def resume_writing(self) -> None:
-        if (way := self._way()) is not None:
-            way.resume_reading()
+        if (target := self._target()) is not None:
+            target.resume_reading()
 
-    def _way(self) -> Transport | None:
+    def _target(self) -> Transport | None:
         return None if self.other is None or self.other.transport.is_closing() else self.other.transport
 
 
-class _Peer(_End):
-    """The connection that a peer made.
+class _PeerSide(_Side):
+    """The connection that a peer has opened.
 
     Args:
-        port: Where libzmq listens.
+        inner_port: Returns the port on which libzmq listens.
     """
 
-    def __init__(self, peers: set[_Peer], port: Callable[[], int]) -> None:
+    def __init__(self, peers: set[_PeerSide], inner_port: Callable[[], int]) -> None:
         self._peers = peers
-        self._port = port
+        self._inner_port = inner_port
         self._early: list[bytes] = []
 
     def connection_made(self, transport: Any) -> None:
@@ -158,18 +163,19 @@ class _Peer(_End):
 
     async def _connect(self) -> None:
         try:
-            await asyncio.get_running_loop().create_connection(lambda: _Inside(self), _INSIDE, self._port())
+            loop = asyncio.get_running_loop()
+            await loop.create_connection(lambda: _InnerSide(self), _INNER_HOST, self._inner_port())
         except OSError as error:
-            log.warning("a peer is not let in", reason=str(error))
+            log.warning("connection of a peer refused: the socket is not reachable", reason=str(error))
             self.transport.abort()
 
-    def join(self, inside: _Inside) -> None:
-        """The way is open."""
-        self.other = inside
-        inside.transport.writelines(self._early)
+    def join(self, inner: _InnerSide) -> None:
+        """Connect both sides and pass on the bytes that arrived early."""
+        self.other = inner
+        inner.transport.writelines(self._early)
         self._early.clear()
         if self.transport.is_closing():
-            inside.transport.write_eof()
+            inner.transport.write_eof()
         else:
             self.transport.resume_reading()
 
@@ -181,15 +187,15 @@ class _Peer(_End):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._peers.discard(self)
-        if (way := self._way()) is not None:
-            way.write_eof()
-            way.resume_reading()  # of what is read from now on nothing goes out
+        if (target := self._target()) is not None:
+            target.write_eof()
+            target.resume_reading()  # bytes read from now on are dropped
 
 
-class _Inside(_End):
-    """Our connection to libzmq. It ends when libzmq ends it: if we did, libzmq could end the process."""
+class _InnerSide(_Side):
+    """Our connection to libzmq. libzmq ends it; if we did, libzmq could abort the process."""
 
-    def __init__(self, peer: _Peer) -> None:
+    def __init__(self, peer: _PeerSide) -> None:
         self.other = self._peer = peer
 
     def connection_made(self, transport: Any) -> None:

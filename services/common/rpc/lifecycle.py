@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,6 @@ from services.common.metrics import CallMetrics, metrics_endpoint
 from services.common.rpc.identity import CallersFile, Gate, Role
 from services.common.rpc.policy import InternalText
 from services.common.rpc.server_interceptor import PolicyInterceptor
-from services.common.rpc.unix_socket import refuse_if_served
 
 log = structlog.get_logger(__name__)
 
@@ -39,6 +39,8 @@ KEEPALIVE = (("grpc.http2.min_ping_interval_without_data_ms", 5_000), ("grpc.kee
 BACKLOG = (("grpc.server.max_pending_requests", 20_000), ("grpc.server.max_pending_requests_hard_limit", 40_000))
 LAST_SECONDS = 1.0
 """What running calls get at least, to end by themselves, when a part has drained for all of ``drain_seconds``."""
+
+_PROBE_SECONDS = 1.0
 
 
 @dataclass
@@ -165,6 +167,27 @@ def bind(server: grpc.aio.Server, address: str, settings: ServiceSettings | None
     if port == 0:
         raise OSError(f"can't listen on {address}")
     return port
+
+
+def refuse_if_served(path: Path) -> None:
+    """Check that no process listens on a unix socket: gRPC takes the path over even from a living process.
+
+    A socket that a killed process left behind is free; gRPC replaces it.
+
+    Raises:
+        OSError: A process listens there.
+    """
+    with socket.socket(socket.AF_UNIX) as probe, suppress(TimeoutError):  # too busy to answer is alive
+        probe.settimeout(_PROBE_SECONDS)
+        try:
+            probe.connect(str(path))
+        except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
+            return
+        except OSError as error:
+            if error.errno is None:
+                return  # the name is too long, as bind will say
+            raise
+    raise OSError(f"can't listen on unix:{path}: another process does")
 
 
 @asynccontextmanager

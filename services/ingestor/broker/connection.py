@@ -18,8 +18,8 @@ import zmq.asyncio
 from zmq.utils.monitor import parse_monitor_message
 
 from services.common.clock import Clock
-from services.common.messaging import broker_frames
 from services.common.messaging.curve import curve_client
+from services.common.messaging.frames import WorkFrame, decode_work, encode_work
 from services.common.model.errors import InvalidRequest
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from services.ingestor.broker.dispatch import Dispatch, read_dispatch
@@ -64,7 +64,7 @@ class BrokerConnection:
         self._metrics = metrics
         self._clock = clock
         self._on_connected = on_connected
-        self._outbox: asyncio.Queue[broker_frames.Frame] = asyncio.Queue()
+        self._outbox: asyncio.Queue[WorkFrame] = asyncio.Queue()
         self._connected = asyncio.Event()
         self._ended = False
         self._jobs: dict[str, asyncio.Task[None]] = {}
@@ -169,7 +169,7 @@ class BrokerConnection:
         while True:
             message = await self._outbox.get()
             try:
-                await socket.send_multipart(broker_frames.encode(message))
+                await socket.send_multipart(encode_work(message))
             finally:
                 self._outbox.task_done()
             if isinstance(message, pb.WorkComplete):
@@ -191,7 +191,7 @@ class BrokerConnection:
             self._metrics.free_slots.labels(venue).set(self._slots.free(venue))
             self._metrics.jobs_held.labels(venue).set(self._slots.held(venue))
 
-    def _say(self, message: broker_frames.Frame) -> None:
+    def _say(self, message: WorkFrame) -> None:
         self._outbox.put_nowait(message)
 
     # ---- jobs
@@ -200,7 +200,7 @@ class BrokerConnection:
         while True:
             frames: list[bytes] = await socket.recv_multipart()
             try:
-                message = broker_frames.decode(frames)
+                message = decode_work(frames)
                 if isinstance(message, pb.DataRequest):
                     self._accept(message, jobs)
                 elif isinstance(message, pb.WorkStop):

@@ -1,6 +1,6 @@
 """The broker's socket: frames in, checked and handed to the engine; dispatches out.
 
-Port 5567's table is in ``services/common/messaging/broker_frames.py``. A frame outside the table is dropped and
+Port 5567's table is in ``services/common/messaging/frames.py``. A frame outside the table is dropped and
 counted, and the peer stays connected. With CURVE, a peer without an allowed key gets no connection, so none of its
 frames arrives here. Peers connect through a TCP proxy (``services/common/messaging/zmq_tcp_proxy.py``): without it, a
 peer that dies during a flood could end the process.
@@ -18,9 +18,9 @@ import zmq
 import zmq.asyncio
 from zmq.utils.monitor import parse_monitor_message
 
-from services.common.messaging.broker_frames import FROM_INGESTOR, BadFrame, Frame, decode, encode
 from services.common.messaging.curve import curve_server
-from services.common.messaging.zmq_tcp_proxy import open_doors
+from services.common.messaging.frames import FROM_INGESTOR, BadFrame, WorkFrame, decode_work, encode_work
+from services.common.messaging.zmq_tcp_proxy import zmq_tcp_proxy
 from services.common.model.history import Dispatch
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from services.relay.broker.leases import Slot, SlotKind
@@ -91,7 +91,7 @@ class Broker:
 
     def _take(self, identity: bytes, frames: list[bytes], handler: Handler) -> str | None:
         try:
-            message = decode(frames)
+            message = decode_work(frames)
         except BadFrame as error:
             return error.reason
         if not isinstance(message, FROM_INGESTOR):
@@ -117,7 +117,7 @@ class Broker:
             job_id=dispatch.dispatch_id,
         )
         try:
-            await self._socket.send_multipart([identity, *encode(request)], flags=zmq.NOBLOCK)
+            await self._socket.send_multipart([identity, *encode_work(request)], flags=zmq.NOBLOCK)
         except zmq.ZMQError as error:
             if error.errno in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                 return False
@@ -134,7 +134,7 @@ def _ready(identity: bytes, message: pb.WorkerReady, handler: Handler) -> str | 
     return None if handler.ready(slot) else "too_many_slots"
 
 
-def _of_job(identity: bytes, message: Frame, handler: Handler) -> bool:
+def _of_job(identity: bytes, message: WorkFrame, handler: Handler) -> bool:
     if isinstance(message, pb.WorkHeartbeat):
         return handler.heartbeat(message.job_id, identity)
     if isinstance(message, pb.WorkReject):
@@ -158,7 +158,7 @@ def open_broker(settings: RelaySettings, metrics: RelayMetrics) -> Iterator[Brok
     context = zmq.asyncio.Context()
     socket, monitor = context.socket(zmq.ROUTER), context.socket(zmq.PAIR)
     with ExitStack() as closing:
-        doors = closing.enter_context(open_doors())
+        proxy = closing.enter_context(zmq_tcp_proxy())
         closing.callback(context.term)
         closing.callback(monitor.close, linger=0)
         closing.callback(socket.close)
@@ -182,4 +182,4 @@ def open_broker(settings: RelaySettings, metrics: RelayMetrics) -> Iterator[Brok
         socket.monitor(_MONITOR, sum(_REFUSALS))
         closing.callback(socket.disable_monitor)
         monitor.connect(_MONITOR)
-        yield Broker(socket, monitor, metrics, doors.bind(socket, settings.broker_listen))
+        yield Broker(socket, monitor, metrics, proxy.bind(socket, settings.broker_listen))

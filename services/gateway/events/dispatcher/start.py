@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sqlite3
-from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 from services.common.clock import Clock, SystemClock
 from services.common.config import BadSettings
-from services.common.garbage_collection import collector_at_rest, seldom_all
 from services.common.storage.durable_sqlite import checkpoints_aside
 from services.common.storage.process_lock import sole_owner
 from services.gateway.events.config import EventsSettings
@@ -24,6 +24,9 @@ from services.gateway.events.ingress.containers import ContainersFile
 from services.gateway.events.ingress.sockets import open_sockets
 from services.gateway.events.model import Channel, Contacts, Event, Message
 from services.gateway.events.store.outbox import Outbox
+
+_MIDDLE_COLLECTIONS = 1_000
+"""Collections of the middle generation for each full one."""
 
 
 @asynccontextmanager
@@ -92,6 +95,29 @@ def _processor(
 ) -> TransactionProcessor:
     people = ContactsCache(outbox.contacts(), outbox.presence(clock.wall_ns()))
     delivery = Delivery(DeliverySettings.of(settings), people, render=render, reachable=reachable)
-    seldom_all()
-    with collector_at_rest():
+    collect_old_objects_rarely()
+    with collector_paused():
         return TransactionProcessor(outbox, delivery, people, settings, metrics, clock)
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Pause the garbage collector for the block, and exempt the objects that the block leaves from later collections.
+
+    Collections during a large build take longer than the build. Reference counting still frees objects without cycles.
+    """
+    gc.disable()
+    try:
+        yield
+        gc.freeze()
+    finally:
+        gc.enable()
+
+
+def collect_old_objects_rarely() -> None:
+    """Run full collections a hundred times less often than Python's default; young objects as often as before.
+
+    With hundreds of thousands of long-lived objects, a full collection stops the process for a quarter of a second.
+    """
+    young, middle, _ = gc.get_threshold()
+    gc.set_threshold(young, middle, _MIDDLE_COLLECTIONS)

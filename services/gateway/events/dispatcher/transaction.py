@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from services.common.clock import Clock
-from services.common.messaging.event_frames import topic
+from services.common.messaging.frames import topic
 from services.common.model.errors import InvalidRequest, SuiteError
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.delivery.changes import Changes

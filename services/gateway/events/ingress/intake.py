@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from services.common.clock import Clock
-from services.common.messaging.event_frames import topic
+from services.common.messaging.frames import topic
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.delivery.state_machine import Delivery
 from services.gateway.events.dispatcher.metrics import DispatcherMetrics

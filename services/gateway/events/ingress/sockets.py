@@ -1,6 +1,6 @@
 """The ports of containers: SUB 5570, whose events are not answered, and ROUTER 5571, whose are. For one thread.
 
-Frames are in ``services/common/messaging/event_frames.py``. With CURVE a message's sender is the owner of the key it
+Frames are in ``services/common/messaging/frames.py``. With CURVE a message's sender is the owner of the key it
 was encrypted with (``User-Id``), never the routing id it claims; without, everybody is the container ``local``.
 """
 
@@ -15,7 +15,7 @@ import zmq
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from services.common.messaging.curve import curve_authentication, curve_socket
-from services.common.messaging.event_frames import BadFrame, encode_ack, event_body, published_body
+from services.common.messaging.frames import BadFrame, encode_ack, event_body, published_body
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.ingress.acks import Ack
 from services.gateway.events.ingress.containers import STRANGER, Container, ContainersFile

@@ -357,7 +357,7 @@ def test_bad_settings_are_one_error(tmp_path: Path, settings: dict[str, Any], sa
 def test_binding_is_for_a_gateway_that_connects(tmp_path: Path) -> None:
     import zmq
 
-    from services.common.messaging.event_frames import event_body
+    from services.common.messaging.frames import event_body
 
     with Publisher(outbox=tmp_path / "o.db", fast="tcp://127.0.0.1:0", guaranteed="tcp://127.0.0.1:0", bind=True) as p:
         context: zmq.Context[Any] = zmq.Context()

@@ -9,7 +9,7 @@ import tenacity
 
 from dexorder.setup import jars
 from dexorder.setup.__main__ import main
-from dexorder.setup.errors import ResolveError, SetupError
+from dexorder.setup.config import ResolveError, SetupError
 from dexorder.setup.java import Java
 from dexorder.setup.manifest import WantedSet
 from dexorder.setup.resolve import Resolver

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dexorder.setup import java
-from dexorder.setup.errors import NoJavaError
+from dexorder.setup.config import NoJavaError
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dexorder.setup import jars
-from dexorder.setup.errors import SetupError
+from dexorder.setup.config import SetupError
 from dexorder.setup.manifest import LockedJar, check_folder, parse_lock, parse_wanted, render_lock
 
 

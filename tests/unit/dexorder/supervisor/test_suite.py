@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from dexorder.supervisor.guard import session_members
+from dexorder.supervisor.orphan_guard import session_members
 from dexorder.supervisor.plan import Part
-from dexorder.supervisor.process import Guard, PartProcess, child_environment, restart_delay
+from dexorder.supervisor.process import OrphanGuard, PartProcess, child_environment, restart_delay
 from dexorder.supervisor.state import PartState, SuiteState, process_alive, read_state, registered
 from dexorder.supervisor.suite import Reporter, run_parts
 from tests.fixtures_kafka import free_ports
@@ -128,7 +128,7 @@ async def test_a_part_that_keeps_dying_is_failing_and_tried_on(tmp_path: Path, m
     monkeypatch.setattr("dexorder.supervisor.process.restart_delay", lambda deaths: 0.0)
     part = Part("sim", (sys.executable, "-c", "exit(3)"), {}, "127.0.0.1:1", "http://127.0.0.1:1", (), 5.0)
     seen: list[PartState] = []
-    failing, guard = asyncio.Event(), await Guard.start()
+    failing, guard = asyncio.Event(), await OrphanGuard.start()
 
     def changed(name: str, now: PartState) -> None:
         seen.append(now)

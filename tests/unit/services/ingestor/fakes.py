@@ -12,7 +12,7 @@ import grpc
 import zmq
 import zmq.asyncio
 
-from services.common.messaging import broker_frames
+from services.common.messaging.frames import WorkFrame, decode_work, encode_work
 from services.common.model.page import Kind, PageHeaders
 from services.common.model.time_range import TimeRange
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
@@ -22,7 +22,7 @@ from services.gen.dexorder.relay.v1 import ingestor_service_pb2_grpc as relay_rp
 from services.gen.kafkapixy import kafkapixy_pb2 as pixy_pb
 from services.gen.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
 
-M = TypeVar("M", bound=broker_frames.Frame)
+M = TypeVar("M", bound=WorkFrame)
 
 
 @dataclass
@@ -157,7 +157,7 @@ class FakeBroker:
             self._socket.close()
             raise
         self.address: str = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        self.heard: list[tuple[bytes, broker_frames.Frame]] = []
+        self.heard: list[tuple[bytes, WorkFrame]] = []
 
     @staticmethod
     async def at(context: zmq.asyncio.Context, address: str) -> FakeBroker:
@@ -171,9 +171,9 @@ class FakeBroker:
                 await asyncio.sleep(0.01)
         raise TimeoutError(f"{address} stays taken")
 
-    async def hear(self) -> tuple[bytes, broker_frames.Frame]:
+    async def hear(self) -> tuple[bytes, WorkFrame]:
         identity, *frames = await self._socket.recv_multipart()
-        heard = (identity, broker_frames.decode(frames))
+        heard = (identity, decode_work(frames))
         self.heard.append(heard)
         return heard
 
@@ -187,8 +187,8 @@ class FakeBroker:
     async def offers(self, count: int) -> list[tuple[bytes, pb.WorkerReady]]:
         return [await self.wait_for(pb.WorkerReady) for _ in range(count)]
 
-    async def send(self, identity: bytes, message: broker_frames.Frame) -> None:
-        await self._socket.send_multipart([identity, *broker_frames.encode(message)])
+    async def send(self, identity: bytes, message: WorkFrame) -> None:
+        await self._socket.send_multipart([identity, *encode_work(message)])
 
     async def send_raw(self, identity: bytes, *frames: bytes) -> None:
         await self._socket.send_multipart([identity, *frames])

@@ -32,7 +32,7 @@ from pyiceberg.types import (
 
 from services.common.clock import Clock, SystemClock
 from services.common.lake.catalog import COVERAGE_TABLE, NAMESPACE, OHLC_TABLE, CatalogSettings
-from services.common.messaging.broker_frames import decode, encode
+from services.common.messaging.frames import decode_work, encode_work
 from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS
@@ -253,7 +253,7 @@ class Ingestor:
         self.stub = stub
 
     async def send(self, message: Any) -> None:
-        await self.socket.send_multipart(encode(message))
+        await self.socket.send_multipart(encode_work(message))
 
     async def offer(self, slots: int = 1, venue: str = "SIM", job_type: Any = ingest.HISTORICAL) -> None:
         for _ in range(slots):
@@ -261,7 +261,7 @@ class Ingestor:
 
     async def take(self) -> ingest.DataRequest:
         """The next dispatch."""
-        message = decode(await asyncio.wait_for(self.socket.recv_multipart(), 20))
+        message = decode_work(await asyncio.wait_for(self.socket.recv_multipart(), 20))
         assert isinstance(message, ingest.DataRequest)
         return message
 

@@ -15,7 +15,7 @@ import pytest
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 from structlog.testing import capture_logs
 
-from dexorder.supervisor import child
+from dexorder.supervisor.orphan_guard import guarded
 from services.common.config import BadSettings
 from services.gateway.config import GatewaySettings
 from services.gateway.server import gateway
@@ -65,7 +65,7 @@ def test_command_serves_tcp_and_the_unix_socket(kafka: str, kafka_topic: MakeTop
         "DEXORDER_GATEWAY_NEW_GROUP_START": "earliest",
         "DEXORDER_LOG_FORMAT": "json",
     }
-    command = [sys.executable, "-I", "-S", child.__file__, str(os.getpid()), sys.executable, "-m", "dexorder"]
+    command = [*guarded(), sys.executable, "-m", "dexorder"]
     with log_file.open("wb") as log:
         process = subprocess.Popen(
             [*command, "gateway", "--pixy-config", str(file)],

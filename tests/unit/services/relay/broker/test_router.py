@@ -12,7 +12,7 @@ import zmq
 import zmq.asyncio
 from prometheus_client import CollectorRegistry
 
-from services.common.messaging.broker_frames import encode
+from services.common.messaging.frames import encode_work
 from services.common.model.history import Dispatch
 from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange
@@ -33,17 +33,17 @@ GARBAGE: list[tuple[str, list[bytes]]] = [
     ("type", [b"\x01", b"\xff" * 60_000]),
     ("undecodable", [b"\x01", b"\x20\xff\xff"]),
     ("undecodable", [b"\x01", b"\x21" + b"\xff" * 1_000]),
-    ("direction", encode(ingest.DataRequest(request_id="r"))),
-    ("direction", encode(ingest.WorkStop(job_id="x"))),
-    ("exchange", encode(ingest.WorkerReady())),
-    ("exchange", encode(ingest.WorkerReady(exchanges=["SIM", "SIM"]))),
-    ("exchange", encode(ingest.WorkerReady(exchanges=["MOON"]))),
+    ("direction", encode_work(ingest.DataRequest(request_id="r"))),
+    ("direction", encode_work(ingest.WorkStop(job_id="x"))),
+    ("exchange", encode_work(ingest.WorkerReady())),
+    ("exchange", encode_work(ingest.WorkerReady(exchanges=["SIM", "SIM"]))),
+    ("exchange", encode_work(ingest.WorkerReady(exchanges=["MOON"]))),
     ("job_type", [b"\x01", b"\x20" + ingest.WorkerReady(exchanges=["SIM"]).SerializeToString() + b"\x10\x09"]),
-    ("no_job_id", encode(ingest.WorkComplete())),
-    ("no_job_id", encode(ingest.WorkHeartbeat())),
-    ("not_current", encode(ingest.WorkComplete(job_id="x", success=True))),
-    ("not_current", encode(ingest.WorkReject(job_id="x"))),
-    ("not_current", encode(ingest.WorkHeartbeat(job_id="x"))),
+    ("no_job_id", encode_work(ingest.WorkComplete())),
+    ("no_job_id", encode_work(ingest.WorkHeartbeat())),
+    ("not_current", encode_work(ingest.WorkComplete(job_id="x", success=True))),
+    ("not_current", encode_work(ingest.WorkReject(job_id="x"))),
+    ("not_current", encode_work(ingest.WorkHeartbeat(job_id="x"))),
 ]
 
 
@@ -99,7 +99,7 @@ async def test_dispatch_is_these_bytes_and_an_unknown_peer_is_told_of(tmp_path: 
     with open_broker(settings(tmp_path), new_metrics()) as broker:
         peer.connect(broker.address)
         assert not await broker.send(b"nobody", dispatch)
-        await peer.send_multipart(encode(ingest.WorkHeartbeat(job_id="j0")))
+        await peer.send_multipart(encode_work(ingest.WorkHeartbeat(job_id="j0")))
         handler = OneHeartbeat()
         served = asyncio.create_task(broker.run(handler))
         assert await asyncio.wait_for(handler.came, 20) == ("j0", b"peer")

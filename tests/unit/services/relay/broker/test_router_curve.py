@@ -14,8 +14,8 @@ import zmq.asyncio
 from prometheus_client import CollectorRegistry
 
 from services.common.clock import SystemClock
-from services.common.messaging.broker_frames import encode
 from services.common.messaging.curve import curve_client, make_keys
+from services.common.messaging.frames import encode_work
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from services.ingestor.broker.connection import BrokerConnection
 from services.ingestor.broker.slots import Slots
@@ -26,7 +26,7 @@ from services.relay.broker.router import Broker, open_broker
 from services.relay.metrics import RelayMetrics
 from tests.unit.services.relay.harness import settings
 
-READY = encode(ingest.WorkerReady(exchanges=["SIM"], job_type=ingest.HISTORICAL))
+READY = encode_work(ingest.WorkerReady(exchanges=["SIM"], job_type=ingest.HISTORICAL))
 
 MISFIT = ("protocol", "other")
 """Both sides see that their greetings do not fit; where the other side hangs up first, ours gives no details."""

@@ -14,7 +14,7 @@ import zmq.asyncio
 from prometheus_client import CollectorRegistry
 
 from services.common.messaging.curve import curve_client
-from services.common.messaging.event_frames import decode_ack, encode_event, encode_published
+from services.common.messaging.frames import decode_ack, encode_event, encode_published
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.delivery.changes import SendRequest, SessionEvent
 from services.gateway.events.dispatcher.dispatcher import Dispatcher

@@ -18,7 +18,7 @@ import zmq
 import zmq.asyncio
 
 from services.common.config import BadSettings
-from services.common.messaging.event_frames import encode_event
+from services.common.messaging.frames import encode_event
 from services.common.model.errors import InvalidRequest, Unavailable
 from services.gateway.events.ingress.acks import Ack
 from services.gateway.events.ingress.containers import LOCAL

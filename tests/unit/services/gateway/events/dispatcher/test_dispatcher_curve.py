@@ -13,7 +13,7 @@ import pytest
 import zmq
 
 from services.common.messaging.curve import curve_client, make_keys, read_public_key
-from services.common.messaging.event_frames import encode_event, encode_published
+from services.common.messaging.frames import encode_event, encode_published
 from services.gateway.events.ingress.acks import Ack
 from services.gateway.events.model import Priority, Status
 from services.gen.dexorder.events.v1 import user_events_pb2 as pb

@@ -6,13 +6,13 @@ import gc
 
 import pytest
 
-from services.common.garbage_collection import collector_at_rest, seldom_all
+from services.gateway.events.dispatcher.start import collect_old_objects_rarely, collector_paused
 
 
 def test_what_the_block_builds_is_not_looked_through_again() -> None:
     before = gc.get_freeze_count()
     try:
-        with collector_at_rest():
+        with collector_paused():
             assert not gc.isenabled()
             built = [[number] for number in range(1_000)]
         assert gc.isenabled() and gc.get_freeze_count() >= before + len(built)
@@ -21,7 +21,7 @@ def test_what_the_block_builds_is_not_looked_through_again() -> None:
 
 
 def test_a_failure_leaves_it_at_work() -> None:
-    with pytest.raises(ValueError), collector_at_rest():
+    with pytest.raises(ValueError), collector_paused():
         raise ValueError
     assert gc.isenabled()
 
@@ -29,7 +29,7 @@ def test_a_failure_leaves_it_at_work() -> None:
 def test_all_is_looked_through_seldom_and_the_young_as_ever() -> None:
     before = gc.get_threshold()
     try:
-        seldom_all()
+        collect_old_objects_rarely()
         assert gc.get_threshold()[:2] == before[:2] and gc.get_threshold()[2] == 1_000
     finally:
         gc.set_threshold(*before)

@@ -9,8 +9,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from services.common.rpc.lifecycle import bind
-from services.common.rpc.unix_socket import refuse_if_served
+from services.common.rpc.lifecycle import bind, refuse_if_served
 
 
 @pytest.fixture
