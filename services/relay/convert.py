@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from services.common.lake.catalog import NAMESPACE, OHLC_TABLE
+from services.common.lake.coverage import CoverageRow
 from services.common.model.errors import InvalidRequest
 from services.common.model.history import (
     FinalResult,
@@ -24,7 +25,6 @@ from services.gen.dexorder.ingest.v1 import ingest_pb2
 from services.gen.dexorder.relay.v1 import ingestor_service_pb2, pipeline_service_pb2, relay_service_pb2
 from services.relay.history.coverage_queries import Known
 from services.relay.history.fetch_ohlc import AnswerPage
-from services.relay.history.table_reader import CoveragePage
 from services.relay.history.verification import Repair, Step
 
 MOST_UINT32 = 2**32 - 1
@@ -129,16 +129,15 @@ def coverage_range(value: Known) -> relay_service_pb2.CoverageRange:
     )
 
 
-def coverage_page(value: CoveragePage, retracted: Iterable[TimeRange]) -> relay_service_pb2.CoveragePage:
+def coverage_page(value: CoverageRow, retracted: Iterable[TimeRange]) -> relay_service_pb2.CoveragePage:
     """A row of the table of coverage, and the parts of it that no longer count."""
-    covered = value.covered
     return relay_service_pb2.CoveragePage(
-        start_time=covered.span.start_ns,
-        end_time=covered.span.end_ns,
+        start_time=value.span.start_ns,
+        end_time=value.span.end_ns,
         rows=value.rows,
-        empty=ranges(covered.empty),
+        empty=ranges(value.empty),
         evidence=value.evidence,
-        fetched_at=covered.fetched_ns,
+        fetched_at=value.fetched_ns,
         committed_at=value.committed_ns,
         retracted=ranges(retracted),
     )

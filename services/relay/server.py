@@ -20,7 +20,7 @@ from tenacity import AsyncRetrying, stop_after_attempt, wait_exponential
 from services.common.clock import Clock, SystemClock
 from services.common.exchanges import load_exchanges
 from services.common.lake.catalog import CatalogSettings
-from services.common.model.history import Retraction
+from services.common.lake.coverage import Claim, Retraction
 from services.common.model.times import SECOND_NS
 from services.common.rpc.lifecycle import grpc_server, stop_signal
 from services.relay.access import ROLES
@@ -35,7 +35,7 @@ from services.relay.history.fetch_ohlc import Answers
 from services.relay.history.outcome import OutcomeDecider
 from services.relay.history.retraction_log import RetractionLog, RetractionTable
 from services.relay.history.state import HistoryState
-from services.relay.history.table_reader import CoveredRange, TableReader
+from services.relay.history.table_reader import TableReader
 from services.relay.history.verification import Verifier
 from services.relay.instruments import Instruments
 from services.relay.metrics import RelayMetrics
@@ -137,7 +137,7 @@ async def _fill(state: HistoryState, store: Store, reader: TableReader, table: R
     followed = await store.retractions()
     tries = AsyncRetrying(stop=stop_after_attempt(LOAD_ATTEMPTS), wait=wait_exponential(0.2, max=5), reraise=True)
     made: list[Retraction] = await tries(asyncio.to_thread, table.read)
-    ranges: list[CoveredRange] = await tries(asyncio.to_thread, lambda: list(reader.coverage()))
+    ranges: list[Claim] = await tries(asyncio.to_thread, lambda: list(reader.coverage()))
     batch, news = Batch(), [each for each in made if each not in followed]
     for each in news:
         coverage.retract(state, each.series, [each.span], each.retracted_ns, batch)

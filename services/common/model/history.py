@@ -10,14 +10,6 @@ from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange
 
 
-class Retraction(NamedTuple):
-    """Coverage of a range taken back at a time, nanoseconds, whole microseconds; two with equal fields are one."""
-
-    series: Series
-    span: TimeRange
-    retracted_ns: int
-
-
 class ListedInstrument(NamedTuple):
     """A market as its exchange lists it; fields of the proto's Market."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from services.common.model.history import Retraction
+from services.common.lake.coverage import Retraction
 from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange, intersect, subtract
 from services.relay.history.dispatches import trim_job

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from services.common.lake.catalog import COVERAGE_TABLE
+from services.common.lake.coverage import CoverageRow
 from services.common.model.errors import Unavailable
 from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange, subtract
 from services.relay.history.state import HistoryState
-from services.relay.history.table_reader import CoveragePage, TableReader
+from services.relay.history.table_reader import TableReader
 
 
 class Kind(IntEnum):
@@ -50,7 +51,7 @@ class CoverageQueries:
         coverage = self._state.coverage.get(series)
         return known(coverage.covered.within(span), coverage.empty.within(span)) if coverage else []
 
-    async def pages(self, series: Series, span: TimeRange) -> list[tuple[CoveragePage, list[TimeRange]]]:
+    async def pages(self, series: Series, span: TimeRange) -> list[tuple[CoverageRow, list[TimeRange]]]:
         """The pages behind it, by start, each with what of it was taken back; whole, where they reach beyond.
 
         Raises:
@@ -61,7 +62,7 @@ class CoverageQueries:
         except Exception as error:  # catalog, object store, file system: each has errors of its own
             raise Unavailable(f"{COVERAGE_TABLE} can't be read: {error}") from error
         taken = self._state.retractions[series].taken if series in self._state.retractions else _nothing
-        return [(page, taken(page.covered.span, page.covered.fetched_ns)) for page in pages]
+        return [(page, taken(page.span, page.fetched_ns)) for page in pages]
 
 
 def _nothing(*_: object) -> list[TimeRange]:

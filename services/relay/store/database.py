@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from services.common.config import BadSettings
+from services.common.lake.coverage import Retraction
 from services.common.model.errors import Unavailable
-from services.common.model.history import InstrumentList, Notification, Record, RequestState, Retraction
+from services.common.model.history import InstrumentList, Notification, Record, RequestState
 from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange
 from services.common.rpc.streams import retrieved

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import astuple
 from typing import Any
 
+from services.common.lake.coverage import Retraction
 from services.common.model.history import (
     InstrumentList,
     ListedInstrument,
@@ -15,7 +16,6 @@ from services.common.model.history import (
     Record,
     RequestState,
     RequestStatus,
-    Retraction,
     Submission,
 )
 from services.common.model.instrument import Series

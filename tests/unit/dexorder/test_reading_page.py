@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from services.common.lake.catalog import COVERAGE_TABLE, OHLC_TABLE, RETRACTION_TABLE, CatalogSettings
+from services.common.lake.tables import RETRACTIONS
 from services.common.model.time_range import TimeRange
-from services.relay.history.retraction_log import SCHEMA
 from spark.pipeline.coverage_table import GoodPage, append_coverage
 from spark.tables.definitions import TABLES
 from tests.fakes.candle_table import HOUR_NS, HOURS, OTHER, SPAN, START, TICKER
@@ -112,7 +112,7 @@ def test_spark(names: dict[str, Any], spark: SparkSession) -> None:
     assert names["pinned"].agg({"close": "max"}).first()[0] == 130.0
 
 
-SCHEMAS = {RETRACTION_TABLE: SCHEMA} | {table.name: table.schema for table in TABLES}
+SCHEMAS = {RETRACTION_TABLE: RETRACTIONS.schema} | {table.name: table.schema for table in TABLES}
 
 
 @pytest.mark.parametrize("name", [OHLC_TABLE, COVERAGE_TABLE, RETRACTION_TABLE])

@@ -18,20 +18,11 @@ import pyarrow as pa
 import zmq
 import zmq.asyncio
 from pyiceberg.catalog import Catalog
-from pyiceberg.schema import Schema
-from pyiceberg.types import (
-    DoubleType,
-    IntegerType,
-    ListType,
-    LongType,
-    NestedField,
-    StringType,
-    StructType,
-    TimestamptzType,
-)
 
 from services.common.clock import Clock, SystemClock
-from services.common.lake.catalog import COVERAGE_TABLE, NAMESPACE, OHLC_TABLE, CatalogSettings
+from services.common.lake.catalog import CatalogSettings
+from services.common.lake.coverage import CoverageRow, encode_coverage
+from services.common.lake.tables import COVERAGE, OHLC
 from services.common.messaging.frames import decode_work, encode_work
 from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange
@@ -44,7 +35,6 @@ from services.gen.dexorder.relay.v1 import pipeline_service_pb2_grpc as prpc
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
 from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
 from services.relay.config import RelaySettings
-from services.relay.history.table_reader import CoveragePage, CoveredRange
 from services.relay.server import RunningRelay, relay
 from tests.paths import ROOT
 
@@ -109,66 +99,31 @@ def catalog_settings(folder: Path) -> CatalogSettings:
 
 
 def make_tables(catalog: Catalog) -> None:
-    """The two tables the relay reads, with the columns it reads and a few more."""
-    span = StructType(
-        NestedField(10, "start_time", TimestamptzType(), required=False),
-        NestedField(11, "end_time", TimestamptzType(), required=False),
-    )
-    catalog.create_namespace_if_not_exists(NAMESPACE)
-    catalog.create_table_if_not_exists(
-        OHLC_TABLE,
-        Schema(
-            NestedField(1, "ticker", StringType(), required=False),
-            NestedField(2, "period_seconds", IntegerType(), required=False),
-            NestedField(3, "open_time", TimestamptzType(), required=False),
-            *(NestedField(4 + i, name, DoubleType(), required=False) for i, name in enumerate(VALUES)),
-            NestedField(10, "trades", LongType(), required=False),
-        ),
-    )
-    catalog.create_table_if_not_exists(
-        COVERAGE_TABLE,
-        Schema(
-            NestedField(1, "ticker", StringType(), required=False),
-            NestedField(2, "period_seconds", IntegerType(), required=False),
-            NestedField(3, "start_time", TimestamptzType(), required=False),
-            NestedField(4, "end_time", TimestamptzType(), required=False),
-            NestedField(5, "rows", LongType(), required=False),
-            NestedField(6, "empty", ListType(7, span, element_required=False), required=False),
-            NestedField(8, "evidence", StringType(), required=False),
-            NestedField(9, "fetched_at", TimestamptzType(), required=False),
-            NestedField(12, "committed_at", TimestamptzType(), required=False),
-        ),
-    )
+    """Create the two tables that the relay reads."""
+    OHLC.load_or_create(catalog)
+    COVERAGE.load_or_create(catalog)
 
 
-def write_ledger(catalog: Catalog, *pages: CoveragePage) -> None:
-    """Append to the table of coverage, as the pipeline does after its report."""
-    table = catalog.load_table(COVERAGE_TABLE)
-    rows = [
-        {
-            "ticker": each.covered.series.ticker,
-            "period_seconds": each.covered.series.period_seconds,
-            "start_time": each.covered.span.start_ns // 1_000,
-            "end_time": each.covered.span.end_ns // 1_000,
-            "rows": each.rows,
-            "evidence": each.evidence,
-            "fetched_at": each.covered.fetched_ns // 1_000,
-            "committed_at": each.committed_ns // 1_000,
-            "empty": [{"start_time": e.start_ns // 1_000, "end_time": e.end_ns // 1_000} for e in each.covered.empty],
-        }
-        for each in pages
-    ]
-    table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
+def write_ledger(catalog: Catalog, *pages: CoverageRow) -> None:
+    """Append to the coverage table, as the pipeline does after its report."""
+    catalog.load_table(COVERAGE.name).append(
+        pa.Table.from_pylist([encode_coverage(each) for each in pages], schema=COVERAGE.arrow)
+    )
 
 
 def ledger_page(
     start: int, end: int, *, fetched_ns: int, empty: Sequence[tuple[int, int]] = (), series: Series | None = None
-) -> CoveragePage:
-    """A row of the table of coverage for minutes [start, end)."""
-    holes = tuple(TimeRange(at(first), at(last)) for first, last in empty)
-    rows = end - start - sum(last - first for first, last in empty)
-    covered = CoveredRange(series or Series(TICKER, 60), TimeRange(at(start), at(end)), holes, fetched_ns)
-    return CoveragePage(covered, rows, "page", fetched_ns + SECOND_NS)
+) -> CoverageRow:
+    """Return a row of the coverage table for minutes [start, end)."""
+    return CoverageRow(
+        series or Series(TICKER, 60),
+        TimeRange(at(start), at(end)),
+        fetched_ns,
+        tuple(TimeRange(at(first), at(last)) for first, last in empty),
+        committed_ns=fetched_ns + SECOND_NS,
+        rows=end - start - sum(last - first for first, last in empty),
+        evidence="page",
+    )
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -187,10 +142,13 @@ class Pipeline:
 
     def write(self, minutes: Sequence[int], ticker: str = TICKER) -> int:
         """Append one row a minute; the snapshot."""
-        table = self.catalog.load_table(OHLC_TABLE)
-        rows = [{"ticker": ticker, "period_seconds": 60, "open_time": moment(m), **candle(m)} for m in minutes]
+        table = self.catalog.load_table(OHLC.name)
+        rows = [
+            {"ticker": ticker, "period_seconds": 60, "open_time": moment(m), "fetched_at": moment(m), **candle(m)}
+            for m in minutes
+        ]
         table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
-        snapshot = self.catalog.load_table(OHLC_TABLE).current_snapshot()
+        snapshot = self.catalog.load_table(OHLC.name).current_snapshot()
         assert snapshot is not None
         return snapshot.snapshot_id
 

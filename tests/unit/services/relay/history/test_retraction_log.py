@@ -12,8 +12,8 @@ from pyiceberg.catalog import Catalog
 
 from services.common.clock import SystemClock
 from services.common.lake.catalog import RETRACTION_TABLE
+from services.common.lake.coverage import Retraction
 from services.common.model.errors import Unavailable
-from services.common.model.history import Retraction
 from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest

@@ -16,8 +16,9 @@ import grpc
 import pytest
 
 from services.common.config import BadSettings
+from services.common.lake.coverage import Retraction
 from services.common.model.errors import Unavailable
-from services.common.model.history import FinalResult, FinalStatus, PageResult, Retraction, Submission
+from services.common.model.history import FinalResult, FinalStatus, PageResult, Submission
 from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
@@ -78,7 +79,7 @@ async def test_everything_on_the_board_is_read_back(tmp_path: Path) -> None:
         assert progress(again, copy) == progress(state, live)
     for number, job in state.jobs.items():
         copied = again.jobs[number]
-        for name in ("request_id", "client_id", "market", "span", "phase", "job_id", "produced", "sent", "requests"):
+        for name in ("request_id", "client_id", "series", "span", "phase", "dispatch_id", "produced", "sent", "requests"):
             assert getattr(copied, name) == getattr(job, name), name
         for name in ("acked", "acked_empty", "refused", "handled"):
             assert list(getattr(copied, name)) == list(getattr(job, name)), name
