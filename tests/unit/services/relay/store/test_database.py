@@ -79,7 +79,17 @@ async def test_everything_on_the_board_is_read_back(tmp_path: Path) -> None:
         assert progress(again, copy) == progress(state, live)
     for number, job in state.jobs.items():
         copied = again.jobs[number]
-        for name in ("request_id", "client_id", "series", "span", "phase", "dispatch_id", "produced", "sent", "requests"):
+        for name in (
+            "request_id",
+            "client_id",
+            "series",
+            "span",
+            "phase",
+            "dispatch_id",
+            "produced",
+            "sent",
+            "requests",
+        ):
             assert getattr(copied, name) == getattr(job, name), name
         for name in ("acked", "acked_empty", "refused", "handled"):
             assert list(getattr(copied, name)) == list(getattr(job, name)), name
