@@ -24,7 +24,7 @@ class MaintenanceSettings(BaseSettings):
     """Pause between two looks at the tables; 0 leaves them alone until someone asks."""
     quiet_seconds: float = Field(default=2.0, ge=0)
     """Time without a batch that is waited for before work begins ..."""
-    patience_seconds: float = Field(default=120.0, ge=0)
+    max_wait_seconds: float = Field(default=120.0, ge=0)
     """... but no longer than this: under constant load, steps go between the batches."""
     small_files: int = Field(default=16, ge=2)
     """Small data files in one partition that make its compaction due."""
@@ -38,13 +38,13 @@ class MaintenanceSettings(BaseSettings):
     """About the most bytes rewritten in one step, for which a batch may have to wait."""
     manifests: int = Field(default=64, ge=2)
     """Manifests of a table that make merging them due."""
-    ledger_lines: int = Field(default=500, ge=0)
+    coverage_rows: int = Field(default=500, ge=0)
     """Lines of trading.coverage that must come, and must go by merging, to make merging them due; 0 for never."""
-    ledger_grace_seconds: float = Field(default=600.0, ge=0)
+    coverage_grace_seconds: float = Field(default=600.0, ge=0)
     """Age at which a line of trading.coverage may be merged with others."""
     snapshot_days: float = Field(default=7.0, gt=0)
     """Days that snapshots of the candles are kept; those of the other tables an hour."""
-    most_snapshots: int = Field(default=1_000, ge=1)
+    max_snapshots: int = Field(default=1_000, ge=1)
     """Beyond so many snapshots of a table the oldest go sooner, though not within an hour."""
     orphan_days: float = Field(default=3.0, ge=0)
     """Age in days at which files that no snapshot refers to are removed, once a day; at least 1, or 0 for never."""
@@ -67,9 +67,9 @@ class MaintenanceSettings(BaseSettings):
             step_bytes=self.step_bytes,
             manifests=self.manifests,
             snapshot_ns=round(self.snapshot_days * _DAY_NS),
-            most_snapshots=self.most_snapshots,
-            ledger_lines=self.ledger_lines,
-            ledger_grace_ns=round(self.ledger_grace_seconds * 1_000_000_000),
+            max_snapshots=self.max_snapshots,
+            coverage_rows=self.coverage_rows,
+            coverage_grace_ns=round(self.coverage_grace_seconds * 1_000_000_000),
         )
 
 

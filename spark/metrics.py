@@ -70,7 +70,9 @@ class MaintenanceMetrics:
 
         self.files = counter("maintenance_files", "Files rewritten, removed with a snapshot, orphan.", "table", "what")
         self.snapshots_expired = counter("maintenance_snapshots_expired", "Snapshots expired.", "table")
-        self.lines_merged = counter("maintenance_lines_merged", "Lines of the ledger that went into others.", "table")
+        self.coverage_rows_merged = counter(
+            "maintenance_lines_merged", "Lines of the ledger that went into others.", "table"
+        )
         self.failures = counter("maintenance_failures", "Steps that failed.", "table", "step")
         self.step_seconds = Histogram(
             "dexorder_spark_maintenance_seconds",
@@ -91,7 +93,7 @@ class MaintenanceMetrics:
         self.files.labels(table, "removed").inc(done.removed)
         self.snapshots_expired.labels(table).inc(done.expired)
         if done.lines is not None:
-            self.lines_merged.labels(table).inc(done.lines.before - done.lines.after)
+            self.coverage_rows_merged.labels(table).inc(done.lines.before - done.lines.after)
 
     def show(self, state: TableState) -> None:
         """A table as it was found."""

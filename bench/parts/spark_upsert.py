@@ -23,8 +23,8 @@ from services.common.model.page import MAX_PAGE_CANDLES, Kind, PageHeaders
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS
 from spark.pipeline.batch import Pipeline
-from spark.pipeline.columns import RAW, RAW_DDL
 from spark.runtime.catalog import catalog_conf
+from spark.source.records import RAW, RAW_DDL
 from spark.tables.definitions import ensure_tables
 from tests.smoke.harness import minutes
 

@@ -20,7 +20,7 @@ from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from services.common.lake.catalog import COVERAGE_TABLE, RETRACTION_TABLE
 from services.common.model.errors import InvalidRequest
 from services.common.model.time_range import TimeRange
-from spark.maintenance.coverage_rows import MERGED, CoverageRow, Retraction, merge_rows
+from spark.maintenance.coverage_rows import MERGED_PREFIX, CoverageRow, Retraction, merge_rows
 from spark.maintenance.policy import MergeCoverage
 from spark.pipeline.columns import MICROS, schema
 
@@ -59,7 +59,7 @@ def merge_coverage(catalog: Catalog, step: MergeCoverage) -> Merged:
     table = catalog.load_table(COVERAGE_TABLE)
     ledger = table.scan().to_arrow()
     old = _old(ledger, step.before_ns)
-    picked = dict(_lines(_pick(old, step.most)))
+    picked = dict(_lines(_pick(old, step.max_rows)))
     merged = Counter(merge_rows(picked.values(), _retractions(catalog)))
     gone = []
     for row, line in picked.items():
@@ -69,7 +69,7 @@ def merge_coverage(catalog: Catalog, step: MergeCoverage) -> Merged:
             gone.append(row)
     new = list(merged.elements())
     saved = len(gone) - len(new)
-    if saved < step.least:
+    if saved < step.min_rows:
         return Merged(len(ledger), len(ledger), len(old))
     stays = pc.invert(pc.is_in(pa.array(range(len(ledger))), value_set=pa.array(gone)))
     fresh = pa.Table.from_pylist([_row(line) for line in new], schema=ledger.schema)
@@ -85,17 +85,17 @@ def _old(ledger: pa.Table, before_ns: int) -> pa.Table:
     return numbered.filter(pc.less(ledger.column("committed_at"), pa.scalar(before_ns // 1_000, MICROS)))
 
 
-def _pick(lines: pa.Table, most: int) -> pa.Table:
+def _pick(lines: pa.Table, limit: int) -> pa.Table:
     """About ``most``, all of a ticker's or none; those tickers first that have the most never merged."""
-    if len(lines) <= most:
+    if len(lines) <= limit:
         return lines
-    single = pc.invert(pc.starts_with(lines.column("evidence"), MERGED))
+    single = pc.invert(pc.starts_with(lines.column("evidence"), MERGED_PREFIX))
     tickers = lines.append_column("single", single).group_by("ticker").aggregate([("single", "sum"), ([], "count_all")])
     tickers = tickers.sort_by([("single_sum", "descending"), ("ticker", "ascending")])
     count = tickers.column("count_all")
     ahead = pc.subtract(pc.cumulative_sum(count), count)
     return lines.filter(
-        pc.is_in(lines.column("ticker"), tickers.filter(pc.less(ahead, pa.scalar(most))).column("ticker"))
+        pc.is_in(lines.column("ticker"), tickers.filter(pc.less(ahead, pa.scalar(limit))).column("ticker"))
     )
 
 

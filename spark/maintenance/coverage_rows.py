@@ -31,13 +31,13 @@ from services.common.lake.coverage import Retractions
 from services.common.model.periods import ceil_to_grid, count_periods, floor_to_grid, is_on_grid, total_periods
 from services.common.model.time_range import TimeRange, merge, subtract
 
-MOST_PERIODS = 50_000
+MAX_MERGED_PERIODS = 50_000
 """Periods of a merged line, so that taking back a part of it costs little fetching."""
-MOST_EMPTY = 1_000
+MAX_MERGED_EMPTY = 1_000
 """Empty ranges of a merged line."""
-MERGED = "merged "
+MERGED_PREFIX = "merged "
 """What the evidence of merged lines begins with."""
-_MERGED = re.compile(MERGED + r"(\d+) pages: (.+)", re.S)
+_MERGED = re.compile(MERGED_PREFIX + r"(\d+) pages: (.+)", re.S)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -130,8 +130,8 @@ def _merge_cluster(cluster: Sequence[CoverageRow], retractions: Retractions) -> 
     def fits(span: TimeRange, fetched_ns: int) -> bool:
         first, last = _inside(empty, span)
         return (
-            count_periods(span, period_seconds) <= MOST_PERIODS
-            and last - first <= MOST_EMPTY
+            count_periods(span, period_seconds) <= MAX_MERGED_PERIODS
+            and last - first <= MAX_MERGED_EMPTY
             and not retractions.taken(span, fetched_ns)
         )
 
@@ -233,4 +233,4 @@ def _evidence(parts: Iterable[CoverageRow]) -> str:
         merged = _MERGED.fullmatch(part.evidence)
         pages += int(merged[1]) if merged else 1
         kinds |= set((merged[2] if merged else part.evidence).split("; "))
-    return f"{MERGED}{pages} pages: {'; '.join(sorted(kinds))}"
+    return f"{MERGED_PREFIX}{pages} pages: {'; '.join(sorted(kinds))}"

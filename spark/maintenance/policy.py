@@ -31,20 +31,20 @@ class Policy:
     step_bytes: int = 256 * 1024 * 1024
     manifests: int = 64
     snapshot_ns: int = 7 * 24 * _HOUR_NS
-    most_snapshots: int = 1_000
+    max_snapshots: int = 1_000
 
-    least_expired: int = 50
+    min_expired: int = 50
     """Snapshots that make an expiry due: it reads the table's metadata, which is not worth it for a few."""
 
-    ledger_lines: int = 500
-    ledger_grace_ns: int = _HOUR_NS // 6
-    step_lines: int = 50_000
+    coverage_rows: int = 500
+    coverage_grace_ns: int = _HOUR_NS // 6
+    step_rows: int = 50_000
     """About the most lines of the ledger that are compared at once."""
 
     def eager(self) -> Policy:
         """The same for someone who asked for it: whatever can be made less is due."""
-        lines = min(self.ledger_lines, 1)
-        return replace(self, small_files=2, delete_files=1, manifests=2, least_expired=1, ledger_lines=lines)
+        lines = min(self.coverage_rows, 1)
+        return replace(self, small_files=2, delete_files=1, manifests=2, min_expired=1, coverage_rows=lines)
 
 
 @dataclass(frozen=True)
@@ -123,8 +123,8 @@ class MergeCoverage:
     """
 
     before_ns: int
-    least: int
-    most: int
+    min_rows: int
+    max_rows: int
     repeats: int
 
 
@@ -149,13 +149,13 @@ def plan(state: TableState, policy: Policy, *, now_ns: int, settled_ns: int) -> 
     if state.manifests >= policy.manifests:
         steps.append(MergeManifests())
     further = state.rows - state.merged_rows if state.name == COVERAGE_TABLE else 0
-    if 0 < policy.ledger_lines <= further:
-        repeats = min(-(-state.rows // policy.step_lines), _MOST_REPEATS)
-        before_ns = min(now_ns - policy.ledger_grace_ns, settled_ns)
-        steps.append(MergeCoverage(before_ns, policy.ledger_lines, policy.step_lines, repeats))
+    if 0 < policy.coverage_rows <= further:
+        repeats = min(-(-state.rows // policy.step_rows), _MOST_REPEATS)
+        before_ns = min(now_ns - policy.coverage_grace_ns, settled_ns)
+        steps.append(MergeCoverage(before_ns, policy.coverage_rows, policy.step_rows, repeats))
     before_ns = expire_before(state, policy, now_ns=now_ns, settled_ns=settled_ns)
     old = sum(time_ns < before_ns for time_ns in state.snapshot_times_ns[:-1])
-    if old >= policy.least_expired:
+    if old >= policy.min_expired:
         steps.append(Expire(before_ns, old))
     return steps
 
@@ -167,12 +167,12 @@ def _compact(part: PartitionState, policy: Policy) -> Compact | None:
     # A file that is large enough is only written anew for its deletes.
     files = part.data_files if deletes_due else part.small_files
     size = part.data_bytes if deletes_due else part.small_bytes
-    most = max(2, policy.step_bytes * files // max(size, 1))
+    max_rows = max(2, policy.step_bytes * files // max(size, 1))
     after = max(1, -(-part.small_bytes // policy.target_file_bytes)) if part.small_files else 0
     return Compact(
         part.cuts,
-        min(most, max(files, 2)),
-        min(-(-files // most), _MOST_REPEATS),
+        min(max_rows, max(files, 2)),
+        min(-(-files // max_rows), _MOST_REPEATS),
         part.delete_files if deletes_due else 0,
         max(0, part.small_files - after),
     )
@@ -187,8 +187,8 @@ def expire_before(state: TableState, policy: Policy, *, now_ns: int, settled_ns:
     times = state.snapshot_times_ns
     keep_ns = policy.snapshot_ns if state.name == OHLC_TABLE else min(policy.snapshot_ns, _HOUR_NS)
     before_ns = now_ns - keep_ns
-    if len(times) > policy.most_snapshots:
-        before_ns = max(before_ns, min(times[-policy.most_snapshots], now_ns - _HOUR_NS))
+    if len(times) > policy.max_snapshots:
+        before_ns = max(before_ns, min(times[-policy.max_snapshots], now_ns - _HOUR_NS))
     return min(before_ns, settled_ns)
 
 

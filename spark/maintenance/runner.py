@@ -103,7 +103,7 @@ class MaintenanceRunner:
     def run(self, stop: threading.Event) -> None:
         """Look every interval, at a quiet moment if one comes in time, until ``stop``; body of a thread."""
         while self._settings.interval_seconds and not stop.wait(self._settings.interval_seconds):
-            deadline = time.monotonic() + self._settings.patience_seconds
+            deadline = time.monotonic() + self._settings.max_wait_seconds
             while self._writer_lock.idle_ns() < self._settings.quiet_seconds * 1e9 and time.monotonic() < deadline:
                 if stop.wait(_POLL_S):
                     return

@@ -12,6 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark.source.records import RAW
+
 MICROS = pa.timestamp("us", tz="UTC")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -25,23 +27,6 @@ def time_text(time_ns: int, separator: str = "T") -> str:
     """ISO text with zone, to the microsecond, as Iceberg's and Spark's literals take it."""
     return (_EPOCH + timedelta(microseconds=time_ns // 1_000)).isoformat(separator)
 
-
-RAW = schema(
-    pa.field("payload", pa.binary()),
-    pa.field("key", pa.string()),
-    pa.field("headers", pa.map_(pa.string(), pa.string())),
-    pa.field("event_time", MICROS),
-    pa.field("partition", pa.int32()),
-    pa.field("offset", pa.int64()),
-)
-"""A record as the pipeline takes it. ``event_time`` is what the producer or broker stamped."""
-RAW_DDL = (
-    "payload binary, key string, headers map<string,string>, event_time timestamp, `partition` int, `offset` bigint"
-)
-
-RECORD = schema(*RAW, pa.field("keys", pa.list_(pa.string())), pa.field("offset_bytes", pa.binary()))
-"""A record of any source: ``RAW``, and what does not fit it: all of its keys, and the offset as the source wrote it."""
-RECORD_DDL = f"{RAW_DDL}, keys array<string>, offset_bytes binary"
 
 CANDLE = schema(
     pa.field("ticker", pa.string()),

@@ -30,7 +30,7 @@ from spark.tables.ohlc import decode_batches
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-MOST_ROWS = 1_000_000
+MAX_BUFFERED_ROWS = 1_000_000
 """Candles a worker holds before it writes them."""
 _CONSTANT = KEY[:2]
 """Columns that are the same in a whole page."""
@@ -81,7 +81,7 @@ class Writer:
         for key, part in self._cut(page):
             self._pages.setdefault(key, []).append(part)
         self._rows += page.num_rows
-        if self._rows >= MOST_ROWS:
+        if self._rows >= MAX_BUFFERED_ROWS:
             self.flush()
 
     def flush(self) -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MAX_SCAN_RANGES = 32
 """Boxes a filter or an ON may hold; more are covered by fewer, wider ones."""
 _MOST_PROBED_BYTES = 64 * 1024 * 1024
-VERSION = (*KEY, "fetched_at")
+VERSION_COLUMNS = (*KEY, "fetched_at")
 """Columns that say which copy of a candle a row is."""
 _ex: Any = expressions  # its constructors take a column's name and a value, which their annotations do not say
 
@@ -66,15 +66,15 @@ class ScanRange:
     span: TimeRange
 
 
-def scan_ranges(pages: Iterable[KeyRange], most: int = MAX_SCAN_RANGES) -> list[ScanRange]:
+def scan_ranges(pages: Iterable[KeyRange], limit: int = MAX_SCAN_RANGES) -> list[ScanRange]:
     """Boxes that hold every key of the pages: exact ones if these are few, else one a ticker, else one a period."""
     spans: dict[tuple[tuple[str, ...], int], list[TimeRange]] = {}
     for page in pages:
         spans.setdefault(((page.ticker,), page.period_seconds), []).append(page.span)
     merged = {key: merge(parts) for key, parts in spans.items()}
-    if sum(map(len, merged.values())) > most:
+    if sum(map(len, merged.values())) > limit:
         merged = {key: [_hull(parts)] for key, parts in merged.items()}
-    if len(merged) > most:
+    if len(merged) > limit:
         by_period = {period: [key for key in merged if key[1] == period] for _, period in merged}
         merged = {
             (tuple(sorted(key[0][0] for key in keys)), period): [_hull(merged[key][0] for key in keys)]
@@ -137,7 +137,7 @@ def presence_of(table: Table, parts: Sequence[ScanRange], staged: Callable[[], p
         parts: Boxes that hold every key of them.
         staged: Their keys and ``fetched_at``, no key twice.
     """
-    scan = table.scan(row_filter=row_filter(parts), selected_fields=VERSION)
+    scan = table.scan(row_filter=row_filter(parts), selected_fields=VERSION_COLUMNS)
     tasks = list(scan.plan_files())
     if not tasks:
         return Presence.NOTHING
@@ -150,7 +150,7 @@ def presence_of(table: Table, parts: Sequence[ScanRange], staged: Callable[[], p
 def compare(staged: pa.Table, found: pa.Table) -> Presence:
     """What ``found`` has of ``staged``; both of the columns `VERSION`, and no key twice in either."""
     key = list(KEY)
-    found = found.select(VERSION).cast(pa.schema([CANDLE.field(name) for name in VERSION]))
+    found = found.select(VERSION_COLUMNS).cast(pa.schema([CANDLE.field(name) for name in VERSION_COLUMNS]))
     both = staged.join(found, key, join_type="inner", right_suffix="_found")
     if not both.num_rows:
         return Presence.NOTHING
@@ -171,7 +171,9 @@ def write(
     """
     parts, doubled = scan_ranges(pages), overlap(pages)
     there = (
-        Presence.SOMETHING if doubled else presence_of(target, parts, lambda: read_columns(target.io, files, VERSION))
+        Presence.SOMETHING
+        if doubled
+        else presence_of(target, parts, lambda: read_columns(target.io, files, VERSION_COLUMNS))
     )
     if there is Presence.NOTHING:
         append(target, files)

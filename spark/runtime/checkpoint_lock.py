@@ -23,10 +23,10 @@ _PAUSE_S = 0.2
 class CheckpointLock:
     """Context manager; holds ``<checkpoint>.lock`` inside."""
 
-    def __init__(self, checkpoint: str, *, patience_seconds: float = 60.0) -> None:
+    def __init__(self, checkpoint: str, *, timeout_seconds: float = 60.0) -> None:
         path = checkpoint.removeprefix("file://")
         self._path = None if "://" in path else Path(f"{path}.lock")
-        self._patience_seconds = patience_seconds
+        self._patience_seconds = timeout_seconds
         self._file: IO[str] | None = None
 
     def __enter__(self) -> Self:

@@ -16,9 +16,9 @@ from services.common.lake.catalog import CatalogSettings
 from services.common.model.page import Candle, Kind, PageHeaders
 from services.common.model.time_range import TimeRange
 from spark.pipeline.batch import Pipeline
-from spark.pipeline.columns import RAW, RAW_DDL
 from spark.pipeline.reporter import FinalReport, PageReport
 from spark.runtime.catalog import catalog_conf
+from spark.source.records import RAW, RAW_DDL
 from spark.tables.definitions import ensure_tables
 
 _MINUTE_NS = 60_000_000_000

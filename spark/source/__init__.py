@@ -1,1 +1,1 @@
-"""The PySpark data source ``udsource``: any source.v1 server as a stream or a batch of records."""
+"""PySpark data source ``udsource``: any source.v1 server as a stream or batch of records."""

@@ -1,6 +1,6 @@
-"""A blocking client of source.v1, in its replay form: any range of a partition, read as often as need be.
+"""Blocking client of source.v1 in its replay form, in which any range of a partition can be read any number of times.
 
-Used in Spark's planner and worker processes, which are plain synchronous Python. ``streams`` is the plain form.
+Spark's planner and worker processes use it; both are synchronous Python. ``streams`` has the plain form.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spark.source.records import Result
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 READ_TIMEOUT_MS = 1_000
-"""How long the server may wait for records before it ends one read; all of a planned range are there already."""
+"""Longest time the server waits for records in one read; all records of a planned range exist already."""
 _STREAM_TIMEOUT_S = 60.0
 _CALL_TIMEOUT_S = 10.0
 _CHANNEL_OPTIONS = (
@@ -32,32 +32,35 @@ _CHANNEL_OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
-    ("grpc.keepalive_permit_without_calls", 0),  # a foreign source may hang up on a client that pings while idle
+    ("grpc.keepalive_permit_without_calls", 0),  # another source may disconnect a client that pings while idle
 )
 _channels: dict[str, grpc.Channel] = {}
 
 
 class SourceBroken(SuiteError):
-    """The server refuses for good or contradicts source.v1; asking again would not help."""
+    """The server refuses permanently or violates source.v1; another attempt would fail the same way."""
 
 
 class SourceRefuses(Unavailable):
-    """The server answers, but not to us: no such service there, or no permission."""
+    """The server answers but denies access: it has no such service, or the caller has no permission."""
 
 
 class PendingUnknown(Unavailable):
-    """The server does not know how much is pending: ours without Kafka, or one that never counts."""
+    """The server does not know its pending records: udsource without Kafka, or a source that never counts them."""
 
 
 def channel(address: str) -> grpc.Channel:
-    """This process's channel to the address; Spark's workers live through many batches and keep it."""
+    """Return this process's channel to the address; Spark reuses a worker, and so its channel, for many batches."""
     if address not in _channels:
         _channels[address] = open_sync_channel(address, options=_CHANNEL_OPTIONS)
     return _channels[address]
 
 
 def read_method(address: str) -> grpc.StreamStreamMultiCallable[pb.ReadRequest, pb.ReadResponse | DecodeError]:
-    """ReadFn whose answers are messages, or errors for what is none: gRPC's own parser would not say which it was."""
+    """Return ReadFn with answers that are messages, or errors for those that do not parse.
+
+    gRPC's own parser would fail the call without telling which message was malformed.
+    """
     return channel(address).stream_stream(
         "/source.v1.Source/ReadFn", pb.ReadRequest.SerializeToString, response_deserializer=_parse
     )
@@ -71,7 +74,7 @@ def _parse(message: bytes) -> pb.ReadResponse | DecodeError:
 
 
 class SourceClient:
-    """Calls of one server. Holds a channel, so it is made where it is used and never pickled."""
+    """Calls of one server. It holds a channel, so it is created where it is used and never pickled."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -79,14 +82,14 @@ class SourceClient:
         self._read = read_method(address)
 
     def state(self) -> SourceState:
-        """Where each partition starts, ends and is committed.
+        """Return the start, end and committed offset of each partition.
 
         Raises:
-            Unavailable: The server can't be reached or answers with an error.
+            Unavailable: The server cannot be reached or answers with an error.
             NotImplementedError: The server cannot replay.
         """
         try:
-            # With this metadata ours answers with an error while it can't tell; so an answer without ends is not ours.
+            # With this metadata udsource answers with an error while it does not know; no ends means another server.
             answer, call = self._stub.PendingFn.with_call(
                 Empty(), metadata=(("x-replay", "1"),), timeout=_CALL_TIMEOUT_S
             )
@@ -95,44 +98,45 @@ class SourceClient:
             raise kind(f"source {self._address}: {error_text(error)}") from error
         metadata = {name: str(value) for name, value in call.initial_metadata() or ()}
         if "x-ends" not in metadata and answer.result.count < 0:
-            raise PendingUnknown(f"source {self._address}: it does not know its offsets now")
+            raise PendingUnknown(f"source {self._address}: it does not know its offsets yet")
         if "x-ends" not in metadata:
             raise NotImplementedError(
-                f"the source at {self._address} gives no x-ends metadata on PendingFn, so it cannot replay a range"
+                f"source {self._address} sends no x-ends metadata on PendingFn, so it cannot replay a range"
             )
         return SourceState(*(parse_pairs(metadata.get(name, "")) for name in ("x-starts", "x-ends", "x-committed")))
 
-    def read(self, part: OffsetRange, *, most: int = 500, retry_seconds: float = 60.0) -> Iterator[list[Result]]:
-        """Every record of the range that is still in the log, ascending, in lists of at most ``most``.
+    def read(self, part: OffsetRange, *, limit: int = 500, retry_seconds: float = 60.0) -> Iterator[list[Result]]:
+        """Yield every record of the range that is still in the log, ascending, in lists of at most ``limit``.
 
-        A lost stream is opened again behind the last complete list. Only a stream that completes a read without a
-        single record says that the rest of the range is gone (compaction).
+        A lost stream is opened again after the last complete list. Only a stream that completes a read without any
+        record means that the rest of the range was removed by compaction.
 
         Raises:
-            Unavailable: For ``retry_seconds`` no stream brought anything.
-            SourceBroken: The server refuses the range for good, or sends what it was not asked for, what does not parse
-                or what is too large. Both name the address, the partition and the next offset.
+            Unavailable: No stream delivered a record for ``retry_seconds``.
+            SourceBroken: The server refuses the range permanently, or sends a record outside it, one that does not
+                parse or one that is too large. Both name the address, the partition and the next offset.
         """
-        position, patience = part.start, _Patience(retry_seconds)
+        position = part.start
+        backoff = _Backoff(retry_seconds)
         while position < part.end:
             before = position
             try:
-                for results in self._stream(OffsetRange(part.partition, position, part.end), most):
+                for results in self._stream(OffsetRange(part.partition, position, part.end), limit):
                     yield results
                     position = int(results[-1].offset.offset) + 1
-                    patience.restart()
+                    backoff.reset()
             except (grpc.RpcError, Unavailable) as error:
                 where = f"partition {part.partition} at offset {position} of [{part.start}, {part.end})"
-                patience.use(f"source {self._address}, {where}", error)
+                backoff.wait(f"source {self._address}, {where}", error)
                 continue
             if position == before:
                 return
 
-    def _stream(self, part: OffsetRange, most: int) -> Iterator[list[Result]]:
-        """One ReadFn call until the server ends it; one list for each read that brought records.
+    def _stream(self, part: OffsetRange, limit: int) -> Iterator[list[Result]]:
+        """Run one ReadFn call until the server ends it; yield one list for each read that returned records.
 
         Raises:
-            Unavailable: It ended in the middle of a read, or a read failed.
+            Unavailable: The call ended in the middle of a read, or a read failed.
             SourceBroken: As for ``read``.
         """
         requests: queue.SimpleQueue[pb.ReadRequest | None] = queue.SimpleQueue()
@@ -143,26 +147,28 @@ class SourceClient:
         results: list[Result] = []
 
         def where() -> str:
-            return f"source {self._address}, partition {part.partition}, at offset {position} or behind it"
+            return f"source {self._address}, partition {part.partition}, at offset {position} or later"
 
         try:
             for response in call:
                 if isinstance(response, DecodeError):
-                    raise SourceBroken(f"{where()}: record {len(results) + 1} of a read is no ReadResponse: {response}")
+                    raise SourceBroken(
+                        f"{where()}: record {len(results) + 1} of a read is not a ReadResponse: {response}"
+                    )
                 if response.HasField("handshake"):
-                    requests.put(_request(part.end - position, most))
+                    requests.put(_request(part.end - position, limit))
                 elif response.status.eot:
                     if response.status.code != pb.ReadResponse.Status.SUCCESS:
                         raise Unavailable(f"the source failed: {response.status.msg}")
                     if results:
                         yield results
                     reads, results = reads + 1, []
-                    requests.put(_request(part.end - position, most) if position < part.end else None)
+                    requests.put(_request(part.end - position, limit) if position < part.end else None)
                 else:
                     results.append(response.result)
                     position = _next_position(response.result, OffsetRange(part.partition, position, part.end), where)
             if results or not reads:
-                raise Unavailable("the stream ended early, before the end of a read")
+                raise Unavailable("the stream ended early, in the middle of a read")
         except grpc.RpcError as error:
             if is_final(error):
                 raise SourceBroken(f"{where()}: {error_text(error)}") from error
@@ -172,10 +178,10 @@ class SourceClient:
             call.cancel()
 
     def ack(self, offsets: Offsets) -> None:
-        """Settle everything up to and with these offsets, one a partition.
+        """Acknowledge every record up to and including these offsets, one per partition.
 
         Raises:
-            Unavailable: The server did not confirm; a later ack includes this one.
+            Unavailable: The server did not confirm it. A later ack includes this one.
         """
         if not offsets:
             return
@@ -192,22 +198,22 @@ class SourceClient:
             raise Unavailable(f"source {self._address}: the ack of {dict(offsets)} was not confirmed")
 
 
-class _Patience:
-    """Waits between attempts, longer each time, until ``seconds`` have passed without progress."""
+class _Backoff:
+    """Growing waits between attempts, until ``seconds`` have passed without progress."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self.restart()
+        self.reset()
 
-    def restart(self) -> None:
+    def reset(self) -> None:
         self._since = time.monotonic()
         self._wait_s = 0.05
 
-    def use(self, where: str, error: Exception) -> None:
+    def wait(self, where: str, error: Exception) -> None:
         """Sleep before the next attempt.
 
         Raises:
-            Unavailable: No patience left.
+            Unavailable: The time is over.
         """
         if time.monotonic() - self._since >= self._seconds:
             raise Unavailable(f"{where}: {error_text(error)}") from error
@@ -223,14 +229,16 @@ def is_final(error: Exception) -> bool:
     return is_failure(error, Failure.DENIED) or is_too_large(error)
 
 
-def _request(left: int, most: int) -> pb.ReadRequest:
-    return pb.ReadRequest(request=pb.ReadRequest.Request(num_records=min(left, most), timeout_in_ms=READ_TIMEOUT_MS))
+def _request(left: int, limit: int) -> pb.ReadRequest:
+    return pb.ReadRequest(request=pb.ReadRequest.Request(num_records=min(left, limit), timeout_in_ms=READ_TIMEOUT_MS))
 
 
 def _next_position(result: Result, part: OffsetRange, where: Callable[[], str]) -> int:
-    """The offset after a record, which must lie in the range that is still wanted."""
+    """Return the offset after a record, which must be in the range that is still missing."""
     text, partition = result.offset.offset, result.offset.partition_id
     offset = int(text) if text.isdigit() else -1
     if partition != part.partition or not part.start <= offset < part.end:
-        raise SourceBroken(f"{where()}: asked up to {part.end}, got offset {text!r} of partition {partition}")
+        raise SourceBroken(
+            f"{where()}: requested offsets below {part.end}, received offset {text!r} of partition {partition}"
+        )
     return offset + 1

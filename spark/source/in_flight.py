@@ -1,12 +1,13 @@
 """Records of a source without replay, between their read and their ack. Pure.
 
-    read ─▶ open ──offer──▶ offered ──commit──▶ owed ──settle──▶ forgotten
-            what came       batch n, told       in Spark's       acked at
-            since then      to Spark            commit log       the source
+    state      meaning                                    event    next state
+    open       read since the last offered batch          offer    offered
+    offered    part of batch n, whose end Spark knows     commit   to ack
+    to ack     in Spark's commit log, not acked yet       settle   forgotten
 
-An offset of such a stream says nothing of the source's own: it is a batch of one planner, ``{"run": .., "batch": n}``.
-Batches of another run are in nobody's memory any more. None of their records was acked unless it was committed, so
-those that matter come again from the source.
+A stream's offset says nothing about the source: it numbers a batch of one planner, ``{"run": .., "batch": n}``. Batches
+of another run are in no process's memory any more. Only committed records are acked, so the source sends the others
+again.
 """
 
 from __future__ import annotations
@@ -18,43 +19,42 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from services.common.model.errors import InvalidRequest
-from spark.pipeline.columns import RECORD
 
 RecordId: TypeAlias = tuple[int, bytes]
-"""Partition and offset: what a record is to its source, and what an ack names."""
+"""Partition and offset. They identify a record at its source, and an ack names them."""
 
-_MOST_PART_BYTES = 4 * 1024 * 1024
-"""A part travels inside its task, for which a cluster takes 128 MiB (spark.rpc.message.maxSize)."""
-_LEAST_PART_BYTES = 256 * 1024
+_MAX_PART_BYTES = 4 * 1024 * 1024
+"""A part is sent inside its task, which a cluster limits to 128 MiB (spark.rpc.message.maxSize)."""
+_MIN_PART_BYTES = 256 * 1024
 _PARTS = 8
 
 
 @dataclass(frozen=True)
 class BatchOffset:
-    """Everything up to and with a batch of a run; batch 0 is before the first."""
+    """Everything up to and including a batch of a run; batch 0 is before the first."""
 
     run: str
     batch: int
 
     def to_json(self) -> dict[str, Any]:
-        """What Spark writes into its checkpoint; equal marks are equal texts."""
+        """Return the offset as Spark writes it to its checkpoint; equal offsets are equal texts."""
         return {"run": self.run, "batch": self.batch}
 
     @staticmethod
     def from_json(offset: Mapping[str, Any]) -> BatchOffset:
-        """The inverse of ``to_json``.
+        """Invert ``to_json``.
 
         Raises:
-            InvalidRequest: The offset is not of this form.
+            InvalidRequest: The offset has another form.
         """
         run, batch = offset.get("run"), offset.get("batch")
         if not isinstance(run, str) or not isinstance(batch, int):
-            raise InvalidRequest(f"offset {dict(offset)} is not of a source without replay")
+            raise InvalidRequest(f"offset {dict(offset)} is not an offset of a source without replay")
         return BatchOffset(run, batch)
 
 
 def is_batch_offset(offset: Mapping[str, Any]) -> bool:
-    """Whether an offset of a checkpoint is of a source without replay; else it is one number a partition."""
+    """Return whether an offset of a checkpoint is from a source without replay, not one number per partition."""
     return "run" in offset
 
 
@@ -67,11 +67,11 @@ class _Batch:
 
 
 class InFlight:
-    """What one planner keeps in memory.
+    """Records in one planner's memory.
 
     Attributes:
-        end: The last offer, or where the checkpoint ended as long as there was none.
-        owed: Ids to ack, by batch, oldest first: they are committed, and nothing else may ever be acked.
+        end: End of the last offered batch; before the first one, the end of the checkpoint.
+        to_ack: Ids of committed records by batch, oldest first. No other record may ever be acked.
     """
 
     def __init__(self, run: str) -> None:
@@ -84,28 +84,28 @@ class InFlight:
 
     @property
     def open_records(self) -> int:
-        """How many records the next offer has."""
+        """Number of records in the next batch."""
         return len(self._open.ids)
 
     @property
     def records(self) -> int:
-        """How many records are not settled."""
+        """Number of records in any state."""
         return len(self._ids)
 
     @property
     def open_bytes(self) -> int:
-        """How large they are."""
+        """Size of the next batch."""
         return self._open.total_bytes
 
     def resume(self, end: BatchOffset) -> None:
-        """Go on behind a checkpoint, so that nothing new is the same offset as before."""
+        """Continue after a checkpoint, so that "nothing new" has the checkpoint's offset."""
         if self.end == BatchOffset(self.run, 0):
             self.end = end
 
     def fresh(self, ids: Sequence[RecordId]) -> list[int]:
-        """Which of these records are not held: a source repeats the unacked on a new stream, and one copy is enough.
+        """Return the indexes of the records that are not in memory yet.
 
-        The ack of the first copy settles them all.
+        A source sends unacked records again on a new stream. The ack of the first copy acks every copy.
         """
         seen: set[RecordId] = set()
         new = []
@@ -116,7 +116,7 @@ class InFlight:
         return new
 
     def add(self, rows: pa.RecordBatch, ids: Sequence[RecordId], sizes: Sequence[int]) -> None:
-        """Hold records: their rows, their ids and their bytes, in one order."""
+        """Add records to the open batch: their rows, ids and sizes in bytes, in the same order."""
         self._open.rows.append(rows)
         self._open.ids += ids
         self._open.sizes += sizes
@@ -124,7 +124,7 @@ class InFlight:
         self._ids.update(ids)
 
     def offer(self) -> BatchOffset:
-        """The end of a batch with all that is open, or the last offer if nothing is."""
+        """Close the open batch and return its end; return the last end if there are no open records."""
         if self._open.ids:
             number = self.end.batch + 1 if self.end.run == self.run else 1
             self._offered[number] = self._open
@@ -133,10 +133,10 @@ class InFlight:
         return self.end
 
     def parts(self, start: BatchOffset, end: BatchOffset) -> list[pa.Table]:
-        """The records behind ``start`` up to ``end``, in reading order, cut for tasks; none of another run.
+        """Return the records after ``start`` up to ``end`` in reading order, cut for tasks; none for another run.
 
         Raises:
-            InvalidRequest: A batch of this run is not held: it was committed before, or never offered.
+            InvalidRequest: A batch of this run is not in memory: it is committed already or was never offered.
         """
         if end.run != self.run:
             return []
@@ -145,28 +145,30 @@ class InFlight:
         if missing:
             raise InvalidRequest(f"batches {missing} of run {self.run} are not in memory")
         batches = [self._offered[number] for number in numbers]
-        rows = pa.Table.from_batches([part for batch in batches for part in batch.rows], schema=RECORD)
+        if not batches:
+            return []
+        rows = pa.Table.from_batches([part for batch in batches for part in batch.rows])
         sizes = [size for batch in batches for size in batch.sizes]
         return [rows.slice(first, last - first) for first, last in cut(sizes)]
 
     def commit(self, end: BatchOffset) -> None:
-        """Everything up to ``end`` is in Spark's commit log: let its rows go, owe its acks."""
+        """Drop the rows of every batch up to ``end``, which is in Spark's commit log; their ids are to be acked."""
         if end.run != self.run:
             return
         for number in [number for number in self._offered if number <= end.batch]:
             self.to_ack[number] = self._offered.pop(number).ids
 
     def settle(self, batch: int) -> None:
-        """Forget a batch whose acks are done."""
+        """Forget a batch whose records are acked."""
         self._ids.difference_update(self.to_ack.pop(batch))
 
 
 def cut(sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """Ranges ``[first, last)`` that cover records of these sizes, one range a task.
+    """Return ranges ``[first, last)`` that cover records of these sizes, one range per task.
 
-    About eight, so that tasks work side by side, but none of them tiny and none over 4 MiB, unless it is one record.
+    There are about eight, so that tasks run in parallel, of 256 KiB to 4 MiB each. A larger record is a range alone.
     """
-    limit = min(max(sum(sizes) // _PARTS, _LEAST_PART_BYTES), _MOST_PART_BYTES)
+    limit = min(max(sum(sizes) // _PARTS, _MIN_PART_BYTES), _MAX_PART_BYTES)
     ranges: list[tuple[int, int]] = []
     first = taken = 0
     for index, size in enumerate(sizes):
@@ -177,12 +179,12 @@ def cut(sizes: Sequence[int]) -> list[tuple[int, int]]:
     return [*ranges, (first, len(sizes))] if sizes else []
 
 
-def records_to_request(most: int, left_bytes: int, record_bytes: float) -> int:
-    """How many records to ask for: ``most``, or as many as fit into ``left_bytes`` by what records came to so far.
+def records_to_request(limit: int, left_bytes: int, record_bytes: float) -> int:
+    """Return the number of records to request: ``limit``, or as many as are expected to fit into ``left_bytes``.
 
     Args:
-        most: 1 or more.
-        left_bytes: What is left of the batch.
-        record_bytes: Mean size of a record, 0 while unknown.
+        limit: At least 1.
+        left_bytes: Bytes that the batch has left.
+        record_bytes: Mean size of a record, 0 while it is unknown.
     """
-    return most if record_bytes <= 0 else max(1, min(most, int(left_bytes / record_bytes)))
+    return limit if record_bytes <= 0 else max(1, min(limit, int(left_bytes / record_bytes)))

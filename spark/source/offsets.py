@@ -1,6 +1,6 @@
-"""Offsets of a source: per partition the next one to read, so that ``[start, end)`` is a batch. Pure.
+"""Offsets of a source: the next one to read in each partition, so that ``[start, end)`` is a batch. Pure.
 
-Spark keeps them as JSON objects, ``{"0": 17}``; in metadata they travel as ``0:17,1:20``.
+Spark's checkpoint has them as JSON objects, ``{"0": 17}``; gRPC metadata as ``0:17,1:20``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Offsets = Mapping[int, int]
 
 @dataclass(frozen=True)
 class SourceState:
-    """What PendingFn says about each partition: first and next-to-come offset, and the committed one where there is."""
+    """Answer of PendingFn for each partition: first offset, next offset, and the committed one if there is one."""
 
     starts: Offsets
     ends: Offsets
@@ -25,7 +25,7 @@ class SourceState:
 
 @dataclass(frozen=True, order=True)
 class OffsetRange:
-    """Offsets ``[start, end)`` of one partition; some may be missing in the log (compaction)."""
+    """Offsets ``[start, end)`` of one partition; compaction may have removed some from the log."""
 
     partition: int
     start: int
@@ -33,10 +33,10 @@ class OffsetRange:
 
 
 def parse_pairs(text: str) -> dict[int, int]:
-    """Read ``0:17,1:20``; an empty text holds nothing.
+    """Parse ``0:17,1:20``; an empty text has no offsets.
 
     Raises:
-        InvalidRequest: Another form.
+        InvalidRequest: The text has another form.
     """
     try:
         return {int(p): int(o) for p, o in (pair.split(":") for pair in text.split(",") if pair)}
@@ -45,22 +45,20 @@ def parse_pairs(text: str) -> dict[int, int]:
 
 
 def to_json(offsets: Offsets) -> dict[str, int]:
-    """What Spark writes into its checkpoint; sorted, so that equal offsets are equal texts."""
+    """Return the offsets as Spark writes them to its checkpoint; sorted, so that equal offsets are equal texts."""
     return {str(partition): offsets[partition] for partition in sorted(offsets)}
 
 
 def from_json(offsets: Mapping[str, int]) -> dict[int, int]:
-    """The inverse of ``to_json``."""
+    """Invert ``to_json``."""
     return {int(partition): int(offset) for partition, offset in offsets.items()}
 
 
 def initial(state: SourceState, starting: Position) -> dict[int, int]:
-    """Where a new query begins.
-
-    Nothing below the log's start can be read any more, so no position is below it.
+    """Return the offsets at which a new query starts; none is below the log's start.
 
     Raises:
-        InvalidRequest: A given offset is beyond the log's end, or a partition has none.
+        InvalidRequest: A given offset is after the log's end, or a partition has none.
     """
     if starting == "earliest":
         return dict(state.starts)
@@ -72,19 +70,21 @@ def initial(state: SourceState, starting: Position) -> dict[int, int]:
         if partition not in starting:
             raise InvalidRequest(f"startingOffsets has no offset for partition {partition}")
         if starting[partition] > end:
-            raise InvalidRequest(f"startingOffsets {starting[partition]} of partition {partition} is beyond end {end}")
+            raise InvalidRequest(
+                f"startingOffsets {starting[partition]} of partition {partition} is after its end {end}"
+            )
     return {p: max(first, starting[p]) for p, first in state.starts.items()}
 
 
-def cap(start: Offsets, ends: Offsets, most: int | None) -> dict[int, int]:
-    """The end of the next batch: at most ``most`` records after ``start``, shared evenly; None takes all.
+def cap(start: Offsets, ends: Offsets, limit: int | None) -> dict[int, int]:
+    """Return the end of the next batch: at most ``limit`` records after ``start``, shared evenly; None takes all.
 
-    A partition with little left leaves its share to the others. No end is before its start, also when the log's end
-    moved back: going on where we were shows the loss as a refused read, going back would hide it.
+    A partition with fewer records leaves its share to the others. No end is before its start, even if the log's end
+    moved back: a batch at the old position fails and shows the loss, a position moved back would hide it.
     """
     new = {p: ends.get(p, 0) for p in {*start, *ends}}
     lags = sorted((max(0, end - start.get(p, 0)), p) for p, end in new.items())
-    left, planned = most, {}
+    left, planned = limit, {}
     for index, (lag, partition) in enumerate(lags):
         take = lag if left is None else min(lag, -(-left // (len(lags) - index)))
         left = left if left is None else left - take
@@ -93,7 +93,7 @@ def cap(start: Offsets, ends: Offsets, most: int | None) -> dict[int, int]:
 
 
 def plan(start: Offsets, end: Offsets) -> list[OffsetRange]:
-    """One range for each partition that has something in ``[start, end)``; a partition new in ``end`` begins at 0.
+    """Return one range for each partition with records in ``[start, end)``; a partition new in ``end`` starts at 0.
 
     Raises:
         InvalidRequest: An end is before its start.
@@ -109,7 +109,7 @@ def plan(start: Offsets, end: Offsets) -> list[OffsetRange]:
 
 
 def to_ack(end: Offsets, state: SourceState) -> dict[int, int]:
-    """The last settled offset of each partition on which ``end`` is ahead of the commit."""
+    """Return the last processed offset of each partition in which ``end`` is after the committed offset."""
     return {
         partition: offset - 1
         for partition, offset in sorted(end.items())

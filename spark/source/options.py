@@ -1,21 +1,21 @@
-"""Options of ``format("udsource")``, of ``read`` and of ``readStream``. Pure.
+"""Options of ``format("udsource")`` for ``read`` and ``readStream``. Pure.
 
 address              host:port or unix: address of the source.v1 server; required
-replay               ``auto`` (as the server can, or as the checkpoint was begun), ``always`` (an error where it cannot:
-                     exactly once or not at all) or ``never`` (at least once, also where it could)
-maxRecordsPerBatch   most records in one micro-batch over all partitions (600)
-drain                true lifts maxRecordsPerBatch, for Trigger.AvailableNow (Spark takes its end once, at the start)
-retrySeconds         how long a server may stay away before a task, or the start of a query, fails (60)
+replay               ``auto`` (if the server can, or as the checkpoint was started), ``always`` (an error if it cannot:
+                     exactly once or not at all) or ``never`` (at least once, even if the server can replay)
+maxRecordsPerBatch   largest number of records in one micro-batch over all partitions (600)
+drain                true lifts maxRecordsPerBatch, for Trigger.AvailableNow (Spark reads its end once, at the start)
+retrySeconds         time a server may be unavailable before a task, or the start of a query, fails (60)
 
-Only where ranges can be replayed:
+Only with replay:
 
-startingOffsets      of a new query: ``committed`` (else earliest), ``earliest``, ``latest`` or JSON ``{"0": 17}``
-endingOffsets        of a batch read: ``latest`` or JSON; exclusive
+startingOffsets      start of a new query: ``committed`` (else earliest), ``earliest``, ``latest`` or JSON ``{"0": 17}``
+endingOffsets        end of a batch read, exclusive: ``latest`` or JSON
 
-Only where they cannot:
+Only without replay:
 
-maxBytesPerBatch     records of so many bytes end a batch, also with drain: they wait in memory (268435456, 256 MiB)
-readTimeoutMs        how long the server may wait for records before it answers a read with none (500)
+maxBytesPerBatch     bytes of records that end a batch, also with drain: they are in memory (268435456, 256 MiB)
+readTimeoutMs        time the server may wait for records before it ends a read without any (500)
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TRUTHS = {"true": True, "false": False}
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """The options, checked; see the module's table."""
+    """Validated options; the module's docstring lists them."""
 
     address: str
     max_records: int = 600
@@ -50,15 +50,15 @@ class SourceOptions:
 
     @staticmethod
     def parse(options: Mapping[str, str]) -> SourceOptions:
-        """Read Spark's options, whose names differ in case at will.
+        """Parse Spark's options, whose names are case-insensitive.
 
         Raises:
-            InvalidRequest: A required option is missing or a value is out of its form; names the option.
+            InvalidRequest: A required option is missing or a value is malformed; names the option.
         """
         given = {name.lower(): value for name, value in options.items()}
         address = given.get("address", "")
         if not address:
-            raise InvalidRequest("option address is missing: host:port of a source.v1 server")
+            raise InvalidRequest("option address is missing; set it to host:port or unix: of a source.v1 server")
         return SourceOptions(
             address=address,
             max_records=_positive("maxRecordsPerBatch", given.get("maxrecordsperbatch", "600")),
@@ -74,17 +74,19 @@ class SourceOptions:
         )
 
     def check_plain(self) -> None:
-        """Refuse what only a source that can replay can do.
+        """Reject options that need replay.
 
         Raises:
-            InvalidRequest: An option asks for a place in the log.
+            InvalidRequest: An option names a position in the log.
         """
         for name, value, usual in (
             ("startingOffsets", self.starting, "committed"),
             ("endingOffsets", self.ending, "latest"),
         ):
             if value != usual:
-                raise InvalidRequest(f"option {name} needs a source that can replay; {self.address} is read without")
+                raise InvalidRequest(
+                    f"option {name} needs a source that can replay; {self.address} is read without replay"
+                )
 
 
 def _positive(name: str, text: str) -> int:
@@ -103,7 +105,7 @@ def _replay(text: str) -> Replay:
     for word in _REPLAYS:
         if text.lower() == word:
             return word
-    raise InvalidRequest(f"option replay {text!r} is none of {' '.join(_REPLAYS)}")
+    raise InvalidRequest(f"option replay {text!r} is not one of {', '.join(_REPLAYS)}")
 
 
 def _position(name: str, text: str, words: str) -> Position:
@@ -113,7 +115,9 @@ def _position(name: str, text: str, words: str) -> Position:
     try:
         offsets = {int(partition): int(offset) for partition, offset in json.loads(text).items()}
     except (ValueError, TypeError, AttributeError):
-        raise InvalidRequest(f'option {name} {text!r} is none of {words} or JSON like {{"0": 17}}') from None
+        raise InvalidRequest(
+            f'option {name} {text!r} is neither one of {", ".join(words.split())} nor JSON such as {{"0": 17}}'
+        ) from None
     if any(offset < 0 for offset in offsets.values()):
         raise InvalidRequest(f"option {name} {text!r} has a negative offset")
     return offsets

@@ -1,27 +1,27 @@
-"""Any source of source.v1, at least once: the planner reads, keeps and acks; tasks get records inside their partition.
+"""Planner for any source.v1 server, at least once: it reads, keeps and acks the records; tasks only hand them on.
 
-What Spark 4.1 does, in this order (MicroBatchExecution and, for Trigger.AvailableNow, its wrapper of our stream):
+Spark 4.1 makes these calls in this order (MicroBatchExecution and, for Trigger.AvailableNow, a wrapper of the stream):
 
-1. ``latestOffset``. The same offset as before: nothing to do, asked again at the next poll.
-2. The offset log gets the batch; only then ``commit`` of the batch before.
-3. ``partitions``, tasks, sink; then the commit log gets the batch, and it begins again at 1.
+1. ``latestOffset``. The same offset as before means no new records; the next poll calls it again.
+2. Spark writes the batch to the offset log, then calls ``commit`` for the batch before.
+3. ``partitions``, tasks, sink; then Spark writes the batch to the commit log and continues with step 1.
 
-So whatever ``partitions`` was asked for is in the commit log when ``latestOffset`` is asked next, by the same
-planner: there its records are acked, also while idle, and also for sources that give nothing new before all is acked,
-for which ``commit`` would never come. A batch that fails ends the query and its planner, and nobody is asked again.
+So the batch of the last ``partitions`` call is in the commit log when ``latestOffset`` is called next, in the same
+planner. Its records are acked there: also while idle, and also for sources that send nothing new before all is acked,
+for which ``commit`` would never be called. A batch that fails ends the query and its planner.
 
-A restarted query begins with ``partitions(end, end)`` and repeats the batch that the commit log misses. Its records
-went with the old planner; nothing of it was acked, so the source gives them again and they come with the next batch.
+A restarted query starts with ``partitions(end, end)`` and repeats the batch that is missing in the commit log. Its
+records were lost with the old planner, unacked, so the source sends them again and the next batch has them.
 
-Trigger.AvailableNow has a wrapper for streams like ours, if spark.sql.streaming.triggerAvailableNowWrapper.enabled is
-set. It asks ``latestOffset`` once for its end, before anything else, and again ahead of each batch and at the end, for
-its metrics. Reading then would take records that no batch will have, so once the trigger is known, nothing more is
-read. It is known by what no other does: ``partitions(end, end)`` of a checkpoint comes after ``latestOffset``, or
-``latestOffset`` comes again when ``initialOffset`` was asked, or a batch offered, but nothing planned. Its last
-question comes behind the commit log, so everything is acked when the query ends.
+Trigger.AvailableNow wraps such a stream if spark.sql.streaming.triggerAvailableNowWrapper.enabled is set. The wrapper
+calls ``latestOffset`` once for the query's end, before any other call, and again before each batch and at the end, for
+its metrics. A read at that point would take records that no batch will have, so the planner stops reading once it has
+recognized the trigger. Only this trigger calls ``partitions(end, end)`` of a checkpoint after ``latestOffset``, or
+``latestOffset`` again after ``initialOffset``, or after a batch was offered, without ``partitions`` in between. Its
+last call follows the commit log, so every record is acked when the query ends.
 
-Without the wrapper, which is Spark's default, Trigger.AvailableNow is Trigger.Once: one batch, and no question behind
-it. That batch is acked by nobody.
+Without the wrapper, which is Spark's default, Trigger.AvailableNow is Trigger.Once: one batch and no call after it.
+That batch is never acked.
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ from spark.source.streams import AckRefused, PlainStreams
 log = logging.getLogger(__name__)
 _IDLE_WAIT_S = 0.5
 _MORE_TIMEOUT_MS = 50
-"""How long a read behind the first of a batch may wait: what is there already goes ahead."""
+"""Timeout of every read of a batch but the first: a batch does not wait for further records."""
 _RECORD_BYTES = 100
-"""What a record costs beside its message, about."""
+"""Approximate memory of a record in addition to its message."""
 _REFUSALS = 3
-"""Refused acks of a batch after which it is given up: the source has been read in between, it does not know it."""
+"""Refused acks of a batch after which it is dropped: the source was read in between and does not know the batch."""
 
 
 @dataclass
 class RecordsPartition(InputPartition):
-    """Records of one task, an Arrow stream."""
+    """Records of one task as an Arrow stream."""
 
     stream: bytes
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """The records, in a worker."""
+        """Yield the records, in a worker."""
         if not self.stream:
             return
         with pa.ipc.open_stream(self.stream) as reader:
@@ -68,13 +68,13 @@ class RecordsPartition(InputPartition):
 
 
 class PlainPlanner:
-    """The stream's planner; see the module."""
+    """Planner of a stream; see the module."""
 
     def __init__(self, options: SourceOptions) -> None:
-        """Take the options; nothing is opened yet.
+        """Check the options; no call is opened yet.
 
         Raises:
-            InvalidRequest: They ask for what only a source that can replay can do.
+            InvalidRequest: An option needs replay.
         """
         options.check_plain()
         self._options = options
@@ -82,23 +82,27 @@ class PlainPlanner:
         self._streams = PlainStreams(options.address, answer_seconds=options.retry_seconds)
         self._reader = Reader(options, self._streams, self._in_flight)
         self._planned: BatchOffset | None = None
-        self._awaits_plan = self._asked = self._is_end_fixed = self._reached = False
-        self._refused: dict[int, int] = {}
+        self._awaits_plan = False
+        self._was_polled = False
+        self._is_end_fixed = False
+        self._was_reached = False
+        self._refusals: dict[int, int] = {}
 
     def initial_offset(self) -> dict[str, Any]:
-        """Before the first batch of this run."""
+        """Return the offset before the first batch of this run."""
         self._awaits_plan = True
         return BatchOffset(self._in_flight.run, 0).to_json()
 
     def latest_offset(self) -> dict[str, Any]:
-        """Ack what is committed, read, and offer what came.
+        """Ack committed records, read, and return the end of a batch with the new records.
 
-        A source that goes away later means nothing new, with a warning: a query outlives a restart of its source.
+        If the source becomes unavailable later, there are no new records and a warning: a query survives a restart of
+        its source.
 
         Raises:
-            Unavailable: The source was never there, for retrySeconds.
-            SourceRefuses: It refuses to be read.
-            SourceBroken: A record can't be read; see ``streams``.
+            Unavailable: The source was unavailable for retrySeconds since the start.
+            SourceRefuses: The source denies access.
+            SourceBroken: A record cannot be read; see ``streams``.
         """
         if self._planned is not None:
             self._in_flight.commit(self._planned)
@@ -109,36 +113,36 @@ class PlainPlanner:
         if not self._is_end_fixed:
             self._read()
         before, offered = self._in_flight.end, self._in_flight.offer()
-        self._asked = True
+        self._was_polled = True
         self._awaits_plan = self._awaits_plan or offered != before
         return offered.to_json()
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
-        """The records of a batch, cut for tasks; one task without any for a batch of an older run."""
+        """Return the records of a batch, cut for tasks; one task without records for a batch of an older run."""
         first, last = BatchOffset.from_json(start), BatchOffset.from_json(end)
         self._awaits_plan = False
         if first != last:
             self._planned = last
         elif last.run != self._in_flight.run:
             self._in_flight.resume(last)
-            if self._asked:
+            if self._was_polled:
                 self._fix_end()
         return [RecordsPartition(_stream(table)) for table in self._in_flight.parts(first, last)] or [
             RecordsPartition(b"")
         ]
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Ack the batch, if that was not done before."""
+        """Ack the batch unless it is acked already."""
         self._in_flight.commit(BatchOffset.from_json(end))
         self._ack()
 
     def stop(self) -> None:
-        """End the calls; what is not acked comes again to the next planner."""
+        """End the calls; the source sends unacked records again to the next planner."""
         self._streams.close()
 
     def _fix_end(self) -> None:
         if not self._is_end_fixed:
-            log.info("udsource: this is Trigger.AvailableNow: what came so far is all that this query reads")
+            log.info("udsource: Trigger.AvailableNow: this query reads only the records received so far")
         self._is_end_fixed = True
 
     def _ack(self) -> None:
@@ -149,12 +153,12 @@ class PlainPlanner:
                 log.warning("udsource: ack postponed: %s", error)
                 return
             except AckRefused as error:
-                self._refused[batch] = self._refused.get(batch, 0) + 1
-                if self._refused[batch] < _REFUSALS:
+                self._refusals[batch] = self._refusals.get(batch, 0) + 1
+                if self._refusals[batch] < _REFUSALS:
                     log.warning("udsource: ack postponed: %s", error)
                     return
-                log.warning("udsource: the source may give %d records again: %s", len(ids), error)
-            self._refused.pop(batch, None)
+                log.warning("udsource: the source may send %d records again: %s", len(ids), error)
+            self._refusals.pop(batch, None)
             self._in_flight.settle(batch)
 
     def _read(self) -> None:
@@ -162,44 +166,45 @@ class PlainPlanner:
         while True:
             try:
                 self._reader.fill(self._options.drain)
-                self._reached = True
+                self._was_reached = True
                 return
             except SourceRefuses:
                 raise
             except Unavailable as error:
-                if not self._reached and time.monotonic() >= give_up_s:
+                if not self._was_reached and time.monotonic() >= give_up_s:
                     raise
                 log.warning("udsource: no new records: %s", error)
                 time.sleep(_IDLE_WAIT_S)
-                if self._reached:
+                if self._was_reached:
                     return
 
 
 class Reader:
-    """Fills the open batch of what is held."""
+    """Reads records into the open batch."""
 
     def __init__(self, options: SourceOptions, streams: PlainStreams, in_flight: InFlight) -> None:
         self._options = options
         self._streams = streams
         self._in_flight = in_flight
-        self._records = self._bytes = 0
+        self._records = 0
+        self._bytes = 0
 
     def fill(self, drain: bool, *, whole: bool = False) -> None:
-        """Read until the source has nothing, or the batch is full.
+        """Read until the source has no more records or the batch is full.
 
         Args:
-            drain: Only maxBytesPerBatch makes it full; and each read waits as long as the first for something to come.
-            whole: A source that is lost on the way is an error; else what came is a batch.
+            drain: The batch is limited by maxBytesPerBatch only, and every read waits as long as the first.
+            whole: Raise if the source is lost after some records; else they form the batch.
 
         Raises:
-            Unavailable: The source failed or was lost, before anything came if not ``whole``.
-            SourceRefuses: It refuses to be read.
-            SourceBroken: A record can't be read.
+            Unavailable: The source failed or was lost; unless ``whole``, before any record.
+            SourceRefuses: The source denies access.
+            SourceBroken: A record cannot be read.
         """
         timeout_ms, copies = self._options.read_timeout_ms, 0
-        while (most := self._room(drain)) > 0:
+        while (limit := self._room(drain)) > 0:
             try:
-                results = self._streams.read(most, timeout_ms)
+                results = self._streams.read(limit, timeout_ms)
             except Unavailable as error:
                 if whole or not self._in_flight.open_records or isinstance(error, SourceRefuses):
                     raise
@@ -207,15 +212,15 @@ class Reader:
                 return
             if not results:
                 return
-            copies += len(results) - self._hold(results)
-            # Each comes once more on a new stream. This source gives the unacked whenever it is asked.
+            copies += len(results) - self._add(results)
+            # A new stream sends each record once again. This source sends unacked records at every read.
             if copies > self._in_flight.records:
                 return
             if not drain and self._in_flight.open_records:
                 timeout_ms = min(timeout_ms, _MORE_TIMEOUT_MS)
         if drain:
             log.warning(
-                "udsource: maxBytesPerBatch ended the batch at %d records; the rest comes with the next",
+                "udsource: maxBytesPerBatch ended the batch at %d records; the next batch has the rest",
                 self._in_flight.open_records,
             )
 
@@ -226,11 +231,11 @@ class Reader:
             return 0
         return records_to_request(left, left_bytes, self._bytes / self._records if self._records else 0)
 
-    def _hold(self, results: Sequence[Result]) -> int:
+    def _add(self, results: Sequence[Result]) -> int:
         ids: list[RecordId] = [(r.offset.partition_id, r.offset.offset) for r in results]
         sizes = [r.ByteSize() + _RECORD_BYTES for r in results]
-        self._records = self._records + len(sizes)
-        self._bytes = self._bytes + sum(sizes)
+        self._records += len(sizes)
+        self._bytes += sum(sizes)
         new = self._in_flight.fresh(ids)
         if new:
             rows = to_batch([results[index] for index in new])
@@ -239,12 +244,12 @@ class Reader:
 
 
 def read_now(options: SourceOptions) -> list[RecordsPartition]:
-    """For a batch read: what the source has until it has nothing, or maxBytesPerBatch of it. Nothing is acked.
+    """Return the tasks of a batch read: all records the source has, at most maxBytesPerBatch. Nothing is acked.
 
     Raises:
-        InvalidRequest: An option asks for what only a source that can replay can do.
-        Unavailable: The source can't be read.
-        SourceBroken: A record can't be read.
+        InvalidRequest: An option needs replay.
+        Unavailable: The source cannot be read.
+        SourceBroken: A record cannot be read.
     """
     options.check_plain()
     streams, in_flight = PlainStreams(options.address, answer_seconds=options.retry_seconds), InFlight("")

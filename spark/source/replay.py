@@ -1,7 +1,7 @@
-"""A source that can replay, exactly once: offsets are the log's own, tasks read their range themselves.
+"""Planner for a source that can replay, exactly once: offsets are those of the log, and tasks read their own range.
 
-What Spark calls when is told in ``plain``. Here, too, what ``partitions`` was asked for is acked when ``latestOffset``
-is asked next, so the last batch is acked while the query is idle; ``commit`` is for what that could not do.
+``plain`` lists Spark's calls in order. Here too the batch of a ``partitions`` call is acked at the next
+``latestOffset``, so the last batch is acked while the query is idle; ``commit`` acks it if that failed.
 """
 
 from __future__ import annotations
@@ -28,44 +28,44 @@ _IDLE_WAIT_S = 0.5
 
 @dataclass
 class RangePartition(InputPartition):
-    """Offsets ``[start, end)`` of one partition, read by one task; None reads nothing."""
+    """Offsets ``[start, end)`` of one partition for one task; None has no records."""
 
     part: rules.OffsetRange | None
 
     def read(self, options: SourceOptions) -> Iterator[pa.RecordBatch]:
-        """The records of the range, in a worker.
+        """Yield the records of the range, in a worker.
 
         Raises:
-            Unavailable: The source was away for retrySeconds.
-            SourceBroken: A record can't be read. Both name the address, the partition and the offset.
+            Unavailable: The source was unavailable for retrySeconds.
+            SourceBroken: A record cannot be read. Both name the address, the partition and the offset.
         """
         if self.part is None:
             return
         client = SourceClient(options.address)
-        for results in client.read(self.part, most=_RECORDS_PER_LIST, retry_seconds=options.retry_seconds):
+        for results in client.read(self.part, limit=_RECORDS_PER_LIST, retry_seconds=options.retry_seconds):
             yield to_batch(results)
 
 
 class ReplayPlanner:
-    """The stream's planner: plans ranges of offsets, and acks those that are committed."""
+    """Planner of a stream: plans ranges of offsets and acks those that are committed."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._client = SourceClient(options.address)
-        self._next: dict[int, int] | None = None  # end of the last batch; what the next one is capped against
+        self._next: dict[int, int] | None = None  # end of the last batch, from which the next one is limited
         self._initial: dict[int, int] | None = None
-        self._offered: dict[int, int] | None = None  # told to Spark, not planned yet
+        self._offered: dict[int, int] | None = None  # returned to Spark, not planned yet
         self._planned: dict[int, int] | None = None  # not acked yet
         self._acked: dict[int, int] | None = None
         self._warned = False
 
     def initial_offset(self) -> dict[str, Any]:
-        """Where a new query begins.
+        """Return the offsets at which a new query starts.
 
         Raises:
-            Unavailable: The source was away for retrySeconds.
-            SourceRefuses: It does not let us in.
-            InvalidRequest: startingOffsets do not fit the log.
+            Unavailable: The source was unavailable for retrySeconds.
+            SourceRefuses: The source denies access.
+            InvalidRequest: startingOffsets are outside the log.
         """
         if self._initial is None:
             state = first_state(self._client, self._options.retry_seconds)
@@ -73,12 +73,12 @@ class ReplayPlanner:
         return rules.to_json(self._initial)
 
     def latest_offset(self) -> dict[str, Any]:
-        """Ack what is committed; the end of the next batch, capped here since Spark 4.1 does not cap it.
+        """Ack the committed batch and return the end of the next one, limited here as Spark 4.1 does not limit it.
 
-        While the server is out of reach there is nothing new: a query outlives a restart of its source.
+        While the server cannot be reached there are no new records: a query survives a restart of its source.
 
         Raises:
-            SourceRefuses: It does not let us in any more.
+            SourceRefuses: The source denies access now.
         """
         if self._next is None:
             self._next = rules.from_json(self.initial_offset())
@@ -87,7 +87,7 @@ class ReplayPlanner:
         except SourceRefuses:
             raise
         except Unavailable as error:
-            log.warning("udsource: no new records while the source is away: %s", error)
+            log.warning("udsource: no new records while the source is unavailable: %s", error)
             time.sleep(_IDLE_WAIT_S)
             return rules.to_json(self._next)
         self._ack_planned(state)
@@ -99,7 +99,7 @@ class ReplayPlanner:
         return rules.to_json(end)
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
-        """One task a partition that has records; equal ends give one that reads nothing.
+        """Return one task per partition with records; for equal offsets one task without records.
 
         Raises:
             InvalidRequest: An end is before its start.
@@ -109,17 +109,17 @@ class ReplayPlanner:
             self._next = last
         if first != last:
             self._offered = None
-        self._planned = last  # also the end of a checkpoint: whoever stopped there may not have acked it
+        self._planned = last  # also for a checkpoint's end: the query that stopped there may not have acked it
         try:
             parts = rules.plan(first, last)
         except InvalidRequest as error:
             raise InvalidRequest(
-                f"{error}: a query that goes on from its checkpoint with Trigger.AvailableNow needs option drain=true"
+                f"{error}: a query that continues its checkpoint with Trigger.AvailableNow needs option drain=true"
             ) from error
         return [RangePartition(part) for part in parts] or [RangePartition(None)]
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Ack what lies before ``end``: its batch is in Spark's commit log. A lost ack is made good by the next."""
+        """Ack everything before ``end``, which is in Spark's commit log. The next ack includes one that is lost."""
         last = rules.from_json(end)
         if last == self._acked:
             return
@@ -129,7 +129,7 @@ class ReplayPlanner:
             log.warning("udsource: ack postponed: %s", error)
 
     def stop(self) -> None:
-        """Nothing to release; the channel ends with the process."""
+        """Do nothing: the channel ends with the process."""
 
     def _ack_planned(self, state: rules.SourceState) -> None:
         if self._planned is None:
@@ -144,7 +144,7 @@ class ReplayPlanner:
             self._planned = None
 
     def _warn_of_available_now(self, end: Mapping[int, int]) -> None:
-        """Spark takes the end of Trigger.AvailableNow from one question and asks again before it plans anything."""
+        """Warn once if Spark reads the end again before it plans a batch, as only Trigger.AvailableNow does."""
         if self._offered is not None and end != self._next and not self._options.drain and not self._warned:
             self._warned = True
             log.warning(
@@ -154,18 +154,18 @@ class ReplayPlanner:
 
 
 def first_state(client: SourceClient, seconds: float, *, wait_unknown: bool = True) -> rules.SourceState:
-    """The source's state, waiting for it if need be.
+    """Return the source's state; wait while it is unavailable.
 
     Args:
-        client: Of the source.
-        seconds: How long to wait.
-        wait_unknown: Also for a source that answers but does not know its offsets.
+        client: Client of the source.
+        seconds: Longest time to wait.
+        wait_unknown: Wait as well while the source answers but does not know its offsets.
 
     Raises:
-        Unavailable: It was away for so long.
-        PendingUnknown: It does not know its offsets.
-        SourceRefuses: It does not let us in.
-        NotImplementedError: It cannot replay.
+        Unavailable: The source was unavailable for that time.
+        PendingUnknown: The source does not know its offsets.
+        SourceRefuses: The source denies access.
+        NotImplementedError: The source cannot replay.
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -179,15 +179,15 @@ def first_state(client: SourceClient, seconds: float, *, wait_unknown: bool = Tr
 
 
 def ranges_now(options: SourceOptions, state: rules.SourceState) -> list[RangePartition]:
-    """For a batch read: from startingOffsets to endingOffsets as they are now.
+    """Return the tasks of a batch read, from startingOffsets to endingOffsets in the present state.
 
     Raises:
-        InvalidRequest: The options do not fit the log.
+        InvalidRequest: The offsets are outside the log.
     """
     end = dict(state.ends) if isinstance(options.ending, str) else dict(options.ending)
     beyond = {p: offset for p, offset in end.items() if offset > state.ends.get(p, 0)}
     if beyond:
-        raise InvalidRequest(f"endingOffsets {beyond} are beyond the ends {dict(state.ends)}")
+        raise InvalidRequest(f"endingOffsets {beyond} are after the ends {dict(state.ends)}")
     parts = rules.plan(rules.initial(state, options.starting), end)
     return [RangePartition(part) for part in parts] or [RangePartition(None)]
 
@@ -196,6 +196,6 @@ def ack_before(client: SourceClient, end: rules.Offsets) -> None:
     """Ack everything before ``end`` that is not committed yet.
 
     Raises:
-        Unavailable: The source is away.
+        Unavailable: The source is unavailable.
     """
     client.ack(rules.to_ack(end, client.state()))

@@ -1,7 +1,7 @@
-"""The plain form of source.v1: one ReadFn and one AckFn call, each opened when first used and again after a loss.
+"""Plain form of source.v1: one ReadFn and one AckFn call, each opened at first use and again after a loss.
 
-What is known of servers: a new ReadFn handshake is the only sign of a new client, on which a source gives again what
-was not acked. Acks may come on any AckFn call. Some sources give nothing more until all is acked.
+Facts about servers: a new ReadFn handshake is the only sign of a new client, and the source then sends unacked records
+again. Acks are accepted on any AckFn call. Some sources send no more records until all are acked.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ _Reading: TypeAlias = "_Call[pb.ReadRequest, pb.ReadResponse | DecodeError]"
 _Acking: TypeAlias = "_Call[pb.AckRequest, pb.AckResponse]"
 
 _IDS_PER_ACK = 20_000
-"""Ids in one AckRequest, so that it stays far below every server's message limit."""
+"""Ids in one AckRequest, which keeps it far below every server's message limit."""
 _END_SECONDS = 2.0
 
 
 class AckRefused(SourceBroken):
-    """The source does not know a record it is to settle: it has restarted since, or forgot it."""
+    """The source does not know a record that is acked: it restarted in between, or forgot the record."""
 
 
 class PlainStreams:
-    """The two calls of one server. For one thread: Spark calls the planner's methods one at a time."""
+    """The two calls to one server. Not thread-safe: Spark calls the planner's methods one at a time."""
 
     def __init__(self, address: str, *, answer_seconds: float = 60.0) -> None:
-        """Take the address; nothing is opened yet.
+        """Store the address; no call is opened yet.
 
         Args:
-            address: Of the server.
-            answer_seconds: Beyond what a read may take by itself, the longest silence before a call is given up.
+            address: Address of the server.
+            answer_seconds: Longest silence before a call is cancelled, on top of a read's own timeout.
         """
         self._address = address
         self._answer_s = answer_seconds
@@ -59,20 +59,20 @@ class PlainStreams:
         self._acking: _Acking | None = None
         self._last = ""
 
-    def read(self, most: int, timeout_ms: int) -> list[Result]:
-        """What the source has now, at most ``most`` records; none if it has none within ``timeout_ms``.
+    def read(self, limit: int, timeout_ms: int) -> list[Result]:
+        """Read at most ``limit`` records; return none if the source has none within ``timeout_ms``.
 
-        Records that came before a stream was lost are given, too: the source counts them as delivered.
+        Records received before a stream was lost are returned too: the source counts them as delivered.
 
         Raises:
-            Unavailable: Nothing came and the source failed or was lost; the next read opens a new stream.
-            SourceRefuses: It refuses to be read.
-            SourceBroken: A message is too large or none of source.v1. All name the address, the last two the record.
+            Unavailable: The source failed or was lost before any record; the next read opens a new stream.
+            SourceRefuses: The source denies access.
+            SourceBroken: A message is too large or not of source.v1. All name the address, the last two the record.
         """
         results: list[Result] = []
         try:
             call = self._reading or self._open_reading()
-            request = pb.ReadRequest.Request(num_records=most, timeout_in_ms=timeout_ms)
+            request = pb.ReadRequest.Request(num_records=limit, timeout_in_ms=timeout_ms)
             call.send(pb.ReadRequest(request=request))
             failure = self._collect(call, results, timeout_ms / 1_000 + self._answer_s)
         except (grpc.RpcError, Unavailable) as error:
@@ -93,11 +93,11 @@ class PlainStreams:
         return results
 
     def ack(self, ids: Sequence[RecordId]) -> None:
-        """Settle records, and wait until the source has said so.
+        """Ack records and wait for the source's confirmation.
 
         Raises:
-            Unavailable: It did not; it may or may not have happened.
-            AckRefused: It will not.
+            Unavailable: There was no confirmation; the source may or may not have acked them.
+            AckRefused: The source refuses.
         """
         for first in range(0, len(ids), _IDS_PER_ACK):
             group = ids[first : first + _IDS_PER_ACK]
@@ -115,7 +115,7 @@ class PlainStreams:
                 ) from error
 
     def close(self) -> None:
-        """End both calls; what was not acked stays so."""
+        """End both calls; unacked records stay unacked."""
         if self._reading is not None:
             self._reading.end()
         if self._acking is not None:
@@ -130,17 +130,17 @@ class PlainStreams:
         with call.watched(self._answer_s):
             answer = call.next()
         if isinstance(answer, DecodeError) or not answer.handshake.sot:
-            raise SourceBroken(f"source {self._address}: its first answer on ReadFn is no handshake")
+            raise SourceBroken(f"source {self._address}: its first answer on ReadFn is not a handshake")
         return call
 
     def _collect(self, call: _Reading, results: list[Result], limit_s: float) -> str:
-        """Add records to ``results`` up to the eot; the failure that it tells of, else nothing."""
-        with call.watched(limit_s) as note:
+        """Append records to ``results`` until the end of transmission; return its error text, or ""."""
+        with call.watched(limit_s) as heard:
             while True:
                 response = call.next()
-                note()
+                heard()
                 if isinstance(response, DecodeError):
-                    raise SourceBroken(f"{self._where(results)}: it is no ReadResponse: {response}")
+                    raise SourceBroken(f"{self._where(results)}: it is not a ReadResponse: {response}")
                 status = response.status
                 if status.eot:
                     failed = status.code != pb.ReadResponse.Status.SUCCESS
@@ -162,13 +162,13 @@ class PlainStreams:
         call.send(pb.AckRequest(handshake=pb.Handshake(sot=True)))
         with call.watched(self._answer_s):
             if not call.next().handshake.sot:
-                raise SourceBroken("its first answer on AckFn is no handshake")
+                raise SourceBroken("its first answer on AckFn is not a handshake")
         return call
 
     def _where(self, results: Sequence[Result]) -> str:
         last = _name(results[-1]) if results else self._last
-        behind = f" (behind {last})" if last else ""
-        return f"source {self._address}, record {len(results) + 1} of a read{behind}"
+        after = f" (after {last})" if last else ""
+        return f"source {self._address}, record {len(results) + 1} of a read{after}"
 
     def _drop_reading(self) -> None:
         if self._reading is not None:
@@ -182,7 +182,7 @@ class PlainStreams:
 
 
 class _Call(Generic[Q, A]):
-    """A call with messages both ways, and a limit to the other side's silence."""
+    """A bidirectional call with a limit on the other side's silence."""
 
     def __init__(self, method: grpc.StreamStreamMultiCallable[Q, A]) -> None:
         self._requests: queue.SimpleQueue[Q | None] = queue.SimpleQueue()
@@ -193,11 +193,11 @@ class _Call(Generic[Q, A]):
         self._requests.put(request)
 
     def next(self) -> A:
-        """The other side's next message.
+        """Return the other side's next message.
 
         Raises:
             grpc.RpcError: The call is lost.
-            Unavailable: It has ended, or was given up for its silence.
+            Unavailable: The call ended, or was cancelled because the other side was silent.
         """
         try:
             return next(self._answers)
@@ -210,10 +210,11 @@ class _Call(Generic[Q, A]):
 
     @contextlib.contextmanager
     def watched(self, limit_s: float) -> Iterator[Callable[[], None]]:
-        """Give the call up if for ``limit_s`` nobody calls what this yields; one thread a read, none a record."""
-        done, heard_s = threading.Event(), time.monotonic()
+        """Cancel the call if the yielded function is not called for ``limit_s``; one thread per read, not per record."""
+        done = threading.Event()
+        heard_s = time.monotonic()
 
-        def note() -> None:
+        def heard() -> None:
             nonlocal heard_s
             heard_s = time.monotonic()
 
@@ -227,13 +228,13 @@ class _Call(Generic[Q, A]):
         thread = threading.Thread(target=watch, name="udsource-watch", daemon=True)
         thread.start()
         try:
-            yield note
+            yield heard
         finally:
             done.set()
             thread.join()
 
     def end(self) -> None:
-        """Half-close, and wait a little for the other side's end: some sources stop when a call is cancelled."""
+        """Half-close and wait shortly for the other side to end: some sources terminate when a call is cancelled."""
         self._requests.put(None)
         with contextlib.suppress(grpc.RpcError, Unavailable), self.watched(_END_SECONDS):
             while True:

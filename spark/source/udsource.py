@@ -1,8 +1,8 @@
-"""``spark.readStream.format("udsource")``: records of any source.v1 server; exactly once where it can replay.
+"""``spark.readStream.format("udsource")``: records of any source.v1 server; exactly once if it can replay.
 
-Spark calls the planner's methods (offsets, partitions, commit) in one process beside the driver and ``read`` in pooled
-workers, which get a pickled reader: so nothing here holds a channel across a pickle. ``replay`` and ``plain`` are the
-two ways to plan; docs/spark-source.md has the options and what each way guarantees.
+Spark calls the planner's methods (offsets, partitions, commit) in one process beside the driver, and ``read`` in pooled
+workers, which receive a pickled reader; so no object here keeps a channel when it is pickled. ``replay`` and ``plain``
+are the two planners; docs/spark-source.md has the options and the guarantee of each.
 """
 
 from __future__ import annotations
@@ -14,99 +14,99 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
 from services.common.model.errors import InvalidRequest
-from spark.pipeline.columns import RECORD_DDL
 from spark.source.client import PendingUnknown, SourceClient
 from spark.source.in_flight import is_batch_offset
 from spark.source.offsets import SourceState
 from spark.source.options import SourceOptions
 from spark.source.plain import PlainPlanner, RecordsPartition, read_now
+from spark.source.records import RECORD_DDL
 from spark.source.replay import RangePartition, ReplayPlanner, ack_before, first_state, ranges_now
 
 __all__ = ["UdSource", "ack_before"]
 
 
 class Planner(Protocol):
-    """What the planner process of a stream does; offsets are JSON objects."""
+    """Work of a stream's planner process; offsets are JSON objects."""
 
     def initial_offset(self) -> dict[str, Any]:
-        """Where a new query begins."""
+        """Return the offset at which a new query starts."""
 
     def latest_offset(self) -> dict[str, Any]:
-        """The end of the next batch; the last one's while there is nothing new."""
+        """Return the end of the next batch, or that of the last one if there are no new records."""
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
-        """The tasks of a batch."""
+        """Return the tasks of a batch."""
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Everything up to ``end`` is in Spark's commit log."""
+        """Handle that everything up to ``end`` is in Spark's commit log."""
 
     def stop(self) -> None:
-        """The query has ended."""
+        """Release resources; the query has ended."""
 
 
 class UdSource(DataSource):
-    """Registered under its name by ``spark.runtime.session``; options are in ``spark.source.options``."""
+    """Data source; ``spark.runtime.session`` registers it, ``spark.source.options`` lists its options."""
 
     @classmethod
     def name(cls) -> str:
-        """The name for ``format``."""
+        """Return the name for ``format``."""
         return "udsource"
 
     def schema(self) -> str:
-        """Columns of a record."""
+        """Return the columns of a record."""
         return RECORD_DDL
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
-        """For ``readStream``."""
+        """Return the reader for ``readStream``."""
         return UdStreamReader(SourceOptions.parse(self.options))
 
     def reader(self, schema: Any) -> DataSourceReader:
-        """For ``read``: one look, without acks."""
+        """Return the reader for ``read``, which never acks."""
         return UdBatchReader(SourceOptions.parse(self.options))
 
 
 class UdStreamReader(DataSourceStreamReader):
-    """Hands Spark's calls to the planner that fits the source, or the checkpoint."""
+    """Reader that delegates to the planner for this source, or for the checkpoint."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._planner: Planner | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the planner: workers read, they do not plan."""
+        """Return the state without the planner: workers do not plan."""
         return {"_options": self._options, "_planner": None}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Where a new query begins."""
+        """Return the offset at which a new query starts."""
         return self._plan().initial_offset()
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
-        """The end of the next batch."""
+        """Return the end of the next batch."""
         return self._plan().latest_offset()
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
-        """The tasks of a batch."""
+        """Return the tasks of a batch."""
         return self._plan(end).partitions(start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of one task, in a worker."""
+        """Yield the records of one task, in a worker."""
         return read_partition(self._options, partition)
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Everything up to ``end`` is in Spark's commit log."""
+        """Handle that everything up to ``end`` is in Spark's commit log."""
         self._plan(end).commit(end)
 
     def stop(self) -> None:
-        """End the planner."""
+        """Stop the planner."""
         if self._planner is not None:
             self._planner.stop()
 
     def _plan(self, checkpoint: Mapping[str, Any] | None = None) -> Planner:
-        """The planner; which one, the first offset of a checkpoint says, else the options and the server.
+        """Return the planner. A checkpoint's first offset decides which one; without one, the options and the server.
 
         Raises:
-            InvalidRequest: The checkpoint was begun the other way, or the options do not fit the server.
-            Unavailable: The server was away for retrySeconds.
+            InvalidRequest: The checkpoint belongs to the other planner, or the options do not fit the server.
+            Unavailable: The server was unavailable for retrySeconds.
         """
         if self._planner is None:
             if checkpoint is not None:
@@ -124,29 +124,29 @@ class UdStreamReader(DataSourceStreamReader):
         if is_batch_offset(checkpoint) != plain or unwanted:
             kind, other = ("without", "with") if is_batch_offset(checkpoint) else ("with", "without")
             raise InvalidRequest(
-                f"the checkpoint was begun {kind} replay, and {self._options.address} is read {other} it now "
-                f"(option replay={self._options.replay}): set replay as it was, or begin a new checkpoint"
+                f"the checkpoint was started {kind} replay, but {self._options.address} is now read {other} replay "
+                f"(option replay={self._options.replay}); restore the option, or use a new checkpoint"
             )
 
 
 class UdBatchReader(DataSourceReader):
-    """One look at the source as it is at planning."""
+    """Reader of the records that the source has when the query is planned."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The tasks."""
+        """Return the tasks."""
         state = replayed_from(self._options, 0)
         return read_now(self._options) if state is None else ranges_now(self._options, state)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of one task, in a worker."""
+        """Yield the records of one task, in a worker."""
         return read_partition(self._options, partition)
 
 
 def read_partition(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """Arrow batches of one task, in the columns of ``spark.pipeline.columns.RECORD``."""
+    """Yield the Arrow batches of one task, in the columns ``RECORD``."""
     if isinstance(partition, RecordsPartition):
         return partition.read()
     assert isinstance(partition, RangePartition)
@@ -154,12 +154,12 @@ def read_partition(options: SourceOptions, partition: InputPartition) -> Iterato
 
 
 def replayed_from(options: SourceOptions, seconds: float) -> SourceState | None:
-    """The server's state if it is to be replayed, None if it is to be read plainly.
+    """Return the server's state for a read with replay, None for a read without.
 
     Raises:
-        InvalidRequest: It cannot replay, and must.
-        Unavailable: It was away for so long.
-        SourceRefuses: It does not let us in.
+        InvalidRequest: The server cannot replay, but the option demands it.
+        Unavailable: The server was unavailable for that time.
+        SourceRefuses: The server denies access.
     """
     if options.replay == "never":
         return None

@@ -21,7 +21,8 @@ from services.common.model.periods import MONTH_SECONDS, check_period, count_per
 from services.common.model.times import MAX_TIME_NS, SECOND_NS
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from services.gen.dexorder.market.v1 import ohlcv_pb2
-from spark.pipeline.columns import CANDLE, DECODED, FINAL_KIND, MICROS, PAGE_KIND, RAW, REFUSED_KIND
+from spark.pipeline.columns import CANDLE, DECODED, FINAL_KIND, MICROS, PAGE_KIND, REFUSED_KIND
+from spark.source.records import RAW
 
 try:
     from ptars import HandlerPool

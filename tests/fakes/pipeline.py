@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 from services.common.lake.catalog import COVERAGE_TABLE, OHLC_TABLE, CatalogSettings
 from services.common.model.page import PageHeaders
 from services.common.model.times import SECOND_NS
-from spark.pipeline.columns import RAW, RAW_DDL
 from spark.pipeline.reporter import FinalReport, PageReport
+from spark.source.records import RAW, RAW_DDL
 from tests.fakes.pages import MINUTE_NS, control, page, span
 from tests.fakes.source_server import FakeSource
 

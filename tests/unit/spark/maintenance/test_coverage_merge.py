@@ -31,7 +31,7 @@ from spark.runtime.writer_lock import WriterLock
 from tests.fakes.pages import TICKER, span
 
 NOW_NS = 1_800_000_000 * SECOND_NS
-STEP = MergeCoverage(NOW_NS, least=1, most=100_000, repeats=1)
+STEP = MergeCoverage(NOW_NS, min_rows=1, max_rows=100_000, repeats=1)
 OTHER = "ETH/USDT.BINANCE"
 View = tuple[list[TimeRange], list[TimeRange]]
 
@@ -220,7 +220,7 @@ def test_a_step_compares_about_as_many_lines_as_it_may(tables: Catalog) -> None:
     names = [f"T{n}/USDT.BINANCE" for n in range(4)]
     for n, name in enumerate(names):
         append_coverage(tables, pages(3 + n, ticker=name), now_ns=NOW_NS - SECOND_NS)
-    step = MergeCoverage(NOW_NS, 1, most=8, repeats=1)
+    step = MergeCoverage(NOW_NS, 1, max_rows=8, repeats=1)
     assert merge_coverage(tables, step) == Merged(before=18, after=9, left=9), "of 6 and 5 lines"
     assert merge_coverage(tables, step) == Merged(before=9, after=4, left=4)
     assert merge_coverage(tables, step).after == 4
@@ -255,7 +255,7 @@ def test_the_caretaker_merges_what_is_settled_and_old_and_tells_how_many(
     tables: Catalog, runner: Callable[..., MaintenanceRunner], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry, clock = CollectorRegistry(), ManualClock(NOW_NS)
-    one = runner(registry, clock, ledger_lines=5, ledger_grace_seconds=600)
+    one = runner(registry, clock, coverage_rows=5, coverage_grace_seconds=600)
     append_coverage(tables, pages(8), now_ns=NOW_NS)
     one.settle(NOW_NS + SECOND_NS)
     one.run_due()
@@ -284,7 +284,7 @@ def test_a_batch_that_is_not_in_the_commit_log_finds_its_lines(
     tables: Catalog, runner: Callable[..., MaintenanceRunner]
 ) -> None:
     clock = ManualClock(NOW_NS + 3_600 * SECOND_NS)
-    one = runner(CollectorRegistry(), clock, ledger_grace_seconds=0)
+    one = runner(CollectorRegistry(), clock, coverage_grace_seconds=0)
     append_coverage(tables, pages(4), now_ns=NOW_NS)
     one.settle(NOW_NS)
     list(one.maintain([COVERAGE_TABLE]))
@@ -301,7 +301,7 @@ def test_a_failed_commit_is_told_and_leaves_the_lines(
         raise OSError("No space left on device")
 
     registry = CollectorRegistry()
-    one = runner(registry, ManualClock(NOW_NS), ledger_grace_seconds=0)
+    one = runner(registry, ManualClock(NOW_NS), coverage_grace_seconds=0)
     one.settle(NOW_NS)
     append_coverage(tables, pages(4), now_ns=NOW_NS - SECOND_NS)
     monkeypatch.setattr(SqlCatalog, "_write_metadata", staticmethod(full))

@@ -113,7 +113,7 @@ retracted = st.lists(a_retraction(), max_size=3)
 def test_merging_changes_nothing_that_is_said_and_is_done_once_for_all(
     ledger: list[CoverageRow], retractions: list[Retraction], bounds: tuple[int, int], chance: random.Random
 ) -> None:
-    with patch.multiple(coverage_rows, MOST_PERIODS=bounds[0], MOST_EMPTY=bounds[1]):
+    with patch.multiple(coverage_rows, MAX_MERGED_PERIODS=bounds[0], MAX_MERGED_EMPTY=bounds[1]):
         merged = merge_rows(ledger, retractions)
         assert says(merged, retractions) == says(ledger, retractions)
         assert len(merged) <= len(ledger)
@@ -129,7 +129,7 @@ def test_a_retraction_that_becomes_known_later_takes_no_less(
     ledger: list[CoverageRow], retractions: list[Retraction], bounds: tuple[int, int]
 ) -> None:
     ledger = [one for one in ledger if one.adds_up()]  # decoding lets no other page through; such lines are left alone
-    with patch.multiple(coverage_rows, MOST_PERIODS=bounds[0], MOST_EMPTY=bounds[1]):
+    with patch.multiple(coverage_rows, MAX_MERGED_PERIODS=bounds[0], MAX_MERGED_EMPTY=bounds[1]):
         merged = merge_rows(ledger, retractions)
     for at in range(1, 6):  # of everything: of a part it does the same there
         later = [taken(0, 20, at, period_seconds=p, ticker=t) for t in (TICKER, OTHER) for p in (60, MONTH_SECONDS)]
@@ -151,7 +151,7 @@ def test_pages_that_come_again_say_nothing_new_and_leave_no_pile(ledger: list[Co
 def test_a_merged_line_adds_up_within_its_bounds(
     ledger: list[CoverageRow], retractions: list[Retraction], bounds: tuple[int, int]
 ) -> None:
-    with patch.multiple(coverage_rows, MOST_PERIODS=bounds[0], MOST_EMPTY=bounds[1]):
+    with patch.multiple(coverage_rows, MAX_MERGED_PERIODS=bounds[0], MAX_MERGED_EMPTY=bounds[1]):
         merged = merge_rows(ledger, retractions)
     for one in set(merged) - set(ledger):
         assert one.adds_up()

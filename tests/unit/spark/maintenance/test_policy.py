@@ -97,7 +97,7 @@ def test_many_manifests_are_merged() -> None:
     [(499, 0, 500, 0), (500, 0, 500, 1), (900, 401, 500, 0), (901, 401, 500, 1), (120_000, 0, 500, 3), (9, 0, 0, 0)],
 )
 def test_lines_are_merged_once_enough_have_come_since(rows: int, merged: int, least: int, repeats: int) -> None:
-    policy = replace(POLICY, ledger_lines=least, ledger_grace_ns=HOUR)
+    policy = replace(POLICY, coverage_rows=least, coverage_grace_ns=HOUR)
     table = replace(state(replace(part(small=1), rows=rows), name=COVERAGE_TABLE), merged_rows=merged)
     due = [MergeCoverage(NOW - HOUR, least, 50_000, repeats)] if repeats else []
     assert steps(table, policy) == due
@@ -129,7 +129,7 @@ def test_snapshots_of_tables_nobody_is_pointed_to_go_after_an_hour() -> None:
 
 
 def test_beyond_a_number_the_oldest_go_sooner_but_not_within_an_hour() -> None:
-    few = replace(POLICY, most_snapshots=3)
+    few = replace(POLICY, max_snapshots=3)
     ages = (0, HOUR // 2, 2 * HOUR, 3 * HOUR, 4 * HOUR)
     assert expire_before(state(ages=ages), few, now_ns=NOW, settled_ns=NOW) == NOW - 2 * HOUR
     young = tuple(n * HOUR // 10 for n in range(10))
@@ -138,7 +138,7 @@ def test_beyond_a_number_the_oldest_go_sooner_but_not_within_an_hour() -> None:
 
 @given(st.lists(st.integers(0, 30 * DAY), min_size=1, max_size=40), st.integers(0, 30 * DAY), st.integers(1, 50))
 def test_expiry_never_outruns_the_commit_log(ages: list[int], settled_age: int, most: int) -> None:
-    policy = replace(POLICY.eager(), most_snapshots=most)
+    policy = replace(POLICY.eager(), max_snapshots=most)
     table = state(ages=tuple(ages))
     for step in plan(table, policy, now_ns=NOW, settled_ns=NOW - settled_age):
         assert isinstance(step, Expire)

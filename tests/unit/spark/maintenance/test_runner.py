@@ -46,7 +46,7 @@ class Parts:
 
     catalog: CatalogSettings
     settings: MaintenanceSettings = field(
-        default_factory=lambda: MaintenanceSettings(small_files=4, delete_files=2, ledger_lines=0)
+        default_factory=lambda: MaintenanceSettings(small_files=4, delete_files=2, coverage_rows=0)
     )
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     writer_lock: WriterLock = field(default_factory=WriterLock)
@@ -294,7 +294,7 @@ def test_the_thread_waits_for_a_quiet_moment_but_not_for_ever(parts: Parts, monk
         return StepResult(0)
 
     answer(monkeypatch, work)
-    quick = MaintenanceSettings(small_files=4, interval_seconds=0.01, quiet_seconds=3_600, patience_seconds=0.05)
+    quick = MaintenanceSettings(small_files=4, interval_seconds=0.01, quiet_seconds=3_600, max_wait_seconds=0.05)
     for settings in (quick, quick.model_copy(update={"quiet_seconds": 0.0, "patience_seconds": 3_600.0})):
         worked.clear()
         impatient = Parts(parts.catalog, settings)

@@ -16,8 +16,9 @@ from pyiceberg.table import Table
 
 from services.common.lake.catalog import OHLC_TABLE, CatalogSettings
 from spark.pipeline import files
-from spark.pipeline.columns import CANDLE, DECODED, FILE_KIND, KEY, PAGE_KIND, RAW
+from spark.pipeline.columns import CANDLE, DECODED, FILE_KIND, KEY, PAGE_KIND
 from spark.pipeline.files import Layout, Writer, append, read_columns, remove, stage, unpack
+from spark.source.records import RAW
 from spark.tables.ohlc import decode_batches
 from tests.fakes.pages import Record, control, page
 
@@ -98,11 +99,11 @@ def test_an_append_shows_all_rows_with_bounds_that_a_scan_can_use(table: Table) 
     st.integers(1, 400),
 )
 def test_no_row_is_lost_whatever_the_pages_and_the_buffer(
-    table: Table, some: list[tuple[int, int, str]], most: int
+    table: Table, some: list[tuple[int, int, str]], limit: int
 ) -> None:
     pages = decoded(*(page(control(first, count, ticker=ticker)) for first, count, ticker in some))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files, "MOST_ROWS", most)
+        patch.setattr(files, "MAX_BUFFERED_ROWS", limit)
         ours = written(table, pages)
     assert sum(file.record_count for file in ours) == sum(each.num_rows for each in pages)
     assert rows(read_columns(table.io, ours, CANDLE.names)) == rows(pa.Table.from_batches(pages))
@@ -125,7 +126,7 @@ def test_a_task_without_candles_writes_no_file(table: Table) -> None:
 
 
 def test_a_task_that_fails_leaves_no_file(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "MOST_ROWS", 1)
+    monkeypatch.setattr(files, "MAX_BUFFERED_ROWS", 1)
 
     def given() -> Iterator[pa.RecordBatch]:
         yield raw(page(control(0, 5)))

@@ -10,7 +10,7 @@ from services.common.model.page import Candle
 from services.common.model.time_range import TimeRange
 from spark.pipeline.columns import CANDLE, MICROS
 from spark.pipeline.upsert import (
-    VERSION,
+    VERSION_COLUMNS,
     KeyRange,
     Presence,
     ScanRange,
@@ -29,14 +29,14 @@ pages = st.lists(
 
 
 @given(pages, st.integers(1, 8))
-def test_boxes_hold_every_key_and_are_few(some: list[KeyRange], most: int) -> None:
-    found = scan_ranges(some, most)
+def test_boxes_hold_every_key_and_are_few(some: list[KeyRange], limit: int) -> None:
+    found = scan_ranges(some, limit)
     for one in some:
         assert any(
             one.ticker in box.tickers and box.period_seconds == one.period_seconds and box.span.contains(one.span)
             for box in found
         )
-    assert len(found) <= max(most, len({one.period_seconds for one in some}))
+    assert len(found) <= max(limit, len({one.period_seconds for one in some}))
 
 
 def test_pages_of_one_run_are_one_exact_box() -> None:
@@ -107,7 +107,7 @@ Versions = list[tuple[int, int]]
 
 def versions(some: Versions, ticker: str = TICKER) -> pa.Table:
     """Keys of minutes; the second number is how many minutes later than the candle it was fetched."""
-    schema = pa.schema([CANDLE.field(name) for name in VERSION])
+    schema = pa.schema([CANDLE.field(name) for name in VERSION_COLUMNS])
     opens = [candle(minute).open_ns // 1_000 for minute, _ in some]
     fetched = [at + later * MINUTE_NS // 1_000 for at, (_, later) in zip(opens, some, strict=True)]
     times = [pa.array(each, pa.int64()).cast(MICROS) for each in (opens, fetched)]

@@ -28,11 +28,11 @@ def test_a_living_jvm_of_the_driver_before_is_waited_for(tmp_path: Path) -> None
         with CheckpointLock(checkpoint) as guard:
             guard.note_jvm(jvm.pid)
         with pytest.raises(Conflict, match=f"process {jvm.pid}"):
-            CheckpointLock(checkpoint, patience_seconds=0).__enter__()
+            CheckpointLock(checkpoint, timeout_seconds=0).__enter__()
         jvm.communicate(b"\n")
-    with CheckpointLock(checkpoint, patience_seconds=0) as guard:
+    with CheckpointLock(checkpoint, timeout_seconds=0) as guard:
         guard.note_jvm(os.getpid())
-    with CheckpointLock(checkpoint, patience_seconds=0):
+    with CheckpointLock(checkpoint, timeout_seconds=0):
         assert Path(f"{checkpoint}.lock").read_text() == str(os.getpid()), "not a JVM, so not waited for"
 
 

@@ -135,14 +135,14 @@ class PlainSource:
             yield _end(failure)
         self.left += 1
 
-    def _take(self, most: int) -> list[Result]:
+    def _take(self, limit: int) -> list[Result]:
         with self._lock:
             if self.waits_for_acks and self._flying:
                 return []
-            again = list(self._flying.values())[:most] if self.repeats else []
-            most -= len(again)
-            taken = self._waiting[:most]
-            self._waiting = self._waiting[most:]
+            again = list(self._flying.values())[:limit] if self.repeats else []
+            limit -= len(again)
+            taken = self._waiting[:limit]
+            self._waiting = self._waiting[limit:]
             self._flying |= {id_of(result): result for result in taken}
             self._issued |= {id_of(result) for result in taken}
             return again + taken

@@ -23,9 +23,9 @@ def source() -> Iterator[RunningSource]:
     running.stop()
 
 
-def read(source: RunningSource, start: int, end: int, most: int = 4, retry_seconds: float = 5.0) -> list[int]:
+def read(source: RunningSource, start: int, end: int, limit: int = 4, retry_seconds: float = 5.0) -> list[int]:
     client = SourceClient(source.address)
-    parts = client.read(OffsetRange(0, start, end), most=most, retry_seconds=retry_seconds)
+    parts = client.read(OffsetRange(0, start, end), limit=limit, retry_seconds=retry_seconds)
     return [int(r.offset.offset) for results in parts for r in results]
 
 
@@ -59,7 +59,9 @@ def test_a_source_that_ends_early_for_good_is_an_error_that_names_the_offset(sou
 
 def test_an_offset_that_was_not_asked_for_names_where_another_was_expected(source: RunningSource) -> None:
     source.fake.logs[0] = [FakeRecord(3, b"")] * 2
-    with pytest.raises(SourceBroken, match=rf"source {source.address}, partition 0, at offset 4 .* got offset b'3'"):
+    with pytest.raises(
+        SourceBroken, match=rf"source {source.address}, partition 0, at offset 4 .* received offset b'3'"
+    ):
         read(source, 3, 5)
 
 
@@ -109,11 +111,11 @@ def record(offset: int, payload: bytes = b"x") -> bytes:
 @pytest.mark.parametrize(
     ("raw", "reason"),
     [
-        ([b"\xff\xff"], r"at offset 2 or behind it: record 1 of a read is no ReadResponse"),
-        ([record(2), b"\xff\xff"], r"at offset 3 or behind it: record 2 of a read is no ReadResponse"),
-        ([record(2), None], r"at offset 3 or behind it: RESOURCE_EXHAUSTED: .*larger than max"),
+        ([b"\xff\xff"], r"at offset 2 or later: record 1 of a read is not a ReadResponse"),
+        ([record(2), b"\xff\xff"], r"at offset 3 or later: record 2 of a read is not a ReadResponse"),
+        ([record(2), None], r"at offset 3 or later: RESOURCE_EXHAUSTED: .*larger than max"),
     ],
-    ids=["garbage", "garbage behind a record", "too large"],
+    ids=["garbage", "garbage after a record", "too large"],
 )
 def test_a_record_that_cannot_be_read_is_named_at_once(raw: list[bytes | None], reason: str) -> None:
     large = record(3, bytes(64 << 20)) if None in raw else b""
@@ -132,7 +134,7 @@ def test_a_server_of_something_else_is_refused_at_once() -> None:
     try:
         with pytest.raises(SourceRefuses, match=f"source 127.0.0.1:{port}: UNIMPLEMENTED"):
             client.state()
-        with pytest.raises(SourceBroken, match="partition 3, at offset 7 or behind it: UNIMPLEMENTED"):
+        with pytest.raises(SourceBroken, match="partition 3, at offset 7 or later: UNIMPLEMENTED"):
             list(client.read(OffsetRange(3, 7, 9)))
     finally:
         server.stop(None).wait()

@@ -128,13 +128,13 @@ def test_small_batches_are_one_task_and_large_ones_several(sizes: list[int], par
 
 
 @pytest.mark.parametrize(
-    ("most", "left_bytes", "record_bytes", "asked"),
+    ("limit", "left_bytes", "record_bytes", "asked"),
     [(600, 10, 0, 600), (600, 1_000, 10, 100), (50, 1_000, 10, 50), (600, 5, 10, 1), (1, 1, 1, 1)],
 )
 def test_records_are_asked_for_by_what_they_came_to(
-    most: int, left_bytes: int, record_bytes: float, asked: int
+    limit: int, left_bytes: int, record_bytes: float, asked: int
 ) -> None:
-    assert records_to_request(most, left_bytes, record_bytes) == asked
+    assert records_to_request(limit, left_bytes, record_bytes) == asked
 
 
 class HeldMachine(RuleBasedStateMachine):

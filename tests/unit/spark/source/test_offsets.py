@@ -34,13 +34,13 @@ def test_json_round_trip(some: dict[int, int]) -> None:
 
 @given(offsets, offsets, st.integers(1, 500))
 def test_a_capped_batch_is_never_too_big_never_backwards_and_goes_on(
-    start: dict[int, int], ends: dict[int, int], most: int
+    start: dict[int, int], ends: dict[int, int], limit: int
 ) -> None:
-    planned = cap(start, ends, most)
+    planned = cap(start, ends, limit)
     taken = {p: planned[p] - start.get(p, 0) for p in planned}
     lag = {p: max(0, ends.get(p, 0) - start.get(p, 0)) for p in planned}
     assert all(0 <= taken[p] <= lag[p] for p in planned)
-    assert sum(taken.values()) == min(most, sum(lag.values()))
+    assert sum(taken.values()) == min(limit, sum(lag.values()))
 
 
 def test_a_drained_batch_takes_all() -> None:
@@ -48,10 +48,12 @@ def test_a_drained_batch_takes_all() -> None:
 
 
 @given(offsets, offsets, st.integers(1, 50))
-def test_batches_after_each_other_cover_everything_once(start: dict[int, int], ends: dict[int, int], most: int) -> None:
+def test_batches_after_each_other_cover_everything_once(
+    start: dict[int, int], ends: dict[int, int], limit: int
+) -> None:
     seen: list[tuple[int, int]] = []
     position = start
-    while (planned := cap(position, ends, most)) != {**dict.fromkeys(planned, 0), **position}:
+    while (planned := cap(position, ends, limit)) != {**dict.fromkeys(planned, 0), **position}:
         seen += [(r.partition, o) for r in plan(position, planned) for o in range(r.start, r.end)]
         position = planned
     wanted = [(p, o) for p, end in ends.items() for o in range(start.get(p, 0), end)]

@@ -2,8 +2,7 @@ import pyarrow as pa
 import pytest
 
 from services.gen.source.v1 import source_pb2 as pb
-from spark.pipeline.columns import RAW, RECORD
-from spark.source.records import number_of, to_batch
+from spark.source.records import RAW, RECORD, number_of, to_batch
 from tests.unit.spark.source.plain_source import record
 
 

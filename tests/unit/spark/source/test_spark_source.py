@@ -218,7 +218,7 @@ def test_a_checkpoint_of_another_kind_is_refused(
 ) -> None:
     replayed.fake.add(0, b"0")
     assert start(replayed.address, Sink(), now=True, drain="true").awaitTermination(240)
-    with pytest.raises(StreamingQueryException, match="the checkpoint was begun with replay"):
+    with pytest.raises(StreamingQueryException, match="the checkpoint was started with replay"):
         start(plain.address, Sink(), replay="never").awaitTermination(240)
 
 

@@ -118,12 +118,12 @@ GOOD = message(offset=b"a")
 @pytest.mark.parametrize(
     ("raw", "reason"),
     [
-        (lambda: [b"\xff\xff"], r"record 1 of a read: it is no ReadResponse"),
-        (lambda: [GOOD, GOOD[:-2]], r"record 2 of a read \(behind partition 3, offset b'a'\): it is no ReadResponse"),
+        (lambda: [b"\xff\xff"], r"record 1 of a read: it is not a ReadResponse"),
+        (lambda: [GOOD, GOOD[:-2]], r"record 2 of a read \(after partition 3, offset b'a'\): it is not a ReadResponse"),
         (lambda: [message(payload=b"x")], r"record 1 of a read: it has no offset"),
         (
             lambda: [GOOD, message(bytes(64 << 20), b"b")],
-            r"record 2 of a read \(behind partition 3, offset b'a'\): RESOURCE_EXHAUSTED: .*larger than max",
+            r"record 2 of a read \(after partition 3, offset b'a'\): RESOURCE_EXHAUSTED: .*larger than max",
         ),
     ],
     ids=["garbage", "cut", "no offset", "too large"],
@@ -139,7 +139,7 @@ def test_a_record_that_cannot_be_read_is_named(
 def test_the_last_record_of_the_read_before_names_the_place(running: RunningPlainSource, streams: PlainStreams) -> None:
     streams.read(4, 10)
     running.source.raw = [b"\xff\xff"]
-    with pytest.raises(SourceBroken, match=r"record 1 of a read \(behind partition 1, offset b'o-3'\)"):
+    with pytest.raises(SourceBroken, match=r"record 1 of a read \(after partition 1, offset b'o-3'\)"):
         streams.read(4, 10)
 
 

@@ -65,8 +65,8 @@ def test_the_server_and_the_option_say_how_it_is_read(
         ("auto", NUMBERS, ReplayPlanner),
         ("never", MARK, PlainPlanner),
         ("always", NUMBERS, ReplayPlanner),
-        ("always", MARK, "begun without replay, .* is read with it"),
-        ("never", NUMBERS, "begun with replay, .* is read without it"),
+        ("always", MARK, "started without replay, .* is now read with replay"),
+        ("never", NUMBERS, "started with replay, .* is now read without replay"),
     ],
 )
 def test_a_checkpoint_goes_on_as_it_was_begun_without_asking_the_server(
@@ -87,7 +87,7 @@ def test_a_checkpoint_goes_on_as_it_was_begun_without_asking_the_server(
 def test_a_checkpoint_that_comes_too_late_to_choose_is_checked(running: RunningPlainSource) -> None:
     reader = UdStreamReader(options(running))
     reader.latestOffset()  # as with Trigger.AvailableNow
-    with pytest.raises(InvalidRequest, match="begun with replay"):
+    with pytest.raises(InvalidRequest, match="started with replay"):
         reader.partitions(NUMBERS, NUMBERS)
     reader.stop()
 

@@ -9,7 +9,8 @@ from services.common.model.periods import MONTH_SECONDS
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS, parse_time
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
-from spark.pipeline.columns import CANDLE, DECODED, RAW
+from spark.pipeline.columns import CANDLE, DECODED
+from spark.source.records import RAW
 from spark.tables.ohlc import decode_batches, decode_candles, decode_plain
 from tests.fakes.pages import MINUTE_NS, Record, candle, control, final, page, span
 
