@@ -210,7 +210,7 @@ class _Call(Generic[Q, A]):
 
     @contextlib.contextmanager
     def watched(self, limit_s: float) -> Iterator[Callable[[], None]]:
-        """Cancel the call if the yielded function is not called for ``limit_s``; one thread per read, not per record."""
+        """Cancel the call if the yielded function is not called for ``limit_s``; one thread per read."""
         done = threading.Event()
         heard_s = time.monotonic()
 
