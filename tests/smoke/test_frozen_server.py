@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +16,8 @@ import pytest
 from services.common.rpc.channel import open_channel
 
 pytestmark = pytest.mark.smoke
-KEEPALIVE_S, SLACK_S = 15.0, 5.0
+WAIT_SECONDS = 45.0
+"""Our keepalive takes 15 s to detect a frozen peer; gRPC's own default takes 70."""
 SERVER = """
 import concurrent.futures, sys, grpc
 from grpc_health.v1 import health, health_pb2_grpc
@@ -47,8 +48,6 @@ async def test_stream_of_a_frozen_server_ends(server: tuple[int, int]) -> None:
         stream = watch(b"", wait_for_ready=True)
         await stream.read()
         os.kill(pid, signal.SIGSTOP)
-        frozen_s = time.monotonic()
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await stream.read()
+            await asyncio.wait_for(stream.read(), WAIT_SECONDS)
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-        assert time.monotonic() - frozen_s < KEEPALIVE_S + SLACK_S
