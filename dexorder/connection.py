@@ -1,4 +1,4 @@
-"""A connection to the relay: calls that are tried again, streams that are opened again, errors as ours."""
+"""Connection to the relay: retried calls, reopened streams, statuses as our errors."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ from services.gen.dexorder.relay.v1.relay_service_pb2_grpc import RelayServiceSt
 
 DEFAULT_RELAY = "127.0.0.1:50051"
 CALL_SECONDS = 10.0
-"""How long one attempt of a call may take."""
+"""Timeout of one attempt of a call."""
 REOPEN_SECONDS = 0.2
-"""Pause before a stream that broke is opened again."""
-CROWDED_SECONDS = 2.0
-"""The same where the caller has too many streams open already."""
+"""Pause before a broken stream is opened again."""
+OVERLOADED_SECONDS = 2.0
+"""Pause when the caller has too many open streams."""
 T = TypeVar("T")
 
 
 def relay_address(given: str | None) -> str:
-    """host:port: the given one, else ``DEXORDER_RELAY``, else 127.0.0.1:50051."""
+    """Return host:port of the relay: the given one, else ``DEXORDER_RELAY``, else 127.0.0.1:50051."""
     return given or os.environ.get("DEXORDER_RELAY") or DEFAULT_RELAY
 
 
 class Connection:
-    """One channel to a relay. Belongs to the event loop that made it.
+    """Channel to a relay; belongs to the event loop that created it.
 
     Attributes:
-        stub: Of the relay's service, for ``call`` and ``stream``.
-        on_note: Told what is worth knowing and no error.
+        stub: Stub of the relay's service, for ``call`` and ``stream``.
+        on_note: Receives notes for the user that are not errors.
     """
 
-    def __init__(self, address: str, patience_seconds: float, on_note: Callable[[str], None]) -> None:
-        """Connects at the first call.
+    def __init__(self, address: str, timeout_seconds: float, on_note: Callable[[str], None]) -> None:
+        """Open a channel, which connects at the first call.
 
         Raises:
-            DexorderError: The settings of the channel can't be used.
+            DexorderError: The settings of the channel are invalid.
         """
         self.address = address
         self.on_note = on_note
-        self._patience_seconds = patience_seconds
+        self._timeout_seconds = timeout_seconds
         try:
             self._channel = open_channel(address)
         except (ValueError, OSError) as error:
@@ -56,25 +56,25 @@ class Connection:
         self.stub: Any = RelayServiceStub(self._channel)
 
     async def close(self) -> None:
-        """What is under way fails."""
+        """Close the channel; running calls fail."""
         await self._channel.close()
 
     async def call(self, method: Callable[..., Awaitable[T]], request: Any) -> T:
-        """One unary call, repeated while the relay can't be reached.
+        """Make a unary call and repeat it while the relay does not answer.
 
         Raises:
-            RelayUnreachable: It was not for as long as our patience lasts.
-            DexorderError: What the relay's status means.
+            RelayUnreachable: The relay did not answer within the connection's timeout.
+            DexorderError: The relay answered with an error.
         """
         retrying = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception(lambda error: is_failure(error, Failure.UNANSWERED)),
             wait=tenacity.wait_random_exponential(multiplier=0.2, max=2),
-            stop=tenacity.stop_after_delay(self._patience_seconds),
+            stop=tenacity.stop_after_delay(self._timeout_seconds),
             before_sleep=lambda _: self.on_note(f"the relay at {self.address} does not answer, trying again"),
             reraise=True,
         )
         try:
-            return await retrying(_once, method, request, min(self._patience_seconds, CALL_SECONDS))
+            return await retrying(_once, method, request, min(self._timeout_seconds, CALL_SECONDS))
         except grpc.aio.AioRpcError as error:
             if is_failure(error, Failure.UNANSWERED):
                 raise errors.RelayUnreachable(
@@ -84,11 +84,11 @@ class Connection:
             raise _translated(error) from None
 
     async def answers(self, method: Callable[..., Any], request: Any) -> AsyncGenerator[Any, None]:
-        """Messages of a stream that ends by itself; opened again as ``call`` does, but not once it has answered.
+        """Yield the messages of a finite stream. Opening it is repeated as in `call`, but not after the first message.
 
         Raises:
-            RelayUnreachable: The relay does not answer, or went away in the midst of it.
-            DexorderError: What the relay's status means.
+            RelayUnreachable: The relay does not answer, or the connection broke during the stream.
+            DexorderError: The relay answered with an error.
         """
         stream, message = await self.call(_opened, partial(method, request))
         try:
@@ -97,7 +97,9 @@ class Connection:
                 message = await stream.read()
         except grpc.aio.AioRpcError as error:
             if is_failure(error, Failure.UNANSWERED):
-                raise errors.RelayUnreachable(f"the relay at {self.address} went away; ask again") from None
+                raise errors.RelayUnreachable(
+                    f"the connection to the relay at {self.address} broke; try again"
+                ) from None
             raise _translated(error) from None
         finally:
             stream.cancel()
@@ -105,12 +107,13 @@ class Connection:
     async def stream(
         self, method: Callable[..., Any], request: Any, answers: Callable[[], Awaitable[object]]
     ) -> AsyncIterator[Any]:
-        """Messages of a stream without an end, opened again whenever it breaks.
+        """Yield the messages of an endless stream, which is opened again whenever it breaks.
 
         Args:
-            method: Of the stub.
-            request: The same each time.
-            answers: Awaited before it is opened again; returns when the relay answers, raises what ends the stream.
+            method: Method of the stub.
+            request: Request of every attempt.
+            answers: Awaited before each reopening; returns when the relay answers, else
+                raises the error that ends the stream.
         """
         while True:
             call, pause = method(request), REOPEN_SECONDS
@@ -119,11 +122,11 @@ class Connection:
                     yield message
             except grpc.aio.AioRpcError as error:
                 if is_failure(error, Failure.OVERLOADED):
-                    pause = CROWDED_SECONDS
+                    pause = OVERLOADED_SECONDS
                 elif not is_failure(error, Failure.UNANSWERED):
                     raise _translated(error) from None
             except asyncio.CancelledError:
-                # grpcio raises this too when the server, on its way down, cancels the call.
+                # grpcio raises this also when a server that stops cancels the call.
                 if (task := asyncio.current_task()) is None or task.cancelling():
                     raise
             finally:
@@ -133,7 +136,7 @@ class Connection:
 
 
 async def _opened(open_stream: Callable[[], Any], timeout: float) -> tuple[Any, Any]:
-    """A stream and its first message."""
+    """Return an open stream and its first message."""
     stream = open_stream()
     try:
         async with asyncio.timeout(timeout):

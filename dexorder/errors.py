@@ -1,22 +1,22 @@
-"""What the client and the command raise.
+"""Errors of the client and the command.
 
 DexorderError
-├── RelayUnreachable      the relay did not answer in time; nothing is known about the request
-├── RequestRefused        the relay will not do it, and says which field is why
-│   └── QuotaReached      the caller has too many unfinished requests; later it may do it
-├── RequestUnknown        no request has that id
-├── VenueUnknown          no ingestor has reported markets of that venue
-├── NotAllowed            the relay does not know the caller, or the request is another's
-├── WaitEnded             the caller's own timeout passed; the request goes on
-├── RunUnknown            no unfinished run of that id is recorded on this machine
+├── RelayUnreachable      the relay did not answer in time; the state of the request is unknown
+├── RequestRefused        the relay refuses the request; the message names the field
+│   └── QuotaReached      the caller has too many unfinished requests; a later attempt may succeed
+├── RequestUnknown        no request has this id
+├── VenueUnknown          no ingestor has reported instruments of this venue
+├── NotAllowed            the relay does not know the caller, or the request belongs to another
+├── WaitEnded             the caller's own timeout passed; the request continues
+├── RunUnknown            no unfinished run with this id is recorded on this machine
 ├── CatalogError          the catalog or the table can't be read from here
-├── MaintenanceFailed     Spark's driver can't look after the tables now, or knows no such table
+├── MaintenanceFailed     Spark's driver can't maintain the tables now, or has no such table
 ├── SuiteFailed           the local suite can't start or run
-└── HistoryError          the request has ended without all of its rows; ``record`` says what is missing
-    ├── HistoryNotFound   all of the range is verified to be empty
+└── HistoryError          the request ended without all of its rows; ``record`` has the missing ranges
+    ├── HistoryNotFound   the whole range is verified to be empty
     ├── HistoryFailed     ERROR: refused by the exchange, incomplete or cancelled
     ├── HistoryTimedOut   TIMEOUT: the relay saw no progress for too long
-    └── HistoryMismatch   the table does not hold as many rows as were announced
+    └── HistoryMismatch   the table's row count differs from the announced one
 """
 
 from __future__ import annotations
@@ -28,39 +28,39 @@ if TYPE_CHECKING:
 
 
 class DexorderError(Exception):
-    """Base of everything raised on purpose; the message is one sentence."""
+    """Base of all errors raised on purpose; the message is one sentence."""
 
 
 class RelayUnreachable(DexorderError):
-    """The relay did not answer in time; nothing is known about the request."""
+    """The relay did not answer in time; the state of the request is unknown."""
 
 
 class RequestRefused(DexorderError):
-    """The relay will not do it, and says which field is why."""
+    """The relay refuses the request; the message names the field."""
 
 
 class QuotaReached(RequestRefused):
-    """The caller has too much unfinished; the same submission may be accepted when some of it has ended."""
+    """The caller has too many unfinished requests; the same one may be accepted after some have ended."""
 
 
 class RequestUnknown(DexorderError):
-    """No request has that id."""
+    """No request has this id."""
 
 
 class VenueUnknown(DexorderError):
-    """No ingestor has reported markets of that venue."""
+    """No ingestor has reported instruments of this venue."""
 
 
 class NotAllowed(DexorderError):
-    """The relay does not know the caller, or what is asked for is another's."""
+    """The relay does not know the caller, or the request belongs to another."""
 
 
 class WaitEnded(DexorderError):
-    """The caller's own timeout passed; the request goes on."""
+    """The caller's own timeout passed; the request continues."""
 
 
 class RunUnknown(DexorderError):
-    """No unfinished run of that id is recorded on this machine."""
+    """No unfinished run with this id is recorded on this machine."""
 
 
 class CatalogError(DexorderError):
@@ -68,7 +68,7 @@ class CatalogError(DexorderError):
 
 
 class MaintenanceFailed(DexorderError):
-    """The tables could not be looked after."""
+    """Maintenance of the tables failed."""
 
 
 class SuiteFailed(DexorderError):
@@ -76,10 +76,10 @@ class SuiteFailed(DexorderError):
 
 
 class HistoryError(DexorderError):
-    """The request has ended without all of its rows.
+    """The request ended without all of its rows.
 
     Attributes:
-        record: What the relay keeps of the request; ``record.missing`` has the exact ranges.
+        record: The relay's record of the request; ``record.missing`` has the exact ranges.
     """
 
     def __init__(self, message: str, record: RequestRecord) -> None:
@@ -88,7 +88,7 @@ class HistoryError(DexorderError):
 
 
 class HistoryNotFound(HistoryError):
-    """All of the range is verified to be empty."""
+    """The whole range is verified to be empty."""
 
 
 class HistoryFailed(HistoryError):
@@ -100,4 +100,4 @@ class HistoryTimedOut(HistoryError):
 
 
 class HistoryMismatch(HistoryError):
-    """The table does not hold as many rows as were announced."""
+    """The table's row count differs from the announced one."""

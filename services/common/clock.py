@@ -1,4 +1,4 @@
-"""Time as a dependency: drivers pass a clock in, rules take ``now_ns``."""
+"""Clocks: drivers receive one, pure rules take ``now_ns``."""
 
 from __future__ import annotations
 
@@ -7,43 +7,43 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Two times: the wall's for records people read, a monotonic one for leases and timeouts."""
+    """Source of wall time, for records that people read, and of monotonic time, for leases and timeouts."""
 
     def wall_ns(self) -> int:
-        """Nanoseconds since the epoch; may jump."""
+        """Return nanoseconds since the epoch; may jump."""
 
     def monotonic_ns(self) -> int:
-        """Nanoseconds since an arbitrary start; never goes back."""
+        """Return nanoseconds since an arbitrary start; never decreases."""
 
 
 class SystemClock:
-    """The machine's clock."""
+    """Clock of the machine."""
 
     def wall_ns(self) -> int:
-        """Nanoseconds since the epoch."""
+        """Return nanoseconds since the epoch."""
         return time.time_ns()
 
     def monotonic_ns(self) -> int:
-        """Nanoseconds since boot."""
+        """Return nanoseconds since boot."""
         return time.monotonic_ns()
 
 
 class ManualClock:
-    """A clock that stands still until it is told to move; for tests."""
+    """Clock that moves only when told to; for tests."""
 
     def __init__(self, wall_ns: int = 1_700_000_000_000_000_000) -> None:
         self._wall_ns = wall_ns
         self._monotonic_ns = 0
 
     def wall_ns(self) -> int:
-        """Nanoseconds since the epoch, as set."""
+        """Return nanoseconds since the epoch, as set."""
         return self._wall_ns
 
     def monotonic_ns(self) -> int:
-        """Nanoseconds advanced so far."""
+        """Return the nanoseconds that it has advanced."""
         return self._monotonic_ns
 
     def advance(self, ns: int) -> None:
-        """Move both times on by ``ns`` nanoseconds."""
+        """Advance both times by ``ns`` nanoseconds."""
         self._wall_ns += ns
         self._monotonic_ns += ns

@@ -1,4 +1,4 @@
-"""Settings every service has. Each adds its own class in its ``config.py``; nothing else reads the environment."""
+"""Settings of every service. Each service has its own class in ``config.py``; nothing else reads the environment."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ S = TypeVar("S", bound=BaseSettings)
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of ``host:port`` or ``tcp://host:port``; IPv6 hosts in brackets."""
+    """Return host and port of ``host:port`` or ``tcp://host:port``; an IPv6 host is in brackets."""
     host, _, port = address.removeprefix("tcp://").rpartition(":")
     return host.strip("[]"), int(port)
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this machine can reach the address."""
+    """Return whether only this machine can reach the address."""
     if address.startswith(("unix:", "ipc:", "inproc:")):
         return True
     host = split_address(address)[0]
@@ -33,14 +33,14 @@ def is_loopback(address: str) -> bool:
 
 
 class ServiceSettings(BaseSettings):
-    """What every gRPC service can be told. Variables are ``DEXORDER_<PART>_<NAME>`` unless an alias is given."""
+    """Settings of every gRPC service: ``DEXORDER_<PART>_<NAME>``, unless an alias is given."""
 
     model_config = SettingsConfigDict(frozen=True, extra="ignore", populate_by_name=True)
 
     listen: str = "127.0.0.1:0"
-    """host:port of the gRPC server; port 0 takes a free one."""
+    """host:port of the gRPC server; port 0 takes a free port."""
     metrics_listen: str = ""
-    """host:port of the Prometheus endpoint; empty serves none."""
+    """host:port of the Prometheus endpoint; empty disables it."""
     drain_seconds: float = Field(default=10.0, ge=0)
     """Longest time, in seconds, that running calls get after SIGTERM."""
     max_message_bytes: int = Field(default=4 * 1024 * 1024, ge=1024)
@@ -50,19 +50,19 @@ class ServiceSettings(BaseSettings):
     tls_key: Path | None = None
     """PEM file of the server's key."""
     tls_client_ca: Path | None = None
-    """PEM file of the authority that client certificates must come from; turns mutual TLS on."""
+    """PEM file of the authority that signs client certificates; turns mutual TLS on."""
     identity: Literal["none", "token", "certificate"] = "none"
-    """How callers prove who they are: not at all, with a token, or with a client certificate."""
+    """Proof of identity that callers need: none, a token, or a client certificate."""
     tokens: Path | None = None
-    """YAML file of the callers with the hashes of their tokens and their roles; read again when it changes."""
+    """YAML file of the callers with token hashes and roles; read again when it changes."""
     introspection: bool = True
-    """Serve reflection and channelz, which anyone may call who reaches the port."""
+    """Serve reflection and channelz, which need no identity."""
     allow_insecure: bool = Field(default=False, validation_alias="DEXORDER_ALLOW_INSECURE")
-    """Permit listening beyond loopback without TLS or identity; for a mesh whose sidecar does both."""
+    """Permit listening beyond loopback without TLS or identity; for a mesh whose sidecar provides both."""
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", validation_alias="DEXORDER_LOG_LEVEL"
     )
-    """Least severe record that is logged."""
+    """Lowest level that is logged."""
     log_format: Literal["console", "json"] = Field(default="console", validation_alias="DEXORDER_LOG_FORMAT")
     """Text for people or JSON for machines."""
 
@@ -81,30 +81,30 @@ class ServiceSettings(BaseSettings):
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise ValueError("tls_certificate and tls_key go together")
         if (self.identity == "none") != (self.tokens is None):
-            raise ValueError("tokens goes together with identity token or certificate")
+            raise ValueError("tokens and identity (token or certificate) go together")
         if self.identity == "certificate" and not (self.tls_certificate and self.tls_client_ca):
             raise ValueError("identity certificate needs tls_certificate, tls_key and tls_client_ca")
         if self.tls_client_ca and not self.tls_certificate:
-            raise ValueError("tls_client_ca is of no use without tls_certificate")
-        exposed = [f"{a}{self.said_in(a)}" for a in self.exposed_addresses() if not is_loopback(a)]
+            raise ValueError("tls_client_ca needs tls_certificate")
+        exposed = [f"{a}{self.source_of(a)}" for a in self.exposed_addresses() if not is_loopback(a)]
         if exposed and not self.allow_insecure:
             raise ValueError(
                 f"{', '.join(exposed)} is reachable from outside without TLS; set TLS or DEXORDER_ALLOW_INSECURE=1"
             )
         known = self.identity != "none" or self.tls_client_ca
         if not known and not is_loopback(self.listen) and not self.allow_insecure:
-            listening = f"{self.listen}{self.said_in(self.listen)}"
+            listening = f"{self.listen}{self.source_of(self.listen)}"
             raise ValueError(
-                f"{listening} takes calls from anyone; set identity or tls_client_ca, or DEXORDER_ALLOW_INSECURE=1"
+                f"{listening} accepts calls from anyone; set identity or tls_client_ca, or DEXORDER_ALLOW_INSECURE=1"
             )
         return self
 
     def exposed_addresses(self) -> list[str]:
-        """Addresses this service listens on without encryption; a service with further sockets adds them."""
+        """Return the unencrypted addresses of this service; a service with further sockets adds theirs."""
         return [] if self.tls_certificate else [self.listen]
 
-    def said_in(self, address: str) -> str:
-        """Where an address was said, if not in the environment; for the errors about it."""
+    def source_of(self, address: str) -> str:
+        """Return the source of an address for error messages, if it is not the environment."""
         return ""
 
 
@@ -117,14 +117,14 @@ def state_folder() -> Path:
 
 
 class BadSettings(ValueError):
-    """Settings that can't be used; one line a problem, which names its variable, or its file and the place in it."""
+    """Invalid settings; one line for each problem, with its variable, or its file and the place in it."""
 
 
 def read_settings(settings: type[S], **overrides: Any) -> S:
-    """Read the environment.
+    """Read settings from the environment.
 
     Raises:
-        BadSettings: Names the variable and its value; not the value where the class hides its input.
+        BadSettings: A value is invalid; the message names the variable and, unless the class hides it, the value.
     """
     try:
         return settings(**overrides)
@@ -134,7 +134,7 @@ def read_settings(settings: type[S], **overrides: Any) -> S:
         lines = []
         for problem in error.errors():
             cause = problem.get("ctx", {}).get("error")
-            if isinstance(cause, BadSettings):  # of a file: the places are there
+            if isinstance(cause, BadSettings):  # from a file; its text has the places
                 lines.append(str(cause))
                 continue
             name = ".".join(str(part) for part in problem["loc"])
@@ -145,7 +145,7 @@ def read_settings(settings: type[S], **overrides: Any) -> S:
 
 
 def load_settings(settings: type[S], **overrides: Any) -> S:
-    """As ``read_settings``; a bad value ends the process with its line."""
+    """Read settings as `read_settings` does; an invalid value ends the process with its message."""
     try:
         return read_settings(settings, **overrides)
     except BadSettings as error:

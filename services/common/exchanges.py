@@ -1,4 +1,4 @@
-"""The exchanges file: which venues there are and how ccxt reaches them. Read by the relay and the ingestor."""
+"""Exchanges file: the venues, and how ccxt reaches them. The relay and the ingestor read it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 
 def _ccxt_has(exchange: str) -> bool:
-    # ccxt has a module a venue; importing all of it to see its list costs seconds that only the ingestor should pay
+    # ccxt has one module for each venue; importing all of it for its list takes seconds that only the ingestor needs
     package = find_spec("ccxt")
     folders = package.submodule_search_locations if package else None
     named = exchange.isidentifier() and not exchange.startswith("_")
@@ -21,7 +21,7 @@ def _ccxt_has(exchange: str) -> bool:
 
 
 class Slots(BaseModel):
-    """How many jobs of each type one ingestor takes on for a venue."""
+    """Number of jobs of each type that one ingestor runs at once for a venue."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -30,22 +30,22 @@ class Slots(BaseModel):
 
 
 class Exchange(BaseModel):
-    """One venue."""
+    """Settings of one venue."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     ccxt: str
-    """ccxt's id of the exchange."""
+    """Id of the exchange in ccxt."""
     rest_url: str | None = None
     """Replaces scheme, host and port of every http(s) URL in ccxt's ``urls['api']``; paths are kept."""
     ws_url: str | None = None
-    """The same for ws(s) URLs."""
+    """Replaces the same parts of ws(s) URLs."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Merged into ccxt's ``options``."""
     rate_per_second: float | None = Field(default=None, gt=0)
-    """Calls a second for all ingestors of a host together, in ccxt's units of cost; without it what ccxt keeps to."""
+    """Calls per second of all ingestors on one host together, in ccxt's cost units; default: ccxt's own limit."""
     burst: float = Field(default=1.0, ge=0)
-    """Such units that can be saved up while nobody asks."""
+    """Unused cost units that may accumulate."""
     slots: Slots = Slots()
 
     @field_validator("ccxt")
@@ -57,7 +57,7 @@ class Exchange(BaseModel):
 
 
 class Exchanges(BaseModel):
-    """The whole file, by venue."""
+    """Content of the file, by venue."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -68,7 +68,7 @@ def load_exchanges(path: Path) -> dict[str, Exchange]:
     """Read and check the file.
 
     Raises:
-        ValueError: Not YAML, an unknown key, or an exchange ccxt does not have; names the place in the file.
+        ValueError: It is not YAML, has an unknown key or an exchange that ccxt lacks; the message names the place.
     """
     try:
         return Exchanges.model_validate(yaml.safe_load(path.read_text())).exchanges
@@ -80,7 +80,7 @@ def load_exchanges(path: Path) -> dict[str, Exchange]:
 
 
 def override_urls(urls: Any, exchange: Exchange) -> Any:
-    """ccxt's ``urls['api']`` (nested dicts of text) with hosts replaced as the exchange says."""
+    """Return ccxt's ``urls['api']`` (nested dicts of text) with the hosts that the exchange's settings give."""
     if isinstance(urls, dict):
         return {key: override_urls(value, exchange) for key, value in urls.items()}
     if not isinstance(urls, str):
@@ -88,5 +88,5 @@ def override_urls(urls: Any, exchange: Exchange) -> Any:
     target = {"http": exchange.rest_url, "ws": exchange.ws_url}.get(urlsplit(urls).scheme.removesuffix("s"))
     if target is None:
         return urls
-    there, here = urlsplit(target), urlsplit(urls)
-    return urlunsplit((there.scheme, there.netloc, here.path, here.query, here.fragment))
+    host, path = urlsplit(target), urlsplit(urls)
+    return urlunsplit((host.scheme, host.netloc, path.path, path.query, path.fragment))

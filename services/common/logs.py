@@ -1,4 +1,4 @@
-"""Structured logs on standard error: text for people, JSON for machines; never a secret's value."""
+"""Structured logs on standard error: text for people or JSON for machines, without the values of secrets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _hide_secrets(_: object, __: str, event: structlog.typing.EventDict) -> stru
 
 
 def configure(service: str, *, level: str = "info", style: Literal["console", "json"] = "console") -> None:
-    """Send structlog's and the standard library's records to standard error, once a process."""
+    """Send records of structlog and the standard library to standard error; called once in a process."""
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -29,7 +29,7 @@ def configure(service: str, *, level: str = "info", style: Literal["console", "j
     last: list[structlog.typing.Processor] = (
         [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
         if style == "json"
-        # plain: the prettier tracebacks show local variables, and with them tokens and passwords
+        # plain: the rich tracebacks show local variables, and with them tokens and passwords
         else [
             structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
         ]

@@ -1,4 +1,4 @@
-"""Prometheus metrics of gRPC calls, under the names the other languages' servers use, and their endpoint."""
+"""Prometheus metrics of gRPC calls, with the names that go-grpc-prometheus uses, and their endpoint."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _LE = [*(str(bound) for bound in _BOUNDS[:-1]), "+Inf"]
 
 
 class CallTally:
-    """The calls of one method. Plain numbers, as every call adds to most of them; for the server's event loop.
+    """Counts of the calls of one method: plain numbers, for speed. For the server's event loop.
 
     Attributes:
-        handled: Calls ended, by status code.
-        buckets: Calls ended, by the first bound in seconds that was not exceeded.
+        handled: Ended calls by status code.
+        buckets: Ended calls by the smallest bound that their seconds do not exceed.
     """
 
     __slots__ = ("buckets", "handled", "received", "seconds", "sent", "started")
@@ -35,29 +35,29 @@ class CallTally:
         self.seconds = 0.0
 
     def end(self, code: Code, seconds: float) -> None:
-        """A call is over."""
+        """Count the end of a call."""
         self.handled[code] = self.handled.get(code, 0) + 1
         self.buckets[bisect_left(_BOUNDS, seconds)] += 1
         self.seconds += seconds
 
 
 class CallMetrics:
-    """The calls of one server; labels grpc_type, grpc_service, grpc_method (and grpc_code)."""
+    """Collector of the calls of one server; labels grpc_type, grpc_service, grpc_method (and grpc_code)."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._tallies: dict[tuple[str, str, str], CallTally] = {}
         registry.register(self)
 
     def tally(self, labels: tuple[str, str, str]) -> CallTally:
-        """Where the calls of a method are counted."""
+        """Return the counts of one method."""
         return self._tallies.setdefault(labels, CallTally())
 
     def describe(self) -> Iterable[Metric]:
-        """For the registry: it refuses a second server's."""
+        """Return the metrics' names for the registry, which refuses a second server."""
         return self.collect()
 
     def collect(self) -> Iterator[Metric]:
-        """For the registry; in the thread of the endpoint."""
+        """Yield the metrics for the registry, in the endpoint's thread."""
         tallies = list(self._tallies.items())
         started = CounterMetricFamily("grpc_server_started", "RPCs started.", labels=_LABELS)
         handled = CounterMetricFamily("grpc_server_handled", "RPCs completed.", labels=[*_LABELS, "grpc_code"])
@@ -70,14 +70,14 @@ class CallMetrics:
             sent.add_metric(labels, tally.sent)
             for code, count in list(tally.handled.items()):
                 handled.add_metric([*labels, code.name], count)
-            below = accumulate(list(tally.buckets))
-            seconds.add_metric(labels, list(zip(_LE, below, strict=True)), tally.seconds)
+            cumulative = accumulate(list(tally.buckets))
+            seconds.add_metric(labels, list(zip(_LE, cumulative, strict=True)), tally.seconds)
         yield from (started, handled, received, sent, seconds)
 
 
 @contextmanager
 def metrics_endpoint(listen: str, registry: CollectorRegistry) -> Iterator[str]:
-    """Serve the registry at ``http://listen/metrics`` from a thread; nothing when ``listen`` is empty."""
+    """Serve the registry at ``http://listen/metrics`` from a thread, unless ``listen`` is empty; yield its address."""
     if not listen:
         yield ""
         return

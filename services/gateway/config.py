@@ -115,7 +115,7 @@ class GatewaySettings(ServiceSettings):
         parse_topics(self.topics)
         return self
 
-    def said_in(self, address: str) -> str:
+    def source_of(self, address: str) -> str:
         """As every service; Kafka-Pixy's file is named with the place in it."""
         return f" (grpc_addr in {self.pixy_config})" if self.pixy_config and address == self.listen else ""
 

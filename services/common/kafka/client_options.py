@@ -1,4 +1,4 @@
-"""What the services that talk to Kafka share."""
+"""Options and helpers for every client of confluent-kafka."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import structlog
 log = structlog.get_logger(__name__)
 
 LIBRDKAFKA_LOG = logging.getLogger("librdkafka")
-"""Give it to every client of librdkafka as ``logger``.
+"""Logger for every client of librdkafka.
 
-Without its one line a connection and attempt while a broker is away: each service says once that Kafka is away.
+It drops the line that librdkafka writes for each failed connection attempt; each service reports once that Kafka is
+unavailable.
 """
 LIBRDKAFKA_LOG.addFilter(lambda record: not record.getMessage().startswith("FAIL "))
 
@@ -22,7 +23,7 @@ RecordHeaders = list[tuple[str, bytes | None]]
 
 
 class WithHeaders(Protocol):
-    """What `headers_of` uses of a confluent-kafka message."""
+    """Methods of a confluent-kafka message that `headers_of` uses."""
 
     def topic(self) -> str | None: ...  # noqa: D102
     def partition(self) -> int | None: ...  # noqa: D102
@@ -31,29 +32,29 @@ class WithHeaders(Protocol):
     def set_headers(self, headers: Any) -> None: ...  # noqa: D102
 
 
-_ask = methodcaller("headers")
-"""``record.headers()``, called from C.
+_headers = methodcaller("headers")
+"""Call ``record.headers()`` from C.
 
-For a name that is not UTF-8 the client returns a list with holes and leaves the error to be found. A call in Python
-stops looking for one when it has become fast by repetition; the error then comes up anywhere behind it.
+For a name that is not UTF-8 the client returns a list with NULL entries and a pending error. The specializing
+interpreter does not check for pending errors after a hot call, so the error would surface at any later place.
 """
 
 
 def headers_of(record: WithHeaders) -> RecordHeaders:
-    """A record's headers, in order; none, and a warning, if the name of one is not UTF-8, which Kafka allows.
+    """Return a record's headers in order; none, with a warning, if a name is not UTF-8, which Kafka allows.
 
-    Ask for them in no other way: a list with holes ends the process that looks into it.
+    Never read headers in another way: access to a list with NULL entries crashes the process.
     """
     try:
-        found: RecordHeaders | None = _ask(record)
+        found: RecordHeaders | None = _headers(record)
     except (SystemError, UnicodeDecodeError):
-        record.set_headers([])  # the record may be asked again
+        record.set_headers([])  # its headers may be read again
         _warn(record.topic(), record.partition(), record.offset())
         return []
     return found or []
 
 
-@lru_cache(maxsize=1_024)  # a record is read again after a nack, and by each replay
+@lru_cache(maxsize=1_024)  # the record is read again after a nack and by each replay
 def _warn(topic: str | None, partition: int | None, offset: int | None) -> None:
     place = {"topic": topic, "partition": partition, "offset": offset}
-    log.warning("a record goes out without headers: the name of one is not UTF-8", **place)
+    log.warning("record delivered without headers: the name of one is not UTF-8", **place)

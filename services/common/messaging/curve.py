@@ -1,9 +1,8 @@
-"""CURVE, ZMQ's encryption with keys on both sides: key files as ``zmq.auth`` writes them, checked where they are named.
+"""CURVE, ZeroMQ's encryption and authentication by key pairs, with key files in the format of ``zmq.auth``.
 
-A server has a pair of keys and a folder of the public keys it lets in; a client has a pair and the server's public key.
-``python -m services.common.messaging.curve keys DIR NAME`` makes a pair: ``NAME.key_secret``, which stays where it is
-used, and
-``NAME.key``, which the other side gets.
+A server has a key pair and a folder of the public keys that may connect; a client has a key pair and the server's
+public key. ``python -m services.common.messaging.curve keys DIR NAME`` creates a pair: ``NAME.key_secret``, which stays
+where it is used, and ``NAME.key``, for the other side.
 """
 
 from __future__ import annotations
@@ -27,27 +26,27 @@ from zmq.utils.z85 import Z85CHARS
 
 log = structlog.get_logger(__name__)
 _DOMAIN = "dexorder"
-_OTHERS = 0o077
+_GROUP_AND_OTHERS = 0o077
 _KEY_CHARACTERS = 40
 
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
-    """Both keys as Z85 text of 40 characters."""
+    """Public and secret key, each as Z85 text of 40 characters."""
 
     public: bytes
     secret: bytes = field(repr=False)
 
 
 def read_key_pair(path: Path) -> KeyPair:
-    """The keys of a ``.key_secret`` file.
+    """Return the key pair of a ``.key_secret`` file.
 
     Raises:
-        ValueError: It can't be read, others may read it, or it holds no pair of keys. Never shows a key.
+        ValueError: It can't be read, others may read it, or it holds no key pair. The message never shows a key.
     """
     public, secret = _read(path)
-    if path.stat().st_mode & _OTHERS:
-        raise ValueError(f"{path} holds a secret key and is open to others; chmod 600 it")
+    if path.stat().st_mode & _GROUP_AND_OTHERS:
+        raise ValueError(f"{path} holds a secret key that others may read; chmod 600 it")
     if secret is None:
         raise ValueError(f"{path} holds no secret key; name the .key_secret file")
     try:
@@ -60,7 +59,7 @@ def read_key_pair(path: Path) -> KeyPair:
 
 
 def read_public_key(path: Path) -> bytes:
-    """The public key of a ``.key`` file, as Z85 text.
+    """Return the public key of a ``.key`` file as Z85 text.
 
     Raises:
         ValueError: It can't be read, or holds no key.
@@ -69,13 +68,13 @@ def read_public_key(path: Path) -> bytes:
 
 
 def read_folder(folder: Path) -> frozenset[bytes]:
-    """The public keys of all ``*.key`` files of a folder.
+    """Return the public keys of all ``*.key`` files of a folder.
 
     Raises:
         ValueError: The folder or one of the files can't be read, or such a file holds no key.
     """
     if not folder.is_dir():
-        raise ValueError(f"{folder} is no folder that can be read")
+        raise ValueError(f"{folder} is not a readable folder")
     return frozenset(read_public_key(path) for path in sorted(folder.glob("*.key")))
 
 
@@ -87,7 +86,7 @@ def _read(path: Path) -> tuple[bytes, bytes | None]:
     except ValueError:
         public, secret = b"", None
     if len(public) != _KEY_CHARACTERS or not set(public) <= set(Z85CHARS):
-        raise ValueError(f"{path} holds no public key as zmq.auth writes it")
+        raise ValueError(f"{path} holds no public key in the format of zmq.auth")
     return public, secret
 
 
@@ -106,21 +105,21 @@ def _checked_folder(folder: Path) -> Path:
     return folder
 
 
-# Types for settings, so that a bad file is an error at start which names its variable.
+# Types for settings: an invalid file is an error at start that names its variable.
 SecretKeyFile = Annotated[Path, AfterValidator(_checked_pair)]
 PublicKeyFile = Annotated[Path, AfterValidator(_checked_public)]
 KeyFolder = Annotated[Path, AfterValidator(_checked_folder)]
 
 
 class KeyCheck(Protocol):
-    """Who may connect; may be asked from another thread."""
+    """Decision which keys may connect; for any thread."""
 
     def callback(self, domain: str, key: bytes) -> bool:
-        """Whether a client with this public key, as Z85 text, may connect; asked at each handshake."""
+        """Return whether a client with this public key (Z85 text) may connect; called at each handshake."""
 
 
 class AllowedKeys:
-    """The public keys of a folder, read again when one of its files has changed; nobody while it can't be read."""
+    """Public keys of a folder, read again after a change; no key is allowed while it can't be read."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -128,14 +127,14 @@ class AllowedKeys:
         self._keys: frozenset[bytes] = frozenset()
 
     def callback(self, domain: str, key: bytes) -> bool:
-        """Whether a client with this public key may connect; asked by ``zmq.auth`` at each handshake."""
+        """Return whether a client with this public key may connect; ``zmq.auth`` calls it at each handshake."""
         try:
             seen = [(path.name, *_identity(path)) for path in sorted(self._folder.glob("*.key"))]
             if seen != self._seen:
                 self._keys = read_folder(self._folder)
                 self._seen = seen
         except (OSError, ValueError) as error:
-            log.error("the allowed CURVE keys can't be read: no new connection is let in", error=str(error))
+            log.error("the allowed CURVE keys can't be read: new connections are refused", error=str(error))
             self._keys = frozenset()
             self._seen = None
         return key in self._keys
@@ -148,7 +147,7 @@ def _identity(path: Path) -> tuple[int, int, int]:
 
 @contextmanager
 def curve_server(context: zmq.asyncio.Context, socket: zmq.asyncio.Socket, key: Path, clients: Path) -> Iterator[None]:
-    """Let only clients with an allowed key connect to ``socket``, which is not bound yet; needs a running event loop.
+    """Accept only clients with an allowed key on ``socket``, which is not bound yet; needs a running event loop.
 
     Raises:
         ValueError: As ``read_key_pair``.
@@ -166,20 +165,20 @@ def curve_server(context: zmq.asyncio.Context, socket: zmq.asyncio.Socket, key: 
 
 @contextmanager
 def curve_authentication(context: zmq.Context[zmq.Socket[bytes]], allowed: KeyCheck) -> Iterator[None]:
-    """Decide, in a thread of its own, which keys may connect to the sockets of a context given to ``curve_socket``."""
+    """Authenticate clients of a context's ``curve_socket`` sockets in a thread of its own."""
     authenticator = zmq.auth.thread.ThreadAuthenticator(context)
     authenticator.start()
     try:
-        authenticator.configure_curve_callback(_DOMAIN, allowed)  # '*' would not be taken for this domain
+        authenticator.configure_curve_callback(_DOMAIN, allowed)  # '*' does not match this domain
         yield
     finally:
         authenticator.stop()
 
 
 def curve_socket(socket: zmq.Socket[bytes], key: Path) -> None:
-    """Let only clients with an allowed key talk to ``socket``, which is neither bound nor connected yet.
+    """Accept only clients with an allowed key on ``socket``, which is neither bound nor connected yet.
 
-    The message's metadata ``User-Id`` is then the key of who sent it, whatever routing id they claim.
+    The metadata ``User-Id`` of a message is the sender's key, whatever routing id the sender claims.
 
     Raises:
         ValueError: As ``read_key_pair``.
@@ -191,7 +190,7 @@ def _serve(socket: zmq.Socket[Any], pair: KeyPair) -> None:
     socket.setsockopt(zmq.CURVE_SERVER, 1)
     socket.setsockopt(zmq.CURVE_SECRETKEY, pair.secret)
     socket.setsockopt(zmq.ZAP_DOMAIN, _DOMAIN.encode())
-    socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # fail closed: no authenticator, no connection
+    socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # refuse connections when there is no authenticator
 
 
 def curve_client(socket: zmq.Socket[Any], key: Path, server: Path) -> None:
@@ -207,17 +206,17 @@ def curve_client(socket: zmq.Socket[Any], key: Path, server: Path) -> None:
 
 
 def make_keys(folder: Path, name: str) -> tuple[Path, Path]:
-    """Make a pair of keys; the paths of ``name.key`` (mode 644) and ``name.key_secret`` (mode 600).
+    """Create a key pair; return the paths of ``name.key`` (mode 644) and ``name.key_secret`` (mode 600).
 
     Raises:
-        FileExistsError: One of them is there already; a key is never overwritten.
+        FileExistsError: One of them exists; a key is never overwritten.
         OSError: The folder can't be written.
     """
     public, secret = folder / f"{name}.key", folder / f"{name}.key_secret"
     for path in (public, secret):
         if path.exists():
-            raise FileExistsError(f"{path} is there already")
-    mask = os.umask(_OTHERS)  # the secret must not be open to others for a moment
+            raise FileExistsError(f"{path} exists already")
+    mask = os.umask(_GROUP_AND_OTHERS)  # others must not be able to read the secret even for a moment
     try:
         folder.mkdir(parents=True, exist_ok=True)
         zmq.auth.create_certificates(folder, name)
@@ -228,17 +227,17 @@ def make_keys(folder: Path, name: str) -> tuple[Path, Path]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The command: ``keys DIR NAME``."""
+    """Run the command ``keys DIR NAME``."""
     parser = argparse.ArgumentParser(prog="python -m services.common.messaging.curve", description="Keys for CURVE.")
-    keys = parser.add_subparsers(required=True).add_parser("keys", help="make a pair of keys")
+    keys = parser.add_subparsers(required=True).add_parser("keys", help="create a key pair")
     keys.add_argument("folder", type=Path, metavar="DIR")
-    keys.add_argument("name", metavar="NAME", help="who will use it, for example relay or ingestor-1")
-    asked = parser.parse_args(arguments)
+    keys.add_argument("name", metavar="NAME", help="name of its user, for example relay or ingestor-1")
+    options = parser.parse_args(arguments)
     try:
-        public, secret = make_keys(asked.folder, asked.name)
+        public, secret = make_keys(options.folder, options.name)
     except OSError as error:
         raise SystemExit(str(error)) from None
-    print(f"{secret}\n  stays where {asked.name} runs; nobody else may read it\n{public}\n  is for the other side")
+    print(f"{secret}\n  stays where {options.name} runs; no other user may read it\n{public}\n  is for the other side")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Channels to our services: TLS, a client certificate and a token, as ``DEXORDER_CHANNEL_<NAME>`` says.
+"""gRPC channels to our services with TLS, client certificate and token from ``DEXORDER_CHANNEL_<NAME>``.
 
-With nothing set a channel is plaintext, as inside a mesh or on one machine. Unix sockets are always plaintext.
+Without settings a channel is plaintext, for use inside a mesh or on one machine. Unix sockets are always plaintext.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from services.common.rpc.identity import AUTHORIZATION
 CLIENT_KEEPALIVE = (
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.http2.ping_timeout_ms", 5_000),  # a minute otherwise, whatever the one before it says
+    ("grpc.http2.ping_timeout_ms", 5_000),  # the default is one minute, and it overrides the option above
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 2_000),
 )
-"""Options of every channel of ours: notice a dead server, and come back soon after a restart."""
+"""Options of every channel: detect a dead server, and reconnect soon after a restart."""
 Option = tuple[str, Any]
 
 
 class ChannelSettings(BaseSettings):
-    """What a client of our services can be told. ``DEXORDER_CHANNEL_<NAME>`` unless an alias is given."""
+    """Settings of a client of our services: ``DEXORDER_CHANNEL_<NAME>``, unless an alias is given."""
 
     model_config = SettingsConfigDict(
         frozen=True,
@@ -42,20 +42,20 @@ class ChannelSettings(BaseSettings):
     )
 
     tls_ca: Path | None = None
-    """PEM file of the authority of the servers' certificates; turns TLS on for every channel."""
+    """PEM file of the authority that signed the servers' certificates; turns TLS on for every channel."""
     tls_certificate: Path | None = None
-    """PEM file of our own certificate chain, for servers that ask for one; needs tls_key and tls_ca."""
+    """PEM file of our own certificate chain, for servers that require one; needs tls_key and tls_ca."""
     tls_key: Path | None = None
     """PEM file of our own key."""
     token: SecretStr | None = Field(default=None, validation_alias="DEXORDER_TOKEN")
-    """Who we are, for servers that ask for a token; sent with every call."""
+    """Our token, for servers that require one; sent with every call."""
     allow_insecure: bool = Field(default=False, validation_alias="DEXORDER_ALLOW_INSECURE")
-    """Permit to send the token without TLS beyond loopback; for a mesh whose sidecar encrypts."""
+    """Permit sending the token without TLS beyond loopback; for a mesh whose sidecar encrypts."""
 
     @field_validator("token")
     @classmethod
     def _sendable(cls, token: SecretStr | None) -> SecretStr | None:
-        # grpcio's own error about metadata it can't send would show the value
+        # grpcio's error about metadata that it can't send would show the value
         text = token.get_secret_value().strip() if token else ""
         if not all("!" <= character <= "~" for character in text):
             raise ValueError("has characters other than visible ASCII")
@@ -66,50 +66,50 @@ class ChannelSettings(BaseSettings):
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise ValueError("tls_certificate and tls_key go together")
         if self.tls_certificate and not self.tls_ca:
-            raise ValueError("tls_certificate is of no use without tls_ca")
+            raise ValueError("tls_certificate needs tls_ca")
         return self
 
 
 def open_channel(
     address: str, settings: ChannelSettings | None = None, *, options: Sequence[Option] = ()
 ) -> grpc.aio.Channel:
-    """An asyncio channel; connects at the first call.
+    """Return an asyncio channel, which connects at the first call.
 
     Args:
         address: host:port or ``unix:/path`` of the server.
-        settings: Else from the environment.
-        options: gRPC options beside CLIENT_KEEPALIVE; they win over it.
+        settings: None reads the environment.
+        options: gRPC options that extend or override CLIENT_KEEPALIVE.
 
     Raises:
-        ValueError: A setting is bad, or a token would leave this machine without TLS.
-        OSError: A file of the settings can't be read.
+        ValueError: A setting is invalid, or a token would leave this machine without TLS.
+        OSError: A file that the settings name can't be read.
     """
-    way = _way(address, settings)
-    if way.credentials:
-        return grpc.aio.secure_channel(address, way.credentials, options=_merged(options))
-    interceptors = [kind(way.token) for kind in _AIO_INTERCEPTORS] if way.token else None
+    security = _security(address, settings)
+    if security.credentials:
+        return grpc.aio.secure_channel(address, security.credentials, options=_merged(options))
+    interceptors = [kind(security.token) for kind in _AIO_INTERCEPTORS] if security.token else None
     return grpc.aio.insecure_channel(address, options=_merged(options), interceptors=interceptors)
 
 
 def open_sync_channel(
     address: str, settings: ChannelSettings | None = None, *, options: Sequence[Option] = ()
 ) -> grpc.Channel:
-    """A blocking channel; otherwise as ``open_channel``."""
-    way = _way(address, settings)
-    if way.credentials:
-        return grpc.secure_channel(address, way.credentials, options=_merged(options))
+    """Return a blocking channel; see `open_channel`."""
+    security = _security(address, settings)
+    if security.credentials:
+        return grpc.secure_channel(address, security.credentials, options=_merged(options))
     channel = grpc.insecure_channel(address, options=_merged(options))
-    return grpc.intercept_channel(channel, _SyncToken(way.token)) if way.token else channel
+    return grpc.intercept_channel(channel, _SyncToken(security.token)) if security.token else channel
 
 
-class _Way(NamedTuple):
-    """How to reach an address: with credentials (which carry the token), or in plaintext with or without a token."""
+class _Security(NamedTuple):
+    """TLS credentials, which carry the token, or None for plaintext with or without a token."""
 
     credentials: grpc.ChannelCredentials | None
     token: str
 
 
-def _way(address: str, settings: ChannelSettings | None) -> _Way:
+def _security(address: str, settings: ChannelSettings | None) -> _Security:
     settings = settings or read_settings(ChannelSettings)
     token = settings.token.get_secret_value() if settings.token else ""
     if not settings.tls_ca or address.startswith("unix:"):
@@ -117,7 +117,7 @@ def _way(address: str, settings: ChannelSettings | None) -> _Way:
             raise ValueError(
                 f"the token would go to {address} without TLS; set DEXORDER_CHANNEL_TLS_CA or DEXORDER_ALLOW_INSECURE=1"
             )
-        return _Way(None, token)
+        return _Security(None, token)
     credentials = grpc.ssl_channel_credentials(
         root_certificates=settings.tls_ca.read_bytes(),
         private_key=settings.tls_key.read_bytes() if settings.tls_key else None,
@@ -125,7 +125,7 @@ def _way(address: str, settings: ChannelSettings | None) -> _Way:
     )
     if token:
         credentials = grpc.composite_channel_credentials(credentials, grpc.access_token_call_credentials(token))
-    return _Way(credentials, "")
+    return _Security(credentials, "")
 
 
 def _merged(options: Sequence[Option]) -> list[Option]:
@@ -171,7 +171,7 @@ class _StreamStream(_AioToken, grpc.aio.StreamStreamClientInterceptor):
         return await continuation(self._add(client_call_details), request_iterator)
 
 
-# grpc.aio looks at an interceptor's classes and takes the first kind it finds, so there is one of each
+# grpc.aio uses an interceptor for the first of its classes only, so each call type has its own
 _AIO_INTERCEPTORS: tuple[Callable[[str], Any], ...] = (_UnaryUnary, _UnaryStream, _StreamUnary, _StreamStream)
 
 
@@ -193,10 +193,10 @@ class _SyncToken(
 ):
     def _intercept(self, continuation: Any, details: Any, request: Any) -> Any:
         metadata = (*(details.metadata or ()), self._entry)
-        told = _Details(
+        with_token = _Details(
             details.method, details.timeout, metadata, details.credentials, details.wait_for_ready, details.compression
         )
-        return continuation(told, request)
+        return continuation(with_token, request)
 
     intercept_unary_unary = intercept_unary_stream = _intercept  # type: ignore[assignment]
     intercept_stream_unary = intercept_stream_stream = _intercept  # type: ignore[assignment]

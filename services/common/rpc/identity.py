@@ -1,12 +1,12 @@
-"""Who calls: a token or a client certificate names the caller, the callers file says what that name may do.
+"""Identity of callers: a token or client certificate names the caller, the callers file gives it a role and quotas.
 
     callers:
       - client_id: desk-1
-        sha256: 2cf24dba5fb0a30e...        # hash of its token; a list while two are valid; none: certificate only
+        sha256: 2cf24dba5fb0a30e...        # hash of its token; a list during rotation; absent: certificate only
         role: client                       # client, ingestor, pipeline or admin
-        quota: {unfinished_requests: 20}   # instead of the service's own limits
+        quota: {unfinished_requests: 20}   # overrides the service's limits
 
-``python -m services.common.rpc.identity token CLIENT_ID`` makes a token and its entry. Only hashes are kept anywhere.
+``python -m services.common.rpc.identity token CLIENT_ID`` creates a token and its entry. Only its hash is stored.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ OPEN_SERVICES = frozenset(
         "grpc.channelz.v1.Channelz",
     }
 )
-"""What anyone may call who reaches the port; a setting closes the last two."""
+"""Services that need no identity; a setting turns the last two off."""
 
 
 class Role(StrEnum):
-    """What a caller is; each service says which roles may call it."""
+    """Role of a caller; each service lists the roles that may call it."""
 
     CLIENT = "client"
     INGESTOR = "ingestor"
@@ -51,7 +51,7 @@ class Role(StrEnum):
 
 
 class Quota(BaseModel):
-    """A caller's own limits; None takes the service's. docs/security.md says what each counts."""
+    """Limits of one caller; None takes the service's limit. docs/security.md defines each."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -63,12 +63,12 @@ class Quota(BaseModel):
 
 NO_QUOTA = Quota()
 STAFF = (Role.INGESTOR, Role.PIPELINE, Role.ADMIN)
-"""Who may call a service that names no roles: clients have the relay to ask."""
+"""Roles that may call a service that lists none; clients call the relay."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Whoever makes a call, once that is proven."""
+    """Authenticated caller."""
 
     client_id: str
     role: Role
@@ -79,7 +79,7 @@ _caller: ContextVar[Caller | None] = ContextVar("caller", default=None)
 
 
 def current_caller() -> Caller | None:
-    """The caller of the RPC that runs in this task; None where no identity is asked for."""
+    """Return the caller of the RPC that runs in this task; None if the server requires no identity."""
     return _caller.get()
 
 
@@ -102,7 +102,7 @@ class _File(BaseModel):
 
 
 class Callers:
-    """Everyone who is known."""
+    """Callers of the file, by token and by name."""
 
     def __init__(self, entries: Iterable[_Entry]) -> None:
         self._by_name: dict[str, Caller] = {}
@@ -121,7 +121,7 @@ class Callers:
         return len(self._by_name)
 
     def by_token(self, token: str) -> Caller | None:
-        """Whose token it is. Takes as long for every token, known or not."""
+        """Return the owner of a token, in the same time for known and unknown tokens."""
         digest, found = token_hash(token), None
         for known, caller in self._by_hash.items():
             if hmac.compare_digest(known, digest):
@@ -129,12 +129,12 @@ class Callers:
         return found
 
     def by_name(self, name: str) -> Caller | None:
-        """Who has this client_id."""
+        """Return the caller with this client_id."""
         return self._by_name.get(name)
 
 
 def token_hash(token: str) -> str:
-    """What the callers file holds of a token."""
+    """Return the hash of a token as the callers file stores it."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
@@ -143,24 +143,24 @@ def read_callers(path: Path) -> Callers:
 
     Raises:
         OSError: It can't be read.
-        ValueError: It is none; says where, and shows no value, which might be a token put there by mistake.
+        ValueError: It is invalid; the message says where and shows no value, which might be a misplaced token.
     """
     return Callers(read_yaml(path, _File).callers)
 
 
 class CallersFile(WatchedFile[Callers]):
-    """A callers file that may change while we run."""
+    """Callers file that may change while the process runs."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, "callers", read_callers)
 
     def callers(self) -> Callers:
-        """Everyone who is known now."""
+        """Return the callers of the current file."""
         return self.current()
 
 
-class Gate:
-    """Lets calls in: finds out who calls, and whether that role may call the service."""
+class Admission:
+    """Admission of calls: identifies the caller and checks that its role may call the service."""
 
     def __init__(
         self,
@@ -169,10 +169,10 @@ class Gate:
         roles: Mapping[str, Collection[Role]],
         own_identity: Collection[str] = (),
     ) -> None:
-        """Made by ``lifecycle.grpc_server``.
+        """Set up by ``lifecycle.grpc_server``.
 
         Args:
-            roles: Full service names with the roles that may call them; the others are for STAFF.
+            roles: Roles that may call a service, by full service name; other services accept STAFF.
             own_identity: Full names of services that check their callers themselves.
         """
         self._mode = mode
@@ -181,13 +181,13 @@ class Gate:
         self._own_identity = frozenset(own_identity)
 
     def admit(self, service: str, context: Any) -> None:
-        """Let one call in and make its caller the task's ``current_caller``.
+        """Admit one call and make its caller the task's ``current_caller``.
 
-        A service with ``own_identity`` gets every call, with a caller if the callers file knows it.
+        A service in ``own_identity`` receives every call, with a caller if the callers file knows it.
 
         Raises:
-            Unauthenticated: It is not proven who calls, or nobody knows them.
-            NotAllowed: Their role may not call this service.
+            Unauthenticated: The call has no valid proof of identity, or the caller is unknown.
+            NotAllowed: The caller's role may not call this service.
         """
         if service in OPEN_SERVICES or trusted_socket(context):
             return
@@ -210,15 +210,15 @@ class Gate:
 
 
 def trusted_socket(context: Any) -> bool:
-    """Whether the call came over a unix socket, whose file's permissions let it in."""
+    """Return whether the call arrived on a unix socket, which only its file's permissions protect."""
     return bool(context.peer().startswith("unix:"))
 
 
 def bearer_token(context: Any) -> str:
-    """The token that a call brings as metadata.
+    """Return the bearer token in a call's metadata.
 
     Raises:
-        Unauthenticated: There is none, more than one, or it is not of that form.
+        Unauthenticated: There is no token, more than one, or it is malformed.
     """
     values = [value for key, value in context.invocation_metadata() or () if key == AUTHORIZATION]
     if len(values) != 1:
@@ -243,7 +243,7 @@ def _by_certificate(callers: Callers, context: Any) -> Caller:
 
 
 def certificate_name(auth_context: Mapping[str, Iterable[bytes]]) -> str:
-    """The common name of a verified client certificate; its only alternative name where it has no common name.
+    """Return the common name of a verified client certificate, or its only alternative name if it has none.
 
     Raises:
         Unauthenticated: There is no certificate, or it has no such name.
@@ -258,15 +258,15 @@ def certificate_name(auth_context: Mapping[str, Iterable[bytes]]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Print a fresh token, once, and the entry for the callers file."""
+    """Print a new token, once, and its entry for the callers file."""
     parser = argparse.ArgumentParser(prog="python -m services.common.rpc.identity")
-    command = parser.add_subparsers(required=True).add_parser("token", help="make a token and its entry")
+    command = parser.add_subparsers(required=True).add_parser("token", help="create a token and its entry")
     command.add_argument("client_id")
     command.add_argument("--role", choices=[str(role) for role in Role], default=str(Role.CLIENT))
     given = parser.parse_args(arguments)
     token = secrets.token_urlsafe(32)
     entry = {"client_id": given.client_id, "sha256": token_hash(token), "role": given.role}
-    print(f"DEXORDER_TOKEN={token}\n\n# add to the callers file; the token itself is stored nowhere")
+    print(f"DEXORDER_TOKEN={token}\n\n# add to the callers file; the token itself is not stored anywhere")
     print(yaml.safe_dump([entry], sort_keys=False), end="")
 
 

@@ -1,7 +1,8 @@
-"""Start and stop of every service: one gRPC server with its usual companions, and SIGTERM as an event.
+"""Start and stop of every service: a gRPC server with health, reflection, channelz and metrics; SIGTERM as an event.
 
-Order at the end: health says NOT_SERVING, no new calls, running calls get ``drain_seconds``, sockets close. A part that
-drains by itself first calls `RunningServer.begin_stop`; running calls then get what it leaves of ``drain_seconds``.
+Stop order: health reports NOT_SERVING, new calls are refused, running calls get ``drain_seconds``, sockets close. A
+service that drains by itself first calls `RunningServer.begin_stop`; running calls then get the rest of
+``drain_seconds``.
 """
 
 from __future__ import annotations
@@ -27,28 +28,28 @@ from prometheus_client import CollectorRegistry
 from services.common import logs
 from services.common.config import BadSettings, ServiceSettings, split_address
 from services.common.metrics import CallMetrics, metrics_endpoint
-from services.common.rpc.identity import CallersFile, Gate, Role
+from services.common.rpc.identity import Admission, CallersFile, Role
 from services.common.rpc.policy import InternalText
 from services.common.rpc.server_interceptor import PolicyInterceptor
 
 log = structlog.get_logger(__name__)
 
-# A default aio server ends connections that ping every 10 s with GOAWAY too_many_pings; these two let them stay.
+# By default an aio server answers clients that ping every 10 s with GOAWAY too_many_pings; these options allow it.
 KEEPALIVE = (("grpc.http2.min_ping_interval_without_data_ms", 5_000), ("grpc.keepalive_permit_without_calls", 1))
-# gRPC drops calls at random, as CANCELLED, once 1,000 wait to be taken up; a list of tickers is more than that.
+# gRPC cancels random calls once 1,000 wait to be accepted; a request for a list of tickers makes more.
 BACKLOG = (("grpc.server.max_pending_requests", 20_000), ("grpc.server.max_pending_requests_hard_limit", 40_000))
-LAST_SECONDS = 1.0
-"""What running calls get at least, to end by themselves, when a part has drained for all of ``drain_seconds``."""
+MIN_GRACE_SECONDS = 1.0
+"""Least time for running calls to end, even if the service has used up ``drain_seconds``."""
 
 _PROBE_SECONDS = 1.0
 
 
 @dataclass
 class RunningServer:
-    """A server that listens.
+    """Server that accepts calls.
 
     Attributes:
-        address: host:port it is bound to; the real port where 0 was asked for.
+        address: host:port that it is bound to, with the real port if the settings say port 0.
     """
 
     address: str
@@ -58,21 +59,21 @@ class RunningServer:
     _stopping_since_s: float | None = None
 
     async def set_serving(self, serving: bool, names: Sequence[str] | None = None) -> None:
-        """Set the health of these services; of "" and of each one by default."""
+        """Set the health of these services; by default of all of them and of "", which stands for the whole server."""
         status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
         for name in ("", *self._services) if names is None else names:
             await self._health.set(name, status)
 
     async def begin_stop(self) -> None:
-        """Say NOT_SERVING; from now on ``drain_seconds`` run. Without this they do when the block ends."""
+        """Report NOT_SERVING and start ``drain_seconds`` now instead of at the end of the block."""
         self._stopping_since_s = time.monotonic()
         await self.set_serving(False)
 
     def grace_seconds(self, drain_seconds: float) -> float:
-        """What running calls get when the block has ended."""
+        """Return the time that running calls get after the end of the block."""
         if self._stopping_since_s is None:
             return drain_seconds
-        return max(LAST_SECONDS, drain_seconds - (time.monotonic() - self._stopping_since_s))
+        return max(MIN_GRACE_SECONDS, drain_seconds - (time.monotonic() - self._stopping_since_s))
 
 
 @asynccontextmanager
@@ -87,30 +88,30 @@ async def grpc_server(
     options: Sequence[tuple[str, Any]] = (),
     internal_text: InternalText | None = None,
 ) -> AsyncIterator[RunningServer]:
-    """Serve until the block ends, then drain.
+    """Run a server until the block ends, then drain it.
 
     Args:
-        register: Adds the servicers; returns their full service names, which reflection and health then know.
-        registry: Metrics of this process; the calls' are added to it and it is served at ``metrics_listen``.
-        extra_addresses: Further plaintext addresses, for example ``unix:/path``; there the file's permissions are all
-            the identity that is asked for.
-        roles: With identity on, which roles may call which service (full names); the others are for identity.STAFF.
-        own_identity: Services that check their callers themselves, by something other than the callers file; they get
-            every call, and `identity.current_caller` where that file knows the caller all the same.
-        options: Further gRPC options of the server.
+        register: Adds the servicers and returns their full service names, for reflection and health.
+        registry: Metrics of this process, served at ``metrics_listen``; metrics of calls are added to it.
+        extra_addresses: Further plaintext addresses, for example ``unix:/path``, where file permissions replace
+            identity.
+        roles: Roles that may call a service, by full service name; other services accept identity.STAFF.
+        own_identity: Services that check their callers in another way than by the callers file. They receive every
+            call; `identity.current_caller` is set if that file knows the caller.
+        options: Additional gRPC options of the server.
         internal_text: See `policy.InternalText`.
     Yields:
-        The server, bound, with health NOT_SERVING until ``set_serving``.
+        The bound server; its health is NOT_SERVING until ``set_serving``.
     Raises:
         OSError: An address can't be bound.
     """
     registry = registry or CollectorRegistry()
     size = settings.max_message_bytes
-    gate = None
+    admission = None
     if settings.identity != "none" and settings.tokens:
-        gate = Gate(settings.identity, CallersFile(settings.tokens), roles or {}, own_identity)
+        admission = Admission(settings.identity, CallersFile(settings.tokens), roles or {}, own_identity)
     server = grpc.aio.server(
-        interceptors=[PolicyInterceptor(CallMetrics(registry), gate.admit if gate else None, internal_text)],
+        interceptors=[PolicyInterceptor(CallMetrics(registry), admission.admit if admission else None, internal_text)],
         options=[
             *KEEPALIVE,
             *BACKLOG,
@@ -144,7 +145,7 @@ async def grpc_server(
 
 
 def bind(server: grpc.aio.Server, address: str, settings: ServiceSettings | None) -> int:
-    """Bind one address, with TLS where the settings have it; the port that was bound.
+    """Bind one address, with TLS if the settings have it, and return the port.
 
     Raises:
         OSError: It can't be bound.
@@ -162,7 +163,7 @@ def bind(server: grpc.aio.Server, address: str, settings: ServiceSettings | None
             port = server.add_secure_port(address, credentials)
         else:
             port = server.add_insecure_port(address)
-    except RuntimeError as error:  # what grpcio raises for a taken port
+    except RuntimeError as error:  # grpcio raises it for a port in use
         raise OSError(f"can't listen on {address}: {error}") from error
     if port == 0:
         raise OSError(f"can't listen on {address}")
@@ -192,7 +193,7 @@ def refuse_if_served(path: Path) -> None:
 
 @asynccontextmanager
 async def stop_signal() -> AsyncIterator[asyncio.Event]:
-    """An event that SIGTERM or SIGINT sets; a second SIGTERM ends the process at once."""
+    """Yield an event that SIGTERM or SIGINT sets; a second SIGTERM ends the process at once."""
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def terminate() -> None:
@@ -209,11 +210,11 @@ async def stop_signal() -> AsyncIterator[asyncio.Event]:
 
 
 def run(service: str, settings: ServiceSettings, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Configure logs, warn of insecure listening, run ``main`` on uvloop until it returns."""
+    """Configure logs, warn about insecure listening, and run ``main`` on uvloop until it returns."""
     logs.configure(service, level=settings.log_level, style=settings.log_format)
     if settings.allow_insecure:
         log.warning("DEXORDER_ALLOW_INSECURE is set: plaintext and unknown callers are accepted beyond loopback")
     try:
         uvloop.run(main())
-    except BadSettings as error:  # of the channels that main opens
+    except BadSettings as error:  # from the channels that main opens
         raise SystemExit(str(error)) from None

@@ -1,4 +1,4 @@
-"""The request side of streaming RPCs."""
+"""Helpers of handlers of streaming RPCs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ T = TypeVar("T")
 
 
 async def until(closing: asyncio.Future[None], requests: AsyncIterator[T]) -> AsyncGenerator[T, None]:
-    """The requests, until the client has no more or ``closing`` is done."""
+    """Yield the requests until the client has sent its last one or ``closing`` is done."""
     while not closing.done():
         request = asyncio.ensure_future(anext(requests))
-        request.add_done_callback(retrieved)  # one that came too late to be taken is no error to be logged
+        request.add_done_callback(retrieved)  # asyncio would log the failure of a request that nobody awaits
         try:
             await asyncio.wait((request, closing), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            request.cancel()  # nothing if it is there
+            request.cancel()  # no effect if it has arrived
         if not request.done() or request.cancelled():
             return
         try:
@@ -29,17 +29,17 @@ async def until(closing: asyncio.Future[None], requests: AsyncIterator[T]) -> As
 
 
 def retrieved(future: asyncio.Future[Any]) -> None:
-    """A done callback that marks a failure as seen, whether anybody waits for it or not."""
+    """Mark a future's failure as retrieved, so that asyncio does not log it; a done callback."""
     if not future.cancelled():
         future.exception()
 
 
 @asynccontextmanager
 async def beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run this as long as the block lasts, which may be a generator's that is ended early.
+    """Run ``work`` while the block lasts, which may be the body of a generator that is closed early.
 
-    A TaskGroup would, on a failure, cancel the task that happens to iterate over the generator. So ``work`` must tell
-    of its failures itself.
+    A failure in a TaskGroup would cancel the task that iterates over the generator. ``work`` therefore reports its
+    failures itself.
     """
     task = asyncio.create_task(work)
     try:

@@ -1,4 +1,4 @@
-"""SQLite files whose commits are on disk: WAL with ``synchronous=FULL``, so a commit is an fsync."""
+"""SQLite files with durable commits: WAL with ``synchronous=FULL``, so that every commit is an fsync."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 CHECKPOINT_SECONDS = 0.25
 _LARGE_WAL_PAGES = 16_000
-"""64 MB. SQLite's own 1,000 are there after some large commits, and each time the next one waits 20 ms for the disk."""
+"""64 MB. With SQLite's default of 1,000 pages, one commit in a few large ones waits 20 ms for a checkpoint."""
 
 
 def open_durable(
@@ -23,29 +23,29 @@ def open_durable(
     exclusive: bool = False,
     large_wal: bool = False,
 ) -> sqlite3.Connection:
-    """Open or make a file, and bring its schema up to date.
+    """Open or create a file and migrate its schema.
 
-    Transactions are begun and committed by the caller; any one thread at a time may use the connection.
+    The caller begins and commits transactions; one thread at a time may use the connection.
 
     Args:
-        steps: SQL from each version of the schema to the next; the file's ``user_version`` counts those it has had.
-        newer: What to say of a file with another version; given that version and the latest one there is.
-        private: Only the file's owner may read it, and those that SQLite puts beside it.
-        exclusive: No other process may use it meanwhile; one that already does is not waited for.
-        large_wal: Let the WAL grow to 64 MB before a commit moves it to the file; see `checkpoints_aside`.
+        steps: SQL from each version of the schema to the next; the file's ``user_version`` counts the applied steps.
+        newer: Error text for a file with an unknown version, formatted with that version and the latest known one.
+        private: Only the owner may read the file and those that SQLite creates beside it.
+        exclusive: Keep other processes out; fail at once if one uses the file.
+        large_wal: Let the WAL grow to 64 MB before a commit runs a checkpoint; see `background_checkpoints`.
 
     Raises:
         OSError: The file can't be opened.
-        ValueError: It is of a newer program.
-        sqlite3.Error: It is no such file, or damaged, or (``database is locked``) in use.
+        ValueError: A newer program has written it.
+        sqlite3.Error: It is not an SQLite file, damaged, or in use (``database is locked``).
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if private:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite gives its other files the same mode
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite creates its other files with the same mode
     db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0.2 if exclusive else 30)
     try:
         if exclusive:
-            db.execute("PRAGMA locking_mode = EXCLUSIVE")  # before WAL, which takes the lock then and keeps it
+            db.execute("PRAGMA locking_mode = EXCLUSIVE")  # before WAL mode, which then takes the lock and keeps it
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
         if large_wal:
@@ -62,10 +62,10 @@ def open_durable(
 
 
 @contextmanager
-def checkpoints_aside(path: Path) -> Iterator[None]:
-    """Move what is in the WAL to the file in a thread, so that commits seldom have to, until the block ends.
+def background_checkpoints(path: Path) -> Iterator[None]:
+    """Run checkpoints in a thread until the block ends, so that commits seldom have to.
 
-    A trouble with the file is left to who commits.
+    Errors of the file are left for the next commit to report.
     """
     stopping = threading.Event()
 

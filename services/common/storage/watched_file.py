@@ -1,4 +1,4 @@
-"""Files people edit while we run: YAML of a model's form, read again when it has changed."""
+"""YAML files that may change while the process runs, validated by a model and read again after a change."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def read_yaml(path: Path, model: type[M]) -> M:
-    """Read a file of this form.
+    """Read a YAML file and validate it.
 
     Raises:
         OSError: It can't be read.
-        ValueError: It is none; says where, and shows no value, which might be a secret put there by mistake.
+        ValueError: It is invalid; the message says where and shows no value, which might be a misplaced secret.
     """
     try:
         return model.model_validate(yaml.safe_load(path.read_bytes()))
@@ -29,36 +29,36 @@ def read_yaml(path: Path, model: type[M]) -> M:
         raise ValueError("; ".join(problems)) from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        raise ValueError(f"no YAML{f', line {mark.line + 1}' if mark else ''}") from None
+        raise ValueError(f"not YAML{f', line {mark.line + 1}' if mark else ''}") from None
 
 
 class WatchedFile(Generic[T]):
-    """What a file says now; a bad change is logged and the state before it stays in force.
+    """Current content of a file; an invalid change is logged and the previous content stays in effect.
 
     Args:
-        what: What it holds, for the log: "callers".
-        read: Raises OSError or ValueError; the first time they go to whoever makes this.
+        what: Name of the content in the log, for example "callers".
+        read: Reads the file. Its OSError or ValueError passes through on the first read only.
     """
 
     def __init__(self, path: Path, what: str, read: Callable[[Path], T]) -> None:
         self._path = path
         self._what = what
         self._read = read
-        self._stamp = self._look()
+        self._stamp = self._stat()
         self._content = read(path)
 
     def current(self) -> T:
-        """Read again if it has changed; from any thread."""
-        if (stamp := self._look()) != self._stamp:
+        """Return the content, read again if the file has changed; for any thread."""
+        if (stamp := self._stat()) != self._stamp:
             self._stamp = stamp
             try:
                 self._content = self._read(self._path)
                 log.info(f"{self._what} read", file=str(self._path), **{self._what: len(self._content)})
             except (OSError, ValueError) as error:
-                log.error(f"the {self._what} file is bad; the one before it stays in force", problem=str(error))
+                log.error(f"the {self._what} file is invalid; its previous content stays in effect", problem=str(error))
         return self._content
 
-    def _look(self) -> tuple[int, int, int] | None:
+    def _stat(self) -> tuple[int, int, int] | None:
         try:
             found = self._path.stat()
         except OSError:

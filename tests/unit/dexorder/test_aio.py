@@ -93,7 +93,7 @@ async def test_a_relay_that_comes_back_is_waited_for(fake: FakeRelay) -> None:
 
 
 async def test_a_stream_too_many_is_opened_later(fake: FakeRelay, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "CROWDED_SECONDS", 0.01)
+    monkeypatch.setattr(connection, "OVERLOADED_SECONDS", 0.01)
     fake.crowded = 5
     async with AsyncClient(fake.address) as client:
         assert (await client.history(*ASKED)).num_rows == HOURS

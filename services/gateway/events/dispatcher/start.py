@@ -11,7 +11,7 @@ from pathlib import Path
 
 from services.common.clock import Clock, SystemClock
 from services.common.config import BadSettings
-from services.common.storage.durable_sqlite import checkpoints_aside
+from services.common.storage.durable_sqlite import background_checkpoints
 from services.common.storage.process_lock import sole_owner
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.delivery.contacts_cache import ContactsCache, no_contact
@@ -60,7 +60,7 @@ async def open_dispatcher(
         containers = _containers(settings)
         outbox = _outbox(settings.db)
         closing.callback(outbox.close)
-        closing.enter_context(checkpoints_aside(settings.db))
+        closing.enter_context(background_checkpoints(settings.db))
         processor = await asyncio.to_thread(_processor, outbox, settings, metrics, render, reachable, clock)
         ports = closing.enter_context(open_sockets(settings, containers, metrics.dropped))
         dispatcher = Dispatcher(processor, ports, settings.db, containers, outside, clock)

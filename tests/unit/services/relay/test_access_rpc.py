@@ -328,5 +328,5 @@ async def test_the_client_over_tls_with_a_token_and_not_a_trace_of_it_in_any_log
     finally:
         structlog.reset_defaults()
     told = records_of(caplog)
-    assert "the callers file is bad" in told
+    assert "the callers file is invalid" in told
     assert "no-log-may-show" not in told

@@ -197,7 +197,7 @@ async def test_client_that_reads_no_more_does_not_stretch_a_stop(
     """More is on its way than its stream takes, and none of it is acked: the drain takes all the time there is."""
     topic = kafka_topic(1)
     produce(kafka, topic, [(0, bytes(100_000))] * 50)
-    monkeypatch.setattr(lifecycle, "LAST_SECONDS", 0.1)
+    monkeypatch.setattr(lifecycle, "MIN_GRACE_SECONDS", 0.1)
     graces: list[float | None] = []
     async with serve(make_settings(topic, drain_seconds=0.5)) as running:
         stop = running.server.stop

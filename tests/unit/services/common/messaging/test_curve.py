@@ -32,7 +32,7 @@ def test_the_command_makes_keys_and_never_overwrites_one(tmp_path: Path) -> None
     made = subprocess.run(command, check=True, capture_output=True, text=True)
     secret = (tmp_path / "ingestor-1.key_secret").read_bytes()
     assert read_key_pair(tmp_path / "ingestor-1.key_secret").secret.decode() not in made.stdout + made.stderr
-    with pytest.raises(SystemExit, match=r"ingestor-1\.key is there already"):
+    with pytest.raises(SystemExit, match=r"ingestor-1\.key exists already"):
         main(["keys", str(tmp_path), "ingestor-1"])
     assert (tmp_path / "ingestor-1.key_secret").read_bytes() == secret
 
@@ -63,9 +63,9 @@ def broken(folder: Path, text: str) -> Path:
     [
         (lambda folder: folder / "absent", "can't be read: no such file"),
         (lambda folder: folder, "can't be read: Is a directory"),
-        (lambda folder: open_to(0o640, folder), "open to others; chmod 600"),
-        (lambda folder: open_to(0o604, folder), "open to others; chmod 600"),
-        (lambda folder: make_keys(folder, "mine")[0], "open to others"),
+        (lambda folder: open_to(0o640, folder), "that others may read; chmod 600"),
+        (lambda folder: open_to(0o604, folder), "that others may read; chmod 600"),
+        (lambda folder: make_keys(folder, "mine")[0], "that others may read"),
         (lambda folder: broken(folder, ""), "holds no public key"),
         (lambda folder: broken(folder, 'public-key = "short"'), "holds no public key"),
         (lambda folder: broken(folder, f'public-key = "{"~" * 40}"'), "holds no public key"),
@@ -107,7 +107,7 @@ def test_half_of_the_settings_is_an_error_at_start(tmp_path: Path) -> None:
     for half in ({"broker_curve_key": secret}, {"broker_curve_server": public}):
         with pytest.raises(SystemExit, match="broker_curve_key and broker_curve_server go together"):
             load_settings(IngestorSettings, **half)
-    with pytest.raises(SystemExit, match=r"BROKER_CURVE_CLIENTS: .*is no folder that can be read"):
+    with pytest.raises(SystemExit, match=r"BROKER_CURVE_CLIENTS: .*is not a readable folder"):
         load_settings(RelaySettings, broker_curve_key=secret, broker_curve_clients=tmp_path / "absent")
 
 

@@ -119,7 +119,7 @@ async def test_the_token_leaves_the_machine_encrypted_or_by_consent() -> None:
     ("variables", "problem"),
     [
         ({"CHANNEL_TLS_CERTIFICATE": "c.pem", "CHANNEL_TLS_CA": "ca.pem"}, "tls_certificate and tls_key go together"),
-        ({"CHANNEL_TLS_CERTIFICATE": "c.pem", "CHANNEL_TLS_KEY": "c.key"}, "of no use without tls_ca"),
+        ({"CHANNEL_TLS_CERTIFICATE": "c.pem", "CHANNEL_TLS_KEY": "c.key"}, "tls_certificate needs tls_ca"),
         ({"TOKEN": f"{TOKEN}\n{TOKEN}"}, "DEXORDER_TOKEN: .*visible ASCII"),
         ({"TOKEN": f"{TOKEN}\x01"}, "DEXORDER_TOKEN: .*visible ASCII"),
         ({"TOKEN": TOKEN, "ALLOW_INSECURE": "perhaps"}, "DEXORDER_ALLOW_INSECURE"),

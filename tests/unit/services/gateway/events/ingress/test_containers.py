@@ -49,7 +49,7 @@ def test_without_identity_everybody_is_local_as_the_file_says_or_for_all(tmp_pat
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("containers: {", "no YAML, line"),
+        ("containers: {", "not YAML, line"),
         ("a: 1", "containers: Field required"),
         ("containers: [{container: a}]", r"containers\.0\.users"),
         ("containers: [{container: a, users: all}]", r"containers\.0\.users"),
