@@ -18,10 +18,10 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
+from services.common.model.user_events import Channel, Status
 from services.gateway.events.channels.rendering import render
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.delivery.changes import AttemptRow
-from services.gateway.events.model import Channel, Status
 from services.gateway.events.sessions import user_tokens
 from services.gateway.events.sessions.metrics import SessionMetrics
 from services.gateway.events.sessions.registry import SessionRegistry

@@ -23,11 +23,11 @@ from dexorder.cli.events_text import STATUSES as STATUSES
 from dexorder.cli.events_text import ack_json, event_line, record_cells, record_json, record_lines, shown_json
 from dexorder.errors import DexorderError, WaitEnded
 from dexorder.events import gateway_client
-from dexorder.events.event_builder import compose
+from dexorder.events.event_builder import build_event
 from dexorder.events.outcome import FinalStatus, Outcome
 from dexorder.events.publisher import Publisher
+from services.common.model.user_events import Channel, Preference
 from services.gateway.events.config import EventsSettings
-from services.gateway.events.model import Channel, Preference
 from services.gateway.events.sessions import user_tokens
 from services.gen.dexorder.events.v1 import event_service_pb2 as pb
 from services.gen.dexorder.events.v1 import user_events_pb2 as given
@@ -148,7 +148,7 @@ def draft(
         said = json.loads(sys.stdin.read() if payload == "-" else payload)
     except ValueError as error:
         raise DexorderError(f"the payload is no JSON: {error}") from None
-    return compose(
+    return build_event(
         user_id,
         int(event_type) if event_type.isdecimal() else event_type.upper(),
         said,

@@ -5,7 +5,7 @@ from dexorder.events.config import PublisherSettings
 from dexorder.events.errors import EventRefused, EventUnknown, OutboxFailed, OutboxFull, PublisherClosed
 from dexorder.events.outcome import FinalStatus, Outcome
 from dexorder.events.publisher import Publisher
-from services.gateway.events.model import Channel, Preference, Priority
+from services.common.model.user_events import Channel, Preference, Priority
 from services.gen.dexorder.events.v1.user_events_pb2 import EventType
 
 __all__ = [

@@ -10,7 +10,7 @@ from dexorder.events.config import PublisherSettings
 from dexorder.events.event_builder import ChannelChoice, Payload
 from dexorder.events.outcome import Outcome
 from dexorder.events.publisher import OnOutcome, Publisher
-from services.gateway.events.model import Priority
+from services.common.model.user_events import Priority
 
 T = TypeVar("T")
 

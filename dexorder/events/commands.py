@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from dexorder.events.errors import PublisherClosed
 from dexorder.events.outcome import Outcome
 from dexorder.events.outcomes import fail
-from services.gateway.events.model import Priority
+from services.common.model.user_events import Priority
 
 MOST_INFORMATIONAL = 10_000
 """Commands in the mailbox from which on INFORMATIONAL events are dropped."""

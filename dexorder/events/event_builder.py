@@ -1,4 +1,4 @@
-"""Events as they go out, checked as the gateway will check them. Pure."""
+"""Construction of events, with the checks that the gateway makes."""
 
 from __future__ import annotations
 
@@ -10,18 +10,22 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
 from dexorder.events.errors import EventRefused
-from services.gateway.events.model import Channel, Preference, Priority
+from services.common.model.user_events import (
+    MAX_PAYLOAD_DEPTH,
+    Channel,
+    Preference,
+    Priority,
+    id_problem,
+    payload_problem,
+)
 from services.gen.dexorder.events.v1 import user_events_pb2 as pb
 
 Payload = Mapping[str, Any] | Message
 ChannelChoice = Channel | Preference | str
-_MOST_DEPTH = 32
-_MOST_ID_CHARACTERS = 256
-_LARGEST = float.fromhex("0x1.fffffffffffffp+1023")
-_MOST_MS = 2**63
+_MAX_TIMESTAMP_MS = 2**63 - 1
 
 
-def compose(
+def build_event(
     user_id: str,
     event_type: int | str,
     payload: Payload,
@@ -32,24 +36,27 @@ def compose(
     timestamp_ms: int,
     max_payload_bytes: int,
 ) -> pb.UserEvent:
-    """The event, ready to be sent.
+    """Build an event that the gateway will accept.
 
     Args:
-        event_type: A number or name of `EventType`; a number that we do not know is fine.
-        payload: What JSON can say, or one of the payload messages of ``user_events.proto``.
-        channels: Names, channels or preferences in the order to try them; none takes the user's own order.
+        event_type: Number or name of an `EventType`; an unknown number is accepted.
+        payload: Values that JSON can represent, or a payload message of ``user_events.proto``.
+        channels: Names, channels or preferences in the order to try them; empty for the user's own order.
 
     Raises:
-        EventRefused: The gateway would refuse it, or nobody could send it.
+        EventRefused: The gateway would refuse the event, or it can't be serialized.
     """
-    _check_id("user_id", user_id)
-    _check_id("event_id", event_id)
-    if not 0 <= timestamp_ms < _MOST_MS:
-        raise EventRefused(f"timestamp_ms {timestamp_ms} is no time in milliseconds since the epoch")
+    for problem in (id_problem("user_id", user_id), id_problem("event_id", event_id)):
+        if problem:
+            raise EventRefused(problem)
+    if not 0 <= timestamp_ms <= _MAX_TIMESTAMP_MS:
+        raise EventRefused(f"timestamp_ms {timestamp_ms} is not a time in milliseconds since the epoch")
     body = payload_json(payload)
     if len(body) > max_payload_bytes:
-        raise EventRefused(f"the payload has {len(body):,} bytes and may have {max_payload_bytes:,}")
-    ways = [_way(each) for each in channels]
+        raise EventRefused(f"payload has {len(body):,} bytes; at most {max_payload_bytes:,} are allowed")
+    preferences = [
+        each if isinstance(each, Preference) else Preference(_member(Channel, "channel", each)) for each in channels
+    ]
     return pb.UserEvent(
         user_id=user_id,
         event_id=event_id,
@@ -57,55 +64,47 @@ def compose(
         event_type=_event_type(event_type),
         payload=body,
         delivery=pb.DeliverySpec(
-            priority=int(_named(Priority, "priority", priority)),  # type: ignore[arg-type]
+            priority=int(_member(Priority, "priority", priority)),  # type: ignore[arg-type]
             channels=[
-                pb.ChannelPreference(channel=int(way.channel), only_if_active=way.only_if_active)  # type: ignore[arg-type]
-                for way in ways
+                pb.ChannelPreference(channel=int(each.channel), only_if_active=each.only_if_active)  # type: ignore[arg-type]
+                for each in preferences
             ],
         ),
     )
 
 
 def payload_json(payload: Payload) -> bytes:
-    """The payload as compact JSON.
+    """Return the payload as compact JSON.
 
     Raises:
-        EventRefused: JSON has no word for something in it, or it is nested too deeply.
+        EventRefused: The payload can't be represented in JSON, or the gateway would refuse it.
     """
     if isinstance(payload, Message):
         payload = MessageToDict(payload, preserving_proto_field_name=True)
     if not isinstance(payload, Mapping):
-        raise EventRefused(f"the payload is a {type(payload).__name__} and must be a dict")
-    plain = _plain(payload, 1)
+        raise EventRefused(f"payload is a {type(payload).__name__}; a dict or a payload message is accepted")
     try:
-        return json.dumps(plain, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+        plain = _with_text_keys(payload)
+        body = json.dumps(plain, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+    except RecursionError:
+        raise EventRefused(f"payload is nested deeper than {MAX_PAYLOAD_DEPTH} levels") from None
     except (TypeError, ValueError) as error:
-        raise EventRefused(f"the payload can't be JSON: {error}") from None
+        raise EventRefused(f"payload can't be converted to JSON: {error}") from None
+    if problem := payload_problem(body):
+        raise EventRefused(f"payload {problem}")
+    return body
 
 
-def _plain(value: Any, depth: int) -> Any:
-    """Refuses what would be other JSON than was meant: keys that are no text (two may become one), and deep nests."""
-    if isinstance(value, int) and abs(value) > _LARGEST:
-        raise EventRefused("the payload can't be JSON: a number is beyond what a double can hold")
-    if not isinstance(value, Mapping | list | tuple):
-        return value
-    if depth > _MOST_DEPTH:
-        raise EventRefused(f"the payload is nested deeper than {_MOST_DEPTH}")
+def _with_text_keys(value: Any) -> Any:
+    """Copy mappings and sequences; json would turn other keys into text, and two of them into the same one."""
+    if isinstance(value, list | tuple):
+        return [_with_text_keys(each) for each in value]
     if not isinstance(value, Mapping):
-        return [_plain(each, depth + 1) for each in value]
+        return value
     for key in value:
         if not isinstance(key, str):
-            raise EventRefused(f"the payload can't be JSON: the key {key!r} is no text")
-    return {key: _plain(each, depth + 1) for key, each in value.items()}
-
-
-def _check_id(name: str, value: str) -> None:
-    if not value or len(value) > _MOST_ID_CHARACTERS or "\x00" in value:
-        raise EventRefused(f"{name} {value[:40]!r} is empty, has a NUL or more than {_MOST_ID_CHARACTERS} characters")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise EventRefused(f"{name} {value!r} can't be UTF-8") from None
+            raise TypeError(f"the key {key!r} is not text")
+    return {key: _with_text_keys(each) for key, each in value.items()}
 
 
 def _event_type(value: int | str) -> Any:
@@ -113,18 +112,14 @@ def _event_type(value: int | str) -> Any:
         try:
             return pb.EventType.Value(value)
         except ValueError:
-            raise EventRefused(f"event_type {value!r} is none of {', '.join(pb.EventType.keys())}") from None
+            raise EventRefused(f"event_type {value!r} is not one of {', '.join(pb.EventType.keys())}") from None
     if not 0 <= value < 2**31:
         raise EventRefused(f"event_type {value} is out of range")
     return value
 
 
-def _way(given: ChannelChoice) -> Preference:
-    return given if isinstance(given, Preference) else Preference(_named(Channel, "channel", given))
-
-
-def _named(kind: Any, name: str, value: Any) -> Any:
+def _member(kind: Any, name: str, value: Any) -> Any:
     try:
         return kind[value] if isinstance(value, str) else kind(value)
     except (KeyError, ValueError):
-        raise EventRefused(f"{name} {value!r} is none of {', '.join(kind.__members__)}") from None
+        raise EventRefused(f"{name} {value!r} is not one of {', '.join(kind.__members__)}") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from services.gateway.events.model import Channel
+from services.common.model.user_events import Channel
 
 
 class FinalStatus(StrEnum):

@@ -18,13 +18,13 @@ from dexorder.errors import DexorderError
 from dexorder.events.commands import FlushCommand, OutcomeQuery, PublishCommand
 from dexorder.events.config import PublisherSettings
 from dexorder.events.errors import EventRefused
-from dexorder.events.event_builder import ChannelChoice, Payload, compose
+from dexorder.events.event_builder import ChannelChoice, Payload, build_event
 from dexorder.events.outcome import Outcome
 from dexorder.events.outcomes import done
 from dexorder.events.sender import Sender
 from services.common.config import BadSettings, read_settings
 from services.common.messaging.frames import encode_event
-from services.gateway.events.model import Priority
+from services.common.model.user_events import Priority
 from services.gen.dexorder.events.v1 import user_events_pb2 as pb
 
 T = TypeVar("T")
@@ -123,7 +123,7 @@ class Publisher:
             The event_id, once the event is on the disk; its errors are OutboxFull, OutboxFailed, PublisherClosed and,
             for an event_id that is taken, EventRefused.
         """
-        event = compose(
+        event = build_event(
             user_id,
             event_type,
             payload,

@@ -25,7 +25,7 @@ from dexorder.events.outcome import FinalStatus, Outcome
 from dexorder.events.outcomes import OutcomeTracker, done, fail
 from dexorder.events.retransmit import RetransmitPolicy, RetransmitQueue
 from services.common.messaging.frames import VERSION, BadFrame, decode_ack, topic
-from services.gateway.events.model import Channel, Priority
+from services.common.model.user_events import Channel, Priority
 from services.gen.dexorder.events.v1 import user_events_pb2 as pb
 
 log = structlog.get_logger(__name__)

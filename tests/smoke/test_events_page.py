@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from services.common.model.user_events import Channel, Status
 from services.gateway.events.delivery.changes import AttemptRow
-from services.gateway.events.model import Channel, Status
 from services.gen.dexorder.events.v1 import user_events_pb2 as given
 from tests.browser import Browser
 from tests.fakes.events.sessions_gateway import Served, served

@@ -11,7 +11,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from services.common.config import is_loopback, split_address
 from services.common.messaging.curve import SecretKeyFile
-from services.gateway.events.model import SESSION_CHANNELS, Channel
+from services.common.model.user_events import SESSION_CHANNELS, Channel
 
 # finite, and so that no point in time is beyond what a row can hold
 Seconds = Annotated[float, Field(gt=0, le=1e9)]

@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from zoneinfo import ZoneInfo
 
 from services.common.model.errors import InvalidRequest
+from services.common.model.user_events import Channel
 from services.gateway.events.channels.hosts import Hosts
 from services.gateway.events.config import EventsSettings
-from services.gateway.events.model import Channel, Contacts, QuietHours, WebPushSubscription
+from services.gateway.events.model import Contacts, QuietHours, WebPushSubscription
 from services.gateway.events.proto_mapping import channel_answer
 from services.gen.dexorder.events.v1 import event_service_pb2 as pb
 

@@ -3,40 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import NamedTuple
 
-
-class Priority(IntEnum):
-    """How hard to try; the numbers are the given protocol's. One we do not know is CRITICAL."""
-
-    INFORMATIONAL = 0
-    NORMAL = 1
-    CRITICAL = 2
-
-
-class Channel(IntEnum):
-    """Ways to a user; the numbers are the given protocol's."""
-
-    ACTIVE_SESSION = 0
-    WEB = 1
-    TELEGRAM = 2
-    EMAIL = 3
-    PUSH = 4
-    DISCORD = 5
-    SLACK = 6
-
-
-SESSION_CHANNELS = frozenset({Channel.ACTIVE_SESSION, Channel.WEB})
-"""Both mean any open session of the user, WebSocket or gRPC; what is delivered there is delivered via WEB."""
-
-
-class Status(IntEnum):
-    """The given protocol's AckStatus."""
-
-    DELIVERED = 0
-    QUEUED = 1
-    ERROR = 2
+from services.common.model.user_events import Channel, Preference, Priority
 
 
 class EventKey(NamedTuple):
@@ -44,14 +13,6 @@ class EventKey(NamedTuple):
 
     container: str
     event_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class Preference:
-    """One entry of the list of channels."""
-
-    channel: Channel
-    only_if_active: bool = False
 
 
 class Event(NamedTuple):

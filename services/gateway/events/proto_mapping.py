@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from services.common.model.errors import InvalidRequest
+from services.common.model.user_events import Channel, Status
 from services.gateway.events.delivery.changes import AttemptRow
 from services.gateway.events.dispatcher.port import Place
-from services.gateway.events.model import Channel, EventKey, Status
+from services.gateway.events.model import EventKey
 from services.gateway.events.store.records import Page, Query, Record
 from services.gen.dexorder.events.v1 import event_service_pb2 as pb
 from services.gen.dexorder.events.v1 import user_events_pb2 as given

@@ -13,10 +13,10 @@ import grpc
 
 from services.common.clock import Clock, SystemClock
 from services.common.model.errors import InvalidRequest, NotAllowed, NotFound, SuiteError
+from services.common.model.user_events import SESSION_CHANNELS, Channel
 from services.common.rpc.identity import STAFF, Role, bearer_token, current_caller, trusted_socket
 from services.gateway.events.contacts import HostCheck, contacts_answer, contacts_of
 from services.gateway.events.dispatcher.port import DispatcherPort
-from services.gateway.events.model import SESSION_CHANNELS, Channel
 from services.gateway.events.proto_mapping import ack_of, key_of, page_answer, place_of, query_of, record_answer
 from services.gateway.events.sessions.session_frames import join_frames
 from services.gateway.events.sessions.user_tokens import LONGEST_USER_ID, TokenVerifier, User

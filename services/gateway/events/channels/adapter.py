@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from services.gateway.events.model import Channel, Contacts, Message, Result
+from services.common.model.user_events import Channel
+from services.gateway.events.model import Contacts, Message, Result
 
 NO_CONTACT = "no contact"
 NOT_CONFIGURED = "not configured"

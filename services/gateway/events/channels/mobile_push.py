@@ -13,10 +13,11 @@ from google.auth.exceptions import GoogleAuthError, TransportError
 from google.auth.transport.requests import Request
 
 from services.common.config import BadSettings
+from services.common.model.user_events import Priority
 from services.gateway.events.channels.adapter import NO_CONNECTION, TIMEOUT
 from services.gateway.events.channels.http import Answer, Http
 from services.gateway.events.channels.text import cut, utf8_bytes
-from services.gateway.events.model import Later, Message, Priority, Refused, Result, Sent
+from services.gateway.events.model import Later, Message, Refused, Result, Sent
 
 _MOST_TITLE_BYTES, _MOST_BODY_BYTES = 200, 1000  # a message may have 4096 bytes in all
 _KEPT_SECONDS: Final = {Priority.INFORMATIONAL: 0, Priority.NORMAL: 3600, Priority.CRITICAL: 24 * 3600}

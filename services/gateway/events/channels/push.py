@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING
 
+from services.common.model.user_events import Channel
 from services.gateway.events.channels.adapter import NO_CONTACT, NOT_CONFIGURED
-from services.gateway.events.model import Channel, Contacts, Later, Message, Refused, Result, Sent
+from services.gateway.events.model import Contacts, Later, Message, Refused, Result, Sent
 
 if TYPE_CHECKING:  # each brings a library that is loaded only where it is turned on
     from services.gateway.events.channels.mobile_push import MobilePush

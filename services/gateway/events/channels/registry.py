@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 
+from services.common.model.user_events import Channel
 from services.gateway.events.channels.adapter import NOT_CONFIGURED, ChannelAdapter
 from services.gateway.events.channels.discord import Discord
 from services.gateway.events.channels.hosts import Hosts
@@ -13,7 +14,7 @@ from services.gateway.events.channels.push import Push
 from services.gateway.events.channels.slack import Slack
 from services.gateway.events.channels.telegram import Telegram
 from services.gateway.events.config import EventsSettings
-from services.gateway.events.model import Channel, Contacts
+from services.gateway.events.model import Contacts
 
 _CALL_SHARE = 0.9
 """A call ends a little before its send: one silent device of PUSH then does not hide that another one took it."""

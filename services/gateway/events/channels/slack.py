@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from services.common.model.user_events import Channel
 from services.gateway.events.channels.adapter import HOST_NOT_ALLOWED, NO_CONTACT
 from services.gateway.events.channels.hosts import Hosts
 from services.gateway.events.channels.http import Answer, Http
 from services.gateway.events.channels.text import cut
-from services.gateway.events.model import Channel, Contacts, Later, Message, Refused, Result, Sent
+from services.gateway.events.model import Contacts, Later, Message, Refused, Result, Sent
 
 _MOST_TEXT = 4000
 _ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}

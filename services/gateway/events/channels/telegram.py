@@ -7,10 +7,11 @@ from typing import Final
 
 from pydantic import SecretStr
 
+from services.common.model.user_events import Channel
 from services.gateway.events.channels.adapter import NO_CONTACT
 from services.gateway.events.channels.http import Answer, Http
 from services.gateway.events.channels.text import cut
-from services.gateway.events.model import Channel, Contacts, Later, Message, Refused, Result, Sent
+from services.gateway.events.model import Contacts, Later, Message, Refused, Result, Sent
 
 _MOST_TITLE, _MOST_TEXT = 256, 4096  # UTF-16 units, after the markup is parsed
 _UNAUTHORIZED, _NOT_FOUND = 401, 404

@@ -15,11 +15,12 @@ from pywebpush import WebPusher, WebPushException
 from yarl import URL
 
 from services.common.config import BadSettings
+from services.common.model.user_events import Priority
 from services.gateway.events.channels.adapter import HOST_NOT_ALLOWED
 from services.gateway.events.channels.hosts import Hosts
 from services.gateway.events.channels.http import Answer, Http
 from services.gateway.events.channels.text import cut, utf8_bytes
-from services.gateway.events.model import Later, Message, Priority, Refused, Result, Sent, WebPushSubscription
+from services.gateway.events.model import Later, Message, Refused, Result, Sent, WebPushSubscription
 
 _MOST_TITLE_BYTES, _MOST_BODY_BYTES = 200, 1500  # quoted and encrypted they stay below the 4096 that services take
 _SIGNED_SECONDS = 3600

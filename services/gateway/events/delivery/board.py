@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from services.common.model.user_events import Channel, Status
 from services.gateway.events.delivery.changes import NEVER, Answer, Final, QueuedRow
 from services.gateway.events.delivery.decision import Decision
 from services.gateway.events.delivery.pending_events import PendingEvent, User
 from services.gateway.events.delivery.provider_limits import Provider
 from services.gateway.events.delivery.timers import Timers
-from services.gateway.events.model import Channel, EventKey, Status
+from services.gateway.events.model import EventKey
 
 
 class Board:

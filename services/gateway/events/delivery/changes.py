@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from services.gateway.events.model import Channel, Contacts, Event, EventKey, Message, Status
+from services.common.model.user_events import Channel, Status
+from services.gateway.events.model import Contacts, Event, EventKey, Message
 
 NEVER = 2**63 - 1
 """A due time that does not come; fits into SQLite's integers."""

@@ -6,11 +6,12 @@ import zlib
 from collections.abc import Callable
 from typing import NamedTuple
 
+from services.common.model.user_events import Channel, Preference
 from services.gateway.events.delivery.contacts_cache import People
 from services.gateway.events.delivery.pending_events import PendingEvent
 from services.gateway.events.delivery.quiet_hours import quiet_until
 from services.gateway.events.delivery.rules import DeliverySettings
-from services.gateway.events.model import Channel, Contacts, Event, Preference
+from services.gateway.events.model import Contacts, Event
 
 _SESSION = Preference(Channel.ACTIVE_SESSION)
 

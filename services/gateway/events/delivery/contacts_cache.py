@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 from typing import Protocol
 
-from services.gateway.events.model import NO_CONTACTS, Channel, Contacts
+from services.common.model.user_events import Channel
+from services.gateway.events.model import NO_CONTACTS, Contacts
 
 
 class People(Protocol):

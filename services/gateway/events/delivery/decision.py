@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from services.common.model.user_events import Channel
 from services.gateway.events.delivery.changes import AttemptRow, Changes, SessionEvent
 from services.gateway.events.delivery.pending_events import PendingEvent, ProviderCall
 from services.gateway.events.delivery.provider_limits import Provider
-from services.gateway.events.model import Channel, Contacts
+from services.gateway.events.model import Contacts
 
 AT_ONCE = 100
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from services.common.model.user_events import SESSION_CHANNELS, Channel, Preference, Status
 from services.gateway.events.delivery.board import Board
 from services.gateway.events.delivery.changes import NEVER, THROUGH
 from services.gateway.events.delivery.channel_policy import ChannelPolicy
@@ -13,17 +14,7 @@ from services.gateway.events.delivery.pending_events import PendingEvent, Provid
 from services.gateway.events.delivery.provider_limits import Provider, ProviderLimits
 from services.gateway.events.delivery.rules import DeliverySettings
 from services.gateway.events.delivery.scheduler import Scheduler, if_live
-from services.gateway.events.model import (
-    SESSION_CHANNELS,
-    Channel,
-    Contacts,
-    Later,
-    Preference,
-    Refused,
-    Result,
-    Sent,
-    Status,
-)
+from services.gateway.events.model import Contacts, Later, Refused, Result, Sent
 
 
 class Escalation:

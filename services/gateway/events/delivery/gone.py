@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from services.gateway.events.model import Channel, Contacts
+from services.common.model.user_events import Channel
+from services.gateway.events.model import Contacts
 
 _SINGLE = {
     Channel.TELEGRAM: "telegram_chat_id",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from services.common.model.user_events import SESSION_CHANNELS, Channel, Priority
 from services.gateway.events.delivery.changes import QueuedRow
 from services.gateway.events.delivery.provider_limits import Provider
 from services.gateway.events.delivery.timers import Timed
-from services.gateway.events.model import SESSION_CHANNELS, Channel, Contacts, Priority
+from services.gateway.events.model import Contacts
 
 
 class PendingEvent(Timed):

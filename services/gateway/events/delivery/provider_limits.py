@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import deque
 from typing import Generic, TypeVar
 
+from services.common.model.user_events import Channel
 from services.gateway.events.delivery.timers import Timed
-from services.gateway.events.model import Channel, Contacts
+from services.gateway.events.model import Contacts
 
 T = TypeVar("T")
 ProviderName = tuple[Channel, str]

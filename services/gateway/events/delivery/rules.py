@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
+from services.common.model.user_events import Channel
 from services.gateway.events.config import EventsSettings
-from services.gateway.events.model import Channel
 
 SECOND_NS = 1_000_000_000
 

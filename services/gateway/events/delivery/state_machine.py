@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import takewhile
 from operator import itemgetter
 
+from services.common.model.user_events import Channel, Priority
 from services.gateway.events.delivery.board import Board
 from services.gateway.events.delivery.changes import NEVER, THROUGH, Changes, QueuedRow, Seen, SendRequest
 from services.gateway.events.delivery.channel_policy import ChannelPolicy
@@ -23,7 +24,7 @@ from services.gateway.events.delivery.pending_events import PendingEvent, Provid
 from services.gateway.events.delivery.provider_limits import ProviderLimits
 from services.gateway.events.delivery.rules import DeliverySettings
 from services.gateway.events.delivery.scheduler import Scheduler, if_live
-from services.gateway.events.model import Channel, Contacts, Event, EventKey, Message, Priority, Result
+from services.gateway.events.model import Contacts, Event, EventKey, Message, Result
 
 
 class Delivery:

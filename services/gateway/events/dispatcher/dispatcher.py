@@ -17,6 +17,7 @@ import structlog
 
 from services.common.clock import Clock
 from services.common.model.errors import Unavailable
+from services.common.model.user_events import Channel
 from services.common.rpc.streams import retrieved
 from services.gateway.events.delivery.changes import SendRequest, SessionEvent
 from services.gateway.events.dispatcher.thread import DispatcherThread
@@ -25,7 +26,7 @@ from services.gateway.events.dispatcher.unit_of_work import AfterCommit
 from services.gateway.events.ingress.acks import AckCallback
 from services.gateway.events.ingress.containers import Container, ContainersFile
 from services.gateway.events.ingress.sockets import EventSockets
-from services.gateway.events.model import Channel, Contacts, EventKey, Result
+from services.gateway.events.model import Contacts, EventKey, Result
 from services.gateway.events.store.event_log import EventLog
 from services.gateway.events.store.records import Page, Query, Record, Replay, ReplayBatch, TransientEvent
 

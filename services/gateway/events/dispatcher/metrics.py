@@ -6,7 +6,7 @@ from collections import Counter as Tally
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from services.gateway.events.model import Priority, Status
+from services.common.model.user_events import Priority, Status
 
 PREFIX = "dexorder_gateway_event"
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Protocol
 
+from services.common.model.user_events import Channel
 from services.gateway.events.ingress.acks import AckCallback
 from services.gateway.events.ingress.containers import Container
-from services.gateway.events.model import Channel, Contacts, EventKey
+from services.gateway.events.model import Contacts, EventKey
 from services.gateway.events.store.records import Page, Query, Record, Replay, ReplayBatch
 
 Place = tuple[str, int]

@@ -12,11 +12,12 @@ from typing import Self
 
 import structlog
 
+from services.common.model.user_events import Channel
 from services.gateway.events.channels.adapter import NOT_CONFIGURED, TIMEOUT, ChannelAdapter
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.delivery.changes import SendRequest
 from services.gateway.events.dispatcher.sending_metrics import SendingMetrics
-from services.gateway.events.model import Channel, EventKey, Later, Refused, Result
+from services.gateway.events.model import EventKey, Later, Refused, Result
 
 log = structlog.get_logger(__name__)
 

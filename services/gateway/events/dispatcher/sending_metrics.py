@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Histogram
 
-from services.gateway.events.model import Channel, Later, Refused, Result, Sent
+from services.common.model.user_events import Channel
+from services.gateway.events.model import Later, Refused, Result, Sent
 
 _OUTCOMES: Mapping[type[Result], str] = {Sent: "sent", Refused: "refused", Later: "later"}
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 60)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from services.common.clock import Clock, SystemClock
 from services.common.config import BadSettings
+from services.common.model.user_events import Channel
 from services.common.storage.durable_sqlite import background_checkpoints
 from services.common.storage.process_lock import sole_owner
 from services.gateway.events.config import EventsSettings
@@ -22,7 +23,7 @@ from services.gateway.events.dispatcher.metrics import DispatcherMetrics
 from services.gateway.events.dispatcher.transaction import TransactionProcessor
 from services.gateway.events.ingress.containers import ContainersFile
 from services.gateway.events.ingress.sockets import open_sockets
-from services.gateway.events.model import Channel, Contacts, Event, Message
+from services.gateway.events.model import Contacts, Event, Message
 from services.gateway.events.store.outbox import Outbox
 
 _MIDDLE_COLLECTIONS = 1_000

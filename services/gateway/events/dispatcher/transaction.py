@@ -14,6 +14,7 @@ from typing import TypeVar
 from services.common.clock import Clock
 from services.common.messaging.frames import topic
 from services.common.model.errors import InvalidRequest, SuiteError
+from services.common.model.user_events import Channel
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.delivery.changes import Changes
 from services.gateway.events.delivery.contacts_cache import ContactsCache
@@ -25,7 +26,7 @@ from services.gateway.events.ingress.acks import PendingAcks
 from services.gateway.events.ingress.containers import Container
 from services.gateway.events.ingress.intake import Copy, Intake, ReadCopy, read_copies
 from services.gateway.events.ingress.quotas import Quotas
-from services.gateway.events.model import Channel, Contacts, EventKey, Result
+from services.gateway.events.model import Contacts, EventKey, Result
 from services.gateway.events.store.outbox import Done, Outbox
 
 T = TypeVar("T")

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from services.common.model.user_events import Channel, Status
 from services.gateway.events.delivery.changes import Changes, SendRequest, SessionEvent
 from services.gateway.events.ingress.acks import Ack, PendingAcks, ReplyTo, final_ack
-from services.gateway.events.model import Channel, Contacts, Event, EventKey, Status
+from services.gateway.events.model import Contacts, Event, EventKey
 from services.gateway.events.store.records import TransientEvent
 
 

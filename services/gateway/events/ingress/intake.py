@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from services.common.clock import Clock
 from services.common.messaging.frames import topic
+from services.common.model.user_events import Channel, Priority, Status
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.delivery.state_machine import Delivery
 from services.gateway.events.dispatcher.metrics import DispatcherMetrics
@@ -20,7 +21,7 @@ from services.gateway.events.ingress.validation import (
     read_event,
     read_published,
 )
-from services.gateway.events.model import Channel, Event, EventKey, Priority, Status
+from services.gateway.events.model import Event, EventKey
 from services.gateway.events.store.outbox import Known, Outbox
 from services.gateway.events.store.records import TransientEvent
 

@@ -9,12 +9,12 @@ from typing import Any
 import grpc
 
 from services.common.model.errors import Unavailable
+from services.common.model.user_events import Status
 from services.common.rpc.identity import current_caller
 from services.common.rpc.streams import beside, until
 from services.gateway.events.dispatcher.port import DispatcherPort
 from services.gateway.events.ingress.acks import Ack
 from services.gateway.events.ingress.containers import Container, Containers
-from services.gateway.events.model import Status
 from services.gen.dexorder.events.v1 import event_service_pb2 as pb
 from services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc
 from services.gen.dexorder.events.v1 import user_events_pb2 as given

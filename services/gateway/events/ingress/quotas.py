@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from services.common.model.user_events import Priority
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.ingress.containers import NO_QUOTA, Container
-from services.gateway.events.model import Priority
 
 _SECOND_NS = 1_000_000_000
 

@@ -10,9 +10,10 @@ from typing import Any, Protocol
 import orjson
 from google.protobuf import json_format
 
+from services.common.model.user_events import Priority
 from services.gateway.events.delivery.changes import SessionEvent
 from services.gateway.events.ingress.validation import for_sessions
-from services.gateway.events.model import Event, EventKey, Message, Priority
+from services.gateway.events.model import Event, EventKey, Message
 from services.gateway.events.raw_proto import field, field_head
 from services.gateway.events.store.records import Replay, TransientEvent
 from services.gen.dexorder.events.v1 import event_service_pb2 as pb

@@ -11,8 +11,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from services.common.model.user_events import Channel, Status
 from services.gateway.events.delivery.changes import SessionEvent
-from services.gateway.events.model import Channel, EventKey, Status
+from services.gateway.events.model import EventKey
 from services.gateway.events.store import schema
 from services.gateway.events.store.records import Page, Query, Record, ReplayBatch
 

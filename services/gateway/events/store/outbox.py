@@ -15,9 +15,10 @@ from pathlib import Path
 
 import orjson
 
+from services.common.model.user_events import Channel
 from services.common.storage.durable_sqlite import open_durable
 from services.gateway.events.delivery.changes import Changes, Final, QueuedRow
-from services.gateway.events.model import Channel, Contacts, EventKey
+from services.gateway.events.model import Contacts, EventKey
 from services.gateway.events.store import schema
 
 FORGOTTEN_AT_ONCE = 500

@@ -7,9 +7,10 @@ from typing import Any
 
 import orjson
 
+from services.common.model.user_events import Channel, Status
 from services.gateway.events.delivery.changes import AttemptRow, Final, QueuedRow
 from services.gateway.events.ingress.validation import Refusal, read_event
-from services.gateway.events.model import Channel, Contacts, Event, EventKey, QuietHours, Status, WebPushSubscription
+from services.gateway.events.model import Contacts, Event, EventKey, QuietHours, WebPushSubscription
 
 STEPS = (
     # 1. `forgotten` is the highest sequence of each user whose event is no longer kept.

@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from services.common.model.user_events import SESSION_CHANNELS, Channel, Preference, Priority, Status
 from services.gateway.events.delivery.changes import AttemptRow, Changes, Final, QueuedRow, SendRequest
 from services.gateway.events.delivery.contacts_cache import ContactsCache, no_contact
 from services.gateway.events.delivery.decision import AT_ONCE
@@ -16,20 +17,15 @@ from services.gateway.events.delivery.rules import DeliverySettings
 from services.gateway.events.delivery.state_machine import Delivery
 from services.gateway.events.model import (
     NO_CONTACTS,
-    SESSION_CHANNELS,
-    Channel,
     Contacts,
     Event,
     EventKey,
     Later,
     Message,
-    Preference,
-    Priority,
     QuietHours,
     Refused,
     Result,
     Sent,
-    Status,
     WebPushSubscription,
 )
 

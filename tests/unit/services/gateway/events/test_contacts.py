@@ -8,8 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from services.common.model.errors import InvalidRequest
+from services.common.model.user_events import Channel
 from services.gateway.events.contacts import HIDDEN, contacts_answer, contacts_of
-from services.gateway.events.model import NO_CONTACTS, Channel, Contacts, QuietHours, WebPushSubscription
+from services.gateway.events.model import NO_CONTACTS, Contacts, QuietHours, WebPushSubscription
 from services.gen.dexorder.events.v1 import event_service_pb2 as pb
 from services.gen.dexorder.events.v1 import user_events_pb2 as events_pb
 

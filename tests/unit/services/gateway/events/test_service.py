@@ -12,9 +12,10 @@ from typing import Any
 import grpc
 import pytest
 
+from services.common.model.user_events import Channel, Status
 from services.common.rpc.channel import ChannelSettings, open_channel
 from services.gateway.events.delivery.changes import AttemptRow
-from services.gateway.events.model import Channel, Contacts, Status
+from services.gateway.events.model import Contacts
 from services.gateway.events.sessions import session as session_module
 from services.gen.dexorder.events.v1 import event_service_pb2 as pb
 from services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc

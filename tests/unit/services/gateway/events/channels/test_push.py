@@ -7,20 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from services.common.model.user_events import Channel, Priority
 from services.gateway.events.channels.push import combine_results
 from services.gateway.events.channels.registry import ChannelRegistry, open_channels
 from services.gateway.events.config import EventsSettings
-from services.gateway.events.model import (
-    Channel,
-    Contacts,
-    Later,
-    Message,
-    Priority,
-    Refused,
-    Result,
-    Sent,
-    WebPushSubscription,
-)
+from services.gateway.events.model import Contacts, Later, Message, Refused, Result, Sent, WebPushSubscription
 from tests.fakes.events.fcm import UNREGISTERED, fcm_error
 from tests.fakes.events.providers import Providers
 from tests.fakes.events.scripted import Reply

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from services.common.config import BadSettings
+from services.common.model.user_events import Channel
 from services.gateway.events.channels.registry import ChannelRegistry, open_channels
 from services.gateway.events.config import EventsSettings
-from services.gateway.events.model import Channel, Contacts
+from services.gateway.events.model import Contacts
 
 _WITHOUT = """
 import asyncio, sys

@@ -11,20 +11,10 @@ from dataclasses import replace
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from services.common.model.user_events import SESSION_CHANNELS, Channel, Priority
 from services.gateway.events.delivery.changes import Changes
 from services.gateway.events.delivery.rules import DeliverySettings
-from services.gateway.events.model import (
-    SESSION_CHANNELS,
-    Channel,
-    Contacts,
-    EventKey,
-    Later,
-    Priority,
-    QuietHours,
-    Refused,
-    Result,
-    Sent,
-)
+from services.gateway.events.model import Contacts, EventKey, Later, QuietHours, Refused, Result, Sent
 from tests.unit.services.gateway.events.harness import DAY, EVERYWHERE, SECOND, World, event
 
 LUNCH = QuietHours(12 * 60 + 1, 12 * 60 + 4, "UTC")

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from services.common.model.user_events import Channel
 from services.gateway.events.delivery.gone import without
-from services.gateway.events.model import Channel, Contacts, WebPushSubscription
+from services.gateway.events.model import Contacts, WebPushSubscription
 
 ONE, TWO = (WebPushSubscription(f"https://push/{n}", "p", "a") for n in (1, 2))
 ALL = Contacts("7", "a@b", (ONE, TWO), ("t1", "t2"), "https://discord/1", "https://slack/1")

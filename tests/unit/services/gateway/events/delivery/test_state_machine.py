@@ -7,20 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from services.common.model.user_events import Channel, Priority
 from services.gateway.events.delivery.changes import Changes
 from services.gateway.events.delivery.decision import AT_ONCE
 from services.gateway.events.delivery.rules import DeliverySettings
-from services.gateway.events.model import (
-    NO_CONTACTS,
-    Channel,
-    Contacts,
-    EventKey,
-    Later,
-    Priority,
-    QuietHours,
-    Refused,
-    Sent,
-)
+from services.gateway.events.model import NO_CONTACTS, Contacts, EventKey, Later, QuietHours, Refused, Sent
 from tests.unit.services.gateway.events.harness import (
     DAY,
     EVERYWHERE,

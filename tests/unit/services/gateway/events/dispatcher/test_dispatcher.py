@@ -20,10 +20,11 @@ import zmq.asyncio
 from services.common.config import BadSettings
 from services.common.messaging.frames import encode_event
 from services.common.model.errors import InvalidRequest, Unavailable
+from services.common.model.user_events import Channel, Priority, Status
 from services.gateway.events.ingress.acks import Ack
 from services.gateway.events.ingress.containers import LOCAL
 from services.gateway.events.ingress.sockets import MOST_UNREAD
-from services.gateway.events.model import Channel, Contacts, EventKey, Priority, Sent, Status
+from services.gateway.events.model import Contacts, EventKey, Sent
 from services.gateway.events.store.records import Query
 from tests.unit.services.gateway.events.dispatcher.dispatcher_stage import LOOPBACK, Peer, Stage, peer, running, until
 from tests.unit.services.gateway.events.samples import body, user_event

@@ -8,21 +8,12 @@ import time
 import pytest
 from prometheus_client import CollectorRegistry
 
+from services.common.model.user_events import Channel, Priority
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.delivery.changes import SendRequest
 from services.gateway.events.dispatcher.sender import Sender
 from services.gateway.events.dispatcher.sending_metrics import SendingMetrics
-from services.gateway.events.model import (
-    Channel,
-    Contacts,
-    EventKey,
-    Later,
-    Message,
-    Priority,
-    Refused,
-    Result,
-    Sent,
-)
+from services.gateway.events.model import Contacts, EventKey, Later, Message, Refused, Result, Sent
 
 MESSAGE = Message("aa", "t", "b", Priority.NORMAL, 1)
 

@@ -12,6 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from services.common.clock import ManualClock
+from services.common.model.user_events import Channel, Priority, Status
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.delivery.contacts_cache import ContactsCache
 from services.gateway.events.delivery.decision import AT_ONCE
@@ -22,17 +23,7 @@ from services.gateway.events.dispatcher.transaction import TransactionProcessor
 from services.gateway.events.dispatcher.unit_of_work import AfterCommit
 from services.gateway.events.ingress.acks import Ack
 from services.gateway.events.ingress.containers import LOCAL, STRANGER, Container
-from services.gateway.events.model import (
-    Channel,
-    Contacts,
-    EventKey,
-    Later,
-    Priority,
-    Refused,
-    Sent,
-    Status,
-    WebPushSubscription,
-)
+from services.gateway.events.model import Contacts, EventKey, Later, Refused, Sent, WebPushSubscription
 from services.gateway.events.store.outbox import Outbox
 from tests.unit.services.gateway.events.samples import body, render
 

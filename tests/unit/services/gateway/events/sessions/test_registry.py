@@ -14,9 +14,10 @@ from prometheus_client import CollectorRegistry
 
 from services.common.clock import ManualClock
 from services.common.model.errors import Exhausted, NotAllowed, Unauthenticated, Unavailable
+from services.common.model.user_events import Priority, Status
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.delivery.changes import SessionEvent
-from services.gateway.events.model import Event, EventKey, Priority, Status
+from services.gateway.events.model import Event, EventKey
 from services.gateway.events.sessions import session as session_module
 from services.gateway.events.sessions.metrics import SessionMetrics
 from services.gateway.events.sessions.registry import SessionRegistry

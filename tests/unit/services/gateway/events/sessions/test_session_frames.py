@@ -10,9 +10,10 @@ from google.protobuf import json_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from services.common.model.user_events import Priority
 from services.gateway.events.delivery.changes import SessionEvent
 from services.gateway.events.ingress.validation import Published, read_event, read_published
-from services.gateway.events.model import Event, EventKey, Message, Priority
+from services.gateway.events.model import Event, EventKey, Message
 from services.gateway.events.sessions.session_frames import EventFrame, OpenedFrame, join_frames
 from services.gateway.events.store.records import Replay, TransientEvent
 from services.gen.dexorder.events.v1 import event_service_pb2 as pb

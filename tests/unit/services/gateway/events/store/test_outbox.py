@@ -12,17 +12,9 @@ from typing import Any
 
 import pytest
 
+from services.common.model.user_events import Channel, Status
 from services.gateway.events.delivery.changes import NEVER, AttemptRow, Changes, Final, QueuedRow, Seen
-from services.gateway.events.model import (
-    NO_CONTACTS,
-    Channel,
-    Contacts,
-    Event,
-    EventKey,
-    QuietHours,
-    Status,
-    WebPushSubscription,
-)
+from services.gateway.events.model import NO_CONTACTS, Contacts, Event, EventKey, QuietHours, WebPushSubscription
 from services.gateway.events.store.event_log import MOST_BYTES, MOST_EVENTS, EventLog
 from services.gateway.events.store.outbox import FORGOTTEN_AT_ONCE, Done, Outbox
 from services.gateway.events.store.records import Query, ReplayBatch
