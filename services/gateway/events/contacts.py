@@ -1,6 +1,6 @@
-"""Contacts between the protocol and our own terms: checked as they come in, their secrets hidden as they go out. Pure.
+"""Contacts between the protocol and the gateway's model: validated on the way in, secrets hidden on the way out.
 
-`***` in place of a secret keeps the one that is there. Of mobile tokens, as many `***` as there are tokens keep them.
+`***` in place of a secret keeps the present one. For mobile tokens, as many `***` as there are tokens keep them all.
 """
 
 from __future__ import annotations
@@ -13,38 +13,39 @@ from zoneinfo import ZoneInfo
 
 from services.common.model.errors import InvalidRequest
 from services.common.model.user_events import Channel
-from services.gateway.events.channels.hosts import Hosts
+from services.gateway.events.channels.http import AllowedHosts
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.model import Contacts, QuietHours, WebPushSubscription
 from services.gateway.events.proto_mapping import channel_answer
 from services.gen.dexorder.events.v1 import event_service_pb2 as pb
 
 HIDDEN = "***"
-MOST_DEVICES = 20
-LONGEST_TOKEN = 4_096
-LONGEST_URL = 2_048
+MAX_DEVICES = 20
+MAX_TOKEN_CHARACTERS = 4_096
+MAX_URL_CHARACTERS = 2_048
 HostCheck = Callable[[Channel, str], str]
-"""Of PUSH, DISCORD or SLACK and a URL: why nothing may be posted there, empty if it may."""
+"""Given PUSH, DISCORD or SLACK and a URL, returns why the gateway may not post there; empty if it may."""
 _CHAT_ID = re.compile(r"-?[0-9]{1,20}|@[A-Za-z0-9_]{4,32}")
 _EMAIL = re.compile(r"[^\s@<>\",;:\\\x00-\x1f\x7f]{1,64}@[^\s@<>\",;:\\\x00-\x1f\x7f]{1,189}")
 _VISIBLE = re.compile(r"[!-~]+")
-_POINT_BYTES, _AUTH_BYTES = 65, 16
+_POINT_BYTES = 65
+_AUTH_BYTES = 16
 _DAY_MINUTES = 24 * 60
 
 
 def host_check(settings: EventsSettings) -> HostCheck:
-    """By the same lists as the channels; what passes here may still be refused there, if they changed since."""
+    """Return a check by the channels' own lists of hosts; the channels check again when they send."""
     lists = {
         Channel.PUSH: settings.push_hosts,
         Channel.DISCORD: settings.discord_hosts,
         Channel.SLACK: settings.slack_hosts,
     }
-    hosts = {channel: Hosts(listed, plain_http=settings.plain_http) for channel, listed in lists.items()}
-    return lambda channel, url: "" if hosts[channel].allowed(url) else "host not allowed"
+    hosts = {channel: AllowedHosts(listed, plain_http=settings.plain_http) for channel, listed in lists.items()}
+    return lambda channel, url: "" if hosts[channel].parse(url) else "host not allowed"
 
 
 def contacts_answer(contacts: Contacts) -> pb.Contacts:
-    """As a user may see them, or somebody who helps them: without what would let others write to them."""
+    """Return contacts as users and staff may see them, without secrets that would let others write to the user."""
     quiet = contacts.quiet_hours
     return pb.Contacts(
         telegram_chat_id=contacts.telegram_chat_id,
@@ -63,18 +64,18 @@ def _quiet_answer(quiet: QuietHours) -> pb.QuietHours:
 
 
 def contacts_of(given: pb.Contacts, before: Contacts, host_problem: HostCheck) -> Contacts:
-    """What a user wants from now on.
+    """Return a user's new contacts.
 
     Args:
-        before: What is known so far; it has the hidden secrets.
+        before: Present contacts, with the secrets that `***` stands for.
 
     Raises:
-        InvalidRequest: A field can't be used; never shows a secret.
+        InvalidRequest: A field is invalid. The text shows no secret.
     """
     if given.telegram_chat_id and not _CHAT_ID.fullmatch(given.telegram_chat_id):
         raise InvalidRequest("telegram_chat_id is neither a number nor an @name")
     if given.email and not _EMAIL.fullmatch(given.email):
-        raise InvalidRequest("email is no address of the form name@host")
+        raise InvalidRequest("email is not an address of the form name@host")
     return Contacts(
         telegram_chat_id=given.telegram_chat_id,
         email=given.email,
@@ -94,16 +95,16 @@ def contacts_of(given: pb.Contacts, before: Contacts, host_problem: HostCheck) -
 def _subscriptions(
     given: Sequence[pb.WebPushSubscription], before: Contacts, host_problem: HostCheck
 ) -> tuple[WebPushSubscription, ...]:
-    _refuse_many("web_push", len(given))
+    _check_count("web_push", len(given))
     known = {each.endpoint: each.auth for each in before.web_push}
     found: dict[str, WebPushSubscription] = {}
     for index, each in enumerate(given):
         name = f"web_push[{index}]"
         auth = known.get(each.endpoint, "") if each.auth == HIDDEN else each.auth
         _check_url(f"{name}.endpoint", Channel.PUSH, each.endpoint, host_problem)
-        if _size(each.p256dh) != _POINT_BYTES:
+        if _decoded_size(each.p256dh) != _POINT_BYTES:
             raise InvalidRequest(f"{name}.p256dh is not base64url of {_POINT_BYTES} bytes")
-        if _size(auth) != _AUTH_BYTES:
+        if _decoded_size(auth) != _AUTH_BYTES:
             raise InvalidRequest(f"{name}.auth is not base64url of {_AUTH_BYTES} bytes")
         found[each.endpoint] = WebPushSubscription(each.endpoint, each.p256dh, auth)
     return tuple(found.values())
@@ -112,13 +113,13 @@ def _subscriptions(
 def _mobile_tokens(given: Sequence[str], before: Sequence[str]) -> tuple[str, ...]:
     hidden = sum(token == HIDDEN for token in given)
     if hidden not in (0, len(before)):
-        raise InvalidRequest(f"mobile_tokens has {hidden} times {HIDDEN} for {len(before)} tokens; name all or none")
+        raise InvalidRequest(f"mobile_tokens has {hidden} times {HIDDEN} for {len(before)} tokens; keep all or none")
     kept = iter(before)
     tokens = tuple(dict.fromkeys(next(kept) if token == HIDDEN else token for token in given))
-    _refuse_many("mobile_tokens", len(tokens))
+    _check_count("mobile_tokens", len(tokens))
     for index, token in enumerate(tokens):
-        if len(token) > LONGEST_TOKEN or not _VISIBLE.fullmatch(token):
-            raise InvalidRequest(f"mobile_tokens[{index}] is not of 1 to {LONGEST_TOKEN} visible characters")
+        if len(token) > MAX_TOKEN_CHARACTERS or not _VISIBLE.fullmatch(token):
+            raise InvalidRequest(f"mobile_tokens[{index}] does not have 1 to {MAX_TOKEN_CHARACTERS} visible characters")
     return tokens
 
 
@@ -130,8 +131,8 @@ def _webhook(name: str, channel: Channel, given: str, before: str, host_problem:
 
 
 def _check_url(name: str, channel: Channel, url: str, host_problem: HostCheck) -> None:
-    if len(url) > LONGEST_URL or not _VISIBLE.fullmatch(url):
-        raise InvalidRequest(f"{name} is no URL of up to {LONGEST_URL} visible characters")
+    if len(url) > MAX_URL_CHARACTERS or not _VISIBLE.fullmatch(url):
+        raise InvalidRequest(f"{name} is not a URL of at most {MAX_URL_CHARACTERS} visible characters")
     if problem := host_problem(channel, url):
         raise InvalidRequest(f"{name}: {problem}")
 
@@ -142,7 +143,7 @@ def _channel_order(given: Sequence[int]) -> tuple[Channel, ...]:
     except ValueError as error:
         raise InvalidRequest(f"channel_order: {error}") from None
     if len(set(order)) != len(order):
-        raise InvalidRequest("channel_order names a channel twice")
+        raise InvalidRequest("channel_order has a duplicate channel")
     return order
 
 
@@ -154,18 +155,20 @@ def _quiet_hours(given: pb.QuietHours) -> QuietHours:
         raise InvalidRequest(f"quiet_hours begin and end at minute {given.start_minute}")
     try:
         ZoneInfo(given.time_zone)
-    except (OSError, ValueError, KeyError):  # whatever a name may lead to that is no zone
-        raise InvalidRequest(f"quiet_hours.time_zone {given.time_zone[:64]!r} is not known") from None
+    except (OSError, ValueError, KeyError):  # ZoneInfo opens a file of that name
+        raise InvalidRequest(
+            f"quiet_hours.time_zone {given.time_zone[:64]!r} is unknown; use an IANA name like Europe/Berlin"
+        ) from None
     return QuietHours(given.start_minute, given.end_minute, given.time_zone)
 
 
-def _refuse_many(name: str, count: int) -> None:
-    if count > MOST_DEVICES:
-        raise InvalidRequest(f"{name} has {count} entries; {MOST_DEVICES} are the most")
+def _check_count(name: str, count: int) -> None:
+    if count > MAX_DEVICES:
+        raise InvalidRequest(f"{name} has {count} entries; at most {MAX_DEVICES} are allowed")
 
 
-def _size(text: str) -> int | None:
-    """Bytes that base64url stands for, with or without padding; None if it is none."""
+def _decoded_size(text: str) -> int | None:
+    """Return the number of bytes that base64url stands for, with or without padding; None if it is invalid."""
     try:
         return len(base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True))
     except (binascii.Error, ValueError):

@@ -1,7 +1,8 @@
-"""What every channel is, and the reasons that several of them give."""
+"""Interface of a channel, and what its implementations share: common reasons and truncation of text."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from services.common.model.user_events import Channel
@@ -10,19 +11,44 @@ from services.gateway.events.model import Contacts, Message, Result
 NO_CONTACT = "no contact"
 NOT_CONFIGURED = "not configured"
 HOST_NOT_ALLOWED = "host not allowed"
+NOT_ACCEPTED = "not accepted"
 NO_CONNECTION = "no connection"
 TIMEOUT = "timeout"
 TOO_MANY_REQUESTS = "too many requests"
-TROUBLE = "the provider is in trouble"
+PROVIDER_ERROR = "the provider has an error"
+_ELLIPSIS = "…"
 
 
 class ChannelAdapter(Protocol):
-    """One channel. Nothing that it says or logs, at any level, has a token, a URL, an address or an id in it."""
+    """One channel to users. Its reasons and log lines, at any level, hold no token, URL, address or id."""
 
     channel: Channel
 
     def reachable(self, contacts: Contacts) -> str:
-        """Empty, or why nothing can be sent to these contacts; from any thread."""
+        """Return why nothing can be sent to these contacts, empty if it can; for any thread."""
 
     async def send(self, message: Message, contacts: Contacts) -> Result:
-        """Call the provider once (PUSH: once for each of the user's devices); only cancellation is raised."""
+        """Call the provider once (PUSH: once for each of the user's devices). Raises only CancelledError."""
+
+
+def utf16_units(character: str) -> int:
+    """Return the size that Telegram and Discord count: two beyond the basic multilingual plane."""
+    return 2 if character > "\uffff" else 1
+
+
+def utf8_bytes(character: str) -> int:
+    """Return the size that push services count."""
+    return len(character.encode())
+
+
+def truncate(text: str, limit: int, size: Callable[[str], int] = utf16_units) -> str:
+    """Shorten a text until the sizes of its characters add up to at most ``limit``; an ellipsis marks the cut."""
+    room = limit - size(_ELLIPSIS)
+    taken = fits = 0
+    for end, character in enumerate(text, 1):
+        taken += size(character)
+        if taken <= room:
+            fits = end
+        if taken > limit:
+            return text[:fits].rstrip() + _ELLIPSIS
+    return text

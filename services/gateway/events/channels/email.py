@@ -1,4 +1,4 @@
-"""Mails, by one mail server of ours."""
+"""Mails through one mail server."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _DETAIL = re.compile(r"5\.(\d{1,3})\.\d{1,3}\b")
 _SUBJECTS: Final = {
     "1": "no such address",
     "2": "the mailbox is full or closed",
-    "6": "the mail's form is refused",
+    "6": "the mail's format is refused",
     "7": "refused by the mail server's policy",
 }
-"""By the second number of enhanced status codes, RFC 3463."""
+"""Reasons by the second number of an enhanced status code (RFC 3463)."""
 _NO_MAILBOX = frozenset({550, 551, 553})
 
 
 class Email:
-    """Connections stay open and are used again, until `close`.
+    """Channel over SMTP. Connections are reused and stay open until `close`.
 
     Args:
         url: ``smtp://user:password@host:port`` or ``smtps://``.
-        sender: An address, or ``Name <address>``.
-        timeout_seconds: For each step of a mail.
+        sender: ``address`` or ``Name <address>``.
+        timeout_seconds: Limit of each step of a mail.
 
     Raises:
         BadSettings: The URL or the sender can't be used.
@@ -49,7 +49,9 @@ class Email:
         self._from = sender
         self._sender = parseaddr(sender)[1]
         if not _ADDRESS.fullmatch(self._sender):
-            raise BadSettings(f"DEXORDER_EVENTS_SMTP_FROM: no address (got {sender!r})")
+            raise BadSettings(
+                f"DEXORDER_EVENTS_SMTP_FROM: {sender!r} is not an address; use name@host or Name <name@host>"
+            )
         self._idle: list[aiosmtplib.SMTP] = []
 
     def reachable(self, contacts: Contacts) -> str:
@@ -60,8 +62,8 @@ class Email:
 
     async def send(self, message: Message, contacts: Contacts) -> Result:
         """See `ChannelAdapter`."""
-        if why := self.reachable(contacts):
-            return Refused(why)
+        if reason := self.reachable(contacts):
+            return Refused(reason)
         mail = self._mail(message, contacts.email)
         smtp, usable = self._connection(), False
         try:
@@ -83,7 +85,7 @@ class Email:
         return result
 
     async def close(self) -> None:
-        """End the connections that are open."""
+        """Close the idle connections."""
         while self._idle:
             self._idle.pop().close()
 
@@ -96,7 +98,7 @@ class Email:
 
     def _mail(self, message: Message, recipient: str) -> EmailMessage:
         mail = EmailMessage()
-        # the same at every try: what was taken though the answer was lost is known again by it
+        # the same at each attempt, so that a mail whose answer was lost is recognized as a duplicate
         mail["Message-ID"] = f"<{message.reference}@{self._sender.rpartition('@')[2]}>"
         mail["Date"] = formatdate()
         mail["From"], mail["To"] = self._from, recipient
@@ -119,10 +121,10 @@ def _options(url: str) -> dict[str, Any]:
             raise ValueError
         port = parts.port or _PORTS[parts.scheme]
     except ValueError:
-        raise BadSettings("DEXORDER_EVENTS_SMTP_URL: not like smtp://user:password@host:port") from None
+        raise BadSettings("DEXORDER_EVENTS_SMTP_URL: not a URL like smtp://user:password@host:port") from None
     user, password = parts.username and unquote(parts.username), parts.password and unquote(parts.password)
     encrypted = parts.scheme == "smtps"
-    # Where it is offered; a password leaves this machine only encrypted, whoever takes the offer away.
+    # STARTTLS where it is offered; required for a password, so that removing the offer can't expose it.
     start_tls = False if encrypted else True if user and not is_loopback(f"[{parts.hostname}]:{port}") else None
     return {
         "hostname": parts.hostname,
@@ -140,15 +142,15 @@ def _failure(error: Exception) -> Result:
     if isinstance(error, TimeoutError):
         return Later(TIMEOUT)
     if isinstance(error, aiosmtplib.SMTPNotSupported):
-        return Refused("the mail server can't write to such an address")
+        return Refused("the mail server does not support such an address")
     if isinstance(error, aiosmtplib.SMTPConnectError) or not isinstance(error, aiosmtplib.SMTPResponseException):
         return Later(NO_CONNECTION)
     if error.code < _PERMANENT:
-        return Later("the mail server says later")
+        return Later("temporarily refused by the mail server")
     if isinstance(error, aiosmtplib.SMTPAuthenticationError):
         return Refused("our mail account is refused")
     if isinstance(error, aiosmtplib.SMTPSenderRefused):
-        return Refused("our sender's address is refused")
+        return Refused("our sender address is refused")
     detail = _DETAIL.match(error.message)
     of_mailbox = isinstance(error, aiosmtplib.SMTPRecipientRefused) and error.code in _NO_MAILBOX
     plain = "no such address" if of_mailbox else "refused by the mail server"

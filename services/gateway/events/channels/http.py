@@ -1,4 +1,4 @@
-"""HTTP as the channels use it: no redirects, no cookies, no URL in an error; and how far providers answer alike."""
+"""HTTP client of the channels: allowed hosts, no redirects, no cookies, no URL in an error."""
 
 from __future__ import annotations
 
@@ -14,17 +14,52 @@ from typing import Any, Self
 from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar, StreamReader, TCPConnector
 from yarl import URL
 
-from services.gateway.events.channels.adapter import NO_CONNECTION, TIMEOUT, TOO_MANY_REQUESTS, TROUBLE
+from services.gateway.events.channels.adapter import NO_CONNECTION, PROVIDER_ERROR, TIMEOUT, TOO_MANY_REQUESTS
 from services.gateway.events.model import Later
 
-_MOST_ANSWER_BYTES = 64 * 1024
-_MOST_WAIT_SECONDS = 24 * 3600.0
-_REQUEST_TIMEOUT, _TOO_MANY, _SERVER_ERROR = 408, 429, 500
+_MAX_ANSWER_BYTES = 64 * 1024
+_MAX_WAIT_SECONDS = 24 * 3600.0
+_REQUEST_TIMEOUT = 408
+_TOO_MANY = 429
+_SERVER_ERROR = 500
+
+
+class AllowedHosts:
+    """Hosts that URLs of users may name; without such a list a user could direct calls into our own network.
+
+    Args:
+        listed: Comma-separated ``host``, ``host:port`` for another port than the scheme's, ``*.host`` for subdomains.
+        plain_http: Allow http: as well, for tests.
+    """
+
+    def __init__(self, listed: str, *, plain_http: bool = False) -> None:
+        self._entries = frozenset(entry.strip().lower() for entry in listed.split(",") if entry.strip())
+        self._schemes = {"https", "http"} if plain_http else {"https"}
+
+    def parse(self, text: str) -> URL | None:
+        """Return the URL as the client will call it; None if it is not allowed."""
+        try:
+            url = URL(text)
+            host, port = url.raw_host, url.port
+        except ValueError:
+            return None
+        if (
+            not host
+            or "*" in host
+            or url.scheme not in self._schemes
+            or url.raw_user is not None
+            or url.raw_password is not None
+        ):
+            return None
+        suffix = "" if url.is_default_port() else f":{port}"
+        labels = host.split(".")
+        above = [f"*.{'.'.join(labels[start:])}{suffix}" for start in range(1, len(labels))]
+        return url if self._entries.intersection([f"{host}{suffix}", *above]) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A provider's; of a long body the beginning."""
+    """A provider's answer; ``body`` holds at most the first 64 KiB."""
 
     status: int
     headers: Mapping[str, str] = field(repr=False)
@@ -32,11 +67,11 @@ class Answer:
 
     @property
     def ok(self) -> bool:
-        """Whether the provider has taken it."""
+        """Whether the provider accepted the message."""
         return 200 <= self.status < 300
 
     def json(self) -> dict[str, Any]:
-        """Its object; empty where it is none."""
+        """Return the JSON object in the body; an empty one if there is none."""
         try:
             found = json.loads(self.body)
         except (ValueError, RecursionError):
@@ -44,23 +79,23 @@ class Answer:
         return found if isinstance(found, dict) else {}
 
     def later(self, wait: object = None) -> Later | None:
-        """What every provider means alike: not now. None if it means something else.
+        """Return `Later` for the statuses that mean a temporary failure at every provider; else None.
 
         Args:
-            wait: Seconds to wait, where the provider says them in its body; else its Retry-After counts.
+            wait: Seconds to wait as given in the body, if any; else Retry-After counts.
         """
         if self.status not in (_REQUEST_TIMEOUT, _TOO_MANY) and self.status < _SERVER_ERROR:
             return None
-        reason = TOO_MANY_REQUESTS if self.status == _TOO_MANY else TROUBLE
-        asked = _milliseconds(wait)
-        return Later(reason, asked if asked is not None else _milliseconds(self.headers.get("Retry-After")))
+        reason = TOO_MANY_REQUESTS if self.status == _TOO_MANY else PROVIDER_ERROR
+        wait_ms = _milliseconds(wait)
+        return Later(reason, wait_ms if wait_ms is not None else _milliseconds(self.headers.get("Retry-After")))
 
 
 class Http:
-    """One session for all channels, open within its context.
+    """One client session for all channels, open within its context.
 
     Args:
-        timeout_seconds: For one call, from the first byte to the last.
+        timeout_seconds: Limit of one call, from the first byte to the last.
     """
 
     def __init__(self, timeout_seconds: float) -> None:
@@ -69,7 +104,7 @@ class Http:
     async def post(
         self, url: URL | str, *, json: Any = None, data: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> Answer | Later:
-        """Post once. What went wrong below HTTP is `Later`: the provider may never have seen it."""
+        """Post once. A failure below HTTP is `Later`: the provider may never have seen the request."""
         try:
             async with self._session.post(
                 url, json=json, data=data, headers=headers, allow_redirects=False
@@ -81,7 +116,7 @@ class Http:
             return Later(NO_CONNECTION)
 
     async def __aenter__(self) -> Self:
-        # no limit of its own: calls that hang at one provider would take the connections of the others
+        # No connection limit: calls that hang at one provider would take the connections of the others.
         connector = TCPConnector(limit=0)
         self._session = ClientSession(connector=connector, timeout=self._timeout, cookie_jar=DummyCookieJar())
         return self
@@ -94,21 +129,21 @@ class Http:
 
 async def _beginning(content: StreamReader) -> bytes:
     try:
-        return await content.readexactly(_MOST_ANSWER_BYTES)
+        return await content.readexactly(_MAX_ANSWER_BYTES)
     except IncompleteReadError as whole:
         return whole.partial
 
 
 def _milliseconds(wait: object) -> int | None:
-    """Of seconds as a number or text, or of an HTTP date; None for nonsense. A day at most, so that a slip ends."""
+    """Convert seconds, as a number or text, or an HTTP date; None if it is neither. At most a day."""
     try:
         seconds = float(wait)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
-        seconds = _until(wait) if isinstance(wait, str) else 0.0
-    return round(min(seconds, _MOST_WAIT_SECONDS) * 1000) if seconds > 0 else None
+        seconds = _seconds_until(wait) if isinstance(wait, str) else 0.0
+    return round(min(seconds, _MAX_WAIT_SECONDS) * 1000) if seconds > 0 else None
 
 
-def _until(date: str) -> float:
+def _seconds_until(date: str) -> float:
     try:
         return parsedate_to_datetime(date).timestamp() - time.time()
     except (ValueError, OverflowError):

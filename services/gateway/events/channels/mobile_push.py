@@ -1,4 +1,4 @@
-"""Push messages to phones by Firebase Cloud Messaging (HTTP v1)."""
+"""Push messages to phones through Firebase Cloud Messaging (HTTP v1)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from google.auth.transport.requests import Request
 
 from services.common.config import BadSettings
 from services.common.model.user_events import Priority
-from services.gateway.events.channels.adapter import NO_CONNECTION, TIMEOUT
+from services.gateway.events.channels.adapter import NO_CONNECTION, NOT_ACCEPTED, TIMEOUT, truncate, utf8_bytes
 from services.gateway.events.channels.http import Answer, Http
-from services.gateway.events.channels.text import cut, utf8_bytes
 from services.gateway.events.model import Later, Message, Refused, Result, Sent
 
-_MOST_TITLE_BYTES, _MOST_BODY_BYTES = 200, 1000  # a message may have 4096 bytes in all
+_MAX_TITLE_BYTES = 200
+_MAX_BODY_BYTES = 1000  # the limit of a whole message is 4096
 _KEPT_SECONDS: Final = {Priority.INFORMATIONAL: 0, Priority.NORMAL: 3600, Priority.CRITICAL: 24 * 3600}
 _UNREGISTERED = "UNREGISTERED"
 _REASONS: Final = {
@@ -30,18 +30,18 @@ _REASONS: Final = {
     "PERMISSION_DENIED": "our FCM account is refused",
     "NOT_FOUND": "our FCM project is refused",
 }
-"""FCM's words and ours."""
+"""Reasons by FCM's error codes."""
 
 
 class MobilePush:
-    """Sends to one phone at a time.
+    """Client of FCM that sends to one phone at a time.
 
-    firebase-admin reads the account, gets its tokens and writes the messages. Its own client does not send them: that
-    one sleeps and tries again by itself on 429, 500 and 503, so we would neither see Retry-After nor could stop it.
+    firebase-admin reads the account, obtains tokens and builds the messages. They are not sent by its own client, which
+    sleeps and retries by itself on 429, 500 and 503 and hides Retry-After.
 
     Args:
         credentials_file: Google's service account file.
-        base_url: Of FCM.
+        base_url: Base URL of FCM.
 
     Raises:
         BadSettings: The file can't be used.
@@ -54,7 +54,7 @@ class MobilePush:
             certificate = None
         if certificate is None or not certificate.project_id:
             raise BadSettings(
-                f"DEXORDER_EVENTS_FCM_CREDENTIALS: no service account file (got {str(credentials_file)!r})"
+                f"DEXORDER_EVENTS_FCM_CREDENTIALS: {str(credentials_file)!r} is not a service account file"
             )
         self._http = http
         self._credential = certificate.get_credential()
@@ -64,10 +64,10 @@ class MobilePush:
         self._refresh: asyncio.Future[None] | None = None
 
     async def send(self, message: Message, token: str) -> Result:
-        """One call of FCM, and one for an access token about once an hour."""
+        """Call FCM once; about once an hour obtain an access token before."""
         try:
             async with asyncio.timeout(self._timeout_seconds):
-                await self._have_access()
+                await self._ensure_access()
                 headers = {"Authorization": f"Bearer {self._credential.token}", "Content-Type": "application/json"}
                 answer = await self._http.post(self._url, data=_data(message, token), headers=headers)
         except TimeoutError:
@@ -78,36 +78,38 @@ class MobilePush:
             return Later(NO_CONNECTION) if error.retryable else Refused("our FCM account is refused")
         return answer if isinstance(answer, Later) else _result(answer, token)
 
-    async def _have_access(self) -> None:
-        """Wait for an access token. One thread asks for it, however many wait and give up."""
+    async def _ensure_access(self) -> None:
+        """Wait for an access token. One thread obtains it, whatever the number of waiting sends."""
         if self._credential.valid:
             return
         if self._refresh is None or self._refresh.done():
             loop = asyncio.get_running_loop()
             self._refresh = loop.run_in_executor(None, self._credential.refresh, self._request)
-            self._refresh.add_done_callback(lambda done: done.cancelled() or done.exception())  # if nobody waits
+            self._refresh.add_done_callback(
+                lambda done: done.cancelled() or done.exception()
+            )  # retrieved even if no send waits any more
         await asyncio.shield(self._refresh)
 
 
 def _data(message: Message, token: str) -> bytes:
-    """The request's body; a later copy with the same reference takes the earlier one's place on the phone."""
-    critical, kept = message.priority is Priority.CRITICAL, _KEPT_SECONDS[message.priority]
+    """Return the request's body; on the phone a copy with the same reference replaces the earlier one."""
+    critical = message.priority is Priority.CRITICAL
     written = messaging.Message(
         notification=messaging.Notification(
-            cut(message.title, _MOST_TITLE_BYTES, utf8_bytes), cut(message.body, _MOST_BODY_BYTES, utf8_bytes)
+            truncate(message.title, _MAX_TITLE_BYTES, utf8_bytes), truncate(message.body, _MAX_BODY_BYTES, utf8_bytes)
         ),
         data={"reference": message.reference},
         android=messaging.AndroidConfig(
             collapse_key=message.reference,
             priority="high" if critical else "normal",
-            ttl=kept,
+            ttl=_KEPT_SECONDS[message.priority],
             notification=messaging.AndroidNotification(tag=message.reference),
         ),
         apns=messaging.APNSConfig(
             headers={"apns-collapse-id": message.reference, "apns-priority": "10" if critical else "5"}
         ),
     )
-    written.token = token  # the constructor warns of tokens, for which FCM would rather see installation ids
+    written.token = token  # the constructor would warn: FCM prefers installation ids to tokens
     return json.dumps({"message": json.loads(str(written))}, ensure_ascii=False).encode()
 
 
@@ -116,11 +118,11 @@ def _result(answer: Answer, token: str) -> Result:
         return Sent()
     code = _error_code(answer)
     gone = (token,) if code == _UNREGISTERED else ()
-    return answer.later() or Refused(_REASONS.get(code, "not accepted"), gone)
+    return answer.later() or Refused(_REASONS.get(code, NOT_ACCEPTED), gone)
 
 
 def _error_code(answer: Answer) -> str:
-    """FCM's own code where it gives one, else Google's."""
+    """Return FCM's own code if there is one, else Google's."""
     error = answer.json().get("error")
     if not isinstance(error, dict):
         return ""

@@ -1,37 +1,40 @@
-"""The channels that are set. Libraries that only one of them needs are loaded with it."""
+"""Channels that the settings turn on. A library that only one channel needs is loaded with that channel."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
 
 from services.common.model.user_events import Channel
-from services.gateway.events.channels.adapter import NOT_CONFIGURED, ChannelAdapter
-from services.gateway.events.channels.discord import Discord
-from services.gateway.events.channels.hosts import Hosts
-from services.gateway.events.channels.http import Http
-from services.gateway.events.channels.push import Push
-from services.gateway.events.channels.slack import Slack
+from services.gateway.events.channels.adapter import NO_CONTACT, NOT_CONFIGURED, ChannelAdapter
+from services.gateway.events.channels.http import AllowedHosts, Http
 from services.gateway.events.channels.telegram import Telegram
+from services.gateway.events.channels.webhooks import DISCORD, SLACK, Webhook
 from services.gateway.events.config import EventsSettings
-from services.gateway.events.model import Contacts
+from services.gateway.events.model import Contacts, Later, Message, Refused, Result, Sent
+
+if TYPE_CHECKING:
+    from services.gateway.events.channels.mobile_push import MobilePush
+    from services.gateway.events.channels.web_push import WebPush
 
 _CALL_SHARE = 0.9
-"""A call ends a little before its send: one silent device of PUSH then does not hide that another one took it."""
+"""A call ends a little before its send, so that one silent device of PUSH does not hide that another one accepted."""
 
 
 class ChannelRegistry(dict[Channel, ChannelAdapter]):
-    """By channel; one that is not there is not turned on."""
+    """Channels that are turned on."""
 
     def reachable(self, channel: Channel, contacts: Contacts) -> str:
-        """Empty, or why nothing can be sent; from any thread."""
-        way = self.get(channel)
-        return way.reachable(contacts) if way else NOT_CONFIGURED
+        """Return why nothing can be sent on a channel, empty if it can; for any thread."""
+        adapter = self.get(channel)
+        return adapter.reachable(contacts) if adapter else NOT_CONFIGURED
 
 
 @asynccontextmanager
 async def open_channels(settings: EventsSettings) -> AsyncIterator[ChannelRegistry]:
-    """Make the channels that are set; their connections end with the context.
+    """Open the channels that are turned on; their connections close with the context.
 
     Raises:
         BadSettings: A channel's setting can't be used; names its variable.
@@ -39,31 +42,30 @@ async def open_channels(settings: EventsSettings) -> AsyncIterator[ChannelRegist
     timeout_seconds = settings.send_timeout_seconds * _CALL_SHARE
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(Http(timeout_seconds))
-        ways = [*_posting(settings, http), *_push(settings, http, timeout_seconds)]
+        adapters = [*_http_channels(settings, http), *_push_channel(settings, http, timeout_seconds)]
         if settings.smtp_url.get_secret_value():
             from services.gateway.events.channels.email import Email
 
             email = Email(settings.smtp_url, settings.smtp_from, timeout_seconds)
             stack.push_async_callback(email.close)
-            ways.append(email)
-        yield ChannelRegistry({way.channel: way for way in ways})
+            adapters.append(email)
+        yield ChannelRegistry({adapter.channel: adapter for adapter in adapters})
 
 
-def _posting(settings: EventsSettings, http: Http) -> Iterable[ChannelAdapter]:
+def _http_channels(settings: EventsSettings, http: Http) -> Iterable[ChannelAdapter]:
     if settings.telegram_token.get_secret_value():
         yield Telegram(http, settings.telegram_url, settings.telegram_token)
-    if settings.discord_hosts:
-        yield Discord(http, Hosts(settings.discord_hosts, plain_http=settings.plain_http))
-    if settings.slack_hosts:
-        yield Slack(http, Hosts(settings.slack_hosts, plain_http=settings.plain_http))
+    for provider, listed in ((DISCORD, settings.discord_hosts), (SLACK, settings.slack_hosts)):
+        if listed:
+            yield Webhook(provider, http, AllowedHosts(listed, plain_http=settings.plain_http))
 
 
-def _push(settings: EventsSettings, http: Http, timeout_seconds: float) -> Iterable[ChannelAdapter]:
+def _push_channel(settings: EventsSettings, http: Http, timeout_seconds: float) -> Iterable[ChannelAdapter]:
     web = mobile = None
     if settings.vapid_key:
         from services.gateway.events.channels.web_push import WebPush
 
-        hosts = Hosts(settings.push_hosts, plain_http=settings.plain_http)
+        hosts = AllowedHosts(settings.push_hosts, plain_http=settings.plain_http)
         web = WebPush(http, hosts, settings.vapid_key, settings.vapid_contact)
     if settings.fcm_credentials:
         from services.gateway.events.channels.mobile_push import MobilePush
@@ -71,3 +73,49 @@ def _push(settings: EventsSettings, http: Http, timeout_seconds: float) -> Itera
         mobile = MobilePush(http, settings.fcm_credentials, settings.fcm_url, timeout_seconds)
     if web or mobile:
         yield Push(web, mobile)
+
+
+class Push:
+    """All browsers and phones of a user. A message is sent if the service of one device accepts it."""
+
+    channel = Channel.PUSH
+
+    def __init__(self, web: WebPush | None, mobile: MobilePush | None) -> None:
+        self._web = web
+        self._mobile = mobile
+
+    def reachable(self, contacts: Contacts) -> str:
+        """See `ChannelAdapter`."""
+        if not contacts.web_push and not contacts.mobile_tokens:
+            return NO_CONTACT
+        if self._mobile and contacts.mobile_tokens:
+            return ""
+        if not self._web or not contacts.web_push:
+            return NOT_CONFIGURED
+        reasons = [self._web.reachable(subscription) for subscription in contacts.web_push]
+        return "" if "" in reasons else reasons[0]
+
+    async def send(self, message: Message, contacts: Contacts) -> Result:
+        """See `ChannelAdapter`."""
+        if reason := self.reachable(contacts):
+            return Refused(reason)
+        sends: list[Awaitable[Result]] = []
+        if self._web:
+            sends += [self._web.send(message, subscription) for subscription in contacts.web_push]
+        if self._mobile:
+            sends += [self._mobile.send(message, token) for token in contacts.mobile_tokens]
+        return combine_results(await asyncio.gather(*sends))
+
+
+def combine_results(results: Sequence[Result]) -> Result:
+    """Return one result for several devices (at least one): the best one, with all destinations that are gone.
+
+    Of several `Later` the one with the shortest wait counts.
+    """
+    gone = tuple(place for result in results if not isinstance(result, Later) for place in result.gone)
+    if any(isinstance(result, Sent) for result in results):
+        return Sent(gone)
+    if later := [result for result in results if isinstance(result, Later)]:
+        return min(later, key=lambda result: result.retry_after_ms or 0)
+    reasons = dict.fromkeys(result.reason for result in results if isinstance(result, Refused))
+    return Refused(", ".join(reasons), gone)

@@ -1,38 +1,54 @@
-"""Events as people read them: a title and a few lines, whatever the payload is."""
+"""Rendering of events as plain text for people: a title and a few lines, whatever the payload is. Pure."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from datetime import UTC, datetime
+from typing import Any, Final
 
-from services.gateway.events.channels.payloads import moment, read_facts
+import orjson
+
 from services.gateway.events.model import Event, Message
 
-_MOST_TITLE = 200
+_MAX_TITLE = 200
+_MAX_VALUE = 500
+_MAX_OTHER_LINES = 40
+_MAX_OTHER_TEXT = 1500
+_MAX_SHARE = 1000.0
+_UNPRINTED = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]+")
+"""Control characters, line ends, changes of text direction, lone surrogates."""
+_BEYOND_64_BITS = re.compile(rb"\d{19}")
+"""A number that may exceed 64 bits, which orjson would read as a double."""
+_JSON = json.JSONEncoder(ensure_ascii=False)  # for people: orjson writes no spaces
+_TIMES: Final = frozenset({"start_time", "end_time"})
+_SHARES: Final = frozenset({"win_rate", "max_drawdown"})
 
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """How a kind of payload is told.
+    """Layout of the text for one kind of payload.
 
     Attributes:
-        gist: Fields whose values follow the title, as far as they are there.
+        title: Fields whose values follow the title, as far as they are present.
         lines: Label and field of each line of the body.
-        untold: Fields that say nothing more: told by the event itself or by another field, or drawn.
-        names: Each way to write a field, in the protocol's snake_case or in camelCase as in protobuf's own JSON,
-            and its name in the protocol. What is not in here is listed as it came.
+        omitted: Fields that are not shown: duplicates of the event's own or of another field, or drawings.
+        names: Protocol's name of a field by each accepted spelling: snake_case, and camelCase as in protobuf's JSON.
+            Fields with other names are listed as they are.
     """
 
-    gist: tuple[str, ...]
+    title: tuple[str, ...]
     lines: tuple[tuple[str, str], ...]
-    untold: tuple[str, ...] = ()
+    omitted: tuple[str, ...] = ()
     names: Mapping[str, str] = field(init=False)
 
     def __post_init__(self) -> None:
-        known = (*[name for _, name in self.lines], *self.untold)
-        object.__setattr__(self, "names", {way: name for name in known for way in (name, _camel_case(name))})
+        known = (*[name for _, name in self.lines], *self.omitted)
+        spellings = {spelling: name for name in known for spelling in (name, _camel_case(name))}
+        object.__setattr__(self, "names", spellings)
 
 
 def _camel_case(name: str) -> str:
@@ -159,34 +175,111 @@ _TYPES: Final[Mapping[int, tuple[str, _Form]]] = {
     52: ("Your container is shutting down", _ANY),
     53: ("An event could not be made", _ANY),
 }
-"""By the given protocol's numbers."""
+"""Title and form by number of the event type."""
 
 
 def render(event: Event, *, link_url: str) -> Message:
-    """Tell an event in plain text; never raises, whatever bytes the payload is.
+    """Return the text of an event; never raises, whatever bytes the payload is.
 
     Args:
-        link_url: Put under it; empty for none.
+        link_url: URL for the last line; empty for none.
 
     Returns:
-        The title is one line. What the payload's own form does not know, or all of it if it has none, is listed after
-        that as it came: 40 fields or 1,500 characters of it.
+        A message with a one-line title. Fields that the payload's form does not know, or all of them if there is no
+        form, follow as they are: at most 40 fields or 1,500 characters.
     """
     what, form = _TYPES.get(event.event_type, (f"Event of type {event.event_type}", _ANY))
-    facts = read_facts(event.payload, form.names)
-    told = facts.told
-    lines = [f"{label}: {told[name]}" for label, name in form.lines if name in told]
-    lines += facts.others
-    lines += [line for line in (moment(event.timestamp_ms), link_url) if line]
-    return Message(_reference(event), _title(what, form, told), "\n".join(lines), event.priority, event.timestamp_ms)
+    values, others = _read_payload(event.payload, form.names)
+    lines = [f"{label}: {values[name]}" for label, name in form.lines if name in values]
+    lines += others
+    lines += [line for line in (_moment(event.timestamp_ms), link_url) if line]
+    return Message(_reference(event), _title(what, form, values), "\n".join(lines), event.priority, event.timestamp_ms)
 
 
-def _title(what: str, form: _Form, told: Mapping[str, str]) -> str:
-    gist = " ".join(told[name] for name in form.gist if name in told)
-    title = " ".join(f"{what}: {gist}".split()) if gist else what
-    return title if len(title) <= _MOST_TITLE else f"{title[: _MOST_TITLE - 1]}…"
+def _title(what: str, form: _Form, values: Mapping[str, str]) -> str:
+    details = " ".join(values[name] for name in form.title if name in values)
+    title = " ".join(f"{what}: {details}".split()) if details else what
+    return title if len(title) <= _MAX_TITLE else f"{title[: _MAX_TITLE - 1]}…"
 
 
 def _reference(event: Event) -> str:
     key = f"{event.key.container}\0{event.key.event_id}"
     return hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()[:32]
+
+
+# ---- payload
+
+
+def _read_payload(payload: bytes, names: Mapping[str, str]) -> tuple[dict[str, str], Sequence[str]]:
+    """Return the texts of the known fields that have a value, and one line for each other field.
+
+    A payload that is not a JSON object is a single line.
+    """
+    found = _parsed(payload)
+    if not isinstance(found, dict):
+        text = _one_line(payload.decode(errors="replace") if found is None else found)
+        return {}, [text] if text not in ("", "null") else []
+    values: dict[str, str] = {}
+    others: list[tuple[str, Any]] = []
+    for name, value in found.items():
+        if (known := names.get(name)) is None:
+            others.append((name, value))
+        elif text := _text(known, value):
+            values[known] = text
+    return values, _listed(others) if others else ()
+
+
+def _listed(fields: Sequence[tuple[str, Any]]) -> list[str]:
+    lines = [f"{_one_line(name)}: {text}" for name, value in fields[:_MAX_OTHER_LINES] if (text := _one_line(value))]
+    return "\n".join(lines)[:_MAX_OTHER_TEXT].splitlines()
+
+
+def _text(name: str, value: object) -> str:
+    if name in _TIMES:
+        return _moment(value) or _one_line(value)
+    return _percent(value) if name in _SHARES else _one_line(value)
+
+
+def _moment(milliseconds: object) -> str:
+    """Return a time since the epoch as UTC; empty if there is none or it is outside the calendar."""
+    try:
+        seconds = int(milliseconds) / 1000  # type: ignore[call-overload]
+        if seconds <= 0:
+            return ""
+        return datetime.fromtimestamp(seconds, UTC).isoformat(" ", "seconds").replace("+00:00", " UTC")
+    except (TypeError, ValueError, OverflowError, OSError):
+        return ""
+
+
+def _one_line(value: object) -> str:
+    """Return a JSON value as one line of bounded length; empty for null."""
+    text = value if isinstance(value, str) else _written(value)
+    text = text[: _MAX_VALUE + 1]
+    text = (text if text.isprintable() else _UNPRINTED.sub(" ", text)).strip()  # isprintable() excludes all of them
+    return text if len(text) <= _MAX_VALUE else f"{text[: _MAX_VALUE - 1]}…"
+
+
+def _percent(value: object) -> str:
+    try:
+        share = float(str(value))
+    except ValueError:
+        return _one_line(value)
+    return f"{share * 100:.2f}".rstrip("0").rstrip(".") + " %" if abs(share) <= _MAX_SHARE else _one_line(value)
+
+
+def _parsed(payload: bytes) -> Any:
+    try:
+        return json.loads(payload) if _BEYOND_64_BITS.search(payload) else orjson.loads(payload)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _written(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    try:
+        return str(value) if isinstance(value, int | float) else _JSON.encode(value)
+    except (ValueError, RecursionError):
+        return ""

@@ -1,4 +1,4 @@
-"""Messages of a Telegram bot, by the Bot API's ``sendMessage``."""
+"""Messages of a Telegram bot, through ``sendMessage`` of the Bot API."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Final
 from pydantic import SecretStr
 
 from services.common.model.user_events import Channel
-from services.gateway.events.channels.adapter import NO_CONTACT
+from services.gateway.events.channels.adapter import NO_CONTACT, NOT_ACCEPTED, truncate
 from services.gateway.events.channels.http import Answer, Http
-from services.gateway.events.channels.text import cut
 from services.gateway.events.model import Contacts, Later, Message, Refused, Result, Sent
 
-_MOST_TITLE, _MOST_TEXT = 256, 4096  # UTF-16 units, after the markup is parsed
-_UNAUTHORIZED, _NOT_FOUND = 401, 404
+_MAX_TITLE = 256  # UTF-16 units, after the markup is parsed
+_MAX_TEXT = 4096
+_UNAUTHORIZED = 401
+_NOT_FOUND = 404
 _REASONS: Final = {
     "blocked by the user": "blocked by the user",
     "user is deactivated": "the user's account is deactivated",
@@ -26,14 +27,14 @@ _REASONS: Final = {
     "chat not found": "no such chat",
     "chat_id is empty": "no such chat",
 }
-"""Parts of the Bot API's descriptions and what they mean; of these words alone something is said on."""
+"""Reasons by parts of the Bot API's descriptions; no other word of a description is reported."""
 
 
 class Telegram:
-    """A bot.
+    """Channel of one bot.
 
     Args:
-        base_url: Of the Bot API.
+        base_url: Base URL of the Bot API.
     """
 
     channel = Channel.TELEGRAM
@@ -49,34 +50,34 @@ class Telegram:
 
     async def send(self, message: Message, contacts: Contacts) -> Result:
         """See `ChannelAdapter`."""
-        if why := self.reachable(contacts):
-            return Refused(why)
-        asked = {
+        if reason := self.reachable(contacts):
+            return Refused(reason)
+        body = {
             "chat_id": contacts.telegram_chat_id,
             "text": _markup(message),
             "parse_mode": "HTML",
             "link_preview_options": {"is_disabled": True},
         }
         url = f"{self._base}/bot{self._token.get_secret_value()}/sendMessage"
-        answer = await self._http.post(url, json=asked)
+        answer = await self._http.post(url, json=body)
         return answer if isinstance(answer, Later) else _result(answer)
 
 
 def _markup(message: Message) -> str:
-    title = cut(message.title, _MOST_TITLE)
-    body = cut(message.body, _MOST_TEXT - _MOST_TITLE - 1)
+    title = truncate(message.title, _MAX_TITLE)
+    body = truncate(message.body, _MAX_TEXT - _MAX_TITLE - 1)
     return f"<b>{html.escape(title, quote=False)}</b>\n{html.escape(body, quote=False)}"
 
 
 def _result(answer: Answer) -> Result:
     if answer.ok:
         return Sent()
-    said = answer.json()
-    parameters = said.get("parameters")
+    body = answer.json()
+    parameters = body.get("parameters")
     if later := answer.later(parameters.get("retry_after") if isinstance(parameters, dict) else None):
         return later
-    # 404 is what a token without a bot's form gets
+    # 404 answers a token that does not have the form of one
     if answer.status in (_UNAUTHORIZED, _NOT_FOUND):
         return Refused("our bot's token is refused")
-    description = str(said.get("description")).lower()
-    return Refused(next((reason for words, reason in _REASONS.items() if words in description), "not accepted"))
+    description = str(body.get("description")).lower()
+    return Refused(next((reason for words, reason in _REASONS.items() if words in description), NOT_ACCEPTED))

@@ -1,4 +1,4 @@
-"""Push messages to browsers (RFC 8030), encrypted for each (RFC 8291), signed with our key (VAPID, RFC 8292)."""
+"""Push messages to browsers (RFC 8030), encrypted for each (RFC 8291) and signed (VAPID, RFC 8292)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ from yarl import URL
 
 from services.common.config import BadSettings
 from services.common.model.user_events import Priority
-from services.gateway.events.channels.adapter import HOST_NOT_ALLOWED
-from services.gateway.events.channels.hosts import Hosts
-from services.gateway.events.channels.http import Answer, Http
-from services.gateway.events.channels.text import cut, utf8_bytes
+from services.gateway.events.channels.adapter import HOST_NOT_ALLOWED, NOT_ACCEPTED, truncate, utf8_bytes
+from services.gateway.events.channels.http import AllowedHosts, Answer, Http
 from services.gateway.events.model import Later, Message, Refused, Result, Sent, WebPushSubscription
 
-_MOST_TITLE_BYTES, _MOST_BODY_BYTES = 200, 1500  # quoted and encrypted they stay below the 4096 that services take
+_MAX_TITLE_BYTES = 200
+_MAX_BODY_BYTES = 1500  # quoted and encrypted, title and body stay below the 4096 that services accept
 _SIGNED_SECONDS = 3600
 _GONE = frozenset({404, 410})
 _REASONS: Final = {
@@ -35,45 +34,48 @@ _REASONS: Final = {
 }
 _URGENCY: Final = {Priority.INFORMATIONAL: "low", Priority.NORMAL: "normal", Priority.CRITICAL: "high"}
 _KEPT_SECONDS: Final = {Priority.INFORMATIONAL: 0, Priority.NORMAL: 3600, Priority.CRITICAL: 24 * 3600}
-"""How long a push service keeps a message for a browser that is away."""
+"""Time for which a push service keeps a message for a browser that is offline."""
 
 
 class WebPush:
-    """Sends to one browser at a time; redirects are not followed, so pywebpush encrypts and `Http` posts.
+    """Client of push services that sends to one browser at a time.
+
+    pywebpush encrypts and `Http` posts, as pywebpush itself would follow redirects.
+
 
     Args:
         key_file: PEM of the private key, P-256.
-        contact: ``mailto:`` or ``https:``; whom a push service may write to.
+        contact: ``mailto:`` or ``https:`` address that a push service may contact.
 
     Raises:
         BadSettings: The key can't be used.
     """
 
-    def __init__(self, http: Http, hosts: Hosts, key_file: Path, contact: str) -> None:
+    def __init__(self, http: Http, hosts: AllowedHosts, key_file: Path, contact: str) -> None:
         self._http = http
         self._hosts = hosts
         self._vapid = Vapid02(_read_key(key_file))
         self._contact = contact
 
     def reachable(self, subscription: WebPushSubscription) -> str:
-        """Empty, or why not."""
-        return "" if self._hosts.allowed(subscription.endpoint) else HOST_NOT_ALLOWED
+        """Return why nothing can be sent to a subscription; empty if it can."""
+        return "" if self._hosts.parse(subscription.endpoint) else HOST_NOT_ALLOWED
 
     async def send(self, message: Message, subscription: WebPushSubscription) -> Result:
-        """One call of one push service."""
-        url = self._hosts.allowed(subscription.endpoint)
+        """Call the subscription's push service once."""
+        url = self._hosts.parse(subscription.endpoint)
         if url is None:
             return Refused(HOST_NOT_ALLOWED)
         try:
-            # elliptic curves take their time, and sessions wait for the loop
-            data, headers = await asyncio.to_thread(self._sealed, message, subscription, url)
+            # in a thread: cryptography would block the sessions on the loop
+            data, headers = await asyncio.to_thread(self._encrypt, message, subscription, url)
         except (WebPushException, ValueError, IndexError):
             return Refused("no valid subscription")
         answer = await self._http.post(url, data=data, headers=headers)
         return answer if isinstance(answer, Later) else _result(answer, subscription)
 
-    def _sealed(self, message: Message, to: WebPushSubscription, url: URL) -> tuple[bytes, dict[str, str]]:
-        """The encrypted message and its headers."""
+    def _encrypt(self, message: Message, to: WebPushSubscription, url: URL) -> tuple[bytes, dict[str, str]]:
+        """Return the encrypted message and its headers."""
         keys = {"p256dh": to.p256dh, "auth": to.auth}
         data = WebPusher({"endpoint": to.endpoint, "keys": keys}).encode(_data(message))["body"]
         expires = int(time.time()) + _SIGNED_SECONDS
@@ -88,14 +90,14 @@ class WebPush:
 
 
 def _data(message: Message) -> bytes:
-    """What a browser's service worker gets: title and body to show; ``tag`` replaces an earlier copy."""
-    shown = {
-        "title": cut(message.title, _MOST_TITLE_BYTES, utf8_bytes),
-        "body": cut(message.body, _MOST_BODY_BYTES, utf8_bytes),
+    """Return the data for the browser's service worker; a notification replaces an earlier one of the same ``tag``."""
+    notification = {
+        "title": truncate(message.title, _MAX_TITLE_BYTES, utf8_bytes),
+        "body": truncate(message.body, _MAX_BODY_BYTES, utf8_bytes),
         "tag": message.reference,
         "timestamp": message.timestamp_ms,
     }
-    return json.dumps(shown, ensure_ascii=False).encode()
+    return json.dumps(notification, ensure_ascii=False).encode()
 
 
 def _read_key(path: Path) -> EllipticCurvePrivateKey:
@@ -104,7 +106,7 @@ def _read_key(path: Path) -> EllipticCurvePrivateKey:
     except (OSError, ValueError, TypeError):
         key = None
     if not isinstance(key, EllipticCurvePrivateKey) or key.curve.name != "secp256r1":
-        raise BadSettings(f"DEXORDER_EVENTS_VAPID_KEY: no PEM file of a P-256 private key (got {str(path)!r})")
+        raise BadSettings(f"DEXORDER_EVENTS_VAPID_KEY: {str(path)!r} is not a PEM file of a P-256 private key")
     return key
 
 
@@ -112,4 +114,4 @@ def _result(answer: Answer, subscription: WebPushSubscription) -> Result:
     if answer.ok:
         return Sent()
     gone = (subscription.endpoint,) if answer.status in _GONE else ()
-    return answer.later() or Refused(_REASONS.get(answer.status, "not accepted"), gone)
+    return answer.later() or Refused(_REASONS.get(answer.status, NOT_ACCEPTED), gone)

@@ -33,16 +33,16 @@ def listed(channel: Channel, url: str) -> str:
     return "" if url.startswith(f"https://{host}/") else "host not allowed"
 
 
-def taken(given: pb.Contacts, before: Contacts = NO_CONTACTS) -> Contacts:
+def accepted(given: pb.Contacts, before: Contacts = NO_CONTACTS) -> Contacts:
     return contacts_of(given, before, listed)
 
 
-def test_what_was_shown_and_sent_back_changes_nothing() -> None:
+def test_contacts_that_are_read_and_written_back_stay_the_same() -> None:
     shown = contacts_answer(FULL)
     assert "secret" not in str(shown)
     assert AUTH not in str(shown)
-    assert taken(shown, FULL) == FULL
-    assert taken(pb.Contacts(), FULL) == NO_CONTACTS
+    assert accepted(shown, FULL) == FULL
+    assert accepted(pb.Contacts(), FULL) == NO_CONTACTS
 
 
 def test_a_secret_is_replaced_without_the_others() -> None:
@@ -50,7 +50,7 @@ def test_a_secret_is_replaced_without_the_others() -> None:
     shown.slack_webhook_url = "https://slack/new"
     shown.mobile_tokens.append("m3")
     del shown.web_push[0]
-    changed = taken(shown, FULL)
+    changed = accepted(shown, FULL)
     assert changed.discord_webhook_url == FULL.discord_webhook_url
     assert changed.slack_webhook_url == "https://slack/new"
     assert changed.mobile_tokens == ("m1:secret", "m2:secret", "m3")
@@ -66,8 +66,8 @@ def test_a_secret_is_replaced_without_the_others() -> None:
         (lambda c: setattr(c, "email", "a@b,c@d"), "email"),
         (lambda c: setattr(c, "email", "a" * 65 + "@b"), "email"),
         (lambda c: setattr(c, "discord_webhook_url", "https://slack/s3cret"), "discord_webhook_url: host not allowed"),
-        (lambda c: setattr(c, "slack_webhook_url", "https://slack/" + "x" * 2048), "slack_webhook_url is no URL"),
-        (lambda c: setattr(c, "slack_webhook_url", "https://slack/s3cret x"), "slack_webhook_url is no URL"),
+        (lambda c: setattr(c, "slack_webhook_url", "https://slack/" + "x" * 2048), "slack_webhook_url is not a URL"),
+        (lambda c: setattr(c, "slack_webhook_url", "https://slack/s3cret x"), "slack_webhook_url is not a URL"),
         (lambda c: c.web_push.add(endpoint="http://inner/", p256dh=POINT, auth=AUTH), r"web_push\[2\].endpoint: host"),
         (lambda c: c.web_push.add(endpoint="https://push/3", p256dh="xx", auth=AUTH), r"web_push\[2\].p256dh"),
         (lambda c: c.web_push.add(endpoint="https://push/3", p256dh=POINT, auth="s3cret"), r"web_push\[2\].auth"),
@@ -79,7 +79,7 @@ def test_a_secret_is_replaced_without_the_others() -> None:
         (lambda c: c.mobile_tokens.append("x" * 4097), r"mobile_tokens\[2\]"),
         (lambda c: c.mobile_tokens.extend(map(str, range(19))), "mobile_tokens has 21 entries"),
         (lambda c: c.channel_order.append(42), "channel_order: 42"),
-        (lambda c: c.channel_order.append(events_pb.EMAIL), "channel_order names a channel twice"),
+        (lambda c: c.channel_order.append(events_pb.EMAIL), "channel_order has a duplicate channel"),
         (lambda c: setattr(c.quiet_hours, "end_minute", 1440), "quiet_hours.end_minute 1440"),
         (lambda c: setattr(c.quiet_hours, "end_minute", 22 * 60), "quiet_hours begin and end at minute 1320"),
         (lambda c: setattr(c.quiet_hours, "time_zone", "Mars/Base"), "quiet_hours.time_zone 'Mars/Base'"),
@@ -90,9 +90,9 @@ def test_a_secret_is_replaced_without_the_others() -> None:
         (lambda c: setattr(c.quiet_hours, "time_zone", "x" * 5000), "quiet_hours.time_zone"),
     ],
 )
-def test_what_cannot_be_used_is_named_without_its_secret(change: Callable[[pb.Contacts], None], problem: str) -> None:
+def test_an_invalid_field_is_named_without_its_secret(change: Callable[[pb.Contacts], None], problem: str) -> None:
     shown = contacts_answer(FULL)
     change(shown)
     with pytest.raises(InvalidRequest, match=problem) as caught:
-        taken(shown, FULL)
+        accepted(shown, FULL)
     assert "s3cret" not in str(caught.value)

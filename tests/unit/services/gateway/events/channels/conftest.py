@@ -29,13 +29,13 @@ async def settings(
 
 
 @pytest.fixture
-async def all_ways(settings: EventsSettings) -> AsyncIterator[ChannelRegistry]:
-    async with open_channels(settings) as ways:
-        yield ways
+async def all_channels(settings: EventsSettings) -> AsyncIterator[ChannelRegistry]:
+    async with open_channels(settings) as channels:
+        yield channels
 
 
 @pytest.fixture
-async def ways(settings: EventsSettings) -> AsyncIterator[ChannelRegistry]:
+async def channels(settings: EventsSettings) -> AsyncIterator[ChannelRegistry]:
     """Without phones: checking the account's RSA key takes longer than most of these tests."""
-    async with open_channels(settings.model_copy(update={"fcm_credentials": None})) as ways:
-        yield ways
+    async with open_channels(settings.model_copy(update={"fcm_credentials": None})) as channels:
+        yield channels

@@ -34,9 +34,9 @@ async def opened(server: MailServer, url: str = "") -> AsyncIterator[Email]:
         await email.close()
 
 
-async def test_a_mail(providers: Providers, ways: ChannelRegistry) -> None:
+async def test_a_mail(providers: Providers, channels: ChannelRegistry) -> None:
     sent = message("Order filled: 1 € \r\nBcc: eve@example.test\x00", "Zeile – 1\n.\nend")
-    assert await ways[Channel.EMAIL].send(sent, ALICE) == Sent()
+    assert await channels[Channel.EMAIL].send(sent, ALICE) == Sent()
     (mail,) = providers.mail.mails
     assert (mail.sender, mail.recipient) == ("gateway@dexorder.test", "alice@example.test")
     assert mail.message["Message-ID"] == f"<{MESSAGE.reference}@dexorder.test>"
@@ -44,15 +44,15 @@ async def test_a_mail(providers: Providers, ways: ChannelRegistry) -> None:
     assert mail.message["Bcc"] is None and mail.message["To"] == "alice@example.test"
     assert mail.message["Importance"] == "high" and mail.message["Auto-Submitted"] == "auto-generated"
     assert mail.message.get_content().replace("\r\n", "\n") == "Zeile – 1\n.\nend\n"
-    assert await ways[Channel.EMAIL].send(message(priority=Priority.NORMAL), ALICE) == Sent()
+    assert await channels[Channel.EMAIL].send(message(priority=Priority.NORMAL), ALICE) == Sent()
     assert providers.mail.mails[1].message["Importance"] is None
 
 
 @pytest.mark.parametrize(
     ("reply", "result"),
     [
-        (TEMPORARY, Later("the mail server says later")),
-        (SmtpReply("452 4.2.2 full", at_data=True), Later("the mail server says later")),
+        (TEMPORARY, Later("temporarily refused by the mail server")),
+        (SmtpReply("452 4.2.2 full", at_data=True), Later("temporarily refused by the mail server")),
         (NO_MAILBOX, Refused("no such address")),
         (SmtpReply("550 alice@example.test unknown"), Refused("no such address")),
         (SmtpReply("550 5.7.1 blocked alice@example.test"), Refused("refused by the mail server's policy")),
@@ -61,21 +61,21 @@ async def test_a_mail(providers: Providers, ways: ChannelRegistry) -> None:
         (SmtpReply("554 no", at_data=True), Refused("refused by the mail server")),
     ],
 )
-async def test_answers(reply: SmtpReply, result: Result, providers: Providers, ways: ChannelRegistry) -> None:
-    await check_answer(reply, result, providers, ways)
+async def test_answers(reply: SmtpReply, result: Result, providers: Providers, channels: ChannelRegistry) -> None:
+    await check_answer(reply, result, providers, channels)
 
 
 @SILENCE
 @pytest.mark.parametrize("at_data", [False, True])
-async def test_silence(at_data: bool, providers: Providers, ways: ChannelRegistry) -> None:
-    await check_answer(SmtpReply("250 ok", at_data=at_data, hang=True), Later("timeout"), providers, ways)
+async def test_silence(at_data: bool, providers: Providers, channels: ChannelRegistry) -> None:
+    await check_answer(SmtpReply("250 ok", at_data=at_data, hang=True), Later("timeout"), providers, channels)
 
 
-async def check_answer(reply: SmtpReply, result: Result, providers: Providers, ways: ChannelRegistry) -> None:
+async def check_answer(reply: SmtpReply, result: Result, providers: Providers, channels: ChannelRegistry) -> None:
     providers.mail.script(reply)
-    assert await ways[Channel.EMAIL].send(MESSAGE, ALICE) == result
+    assert await channels[Channel.EMAIL].send(MESSAGE, ALICE) == result
     assert len(providers.mail.tries) == 1 and not providers.mail.mails
-    assert await ways[Channel.EMAIL].send(MESSAGE, ALICE) == Sent()
+    assert await channels[Channel.EMAIL].send(MESSAGE, ALICE) == Sent()
 
 
 @pytest.mark.parametrize(
@@ -94,21 +94,21 @@ async def check_answer(reply: SmtpReply, result: Result, providers: Providers, w
     ],
 )
 async def test_what_is_no_single_address_is_refused_without_a_call(
-    address: str, providers: Providers, ways: ChannelRegistry
+    address: str, providers: Providers, channels: ChannelRegistry
 ) -> None:
-    assert await ways[Channel.EMAIL].send(MESSAGE, Contacts(email=address)) == Refused("no valid address")
+    assert await channels[Channel.EMAIL].send(MESSAGE, Contacts(email=address)) == Refused("no valid address")
     assert not providers.mail.connections
 
 
-async def test_connections_are_used_again_until_they_are_cut(providers: Providers, ways: ChannelRegistry) -> None:
+async def test_connections_are_used_again_until_they_are_cut(providers: Providers, channels: ChannelRegistry) -> None:
     providers.mail.script(SmtpReply("250 ok"), NO_MAILBOX, SmtpReply("250 ok"))
     for _ in range(4):
-        await ways[Channel.EMAIL].send(MESSAGE, ALICE)
+        await channels[Channel.EMAIL].send(MESSAGE, ALICE)
     assert providers.mail.connections == 1
     providers.mail.hang_up()
     await asyncio.sleep(0.05)
-    assert await ways[Channel.EMAIL].send(MESSAGE, ALICE) == Sent()
-    await asyncio.gather(*[ways[Channel.EMAIL].send(MESSAGE, ALICE) for _ in range(5)])
+    assert await channels[Channel.EMAIL].send(MESSAGE, ALICE) == Sent()
+    await asyncio.gather(*[channels[Channel.EMAIL].send(MESSAGE, ALICE) for _ in range(5)])
     assert providers.mail.connections == 6
 
 

@@ -1,4 +1,4 @@
-"""How long a provider asks us to wait, however it says so; and what does not go on to the next call."""
+"""Allowed hosts, the wait that a provider asks for, and isolation of calls from each other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from email.utils import formatdate
 
 import pytest
 
-from services.gateway.events.channels.http import Answer, Http
+from services.gateway.events.channels.http import AllowedHosts, Answer, Http
 from services.gateway.events.model import Later
 from tests.fakes.events.scripted import Reply, ScriptedServer
 
@@ -16,7 +16,7 @@ DAY_MS = 24 * 3600 * 1000
 
 
 @pytest.mark.parametrize(
-    ("said", "milliseconds"),
+    ("header", "milliseconds"),
     [
         ("3", 3000),
         ("0.5", 500),
@@ -32,8 +32,8 @@ DAY_MS = 24 * 3600 * 1000
         ("Wed, 99 Oct 99999 07:28:00 GMT", None),
     ],
 )
-def test_retry_after(said: str, milliseconds: int | None) -> None:
-    assert Answer(429, {"Retry-After": said}, b"").later() == Later("too many requests", milliseconds)
+def test_retry_after(header: str, milliseconds: int | None) -> None:
+    assert Answer(429, {"Retry-After": header}, b"").later() == Later("too many requests", milliseconds)
 
 
 def test_retry_after_as_a_date() -> None:
@@ -42,7 +42,7 @@ def test_retry_after_as_a_date() -> None:
 
 
 @pytest.mark.parametrize("status", [200, 301, 400, 401, 403, 404, 410, 413])
-def test_other_answers_are_no_later(status: int) -> None:
+def test_other_answers_are_not_later(status: int) -> None:
     assert Answer(status, {"Retry-After": "3"}, b"").later() is None
 
 
@@ -67,3 +67,86 @@ async def test_cookies_and_redirects_are_not_followed_and_long_answers_not_read(
         assert isinstance(second, Answer) and second.status == 307
         assert [call.path for call in server.calls] == ["/a", "/a"]
         assert "Cookie" not in server.calls[1].headers
+
+
+LISTED = "discord.com, *.push.apple.com,gate.test:8443,*.wide.test:444"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://discord.com/api/webhooks/1/t?thread_id=2",
+        "https://DISCORD.com:443/",
+        "https://web.push.apple.com/x",
+        "https://a.b.push.apple.com/x",
+        "https://gate.test:8443/",
+        "https://a.wide.test:444/",
+    ],
+)
+def test_listed_hosts_are_allowed(url: str) -> None:
+    assert AllowedHosts(LISTED).parse(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "discord.com",
+        "//discord.com/",
+        "https:///x",
+        "https:discord.com",
+        "http://discord.com/",
+        "ftp://discord.com/",
+        "file:///etc/passwd",
+        "https://discord.com:8443/",
+        "https://gate.test/",
+        "https://wide.test:444/",
+        "https://push.apple.com/",
+        "https://xpush.apple.com/",
+        "https://web.push.apple.com.evil.test/",
+        "https://discord.com.evil.test/",
+        "https://evildiscord.com/",
+        "https://evil.test/discord.com",
+        "https://evil.test\\@discord.com/",
+        "https://discord.com\\.evil.test/",
+        "https://user@discord.com/",
+        "https://user:password@discord.com/",
+        "https://discord.com@evil.test/",
+        "https://evil.test#@discord.com/",
+        "https://evil.test?@discord.com/",
+        "https://discord.com%2eevil.test/",
+        "https://discord.com./",
+        "https://127.0.0.1/",
+        "https://[::1]/",
+        "https://2130706433/",
+        "https://169.254.169.254/latest/meta-data",
+        "https://*.push.apple.com/",
+        "https://discord.com:99999/",
+        "https://[::1/",
+        "https://discord.com:x/",
+        "https://\ud800.com/",
+    ],
+)
+def test_others_are_not(url: str) -> None:
+    found = AllowedHosts(LISTED).parse(url)
+    assert found is None
+
+
+def test_the_url_that_is_called_is_the_one_that_was_checked() -> None:
+    """Tabs, line ends, full-width letters and empty names vanish; the check sees the host without them."""
+    for url in (
+        "https://@discord.com/",
+        "https://dis\tcord.com/",
+        "https://ｄiscord.com/",
+        " https://discord.com/",
+        "https://discord.com\n/",
+    ):
+        found = AllowedHosts(LISTED).parse(url)
+        assert found is None or (found.host, found.user) == ("discord.com", None)
+
+
+def test_plain_http_only_where_it_is_set() -> None:
+    assert AllowedHosts("127.0.0.1:80,127.0.0.1:8080", plain_http=True).parse("http://127.0.0.1:8080/")
+    assert not AllowedHosts("127.0.0.1:8080").parse("http://127.0.0.1:8080/")
+    assert not AllowedHosts("127.0.0.1:8080", plain_http=True).parse("http://127.0.0.1:8081/")
+    assert not AllowedHosts("").parse("https://discord.com/")

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from services.common.model.user_events import Channel, Priority
-from services.gateway.events.channels.push import combine_results
-from services.gateway.events.channels.registry import ChannelRegistry, open_channels
+from services.gateway.events.channels.registry import ChannelRegistry, combine_results, open_channels
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.model import Contacts, Later, Message, Refused, Result, Sent, WebPushSubscription
 from tests.fakes.events.fcm import UNREGISTERED, fcm_error
@@ -18,27 +17,27 @@ from tests.fakes.events.scripted import Reply
 from tests.unit.services.gateway.events.channels.messages import MESSAGE, SILENCE, message
 
 
-async def push(ways: ChannelRegistry, contacts: Contacts, sent: Message = MESSAGE) -> Result:
-    return await ways[Channel.PUSH].send(sent, contacts)
+async def push(channels: ChannelRegistry, contacts: Contacts, sent: Message = MESSAGE) -> Result:
+    return await channels[Channel.PUSH].send(sent, contacts)
 
 
-async def test_a_browser_reads_what_was_sent(providers: Providers, ways: ChannelRegistry) -> None:
+async def test_a_browser_reads_what_was_sent(providers: Providers, channels: ChannelRegistry) -> None:
     browser = providers.push.subscribe()
-    assert await push(ways, Contacts(web_push=(browser,)), message("Grüße 😀", 'a\n"b"')) == Sent()
+    assert await push(channels, Contacts(web_push=(browser,)), message("Grüße 😀", 'a\n"b"')) == Sent()
     (shown,) = providers.push.shown
     assert shown.endpoint == browser.endpoint
     assert shown.data == {"title": "Grüße 😀", "body": 'a\n"b"', "tag": MESSAGE.reference, "timestamp": 1}
     assert (shown.ttl, shown.urgency, shown.topic) == (86_400, "high", MESSAGE.reference)
-    await push(ways, Contacts(web_push=(browser,)), message(priority=Priority.NORMAL))
+    await push(channels, Contacts(web_push=(browser,)), message(priority=Priority.NORMAL))
     assert (providers.push.shown[1].ttl, providers.push.shown[1].urgency) == (3600, "normal")
 
 
 async def test_a_phone_reads_what_was_sent_and_one_access_token_serves_many(
-    providers: Providers, all_ways: ChannelRegistry
+    providers: Providers, all_channels: ChannelRegistry
 ) -> None:
     phones = (providers.fcm.register(), providers.fcm.register())
-    assert await push(all_ways, Contacts(mobile_tokens=phones)) == Sent()
-    assert await push(all_ways, Contacts(mobile_tokens=phones)) == Sent()
+    assert await push(all_channels, Contacts(mobile_tokens=phones)) == Sent()
+    assert await push(all_channels, Contacts(mobile_tokens=phones)) == Sent()
     assert [message["token"] for message in providers.fcm.messages] == [*phones, *phones]
     first = providers.fcm.messages[0]
     assert first["notification"] == {"title": MESSAGE.title, "body": MESSAGE.body}
@@ -48,9 +47,9 @@ async def test_a_phone_reads_what_was_sent_and_one_access_token_serves_many(
 
 
 @pytest.mark.parametrize("filler", ["x", "😀", "€", '"', "\\", "\n"])
-async def test_long_messages_fit(filler: str, providers: Providers, all_ways: ChannelRegistry) -> None:
+async def test_long_messages_fit(filler: str, providers: Providers, all_channels: ChannelRegistry) -> None:
     to = Contacts(web_push=(providers.push.subscribe(),), mobile_tokens=(providers.fcm.register(),))
-    assert await push(all_ways, to, message("t" + filler * 5000, "b" + filler * 9000)) == Sent()
+    assert await push(all_channels, to, message("t" + filler * 5000, "b" + filler * 9000)) == Sent()
     assert providers.push.shown[0].data["body"].endswith("…")
     assert providers.fcm.messages[0]["notification"]["body"].endswith("…")
 
@@ -64,25 +63,25 @@ async def test_long_messages_fit(filler: str, providers: Providers, all_ways: Ch
         (Reply(403), Refused("our VAPID key is refused")),
         (Reply(413), Refused("too large")),
         (Reply(429, "", {"Retry-After": "7"}), Later("too many requests", 7000)),
-        (Reply(502), Later("the provider is in trouble")),
+        (Reply(502), Later("the provider has an error")),
         (Reply(301, "", {"Location": "http://127.0.0.1:1/"}), Refused("not accepted")),
     ],
 )
 async def test_answers_of_push_services(
-    reply: Reply, result: Result, providers: Providers, ways: ChannelRegistry
+    reply: Reply, result: Result, providers: Providers, channels: ChannelRegistry
 ) -> None:
     browser = providers.push.subscribe()
     providers.push.script(reply)
     if isinstance(result, Refused) and result.gone:
         result = replace(result, gone=(browser.endpoint,))
-    assert await push(ways, Contacts(web_push=(browser,))) == result
+    assert await push(channels, Contacts(web_push=(browser,))) == result
     assert len(providers.push.calls) == 1
 
 
 @SILENCE
-async def test_a_silent_push_service_is_tried_later(providers: Providers, ways: ChannelRegistry) -> None:
+async def test_a_silent_push_service_is_tried_later(providers: Providers, channels: ChannelRegistry) -> None:
     providers.push.script(Reply(hang=True))
-    assert await push(ways, Contacts(web_push=(providers.push.subscribe(),))) == Later("timeout")
+    assert await push(channels, Contacts(web_push=(providers.push.subscribe(),))) == Later("timeout")
     assert len(providers.push.calls) == 1
 
 
@@ -95,19 +94,19 @@ async def test_a_silent_push_service_is_tried_later(providers: Providers, ways: 
         (fcm_error(401, "UNAUTHENTICATED"), Refused("our FCM account is refused")),
         (fcm_error(400, "INVALID_ARGUMENT", "INVALID_ARGUMENT"), Refused("not accepted")),
         (fcm_error(429, "X", "QUOTA_EXCEEDED", {"Retry-After": "1"}), Later("too many requests", 1000)),
-        (fcm_error(503, "UNAVAILABLE"), Later("the provider is in trouble")),
+        (fcm_error(503, "UNAVAILABLE"), Later("the provider has an error")),
         (Reply(400, {"error": {"details": "none", "status": 7}}), Refused("not accepted")),
         (Reply(400, "[]"), Refused("not accepted")),
     ],
 )
 async def test_answers_of_fcm_cost_one_call(
-    reply: Reply, result: Result, providers: Providers, all_ways: ChannelRegistry
+    reply: Reply, result: Result, providers: Providers, all_channels: ChannelRegistry
 ) -> None:
     phone = providers.fcm.register()
     providers.fcm.script(reply)
     if isinstance(result, Refused) and result.gone:
         result = replace(result, gone=(phone,))
-    assert await push(all_ways, Contacts(mobile_tokens=(phone,))) == result
+    assert await push(all_channels, Contacts(mobile_tokens=(phone,))) == result
     assert len(providers.fcm.calls) == 1
 
 
@@ -122,31 +121,31 @@ async def test_answers_of_fcm_cost_one_call(
     ],
 )
 async def test_an_account_that_google_refuses(
-    reply: Reply, result: Result, providers: Providers, all_ways: ChannelRegistry
+    reply: Reply, result: Result, providers: Providers, all_channels: ChannelRegistry
 ) -> None:
     providers.fcm.tokens.always = reply
-    assert await push(all_ways, Contacts(mobile_tokens=(providers.fcm.register(),))) == result
+    assert await push(all_channels, Contacts(mobile_tokens=(providers.fcm.register(),))) == result
     assert not providers.fcm.calls
 
 
-async def test_google_away_is_tried_later(providers: Providers, all_ways: ChannelRegistry) -> None:
+async def test_google_away_is_tried_later(providers: Providers, all_channels: ChannelRegistry) -> None:
     await providers.fcm.tokens.__aexit__(None, None, None)
-    assert await push(all_ways, Contacts(mobile_tokens=(providers.fcm.register(),))) == Later("no connection")
+    assert await push(all_channels, Contacts(mobile_tokens=(providers.fcm.register(),))) == Later("no connection")
 
 
 @SILENCE
 async def test_google_silent_is_asked_once_and_does_not_hide_a_browser_that_took_it(
-    providers: Providers, all_ways: ChannelRegistry
+    providers: Providers, all_channels: ChannelRegistry
 ) -> None:
     providers.fcm.tokens.always = Reply(hang=True)
     phone = Contacts(mobile_tokens=(providers.fcm.register(),))
-    assert await push(all_ways, replace(phone, web_push=(providers.push.subscribe(),))) == Sent()
-    assert await push(all_ways, phone) in (Later("timeout"), Later("no connection"))
+    assert await push(all_channels, replace(phone, web_push=(providers.push.subscribe(),))) == Sent()
+    assert await push(all_channels, phone) in (Later("timeout"), Later("no connection"))
     assert len(providers.fcm.tokens.calls) <= 3  # google-auth itself asks again
     providers.fcm.tokens.always = None
     results = []
     for _ in range(50):  # until the thread that asked has given up
-        results.append(await push(all_ways, phone))
+        results.append(await push(all_channels, phone))
         if results[-1] == Sent():
             break
         await asyncio.sleep(0.05)
@@ -154,20 +153,22 @@ async def test_google_silent_is_asked_once_and_does_not_hide_a_browser_that_took
 
 
 async def test_one_device_is_enough_and_the_gone_ones_are_named(
-    providers: Providers, all_ways: ChannelRegistry
+    providers: Providers, all_channels: ChannelRegistry
 ) -> None:
     here, gone = providers.push.subscribe(), providers.push.subscribe()
     providers.push.unsubscribe(gone)
     to = Contacts(web_push=(gone, here), mobile_tokens=("phone:unknown",))
-    assert await push(all_ways, to) == Sent((gone.endpoint, "phone:unknown"))
+    assert await push(all_channels, to) == Sent((gone.endpoint, "phone:unknown"))
     assert len(providers.push.shown) == 1
 
 
 @SILENCE
-async def test_a_silent_device_does_not_hide_one_that_took_it(providers: Providers, all_ways: ChannelRegistry) -> None:
+async def test_a_silent_device_does_not_hide_one_that_took_it(
+    providers: Providers, all_channels: ChannelRegistry
+) -> None:
     providers.push.script(Reply(hang=True))
     to = Contacts(web_push=(providers.push.subscribe(),), mobile_tokens=(providers.fcm.register(),))
-    assert await push(all_ways, to) == Sent()
+    assert await push(all_channels, to) == Sent()
 
 
 @pytest.mark.parametrize(
@@ -195,30 +196,30 @@ def test_results_of_several_devices_are_one(results: list[Result], one: Result) 
     ],
 )
 async def test_a_subscription_with_broken_keys_is_refused(
-    p256dh: str, auth: str, providers: Providers, ways: ChannelRegistry
+    p256dh: str, auth: str, providers: Providers, channels: ChannelRegistry
 ) -> None:
     broken = WebPushSubscription(providers.push.subscribe().endpoint, p256dh, auth)
-    assert await push(ways, Contacts(web_push=(broken,))) == Refused("no valid subscription")
+    assert await push(channels, Contacts(web_push=(broken,))) == Refused("no valid subscription")
     assert not providers.push.calls
 
 
-async def test_what_can_not_be_reached_costs_no_call(providers: Providers, ways: ChannelRegistry) -> None:
+async def test_what_can_not_be_reached_costs_no_call(providers: Providers, channels: ChannelRegistry) -> None:
     elsewhere = replace(providers.push.subscribe(), endpoint=f"{providers.slack.url}/push/x")
     for contacts, why in ((Contacts(), "no contact"), (Contacts(web_push=(elsewhere,)), "host not allowed")):
-        assert ways.reachable(Channel.PUSH, contacts) == why
-        assert await push(ways, contacts) == Refused(why)
+        assert channels.reachable(Channel.PUSH, contacts) == why
+        assert await push(channels, contacts) == Refused(why)
     both = Contacts(web_push=(elsewhere, providers.push.subscribe()))
-    assert ways.reachable(Channel.PUSH, both) == ""
-    assert await push(ways, both) == Sent()
+    assert channels.reachable(Channel.PUSH, both) == ""
+    assert await push(channels, both) == Sent()
     assert not providers.slack.calls
 
 
 async def test_only_what_is_turned_on_is_called(providers: Providers, settings: EventsSettings) -> None:
     to = Contacts(web_push=(providers.push.subscribe(),), mobile_tokens=(providers.fcm.register(),))
-    async with open_channels(settings.model_copy(update={"fcm_credentials": None})) as ways:
-        assert await push(ways, to) == Sent()
-        assert ways.reachable(Channel.PUSH, replace(to, web_push=())) == "not configured"
-    async with open_channels(settings.model_copy(update={"vapid_key": None})) as ways:
-        assert await push(ways, to) == Sent()
-        assert ways.reachable(Channel.PUSH, replace(to, mobile_tokens=())) == "not configured"
+    async with open_channels(settings.model_copy(update={"fcm_credentials": None})) as channels:
+        assert await push(channels, to) == Sent()
+        assert channels.reachable(Channel.PUSH, replace(to, web_push=())) == "not configured"
+    async with open_channels(settings.model_copy(update={"vapid_key": None})) as channels:
+        assert await push(channels, to) == Sent()
+        assert channels.reachable(Channel.PUSH, replace(to, mobile_tokens=())) == "not configured"
     assert len(providers.push.calls) == len(providers.fcm.calls) == 1

@@ -65,7 +65,7 @@ def secrets(providers: Providers, user: Contacts) -> list[str]:
 async def test_nothing_leaks(
     fail: str,
     providers: Providers,
-    all_ways: ChannelRegistry,
+    all_channels: ChannelRegistry,
     caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
@@ -88,7 +88,7 @@ async def test_nothing_leaks(
         "silently": SmtpReply("250 ok", hang=True),
         "by hanging up": SmtpReply("421 go away"),
     }.get(fail)
-    results = await asyncio.gather(*[way.send(MESSAGE, user) for way in all_ways.values()])
+    results = await asyncio.gather(*[channel.send(MESSAGE, user) for channel in all_channels.values()])
     reasons = " ".join(result.reason for result in results if not isinstance(result, Sent))
     assert not [secret for secret in secrets(providers, user) if secret in reasons]
     assert set(map(type, results)) == {Sent if fail == "not at all" else Refused if fail == "for good" else Later}

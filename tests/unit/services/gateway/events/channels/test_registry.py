@@ -1,4 +1,4 @@
-"""Which channels there are follows from the settings, and only these cost anything."""
+"""Channels follow from the settings, and only those that are turned on load their libraries."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from services.gateway.events.config import EventsSettings
 import services.gateway.events.dispatcher.sender, services.gateway.events.channels.rendering
 
 async def main():
-    async with open_channels(EventsSettings()) as ways:
-        print(sorted(channel.name for channel in ways))
+    async with open_channels(EventsSettings()) as channels:
+        print(sorted(channel.name for channel in channels))
 
 asyncio.run(main())
 print([name for name in ("firebase_admin", "google.auth", "pywebpush", "py_vapid", "aiosmtplib", "requests")
@@ -35,14 +35,14 @@ def test_without_their_settings_channels_are_off_and_their_libraries_not_loaded(
     assert done.stdout.splitlines() == ["['DISCORD', 'SLACK']", "[]"]
 
 
-async def test_all_channels(all_ways: ChannelRegistry) -> None:
-    assert set(all_ways) == set(Channel) - {Channel.ACTIVE_SESSION, Channel.WEB}
+async def test_all_channels(all_channels: ChannelRegistry) -> None:
+    assert set(all_channels) == set(Channel) - {Channel.ACTIVE_SESSION, Channel.WEB}
     assert ChannelRegistry().reachable(Channel.TELEGRAM, Contacts(telegram_chat_id="1")) == "not configured"
 
 
 @pytest.mark.parametrize("name", ["vapid_key", "fcm_credentials"])
 @pytest.mark.parametrize("text", [None, "", "{}", '{"type": "service_account"}', "-----BEGIN PRIVATE KEY-----\nAAAA\n"])
-async def test_a_file_that_can_not_be_used_names_its_variable(name: str, text: str | None, tmp_path: Path) -> None:
+async def test_an_unusable_file_is_reported_with_its_variable(name: str, text: str | None, tmp_path: Path) -> None:
     path = tmp_path / "file"
     if text is not None:
         path.write_text(text)

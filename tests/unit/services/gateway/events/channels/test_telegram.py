@@ -15,17 +15,17 @@ from tests.unit.services.gateway.events.channels.messages import MESSAGE, NASTY,
 CHAT = Contacts(telegram_chat_id="4711")
 
 
-async def test_a_message_is_read_as_it_was_written(providers: Providers, ways: ChannelRegistry) -> None:
-    assert await ways[Channel.TELEGRAM].send(message(NASTY, f"{NASTY}\nagain"), CHAT) == Sent()
+async def test_a_message_arrives_as_it_was_written(providers: Providers, channels: ChannelRegistry) -> None:
+    assert await channels[Channel.TELEGRAM].send(message(NASTY, f"{NASTY}\nagain"), CHAT) == Sent()
     (text,) = providers.bot.texts
     assert (text.chat_id, text.text) == ("4711", f"{NASTY}\n{NASTY}\nagain")
 
 
 @pytest.mark.parametrize("filler", ["&", "<", "x", "😀", "é"])
 async def test_a_long_message_is_cut_to_what_telegram_takes(
-    filler: str, providers: Providers, ways: ChannelRegistry
+    filler: str, providers: Providers, channels: ChannelRegistry
 ) -> None:
-    assert await ways[Channel.TELEGRAM].send(message(filler * 9000, filler * 9000), CHAT) == Sent()
+    assert await channels[Channel.TELEGRAM].send(message(filler * 9000, filler * 9000), CHAT) == Sent()
     assert providers.bot.texts[0].text.endswith(f"{filler}…")
     assert len(providers.bot.texts[0].text.encode("utf-16-le")) // 2 >= 4090
 
@@ -44,7 +44,7 @@ async def test_a_long_message_is_cut_to_what_telegram_takes(
             Refused("our bot was removed from the chat"),
         ),
         (failed(400, "Bad Request: chat not found"), Refused("no such chat")),
-        (failed(400, "Bad Request: said of 4711"), Refused("not accepted")),
+        (failed(400, "Bad Request: about 4711"), Refused("not accepted")),
         (
             failed(400, "Bad Request: group chat was upgraded to a supergroup chat", migrate_to_chat_id=-100),
             Refused("the chat has moved"),
@@ -55,29 +55,29 @@ async def test_a_long_message_is_cut_to_what_telegram_takes(
         (Reply(429, "no JSON", {"Retry-After": "2"}), Later("too many requests", 2000)),
         (Reply(429, {"parameters": {"retry_after": "soon"}}), Later("too many requests")),
         (Reply(429, {"parameters": [1]}), Later("too many requests")),
-        (failed(502, "Bad Gateway"), Later("the provider is in trouble")),
+        (failed(502, "Bad Gateway"), Later("the provider has an error")),
         (Reply(302, "", {"Location": "/elsewhere"}), Refused("not accepted")),
     ],
 )
-async def test_answers(reply: Reply, result: Result, providers: Providers, ways: ChannelRegistry) -> None:
+async def test_answers(reply: Reply, result: Result, providers: Providers, channels: ChannelRegistry) -> None:
     providers.bot.script(reply)
-    assert await ways[Channel.TELEGRAM].send(MESSAGE, CHAT) == result
+    assert await channels[Channel.TELEGRAM].send(MESSAGE, CHAT) == result
     assert len(providers.bot.calls) == 1
 
 
 @SILENCE
-async def test_a_provider_that_is_silent_is_tried_later(providers: Providers, ways: ChannelRegistry) -> None:
+async def test_a_silent_provider_is_tried_later(providers: Providers, channels: ChannelRegistry) -> None:
     providers.bot.script(Reply(hang=True))
-    assert await ways[Channel.TELEGRAM].send(MESSAGE, CHAT) == Later("timeout")
+    assert await channels[Channel.TELEGRAM].send(MESSAGE, CHAT) == Later("timeout")
     assert len(providers.bot.calls) == 1
 
 
-async def test_a_provider_that_is_away_is_tried_later(providers: Providers, ways: ChannelRegistry) -> None:
+async def test_an_unreachable_provider_is_tried_later(providers: Providers, channels: ChannelRegistry) -> None:
     await providers.bot.__aexit__(None, None, None)
-    assert await ways[Channel.TELEGRAM].send(MESSAGE, CHAT) == Later("no connection")
+    assert await channels[Channel.TELEGRAM].send(MESSAGE, CHAT) == Later("no connection")
 
 
-async def test_who_has_no_chat_costs_no_call(providers: Providers, ways: ChannelRegistry) -> None:
-    assert ways.reachable(Channel.TELEGRAM, Contacts()) == "no contact"
-    assert await ways[Channel.TELEGRAM].send(MESSAGE, Contacts()) == Refused("no contact")
+async def test_a_user_without_a_chat_costs_no_call(providers: Providers, channels: ChannelRegistry) -> None:
+    assert channels.reachable(Channel.TELEGRAM, Contacts()) == "no contact"
+    assert await channels[Channel.TELEGRAM].send(MESSAGE, Contacts()) == Refused("no contact")
     assert not providers.bot.calls

@@ -22,9 +22,11 @@ def slack(providers: Providers) -> Contacts:
 
 
 async def test_discord_gets_text_without_markup_or_mentions_and_says_when_it_is_stored(
-    providers: Providers, ways: ChannelRegistry
+    providers: Providers, channels: ChannelRegistry
 ) -> None:
-    assert await ways[Channel.DISCORD].send(message("a_b*", f"{NASTY}\n> q\n- l\n1 > 0"), discord(providers)) == Sent()
+    assert (
+        await channels[Channel.DISCORD].send(message("a_b*", f"{NASTY}\n> q\n- l\n1 > 0"), discord(providers)) == Sent()
+    )
     ((_, text),) = providers.discord.texts
     assert text == (
         "**a\\_b\\***\n"
@@ -36,7 +38,7 @@ async def test_discord_gets_text_without_markup_or_mentions_and_says_when_it_is_
     assert call.json["allowed_mentions"] == {"parse": []}
 
 
-async def test_discord_gets_no_quotes_headings_or_lists(providers: Providers, ways: ChannelRegistry) -> None:
+async def test_discord_gets_no_quotes_headings_or_lists(providers: Providers, channels: ChannelRegistry) -> None:
     table = {
         "> q": r"\> q",
         "  > q": r"  \> q",
@@ -59,13 +61,13 @@ async def test_discord_gets_no_quotes_headings_or_lists(providers: Providers, wa
         "  https://x.test/-_#a": "  https://x.test/-_#a",
         "": "",
     }
-    assert await ways[Channel.DISCORD].send(message(" - t", "\n".join(table)), discord(providers)) == Sent()
+    assert await channels[Channel.DISCORD].send(message(" - t", "\n".join(table)), discord(providers)) == Sent()
     ((_, text),) = providers.discord.texts
     assert text.split("\n") == [r"** \- t**", *table.values()]
 
 
-async def test_slack_gets_text_that_means_nothing_but_itself(providers: Providers, ways: ChannelRegistry) -> None:
-    assert await ways[Channel.SLACK].send(message(NASTY, NASTY), slack(providers)) == Sent()
+async def test_slack_gets_text_that_means_nothing_but_itself(providers: Providers, channels: ChannelRegistry) -> None:
+    assert await channels[Channel.SLACK].send(message(NASTY, NASTY), slack(providers)) == Sent()
     ((_, text),) = providers.slack.texts
     assert "<" not in text and ">" not in text
     assert text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&") == f"{NASTY}\n{NASTY}"
@@ -73,10 +75,10 @@ async def test_slack_gets_text_that_means_nothing_but_itself(providers: Provider
 
 
 @pytest.mark.parametrize("filler", ["&", "*", "x", "😀", "-", "\n> ", "\n 1. "])
-async def test_long_messages_are_cut(filler: str, providers: Providers, ways: ChannelRegistry) -> None:
+async def test_long_messages_are_cut(filler: str, providers: Providers, channels: ChannelRegistry) -> None:
     long = message("*" * 9000, filler * 9000)
-    assert await ways[Channel.DISCORD].send(long, discord(providers)) == Sent()
-    assert await ways[Channel.SLACK].send(long, slack(providers)) == Sent()
+    assert await channels[Channel.DISCORD].send(long, discord(providers)) == Sent()
+    assert await channels[Channel.SLACK].send(long, slack(providers)) == Sent()
     assert 990 < len(providers.discord.texts[0][1]) <= 2000
     assert len(providers.slack.texts[0][1]) <= 4000
 
@@ -90,13 +92,15 @@ async def test_long_messages_are_cut(filler: str, providers: Providers, ways: Ch
         (Reply(401, {"message": "Invalid Webhook Token", "code": 50027}), Refused("the webhook's token is refused")),
         (Reply(403, {"message": "Missing Access"}), Refused("the webhook is refused")),
         (Reply(400, {"message": "Invalid Form Body"}), Refused("not accepted")),
-        (Reply(503, "", {"Retry-After": "1"}), Later("the provider is in trouble", 1000)),
+        (Reply(503, "", {"Retry-After": "1"}), Later("the provider has an error", 1000)),
         (Reply(307, "", {"Location": "/api/webhooks/1234/x"}), Refused("not accepted")),
     ],
 )
-async def test_answers_of_discord(reply: Reply, result: Result, providers: Providers, ways: ChannelRegistry) -> None:
+async def test_answers_of_discord(
+    reply: Reply, result: Result, providers: Providers, channels: ChannelRegistry
+) -> None:
     providers.discord.script(reply)
-    assert await ways[Channel.DISCORD].send(MESSAGE, discord(providers)) == result
+    assert await channels[Channel.DISCORD].send(MESSAGE, discord(providers)) == result
     assert len(providers.discord.calls) == 1
 
 
@@ -109,19 +113,19 @@ async def test_answers_of_discord(reply: Reply, result: Result, providers: Provi
         (Reply(403, "action_prohibited"), Refused("the workspace does not allow it")),
         (Reply(403, "invalid_token"), Refused("the webhook's token is refused")),
         (Reply(400, "invalid_payload of T1"), Refused("not accepted")),
-        (Reply(500, "rollup_error"), Later("the provider is in trouble")),
+        (Reply(500, "rollup_error"), Later("the provider has an error")),
     ],
 )
-async def test_answers_of_slack(reply: Reply, result: Result, providers: Providers, ways: ChannelRegistry) -> None:
+async def test_answers_of_slack(reply: Reply, result: Result, providers: Providers, channels: ChannelRegistry) -> None:
     providers.slack.script(reply)
-    assert await ways[Channel.SLACK].send(MESSAGE, slack(providers)) == result
+    assert await channels[Channel.SLACK].send(MESSAGE, slack(providers)) == result
     assert len(providers.slack.calls) == 1
 
 
-async def test_hosts_that_are_not_listed_are_never_called(providers: Providers, ways: ChannelRegistry) -> None:
+async def test_hosts_that_are_not_listed_are_never_called(providers: Providers, channels: ChannelRegistry) -> None:
     elsewhere = Contacts(discord_webhook_url=providers.slack.webhook(), slack_webhook_url=providers.discord.webhook())
     for channel in (Channel.DISCORD, Channel.SLACK):
-        assert ways.reachable(channel, elsewhere) == "host not allowed"
-        assert await ways[channel].send(MESSAGE, elsewhere) == Refused("host not allowed")
-        assert await ways[channel].send(MESSAGE, Contacts()) == Refused("no contact")
+        assert channels.reachable(channel, elsewhere) == "host not allowed"
+        assert await channels[channel].send(MESSAGE, elsewhere) == Refused("host not allowed")
+        assert await channels[channel].send(MESSAGE, Contacts()) == Refused("no contact")
     assert not providers.slack.calls and not providers.discord.calls
