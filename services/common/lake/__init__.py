@@ -1,1 +1,1 @@
-"""The Iceberg tables: catalog and coverage."""
+"""Iceberg tables: declarations, rows of coverage, catalog."""

@@ -1,8 +1,12 @@
-"""Where the Iceberg tables are: one set of settings for the relay, Spark and clients."""
+"""The Iceberg catalog: its settings, shared by relay, Spark and clients, and how to open it.
+
+PostgreSQL is reached through pg8000, with the TLS parameters of libpq and JDBC: ``?sslmode=...&sslrootcert=...``.
+"""
 
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -12,10 +16,19 @@ import tenacity
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from pyiceberg.catalog import Catalog, load_catalog
-from sqlalchemy.engine import make_url
+from sqlalchemy import event
+from sqlalchemy.engine import Engine, make_url
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
-from services.common.lake.postgres import with_driver, with_password
+NAMESPACE = "trading"
+OHLC_TABLE = f"{NAMESPACE}.ohlc"
+COVERAGE_TABLE = f"{NAMESPACE}.coverage"
+RETRACTION_TABLE = f"{NAMESPACE}.coverage_retractions"
+DEAD_LETTER_TABLE = f"{NAMESPACE}.dead_letters"
+
+_DRIVER = "postgresql+pg8000"
+_TIMEOUT_SECONDS = 30.0
+"""Longest wait for an answer of PostgreSQL; a catalog's statements touch a few rows."""
 
 NAMESPACE = "trading"
 OHLC_TABLE = f"{NAMESPACE}.ohlc"
@@ -51,32 +64,32 @@ PUBLIC_PROPERTIES = frozenset(
         "adls.account-host",
     }
 )
-"""What anyone may learn from the relay. A list of the harmless: a secret under a new name must not slip through."""
+"""Properties that the relay announces to anyone. An allowlist, so that a secret under a new name is not announced."""
 _PUBLIC_QUERY = ("sslmode", "sslrootcert")
 
 
 class CatalogSettings(BaseSettings):
-    """The catalog, as pyiceberg and Iceberg's Java both reach it. ``DEXORDER_CATALOG_<NAME>``."""
+    """Settings of the catalog, for pyiceberg and for Iceberg's Java alike. ``DEXORDER_CATALOG_<NAME>``."""
 
     model_config = SettingsConfigDict(
         frozen=True, env_prefix="DEXORDER_CATALOG_", extra="ignore", populate_by_name=True, hide_input_in_errors=True
     )
 
     name: str = "dexorder"
-    """Catalog name; part of the key in a database's tables, so it must be the same everywhere."""
+    """Name of the catalog. It is part of the keys in a database, so it must be the same everywhere."""
     type: Literal["sql", "rest"] = "sql"
     """``sql``: a SQLite or PostgreSQL database (pyiceberg's SqlCatalog, Iceberg's JdbcCatalog); ``rest``: a server."""
     uri: str = Field(default="sqlite:///catalog.db", repr=False)
-    """SQLAlchemy URI of the database, or the address of the REST server."""
+    """SQLAlchemy URI of the database, or address of the REST server."""
     warehouse: str = "file://./warehouse"
-    """URI of the folder or bucket below which tables are created; for ``rest`` what the server calls its warehouse,
-    not sent when it is not set."""
+    """URI of the folder or bucket in which tables are created. For ``rest``, the server's name of its warehouse, sent
+    only if it is set."""
     password: SecretStr | None = None
-    """Of PostgreSQL, where the URI has none."""
+    """Password of PostgreSQL, if the URI has none."""
     more: Annotated[dict[str, str], NoDecode] = Field(
         default_factory=dict, repr=False, validation_alias="DEXORDER_CATALOG_PROPERTIES"
     )
-    """Further properties as a JSON map, in pyiceberg's names (``s3.endpoint``, ``s3.access-key-id``, ``token``)."""
+    """Further properties as a JSON map with pyiceberg's names (``s3.endpoint``, ``s3.access-key-id``, ``token``)."""
 
     @field_validator("more", mode="before")
     @classmethod
@@ -88,7 +101,7 @@ class CatalogSettings(BaseSettings):
 
     @classmethod
     def local(cls, folder: Path, name: str = "dexorder") -> Self:
-        """SQLite and files below an absolute folder, whatever the environment says."""
+        """Return settings for SQLite and files in an absolute folder, regardless of the environment."""
         return cls(
             name=name,
             type="sql",
@@ -99,18 +112,18 @@ class CatalogSettings(BaseSettings):
         )
 
     def properties(self) -> dict[str, str]:
-        """Properties for pyiceberg's ``load_catalog``, secrets included."""
+        """Return the properties for pyiceberg's ``load_catalog``, including secrets."""
         base = {"type": self.type, "uri": self.uri}
         if self.type == "sql" or "warehouse" in self.model_fields_set:
             base["warehouse"] = self.warehouse
         return self.over(base)
 
     def public_properties(self) -> dict[str, str]:
-        """The same without secrets, for anyone who asks; a client adds its own (``over``)."""
+        """Return the properties that the relay announces, without secrets; a client adds its own with ``over``."""
         return {key: _harmless(value) for key, value in self.properties().items() if key in PUBLIC_PROPERTIES}
 
     def over(self, announced: Mapping[str, str]) -> dict[str, str]:
-        """Somebody's properties with what is set here instead."""
+        """Return announced properties, overridden by those that are set here."""
         given: dict[str, str] = {
             key: getattr(self, key) for key in ("type", "uri", "warehouse") if key in self.model_fields_set
         }
@@ -121,33 +134,33 @@ class CatalogSettings(BaseSettings):
 
     @property
     def jar_sets(self) -> tuple[str, ...]:
-        """Sets of jars.toml that Spark needs to reach it."""
+        """Sets of jars in jars.toml that Spark needs to reach the catalog."""
         plain = self.type == "sql" and self.uri.startswith("sqlite") and self.warehouse.startswith("file:")
         return ("spark",) if plain else ("spark", "production")
 
     def load(self) -> Catalog:
-        """Open the catalog; creates its two tables in an empty database."""
+        """Open the catalog. Creates its two tables in an empty database."""
         return open_catalog(self.name, self.properties())
 
 
 @tenacity.retry(
-    # Parts that start together create the tables of an empty database together; all but one fail.
+    # Parts that start at the same time all create the tables of an empty database; all but one fail.
     retry=tenacity.retry_if_exception_type((ProgrammingError, OperationalError, IntegrityError)),
     stop=tenacity.stop_after_attempt(4),
     wait=tenacity.wait_random_exponential(0.2, max=1),
     reraise=True,
 )
 def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
-    """Open it with pyiceberg; PostgreSQL through the driver that we bring."""
+    """Open a catalog with pyiceberg; PostgreSQL through pg8000."""
     found = dict(properties)
     if found.get("uri", "").startswith("postgresql"):
-        # A database that was restarted costs a reconnect, not a failed call.
+        # After a restart of the database, the next call reconnects instead of failing.
         found |= {"uri": with_driver(found["uri"]), "pool_pre_ping": "true"}
     return load_catalog(name, **found)
 
 
 def _harmless(value: str) -> str:
-    """A URI without its password and all of its query but TLS; any other text as it is."""
+    """Return a URI without password and without query parameters other than TLS; return any other text unchanged."""
     if "://" not in value or value.startswith("sqlite"):
         return value
     if value.startswith("postgresql"):
@@ -156,3 +169,53 @@ def _harmless(value: str) -> str:
         return url.difference_update_query(hidden).render_as_string()
     parts = urlsplit(value)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+
+
+# ---- PostgreSQL ----------------------------------------------------------------------------------------------------
+
+
+def with_driver(uri: str) -> str:
+    """Return a PostgreSQL URI that names no driver with pg8000 as its driver; return any other URI unchanged."""
+    return uri.replace("postgresql:", f"{_DRIVER}:", 1) if uri.startswith("postgresql:") else uri
+
+
+def with_password(uri: str, password: str) -> str:
+    """Return a PostgreSQL URI that has no password with this one; return any other URI unchanged."""
+    if not uri.startswith("postgresql"):
+        return uri
+    url = make_url(uri)
+    return uri if url.password else url.set(password=password).render_as_string(hide_password=False)
+
+
+def tls_context(sslmode: str | None, sslrootcert: str | None) -> ssl.SSLContext | bool | None:
+    """Return pg8000's ``ssl_context``: False for no TLS, None for TLS if offered, True for TLS without verification.
+
+    Args:
+        sslmode: disable, allow, prefer, require, verify-ca or verify-full; None means prefer.
+        sslrootcert: PEM file of the certificate authority; None or ``system`` trusts those of the machine.
+
+    Raises:
+        ValueError: The mode is unknown.
+    """
+    match sslmode:
+        case "disable":
+            return False
+        case None | "allow" | "prefer":
+            return None
+        case "require":
+            return True
+        case "verify-ca" | "verify-full":
+            context = ssl.create_default_context(cafile=None if sslrootcert == "system" else sslrootcert)
+            context.check_hostname = sslmode == "verify-full"
+            return context
+    raise ValueError(f"sslmode {sslmode!r} is not one of disable, allow, prefer, require, verify-ca, verify-full")
+
+
+@event.listens_for(Engine, "do_connect")
+def _connect(dialect: Any, record: Any, arguments: Any, parameters: dict[str, Any]) -> None:
+    # pyiceberg creates the engine from the URI alone, and pg8000 accepts only its own parameter names and types.
+    if dialect.driver != "pg8000":
+        return
+    if "ssl_context" not in parameters:
+        parameters["ssl_context"] = tls_context(parameters.pop("sslmode", None), parameters.pop("sslrootcert", None))
+    parameters["timeout"] = float(parameters.get("timeout", _TIMEOUT_SECONDS))

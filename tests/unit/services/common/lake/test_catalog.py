@@ -6,8 +6,7 @@ from pyiceberg.catalog import load_catalog
 from sqlalchemy.exc import OperationalError
 
 from services.common.config import BadSettings, read_settings
-from services.common.lake.catalog import CatalogSettings
-from services.common.lake.postgres import tls_context, with_driver, with_password
+from services.common.lake.catalog import CatalogSettings, tls_context, with_driver, with_password
 
 SECRET = "s3cr3t"
 KEYS = {"s3.endpoint": "http://s3:9000", "s3.access-key-id": "id" + SECRET, "s3.secret-access-key": SECRET}
