@@ -45,10 +45,10 @@ def up(
     quiet: Annotated[bool, typer.Option(help="Print only errors")] = False,
 ) -> None:
     """Run the whole suite on this machine until Ctrl-C."""
-    from dexorder.cli import up as command
+    from dexorder.cli import suite as command
 
     with reported():
-        command.run(directory, base_port, only, exchanges, recorded or [], kafka, quiet)
+        command.up(directory, base_port, only, exchanges, recorded or [], kafka, quiet)
 
 
 @app.command()
@@ -186,10 +186,10 @@ def maintain(
     as_json: Json = False,
 ) -> None:
     """Compact the tables and expire old snapshots now; Spark also does so by itself."""
-    from dexorder.cli import maintain as command
+    from dexorder.cli import suite as command
 
     with reported():
-        command.run(spark, table or (), dry_run, as_json)
+        command.maintain(spark, table or (), dry_run, as_json)
 
 
 @app.command()
@@ -199,19 +199,19 @@ def gateway(
     ] = None,
 ) -> None:
     """Run the gateway alone, as DEXORDER_GATEWAY_ and Kafka-Pixy's file tell it, until Ctrl-C."""
-    from dexorder.cli import gateway as command
+    from dexorder.cli import suite as command
 
     with reported():
-        command.run(pixy_config)
+        command.gateway(pixy_config)
 
 
 @app.command()
 def status(directory: Dir = None, relay: Relay = None, as_json: Json = False) -> None:
     """Show every part of the local suite; exit code 0 only when all are ready."""
-    from dexorder.cli import status as command
+    from dexorder.cli import suite as command
 
     with reported():
-        raise typer.Exit(command.run(directory, relay, as_json))
+        raise typer.Exit(command.status(directory, relay, as_json))
 
 
 @app.command()
@@ -226,7 +226,7 @@ def doctor(directory: Dir = None, base_port: BasePort = None, as_json: Json = Fa
 @app.command()
 def backup(archive: Annotated[Path, typer.Argument(help="FILE.tar.gz to write")], directory: Dir = None) -> None:
     """Copy all state of a stopped local suite into one file."""
-    from dexorder.cli import backup as command
+    from dexorder.cli import suite as command
 
     with reported():
         command.backup(directory, archive)
@@ -235,7 +235,7 @@ def backup(archive: Annotated[Path, typer.Argument(help="FILE.tar.gz to write")]
 @app.command()
 def restore(archive: Annotated[Path, typer.Argument(help="FILE.tar.gz that `dexorder backup` wrote")]) -> None:
     """Bring a backup back to the folder it came from, which must be empty or gone."""
-    from dexorder.cli import backup as command
+    from dexorder.cli import suite as command
 
     with reported():
         command.restore(archive)

@@ -60,7 +60,7 @@ def test_what_was_done_is_a_table(driver: Driver) -> None:
     assert result.exit_code == 0, result.stderr
     line = next(line for line in result.stdout.splitlines() if "trading.ohlc" in line)
     assert line.split() == ["trading.ohlc", "1,200", "->", "4", "7", "90", "10", "1,500", "2.3", "s"]
-    assert "trading.coverage: looked after" in result.stderr
+    assert "trading.coverage: done in 0.0 s" in result.stderr
     assert list(driver.asked[0].tables) == [] and not driver.asked[0].dry_run
 
 

@@ -74,7 +74,7 @@ def test_one_part_that_is_not_ready_is_enough(tmp_dir: Path, answering: int) -> 
     found = json.loads(result.stdout)["parts"]
     assert result.exit_code == 1
     assert found["sim"]["ready"] and not found["spark"]["ready"]
-    assert found["spark"]["detail"] == "ended with exit code 3; dies again and again"
+    assert found["spark"]["detail"] == "ended with exit code 3; fails repeatedly"
 
 
 def test_a_stranger_at_a_parts_address_is_not_the_part(tmp_dir: Path, answering: int) -> None:
@@ -85,7 +85,7 @@ def test_a_stranger_at_a_parts_address_is_not_the_part(tmp_dir: Path, answering:
 def test_a_suite_without_supervisor_is_not_ready(tmp_dir: Path, answering: int) -> None:
     write(tmp_dir, supervisor=2**22 + 1, sim=part(answering, os.getpid()))
     result = run("status", "--dir", str(tmp_dir))
-    assert result.exit_code == 1 and "is gone" in result.stderr
+    assert result.exit_code == 1 and "is not running" in result.stderr
 
 
 def test_no_suite_is_one_line(tmp_dir: Path) -> None:

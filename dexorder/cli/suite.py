@@ -1,0 +1,260 @@
+"""Commands that run and look after a suite: ``up``, ``gateway``, ``status``, ``maintain``, ``backup``, ``restore``."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from dexorder import maintenance
+from dexorder.cli import output
+from dexorder.errors import SuiteFailed
+from dexorder.supervisor import backup as archives
+from dexorder.supervisor import health
+from dexorder.supervisor.plan import PARTS, Ports, SuiteOptions, metrics_addresses, parse_only, summary_rows
+from dexorder.supervisor.prepare import external_catalog, recorded_entries
+from dexorder.supervisor.state import (
+    PartState,
+    SuiteState,
+    default_directory,
+    find_directory,
+    process_alive,
+    read_state,
+)
+from dexorder.supervisor.suite import Reporter, run_suite
+
+# ---- up, gateway ---------------------------------------------------------------------------------------------------
+
+
+def up(
+    directory: Path | None,
+    base_port: int | None,
+    only: str,
+    exchanges: Path | None,
+    recorded: list[str],
+    kafka: str,
+    quiet: bool,
+) -> None:
+    """Run the local suite until a signal. Raises typer.BadParameter for wrong options, SuiteFailed if it can't run."""
+    try:
+        options = SuiteOptions(
+            directory=(directory or default_directory()).absolute(),
+            ports=Ports() if base_port is None else Ports.from_base(base_port),
+            only=parse_only(only),
+            kafka=kafka,
+            recorded=recorded_entries(recorded),
+            catalog=external_catalog(),
+        )
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    if not options.parts:
+        raise typer.BadParameter("--only and --kafka leave no part to start")
+    report = Reporter() if quiet else _ConsoleReporter(options).reporter()
+    asyncio.run(run_suite(options, exchanges, report))
+
+
+class _ConsoleReporter:
+    """Prints the state changes of the parts to stdout."""
+
+    def __init__(self, options: SuiteOptions) -> None:
+        self._options = options
+        self._out: Console = output.stdout()
+        self._started = time.monotonic()
+        self._stopping = False
+        count = len(options.parts)
+        self._print(f"starting {count} part{'s' if count > 1 else ''} in {options.directory}")
+
+    def reporter(self) -> Reporter:
+        return Reporter(self.part_changed, self.all_ready, self.stopping)
+
+    def part_changed(self, name: str, before: PartState, now: PartState) -> None:
+        if now.state == before.state:
+            return
+        match now.state:
+            case "ready":
+                self._print(f"{name}: ready (process {now.pid}, {now.address})")
+            case "restarting" | "failing" if now.pid is None:
+                repeated = " repeatedly" if now.state == "failing" else ""
+                self._print(f"{name}: {now.detail}{repeated}; restarting")
+            case "stopped" if self._stopping:
+                self._print(f"{name}: stopped")
+            case "starting":
+                self._print(f"{name}: starting")
+
+    def all_ready(self) -> None:
+        options = self._options
+        self._out.print(output.plain_table(("part", "address", "for"), summary_rows(options)))
+        for part, address in metrics_addresses(options).items():
+            self._out.print(f"metrics of {part}: {address}")
+        name = options.catalog.name if options.catalog else "dexorder"
+        self._out.print(f'pyiceberg: load_catalog("{name}", **{{')
+        for name, value in options.catalog_properties().items():
+            self._out.print(f'    "{name}": "{value}",')
+        self._out.print("})")
+        # Printed last and with a fixed text, as scripts wait for this line.
+        everything = set(options.parts) | ({"kafka"} if options.kafka else set()) == set(PARTS)
+        self._print("all parts are ready" if everything else f"ready: {', '.join(options.parts)}")
+        if options.ports != Ports():
+            spark = f" DEXORDER_SPARK_ADDRESS={options.address('spark')}" if "spark" in options.parts else ""
+            self._out.print(f"for client commands: export DEXORDER_RELAY={options.address('relay')}{spark}")
+
+    def stopping(self) -> None:
+        self._stopping = True
+        self._print("stopping; a second signal kills the remaining parts")
+
+    def _print(self, text: str) -> None:
+        self._out.print(f"[{time.monotonic() - self._started:5.1f} s] {text}", markup=False)
+        self._out.file.flush()
+
+
+def gateway(pixy_config: Path | None) -> None:
+    """Run the gateway alone until SIGTERM or Ctrl-C. Invalid settings end the process, with one line for each."""
+    from services.common.config import load_settings
+    from services.common.rpc import lifecycle
+    from services.gateway.config import GatewaySettings
+    from services.gateway.server import main
+
+    given: dict[str, Any] = {} if pixy_config is None else {"pixy_config": pixy_config}
+    settings = load_settings(GatewaySettings, **given)
+    lifecycle.run("gateway", settings, lambda: main(settings))
+
+
+# ---- status --------------------------------------------------------------------------------------------------------
+
+
+def status(directory: Path | None, relay: str | None, as_json: bool) -> int:
+    """Print the parts of a suite. Return 0 only if the supervisor and every part are alive and ready."""
+    found = find_directory(directory, relay)
+    suite = read_state(found) if found is not None else None
+    if suite is None:
+        where = f" in {found}" if found is not None else ""
+        raise SuiteFailed(f"no suite is running{where}; start one with `dexorder up`, or name its folder with --dir")
+    rows = asyncio.run(_check_parts(suite))
+    supervised = process_alive(suite.pid)
+    ready = supervised and bool(rows) and all(row["ready"] for row in rows)
+    if as_json:
+        output.print_json(
+            {
+                "ready": ready,
+                "dir": str(found),
+                "pid": suite.pid,
+                "started_at": suite.started_at,
+                "relay": suite.relay,
+                "parts": {row.pop("part"): row for row in rows},
+            }
+        )
+        return 0 if ready else 1
+    cells = [
+        (row["part"], str(row["pid"] or "-"), row["address"], "yes" if row["ready"] else "no", row["detail"])
+        for row in rows
+    ]
+    output.stdout().print(output.plain_table(("part", "pid", "address", "ready", "detail"), cells))
+    if not supervised:
+        output.stderr().print(f"the supervisor (process {suite.pid}) is not running; start the suite: dexorder up")
+    return 0 if ready else 1
+
+
+async def _check_parts(suite: SuiteState) -> list[dict[str, Any]]:
+    return list(await asyncio.gather(*(_check_part(name, part) for name, part in suite.parts.items())))
+
+
+async def _check_part(name: str, part: PartState) -> dict[str, Any]:
+    answer = await health.check(part.health, timeout_s=2.0)
+    alive = process_alive(part.pid)
+    if not alive and answer.ready:
+        answer = health.Health(False, "another process answers at its address")
+    notes = [answer.detail]
+    if not alive:
+        notes = [part.detail or "not running"]
+    if part.state == "failing":
+        notes.append("fails repeatedly")
+    if part.restarts:
+        notes.append(f"restarted {part.restarts} time{'s' if part.restarts > 1 else ''}")
+    return {
+        "part": name,
+        "pid": part.pid if alive else None,
+        "address": part.address,
+        "ready": answer.ready and alive,
+        "state": part.state,
+        "restarts": part.restarts,
+        "detail": "; ".join(filter(None, notes)),
+    }
+
+
+# ---- maintain ------------------------------------------------------------------------------------------------------
+
+
+def maintain(spark: str | None, tables: Sequence[str], dry_run: bool, as_json: bool) -> None:
+    """Compact the tables and expire their snapshots now. Print one row or object for each table."""
+    results = asyncio.run(_maintain(spark, tables, dry_run))
+    if as_json:
+        output.print_json([asdict(each) for each in results])
+        return
+    columns = ("table", "data files", "delete files", "snapshots expired", "kept", "files removed", "took")
+    output.stdout().print(output.plain_table(columns, map(_maintenance_cells, results)))
+    if dry_run:
+        output.stderr().print("dry run: nothing was changed")
+
+
+async def _maintain(spark: str | None, tables: Sequence[str], dry_run: bool) -> list[maintenance.TableCare]:
+    err = output.stderr()
+    results = []
+    async for each in maintenance.maintain(spark, tables, dry_run=dry_run):
+        err.print(f"{each.table}: done in {each.took_ms / 1_000:.1f} s", markup=False)
+        results.append(each)
+    return results
+
+
+def _maintenance_cells(result: maintenance.TableCare) -> tuple[str, ...]:
+    return (
+        result.table,
+        _change(result.data_files_before, result.data_files_after),
+        _change(result.delete_files_before, result.delete_files_after),
+        f"{result.expired_snapshots:,}",
+        f"{result.kept_snapshots:,}",
+        f"{result.removed_files:,}",
+        f"{result.took_ms / 1_000:.1f} s",
+    )
+
+
+def _change(before: int, after: int) -> str:
+    return f"{before:,}" if before == after else f"{before:,} -> {after:,}"
+
+
+# ---- backup, restore -----------------------------------------------------------------------------------------------
+
+
+def backup(directory: Path | None, archive: Path) -> None:
+    """Write the state of a stopped suite to an archive. Raises SuiteFailed while the suite runs."""
+    source = (directory or default_directory()).absolute()
+    _print_contents("written", archives.backup(source, archive, _file_progress("packing")), archive)
+
+
+def restore(archive: Path) -> None:
+    """Restore an archive to the folder that it was made from."""
+    _print_contents("restored", archives.restore(archive, _file_progress("unpacking")), archive)
+
+
+def _print_contents(verb: str, contents: archives.Contents, archive: Path) -> None:
+    size = f"{contents.files} files, {contents.size_bytes / 1e6:,.1f} MB"
+    output.stdout().print(f"{verb}: {size} of {contents.directory} ({archive})", markup=False)
+
+
+def _file_progress(verb: str) -> Callable[[str, int], None]:
+    err = output.stderr()
+    files = size_bytes = 0
+
+    def on_file(name: str, size: int) -> None:
+        nonlocal files, size_bytes
+        files += 1
+        size_bytes += size
+        if files % 500 == 0:
+            err.print(f"{verb}: {files:,} files, {size_bytes / 1e6:,.0f} MB", markup=False)
+
+    return on_file
