@@ -1,4 +1,4 @@
-"""``dexorder events``: tail, send, show, list, token."""
+"""Commands of ``dexorder events``: tail, send, show, list, token."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as NotYet
+from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -32,20 +32,20 @@ from services.gateway.events.sessions import user_tokens
 from services.gen.dexorder.events.v1 import event_service_pb2 as pb
 from services.gen.dexorder.events.v1 import user_events_pb2 as given
 
-_LOOK_SECONDS = 1.0
-_MOST_PAYLOAD_BYTES = int(EventsSettings.model_fields["max_payload_bytes"].default)
-_COLUMNS = ("accepted", "user", "container", "event", "type", "priority", "status", "via", "tries")
+_SUBSCRIBER_WAIT_SECONDS = 1.0
+_MAX_PAYLOAD_BYTES = int(EventsSettings.model_fields["max_payload_bytes"].default)
+_COLUMNS = ("accepted", "user", "container", "event", "type", "priority", "status", "via", "attempts")
 
 
 def token_source(token_file: Path | None, user: str, key: Path | None) -> Callable[[], str]:
-    """Where a user's JWT comes from, each time it is needed."""
+    """Return a function that returns a user's JWT, read from ``token_file`` or signed with ``key`` at each call."""
 
     def read() -> str:
         assert token_file is not None
         try:
             return token_file.read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise DexorderError(f"the token in {token_file} can't be read: {error}") from None
+            raise DexorderError(f"--token-file {token_file} can't be read: {error}") from None
 
     def sign() -> str:
         assert key is not None
@@ -55,7 +55,7 @@ def token_source(token_file: Path | None, user: str, key: Path | None) -> Callab
 
 
 def print_token(user: str, key: Path, seconds: int, audience: str) -> None:
-    """A fresh JWT on stdout."""
+    """Print a new JWT."""
     output.stdout().print(_signed(user, key, seconds, audience), markup=False)
 
 
@@ -63,7 +63,7 @@ def _signed(user: str, key: Path, seconds: int, audience: str) -> str:
     try:
         return user_tokens.sign(key, user, audience=audience, seconds=seconds)
     except (OSError, ValueError) as error:
-        raise DexorderError(f"no token can be signed: {error}") from None
+        raise DexorderError(f"the token can't be signed with {key}: {error}") from None
 
 
 # ---- tail
@@ -78,7 +78,7 @@ def tail(
     as_json: bool,
     gateway: str | None,
 ) -> None:
-    """Print events until there were ``count``, or for ever."""
+    """Print events until ``count`` have been printed; without ``count``, until Ctrl-C."""
     asyncio.run(_tail(token, cursor, receive, count, as_json, gateway_client.gateway_address(gateway)))
 
 
@@ -90,7 +90,7 @@ async def _tail(
     def handle(message: pb.SubscribeResponse, place: pb.Cursor) -> bool:
         nonlocal shown
         if message.HasField("reset"):
-            err.print("the gateway's log is another one, or no longer goes back that far: all that is kept follows")
+            err.print("the cursor is unknown to the gateway or too old; all kept events follow")
         if message.HasField("event"):
             _show(message.event, as_json)
             shown += 1
@@ -123,7 +123,9 @@ def _read_cursor(path: Path | None) -> pb.Cursor | None:
         epoch, sequence = path.read_text().split()
         return pb.Cursor(epoch=epoch, sequence=int(sequence))
     except (OSError, ValueError):
-        raise DexorderError(f"{path} holds no cursor as --cursor writes it") from None
+        raise DexorderError(
+            f"--cursor {path} does not contain a cursor; delete the file to start from the beginning"
+        ) from None
 
 
 def _write_cursor(path: Path | None, place: pb.Cursor) -> None:
@@ -134,7 +136,7 @@ def _write_cursor(path: Path | None, place: pb.Cursor) -> None:
         fresh.write_text(f"{place.epoch} {place.sequence}\n")
         fresh.replace(path)
     except OSError as error:
-        raise DexorderError(f"the cursor can't be kept in {path}: {error.strerror}") from None
+        raise DexorderError(f"--cursor {path} can't be written: {error.strerror}") from None
 
 
 # ---- send
@@ -143,34 +145,34 @@ def _write_cursor(path: Path | None, place: pb.Cursor) -> None:
 def draft(
     user_id: str, event_type: str, payload: str, priority: str, channels: Sequence[str], event_id: str | None
 ) -> given.UserEvent:
-    """The event that the arguments mean."""
+    """Return the event that the arguments describe; DexorderError names an invalid one."""
     try:
-        said = json.loads(sys.stdin.read() if payload == "-" else payload)
+        content = json.loads(sys.stdin.read() if payload == "-" else payload)
     except ValueError as error:
-        raise DexorderError(f"the payload is no JSON: {error}") from None
+        raise DexorderError(f"payload is not JSON: {error}") from None
     return build_event(
         user_id,
         int(event_type) if event_type.isdecimal() else event_type.upper(),
-        said,
+        content,
         priority.upper(),
-        [_way(each) for each in channels],
+        [_preference(each) for each in channels],
         event_id=event_id or uuid.uuid4().hex,
         timestamp_ms=time.time_ns() // 1_000_000,
-        max_payload_bytes=_MOST_PAYLOAD_BYTES,
+        max_payload_bytes=_MAX_PAYLOAD_BYTES,
     )
 
 
-def _way(text: str) -> Preference | str:
+def _preference(text: str) -> Preference | str:
     name, _, condition = text.upper().partition(":")
     if not condition:
         return name
     if condition != "ACTIVE" or name not in Channel.__members__:
-        raise DexorderError(f"--channel {text} is neither NAME nor NAME:active")
+        raise DexorderError(f"--channel: {text!r} is not a channel; use NAME or NAME:active")
     return Preference(Channel[name], only_if_active=True)
 
 
 def send_grpc(event: given.UserEvent, gateway: str | None, timeout: float, as_json: bool) -> int:
-    """Print each ack; 0 if it was delivered in the end."""
+    """Publish an event over gRPC and print each ack. Return 0 if it was delivered."""
     return asyncio.run(_send(event, gateway_client.gateway_address(gateway), timeout, as_json))
 
 
@@ -182,12 +184,12 @@ async def _send(event: given.UserEvent, address: str, timeout: float, as_json: b
                 status = ack.status
                 _print_ack(ack_json(ack), as_json)
     except TimeoutError:
-        raise _too_long(event, timeout) from None
+        raise _not_final(event, timeout) from None
     return 0 if status == given.DELIVERED else 1
 
 
 def send_zmq(event: given.UserEvent, outbox: Path | None, timeout: float, as_json: bool) -> int:
-    """The same through a publisher of this process, which leaves in its outbox what is not final yet."""
+    """Publish an event over ZMQ and print each ack. An event that is not final at the end remains in the outbox."""
     ended: Future[Outcome] = Future()
 
     def on_outcome(outcome: Outcome) -> None:
@@ -200,36 +202,38 @@ def send_zmq(event: given.UserEvent, outbox: Path | None, timeout: float, as_jso
 
     chosen: dict[str, Any] = {"outbox": outbox} if outbox else {}
     with Publisher(on_outcome=on_outcome, on_queued=on_queued, **chosen) as publisher:
-        _look_for_session(publisher, event)
+        _wait_for_subscription(publisher, event)
         publisher.submit_event(event)
         try:
             outcome = ended.result(timeout)
-        except NotYet:
-            raise _too_long(event, timeout) from None
-    said = {"event_id": outcome.event_id, "status": str(outcome.status), "error": outcome.error}
-    _print_ack(said | {"via": outcome.via.name if outcome.via is not None else ""}, as_json)
+        except FutureTimeout:
+            raise _not_final(event, timeout) from None
+    ack = {"event_id": outcome.event_id, "status": str(outcome.status), "error": outcome.error}
+    _print_ack(ack | {"via": outcome.via.name if outcome.via is not None else ""}, as_json)
     return 0 if outcome.status in (FinalStatus.DELIVERED, FinalStatus.SENT) else 1
 
 
-def _look_for_session(publisher: Publisher, event: given.UserEvent) -> None:
-    """A publisher that has just started does not know yet who is there, and would take nobody to be."""
-    end_s = time.monotonic() + _LOOK_SECONDS
+def _wait_for_subscription(publisher: Publisher, event: given.UserEvent) -> None:
+    """Wait for the user's subscription, as a new publisher does not know of subscribers yet and assumes none."""
+    end_s = time.monotonic() + _SUBSCRIBER_WAIT_SECONDS
     if event.delivery.priority != given.CRITICAL:
         while not publisher.subscribed(event.user_id) and time.monotonic() < end_s:
             time.sleep(0.02)
 
 
-def _too_long(event: given.UserEvent, timeout: float) -> WaitEnded:
-    return WaitEnded(f"event {event.event_id} is not final after {timeout:g} s; what was queued goes on")
+def _not_final(event: given.UserEvent, timeout: float) -> WaitEnded:
+    return WaitEnded(
+        f"event {event.event_id} is not final after {timeout:g} s; if it was queued, its delivery continues"
+    )
 
 
-def _print_ack(said: dict[str, str], as_json: bool) -> None:
+def _print_ack(ack: dict[str, str], as_json: bool) -> None:
     if as_json:
-        sys.stdout.write(json.dumps({name: text for name, text in said.items() if text}) + "\n")
+        sys.stdout.write(json.dumps({name: text for name, text in ack.items() if text}) + "\n")
         sys.stdout.flush()
     else:
-        via, error = said.get("via"), said.get("error")
-        line = f"{said['event_id']} {said['status']}{f' via {via}' if via else ''}{f': {error}' if error else ''}"
+        via, error = ack.get("via"), ack.get("error")
+        line = f"{ack['event_id']} {ack['status']}{f' via {via}' if via else ''}{f': {error}' if error else ''}"
         output.stdout().print(line, markup=False)
 
 
@@ -237,7 +241,7 @@ def _print_ack(said: dict[str, str], as_json: bool) -> None:
 
 
 def show(container: str, event_id: str, as_json: bool, gateway: str | None) -> None:
-    """Print what became of one event."""
+    """Print the record of one event."""
     record = asyncio.run(gateway_client.get_event(gateway_client.gateway_address(gateway), container, event_id))
     if as_json:
         output.print_json(record_json(record))
@@ -250,12 +254,12 @@ def show(container: str, event_id: str, as_json: bool, gateway: str | None) -> N
     output.stdout().print(table)
 
 
-def list_events(user: str, container: str, status: str, most: int, as_json: bool, gateway: str | None) -> None:
+def list_events(user: str, container: str, status: str, limit: int, as_json: bool, gateway: str | None) -> None:
     """Print the newest events, newest first."""
     request = pb.ListEventsRequest(user_id=user, container=container)
     if status:
         request.status = STATUSES[status]
-    found = asyncio.run(gateway_client.list_events(gateway_client.gateway_address(gateway), request, most))
+    found = asyncio.run(gateway_client.list_events(gateway_client.gateway_address(gateway), request, limit))
     if as_json:
         output.print_json([record_json(record) for record in found])
         return

@@ -1,4 +1,4 @@
-"""The commands of ``dexorder events``. What they do lies in `events`, which is imported when one is called."""
+"""Command line of ``dexorder events``. The code of a command is in `events`, imported when it is called."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from dexorder.cli.reporting import Json, reported
 
-events_app = typer.Typer(no_args_is_help=True, help="User events: follow a user's, send one, see what became of them.")
+events_app = typer.Typer(no_args_is_help=True, help="User events: follow, send and look up.")
 
 Gateway = Annotated[
     str | None, typer.Option(help="host:port of the gateway; default DEXORDER_GATEWAY_ADDRESS, else 127.0.0.1:50053")
@@ -18,22 +18,20 @@ Gateway = Annotated[
 
 @events_app.command()
 def tail(
-    token_file: Annotated[
-        Path | None, typer.Option(help="File with the user's JWT; read again at each connection")
-    ] = None,
-    user: Annotated[str, typer.Option(help="The user, with --key")] = "",
-    key: Annotated[Path | None, typer.Option(help="Private key that signs a JWT for --user; for development")] = None,
-    cursor: Annotated[Path | None, typer.Option(help="Keep the place in this file, and go on from it")] = None,
-    peek: Annotated[bool, typer.Option("--peek", help="Only look: what is shown is not acked as received")] = False,
-    count: Annotated[int | None, typer.Option(min=1, help="End after so many events")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line")] = False,
+    token_file: Annotated[Path | None, typer.Option(help="File with the user's JWT, read at each connection")] = None,
+    user: Annotated[str, typer.Option(help="The user; requires --key")] = "",
+    key: Annotated[Path | None, typer.Option(help="Private key to sign a JWT for --user; for development")] = None,
+    cursor: Annotated[Path | None, typer.Option(help="File that stores the position; continue from it")] = None,
+    peek: Annotated[bool, typer.Option("--peek", help="Do not acknowledge the events as received")] = False,
+    count: Annotated[int | None, typer.Option(min=1, help="Exit after this many events")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line")] = False,
     gateway: Gateway = None,
 ) -> None:
-    """Show a user's events as they come, until Ctrl-C; a session that breaks goes on where it was."""
+    """Print a user's events as they arrive, until Ctrl-C; a broken session is resumed."""
     from dexorder.cli import events as command
 
     if (token_file is None) == (key is None) or bool(user) != bool(key):
-        raise typer.BadParameter("either --token-file, or --user and --key")
+        raise typer.BadParameter("use either --token-file, or --user with --key")
     with reported():
         token = command.token_source(token_file, user, key)
         command.tail(token, cursor, receive=not peek, count=count, as_json=as_json, gateway=gateway)
@@ -42,20 +40,25 @@ def tail(
 @events_app.command()
 def send(
     user_id: Annotated[str, typer.Argument(metavar="USER")],
-    event_type: Annotated[str, typer.Argument(metavar="TYPE", help="For example ORDER_FILLED, or a number")],
+    event_type: Annotated[str, typer.Argument(metavar="TYPE", help="Name, for example ORDER_FILLED, or number")],
     payload: Annotated[str, typer.Argument(help="JSON object; - is stdin")] = "{}",
     priority: Annotated[str, typer.Option(help="INFORMATIONAL, NORMAL or CRITICAL")] = "NORMAL",
     channel: Annotated[
-        list[str] | None, typer.Option(help="In the order to try; NAME:active only while the user is there; may repeat")
+        list[str] | None,
+        typer.Option(
+            help="NAME, or NAME:active to use it only while the user is active; repeat in order of preference"
+        ),
     ] = None,
-    event_id: Annotated[str | None, typer.Option(help="Of the event; else a new one")] = None,
-    zmq: Annotated[bool, typer.Option("--zmq", help="As containers do, by DEXORDER_PUBLISHER_*, not by gRPC")] = False,
-    outbox: Annotated[Path | None, typer.Option(help="With --zmq: the outbox's file")] = None,
-    timeout: Annotated[float, typer.Option(min=0, help="Stop waiting for the final ack after so many seconds")] = 120.0,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line")] = False,
+    event_id: Annotated[str | None, typer.Option(help="Id of the event; default: a new one")] = None,
+    zmq: Annotated[
+        bool, typer.Option("--zmq", help="Publish over ZMQ as containers do, with DEXORDER_PUBLISHER_*; default: gRPC")
+    ] = False,
+    outbox: Annotated[Path | None, typer.Option(help="File of the outbox, with --zmq")] = None,
+    timeout: Annotated[float, typer.Option(min=0, help="Longest wait for the final ack, in seconds")] = 120.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line")] = False,
     gateway: Gateway = None,
 ) -> None:
-    """Publish an event and show its acks until the final one; exit code 0 only if it was delivered or sent."""
+    """Publish an event and print its acks until the final one. Exit code 0 if it was delivered or sent."""
     from dexorder.cli import events as command
 
     with reported():
@@ -69,7 +72,7 @@ def send(
 
 @events_app.command()
 def show(container: str, event_id: str, as_json: Json = False, gateway: Gateway = None) -> None:
-    """One event with every attempt to deliver it; for staff."""
+    """Show one event with every delivery attempt; for staff."""
     from dexorder.cli import events as command
 
     with reported():
@@ -78,18 +81,18 @@ def show(container: str, event_id: str, as_json: Json = False, gateway: Gateway 
 
 @events_app.command("list")
 def list_events(
-    user: Annotated[str, typer.Option(help="Only this user's")] = "",
-    container: Annotated[str, typer.Option(help="Only this container's")] = "",
-    status: Annotated[str, typer.Option(help="Only those QUEUED, DELIVERED or ERROR")] = "",
-    limit: Annotated[int, typer.Option(min=1, help="At most so many")] = 20,
+    user: Annotated[str, typer.Option(help="Only events of this user")] = "",
+    container: Annotated[str, typer.Option(help="Only events of this container")] = "",
+    status: Annotated[str, typer.Option(help="Only events in this status: QUEUED, DELIVERED or ERROR")] = "",
+    limit: Annotated[int, typer.Option(min=1, help="Largest number of events")] = 20,
     as_json: Json = False,
     gateway: Gateway = None,
 ) -> None:
-    """The newest events; for staff."""
+    """List the newest events; for staff."""
     from dexorder.cli import events as command
 
     if status.upper() not in ("", *command.STATUSES):
-        raise typer.BadParameter(f"--status {status} is none of {', '.join(command.STATUSES)}")
+        raise typer.BadParameter(f"--status: {status!r} is not a status; use {', '.join(command.STATUSES)}")
     with reported():
         command.list_events(user, container, status.upper(), limit, as_json, gateway)
 
@@ -100,10 +103,10 @@ def token(
     key: Annotated[
         Path, typer.Option(help="Private key; `python -m services.gateway.events.sessions.user_tokens key` makes one")
     ],
-    seconds: Annotated[int, typer.Option(min=1, help="How long it is valid")] = 900,
+    seconds: Annotated[int, typer.Option(min=1, help="Lifetime of the token")] = 900,
     audience: Annotated[str, typer.Option(help="DEXORDER_EVENTS_JWT_AUDIENCE of the gateway")] = "dexorder",
 ) -> None:
-    """Sign a JWT for a user; for development."""
+    """Sign a JWT for a user and print it; for development."""
     from dexorder.cli import events as command
 
     with reported():

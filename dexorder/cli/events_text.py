@@ -1,4 +1,4 @@
-"""Events, acks and records of events as text for people and as JSON for machines. Pure."""
+"""Events, acks and records of events as text and as JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MS_NS = 1_000_000
 
 
 def event_line(event: pb.SessionEvent) -> str:
-    """One line of `tail`."""
+    """Return an event as one line of `tail`."""
     inner = event.event
     text = f"{event.title}  {event.body}" if event.body else event.title
     again = " (again)" if event.settled else ""
@@ -25,7 +25,7 @@ def event_line(event: pb.SessionEvent) -> str:
 
 
 def shown_json(event: pb.SessionEvent) -> dict[str, Any]:
-    """An event of a session."""
+    """Return an event of a session as JSON values."""
     return {
         "sequence": event.sequence,
         "container": event.container,
@@ -37,7 +37,7 @@ def shown_json(event: pb.SessionEvent) -> dict[str, Any]:
 
 
 def event_json(event: given.UserEvent) -> dict[str, Any]:
-    """An event; its payload as JSON if it is any."""
+    """Return an event as JSON values; a payload that is not JSON becomes text."""
     try:
         payload = json.loads(event.payload)
     except ValueError:
@@ -57,13 +57,13 @@ def event_json(event: given.UserEvent) -> dict[str, Any]:
 
 
 def ack_json(ack: given.EventAck) -> dict[str, str]:
-    """An ack; ``via`` only where it was delivered."""
+    """Return an ack as JSON values; ``via`` is empty unless it was delivered."""
     via = _channel(ack.delivered_via) if ack.status == given.DELIVERED else ""
     return {"event_id": ack.event_id, "status": _status(ack.status), "via": via, "error": ack.error_message}
 
 
 def record_json(record: pb.EventRecord) -> dict[str, Any]:
-    """What became of an event; times in milliseconds since the epoch, null for what has not happened."""
+    """Return a record as JSON values; times are milliseconds since the epoch, null if not reached."""
     return {
         "container": record.container,
         "event": event_json(record.event),
@@ -88,7 +88,7 @@ def record_json(record: pb.EventRecord) -> dict[str, Any]:
 
 
 def record_cells(record: pb.EventRecord) -> tuple[str, ...]:
-    """A row of `list`."""
+    """Return a record as the cells of a row of `list`."""
     event = record.event
     cells = (
         _time(record.accepted_at),
@@ -105,7 +105,7 @@ def record_cells(record: pb.EventRecord) -> tuple[str, ...]:
 
 
 def record_lines(record: pb.EventRecord) -> Iterator[tuple[str, str]]:
-    """Names and values of `show`."""
+    """Return a record as the names and values of `show`."""
     event = record.event
     lines = [
         ("event", event.event_id),
@@ -125,13 +125,13 @@ def record_lines(record: pb.EventRecord) -> Iterator[tuple[str, str]]:
     for each in record.attempts:
         after = f" after {each.ended_at - each.started_at:,} ms" if each.ended_at else ""
         again = f", not before {_time(each.retry_at)}" if each.retry_at else ""
-        said = f"{_time(each.started_at)} {_channel(each.channel)}: {each.outcome or 'under way'}{after}{again}"
-        lines.append((f"try {each.number}", said))
+        text = f"{_time(each.started_at)} {_channel(each.channel)}: {each.outcome or 'in progress'}{after}{again}"
+        lines.append((f"attempt {each.number}", text))
     return ((name, printable(value)) for name, value in lines)
 
 
 def printable(text: str) -> str:
-    """Without what could steer a terminal: what events say was written by others."""
+    """Replace characters that could control the terminal, as others have written the text."""
     return "".join(each if each.isprintable() else " " for each in text)
 
 

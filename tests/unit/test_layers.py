@@ -15,7 +15,6 @@ BARRED = ("grpc", "zmq", "confluent_kafka", "google.protobuf", "pyspark")
 
 NOT_YET: frozenset[str] = frozenset(
     {
-        "dexorder.cli.events_text",
         "dexorder.coverage",
         "dexorder.events.event_builder",
         "dexorder.events.retransmit",
