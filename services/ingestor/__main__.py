@@ -1,4 +1,4 @@
-"""``python -m services.ingestor``."""
+"""``python -m services.ingestor``: fetch history for the relay until SIGTERM."""
 
 from services.common.config import load_settings
 from services.common.rpc.lifecycle import run

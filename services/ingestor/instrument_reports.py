@@ -1,4 +1,4 @@
-"""Tells the relay which markets each exchange has: at start and every hour, beside the jobs and never in their way."""
+"""Reports of each exchange's instruments to the relay: at start and every hour, independent of the dispatches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FIRST_PAUSE_SECONDS = 5.0
 
 
 class InstrumentReporter:
-    """Keeps the relay informed; logs the first failure in a row, and tries again after growing pauses."""
+    """Reports periodically; logs the first failure in a row and retries after growing pauses."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class InstrumentReporter:
     ) -> None:
         self._venues = tuple(venues)
         self._publisher = publisher
-        self._refresh_seconds = settings.markets_refresh_seconds
+        self._refresh_seconds = settings.instruments_refresh_seconds
         self._metrics = metrics
         self._sleep = sleep
 
@@ -48,9 +48,9 @@ class InstrumentReporter:
         pause, failing = _FIRST_PAUSE_SECONDS, False
         while True:
             outcome, reason = await self._report(venue)
-            self._metrics.market_reports.labels(venue.name, outcome).inc()
+            self._metrics.instrument_reports.labels(venue.name, outcome).inc()
             if reason and not failing:
-                log.warning("markets not reported", exchange=venue.name, outcome=outcome, reason=reason)
+                log.warning("instruments not reported", exchange=venue.name, outcome=outcome, reason=reason)
             failing = bool(reason)
             if outcome == "failed":
                 jitter = random.uniform(0.5, 1.0)  # noqa: S311
@@ -61,15 +61,16 @@ class InstrumentReporter:
                 await self._sleep(self._refresh_seconds)
 
     async def _report(self, venue: Venue) -> tuple[str, str]:
-        """What came of one report and, unless it was taken, why."""
+        """Report once; return the outcome, and the reason unless it was accepted."""
         try:
             markets, fetched_ns = await venue.markets()
-            await self._publisher.report_markets(venue.name, list_instruments(venue.name, markets.values()), fetched_ns)
-        except Refused as error:  # a relay that is older than this RPC, or finds fault: the same report stays refused
+            instruments = list_instruments(venue.name, markets.values())
+            await self._publisher.report_instruments(venue.name, instruments, fetched_ns)
+        except Refused as error:  # the relay is older than this RPC or rejects the report, and would do so again
             return "refused", str(error)
         except (ExchangeFailure, Unavailable) as error:
             return "failed", str(error)
-        except Exception as error:  # a fault of ours must not take the jobs along
-            log.exception("markets not reported", exchange=venue.name)
+        except Exception as error:  # a fault here must not end the dispatches
+            log.exception("instruments not reported", exchange=venue.name)
             return "failed", f"internal error: {type(error).__name__}"
         return "ok", ""

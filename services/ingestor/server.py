@@ -1,7 +1,7 @@
-"""Start and stop: the gRPC server (health and reflection only), the channels, the worker.
+"""Start and stop of the ingestor: gRPC server (health and reflection only), channels, connection to the broker.
 
-At the end: health says NOT_SERVING, no slot is offered, running jobs get ``drain_seconds``, the rest goes back to the
-relay, sockets and ccxt clients close.
+On SIGTERM health says NOT_SERVING and no slot is offered; running dispatches get ``drain_seconds``, the rest is
+returned to the relay; then sockets and ccxt clients close.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from prometheus_client import CollectorRegistry
 
 from services.common.clock import Clock, SystemClock
 from services.common.exchanges import load_exchanges
+from services.common.model.times import SECOND_NS
 from services.common.rpc.channel import open_channel
 from services.common.rpc.lifecycle import RunningServer, grpc_server, stop_signal
 from services.ingestor.broker.connection import BrokerConnection
 from services.ingestor.broker.slots import Slots
 from services.ingestor.config import IngestorSettings
 from services.ingestor.exchange.venue import Venue
-from services.ingestor.history.job_runner import DispatchRunner
+from services.ingestor.history.dispatch_runner import DispatchRunner
 from services.ingestor.instrument_reports import InstrumentReporter
 from services.ingestor.metrics import IngestorMetrics
 from services.ingestor.publisher import Publisher
@@ -40,7 +41,7 @@ async def work(
     """Work until ``stop`` is set.
 
     Raises:
-        SystemExit: The exchanges file can't be read, or the folder of the rate budgets not used.
+        SystemExit: The exchanges file can't be read, or the folder of the rate limits can't be used.
         OSError: An address can't be bound.
     """
     try:
@@ -55,12 +56,13 @@ async def work(
             name: Venue(name, exchange, settings, metrics, clock, sleep=sleep) for name, exchange in exchanges.items()
         }
     except OSError as error:
-        raise SystemExit(f"DEXORDER_INGESTOR_RATE_LIMIT_DIR: the rate budgets can't be kept: {error}") from None
+        text = f"DEXORDER_INGESTOR_RATE_LIMIT_DIR: the rate limits can't be stored: {error}"
+        raise SystemExit(text) from None
     slots = Slots(
         {name: exchange.slots.historical for name, exchange in exchanges.items()},
-        repeat_ns=int(settings.complete_repeat_seconds * 1_000_000_000),
+        repeat_ns=int(settings.complete_repeat_seconds * SECOND_NS),
     )
-    without_drain = settings.model_copy(update={"drain_seconds": 0})  # its calls only watch health: jobs have drained
+    without_drain = settings.model_copy(update={"drain_seconds": 0})  # its calls only watch health; dispatches drain
     options = [("grpc.max_send_message_length", settings.max_message_bytes)]
     async with (
         grpc_server(without_drain, lambda server: [], registry=registry) as server,
@@ -70,17 +72,18 @@ async def work(
         health = _Health(server)
         publisher = Publisher(gateway, relay, settings, metrics)
         runner = DispatchRunner(venues, publisher, settings, metrics, clock)
-        reporter = InstrumentReporter(
-            (venues[name] for name in slots.venues if slots.free(name)), publisher, settings, metrics, sleep=sleep
-        )
-        worker = BrokerConnection(settings, slots, runner.run, metrics, clock, on_connected=health.set_broker)
+        served = [venues[name] for name in slots.venues if slots.free(name)]
+        reporter = InstrumentReporter(served, publisher, settings, metrics, sleep=sleep)
+        broker = BrokerConnection(settings, slots, runner.run, metrics, clock, on_connected=health.set_broker)
         try:
             async with asyncio.TaskGroup() as group:
-                watching = group.create_task(_watch_channel(gateway, health.set_gateway))
-                stopping = group.create_task(_close_health(stop, health))
-                reporting = group.create_task(reporter.run())
-                await worker.run(stop)
-                for task in (watching, stopping, reporting):
+                tasks = [
+                    group.create_task(_watch_channel(gateway, health.set_gateway)),
+                    group.create_task(_close_health(stop, health)),
+                    group.create_task(reporter.run()),
+                ]
+                await broker.run(stop)
+                for task in tasks:
                     task.cancel()
         finally:
             for venue in venues.values():
@@ -88,17 +91,17 @@ async def work(
 
 
 class _Health:
-    """SERVING while the broker and the gateway are both there and we are not stopping."""
+    """Reports SERVING while the broker and the gateway are connected and the ingestor is not stopping."""
 
     def __init__(self, server: RunningServer) -> None:
         self._server = server
         self._parts = {"broker": False, "gateway": False, "running": True}
 
-    async def set_broker(self, there: bool) -> None:
-        await self._set("broker", there)
+    async def set_broker(self, connected: bool) -> None:
+        await self._set("broker", connected)
 
-    async def set_gateway(self, there: bool) -> None:
-        await self._set("gateway", there)
+    async def set_gateway(self, connected: bool) -> None:
+        await self._set("gateway", connected)
 
     async def stop(self) -> None:
         await self._set("running", False)
@@ -113,9 +116,9 @@ async def _close_health(stop: asyncio.Event, health: _Health) -> None:
     await health.stop()
 
 
-async def _watch_channel(channel: grpc.aio.Channel, note: Callable[[bool], Awaitable[None]]) -> None:
-    """Follow a channel's state, and keep it from staying idle."""
+async def _watch_channel(channel: grpc.aio.Channel, report: Callable[[bool], Awaitable[None]]) -> None:
+    """Report each change of a channel's state, and keep the channel from staying idle."""
     while True:
         state = channel.get_state(try_to_connect=True)
-        await note(state == grpc.ChannelConnectivity.READY)
+        await report(state == grpc.ChannelConnectivity.READY)
         await channel.wait_for_state_change(state)

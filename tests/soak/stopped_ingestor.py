@@ -85,7 +85,7 @@ def run(suite: Suite, symbol: str, *, first_minute: int, candles: int, stop_seco
         dropped = suite.metric("relay", NOT_CURRENT)
         second.process.send_signal(signal.SIGCONT)
         wait_for(lambda: second.jobs_given_up() >= len(jobs), PATIENCE_SECONDS, second.log.read_text)
-        late_reports = int(second.metric('dexorder_ingestor_jobs_total{outcome="fenced",venue="SIM"}'))
+        late_reports = int(second.metric('dexorder_ingestor_dispatches_total{outcome="fenced",venue="SIM"}'))
         for job in jobs:
             assert not report_page(suite, job), "a page report of a dispatch that was taken away"
             produce_late(suite, job, symbol)
@@ -120,7 +120,7 @@ class Second:
     def jobs_given_up(self) -> float:
         """Dispatches it no longer works on, without having finished them."""
         return sum(
-            self.metric(f'dexorder_ingestor_jobs_total{{outcome="{outcome}",venue="SIM"}}')
+            self.metric(f'dexorder_ingestor_dispatches_total{{outcome="{outcome}",venue="SIM"}}')
             for outcome in ("fenced", "handed_back")
         )
 

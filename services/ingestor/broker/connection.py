@@ -1,8 +1,9 @@
-"""The DEALER side of port 5567: one connection after the other, each with a socket and an identity of its own.
+"""Connection to the relay's broker, the DEALER side of port 5567.
 
-A DEALER that reconnects by itself keeps its identity, and what the broker sent to the dead connection is lost without a
-sign. So a monitor watches each socket; after a loss it is closed and a new one opened, which says again all that the
-broker can't know: free slots, running jobs, completions that may not have arrived.
+A DEALER that reconnects by itself keeps its identity, and frames that the broker sent to the dead connection are lost
+without notice. So a monitor watches each socket. After a loss the socket is closed and another one, with an identity of
+its own, reports everything that the broker cannot know: free slots, running dispatches, and completions that may not
+have arrived.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from services.common.messaging.curve import curve_client
 from services.common.messaging.frames import WorkFrame, decode_work, encode_work
 from services.common.model.errors import InvalidRequest
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
-from services.ingestor.broker.dispatch import Dispatch, read_dispatch
-from services.ingestor.broker.slots import Completion, Slots
+from services.ingestor.broker.dispatch import Completion, Dispatch, read_dispatch, work_complete
+from services.ingestor.broker.slots import Slots
 from services.ingestor.config import IngestorSettings
 from services.ingestor.metrics import IngestorMetrics
 
 log = structlog.get_logger(__name__)
 RunDispatch = Callable[[Dispatch], Awaitable[Completion | None]]
-_MOST_FRAME_BYTES = 1 << 20
+_MAX_FRAME_BYTES = 1 << 20
 _LINGER_MS = 1_000
 _FLUSH_SECONDS = 2.0
 _REFUSED_SECONDS = 2.0
@@ -37,22 +38,22 @@ _REFUSED = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 _EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | _REFUSED
 
 
-class _Lost(Exception):
-    """The connection is gone."""
+class _ConnectionLost(Exception):
+    """The connection to the broker is lost."""
 
 
-class _Refused(Exception):
-    """No handshake with the broker; this socket will not try again by itself."""
+class _HandshakeRefused(Exception):
+    """The handshake with the broker failed. The socket does not try again by itself."""
 
 
 class BrokerConnection:
-    """Offers slots, runs what the broker sends, says how it went; see `run`."""
+    """Offers slots, runs the dispatches that the broker sends, and reports their completion; see `run`."""
 
     def __init__(
         self,
         settings: IngestorSettings,
         slots: Slots,
-        run_job: RunDispatch,
+        run_dispatch: RunDispatch,
         metrics: IngestorMetrics,
         clock: Clock,
         *,
@@ -60,17 +61,17 @@ class BrokerConnection:
     ) -> None:
         self._settings = settings
         self._slots = slots
-        self._run_job = run_job
+        self._run_dispatch = run_dispatch
         self._metrics = metrics
         self._clock = clock
         self._on_connected = on_connected
-        self._outbox: asyncio.Queue[WorkFrame] = asyncio.Queue()
+        self._outgoing: asyncio.Queue[WorkFrame] = asyncio.Queue()
         self._connected = asyncio.Event()
-        self._ended = False
-        self._jobs: dict[str, asyncio.Task[None]] = {}
+        self._stopped = False
+        self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Work until ``stop`` is set; then offer no slot, let jobs end within ``drain_seconds``, hand the rest back."""
+        """Serve until ``stop`` is set; then offer no slot, drain for ``drain_seconds`` and hand the rest back."""
         with zmq.asyncio.Context() as context:
             async with asyncio.TaskGroup() as group:
                 connecting = group.create_task(self._stay_connected(context, group))
@@ -78,49 +79,49 @@ class BrokerConnection:
                 self._slots.stop()
                 await self._drain()
                 await self._flush()
-                self._ended = True  # a loss at this moment would be all that is heard of the cancellation
+                self._stopped = True  # a connection lost at this moment would hide the cancellation
                 connecting.cancel()
 
     async def _drain(self) -> None:
-        jobs = set(self._jobs.values())
-        if jobs:
-            log.info("waiting for running jobs", jobs=len(jobs), seconds=self._settings.drain_seconds)
-            _, late = await asyncio.wait(jobs, timeout=self._settings.drain_seconds)
-            for job in late:
-                job.cancel()
+        tasks = set(self._tasks.values())
+        if tasks:
+            log.info("waiting for running dispatches", dispatches=len(tasks), seconds=self._settings.drain_seconds)
+            _, late = await asyncio.wait(tasks, timeout=self._settings.drain_seconds)
+            for task in late:
+                task.cancel()
             if late:
                 await asyncio.wait(late)
 
     async def _flush(self) -> None:
-        """Give what was said last a moment to leave."""
+        """Wait briefly until the last messages are sent."""
         if self._connected.is_set():
             try:
                 async with asyncio.timeout(_FLUSH_SECONDS):
-                    await self._outbox.join()
+                    await self._outgoing.join()
             except TimeoutError:
-                log.warning("the broker did not take the last messages", messages=self._outbox.qsize())
+                log.warning("the broker did not take the last messages", messages=self._outgoing.qsize())
 
     # ---- connections
 
-    async def _stay_connected(self, context: zmq.asyncio.Context, jobs: asyncio.TaskGroup) -> None:
-        while not self._ended:
+    async def _stay_connected(self, context: zmq.asyncio.Context, dispatches: asyncio.TaskGroup) -> None:
+        while not self._stopped:
             try:
                 async with self._open(context) as (socket, monitor), asyncio.TaskGroup() as group:
                     if await _wait_for(monitor, zmq.EVENT_HANDSHAKE_SUCCEEDED | _REFUSED) & _REFUSED:
-                        raise _Refused
+                        raise _HandshakeRefused
                     group.create_task(self._watch(monitor))
                     self._metrics.connections.inc()
                     log.info("connected to the broker", broker=self._settings.broker)
-                    self._say_everything()
+                    self._send_state()
                     self._connected.set()
                     await self._on_connected(True)
                     group.create_task(self._send(socket))
                     group.create_task(self._heartbeat())
-                    group.create_task(self._receive(socket, jobs))
-            except* _Lost:
-                log.warning("lost the broker", broker=self._settings.broker)
-            except* _Refused:
-                log.error("no handshake with the broker; is CURVE set alike?", broker=self._settings.broker)
+                    group.create_task(self._receive(socket, dispatches))
+            except* _ConnectionLost:
+                log.warning("connection to the broker lost", broker=self._settings.broker)
+            except* _HandshakeRefused:
+                log.error("handshake with the broker failed; check the CURVE settings", broker=self._settings.broker)
                 await asyncio.sleep(_REFUSED_SECONDS)
             self._connected.clear()
             await self._on_connected(False)
@@ -130,10 +131,10 @@ class BrokerConnection:
         socket, monitor = context.socket(zmq.DEALER), None
         try:
             socket.set(zmq.IDENTITY, uuid.uuid4().bytes)
-            socket.set(zmq.IMMEDIATE, 1)  # nothing is queued for a connection that is not there
+            socket.set(zmq.IMMEDIATE, 1)  # queue nothing for a connection that does not exist
             socket.set(zmq.LINGER, _LINGER_MS)
-            socket.set(zmq.MAXMSGSIZE, _MOST_FRAME_BYTES)
-            socket.set(zmq.RCVHWM, 0)  # no more than our offers; beside heartbeats a limit is a risk: decision 0018
+            socket.set(zmq.MAXMSGSIZE, _MAX_FRAME_BYTES)
+            socket.set(zmq.RCVHWM, 0)  # our offers bound it; a limit would endanger heartbeats: decision 0018
             socket.set(zmq.RECONNECT_IVL, 200)
             socket.set(zmq.RECONNECT_IVL_MAX, 2_000)
             socket.set(zmq.HEARTBEAT_IVL, 2_000)
@@ -153,107 +154,99 @@ class BrokerConnection:
 
     async def _watch(self, monitor: zmq.asyncio.Socket) -> None:
         await _wait_for(monitor, zmq.EVENT_DISCONNECTED)
-        raise _Lost
+        raise _ConnectionLost
 
-    def _say_everything(self) -> None:
-        while not self._outbox.empty():  # meant for the connection before; said again below as far as it still holds
-            self._outbox.get_nowait()
-            self._outbox.task_done()
+    def _send_state(self) -> None:
+        """Queue everything that the broker has to know on a new connection."""
+        while not self._outgoing.empty():  # meant for the previous connection; whatever still holds is queued below
+            self._outgoing.get_nowait()
+            self._outgoing.task_done()
         for completion in self._slots.unsettled(now_ns=self._clock.monotonic_ns()):
-            self._say(_work_complete(completion))
-        self._beat()
+            self._outgoing.put_nowait(work_complete(completion))
+        self._queue_heartbeats()
         self._slots.forget_offers()
-        self._offer()
+        self._queue_offers()
 
     async def _send(self, socket: zmq.asyncio.Socket) -> None:
         while True:
-            message = await self._outbox.get()
+            message = await self._outgoing.get()
             try:
                 await socket.send_multipart(encode_work(message))
             finally:
-                self._outbox.task_done()
+                self._outgoing.task_done()
             if isinstance(message, pb.WorkComplete):
-                self._slots.sent(message.job_id, now_ns=self._clock.monotonic_ns())
+                self._slots.note_sent(message.job_id, now_ns=self._clock.monotonic_ns())
 
     async def _heartbeat(self) -> None:
         while True:
             await asyncio.sleep(self._settings.heartbeat_seconds)
-            self._beat()
+            self._queue_heartbeats()
 
-    def _beat(self) -> None:
-        for job_id in self._slots.running:
-            self._say(pb.WorkHeartbeat(job_id=job_id))
+    def _queue_heartbeats(self) -> None:
+        for dispatch_id in self._slots.running:
+            self._outgoing.put_nowait(pb.WorkHeartbeat(job_id=dispatch_id))
 
-    def _offer(self) -> None:
-        for venue in self._slots.due():
-            self._say(pb.WorkerReady(exchanges=[venue], job_type=pb.HISTORICAL))
+    def _queue_offers(self) -> None:
+        for venue in self._slots.take_offers():
+            self._outgoing.put_nowait(pb.WorkerReady(exchanges=[venue], job_type=pb.HISTORICAL))
         for venue in self._slots.venues:
             self._metrics.free_slots.labels(venue).set(self._slots.free(venue))
-            self._metrics.jobs_held.labels(venue).set(self._slots.held(venue))
+            self._metrics.busy_slots.labels(venue).set(self._slots.busy(venue))
 
-    def _say(self, message: WorkFrame) -> None:
-        self._outbox.put_nowait(message)
+    # ---- dispatches
 
-    # ---- jobs
-
-    async def _receive(self, socket: zmq.asyncio.Socket, jobs: asyncio.TaskGroup) -> None:
+    async def _receive(self, socket: zmq.asyncio.Socket, dispatches: asyncio.TaskGroup) -> None:
         while True:
             frames: list[bytes] = await socket.recv_multipart()
             try:
                 message = decode_work(frames)
                 if isinstance(message, pb.DataRequest):
-                    self._accept(message, jobs)
+                    self._accept(message, dispatches)
                 elif isinstance(message, pb.WorkStop):
-                    log.info("nothing to stop: only realtime jobs can be", job_id=message.job_id)
+                    log.info("WorkStop ignored: it only applies to realtime jobs", dispatch_id=message.job_id)
                 else:
-                    raise InvalidRequest(f"{type(message).__name__} does not come from a relay")
+                    raise InvalidRequest(f"{type(message).__name__} is not a message of the relay")
             except InvalidRequest as error:
                 self._metrics.dropped_frames.inc()
                 log.warning("frame dropped", reason=str(error))
 
-    def _accept(self, request: pb.DataRequest, jobs: asyncio.TaskGroup) -> None:
-        """Start a dispatch, or reject it; one that runs here already needs neither."""
+    def _accept(self, request: pb.DataRequest, dispatches: asyncio.TaskGroup) -> None:
+        """Start a dispatch or reject it; ignore one that runs here already."""
         if request.job_id in self._slots.running:
             return
-        self._slots.used(request.ticker.rpartition(".")[2])
+        self._slots.use_offer(request.ticker.rpartition(".")[2])
         try:
-            job = read_dispatch(request)
-            reason = self._slots.take(job.job_id, job.ticker.venue)
+            dispatch = read_dispatch(request)
+            reason = self._slots.take(dispatch.id, dispatch.instrument.venue)
         except InvalidRequest as error:
             reason = str(error)
         if reason is None:
-            self._jobs[job.job_id] = jobs.create_task(self._work(job))
+            self._tasks[dispatch.id] = dispatches.create_task(self._work(dispatch))
         else:
             self._metrics.rejected.inc()
-            log.warning("job rejected", job_id=request.job_id, reason=reason)
-            self._say(pb.WorkReject(job_id=request.job_id, reason=reason))
-        self._offer()  # a rejected dispatch has used up an offer too
+            log.warning("dispatch rejected", dispatch_id=request.job_id, reason=reason)
+            self._outgoing.put_nowait(pb.WorkReject(job_id=request.job_id, reason=reason))
+        self._queue_offers()  # a rejected dispatch has used an offer too
 
-    async def _work(self, job: Dispatch) -> None:
+    async def _work(self, dispatch: Dispatch) -> None:
         completion: Completion | None
         try:
-            completion = await self._run_job(job)
-        except asyncio.CancelledError:  # only `_drain` cancels jobs, or a failure that ends the process
-            completion = Completion(job.job_id, success=False, message="this ingestor is shutting down")
-        except Exception as error:  # a fault of ours must not take the other jobs along
-            log.exception("job failed", job_id=job.job_id)
-            completion = Completion(job.job_id, success=False, message=f"internal error: {type(error).__name__}")
-        del self._jobs[job.job_id]
-        self._slots.release(job.job_id)
+            completion = await self._run_dispatch(dispatch)
+        except asyncio.CancelledError:  # cancelled by `_drain`, or by a failure that ends the process
+            completion = Completion(dispatch.id, success=False, message="this ingestor is shutting down")
+        except Exception as error:  # a fault in one dispatch must not end the others
+            log.exception("dispatch failed", dispatch_id=dispatch.id)
+            completion = Completion(dispatch.id, success=False, message=f"internal error: {type(error).__name__}")
+        del self._tasks[dispatch.id]
+        self._slots.release(dispatch.id)
         if completion is not None:
             self._slots.complete(completion)
-            self._say(_work_complete(completion))
-        self._offer()
-
-
-def _work_complete(completion: Completion) -> pb.WorkComplete:
-    return pb.WorkComplete(
-        job_id=completion.job_id, success=completion.success, error_message=completion.message or None
-    )
+            self._outgoing.put_nowait(work_complete(completion))
+        self._queue_offers()
 
 
 async def _wait_for(monitor: zmq.asyncio.Socket, events: int) -> int:
-    """The next event that is one of ``events``."""
+    """Return the next event that is one of ``events``."""
     while True:
         event: int = parse_monitor_message(await monitor.recv_multipart())["event"]
         if event & events:

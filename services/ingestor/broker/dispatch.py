@@ -1,4 +1,4 @@
-"""What a dispatch (0x24) asks for: DataRequest in, Job or the reason to reject out. Pure."""
+"""Dispatch of a job: the DataRequest (0x24) that starts it and the WorkComplete (0x21) that ends it. Pure."""
 
 from __future__ import annotations
 
@@ -13,40 +13,57 @@ from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """One dispatch of historical candles.
+    """One attempt of a job for historical candles.
 
     Attributes:
+        id: Id of this attempt; ``job_id`` on the wire.
+        span: Half open, nanoseconds; both ends on the period's grid.
         limit: Stop after this many candles; 0 means all of ``span``.
     """
 
-    job_id: str
+    id: str
     request_id: str
-    ticker: Instrument
+    instrument: Instrument
     span: TimeRange
     period_seconds: int
     limit: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """End of a dispatch. Without ``success`` the relay queues the rest of the job again."""
+
+    dispatch_id: str
+    success: bool
+    message: str = ""
+
+
 def read_dispatch(request: pb.DataRequest) -> Dispatch:
-    """The job in a dispatch.
+    """Return the dispatch in a DataRequest.
 
     Raises:
-        InvalidRequest: Of a type this ingestor does not do, or a field is missing, out of range or off the grid.
+        InvalidRequest: This ingestor does not serve the type, or a field is missing, out of range or off the grid.
     """
     if not request.job_id:
         raise InvalidRequest("job_id is missing")
     if request.type != pb.DataRequest.HISTORICAL_OHLC:
-        names = dict(pb.DataRequest.RequestType.items())
-        name = next((n for n, value in names.items() if value == request.type), str(request.type))
-        raise InvalidRequest(f"type {name} is not served by this ingestor")
+        names = {value: name for name, value in pb.DataRequest.RequestType.items()}
+        raise InvalidRequest(f"type {names.get(request.type, request.type)} is not served by this ingestor")
     if not request.HasField("historical"):
         raise InvalidRequest("historical is missing")
-    asked = request.historical
+    wanted = request.historical
     return Dispatch(
-        job_id=request.job_id,
+        id=request.job_id,
         request_id=request.request_id,
-        ticker=Instrument.parse(request.ticker),
-        span=check_span(asked.start_time, asked.end_time, asked.period_seconds),
-        period_seconds=asked.period_seconds,
-        limit=asked.limit,
+        instrument=Instrument.parse(request.ticker),
+        span=check_span(wanted.start_time, wanted.end_time, wanted.period_seconds),
+        period_seconds=wanted.period_seconds,
+        limit=wanted.limit,
+    )
+
+
+def work_complete(completion: Completion) -> pb.WorkComplete:
+    """Return the message that reports a completion to the relay."""
+    return pb.WorkComplete(
+        job_id=completion.dispatch_id, success=completion.success, error_message=completion.message or None
     )

@@ -1,23 +1,30 @@
-"""Slots: what is offered to the broker, which job holds one, what has to be said again after a reconnect. Pure."""
+"""State of this ingestor's slots and of everything the broker was told about them. Pure.
+
+    slot        event                     next
+    free        WorkerReady sent          offered
+    offered     DataRequest taken         busy
+    offered     DataRequest rejected      free (offered again)
+    offered     connection lost           free (offered again)
+    busy        dispatch ends             free
+
+    completion  event                     next
+    unsent      WorkComplete sent         sent
+    sent        ``repeat_ns`` elapsed     settled (forgotten)
+    unsent, sent  new connection          sent again
+
+WorkComplete has no answer, so one that was sent shortly before a connection was lost may not have arrived.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """How a dispatch ended, as WorkComplete says it."""
-
-    job_id: str
-    success: bool
-    message: str = ""
+from services.ingestor.broker.dispatch import Completion
 
 
 class Slots:
-    """Owner of the map from running jobs to venues, and of what the broker has been told."""
+    """Owner of the map from running dispatches to venues, of offers, and of completions that may not have arrived."""
 
     def __init__(self, capacity: Mapping[str, int], *, repeat_ns: int) -> None:
         self._capacity = dict(capacity)
@@ -29,24 +36,24 @@ class Slots:
 
     @property
     def venues(self) -> tuple[str, ...]:
-        """Venues this ingestor serves."""
+        """Venues that this ingestor serves."""
         return tuple(self._capacity)
 
     @property
     def running(self) -> tuple[str, ...]:
-        """Jobs that hold a slot, oldest first."""
+        """Ids of the dispatches that hold a slot, oldest first."""
         return tuple(self._running)
 
     def free(self, venue: str) -> int:
-        """Slots of a venue that no job holds."""
-        return self._capacity.get(venue, 0) - self.held(venue)
+        """Return the number of slots of a venue that no dispatch holds."""
+        return self._capacity.get(venue, 0) - self.busy(venue)
 
-    def held(self, venue: str) -> int:
-        """Slots of a venue that jobs hold."""
+    def busy(self, venue: str) -> int:
+        """Return the number of slots of a venue that dispatches hold."""
         return sum(1 for v in self._running.values() if v == venue)
 
-    def due(self) -> list[str]:
-        """Venues to send one WorkerReady each for, so that every free slot is offered; notes them as offered."""
+    def take_offers(self) -> list[str]:
+        """Mark every free slot as offered; return the venue of each new offer, one WorkerReady to send for each."""
         if self._stopped:
             return []
         venues = [venue for venue in self._capacity for _ in range(self.free(venue) - self._offered[venue])]
@@ -54,50 +61,48 @@ class Slots:
             self._offered[venue] += 1
         return venues
 
-    def used(self, venue: str) -> None:
-        """A dispatch came, whether or not it will be taken: the broker holds one offer less."""
+    def use_offer(self, venue: str) -> None:
+        """Count an offer as used by a dispatch, whether or not the dispatch is taken."""
         self._offered[venue] = max(0, self._offered[venue] - 1)
 
     def forget_offers(self) -> None:
-        """The broker knows none of our offers: the connection is new."""
+        """Forget all offers, as the broker does not know them on a new connection."""
         self._offered.clear()
 
-    def take(self, job_id: str, venue: str) -> str | None:
-        """Give a job a slot; the reason why not, for WorkReject."""
+    def take(self, dispatch_id: str, venue: str) -> str | None:
+        """Give a slot to a dispatch; return the reason for a WorkReject if there is none to give."""
         if venue not in self._capacity:
-            return f"exchange {venue!r} is none of {', '.join(self._capacity)}"
+            return f"exchange {venue!r} is not served by this ingestor; it serves {', '.join(self._capacity)}"
         if self._stopped:
             return "this ingestor is shutting down"
         if self.free(venue) <= 0:
             return f"no free slot for {venue}"
-        self._running[job_id] = venue
+        self._running[dispatch_id] = venue
         return None
 
-    def release(self, job_id: str) -> None:
-        """Take a job's slot back."""
-        del self._running[job_id]
+    def release(self, dispatch_id: str) -> None:
+        """Free the slot of a dispatch."""
+        del self._running[dispatch_id]
 
     def stop(self) -> None:
         """Offer nothing and take nothing from now on."""
         self._stopped = True
 
-    # WorkComplete has no answer, so one that was sent shortly before a loss may not have arrived.
-
     def complete(self, completion: Completion) -> None:
-        """Keep a completion until it can be taken as arrived."""
-        self._completions[completion.job_id] = (completion, None)
+        """Keep a completion until it is settled."""
+        self._completions[completion.dispatch_id] = (completion, None)
 
-    def sent(self, job_id: str, *, now_ns: int) -> None:
-        """Note that a completion went out on the present connection."""
-        kept = self._completions.get(job_id)
+    def note_sent(self, dispatch_id: str, *, now_ns: int) -> None:
+        """Record that a completion was sent on the current connection."""
+        kept = self._completions.get(dispatch_id)
         if kept is not None:
-            self._completions[job_id] = (kept[0], now_ns)
+            self._completions[dispatch_id] = (kept[0], now_ns)
 
     def unsettled(self, *, now_ns: int) -> list[Completion]:
-        """Completions to say on a new connection: never sent, or sent so recently that they may be lost."""
+        """Return the completions to send on a new connection: unsent, or sent so recently that they may be lost."""
         self._completions = {
-            job_id: (completion, sent_ns)
-            for job_id, (completion, sent_ns) in self._completions.items()
+            dispatch_id: (completion, sent_ns)
+            for dispatch_id, (completion, sent_ns) in self._completions.items()
             if sent_ns is None or now_ns - sent_ns < self._repeat_ns
         }
         return [completion for completion, _ in self._completions.values()]

@@ -1,11 +1,12 @@
-"""What a failed call to an exchange means: whether to ask again, and whether to leave the exchange alone first. Pure.
+"""Meaning of a failed call to an exchange: whether to repeat the query, and whether to pause the exchange first. Pure.
 
-ccxt.OperationFailed, 5xx, a bad answer  ask again, up to ``attempts`` times, with backoff and jitter
-429, 418, a rate-limit code              the same, and nobody asks the venue before Retry-After (or the ban) is over
-403, 404, 451                            ``refused_attempts`` tries
-a code the table of dialects knows       what the table says
-any other ccxt error                     no second try
-the same impossible candle 7 times       no further try
+failure                                   reaction
+ccxt.OperationFailed, 5xx, a bad answer   repeat up to ``attempts`` times, with backoff and jitter
+429, 418, a rate-limit code               the same, and no process calls the venue before Retry-After or the ban ends
+403, 404, 451                             up to ``refused_attempts`` attempts
+a code in the table of dialects           as the table says
+any other ccxt error                      no second attempt
+the same impossible candle 7 times        no further attempt
 """
 
 from __future__ import annotations
@@ -26,26 +27,27 @@ from services.ingestor.exchange.dialects.table import Dialect, Remedy
 from services.ingestor.exchange.validation import MS_NS, BadAnswer
 
 _EQUAL_FAULTS = 7
-"""Three show a lasting fault only where faults are rare: of an exchange that spoils a fifth of its answers, one page in
-125 meets three in a row, and one in 78,000 seven."""
+"""Three equal answers show a lasting fault only where faults are rare. An exchange that spoils a fifth of its answers
+gives three in a row to one page in 125, and seven to one in 78,000."""
 _BAN_UNTIL = re.compile(r"banned until (\d{13})")
 _THROTTLED_UNTIL = re.compile(r"EService: ?Throttled: ?(\d{10})\b")
 _STATUS = re.compile(r"^\S+ (?:\S+ \S+ )?(\d{3}) ")
 _SECONDS = re.compile(r"[0-9]+(\.[0-9]*)?")
 _TOO_MANY = (429, 418)
+_REFUSALS = (403, 404, 451)
 _LONGEST_PAUSE_SECONDS = 1e9
-"""Thirty years, as good as for ever; more would not fit the budget's 64 bits of nanoseconds."""
+"""Thirty years; a longer pause would not fit the 64 bits of nanoseconds of the rate limiter."""
 
 
 class ExchangeFailure(Exception):
-    """The exchange refuses, or stays bad after all tries; the message says which question and how it ended."""
+    """The exchange refuses a query or gives no valid answer in all attempts. The message names the query."""
 
 
 class ImpossibleCandle(ExchangeFailure):
-    """The exchange keeps answering a candle that can't be one.
+    """The exchange keeps answering with a candle that is impossible.
 
     Attributes:
-        open_ns: Its open time.
+        open_ns: Open time of the candle.
     """
 
     def __init__(self, message: str, open_ns: int) -> None:
@@ -54,66 +56,66 @@ class ImpossibleCandle(ExchangeFailure):
 
 
 class Failures:
-    """What went wrong with one question so far."""
+    """Failures of one query so far."""
 
-    def __init__(self, venue: str, what: str, dialect: Dialect, *, refused_attempts: int) -> None:
+    def __init__(self, venue: str, query: str, dialect: Dialect, *, refused_attempts: int) -> None:
         self._venue = venue
         self._dialect = dialect
-        self._what = what
+        self._query = query
         self._refused_attempts = refused_attempts
         self._refused = 0
         self._impossible: Counter[str] = Counter()
 
-    def worth_another(self, error: BaseException) -> bool:
-        """Take in one more failure; whether to ask again if there are tries left."""
+    def is_retriable(self, error: BaseException) -> bool:
+        """Record a failure; return whether another attempt is worth making, if there is one left."""
         if isinstance(error, BadAnswer):
             if error.open_ns is None:
                 return True
             self._impossible[str(error)] += 1
             return self._impossible[str(error)] < _EQUAL_FAULTS
-        if status_of(error) in (403, 404, 451):
+        if status_of(error) in _REFUSALS:
             self._refused += 1
             return self._refused < self._refused_attempts
-        return may_heal(error, self._dialect)
+        return is_transient(error, self._dialect)
 
-    def tries_left(self, tries: int, attempts: int) -> bool:
-        """Whether that many tries are fewer than ``attempts``; those with the same impossible candle do not count."""
-        return tries - max(self._impossible.values(), default=0) < attempts
+    def has_attempts_left(self, made: int, attempts: int) -> bool:
+        """Return whether fewer than ``attempts`` were made; attempts with the same impossible candle do not count."""
+        return made - max(self._impossible.values(), default=0) < attempts
 
-    def final(self, error: Exception, tries: int) -> ExchangeFailure:
-        """What to raise after the last try."""
-        text = f"{self._venue} gave no sound answer to {self._what} in {tries} tries: {brief(error)}"
+    def final(self, error: Exception, attempts: int) -> ExchangeFailure:
+        """Return the error to raise after the last attempt."""
+        text = f"{self._venue} gave no valid answer to {self._query} in {attempts} attempts: {brief(error)}"
         if isinstance(error, BadAnswer) and error.open_ns is not None:
             if self._impossible[str(error)] >= _EQUAL_FAULTS:
                 return ImpossibleCandle(f"{self._venue} keeps answering {error}", error.open_ns)
-        elif isinstance(error, ccxt.BaseError) and not may_heal(error, self._dialect):
-            text = f"{self._venue} refuses {self._what}: {brief(error)}"
+        elif isinstance(error, ccxt.BaseError) and not is_transient(error, self._dialect):
+            text = f"{self._venue} refuses {self._query}: {brief(error)}"
         return ExchangeFailure(text)
 
 
-def may_heal(error: BaseException, dialect: Dialect) -> bool:
-    """Whether a ccxt error says that the same question may be answered later."""
-    # ccxt reports a body that broke off as a plain ExchangeError; its cause tells.
+def is_transient(error: BaseException, dialect: Dialect) -> bool:
+    """Return whether a ccxt error says that the same query may be answered later."""
+    # ccxt reports a truncated body as a plain ExchangeError; its cause tells them apart.
     if isinstance(error, ccxt.OperationFailed) or isinstance(error.__cause__, aiohttp.ClientError):
         return True
     return dialect.remedy(str(error)) is not None
 
 
 def is_slow_down(error: BaseException, dialect: Dialect) -> bool:
-    """Whether the exchange says, in its own code, that it is asked too often."""
+    """Return whether the exchange says by a code of its own that it is called too often."""
     if isinstance(error, (ccxt.DDoSProtection, ccxt.RateLimitExceeded)):
         return True
     return isinstance(error, ccxt.BaseError) and dialect.remedy(str(error)) is Remedy.SLOW_DOWN
 
 
 def as_bad_answer(error: Exception, dialect: Dialect, *, status: int, answer: Any) -> BadAnswer | None:
-    """The bad answer behind an error ccxt takes for a refusal: what a broken server says is no word of an exchange.
+    """Return the bad answer behind an error that ccxt reports as a refusal, if a broken server caused it.
 
     Args:
-        status: The HTTP status, 0 if there was none.
-        answer: The decoded answer; None if it was no JSON.
+        status: The HTTP status, or 0 if there was none.
+        answer: The decoded answer, or None if it was not JSON.
     """
-    if not isinstance(error, ccxt.BaseError) or may_heal(error, dialect):
+    if not isinstance(error, ccxt.BaseError) or is_transient(error, dialect):
         return None
     if status >= 500:
         return BadAnswer(f"HTTP status {status}: {brief(error)}", kind="status")
@@ -124,12 +126,12 @@ def as_bad_answer(error: Exception, dialect: Dialect, *, status: int, answer: An
 
 
 def kind_of(error: BaseException) -> str:
-    """A failure in a word, for metrics."""
+    """Return the kind of a failure in one word, for metrics."""
     return error.kind if isinstance(error, BadAnswer) else type(error).__name__
 
 
 def status_of(error: BaseException) -> int | None:
-    """The HTTP status ccxt wrote into an error's text, if it did."""
+    """Return the HTTP status in the text of a ccxt error, if it has one."""
     found = _STATUS.match(str(error))
     return int(found.group(1)) if found else None
 
@@ -137,10 +139,10 @@ def status_of(error: BaseException) -> int | None:
 def announced_pause(
     status: int, headers: Mapping[str, str], body: str, *, default: float, wall_ns: int
 ) -> float | None:
-    """Seconds for which an HTTP answer asks to be left alone; None if it does not.
+    """Return the seconds for which an HTTP answer asks the client to pause; None if it does not.
 
-    The end of a ban in its text, else its Retry-After header (seconds or a date), else ``default`` if it says "too many
-    requests".
+    The first of: the end of the ban in its text, its Retry-After header (seconds or a date), and ``default`` if its
+    status is "too many requests".
     """
     pause = _announced_pause(status, headers, body, default=default, wall_ns=wall_ns)
     return None if pause is None else min(pause, _LONGEST_PAUSE_SECONDS)
@@ -150,7 +152,7 @@ def _announced_pause(
     status: int, headers: Mapping[str, str], body: str, *, default: float, wall_ns: int
 ) -> float | None:
     throttled = _THROTTLED_UNTIL.search(body)
-    if throttled:  # Kraken says so with status 200
+    if throttled:  # Kraken sends it with status 200
         return max(0.0, int(throttled.group(1)) - wall_ns / SECOND_NS)
     if status not in (403, *_TOO_MANY) and status < 500:
         return None
@@ -162,7 +164,7 @@ def _announced_pause(
         return float(value)
     with suppress(ValueError):
         moment = parsedate_to_datetime(value)
-        moment = moment.replace(tzinfo=moment.tzinfo or UTC)  # one of HTTP's forms names no zone
+        moment = moment.replace(tzinfo=moment.tzinfo or UTC)  # one of HTTP's date formats has no zone
         seconds = moment.timestamp() - wall_ns / SECOND_NS
         if seconds > 0:
             return seconds
@@ -170,5 +172,5 @@ def _announced_pause(
 
 
 def brief(error: BaseException) -> str:
-    """One line of an error: its kind and the start of its text."""
+    """Return an error in one line: its type and the start of its text."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"

@@ -1,18 +1,18 @@
-"""An exchange's markets: which of ccxt's are asked, what the relay is told of them, why a symbol is not known. Pure.
+"""Instruments of an exchange: the ccxt markets that may be queried, their list for the relay, unknown symbols. Pure.
 
-ccxt keeps one market a symbol, the last one the exchange lists. Kraken lists the dark-pool twin ``XXBTZUSD.d`` behind
-``XXBTZUSD`` and both are ``BTC/USD``, so ccxt alone would ask the twin.
+ccxt keeps one market for each symbol, the last one that the exchange lists. Kraken lists the dark-pool twin
+``XXBTZUSD.d`` behind ``XXBTZUSD``, and both are ``BTC/USD``, so ccxt alone would query the twin.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
 from services.common.model.errors import InvalidRequest
+from services.common.model.history import ListedInstrument
 from services.common.model.instrument import Instrument
 from services.ingestor.exchange.dialects.table import TABLE
 
@@ -21,94 +21,76 @@ _CODE = re.compile(r"[^/:-]+")
 _CLOSE_MATCHES = 3
 
 
-@dataclass(frozen=True, slots=True)
-class ListedInstrument:
-    """One market, as the relay lists it."""
-
-    ticker: str
-    active: bool
-    type: str
-    base: str
-    quote: str
-
-
 def list_instruments(venue: str, markets: Iterable[CcxtMarket]) -> list[ListedInstrument]:
-    """The markets of ccxt's list that a request can name; one of which ccxt does not know whether it trades does."""
+    """Return the instruments of ccxt's markets that a request can name; active unless ccxt knows otherwise."""
     found = []
     for market in markets:
         try:
-            ticker = Instrument.parse(f"{market['symbol']}.{venue}")
+            ticker = str(Instrument.parse(f"{market['symbol']}.{venue}"))
         except InvalidRequest:
             continue
-        found.append(
-            ListedInstrument(
-                str(ticker),
-                market.get("active") is not False,
-                market.get("type") or "",
-                market.get("base") or "",
-                market.get("quote") or "",
-            )
-        )
+        kind, base, quote = (market.get(field) or "" for field in ("type", "base", "quote"))
+        found.append(ListedInstrument(ticker, market.get("active") is not False, kind, base, quote))
     return found
 
 
-# ---- one market a symbol
+# ---- one market for each symbol
 
 
 def keep_main_markets(client: Any) -> None:
-    """Make a ccxt client that has just loaded its markets forget those that stand in the way of others of their symbol.
+    """Make a ccxt client that has just loaded its markets forget those that hide others of the same symbol.
 
-    Dark-pool markets go; of several that remain under one symbol those that are traded stay. Where that leaves more
-    than one, all stay, and `refusal` has the reason why none is asked.
+    Dark-pool markets are dropped. Of several markets that remain under one symbol, those that are traded stay. If more
+    than one remains after that, all stay, and `refusal` gives the reason why none of them is queried.
     """
-    everything = [market for same_id in client.markets_by_id.values() for market in same_id]
-    kept = main_markets(client.id, everything)
-    if len(kept) < len(everything):
+    markets = [market for same_id in client.markets_by_id.values() for market in same_id]
+    kept = main_markets(client.id, markets)
+    if len(kept) < len(markets):
         client.set_markets(kept, client.currencies)
 
 
 def main_markets(ccxt_id: str, markets: Sequence[CcxtMarket]) -> list[CcxtMarket]:
-    """The markets that may be asked, in the order given; see `keep_main_markets`."""
-    ending = TABLE[ccxt_id].shadow if ccxt_id in TABLE else ""
-    lit = [market for market in markets if not ending or not str(market["id"]).endswith(ending)]
+    """Return the markets that may be queried, in the order given; see `keep_main_markets`."""
+    suffix = TABLE[ccxt_id].dark_pool_suffix if ccxt_id in TABLE else ""
+    lit = [market for market in markets if not suffix or not str(market["id"]).endswith(suffix)]
     traded = {market["symbol"] for market in lit if market.get("active") is not False}
     return [market for market in lit if market.get("active") is not False or market["symbol"] not in traded]
 
 
 def refusal(venue: str, symbol: str, client: Any) -> str | None:
-    """Why a symbol can't be asked of a ccxt client with loaded markets, as a sentence; None if it can."""
+    """Return the reason why a ccxt client with loaded markets can't query a symbol, as a sentence; None if it can."""
     if symbol not in client.markets:
-        return unknown(venue, symbol, client.markets, client.markets_by_id, client.commonCurrencies)
+        return unknown_symbol(venue, symbol, client.markets, client.markets_by_id, client.commonCurrencies)
     ids = {m["id"] for same_id in client.markets_by_id.values() for m in same_id if m["symbol"] == symbol}
     return f"symbol {symbol!r} is {len(ids)} markets of {venue}: {', '.join(sorted(ids))}" if len(ids) > 1 else None
 
 
-def unknown(
+def unknown_symbol(
     venue: str,
     symbol: str,
     markets: Mapping[str, CcxtMarket],
     by_id: Mapping[str, Sequence[CcxtMarket]],
     renamed: Mapping[str, str],
 ) -> str:
-    """The sentence for a symbol that is not among ``markets``, with the ones that may be meant.
+    """Return the error text for a symbol that is not among ``markets``, with the symbols that may be meant.
 
     Args:
         markets: By unified symbol.
         by_id: By the exchange's own id.
-        renamed: Currency codes that ccxt has another name for, as ``XBT`` -> ``BTC``.
+        renamed: Currency codes for which ccxt has another name, such as ``XBT`` -> ``BTC``.
     """
     text = f"symbol {symbol!r} is unknown to {venue}"
-    now = _CODE.sub(lambda code: renamed.get(code[0], code[0]), symbol)
-    if now != symbol and now in markets:
-        return f"{text}: renamed, it is {_shown(now, markets)}"
+    current = _CODE.sub(lambda code: renamed.get(code[0], code[0]), symbol)
+    if current != symbol and current in markets:
+        return f"{text}: renamed, it is {_described(current, markets)}"
     if own := sorted({m["symbol"] for m in by_id.get(symbol, ()) if m["symbol"] in markets}):
-        return f"{text}: this is the exchange's own name of {', '.join(_shown(s, markets) for s in own)}"
-    near = _close(symbol, markets)
-    return f"{text}; close to it: {', '.join(_shown(s, markets) for s in near)}" if near else text
+        return f"{text}: this is the exchange's own name of {', '.join(_described(s, markets) for s in own)}"
+    near = _close_matches(symbol, markets)
+    return f"{text}; close to it: {', '.join(_described(s, markets) for s in near)}" if near else text
 
 
-def _close(symbol: str, markets: Iterable[str]) -> list[str]:
-    """The symbols most like it, whatever the case of letters, best first."""
+def _close_matches(symbol: str, markets: Iterable[str]) -> list[str]:
+    """Return the most similar symbols, best first, ignoring case."""
     by_upper: dict[str, list[str]] = {}
     for each in markets:
         by_upper.setdefault(each.upper(), []).append(each)
@@ -116,5 +98,5 @@ def _close(symbol: str, markets: Iterable[str]) -> list[str]:
     return [each for upper in near for each in by_upper[upper]][:_CLOSE_MATCHES]
 
 
-def _shown(symbol: str, markets: Mapping[str, CcxtMarket]) -> str:
+def _described(symbol: str, markets: Mapping[str, CcxtMarket]) -> str:
     return repr(symbol) + (" (no longer traded)" if markets[symbol].get("active") is False else "")

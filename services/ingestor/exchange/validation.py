@@ -1,6 +1,8 @@
-"""Is an exchange's answer a set of candles? Pure.
+"""Validation of an exchange's answer to a query for candles. Pure.
 
-ccxt turns text, HTML and cut JSON into rows of garbage without an error, so nothing in an answer is taken on trust.
+ccxt turns text, HTML and truncated JSON into rows of garbage without an error. It also drops rows before ``since`` or
+over the limit, and accepts rows under another market's name. So an answer is checked twice: the raw answer by
+`check_rows`, and the rows that ccxt made of it by `read_candles`.
 """
 
 from __future__ import annotations
@@ -15,22 +17,23 @@ from services.common.model.page import Candle
 from services.common.model.periods import is_on_grid
 from services.common.model.time_range import TimeRange
 from services.common.model.times import iso
+from services.ingestor.exchange.dialects.table import MARKET, Dialect, at
 
 MS_NS = 1_000_000
 _COLUMNS = 6
 _DAY_SECONDS = 86_400
 _EXACT_MS = 2**43
-"""Milliseconds below this are whole floats, and nanoseconds that fit 64 bits."""
-_MOST = 1e300
-"""Larger values are no prices; below it an int is a finite float."""
+"""Milliseconds below this are exact as floats, and fit 64 bits as nanoseconds."""
+_MAX_VALUE = 1e300
+"""Larger values are not prices; an int below it is a finite float."""
 
 
 class BadAnswer(Exception):
-    """An answer that is no set of candles of the asked window; ask again.
+    """Answer that is not a valid list of candles of the queried window; the query is worth repeating.
 
     Attributes:
-        kind: What is wrong, in a word, for metrics.
-        open_ns: Open time of the candle at fault, when the answer is sound but for this candle's values.
+        kind: Kind of fault in one word, for metrics.
+        open_ns: Open time of the faulty candle, if the answer is valid except for the values of this candle.
     """
 
     def __init__(self, reason: str, *, kind: str = "shape", open_ns: int | None = None) -> None:
@@ -39,27 +42,88 @@ class BadAnswer(Exception):
         self.open_ns = open_ns
 
 
-def read_candles(rows: Any, window: TimeRange, period_seconds: int) -> list[Candle]:
-    """Candles of ccxt's OHLCV rows, ``[open ms, open, high, low, close, volume]``.
+# ---- the raw answer
+
+
+def check_rows(dialect: Dialect, raw: Any, rows: Any, market_id: str) -> list[Any] | None:
+    """Return the raw rows of an answer, or None if their place in it is not known.
 
     Args:
-        window: What was asked, half open; the exchange was told its last nanosecond too.
+        raw: The decoded answer, or None if it was not JSON.
+        rows: The rows that ccxt made of it.
+        market_id: The exchange's id of the queried market.
     Raises:
-        BadAnswer: Not rows, not six finite numbers, an open off the grid, outside the window, twice or out of order,
-            prices not low <= open, close <= high, a volume below 0.
+        BadAnswer: The answer is not JSON, has no rows in their place, is another market's, or holds a candle that is
+            still open; or ccxt has dropped rows.
+    """
+    if not isinstance(raw, (list, dict)):
+        raise BadAnswer("the answer is not JSON", kind="not_json")
+    check_market(dialect, raw, market_id)
+    found = _find_rows(dialect, raw, market_id)
+    if found is None:
+        return None
+    if dialect.running:
+        index, mark = dialect.running
+        if any(isinstance(row, list) and at(row, (index,)) == mark for row in found):
+            raise BadAnswer("the answer holds a candle that is still open", kind="running")
+    if isinstance(rows, list) and len(found) != len(rows):
+        dropped = len(found) - len(rows)
+        raise BadAnswer(f"{dropped} of {len(found)} rows are outside the queried window or duplicates", kind="window")
+    return found
+
+
+def check_market(dialect: Dialect, raw: Any, market_id: str) -> None:
+    """Refuse an answer that names another market than the queried one.
+
+    Raises:
+        BadAnswer: It does.
+    """
+    if dialect.symbol_at is not None:
+        named = at(raw, dialect.symbol_at)
+        if named != market_id:
+            raise BadAnswer(f"the answer is for {str(named)[:40]!r}, not {market_id!r}", kind="other_symbol")
+    if dialect.rows_at and dialect.rows_at[-1] == MARKET:
+        holder = at(raw, dialect.rows_at[:-1])
+        others = [key for key, value in holder.items() if isinstance(value, list)] if isinstance(holder, dict) else []
+        if others and others != [market_id]:
+            raise BadAnswer(f"the answer is for {str(others)[:80]}, not {market_id!r}", kind="other_symbol")
+
+
+def _find_rows(dialect: Dialect, raw: Any, market_id: str) -> list[Any] | None:
+    if dialect.rows_at is None:
+        return raw if isinstance(raw, list) else None
+    path = tuple(market_id if key == MARKET else key for key in dialect.rows_at)
+    found = at(raw, path)
+    if not isinstance(found, list):
+        place = ".".join(map(str, path)) or "its top"
+        raise BadAnswer(f"the answer has no list at {place}: {str(raw)[:80]}", kind="shape")
+    return found
+
+
+# ---- the rows of ccxt
+
+
+def read_candles(rows: Any, window: TimeRange, period_seconds: int) -> list[Candle]:
+    """Return the candles of ccxt's OHLCV rows, ``[open ms, open, high, low, close, volume]``.
+
+    Args:
+        window: The queried window, half open.
+    Raises:
+        BadAnswer: A row is not six finite numbers; an open time is off the grid, outside the window, a duplicate or out
+            of order; or a candle breaks low <= open, close <= high or has a negative volume.
     """
     if not isinstance(rows, Sequence) or isinstance(rows, (str, bytes)):
         raise BadAnswer(f"the answer is a {type(rows).__name__}, not a list of candles")
-    if (sound := _all_sound(rows, window, period_seconds)) is not None:
-        return sound
+    if (valid := _read_valid(rows, window, period_seconds)) is not None:
+        return valid
     candles: list[Candle] = []
     invalid: BadAnswer | None = None
     last_ns = -1
-    step_ns, fixed = period_seconds * 1_000_000_000, period_seconds <= 86_400
+    step_ns, fixed = period_seconds * 1_000_000_000, period_seconds <= _DAY_SECONDS
     for row in rows:
         open_ns = _open_time(row)
         if not window.start_ns <= open_ns < window.end_ns:
-            raise BadAnswer(f"candle {row!r} opens outside the asked {window}", kind="window")
+            raise BadAnswer(f"candle {row!r} opens outside the queried window {window}", kind="window")
         on_grid = open_ns % step_ns == 0 if fixed else is_on_grid(open_ns, period_seconds)
         if not on_grid:
             raise BadAnswer(f"candle {row!r} opens off the grid of {period_seconds} s", kind="grid")
@@ -72,13 +136,13 @@ def read_candles(rows: Any, window: TimeRange, period_seconds: int) -> list[Cand
             candles.append(Candle(open_ns, float(opened), float(high), float(low), float(close), float(volume)))
         elif invalid is None:
             invalid = BadAnswer(f"candle {row!r} at {iso(open_ns)} {fault}", kind="values", open_ns=open_ns)
-    if invalid is not None:  # only now: a fault of the whole answer counts for more than one of a candle
+    if invalid is not None:  # raised last, as a fault of the whole answer outweighs a fault of one candle
         raise invalid
     return candles
 
 
-def _all_sound(rows: Sequence[Any], window: TimeRange, period_seconds: int) -> list[Candle] | None:
-    """The candles of rows without any fault, checked by columns; None where a closer look is needed."""
+def _read_valid(rows: Sequence[Any], window: TimeRange, period_seconds: int) -> list[Candle] | None:
+    """Return the candles of faultless rows, checked column by column; None if the rows need a closer look."""
     if period_seconds > _DAY_SECONDS or not all(type(row) is list and len(row) == _COLUMNS for row in rows):
         return None
     if not rows or not set(map(type, chain.from_iterable(rows))) <= {int, float}:
@@ -88,11 +152,11 @@ def _all_sound(rows: Sequence[Any], window: TimeRange, period_seconds: int) -> l
     except OverflowError:
         return None
     times_ms, opened, high, low, close, volume = table.T
-    if not (np.abs(table) <= _MOST).all() or not (times_ms < _EXACT_MS).all():  # NaN is not <= anything
+    if not (np.abs(table) <= _MAX_VALUE).all() or not (times_ms < _EXACT_MS).all():  # false for NaN
         return None
     whole_ms = times_ms.astype(np.int64)
     first_ms, step_ms = -(-window.start_ns // MS_NS), period_seconds * 1_000
-    good = (
+    valid = (
         (whole_ms == times_ms).all()
         and whole_ms[0] >= first_ms
         and whole_ms[-1] * MS_NS < window.end_ns
@@ -102,11 +166,11 @@ def _all_sound(rows: Sequence[Any], window: TimeRange, period_seconds: int) -> l
         and (high >= np.maximum(opened, close)).all()
         and (volume >= 0).all()
     )
-    return list(map(Candle, (whole_ms * MS_NS).tolist(), *(c.tolist() for c in table.T[1:]))) if good else None
+    return list(map(Candle, (whole_ms * MS_NS).tolist(), *(c.tolist() for c in table.T[1:]))) if valid else None
 
 
 def _open_time(row: Any) -> int:
-    if not isinstance(row, (list, tuple)) or len(row) != 6:
+    if not isinstance(row, (list, tuple)) or len(row) != _COLUMNS:
         raise BadAnswer(f"row {str(row)[:80]!r} is not six numbers")
     time_ms = row[0]
     if isinstance(time_ms, bool) or not isinstance(time_ms, (int, float)) or time_ms != time_ms // 1 or time_ms < 0:
@@ -114,27 +178,15 @@ def _open_time(row: Any) -> int:
     return int(time_ms) * MS_NS
 
 
-def _is_sound(_: Any, opened: Any, high: Any, low: Any, close: Any, volume: Any) -> bool:
-    """The quick answer for candles as they nearly always come; False may still be sound, if a value is an int."""
-    return (
-        type(opened) is type(high) is type(low) is type(close) is type(volume) is float
-        and -_MOST <= low <= opened <= high <= _MOST
-        and low <= close <= high
-        and 0 <= volume <= _MOST
-    )
-
-
 def _fault(row: Sequence[Any]) -> str | None:
-    """What is wrong with a candle's values; None if nothing is."""
-    if _is_sound(*row):
-        return None
+    """Return the fault in a candle's values, or None if there is none."""
     for value in row[1:]:
-        # NaN differs from itself.
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or abs(value) > _MOST or value != value:
+        is_nan = value != value
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or abs(value) > _MAX_VALUE or is_nan:
             return "is not six finite numbers"
     _, opened, high, low, close, volume = row
     if not (low <= opened <= high and low <= close <= high):
         return "breaks low <= open, close <= high"
     if volume < 0:
-        return "has a volume below 0"
+        return "has a negative volume"
     return None

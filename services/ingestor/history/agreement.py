@@ -1,14 +1,14 @@
-"""How many answers must agree, from how often an exchange's answers turned out untrue. Pure.
+"""Number of answers that must agree, given how often the answers of an exchange turned out to be untrue. Pure.
 
-If an answer is untrue with probability p, and independently of others, n answers tell the same untruth with p^n. A lead
-of n answers over those that say otherwise is wrong with (p / (1 - p))^n. Each is held below ``ODDS`` a decision.
+If an answer is untrue with probability p, independently of others, n answers give the same untruth with p^n. A lead of
+n answers over those that say otherwise is wrong with (p / (1 - p))^n. Each is kept below ``ODDS`` for one decision.
 
-Both need p to be below one half, and few answers do not show that: so the answers seen must also be as many of one side
-as half and half rarely gives.
+Both need p to be below one half, and few answers cannot show that. So the answers on one side must also be as many as a
+rate of one half would rarely give.
 
-p is counted as answers are proven true or untrue, over about the last 2,000. Before the first it is 1 in 20 for those
-that lack candles and 1 in 10 for those of another market, and one untrue answer more than was seen is always assumed,
-so that p falls to 1 in 1,000 with the thousandth true answer.
+p is measured: answers are counted as they are proven true or untrue, over about the last 2,000. Before the first answer
+p is 1 in 20 for answers that lack candles and 1 in 10 for answers of another market. One untrue answer more than was
+seen is always assumed, so that p falls to 1 in 1,000 with the thousandth true answer.
 """
 
 from __future__ import annotations
@@ -16,20 +16,22 @@ from __future__ import annotations
 from math import ceil, log, sqrt
 
 ODDS = 1e-6
-LEAST = 2
-"""Answers that must agree however true an exchange has been."""
-_MOST_ANSWERS = 2_000
+"""Largest probability of one wrong decision."""
+MIN_ANSWERS = 2
+"""Answers that must agree, however reliable an exchange has been."""
+_MAX_COUNTED = 2_000
 _HOPELESS = 0.49
-"""A majority is no proof from here on."""
+"""From this share on a majority is not proof."""
 _DEVIATIONS = 3.1
-"""Standard deviations by which true answers must outnumber untrue ones, if half were: one count in a thousand does."""
+"""Standard deviations by which true answers must outnumber untrue ones; if half were untrue, one count in a thousand
+would."""
 
 
 class UntrueShare:
-    """The share of untrue answers of one kind."""
+    """Measured share of untrue answers of one kind."""
 
     def __init__(self, prior_answers: int) -> None:
-        """Assume one untrue answer in so many before the first."""
+        """Assume one untrue answer in ``prior_answers`` before the first."""
         self._prior_answers = prior_answers
         self._answers = 0.0
         self._untrue = 0.0
@@ -38,23 +40,23 @@ class UntrueShare:
         """Count answers."""
         self._answers += true + untrue
         self._untrue += untrue
-        if self._answers > _MOST_ANSWERS:
+        if self._answers > _MAX_COUNTED:
             self._answers = self._answers / 2
             self._untrue = self._untrue / 2
 
     def value(self, *, true: int = 0, untrue: int = 0) -> float:
-        """p, above 0, with answers that are not counted yet."""
+        """Return p, above 0, including answers that are not counted yet."""
         return (self._untrue + untrue + 1) / (self._answers + true + untrue + self._prior_answers)
 
-    def is_minor(self, *, true: int = 0, untrue: int = 0) -> bool:
-        """Whether less than half are untrue, beyond reasonable doubt; with answers that are not counted yet."""
+    def is_minority(self, *, true: int = 0, untrue: int = 0) -> bool:
+        """Return whether fewer than half are untrue beyond reasonable doubt, including answers not counted yet."""
         total = self._answers + true + untrue
         ahead = total - 2 * (self._untrue + untrue)
         return ahead > 0 and ahead >= _DEVIATIONS * sqrt(total)
 
 
 class Agreement:
-    """One exchange's."""
+    """Agreement that the answers of one exchange need, for all of its dispatches."""
 
     def __init__(self) -> None:
         self.incomplete = UntrueShare(prior_answers=20)
@@ -63,42 +65,45 @@ class Agreement:
         """Answers with another market's candles."""
 
     def agreeing(self, *, true: int = 0, untrue: int = 0) -> int:
-        """Answers without a candle that prove that it does not exist, given those about it so far."""
+        """Return how many answers without a candle prove that it does not exist, given those about it so far."""
         return agreeing(self.incomplete.value(true=true, untrue=untrue))
 
     def lead(self, *, true: int = 0, untrue: int = 0) -> int:
-        """Answers by which one series of candles must lead over any other, given those for it and against it.
+        """Return by how many answers a series must lead over any other, given those for it and those against it.
 
-        Where some are against it, no earlier answer makes the exchange better than these show it.
+        If some are against it, the exchange counts as no more reliable than these show, whatever it answered earlier.
         """
         seen = (untrue + 1) / (true + untrue + 2) if untrue else 0.0
         return lead(max(seen, self.foreign.value(true=true, untrue=untrue)))
 
-    def outweighs(self, votes: int, silent: int) -> bool:
-        """Whether answers that tell the same candles prove them although no fewer said nothing, as half of them may."""
-        if votes < silent:
+    def outweighs(self, votes: int, empty: int) -> bool:
+        """Return whether answers with the same candles prove them against ``empty`` answers that have none.
+
+        As many as half of the empty answers may be untrue.
+        """
+        if votes < empty:
             return False
-        return votes * -log(self.foreign.value()) - silent * log(2) >= 1.5 * -log(ODDS)
+        return votes * -log(self.foreign.value()) - empty * log(2) >= 1.5 * -log(ODDS)
 
-    def disproves(self, silent: int, votes: int) -> bool:
-        """Whether answers without candles disprove those that told some, although half of them may lack candles."""
-        return silent > 3 * votes and silent * log(2) + votes * log(self.foreign.value()) >= -log(ODDS)
+    def disproves(self, empty: int, votes: int) -> bool:
+        """Return whether answers without candles disprove ``votes`` answers with some, though half may lack candles."""
+        return empty > 3 * votes and empty * log(2) + votes * log(self.foreign.value()) >= -log(ODDS)
 
 
-def agreeing(rate: float, odds: float = ODDS) -> int:
-    """Least n with rate^n <= odds.
+def agreeing(share: float, odds: float = ODDS) -> int:
+    """Return the least n with share^n <= odds.
 
-    >>> [agreeing(rate) for rate in (0.0005, 0.01, 0.05, 0.2, 0.5)]
+    >>> [agreeing(share) for share in (0.0005, 0.01, 0.05, 0.2, 0.5)]
     [2, 3, 5, 9, 20]
     """
-    return max(LEAST, ceil(log(odds) / log(min(rate, 0.99)) - 1e-9))
+    return max(MIN_ANSWERS, ceil(log(odds) / log(min(share, 0.99)) - 1e-9))
 
 
-def lead(rate: float, odds: float = ODDS) -> int:
-    """Least n with (rate / (1 - rate))^n <= odds.
+def lead(share: float, odds: float = ODDS) -> int:
+    """Return the least n with (share / (1 - share))^n <= odds.
 
-    >>> [lead(rate) for rate in (0.0005, 0.01, 0.05, 0.2)]
+    >>> [lead(share) for share in (0.0005, 0.01, 0.05, 0.2)]
     [2, 4, 5, 10]
     """
-    rate = min(rate, _HOPELESS)
-    return max(LEAST, ceil(log(odds) / log(rate / (1 - rate)) - 1e-9))
+    share = min(share, _HOPELESS)
+    return max(MIN_ANSWERS, ceil(log(odds) / log(share / (1 - share)) - 1e-9))

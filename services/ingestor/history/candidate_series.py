@@ -1,8 +1,9 @@
-"""Answers that tell of one series of candles, told apart from those of another market. Pure.
+"""Candidate series: candles on which some answers agree, told apart from those of another market. Pure.
 
-Nothing in many exchanges' answers says whose candles they are. Two answers tell of the same series if they agree on
-more than half of the candles they share; one that shares none with any other is a series of its own until an answer
-joins them.
+In the answers of many exchanges nothing says whose candles they are. Two answers belong to the same series if they
+agree on more than half of the candles they share. An answer that shares none with any other is a series of its own,
+until an answer joins the two. The lead is the series with the most answers; the series that share candles with it are
+its rivals.
 """
 
 from __future__ import annotations
@@ -14,15 +15,18 @@ from dataclasses import dataclass, field
 
 from services.common.model.page import Candle
 from services.common.model.time_range import TimeRange
+from services.ingestor.history.agreement import Agreement
+from services.ingestor.history.paging import Windows
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an exchange said once.
+    """One answer of an exchange.
 
     Attributes:
-        window: What it speaks of: ends after the last candle when the call's limit cut it.
-        inner: From its first to the end of its last candle; None without one.
+        window: The range that it covers; ends after the last candle if the call's limit cut it.
+        opens: Open times of its candles.
+        inner: Range from its first candle to the end of its last; None without candles.
     """
 
     window: TimeRange
@@ -33,12 +37,13 @@ class Answer:
 
 @dataclass(slots=True, eq=False)
 class CandidateSeries:
-    """The candles some answers agree on.
+    """The candles that some answers agree on.
 
     Attributes:
-        votes: Answers that told of it, also those forgotten since.
-        disputed: Candles on which they differ: how many answers gave each value.
-        published: Some of its candles were handed on.
+        known: Its candles by open time.
+        votes: Answers that belong to it, including those forgotten since.
+        disputed: Open times at which its answers differ, with the number of answers for each value.
+        published: Some of its candles were published.
     """
 
     known: dict[int, Candle] = field(default_factory=dict)
@@ -48,24 +53,24 @@ class CandidateSeries:
     published: bool = False
 
     def agrees(self, candles: Sequence[Candle]) -> bool:
-        """Whether these are candles of this series."""
+        """Return whether these are candles of this series."""
         shared = [c for c in candles if c.open_ns in self.known]
         return 2 * sum(self.known[c.open_ns] == c for c in shared) > len(shared)
 
     def shares(self, other: CandidateSeries) -> bool:
-        """Whether both have a candle of the same time."""
+        """Return whether both have a candle of the same time."""
         return not self.known.keys().isdisjoint(other.known)
 
-    def take(self, answer: Answer, candles: Sequence[Candle], *, final: TimeRange) -> Candle | None:
-        """Count an answer; returns a candle in which it differs. What was published, in ``final``, stays as it is."""
-        told = {c.open_ns: c for c in candles}
-        odd = [c for t, c in told.items() if t in self.known and (self.known[t] != c or t in self.disputed)]
+    def add(self, answer: Answer, candles: Sequence[Candle], *, final: TimeRange) -> Candle | None:
+        """Add an answer; return a candle in which it differs. Published candles, those in ``final``, do not change."""
+        by_open = {c.open_ns: c for c in candles}
+        odd = [c for t, c in by_open.items() if t in self.known and (self.known[t] != c or t in self.disputed)]
         settled = final if self.published else TimeRange(0, 0)
-        late = [c for t, c in told.items() if settled.start_ns <= t < settled.end_ns and self.known.get(t) != c]
+        late = [c for t, c in by_open.items() if settled.start_ns <= t < settled.end_ns and self.known.get(t) != c]
         for c in odd:
             if c not in late:
                 self._dispute(c)
-        for t, c in told.items():
+        for t, c in by_open.items():
             if t not in self.known and not settled.start_ns <= t < settled.end_ns:
                 self.known[t] = c
         self.answers.append(answer)
@@ -73,19 +78,19 @@ class CandidateSeries:
         return next(iter(late + [c for c in odd if self.known[c.open_ns] != c]), None)
 
     def is_denied(self, answer: Answer) -> bool:
-        """Whether an answer speaks of a time at which this series has a candle, and has none."""
+        """Return whether an answer covers a time at which this series has a candle, and has none."""
         window = answer.window
         return any(window.start_ns <= t < window.end_ns and t not in answer.opens for t in self.known)
 
-    def told(self, open_ns: int) -> int:
-        """Answers with a candle of that time."""
+    def count_with(self, open_ns: int) -> int:
+        """Return the number of answers with a candle of that time."""
         return sum(open_ns in a.opens for a in self.answers)
 
     def join(self, other: CandidateSeries) -> None:
-        """Take in a series that is the same."""
+        """Add another series that turned out to be the same one."""
         for open_ns in self.known.keys() & other.known.keys() - self.disputed.keys():
             if self.known[open_ns] != other.known[open_ns]:
-                self.disputed[open_ns] = Counter({s.known[open_ns]: s.told(open_ns) for s in (self, other)})
+                self.disputed[open_ns] = Counter({s.known[open_ns]: s.count_with(open_ns) for s in (self, other)})
         self.known = other.known | self.known
         self.answers += other.answers
         self.votes += other.votes
@@ -94,14 +99,14 @@ class CandidateSeries:
             self.disputed.setdefault(open_ns, Counter()).update(votes)
 
     def settle_disputes(self, lead: int) -> None:
-        """End those in which one value leads by so many answers."""
+        """End the disputes in which one value leads by this many answers."""
         for open_ns, votes in list(self.disputed.items()):
-            (_, most), *rest = votes.most_common(2)
-            if most - (rest[0][1] if rest else 0) >= lead:
+            (_, first), *rest = votes.most_common(2)
+            if first - (rest[0][1] if rest else 0) >= lead:
                 del self.disputed[open_ns]
 
     def forget(self, before_ns: int, *, keep_ns: int, keep_last: int) -> list[Answer]:
-        """Drop answers that end by ``before_ns``, and candles before ``keep_ns`` but the last; returns the answers."""
+        """Drop answers that end by ``before_ns`` and candles before ``keep_ns`` but the last; return the answers."""
         gone = [a for a in self.answers if a.window.end_ns <= before_ns]
         self.answers = [a for a in self.answers if a.window.end_ns > before_ns]
         if keep_last:
@@ -113,14 +118,130 @@ class CandidateSeries:
     def _dispute(self, candle: Candle) -> None:
         open_ns = candle.open_ns
         if open_ns not in self.disputed:
-            self.disputed[open_ns] = Counter({self.known[open_ns]: self.told(open_ns)})
+            self.disputed[open_ns] = Counter({self.known[open_ns]: self.count_with(open_ns)})
         votes = self.disputed[open_ns]
         votes[candle] += 1
         self.known[open_ns] = votes.most_common(1)[0][0]
 
 
-def whole(answers: Iterable[Answer], known: Sequence[int]) -> list[Answer]:
-    """The answers that hold every known candle of their window; ``known`` ascends."""
+class Candidates:
+    """All candidate series of one job, and the answers without any candle."""
+
+    def __init__(self, windows: Windows, agreement: Agreement) -> None:
+        self._windows = windows
+        self._agreement = agreement
+        self._series: list[CandidateSeries] = []
+        self._empty: list[Answer] = []
+
+    def add(
+        self, answer: Answer, candles: Sequence[Candle], *, final: TimeRange
+    ) -> tuple[CandidateSeries | None, Candle | None]:
+        """Add an answer; return the series it belongs to, None without candles, and a candle in which it differs."""
+        series, odd = None, None
+        if candles:
+            series = self._find(candles)
+            odd = series.add(answer, candles, final=final)
+            series = self._join_trusted(series)
+        else:
+            self._empty.append(answer)
+        self._drop_disproved()
+        return series, odd
+
+    def lead(self, page: TimeRange) -> CandidateSeries | None:
+        """Return the series with the most answers, of those about or near the page and their rivals."""
+        limits = self._windows.limits
+        reach_ns = 0 if limits.wide else self._windows.before(page.start_ns, limits.candles)
+        near = [s for s in self._series if any(reach_ns <= t < page.end_ns for t in s.known)]
+        near = near or [s for s in self._series if any(a.window.intersect(page) for a in s.answers)]
+        # an untrue answer may be the only one that reaches the page
+        rivals = [s for s in self._series if any(s.shares(other) for other in near)]
+        return max((*near, *rivals), key=lambda series: series.votes, default=None)
+
+    def stray(self, unproven: Sequence[TimeRange], lead: CandidateSeries | None) -> CandidateSeries | None:
+        """Return a series apart from the lead that has candles in the lead's holes, if there is one."""
+        for series in self._series:
+            has = any(part.start_ns <= t < part.end_ns for part in unproven for t in series.known)
+            if has and lead and _is_apart(series, lead):
+                return series
+        return None
+
+    def is_trusted(self, lead: CandidateSeries) -> bool:
+        """Return whether enough answers show that these are the queried market's candles."""
+        if self._windows.limits.names_symbol:
+            return True
+        rivals = [s for s in self._series if s is not lead and s.shares(lead)]
+        if any(s.published for s in rivals):
+            return False
+        against = sum(s.votes for s in rivals)
+        if not self._agreement.foreign.is_minority(true=lead.votes, untrue=against):
+            return False
+        denials = self._denials(lead)
+        untrue = max(against, denials)
+        if lead.votes - untrue >= self._agreement.lead(true=lead.votes, untrue=untrue):
+            return True
+        return not against and self._agreement.outweighs(lead.votes, denials)
+
+    def answers(self, page: TimeRange) -> list[Answer]:
+        """Return the answers about the page: those of its lead and those without a candle."""
+        lead = self.lead(page)
+        return [a for a in (*(lead.answers if lead else ()), *self._empty) if a.window.intersect(page)]
+
+    def forget(self, lead: CandidateSeries | None, before_ns: int, *, keep_ns: int) -> None:
+        """Forget answers that end by ``before_ns``, and count in the agreement which of them were true."""
+        known = sorted(lead.known) if lead else []
+        gone = [a for a in self._empty if a.window.end_ns <= before_ns]
+        self._empty = [a for a in self._empty if a.window.end_ns > before_ns]
+        for series in list(self._series):
+            foreign = lead is not None and series is not lead and series.shares(lead)
+            keep_last = self._windows.link if series is lead else 0
+            ended = series.forget(before_ns, keep_ns=keep_ns, keep_last=keep_last)
+            self._agreement.foreign.note(**{"untrue" if foreign else "true": len(ended)})
+            gone += [] if foreign else ended
+            if not series.known:
+                self._series.remove(series)
+        true = len(complete(gone, known))
+        self._agreement.incomplete.note(true=true, untrue=len(gone) - true)
+
+    def _find(self, candles: Sequence[Candle]) -> CandidateSeries:
+        """Return the series that these candles belong to; if they join several, make one of them."""
+        same = [series for series in self._series if series.agrees(candles)]
+        if not same:
+            same = [CandidateSeries()]
+            self._series.append(same[0])
+        first, *others = sorted(same, key=lambda series: -series.votes)
+        for other in others:
+            first.join(other)
+            self._series.remove(other)
+        return first
+
+    def _join_trusted(self, series: CandidateSeries) -> CandidateSeries:
+        """Join series that share no candle and are each trusted: no window has connected or opposed them."""
+        for other in list(self._series):
+            if _is_apart(series, other) and self.is_trusted(series) and self.is_trusted(other):
+                other.join(series)
+                self._series.remove(series)
+                series = other
+        return series
+
+    def _denials(self, series: CandidateSeries) -> int:
+        """Return how many answers, without a candle or of a series apart, deny candles that only this series has."""
+        apart = [a for other in self._series if _is_apart(series, other) for a in other.answers]
+        return sum(series.is_denied(a) for a in (*self._empty, *apart))
+
+    def _drop_disproved(self) -> None:
+        """Forget series that far more answers deny than support."""
+        for series in [] if self._windows.limits.names_symbol else list(self._series):
+            if not series.published and self._agreement.disproves(self._denials(series), series.votes):
+                self._series.remove(series)
+                self._agreement.foreign.note(untrue=len(series.answers))
+
+
+def _is_apart(series: CandidateSeries, other: CandidateSeries) -> bool:
+    return series is not other and not series.shares(other)
+
+
+def complete(answers: Iterable[Answer], known: Sequence[int]) -> list[Answer]:
+    """Return the answers that hold every known candle of their window; ``known`` ascends."""
     return [
         a
         for a in answers

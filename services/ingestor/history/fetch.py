@@ -1,4 +1,4 @@
-"""One job's pages, fetched, verified and handed on in time order; what could not be verified is named at the end."""
+"""Pages of one dispatch: fetched, verified and handed on in time order; parts that stay unverified are listed."""
 
 from __future__ import annotations
 
@@ -8,32 +8,23 @@ from dataclasses import dataclass, replace
 import structlog
 
 from services.common.model.page import Candle
-from services.common.model.periods import count_periods, floor_to_grid, next_open
+from services.common.model.periods import count_periods, floor_to_grid, next_open, split_by_periods
 from services.common.model.time_range import TimeRange, intersect, subtract
 from services.common.model.times import SECOND_NS
 from services.ingestor.broker.dispatch import Dispatch
 from services.ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
 from services.ingestor.exchange.venue import Session, Venue
+from services.ingestor.history.agreement import Agreement
 from services.ingestor.history.evidence import Evidence, Query
-from services.ingestor.history.paging import is_one_call, page_periods, plan_pages
+from services.ingestor.history.paging import Page, is_one_call, page_periods
 
 log = structlog.get_logger(__name__)
-_MOST_IMPOSSIBLE = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A verified page: candles and empty ranges fill its span."""
-
-    span: TimeRange
-    candles: tuple[Candle, ...]
-    empty: tuple[TimeRange, ...]
-    fetched_ns: int
+_MAX_IMPOSSIBLE = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A part of the job that stays unverified, and why."""
+    """Part of a dispatch that stays unverified, and the reason."""
 
     span: TimeRange
     reason: str
@@ -52,32 +43,34 @@ class _Unproven(Exception):
 
 
 class Fetcher:
-    """Fetches one job through one session."""
+    """Fetches one dispatch through one session."""
 
-    def __init__(self, job: Dispatch, venue: Venue, session: Session) -> None:
-        self._job = job
+    def __init__(self, dispatch: Dispatch, venue: Venue, session: Session, agreement: Agreement) -> None:
+        self._dispatch = dispatch
         self._venue = venue
         self._session = session
+        self._agreement = agreement
         self._timeframe = ""
         self._limits = venue.limits
         self._missing: list[Missing] = []
         self._found = 0
 
     async def run(self, put: Put) -> list[Missing]:
-        """Hand every verified page to ``put``, in time order; what is missing then, in time order."""
-        span = self._job.span
+        """Hand every verified page to ``put`` in time order; return the missing parts in time order."""
+        dispatch, span = self._dispatch, self._dispatch.span
+        symbol, period_seconds = dispatch.instrument.symbol, dispatch.period_seconds
         try:
-            self._timeframe = await self._venue.check(self._session, self._job.ticker.symbol, self._job.period_seconds)
-            self._limits = self._venue.limits_of(self._job.ticker.symbol)
+            self._timeframe = await self._venue.timeframe(self._session, symbol, period_seconds)
+            self._limits = self._venue.limits_of(symbol)
             closed_end_ns = await self._closed_end_ns()
         except ExchangeFailure as error:
             return [Missing(span, str(error))]
         closed = TimeRange(span.start_ns, max(span.start_ns, min(span.end_ns, closed_end_ns)))
         evidence = Evidence(
             closed,
-            self._job.period_seconds,
+            period_seconds,
             self._limits,
-            self._venue.rates,
+            self._agreement,
             closed_end_ns=closed_end_ns,
             hole_answers=self._venue.settings.hole_answers,
             empty_job_answers=self._venue.settings.empty_job_answers,
@@ -86,48 +79,47 @@ class Fetcher:
             await self._fetch(closed, evidence, put)
         finally:
             evidence.close()
-        if closed.end_ns < span.end_ns and not self._enough():
+        if closed.end_ns < span.end_ns and not self._is_limit_reached():
             self._missing.append(Missing(TimeRange(closed.end_ns, span.end_ns), "not closed yet"))
         return sorted(self._missing, key=lambda m: m.span)
 
     async def _closed_end_ns(self) -> int:
-        """End of the last closed candle; waits for the range's last one if that is a matter of seconds."""
-        settings, job = self._venue.settings, self._job
+        """Return the end of the last closed candle; wait for the range's last one if it closes within seconds."""
+        settings, dispatch = self._venue.settings, self._dispatch
         lag_ns = int(settings.closing_lag_seconds * SECOND_NS)
         now_ns = await self._session.now_ns() - lag_ns
-        wait_ns = job.span.end_ns - now_ns
+        wait_ns = dispatch.span.end_ns - now_ns
         if 0 < wait_ns <= settings.close_wait_seconds * SECOND_NS:
             await self._venue.sleep(wait_ns / SECOND_NS)
             now_ns = await self._session.now_ns() - lag_ns
-        return floor_to_grid(max(0, now_ns), job.period_seconds)
+        return floor_to_grid(max(0, now_ns), dispatch.period_seconds)
 
     async def _fetch(self, span: TimeRange, evidence: Evidence, put: Put) -> None:
-        most, period_seconds = self._venue.settings.page_candles, self._job.period_seconds
-        one = is_one_call(
-            span, period_seconds, self._limits
-        )  # a page of its own for the rest would cost a batch of Spark
-        periods = most if one else page_periods(most, self._limits)
-        todo = plan_pages(span, period_seconds, periods)
+        period_seconds = self._dispatch.period_seconds
+        periods = self._venue.settings.page_candles
+        if not is_one_call(span, period_seconds, self._limits):  # one call is one page: each may cost a batch of Spark
+            periods = page_periods(periods, self._limits)
+        todo = split_by_periods(span, period_seconds, periods)
         impossible = 0
-        while todo and not self._enough():
+        while todo and not self._is_limit_reached():
             page = todo[0]
             try:
                 await self._settle(page, evidence, put)
                 todo.pop(0)
             except ImpossibleCandle as error:
                 impossible += 1
-                if impossible > _MOST_IMPOSSIBLE:
+                if impossible > _MAX_IMPOSSIBLE:
                     self._missing.append(Missing(TimeRange(page.start_ns, span.end_ns), f"too often, {error}"))
                     return
                 evidence.avoid(error.open_ns)
-                bad = TimeRange(error.open_ns, next_open(error.open_ns, self._job.period_seconds))
+                bad = TimeRange(error.open_ns, next_open(error.open_ns, period_seconds))
                 self._missing += [Missing(part, str(error)) for part in intersect(todo, bad)]
                 todo = [part for p in todo for part in subtract([p], [bad])]
             except _Unproven as error:
-                proven = _proven(evidence, TimeRange(page.start_ns, error.parts[0].start_ns))
+                proven = _proven_start(evidence, TimeRange(page.start_ns, error.parts[0].start_ns))
                 if proven:
                     await self._hand_on(proven, evidence, put)
-                if not self._enough():
+                if not self._is_limit_reached():
                     self._missing.append(Missing(TimeRange(proven.end_ns, span.end_ns), str(error)))
                 return
             except ExchangeFailure as error:
@@ -135,61 +127,61 @@ class Fetcher:
                 return
 
     async def _settle(self, page: TimeRange, evidence: Evidence, put: Put) -> None:
-        """Ask until the page is proven, then hand it on.
+        """Query until the page is proven, then hand it on.
 
         Raises:
-            ExchangeFailure: A question stays without a sound answer.
-            _Unproven: The answers do not come to agree.
+            ExchangeFailure: A query had no valid answer.
+            _Unproven: The answers do not agree in the allowed number of queries.
         """
         settings, name = self._venue.settings, self._venue.name
-        chunks = count_periods(page, self._job.period_seconds) // self._limits.candles + 1
-        asks, reason = 0, f"{name}'s answers do not agree on which candles exist"
-        while ask := evidence.next_query(page):
-            asks += 1
-            if max(evidence.futile, asks // chunks) > settings.evidence_queries or not ask.window:
+        chunks = count_periods(page, self._dispatch.period_seconds) // self._limits.candles + 1
+        queries, reason = 0, f"{name}'s answers do not agree on which candles exist"
+        while query := evidence.next_query(page):
+            queries += 1
+            spent = max(evidence.queries_without_progress, queries // chunks)
+            if spent > settings.evidence_queries or not query.window:
                 raise _Unproven(evidence.unproven(page) or [page], reason)
             try:
-                candles, fetched_ns = await self._ask(ask)
+                candles, fetched_ns = await self._query(query)
             except ExchangeFailure as error:
-                if isinstance(error, ImpossibleCandle) or not ask.ahead:
+                if isinstance(error, ImpossibleCandle) or not query.ahead:
                     raise
-                evidence.look_no_further()
+                evidence.stop_early_queries()
                 continue
-            contradiction = evidence.add(ask.window, candles, fetched_ns=fetched_ns)
+            contradiction = evidence.add(query.window, candles, fetched_ns=fetched_ns)
             if contradiction:
                 self._venue.metrics.contradictions.labels(name).inc()
                 reason = f"{name}'s answers contradict each other: {contradiction}"
                 log.warning("answers contradict each other", exchange=name, detail=contradiction)
         await self._hand_on(page, evidence, put)
 
-    async def _ask(self, ask: Query) -> tuple[list[Candle], int]:
-        if ask.spaced:
+    async def _query(self, query: Query) -> tuple[list[Candle], int]:
+        if query.spaced:
             await self._venue.sleep(self._venue.settings.hole_spacing_seconds)
-        if ask.shifted:
+        if query.shifted:
             self._venue.metrics.evidence_calls.labels(self._venue.name).inc()
-        job = self._job
-        return await self._session.candles(job.ticker.symbol, self._timeframe, job.period_seconds, ask.window)
+        symbol, period_seconds = self._dispatch.instrument.symbol, self._dispatch.period_seconds
+        return await self._session.candles(symbol, self._timeframe, period_seconds, query.window)
 
     async def _hand_on(self, span: TimeRange, evidence: Evidence, put: Put) -> None:
-        settled = evidence.settle(span)
-        page = Page(span, settled.candles, settled.empty, settled.fetched_ns)
-        if self._job.limit and self._found + len(page.candles) >= self._job.limit:
-            page = self._cut(page, self._job.limit - self._found)
+        page = evidence.settle(span)
+        if self._dispatch.limit and self._found + len(page.candles) >= self._dispatch.limit:
+            page = self._cut(page, self._dispatch.limit - self._found)
         self._found += len(page.candles)
         await put(page)
 
     def _cut(self, page: Page, candles: int) -> Page:
-        """The page up to and with its n-th candle."""
+        """Return the page up to and including its n-th candle."""
         kept = page.candles[:candles]
-        span = TimeRange(page.span.start_ns, next_open(kept[-1].open_ns, self._job.period_seconds))
+        span = TimeRange(page.span.start_ns, next_open(kept[-1].open_ns, self._dispatch.period_seconds))
         return replace(page, span=span, candles=kept, empty=tuple(intersect(page.empty, span)))
 
-    def _enough(self) -> bool:
-        return bool(self._job.limit) and self._found >= self._job.limit
+    def _is_limit_reached(self) -> bool:
+        return bool(self._dispatch.limit) and self._found >= self._dispatch.limit
 
 
-def _proven(evidence: Evidence, span: TimeRange) -> TimeRange:
-    """As much from the start of ``span`` on as is proven by itself; fewer answers speak of a part than of the page."""
+def _proven_start(evidence: Evidence, span: TimeRange) -> TimeRange:
+    """Return the part from the start of ``span`` that is proven by itself; fewer answers cover it than the page."""
     while span and (parts := evidence.unproven(span)):
         span = TimeRange(span.start_ns, parts[0].start_ns)
     return span

@@ -1,69 +1,121 @@
-"""Which sub-ranges a job is settled in, and how many candles one call of an exchange returns. Pure."""
+"""Pages of a job and the windows of the queries that fill them. Pure.
+
+A job is settled page by page. A page consists of chunks, each of which one query can settle: a chunk is a little
+shorter than a call, as the query also reaches back to some known candles (the link) and a little beyond the chunk.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from services.common.model.periods import count_periods, split_by_periods
-from services.common.model.time_range import TimeRange, subtract
-from services.ingestor.exchange.dialects.table import dialect_of
+from services.common.model.page import Candle
+from services.common.model.periods import count_periods, next_open, split_by_periods
+from services.common.model.time_range import TimeRange, merge
+from services.ingestor.exchange.dialects.table import CallLimits
 
 
 @dataclass(frozen=True, slots=True)
-class CallLimits:
-    """What one OHLCV call of an exchange returns; from its `Dialect`.
+class Page:
+    """A verified page; its candles and empty ranges fill its span."""
 
-    Attributes:
-        candles: Most candles.
-        wide: The window may span more periods than that; the exchange then returns the oldest ``candles`` of it.
-        names_symbol: The answer says which symbol it is for, and has been compared with the asked one.
-    """
-
-    candles: int
-    wide: bool = False
-    names_symbol: bool = False
-
-
-def limits_for(ccxt_id: str, features: Mapping[str, Any] | None) -> CallLimits:
-    """Limits of an exchange: the table of dialects, else what ccxt says, else a cautious guess."""
-    dialect = dialect_of(ccxt_id, features)
-    return CallLimits(dialect.candles, dialect.wide, dialect.names_symbol)
+    span: TimeRange
+    candles: tuple[Candle, ...]
+    empty: tuple[TimeRange, ...]
+    fetched_ns: int
 
 
 def link_periods(candles: int) -> int:
-    """Periods by which a question reaches back to known candles, and beyond its own, of calls that return so many."""
+    """Return by how many periods a query reaches back, and beyond its chunk, if a call returns ``candles``."""
     return min(4, max(1, candles // 50))
 
 
-def question_periods(candles: int) -> int:
-    """Periods a question settles, of calls that return so many: without those it reaches back to, and beyond."""
+def chunk_periods(candles: int) -> int:
+    """Return the periods that one query settles, if a call returns ``candles``."""
     return max(1, candles - 2 * link_periods(candles))
 
 
-def page_periods(most: int, limits: CallLimits) -> int:
-    """Periods of a page, at most ``most``: as many questions as go into one."""
-    question = question_periods(limits.candles)
-    return most // question * question or most
+def page_periods(max_periods: int, limits: CallLimits) -> int:
+    """Return the periods of a page: as many whole chunks as fit into ``max_periods``."""
+    chunk = chunk_periods(limits.candles)
+    return max_periods // chunk * chunk or max_periods
 
 
 def is_one_call(span: TimeRange, period_seconds: int, limits: CallLimits) -> bool:
-    """Whether a call returns all of a job, whose first question reaches back to nothing."""
+    """Return whether one call returns all of a job, whose first query has no known candles to reach back to."""
     return count_periods(span, period_seconds) <= limits.candles
 
 
-def plan_pages(
-    span: TimeRange, period_seconds: int, page_candles: int, skip: tuple[TimeRange, ...] = ()
-) -> list[TimeRange]:
-    """Pages of a span in time order.
+class Windows:
+    """Windows of one job's queries, within the limits of a call and outside the times that must not be queried."""
 
-    Args:
-        span: Half open, nanoseconds; both ends on the period's grid.
-        page_candles: Most periods in a page.
-        skip: Parts that no page may hold.
-    Returns:
-        Ranges that cover ``span`` less ``skip``; page borders stay where they are without ``skip``.
-    """
-    pages = split_by_periods(span, period_seconds, page_candles)
-    return [part for page in pages for part in subtract([page], skip)]
+    def __init__(self, period_seconds: int, limits: CallLimits, *, closed_end_ns: int) -> None:
+        """Create the windows of a job.
+
+        Args:
+            closed_end_ns: End of the last closed candle, on the grid; no window reaches beyond it.
+        """
+        self.period = period_seconds
+        self.limits = limits
+        self.link = link_periods(limits.candles)
+        self.closed_end_ns = closed_end_ns
+        self._barriers: list[int] = []
+
+    # ---- times
+
+    def before(self, open_ns: int, count: int) -> int:
+        """Return the open time ``count`` periods earlier, at least 0."""
+        count = min(count, count_periods(TimeRange(0, open_ns), self.period))
+        return next_open(open_ns, self.period, -count)
+
+    def after(self, open_ns: int, count: int = 1) -> int:
+        """Return the open time ``count`` periods later."""
+        return next_open(open_ns, self.period, count)
+
+    def ranges(self, opens: Iterable[int]) -> list[TimeRange]:
+        """Return the periods that open at these times as merged ranges."""
+        return merge(TimeRange(t, self.after(t)) for t in opens)
+
+    def chunks(self, page: TimeRange) -> list[TimeRange]:
+        """Return the chunks of a page, in time order."""
+        return split_by_periods(page, self.period, chunk_periods(self.limits.candles))
+
+    # ---- candles that must not be queried
+
+    def avoid(self, open_ns: int) -> None:
+        """Let no window hold this open time from now on."""
+        insort(self._barriers, open_ns)
+
+    def is_free(self, window: TimeRange) -> bool:
+        """Return whether a window holds no open time that must be avoided."""
+        return not any(window.start_ns <= t < window.end_ns for t in self._barriers)
+
+    def first_free(self, open_ns: int) -> int:
+        """Return the start of the free range up to ``open_ns``: the first open time that a window to it may hold."""
+        at = bisect_left(self._barriers, open_ns)
+        return self.after(self._barriers[at - 1]) if at else 0
+
+    def end_of_free(self, open_ns: int, end_ns: int) -> int:
+        """Return the end of the free range from ``open_ns`` on, at most ``end_ns``."""
+        at = bisect_left(self._barriers, open_ns)
+        return min(end_ns, self._barriers[at]) if at < len(self._barriers) else end_ns
+
+    # ---- one call
+
+    def longest(self, start_ns: int, through_ns: int) -> TimeRange:
+        """Return as much as one call may query from ``start_ns`` on, if it is to hold ``through_ns``."""
+        end_ns = self.closed_end_ns
+        start_ns = max(start_ns, self.first_free(through_ns))
+        if not self.limits.wide:
+            end_ns = min(end_ns, self.after(start_ns, self.limits.candles))
+        return TimeRange(start_ns, max(self.end_of_free(through_ns, end_ns), start_ns))
+
+    def covered(self, window: TimeRange, candles: Sequence[Candle]) -> TimeRange:
+        """Return the part of a window that an answer covers: as far as a call reaches, or all if it has no candle."""
+        size = self.limits.candles
+        if not candles or count_periods(window, self.period) <= size:
+            return window
+        last_ns = self.after(candles[-1].open_ns)
+        reach_ns = last_ns if len(candles) >= size else self.after(window.start_ns, size)
+        return TimeRange(window.start_ns, min(max(last_ns, reach_ns), window.end_ns))

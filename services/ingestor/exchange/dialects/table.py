@@ -1,6 +1,6 @@
-"""The one table of exchanges: how much a call returns, what its answer looks like, which error codes heal. Pure.
+"""Table of exchanges: candles of one call, layout of answers, error codes that heal. Pure.
 
-docs/exchanges.md tells where each fact comes from, and how to add a row.
+docs/exchanges.md gives the source of each fact and explains how to add a row.
 """
 
 from __future__ import annotations
@@ -14,32 +14,47 @@ from typing import Any, Literal
 Path = tuple[str | int, ...]
 """Keys and indexes from the top of an answer."""
 MARKET = "{market}"
-"""In a path: the exchange's id of the asked market."""
+"""Stands in a path for the exchange's id of the queried market."""
 
 
 class Remedy(StrEnum):
-    """What to do about an error code."""
+    """Reaction to an error code."""
 
-    AGAIN = "ask again"
-    SLOW_DOWN = "ask again, and nobody asks for a while"
+    REPEAT = "repeat the query"
+    SLOW_DOWN = "repeat the query after a pause of the whole exchange"
+
+
+@dataclass(frozen=True, slots=True)
+class CallLimits:
+    """Candles that one call of an exchange returns.
+
+    Attributes:
+        candles: Largest number of candles.
+        wide: The window may span more periods than that; the exchange then returns the oldest ``candles`` of it.
+        names_symbol: The answer names its symbol, which has been compared with the queried one.
+    """
+
+    candles: int
+    wide: bool = False
+    names_symbol: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One exchange.
+    """Facts about one exchange.
 
     Attributes:
         ccxt: ccxt's id.
-        candles: Most candles of one call, or of one walk through trades.
-        wide: A window may span more periods than that; the oldest of it come back then. Only for exchanges known to do
-            so: one that returns the newest, or cuts the window, would make holes look empty.
-        history: What candles come from: the exchange's own, or its trades.
-        rows_at: Where an answer holds its rows; None if that is not known.
-        symbol_at: Where an answer names the market it is for, if it does other than in ``rows_at``.
-        running: Index and value of a raw row's mark that its candle still runs.
-        codes_at: Where an answer may hold an error code; every answer has one if ``always_coded``.
-        remedies: Error codes that heal though ccxt's class of them does not say so, or not how.
-        shadow: How the ids of dark-pool markets end, which share their symbol with a proper one; empty for none.
+        candles: Largest number of candles of one call, or of one query for trades.
+        wide: A window may span more periods than that; the oldest of it are returned then. Only for exchanges known to
+            do so: one that returns the newest, or cuts the window, would make holes look empty.
+        history: Source of candles: the exchange's own candles, or its trades.
+        rows_at: Path of the rows in an answer; None if it is not known.
+        symbol_at: Path of the market's name in an answer, if it is not a part of ``rows_at``.
+        running: Index and value of the mark in a raw row that its candle is still open.
+        codes_at: Paths where an answer may hold an error code; every answer has one if ``always_coded``.
+        remedies: Error codes that heal although ccxt's class of them does not say so, or does not say how.
+        dark_pool_suffix: End of the ids of dark-pool markets, which share their symbol with a lit one; empty for none.
     """
 
     ccxt: str
@@ -52,15 +67,15 @@ class Dialect:
     codes_at: tuple[Path, ...] = ()
     always_coded: bool = False
     remedies: Mapping[str, Remedy] = field(default_factory=dict)
-    shadow: str = ""
+    dark_pool_suffix: str = ""
 
     @property
-    def names_symbol(self) -> bool:
-        """Whether an answer says which market it is for."""
-        return self.symbol_at is not None or MARKET in (self.rows_at or ())
+    def limits(self) -> CallLimits:
+        """Limits of one call."""
+        return CallLimits(self.candles, self.wide, self.symbol_at is not None or MARKET in (self.rows_at or ()))
 
     def remedy(self, error_text: str) -> Remedy | None:
-        """What helps against an error whose text holds the exchange's answer; None leaves it to ccxt's class."""
+        """Return the remedy for an error whose text holds the exchange's answer; None leaves it to ccxt's class."""
         _, brace, rest = error_text.partition("{")
         try:
             code = self.code(json.loads(brace + rest))
@@ -69,13 +84,13 @@ class Dialect:
         return next((r for c, r in self.remedies.items() if code == c or (code or "").startswith(f"{c}:")), None)
 
     def code(self, answer: Any) -> str | None:
-        """The error code of an answer, without its blanks."""
+        """Return the error code of an answer, without blanks."""
         found = (at(answer, path) for path in self.codes_at)
         return next((str(code).replace(" ", "") for code in found if isinstance(code, (str, int))), None)
 
 
 def at(answer: Any, path: Path) -> Any:
-    """What lies at a path; None if the answer has no such place."""
+    """Return the value at a path, or None if the answer has no such place."""
     for key in path:
         if isinstance(key, int):
             answer = answer[key] if isinstance(answer, list) and key < len(answer) else None
@@ -90,7 +105,7 @@ _BINANCE = Dialect(
     wide=True,
     rows_at=(),
     codes_at=(("code",),),
-    remedies={"-1008": Remedy.SLOW_DOWN, "-1016": Remedy.AGAIN},
+    remedies={"-1008": Remedy.SLOW_DOWN, "-1016": Remedy.REPEAT},
 )
 _ROWS = (
     _BINANCE,
@@ -102,14 +117,14 @@ _ROWS = (
         symbol_at=("result", "symbol"),
         codes_at=(("retCode",), ("ret_code",)),
         always_coded=True,
-        remedies={"10006": Remedy.SLOW_DOWN, "10016": Remedy.AGAIN},
+        remedies={"10006": Remedy.SLOW_DOWN, "10016": Remedy.REPEAT},
     ),
     Dialect(
         "coinbase",
         candles=300,
         rows_at=("candles",),
         codes_at=(("errors", 0, "id"), ("error",)),
-        remedies={"internal_server_error": Remedy.AGAIN},
+        remedies={"internal_server_error": Remedy.REPEAT},
     ),
     Dialect(
         "kraken",
@@ -119,7 +134,7 @@ _ROWS = (
         rows_at=("result", MARKET),
         codes_at=(("error", 0),),
         remedies={"EService:Throttled": Remedy.SLOW_DOWN},
-        shadow=".d",
+        dark_pool_suffix=".d",
     ),
     Dialect(
         "okx",
@@ -128,12 +143,13 @@ _ROWS = (
         running=(8, "0"),
         codes_at=(("code",),),
         always_coded=True,
-        remedies={"50001": Remedy.AGAIN, "50011": Remedy.SLOW_DOWN},
+        remedies={"50001": Remedy.REPEAT, "50011": Remedy.SLOW_DOWN},
     ),
 )
 TABLE: Mapping[str, Dialect] = {row.ccxt: row for row in _ROWS}
-"""By ccxt id."""
-UNKNOWN_CANDLES, MOST_UNKNOWN = 500, 1_000
+"""Rows by ccxt id."""
+DEFAULT_CANDLES, MAX_UNVERIFIED_CANDLES = 500, 1_000
+"""Candles of a call to an exchange without a row: if ccxt gives no limit, and at most."""
 _KINDS: tuple[Path, ...] = (
     ("spot",),
     ("swap", "linear"),
@@ -144,9 +160,9 @@ _KINDS: tuple[Path, ...] = (
 
 
 def dialect_of(ccxt_id: str, features: Mapping[str, Any] | None) -> Dialect:
-    """The table's row, else a cautious guess: the least ccxt says of any kind of market there, windows no wider."""
+    """Return the exchange's row; without one, the smallest limit that ccxt gives for any of its kinds of markets."""
     if ccxt_id in TABLE:
         return TABLE[ccxt_id]
     limits = [at(features, (*kind, "fetchOHLCV", "limit")) for kind in _KINDS]
     known = [limit for limit in limits if isinstance(limit, int) and limit > 0]
-    return Dialect(ccxt_id, min(*known, MOST_UNKNOWN) if known else UNKNOWN_CANDLES)
+    return Dialect(ccxt_id, min(*known, MAX_UNVERIFIED_CANDLES) if known else DEFAULT_CANDLES)

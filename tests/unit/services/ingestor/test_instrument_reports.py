@@ -10,9 +10,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from services.common.model.errors import Unavailable
+from services.common.model.history import ListedInstrument
 from services.ingestor.config import IngestorSettings
 from services.ingestor.exchange.failures import ExchangeFailure
-from services.ingestor.exchange.instruments import ListedInstrument, list_instruments
+from services.ingestor.exchange.instruments import list_instruments
 from services.ingestor.instrument_reports import InstrumentReporter
 from services.ingestor.metrics import IngestorMetrics
 from services.ingestor.publisher import Refused
@@ -31,7 +32,7 @@ def test_listing_takes_what_a_request_can_name() -> None:
 
 
 async def test_markets_are_reported_at_start_and_again(sim: Sim, world_of: StartWorld) -> None:
-    async with world_of(markets_refresh_seconds=0.05) as world:
+    async with world_of(instruments_refresh_seconds=0.05) as world:
         first, second = [await world.relay.markets.get() for _ in range(2)]
         assert first.exchange == "SIM"
         by_ticker = {m.ticker: m for m in first.markets}
@@ -74,7 +75,7 @@ class Script:
             raise self.troubles[0]
         return {}, 1
 
-    async def report_markets(self, *_: Any) -> None:
+    async def report_instruments(self, *_: Any) -> None:
         if self.troubles[0]:
             raise self.troubles[0]
 
@@ -99,7 +100,7 @@ async def test_failures_are_retried_after_growing_pauses_and_refusals_with_the_n
     assert all(low <= pause <= high for pause, (low, high) in zip(script.slept, bounds, strict=True)), script.slept
 
     def count(outcome: str) -> float | None:
-        return registry.get_sample_value("dexorder_ingestor_market_reports_total", {"venue": "SIM", "outcome": outcome})
+        return registry.get_sample_value("dexorder_ingestor_instrument_reports_total", {"venue": "SIM", "outcome": outcome})
 
     assert (count("failed"), count("ok"), count("refused")) == (4, 1, 1)
     told = capsys.readouterr().out

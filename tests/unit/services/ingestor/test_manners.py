@@ -133,7 +133,7 @@ async def test_answer_without_an_end_costs_a_call_its_deadline_and_the_job_nothi
 ) -> None:
     """A byte of the drip comes every 0.02 s, so that no pause is ever long; the deadline is for the whole answer."""
     span = minutes(0, 300)
-    async with world_of(slots=1, call_timeout_seconds=0.5, job_deadline_seconds=60) as world:
+    async with world_of(slots=1, call_timeout_seconds=0.5, dispatch_deadline_seconds=60) as world:
         await world.relay.markets.get()
         await sim.faults({"kind": kind, "path": path, "count": 2, "drip_s": 0.02 if path == CANDLES else 0.2})
         assert (await run_job(world, dispatch("j1", span))).success

@@ -80,5 +80,5 @@ async def test_budget_folder_that_can_not_be_used_ends_the_start(tmp_path: Path)
     (tmp_path / "file").write_text("")
     path = exchanges_file(tmp_path, "http://127.0.0.1:9")
     settings = IngestorSettings(**{**FAST, "exchanges": path, "rate_limit_dir": tmp_path / "file"})
-    with pytest.raises(SystemExit, match=r"DEXORDER_INGESTOR_RATE_LIMIT_DIR: the rate budgets can't be kept: .*file"):
+    with pytest.raises(SystemExit, match=r"DEXORDER_INGESTOR_RATE_LIMIT_DIR: the rate limits can't be stored: .*file"):
         await work(settings, asyncio.Event())

@@ -76,7 +76,7 @@ async def test_hanging_exchange_ends_the_request_with_its_ranges_and_leaves_the_
 ) -> None:
     async with chain(tmp_path, max_attempts=2) as c:
         await c.sim.faults({"kind": kind, "drip_s": 0.1})
-        async with c.ingestor(job_deadline_seconds=0.5, call_timeout_seconds=600):
+        async with c.ingestor(dispatch_deadline_seconds=0.5, call_timeout_seconds=600):
             await c.suite.queued("r1", 0, 300)
             record = await c.suite.finished("r1")
             assert record.status == pb.HistoryReadyNotification.ERROR

@@ -15,8 +15,8 @@ from prometheus_client import CollectorRegistry
 from services.common.clock import SystemClock
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from services.ingestor.broker.connection import BrokerConnection
-from services.ingestor.broker.dispatch import Dispatch
-from services.ingestor.broker.slots import Completion, Slots
+from services.ingestor.broker.dispatch import Completion, Dispatch
+from services.ingestor.broker.slots import Slots
 from services.ingestor.config import IngestorSettings
 from services.ingestor.metrics import IngestorMetrics
 from tests.unit.services.ingestor.conftest import FAST, minutes
@@ -39,9 +39,9 @@ class Stage:
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
 
     async def run_job(self, job: Dispatch) -> Completion | None:
-        self.ends[job.job_id] = asyncio.get_running_loop().create_future()
-        self.started.put_nowait(job.job_id)
-        return await self.ends[job.job_id]
+        self.ends[job.id] = asyncio.get_running_loop().create_future()
+        self.started.put_nowait(job.id)
+        return await self.ends[job.id]
 
     async def on_connected(self, there: bool) -> None:
         self.connected.append(there)
@@ -150,7 +150,7 @@ async def test_worker_that_starts_first_waits_for_the_broker() -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"ticker": "BTC/USDT.MOON"}, "exchange 'MOON' is none of SIM"),
+        ({"ticker": "BTC/USDT.MOON"}, "exchange 'MOON' is not served by this ingestor; it serves SIM"),
         ({"ticker": "BTC"}, "ticker 'BTC'"),
         ({"type": pb.DataRequest.REALTIME_TICKS}, "type REALTIME_TICKS is not served"),
     ],

@@ -5,7 +5,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from services.ingestor.broker.slots import Completion, Slots
+from services.ingestor.broker.dispatch import Completion
+from services.ingestor.broker.slots import Slots
 
 
 def slots(**capacity: int) -> Slots:
@@ -14,38 +15,39 @@ def slots(**capacity: int) -> Slots:
 
 def test_every_free_slot_is_offered_once() -> None:
     s = slots(SIM=2, OTHER=1)
-    assert s.due() == ["SIM", "SIM", "OTHER"]
-    assert s.due() == []
+    assert s.take_offers() == ["SIM", "SIM", "OTHER"]
+    assert s.take_offers() == []
 
 
 def test_a_used_offer_comes_back_with_its_slot() -> None:
     s = slots(SIM=2)
-    s.due()
-    s.used("SIM")
+    s.take_offers()
+    s.use_offer("SIM")
     assert s.take("j1", "SIM") is None
-    assert (s.running, s.free("SIM"), s.due()) == (("j1",), 1, [])
+    assert (s.running, s.free("SIM"), s.take_offers()) == (("j1",), 1, [])
     s.release("j1")
-    assert s.due() == ["SIM"]
+    assert s.take_offers() == ["SIM"]
 
 
 def test_a_rejected_dispatch_used_up_an_offer_too() -> None:
     s = slots(SIM=1)
-    s.due()
-    s.used("SIM")
-    assert s.due() == ["SIM"]
+    s.take_offers()
+    s.use_offer("SIM")
+    assert s.take_offers() == ["SIM"]
 
 
 def test_a_new_connection_is_offered_what_is_free_now() -> None:
     s = slots(SIM=3)
-    s.due()
-    s.used("SIM")
+    s.take_offers()
+    s.use_offer("SIM")
     s.take("j1", "SIM")
     s.forget_offers()
-    assert s.due() == ["SIM", "SIM"]
+    assert s.take_offers() == ["SIM", "SIM"]
 
 
 @pytest.mark.parametrize(
-    ("venue", "reason"), [("MOON", "exchange 'MOON' is none of SIM"), ("SIM", "no free slot for SIM")]
+    ("venue", "reason"),
+    [("MOON", "exchange 'MOON' is not served by this ingestor; it serves SIM"), ("SIM", "no free slot for SIM")],
 )
 def test_what_can_not_be_taken(venue: str, reason: str) -> None:
     s = slots(SIM=1)
@@ -59,7 +61,7 @@ def test_stopped_offers_and_takes_nothing() -> None:
     s.take("j0", "SIM")
     s.stop()
     s.release("j0")
-    assert s.due() == []
+    assert s.take_offers() == []
     assert s.take("j1", "SIM") == "this ingestor is shutting down"
 
 
@@ -69,10 +71,10 @@ def test_completion_is_repeated_until_it_is_old_enough_to_have_arrived() -> None
     s.complete(one)
     s.complete(two)
     assert s.unsettled(now_ns=1000) == [one, two]
-    s.sent("j1", now_ns=1000)
+    s.note_sent("j1", now_ns=1000)
     assert s.unsettled(now_ns=1009) == [one, two]
     assert s.unsettled(now_ns=1010) == [two]
-    s.sent("never heard of", now_ns=1010)
+    s.note_sent("never heard of", now_ns=1010)
 
 
 class SlotsMachine(RuleBasedStateMachine):
@@ -86,7 +88,7 @@ class SlotsMachine(RuleBasedStateMachine):
         self._send()
 
     def _send(self) -> None:
-        for venue in self.slots.due():
+        for venue in self.slots.take_offers():
             self.at_broker[venue] += 1
 
     @rule(venue=st.sampled_from("AB"))
@@ -95,7 +97,7 @@ class SlotsMachine(RuleBasedStateMachine):
             return
         self.at_broker[venue] -= 1
         self.jobs += 1
-        self.slots.used(venue)
+        self.slots.use_offer(venue)
         assert self.slots.take(f"j{self.jobs}", venue) is None, "an offered slot is free"
         self._send()
 
@@ -103,7 +105,7 @@ class SlotsMachine(RuleBasedStateMachine):
     def dispatch_that_is_rejected(self, venue: str) -> None:
         if self.at_broker[venue]:
             self.at_broker[venue] -= 1
-            self.slots.used(venue)
+            self.slots.use_offer(venue)
             self._send()
 
     @precondition(lambda self: self.slots.running)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from services.common.model.periods import MONTH_SECONDS, WEEK_SECONDS
 from services.common.model.time_range import TimeRange
 from services.common.model.times import parse_time
-from services.ingestor.exchange.validation import BadAnswer, read_candles
+from services.ingestor.exchange.dialects.table import dialect_of
+from services.ingestor.exchange.validation import BadAnswer, check_rows, read_candles
 from tests.unit.services.ingestor.conftest import MINUTE_NS, minutes
 
 WINDOW = minutes(0, 10)
@@ -42,7 +43,7 @@ GARBAGE: list[tuple[Any, str]] = [
     ({"msg": "no"}, "dict"),
     (["<html>"], "not six numbers"),
     ([None], "not six numbers"),
-    ([[9, None, None, None, None, None]], "outside the asked"),
+    ([[9, None, None, None, None, None]], "outside the queried"),
     ([[T, 1, 1, 1, 1]], "not six numbers"),
     ([[None, 1, 1, 1, 1, 1]], "no open time"),
     ([["x", 1, 1, 1, 1, 1]], "no open time"),
@@ -50,9 +51,9 @@ GARBAGE: list[tuple[Any, str]] = [
     ([[math.nan, 1, 1, 1, 1, 1]], "no open time"),
     ([[T + 0.5, 1, 1, 1, 1, 1]], "no open time"),
     ([row(0, time=T + 500)], "off the grid"),
-    ([row(-1)], "outside the asked"),
-    ([row(10)], "outside the asked"),
-    ([row(0, time=10**30)], "outside the asked"),
+    ([row(-1)], "outside the queried"),
+    ([row(10)], "outside the queried"),
+    ([row(0, time=10**30)], "outside the queried"),
     ([row(1), row(1)], "comes after"),
     ([row(2), row(1)], "comes after"),
 ]
@@ -74,7 +75,7 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"high": 2.5}, "breaks low"),
     ({"low": 2.5}, "breaks low"),
     ({"high": 0.5, "low": 0.4}, "breaks low"),
-    ({"volume": -1e-9}, "below 0"),
+    ({"volume": -1e-9}, "negative volume"),
 ]
 
 
@@ -158,3 +159,70 @@ def test_columns_and_rows_are_read_alike(rows: list[list[Any]], in_order: bool) 
 
     # tuples are always read row by row
     assert outcome(rows) == outcome([tuple(r) for r in rows])
+
+
+# ---- the raw answer
+
+RAW_ROWS = [["1"], ["2"]]
+GOOD: dict[str, Any] = {
+    "binance": RAW_ROWS,
+    "bybit": {"retCode": 0, "result": {"symbol": "ID", "category": "spot", "list": RAW_ROWS}},
+    "coinbase": {"candles": RAW_ROWS},
+    "kraken": {"error": [], "result": {"ID": RAW_ROWS, "last": "7"}},
+    "okx": {"code": "0", "msg": "", "data": RAW_ROWS},
+}
+OTHERS = {
+    "bybit": {"retCode": 0, "result": {"symbol": "OTHER", "list": RAW_ROWS}},
+    "kraken": {"error": [], "result": {"OTHER": RAW_ROWS, "last": "7"}},
+}
+
+
+@pytest.mark.parametrize("exchange", GOOD)
+def test_rows_are_found_where_the_exchange_puts_them(exchange: str) -> None:
+    assert check_rows(dialect_of(exchange, None), GOOD[exchange], [1, 2], "ID") == RAW_ROWS
+
+
+@pytest.mark.parametrize("exchange", GOOD)
+@pytest.mark.parametrize("rows", [[], [1], [1, 2, 3]])
+def test_rows_ccxt_lost_are_missed(exchange: str, rows: list[int]) -> None:
+    with pytest.raises(BadAnswer) as caught:
+        check_rows(dialect_of(exchange, None), GOOD[exchange], rows, "ID")
+    assert caught.value.kind == "window"
+
+
+@pytest.mark.parametrize("exchange", [*GOOD, "gate"])
+@pytest.mark.parametrize("raw", [None, "text", 7, True])
+def test_what_is_no_json_is_no_answer(exchange: str, raw: Any) -> None:
+    with pytest.raises(BadAnswer) as caught:
+        check_rows(dialect_of(exchange, None), raw, [], "ID")
+    assert caught.value.kind == "not_json"
+
+
+@pytest.mark.parametrize("exchange", GOOD)
+@pytest.mark.parametrize("raw", [{}, {"data": None}, {"result": []}, {"result": {"symbol": "ID", "list": {}}}])
+def test_answer_without_rows_is_not_an_answer_of_no_rows(exchange: str, raw: Any) -> None:
+    with pytest.raises(BadAnswer):
+        check_rows(dialect_of(exchange, None), raw, [], "ID")
+
+
+@pytest.mark.parametrize("exchange", OTHERS)
+def test_answer_for_another_market_is_refused(exchange: str) -> None:
+    with pytest.raises(BadAnswer, match="'ID'") as caught:
+        check_rows(dialect_of(exchange, None), OTHERS[exchange], [], "ID")
+    assert caught.value.kind == "other_symbol"
+
+
+def test_candle_that_still_runs_is_not_taken() -> None:
+    row = ["1678928760000", "1", "1", "1", "1", "1", "1", "1"]
+    okx = dialect_of("okx", None)
+    assert check_rows(okx, {"code": "0", "data": [[*row, "1"]]}, [1], "ID")
+    with pytest.raises(BadAnswer, match="still open"):
+        check_rows(okx, {"code": "0", "data": [[*row, "1"], [*row, "0"]]}, [1, 2], "ID")
+
+
+def test_of_an_exchange_nobody_wrote_about_only_lists_can_be_counted() -> None:
+    gate = dialect_of("gate", None)
+    assert check_rows(gate, {"any": "thing"}, [1], "ID") is None
+    assert check_rows(gate, [1], [1], "ID") == [1]
+    with pytest.raises(BadAnswer):
+        check_rows(gate, [1, 2], [1], "ID")

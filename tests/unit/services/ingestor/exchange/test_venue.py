@@ -58,7 +58,7 @@ class Bench:
         return self.registry.get_sample_value(f"dexorder_ingestor_{name}_total", {"venue": "SIM", **labels}) or 0
 
     async def candles(self, session: Session) -> int:
-        timeframe = await self.venue.check(session, "BTC/USDT", 60)
+        timeframe = await self.venue.timeframe(session, "BTC/USDT", 60)
         found, fetched_ns = await session.candles("BTC/USDT", timeframe, 60, SPAN)
         assert fetched_ns == self.clock.wall_ns()
         return len(found)
@@ -91,7 +91,7 @@ async def test_retry_after_keeps_everybody_away_until_it_is_over(sim: Sim) -> No
         assert b.slept == [pytest.approx(7, abs=0.1)]
         assert b.count("bad_answers", kind="DDoSProtection") == 1
         assert b.count("ban_seconds") == pytest.approx(7, abs=0.1)
-        b.venue.gate.ban(3)
+        b.venue.rate_limiter.ban(3)
         assert await b.candles(two) == 10
         assert b.slept[1:] == [pytest.approx(3, abs=0.1)]
 
@@ -105,7 +105,7 @@ async def test_ban_told_while_a_connection_is_opened_holds_for_the_call_that_wai
 
         async def open_slowly(connector: aiohttp.TCPConnector, *request: Any) -> Any:
             connection = await opened(connector, *request)
-            b.venue.gate.ban(7)  # as another session, or process, may be told meanwhile
+            b.venue.rate_limiter.ban(7)  # as another session, or process, may be told meanwhile
             return connection
 
         monkeypatch.setattr(aiohttp.TCPConnector, "_create_connection", open_slowly)
@@ -133,7 +133,7 @@ async def test_ban_is_heard_before_the_body_that_does_not_come() -> None:
         asked = asyncio.create_task(session.now_ns())
         await sent.wait()
         async with asyncio.timeout(5):
-            while not b.venue.gate.is_banned():  # noqa: ASYNC110 - it happens in aiohttp
+            while not b.venue.rate_limiter.is_banned():  # noqa: ASYNC110 - it happens in aiohttp
                 await asyncio.sleep(0.01)
         go_on.set()
         assert await asked == 1_000_000
@@ -144,7 +144,7 @@ async def test_ban_told_with_the_last_try_is_kept_too(sim: Sim) -> None:
     async with bench(sim.url, attempts=1) as (b, session):
         await b.candles(session)
         await sim.faults({"kind": "http_429", "count": 1, "retry_after_s": 7})
-        with pytest.raises(ExchangeFailure, match="in 1 tries"):
+        with pytest.raises(ExchangeFailure, match="in 1 attempts"):
             await b.candles(session)
         assert await b.candles(session) == 10
         assert b.slept == [pytest.approx(7, abs=0.1)]
@@ -177,7 +177,7 @@ async def test_tries_are_bounded(sim: Sim, kind: str, tries: int) -> None:
         await b.candles(session)
         before = b.count("calls")
         await sim.faults({"kind": kind})
-        with pytest.raises(ExchangeFailure, match=rf"no sound answer to BTC/USDT 1m .* in {tries} tries"):
+        with pytest.raises(ExchangeFailure, match=rf"no valid answer to BTC/USDT 1m .* in {tries} attempts"):
             await session.candles("BTC/USDT", "1m", 60, SPAN)
         assert b.count("calls") - before == tries
 
@@ -236,14 +236,14 @@ async def test_list_of_markets_is_retried_too(sim: Sim, kind: str) -> None:
 
 async def test_unknown_symbol_is_looked_for_again_only_when_the_list_is_old(sim: Sim) -> None:
     async with bench(sim.url) as (b, session):
-        await b.venue.check(session, "BTC/USDT", 60)
+        await b.venue.timeframe(session, "BTC/USDT", 60)
         for calls in (1, 1):
             with pytest.raises(ExchangeFailure, match="symbol 'btc/usdt' is unknown to SIM"):
-                await b.venue.check(session, "btc/usdt", 60)
+                await b.venue.timeframe(session, "btc/usdt", 60)
             assert b.count("calls") == calls
         b.clock.advance(61 * SECOND_NS)
         with pytest.raises(ExchangeFailure, match="unknown"):
-            await b.venue.check(session, "btc/usdt", 60)
+            await b.venue.timeframe(session, "btc/usdt", 60)
         assert b.count("calls") == 2
 
 
@@ -257,14 +257,14 @@ async def test_unknown_symbol_is_told_what_may_be_meant(sim: Sim) -> None:
     async with bench(sim.url) as (b, session):
         for symbol, text in told.items():
             with pytest.raises(ExchangeFailure, match=re.escape(text)):
-                await b.venue.check(session, symbol, 60)
+                await b.venue.timeframe(session, symbol, 60)
 
 
 async def test_period_the_exchange_does_not_have_is_refused(sim: Sim) -> None:
     async with bench(sim.url) as (b, session):
         session.client.timeframes = {"1m": "1m", "1h": "1h"}
         with pytest.raises(ExchangeFailure, match=r"period_seconds 180 \(3m\) is not offered by SIM; it has 1m, 1h"):
-            await b.venue.check(session, "BTC/USDT", 180)
+            await b.venue.timeframe(session, "BTC/USDT", 180)
 
 
 async def test_refusal_is_not_repeated(sim: Sim) -> None:
@@ -285,8 +285,8 @@ async def test_body_that_breaks_off_is_asked_for_again() -> None:
 
     server = await asyncio.start_server(broken, "127.0.0.1", 0)
     async with server, bench(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", attempts=3) as (b, session):
-        with pytest.raises(ExchangeFailure, match="no sound answer to its markets in 3 tries"):
-            await b.venue.check(session, "BTC/USDT", 60)
+        with pytest.raises(ExchangeFailure, match="no valid answer to its markets in 3 attempts"):
+            await b.venue.timeframe(session, "BTC/USDT", 60)
 
 
 async def test_time_is_the_earlier_of_the_exchanges_and_ours(sim: Sim) -> None:

@@ -54,13 +54,13 @@ def test_answers_against_a_series_raise_the_lead_it_needs() -> None:
 @pytest.mark.parametrize(("true", "untrue"), [(10, 0), (13, 1), (15, 2), (32, 11)])
 def test_answers_that_half_and_half_rarely_gives_show_that_less_than_half_are_untrue(true: int, untrue: int) -> None:
     rate = UntrueShare(10)
-    assert rate.is_minor(true=true, untrue=untrue)
-    assert not rate.is_minor(true=true - 1, untrue=untrue)
-    assert not rate.is_minor(true=untrue, untrue=true)
+    assert rate.is_minority(true=true, untrue=untrue)
+    assert not rate.is_minority(true=true - 1, untrue=untrue)
+    assert not rate.is_minority(true=untrue, untrue=true)
     rate.note(true=50, untrue=50)
-    assert not rate.is_minor(true=true, untrue=untrue), "the exchange is known"
+    assert not rate.is_minority(true=true, untrue=untrue), "the exchange is known"
     rate.note(true=900)
-    assert rate.is_minor(true=untrue, untrue=true)
+    assert rate.is_minority(true=untrue, untrue=true)
 
 
 def test_many_that_tell_the_same_outweigh_as_many_that_say_nothing() -> None:

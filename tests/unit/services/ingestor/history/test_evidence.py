@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.common.model.page import Candle
-from services.common.model.periods import open_times
+from services.common.model.periods import open_times, split_by_periods
 from services.common.model.time_range import TimeRange
+from services.ingestor.exchange.dialects.table import CallLimits
 from services.ingestor.history.agreement import Agreement
-from services.ingestor.history.evidence import Evidence, Query, Settled
-from services.ingestor.history.paging import CallLimits, page_periods, plan_pages
+from services.ingestor.history.evidence import Evidence, Query
+from services.ingestor.history.paging import Page, page_periods
 from tests.unit.services.ingestor.conftest import minutes
 
 Fault = Callable[[list[Candle]], list[Candle]]
@@ -63,7 +64,7 @@ class Model:
         rates: Agreement | None = None,
         contradicts: bool = False,
         empty_job_answers: int = 0,
-    ) -> list[Settled]:
+    ) -> list[Page]:
         evidence = Evidence(
             span,
             60,
@@ -74,7 +75,7 @@ class Model:
             empty_job_answers=empty_job_answers,
         )
         settled = []
-        for part in plan_pages(span, 60, page_periods(page, self.limits)):
+        for part in split_by_periods(span, 60, page_periods(page, self.limits)):
             asked = len(self.asks)
             while ask := evidence.next_query(part):
                 assert len(self.asks) - asked < 60, f"no end of questions about {part}"
@@ -102,7 +103,7 @@ def test_the_last_candle_of_an_answer_is_not_believed_alone(limits: CallLimits, 
     assert [c for page in settled for c in page.candles] == [candle(t) for t in opens(*range(count))]
 
 
-def found(settled: list[Settled]) -> list[int]:
+def found(settled: list[Page]) -> list[int]:
     return [c.open_ns for page in settled for c in page.candles]
 
 

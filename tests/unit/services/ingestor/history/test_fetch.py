@@ -15,9 +15,10 @@ from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS
 from services.ingestor.broker.dispatch import Dispatch
 from services.ingestor.config import IngestorSettings
+from services.ingestor.exchange.dialects.table import CallLimits
 from services.ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
-from services.ingestor.history.fetch import Fetcher, Missing, Page
-from services.ingestor.history.paging import CallLimits
+from services.ingestor.history.fetch import Fetcher, Missing
+from services.ingestor.history.paging import Page
 from services.ingestor.metrics import IngestorMetrics
 from tests.unit.services.ingestor.conftest import FAST, minutes
 from tests.unit.services.ingestor.history.test_evidence import candle, opens, warm
@@ -37,10 +38,10 @@ class Exchange:
         self.clock_ns = now_ns
         self.settings = IngestorSettings(**{**FAST, "closing_lag_seconds": 0, **settings})
         self.metrics = IngestorMetrics(CollectorRegistry())
-        self.rates = warm()
+        self.agreement = warm()
         self.asked: list[TimeRange] = []
 
-    async def check(self, session: object, symbol: str, period_seconds: int) -> str:
+    async def timeframe(self, session: object, symbol: str, period_seconds: int) -> str:
         return "1m"
 
     def limits_of(self, symbol: str) -> CallLimits:
@@ -69,7 +70,7 @@ async def fetch(
     async def put(page: Page) -> None:
         pages.append(page)
 
-    missing = await Fetcher(job, cast(Any, exchange), cast(Any, exchange)).run(put)
+    missing = await Fetcher(job, cast(Any, exchange), cast(Any, exchange), exchange.agreement).run(put)
     return pages, missing
 
 

@@ -13,8 +13,8 @@ from services.common.clock import ManualClock, SystemClock
 from services.common.model.times import SECOND_NS
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from services.ingestor.broker.connection import BrokerConnection
-from services.ingestor.broker.dispatch import Dispatch
-from services.ingestor.broker.slots import Completion, Slots
+from services.ingestor.broker.dispatch import Completion, Dispatch
+from services.ingestor.broker.slots import Slots
 from services.ingestor.config import IngestorSettings
 from services.ingestor.metrics import IngestorMetrics
 from tests.fixtures_kafka import free_ports
@@ -33,9 +33,9 @@ class Running:
         self.stop = asyncio.Event()
 
     async def run_job(self, job: Dispatch) -> Completion:
-        self.ends[job.job_id] = asyncio.get_running_loop().create_future()
+        self.ends[job.id] = asyncio.get_running_loop().create_future()
         self.taken.put_nowait(job)
-        return await self.ends[job.job_id]
+        return await self.ends[job.id]
 
     async def on_connected(self, there: bool) -> None:
         (self.connected.set if there else self.connected.clear)()
@@ -66,12 +66,12 @@ async def ingestor(broker: str, slots: int) -> AsyncIterator[Running]:
 async def carry_through(s: Suite, at: Running, job: Dispatch) -> None:
     """Page, completion, commit."""
     start, end = minute(job.span.start_ns), minute(job.span.end_ns)
-    assert await s.ingestor().page(job.job_id, start, end)
-    at.ends[job.job_id].set_result(Completion(job.job_id, success=True))
+    assert await s.ingestor().page(job.id, start, end)
+    at.ends[job.id].set_result(Completion(job.id, success=True))
     await s.pipeline.report(
         snapshot_id=s.pipeline.write(range(start, end)),
-        pages=[page(job.job_id, start, end)],
-        finals=[final_of(job.job_id)],
+        pages=[page(job.id, start, end)],
+        finals=[final_of(job.id)],
     )
 
 
@@ -84,7 +84,7 @@ async def test_after_a_restart_of_the_relay_jobs_run_on_and_free_slots_are_offer
         async with suite(tmp_path, broker_listen=broker) as s:
             await s.queued("b", 100, 110)
             second = await worker.take()
-            assert (second.request_id, second.job_id != first.job_id) == ("b", True)
+            assert (second.request_id, second.id != first.id) == ("b", True)
             await carry_through(s, worker, first)
             await carry_through(s, worker, second)
             records = [await s.finished(request_id) for request_id in "ab"]
@@ -99,8 +99,8 @@ async def test_an_ingestor_that_stops_hands_its_jobs_to_the_next_one(tmp_path: P
             first = await old.take()
         async with ingestor(s.running.broker_address, slots=1) as new:
             again = await new.take()
-            assert (again.span, again.job_id != first.job_id) == (first.span, True)
-            assert not await s.ingestor().page(first.job_id, 0, 10)
+            assert (again.span, again.id != first.id) == (first.span, True)
+            assert not await s.ingestor().page(first.id, 0, 10)
             await carry_through(s, new, again)
             assert (await s.finished("a")).row_count == 10
 

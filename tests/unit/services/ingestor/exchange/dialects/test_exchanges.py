@@ -54,7 +54,7 @@ async def exchange(shape: Shape, **settings: Any) -> AsyncIterator[tuple[Desk, B
 
 
 async def candles(bench: Bench, session: Session, symbol: str = "BTC/USDT") -> list[Candle]:
-    timeframe = await bench.venue.check(session, symbol, 60)
+    timeframe = await bench.venue.timeframe(session, symbol, 60)
     found, fetched_ns = await session.candles(symbol, timeframe, 60, SPAN)
     assert fetched_ns == bench.clock.wall_ns()
     return found
@@ -136,7 +136,7 @@ async def test_code_that_heals_is_asked_again_after_its_pause(shape: Shape, body
 async def test_status_that_rarely_heals_is_tried_a_few_times(shape: Shape, status: int) -> None:
     async with exchange(shape, refused_attempts=2) as (at, bench, session):
         at.first.extend([(status, "<html></html>")] * 3)
-        with pytest.raises(ExchangeFailure, match=f"in 2 tries.* {status} "):
+        with pytest.raises(ExchangeFailure, match=f"in 2 attempts.* {status} "):
             await candles(bench, session)
 
 
@@ -155,7 +155,7 @@ async def test_refusal_of_each_exchange_is_not_repeated() -> None:
 async def test_exchange_without_candles_is_refused_before_any_call() -> None:
     async with opened("http://127.0.0.1:9", "coinspot") as (bench, session):
         with pytest.raises(ExchangeFailure, match="SIM has no candle history: ccxt's coinspot can't fetch candles"):
-            await bench.venue.check(session, "BTC/AUD", 60)
+            await bench.venue.timeframe(session, "BTC/AUD", 60)
 
 
 # ---- Kraken
@@ -243,7 +243,7 @@ async def test_kraken_answer_that_is_none_is_asked_for_again() -> None:
 
 async def test_kraken_tells_how_long_to_stay_away() -> None:
     async with kraken(SPREAD) as (at, bench, session):
-        await bench.venue.check(session, SYMBOL, 60)
+        await bench.venue.timeframe(session, SYMBOL, 60)
         until_s = bench.clock.wall_ns() // SECOND_NS + 9
         at.first.append({"error": [f"EService: Throttled: {until_s}"]})
         assert numbers(await candles(bench, session, SYMBOL)) == MADE
@@ -303,7 +303,7 @@ async def test_kraken_has_every_period_months_too() -> None:
     days = ["2023-08-31T23:59:59", "2023-09-01", "2023-09-30T23:59:59", "2023-10-01", "2023-11-01"]
     rows = [["1.0", "1.0", parse_time(day) / SECOND_NS, "b", "m", "", n] for n, day in enumerate(days)]
     async with kraken(rows) as (_, bench, session):
-        timeframe = await bench.venue.check(session, SYMBOL, MONTH_SECONDS)
+        timeframe = await bench.venue.timeframe(session, SYMBOL, MONTH_SECONDS)
         window = TimeRange(parse_time("2023-09-01"), parse_time("2023-11-01"))
         found, _ = await session.candles(SYMBOL, timeframe, MONTH_SECONDS, window)
         opens = [(c.open_ns, c.trade_count) for c in found]

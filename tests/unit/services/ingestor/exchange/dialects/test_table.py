@@ -6,10 +6,10 @@ import ccxt.async_support as ccxt
 import pytest
 
 from services.common.model.times import SECOND_NS
-from services.ingestor.exchange.dialects.table import TABLE, Dialect, Remedy, at, dialect_of
-from services.ingestor.exchange.failures import announced_pause, as_bad_answer, is_slow_down, may_heal
+from services.ingestor.exchange.dialects.table import TABLE, CallLimits, Dialect, Remedy, at, dialect_of
+from services.ingestor.exchange.failures import announced_pause, as_bad_answer, is_slow_down, is_transient
 
-AGAIN, SLOW, NO = Remedy.AGAIN, Remedy.SLOW_DOWN, None
+REPEAT, SLOW, NO = Remedy.REPEAT, Remedy.SLOW_DOWN, None
 
 
 def test_every_row_is_an_exchange_of_ccxt_with_the_history_it_names() -> None:
@@ -18,7 +18,7 @@ def test_every_row_is_an_exchange_of_ccxt_with_the_history_it_names() -> None:
         client = getattr(ccxt, ccxt_id)()
         assert client.has["fetchTrades" if row.history == "trades" else "fetchOHLCV"] is True
         assert row.rows_at is not None
-    assert {c for c, row in TABLE.items() if row.names_symbol} == {"bybit", "kraken"}
+    assert {c for c, row in TABLE.items() if row.limits.names_symbol} == {"bybit", "kraken"}
 
 
 @pytest.mark.parametrize("features", [None, {}, {"spot": None}, {"spot": {"fetchOHLCV": {"limit": "many"}}}])
@@ -38,18 +38,18 @@ def test_path_that_is_not_there_leads_nowhere() -> None:
     ("exchange", "text", "remedy"),
     [
         ("binance", 'binance {"code":-1008,"msg":"Server is currently overloaded with other requests."}', SLOW),
-        ("binance", 'binance {"code":-1016,"msg":"This service is no longer available."}', AGAIN),
+        ("binance", 'binance {"code":-1016,"msg":"This service is no longer available."}', REPEAT),
         ("binance", 'binance {"code":-1121,"msg":"Invalid symbol."}', NO),
         ("kraken", 'kraken {"error":["EService:Throttled"]}', SLOW),
         ("kraken", 'kraken {"error":["EService: Throttled: 1700000007"]}', SLOW),
         ("kraken", 'kraken {"error":["EQuery:Unknown asset pair"]}', NO),
-        ("okx", 'okx {"code":"50001","data":[],"msg":"Service temporarily unavailable."}', AGAIN),
+        ("okx", 'okx {"code":"50001","data":[],"msg":"Service temporarily unavailable."}', REPEAT),
         ("okx", 'okx {"code":"50011","data":[],"msg":"Too Many Requests"}', SLOW),
         ("okx", 'okx {"code":"51001","data":[],"msg":"Instrument ID does not exist"}', NO),
         ("bybit", 'bybit {"retCode":10006,"retMsg":"Too many visits!","result":{}}', SLOW),
-        ("bybit", 'bybit {"retCode":10016,"retMsg":"System error. Please try again later."}', AGAIN),
+        ("bybit", 'bybit {"retCode":10016,"retMsg":"System error. Please try again later."}', REPEAT),
         ("bybit", 'bybit {"retCode":10001,"retMsg":"params error: symbol invalid"}', NO),
-        ("coinbase", 'coinbase {"errors":[{"id":"internal_server_error","message":"-1008"}]}', AGAIN),
+        ("coinbase", 'coinbase {"errors":[{"id":"internal_server_error","message":"-1008"}]}', REPEAT),
         ("coinbase", 'coinbase {"error":"not_found"}', NO),
         ("okx", "okx GET https://x/y 404 Not Found <html>{", NO),
         ("gate", 'gate {"code":-1008}', NO),
@@ -58,7 +58,7 @@ def test_path_that_is_not_there_leads_nowhere() -> None:
 def test_codes_that_heal(exchange: str, text: str, remedy: Remedy | None) -> None:
     dialect, error = dialect_of(exchange, None), ccxt.ExchangeError(text)
     assert dialect.remedy(text) is remedy
-    assert may_heal(error, dialect) == (remedy is not None)
+    assert is_transient(error, dialect) == (remedy is not None)
     assert is_slow_down(error, dialect) == (remedy is SLOW)
 
 
@@ -82,3 +82,27 @@ def test_word_of_a_broken_server_is_no_refusal(error: Exception, status: int, an
 def test_kraken_says_with_status_200_how_long_to_stay_away() -> None:
     body = '{"error":["EService: Throttled: 1700000007"]}'
     assert announced_pause(200, {}, body, default=5, wall_ns=1_700_000_000 * SECOND_NS) == 7
+
+
+@pytest.mark.parametrize(
+    ("ccxt_id", "features", "limits"),
+    [
+        ("binance", None, CallLimits(1000, wide=True)),
+        ("kraken", None, CallLimits(240, wide=True, names_symbol=True)),
+        ("bybit", None, CallLimits(1000, names_symbol=True)),
+        ("coinbase", {"spot": {"fetchOHLCV": {"limit": 9}}}, CallLimits(300)),
+        ("gate", {"spot": {"fetchOHLCV": {"limit": 200}}}, CallLimits(200)),
+        ("bitfinex", {"spot": {"fetchOHLCV": {"limit": 10_000}}}, CallLimits(1000)),
+        (
+            "kucoin",
+            {"spot": {"fetchOHLCV": {"limit": 1500}}, "swap": {"linear": {"fetchOHLCV": {"limit": 500}}}},
+            CallLimits(500),
+        ),
+        ("apex", {"spot": None, "swap": {"linear": {"fetchOHLCV": {"limit": 200}}}}, CallLimits(200)),
+        ("new", {"spot": {"fetchOHLCV": None}}, CallLimits(500)),
+        ("new", {"spot": None}, CallLimits(500)),
+        ("new", None, CallLimits(500)),
+    ],
+)
+def test_limits_of_a_call(ccxt_id: str, features: dict[str, object] | None, limits: CallLimits) -> None:
+    assert dialect_of(ccxt_id, features).limits == limits

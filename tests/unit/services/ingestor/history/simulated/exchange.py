@@ -17,9 +17,9 @@ from services.common.model.periods import count_periods
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS
 from services.ingestor.config import IngestorSettings
+from services.ingestor.exchange.dialects.table import CallLimits
 from services.ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
 from services.ingestor.history.agreement import Agreement
-from services.ingestor.history.paging import CallLimits
 from services.ingestor.metrics import IngestorMetrics
 from tests.unit.services.ingestor.conftest import FAST
 from tests.unit.services.ingestor.history.simulated.world import SYMBOL, World
@@ -70,7 +70,7 @@ class Exchange:
         self.limits = world.call
         self.settings = _SETTINGS.model_copy(update={"page_candles": world.page, "closing_lag_seconds": 0.0})
         self.metrics = _METRICS
-        self.rates = Agreement()
+        self.agreement = Agreement()
         self.calls = self.lies = self.failed = 0
         self.log: list[str] = []
         self.on_call: Callable[[], None] = lambda: None
@@ -87,7 +87,7 @@ class Exchange:
     def limits_of(self, symbol: str) -> CallLimits:
         return self.limits
 
-    async def check(self, session: object, symbol: str, period_seconds: int) -> str:
+    async def timeframe(self, session: object, symbol: str, period_seconds: int) -> str:
         assert (symbol, period_seconds) == (SYMBOL, self.world.period_seconds)
         return "a timeframe"
 

@@ -14,8 +14,8 @@ from services.common.model.page import Candle
 from services.common.model.periods import next_open, open_times, split_by_periods
 from services.common.model.time_range import TimeRange, merge, subtract
 from services.ingestor.broker.dispatch import Dispatch
-from services.ingestor.history.fetch import Fetcher, Missing, Page
-from services.ingestor.history.paging import page_periods
+from services.ingestor.history.fetch import Fetcher, Missing
+from services.ingestor.history.paging import Page, page_periods
 from tests.unit.services.ingestor.history.simulated.exchange import FAILURE, Exchange, Killed
 from tests.unit.services.ingestor.history.simulated.world import World
 
@@ -200,7 +200,7 @@ def check_table(table: Table) -> None:
 
 async def _run(job: Dispatch, exchange: Exchange, put: Any) -> list[Missing]:
     with capture_logs():  # what goes wrong is in the exchange's own log
-        return await Fetcher(job, cast(Any, exchange), cast(Any, exchange)).run(put)
+        return await Fetcher(job, cast(Any, exchange), cast(Any, exchange), exchange.agreement).run(put)
 
 
 def _opens(ranges: Iterable[TimeRange], period_seconds: int) -> set[int]:

@@ -1,0 +1,139 @@
+"""Run of one dispatch, from its first query to its final record.
+
+The order is safe against a crash at any point: produce page n, wait for Kafka, report the page, and only then page n +
+1; after the last page the final record, and WorkComplete only when Kafka has that record. A crash leaves at most one
+page without a report. The relay has it fetched again by another dispatch, and the larger ``dx-fetched-ns`` wins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Mapping
+
+import structlog
+
+from services.common.clock import Clock
+from services.common.kafka.page_record import final_value, page_value
+from services.common.model.errors import Unavailable
+from services.common.model.page import Kind, PageHeaders
+from services.common.model.time_range import TimeRange
+from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
+from services.ingestor.broker.dispatch import Completion, Dispatch
+from services.ingestor.config import IngestorSettings
+from services.ingestor.exchange.venue import Venue
+from services.ingestor.history.agreement import Agreement
+from services.ingestor.history.fetch import Fetcher, Missing
+from services.ingestor.history.paging import Page
+from services.ingestor.metrics import IngestorMetrics
+from services.ingestor.publisher import Publisher
+
+log = structlog.get_logger(__name__)
+
+
+class DispatchRunner:
+    """Runs dispatches; keeps nothing between them except the agreement that each exchange's answers need."""
+
+    def __init__(
+        self,
+        venues: Mapping[str, Venue],
+        publisher: Publisher,
+        settings: IngestorSettings,
+        metrics: IngestorMetrics,
+        clock: Clock,
+    ) -> None:
+        self.venues = venues
+        self.agreements = {name: Agreement() for name in venues}
+        self.publisher = publisher
+        self.settings = settings
+        self.metrics = metrics
+        self.clock = clock
+
+    async def run(self, dispatch: Dispatch) -> Completion | None:
+        """Fetch and publish one dispatch; return how it ended, or None if the relay no longer wants it."""
+        trace, deadline_seconds = uuid.uuid4().hex, self.settings.dispatch_deadline_seconds
+        with structlog.contextvars.bound_contextvars(dispatch_id=dispatch.id, trace=trace):
+            ticker, period_seconds = str(dispatch.instrument), dispatch.period_seconds
+            log.info("dispatch started", ticker=ticker, period_seconds=period_seconds, span=str(dispatch.span))
+            try:
+                async with asyncio.timeout(deadline_seconds):
+                    completion = await _Run(self, dispatch, trace).run()
+            except TimeoutError:
+                completion = Completion(dispatch.id, success=False, message=f"took longer than {deadline_seconds:g} s")
+            if completion is None or not completion.success:
+                outcome = "fenced" if completion is None else "handed_back"
+                self.metrics.dispatches.labels(dispatch.instrument.venue, outcome).inc()
+                log.warning("dispatch ended", outcome=outcome, message=completion.message if completion else None)
+            return completion
+
+
+class _Run:
+    """State of one run: pages and candles so far."""
+
+    def __init__(self, runner: DispatchRunner, dispatch: Dispatch, trace: str) -> None:
+        self._runner = runner
+        self._dispatch = dispatch
+        self._venue = dispatch.instrument.venue
+        self._trace = trace
+        self._pages = 0
+        self._candles = 0
+
+    async def run(self) -> Completion | None:
+        queue: asyncio.Queue[Page | list[Missing]] = asyncio.Queue(self._runner.settings.prefetch_pages)
+        async with asyncio.TaskGroup() as group:
+            fetching = group.create_task(self._fetch(queue))
+            completion = await self._publish(queue)
+            fetching.cancel()  # still runs if the dispatch is fenced or the gateway is unavailable
+        return completion
+
+    async def _fetch(self, queue: asyncio.Queue[Page | list[Missing]]) -> None:
+        venue = self._runner.venues[self._venue]
+        async with venue.session() as session:
+            fetcher = Fetcher(self._dispatch, venue, session, self._runner.agreements[self._venue])
+            await queue.put(await fetcher.run(queue.put))
+
+    async def _publish(self, queue: asyncio.Queue[Page | list[Missing]]) -> Completion | None:
+        try:
+            while isinstance(item := await queue.get(), Page):
+                if not await self._publish_page(item):
+                    return None
+            return await self._publish_final(item)
+        except Unavailable as error:
+            return Completion(self._dispatch.id, success=False, message=str(error))
+
+    async def _publish_page(self, page: Page) -> bool:
+        publisher, metrics = self._runner.publisher, self._runner.metrics
+        headers = self._headers(Kind.PAGE, page.span, page.fetched_ns, page.empty)
+        await publisher.produce(headers, page_value(self._dispatch.request_id, page.candles))
+        self._pages += 1
+        self._candles += len(page.candles)
+        metrics.pages.labels(self._venue).inc()
+        metrics.candles.labels(self._venue).inc(len(page.candles))
+        return await publisher.report_page(headers, len(page.candles))
+
+    async def _publish_final(self, missing: list[Missing]) -> Completion:
+        status, text = pb.DataResponse.OK, None
+        if missing:
+            status, text = pb.DataResponse.ERROR, "; ".join(map(str, missing))
+        elif not self._candles:
+            status = pb.DataResponse.NOT_FOUND
+        headers = self._headers(Kind.FINAL, self._dispatch.span, self._runner.clock.wall_ns())
+        value = final_value(self._dispatch.request_id, status, self._candles, text)
+        await self._runner.publisher.produce(headers, value)
+        outcome = pb.DataResponse.ResponseStatus.Name(status).lower()
+        self._runner.metrics.dispatches.labels(self._venue, outcome).inc()
+        log.info("dispatch ended", outcome=outcome, pages=self._pages, candles=self._candles, message=text)
+        return Completion(self._dispatch.id, success=True)
+
+    def _headers(self, kind: Kind, span: TimeRange, fetched_ns: int, empty: tuple[TimeRange, ...] = ()) -> PageHeaders:
+        return PageHeaders(
+            kind=kind,
+            ticker=str(self._dispatch.instrument),
+            period_seconds=self._dispatch.period_seconds,
+            dispatch_id=self._dispatch.id,
+            page=self._pages,
+            span=span,
+            fetched_ns=fetched_ns,
+            empty=empty,
+            trace=self._trace,
+        )
