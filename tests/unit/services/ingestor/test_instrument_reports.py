@@ -100,7 +100,9 @@ async def test_failures_are_retried_after_growing_pauses_and_refusals_with_the_n
     assert all(low <= pause <= high for pause, (low, high) in zip(script.slept, bounds, strict=True)), script.slept
 
     def count(outcome: str) -> float | None:
-        return registry.get_sample_value("dexorder_ingestor_instrument_reports_total", {"venue": "SIM", "outcome": outcome})
+        return registry.get_sample_value(
+            "dexorder_ingestor_instrument_reports_total", {"venue": "SIM", "outcome": outcome}
+        )
 
     assert (count("failed"), count("ok"), count("refused")) == (4, 1, 1)
     told = capsys.readouterr().out
