@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.parts.pixy_load import STREAM_BATCH, VALUE
 from services.common.rpc.streams import beside
-from services.gateway.kafkastream.flow import MAX_BATCH_RECORDS
+from services.gateway.kafkastream.consume_stream import MAX_BATCH_RECORDS
 from services.gen.dexorder.kafka.v1 import kafka_service_pb2 as pb
 from services.gen.dexorder.kafka.v1 import kafka_service_pb2_grpc as rpc
 

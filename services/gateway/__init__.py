@@ -1,1 +1,1 @@
-"""Kafka by gRPC; later also the door through which user events leave."""
+"""The gateway: Kafka by gRPC, and user events."""

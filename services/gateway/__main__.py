@@ -1,4 +1,4 @@
-"""``python -m services.gateway``: serve Kafka as KafkaPixy, and user events where they have an outbox, till SIGTERM."""
+"""``python -m services.gateway``: serve KafkaPixy, and user events if they have an outbox, until SIGTERM."""
 
 from __future__ import annotations
 

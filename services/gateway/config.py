@@ -1,7 +1,8 @@
-"""What can be set: ``DEXORDER_GATEWAY_<NAME>``, or in Kafka-Pixy's own file."""
+"""Settings of the gateway: ``DEXORDER_GATEWAY_<NAME>``, or Kafka-Pixy's own file."""
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -9,15 +10,12 @@ from pydantic import Field, ModelWrapValidatorHandler, PrivateAttr, field_valida
 from pydantic_settings import SettingsConfigDict
 
 from services.common.config import ServiceSettings
-from services.gateway.kafkapixy.cluster_config import TOPIC_NAME as TOPIC_NAME
-from services.gateway.kafkapixy.cluster_config import ClusterConfig as ClusterConfig
-from services.gateway.kafkapixy.cluster_config import ConsumeConfig as ConsumeConfig
-from services.gateway.kafkapixy.cluster_config import ProduceConfig as ProduceConfig
-from services.gateway.kafkapixy.cluster_config import WantedTopic as WantedTopic
-from services.gateway.kafkapixy.cluster_config import parse_topics as parse_topics
-from services.gateway.kafkapixy.yaml_clusters import pixy_clusters
+from services.gateway.kafkapixy.cluster_config import ClusterConfig, ConsumeConfig, ProduceConfig, parse_topics
 from services.gateway.kafkapixy.yaml_config import PixyConfig
-from services.gateway.kafkapixy.yaml_settings import read_pixy_file, with_pixy_file
+from services.gateway.kafkapixy.yaml_settings import pixy_clusters, read_pixy_file, with_pixy_file
+
+_MIN_RECORD_BYTES = 16 * 1024 * 1024
+"""Every record up to this size can be consumed, whatever size may be produced."""
 
 
 class GatewaySettings(ServiceSettings):
@@ -32,65 +30,65 @@ class GatewaySettings(ServiceSettings):
     unix: Path | None = None
     """Unix socket to serve as well; empty means none."""
     pixy_config: Path | None = Field(default=None, validation_alias="DEXORDER_PIXY_CONFIG")
-    """Kafka-Pixy's YAML file, for the settings it speaks of (``docs/coming-from-kafka-pixy.md``); empty means none."""
+    """Kafka-Pixy's YAML file, for the settings that it has (``docs/coming-from-kafka-pixy.md``); empty means none."""
     metrics_listen: str = "127.0.0.1:9466"
     """host:port of the Prometheus endpoint; empty serves none."""
     kafka: str = "127.0.0.1:9092"
-    """bootstrap.servers of the Kafka cluster; empty serves user events alone."""
+    """bootstrap.servers of the Kafka cluster; empty serves user events only."""
     kafka_options: dict[str, str] = Field(default_factory=dict, repr=False)
     """Further librdkafka properties as a JSON object, for example SASL and TLS. Default none."""
     cluster: str = Field(default="default", min_length=1)
-    """Name of that cluster in requests; an empty name always means it."""
+    """Name of that cluster in requests; an empty name in a request means it as well."""
     topics: str = "dexorder.ohlc:4,dexorder.ticks:4,dexorder.tickers:1"
-    """Topics created at start, ``name:partitions`` with commas between; those that exist are left alone."""
+    """Topics to create at start if they do not exist, as ``name:partitions``, separated by commas."""
     topic_replication: int = Field(default=-1, ge=-1)
-    """Copies of each partition of a topic created at start; -1 takes the broker's default."""
+    """Replication factor of a topic created at start; -1 takes the broker's default."""
     poll_seconds: float = Field(default=1.0, gt=0)
-    """How often Kafka is asked whether it is there, in seconds."""
+    """Interval, in seconds, of the checks that Kafka answers."""
 
     produce_timeout_seconds: float = Field(default=30.0, gt=0)
-    """How long, in seconds, a caller waits for the broker's acknowledgement; an async record stays queued."""
+    """Longest time, in seconds, that a caller waits for the broker's acknowledgement; an async record stays queued."""
     produce_linger_ms: float = Field(default=20.0, ge=0)
-    """How long, in milliseconds, an async record waits for others to share its batch; above 5, only async ones do."""
+    """Time, in milliseconds, that a record waits to share a batch with others; above 5, only async records wait."""
     produce_queue_messages: int = Field(default=50_000, ge=1)
-    """Most records waiting for the broker; one more is RESOURCE_EXHAUSTED."""
+    """Maximum number of records waiting for the broker; one more is RESOURCE_EXHAUSTED."""
     produce_queue_kbytes: int = Field(default=65_536, ge=1)
-    """Most KiB of records waiting for the broker; more is RESOURCE_EXHAUSTED."""
+    """Maximum size, in KiB, of the records waiting for the broker; more is RESOURCE_EXHAUSTED."""
     produce_max_bytes: int = Field(default=1_000_000, ge=1_000)
     """Largest record, key and value, in bytes; keep it within the topics' own limit (1,048,588 by default)."""
     produce_compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "lz4"
-    """How batches are compressed."""
+    """Compression of batches."""
     produce_stream_records: int = Field(default=10_000, ge=1)
-    """Most records of a Produce stream that wait for their answers; then no more is read of it."""
+    """Maximum number of unanswered records of a Produce stream; at the limit the stream is not read."""
     produce_stream_kbytes: int = Field(default=16_384, ge=1)
-    """Most KiB of records of a Produce stream that wait for their answers; then no more is read of it."""
+    """Maximum size, in KiB, of the unanswered records of a Produce stream; at the limit the stream is not read."""
 
     long_polling_timeout_ms: int = Field(default=3_000, ge=0)
-    """How long, in milliseconds, a ConsumeNAck waits for a record before it is NOT_FOUND."""
+    """Time, in milliseconds, that a ConsumeNAck waits for a record before it is NOT_FOUND."""
     ack_timeout_seconds: float = Field(default=300.0, gt=0)
-    """After this many seconds without an ack a record is offered again."""
+    """Time, in seconds, after which a record without an ack is delivered again."""
     max_retries: int = Field(default=-1, ge=-1)
-    """Offers of a record after the first; then it is acked by the gateway, logged and dropped. -1 is endless."""
+    """Deliveries of a record after the first; then the gateway acks, logs and drops it. -1 means no limit."""
     max_pending_messages: int = Field(default=300, ge=1)
-    """Most records of a partition that unary callers have and did not ack; then it offers them no new ones."""
+    """Maximum number of unacked records of a partition at unary callers; at the limit they get no new ones of it."""
     stream_max_pending_messages: int = Field(default=10_000, ge=1)
-    """Most records that a Consume stream has and did not ack, whatever its credit; then it gets no new ones."""
+    """Maximum number of unacked records at a Consume stream, whatever its credit; at the limit it gets no new ones."""
     stream_max_pending_kbytes: int = Field(default=65_536, ge=1)
-    """Most KiB of records that a Consume stream has and did not ack; then it gets no new ones."""
+    """Maximum size, in KiB, of the unacked records at a Consume stream; at the limit it gets no new ones."""
     subscription_timeout_seconds: float = Field(default=15.0, gt=0)
-    """After this many seconds without a ConsumeNAck the gateway leaves the group."""
+    """Time, in seconds, without a request after which the gateway leaves a group."""
     channel_buffer_size: int = Field(default=64, ge=1)
-    """Most ConsumeNAck calls waiting for one group and topic; one more is RESOURCE_EXHAUSTED."""
+    """Maximum number of ConsumeNAck calls, and of streams, of a group and topic; one more is RESOURCE_EXHAUSTED."""
     offsets_commit_interval_ms: int = Field(default=500, ge=10)
-    """How often, in milliseconds, acks are committed to Kafka."""
+    """Interval, in milliseconds, of commits to Kafka."""
     new_group_start: Literal["latest", "earliest"] = "latest"
-    """Where a group without commits starts; ``latest`` as Kafka-Pixy."""
+    """Start of a group without commits; ``latest`` as in Kafka-Pixy."""
     isolation_level: Literal["read_uncommitted", "read_committed"] = "read_uncommitted"
-    """Whether records of open and aborted transactions are delivered; they are by Kafka-Pixy."""
+    """Whether records of open and aborted transactions are delivered; Kafka-Pixy delivers them."""
     session_timeout_ms: int = Field(default=15_000, ge=1_000)
-    """After this many milliseconds of silence the group gives a killed gateway's partitions to others."""
+    """Time, in milliseconds, after which the group assigns a killed gateway's partitions to other members."""
     max_subscriptions: int = Field(default=256, ge=1)
-    """Most pairs of group and topic that are read at the same time."""
+    """Maximum number of pairs of group and topic that are read at the same time."""
 
     _pixy: PixyConfig | None = PrivateAttr(default=None)
 
@@ -101,7 +99,7 @@ class GatewaySettings(ServiceSettings):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _as_the_file_says(cls, given: Any, build: ModelWrapValidatorHandler[Self]) -> Self:
+    def _with_the_file(cls, given: Any, build: ModelWrapValidatorHandler[Self]) -> Self:
         path = given.get("pixy_config") or given.get("DEXORDER_PIXY_CONFIG")
         if not path:
             return build(given)
@@ -116,18 +114,19 @@ class GatewaySettings(ServiceSettings):
         return self
 
     def source_of(self, address: str) -> str:
-        """As every service; Kafka-Pixy's file is named with the place in it."""
+        """Return the place of an address in Kafka-Pixy's file; empty if it is not from there."""
         return f" (grpc_addr in {self.pixy_config})" if self.pixy_config and address == self.listen else ""
 
     @property
     def pixy(self) -> PixyConfig | None:
-        """What Kafka-Pixy's file says, if there is one."""
+        """Contents of Kafka-Pixy's file; None without one."""
         return self._pixy
 
     def clusters(self) -> tuple[ClusterConfig, ...]:
-        """The clusters; the first is the default one. None where there is no Kafka."""
+        """Return the clusters, the default one first; none without Kafka."""
         if not (self.kafka or self._pixy):
             return ()
+        max_record_bytes = max(self.max_message_bytes, _MIN_RECORD_BYTES)
         own = ClusterConfig(
             name=self.cluster,
             kafka=self.kafka,
@@ -135,37 +134,12 @@ class GatewaySettings(ServiceSettings):
             topics=parse_topics(self.topics),
             topic_replication=self.topic_replication,
             poll_seconds=self.poll_seconds,
-            produce=self._produce(),
-            consume=self._consume(),
+            produce=ProduceConfig(**self._given(ProduceConfig, prefix="produce_")),
+            consume=ConsumeConfig(**self._given(ConsumeConfig), max_record_bytes=max_record_bytes),
         )
         return (own,) if self._pixy is None else pixy_clusters(self._pixy, own)
 
-    def _produce(self) -> ProduceConfig:
-        return ProduceConfig(
-            timeout_seconds=self.produce_timeout_seconds,
-            linger_ms=self.produce_linger_ms,
-            queue_messages=self.produce_queue_messages,
-            queue_kbytes=self.produce_queue_kbytes,
-            max_bytes=self.produce_max_bytes,
-            compression=self.produce_compression,
-            stream_records=self.produce_stream_records,
-            stream_kbytes=self.produce_stream_kbytes,
-        )
-
-    def _consume(self) -> ConsumeConfig:
-        return ConsumeConfig(
-            long_polling_timeout_ms=self.long_polling_timeout_ms,
-            ack_timeout_seconds=self.ack_timeout_seconds,
-            max_retries=self.max_retries,
-            max_pending_messages=self.max_pending_messages,
-            stream_max_pending_messages=self.stream_max_pending_messages,
-            stream_max_pending_kbytes=self.stream_max_pending_kbytes,
-            subscription_timeout_seconds=self.subscription_timeout_seconds,
-            channel_buffer_size=self.channel_buffer_size,
-            offsets_commit_interval_ms=self.offsets_commit_interval_ms,
-            new_group_start=self.new_group_start,
-            isolation_level=self.isolation_level,
-            session_timeout_ms=self.session_timeout_ms,
-            max_subscriptions=self.max_subscriptions,
-            max_record_bytes=max(self.max_message_bytes, 16 * 1024 * 1024),
-        )
+    def _given(self, config: type[ProduceConfig | ConsumeConfig], prefix: str = "") -> dict[str, Any]:
+        """Return the fields of a part of the cluster's configuration that are settings here."""
+        names = {each.name: prefix + each.name for each in fields(config)}
+        return {name: getattr(self, own) for name, own in names.items() if own in type(self).model_fields}

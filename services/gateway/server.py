@@ -1,4 +1,4 @@
-"""What starts, and in which order it stops."""
+"""Start and stop of the gateway, in order."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from confluent_kafka import KafkaException
 from prometheus_client import CollectorRegistry
 
 from services.common.config import BadSettings
+from services.common.kafka.client_errors import error_text
 from services.common.rpc.lifecycle import RunningServer, grpc_server, stop_signal
 from services.gateway.config import GatewaySettings
 from services.gateway.events.config import EventsSettings
-from services.gateway.kafkapixy.client_errors import reason
 from services.gateway.kafkapixy.cluster import Cluster, Clusters
-from services.gateway.kafkapixy.metrics import PixyMetrics
+from services.gateway.kafkapixy.metrics import KafkaMetrics
 from services.gateway.kafkapixy.service import NAME, KafkaPixy
 from services.gateway.kafkastream import service as kafka_service
 from services.gateway.kafkastream.service import KafkaService
@@ -39,23 +39,21 @@ _THREADS = 4
 async def gateway(settings: GatewaySettings, events: EventsSettings | None = None) -> AsyncIterator[RunningServer]:
     """Serve until the block ends.
 
-    Then, in this order: all calls but Ack are refused and health says so; what was handed out may still be acked
-    and what was accepted is written, for ``drain_seconds``; acks are committed and the groups left; the server closes;
-    user events are written.
+    Then, in this order: all calls but Ack are refused, and health reports it; delivered records may still be acked and
+    accepted ones are written, for ``drain_seconds``; acks are committed and the groups left; the server closes; user
+    events are written.
     """
     registry = CollectorRegistry()
     async with AsyncExitStack() as stack:
         users = None
         if events and events.db:
-            # not loaded otherwise: a gateway of Kafka alone needs none of it
+            # imported only here: a gateway of Kafka alone does not need it
             from services.gateway.events.server import user_events
 
             _refuse_if_exposed(events, settings)
             users = await stack.enter_async_context(user_events(events, registry))
         elif not settings.clusters():
-            raise BadSettings(
-                "DEXORDER_GATEWAY_KAFKA: is empty, and so is DEXORDER_EVENTS_DB: there is nothing to serve"
-            )
+            raise BadSettings("DEXORDER_GATEWAY_KAFKA and DEXORDER_EVENTS_DB are both empty; set at least one of them")
         running = await stack.enter_async_context(_serve(settings, users, registry))
         yield running
 
@@ -64,8 +62,8 @@ async def gateway(settings: GatewaySettings, events: EventsSettings | None = Non
 async def _serve(
     settings: GatewaySettings, users: UserEvents | None, registry: CollectorRegistry
 ) -> AsyncIterator[RunningServer]:
-    clusters = _clusters(settings, PixyMetrics(registry))
-    # Each cluster that does not answer keeps a thread, at the stop two; those that do must not wait for them.
+    clusters = _clusters(settings, KafkaMetrics(registry))
+    # Each cluster that does not answer blocks a thread, at the stop two; the others must not wait for them.
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_THREADS + _THREADS * len(clusters)))
     sockets = [f"unix:{settings.unix}"] if settings.unix else []
     kafka = _Kafka(clusters) if clusters else None
@@ -114,7 +112,7 @@ def _refuse_if_exposed(events: EventsSettings, settings: GatewaySettings) -> Non
 
 
 class _Kafka:
-    """The services that need Kafka."""
+    """Services that need Kafka."""
 
     def __init__(self, clusters: Sequence[Cluster]) -> None:
         served = Clusters(clusters)
@@ -131,30 +129,32 @@ class _Kafka:
         self._streams.stop_taking()
 
 
-def _clusters(settings: GatewaySettings, metrics: PixyMetrics) -> list[Cluster]:
-    """Clients of every cluster.
+def _clusters(settings: GatewaySettings, metrics: KafkaMetrics) -> list[Cluster]:
+    """Return the clients of every cluster.
 
     Raises:
-        BadSettings: librdkafka does not take their options.
+        BadSettings: librdkafka refuses their options.
     """
-    if settings.pixy and settings.pixy.without_meaning:
+    if settings.pixy and settings.pixy.ignored_settings:
         log.warning(
-            "settings without a meaning here",
+            "settings without effect",
             file=str(settings.pixy_config),
-            settings=", ".join(settings.pixy.without_meaning),
+            settings=", ".join(settings.pixy.ignored_settings),
         )
     made = []
     for config in settings.clusters():
         try:
             made.append(Cluster(config, metrics))
         except (KafkaException, ValueError) as error:
-            raise BadSettings(f"cluster {config.name!r}: {reason(error)}") from None
+            raise BadSettings(f"cluster {config.name!r}: {error_text(error)}") from None
     return made
 
 
 async def _report_health(running: RunningServer, clusters: Sequence[Cluster], users: UserEvents | None) -> None:
-    """Of the whole and of the services that need Kafka: SERVING while any cluster can be used, since one that is away
-    must not take the calls to the others with it. User events need none; where nothing else is served, they are all.
+    """Report the health of the whole server and of the services that need Kafka.
+
+    SERVING while any cluster can be used: one that is unavailable must not affect calls to the others. User events need
+    no cluster; without Kafka they are the whole server.
     """
     served = None
     if users:

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from confluent_kafka import Consumer, TopicPartition
 
-from services.gateway.kafkapixy.sparse_acks import committed_ranges
+from services.gateway.kafkapixy.commits import committed_ranges
 from tests.fixtures_gateway import WAIT_SECONDS, until
 from tests.fixtures_kafka import create_topic
 from tests.gateway_process import GatewayProcess
@@ -50,9 +50,9 @@ class Member(GatewayProcess):
 
     def fall_silent(self) -> None:
         """Nobody asks, until the gateway has left the group; ``ask`` makes it join again."""
-        left = len(self.logged("nobody asks any more, leaving"))
+        left = len(self.logged("no requests, leaving the group"))
         self.ask_no_more()
-        until(lambda: len(self.logged("nobody asks any more, leaving")) > left, PATIENCE_S, self.tail)
+        until(lambda: len(self.logged("no requests, leaving the group")) > left, PATIENCE_S, self.tail)
 
     def leave(self) -> None:
         """SIGTERM while callers read; returns when the process is over."""

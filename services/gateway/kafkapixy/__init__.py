@@ -1,1 +1,1 @@
-"""The KafkaPixy service: ``service`` converts, ``acks`` and ``offers`` are the rules, the rest drives Kafka."""
+"""The KafkaPixy service: rules of delivery and acks, Kafka's clients, and Kafka-Pixy's configuration file."""

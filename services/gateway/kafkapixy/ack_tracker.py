@@ -1,13 +1,26 @@
-"""Which records of one partition are offered, acked and due again. Pure: no I/O, no clock.
+"""States of one partition's records between delivery and commit. Pure: no I/O, no clock.
 
-A partition's offsets fall into three parts::
+    state        meaning                   event                                              next state
+    -----------  ------------------------  -------------------------------------------------  -----------
+    new          never delivered           `deliver`                                          in flight
+                                           `ack`                                              acked early
+    acked early  acked before delivery     `deliver`, which leaves it out                     acked
+    in flight    a caller has it           `ack`, `ack_range`                                 acked
+                                           its ack timeout ends                               due
+                                           `give_back`; `release` of its caller               due
+    due          to be delivered again     `redeliver`, which counts a retry                  in flight
+                                           `give_up`, after `max_retries`                     acked
+                                           `ack`; `ack_range` of a caller that had it         acked
+    acked        done, or not in Kafka     every offset below is acked, and `position` sent   committed
 
-    ... acked | lowest unacked ... offered: acked or pending | next ... not offered yet, some acked ahead
-              ^ committed offset                             ^ first offset never offered
+Records in flight and due are together called pending; they differ only by ``due_ns``. Offsets without a record
+(compaction, transaction markers) count as acked. In the order of offsets::
 
-Records arrive in offset order, with holes where Kafka has none (compaction, transaction markers); a hole counts as
-acked. What is acked above the committed offset goes into the commit's metadata, so it is not delivered again after a
-restart. See ``sparse_acks`` for how it is written.
+    committed | lowest unacked ... pending or acked | next ... new or acked early
+              ^ committed offset                    ^ first offset never delivered
+
+Acked ranges above the committed offset go into the commit's metadata (`commits`), so that a restart does not deliver
+them again.
 """
 
 from __future__ import annotations
@@ -18,13 +31,13 @@ from dataclasses import dataclass, field
 from typing import Generic
 
 from services.common.model.errors import Exhausted
-from services.gateway.kafkapixy.pending_runs import NO_HOLDER, UNARY, Pending, Run, T, Unacked
-from services.gateway.kafkapixy.sparse_acks import Range, commit_metadata
+from services.gateway.kafkapixy.commits import Commit, Range, commit_metadata
+from services.gateway.kafkapixy.pending_runs import NO_HOLDER, UNARY, PendingRuns, Run, T, Unacked
 
 
 @dataclass(frozen=True, slots=True)
 class AckRules:
-    """When a record is offered again and how many unary callers may have; a partition's or a whole gateway's."""
+    """When a record is delivered again, and how many records of a partition unary callers may have unacked."""
 
     ack_timeout_ns: int
     max_retries: int = -1
@@ -33,17 +46,17 @@ class AckRules:
 
 @dataclass(slots=True)
 class AckResult:
-    """What came of a caller's ack of a range of offsets.
+    """Outcome of a caller's ack of a range of offsets.
 
     Attributes:
         count: Records acked now.
-        elsewhere: Pending ones that other callers were given and this one was not.
-        early: Never offered, so far; None if there are none.
+        held_by_others: Pending records that were delivered to other callers and not to this one.
+        undelivered: Offsets not delivered so far; None if there are none.
     """
 
     count: int = 0
-    elsewhere: list[Range] = field(default_factory=list)
-    early: Range | None = None
+    held_by_others: list[Range] = field(default_factory=list)
+    undelivered: Range | None = None
 
 
 class AckTracker(Generic[T]):
@@ -56,14 +69,14 @@ class AckTracker(Generic[T]):
     def __init__(self, offset: int, rules: AckRules, acked: Iterable[Range] = ()) -> None:
         self._rules = rules
         self._next = offset
-        self._pending: Pending[T] = Pending()
-        self._ahead = list(acked)
-        # No pending record is due before this; saves walking through all of them at each offer.
-        self._quiet_until_ns = 0
+        self._pending: PendingRuns[T] = PendingRuns()
+        self._acked_early = list(acked)
+        # No pending record is due before this; saves a scan of all of them at each delivery.
+        self._next_due_ns = 0
 
     @property
     def pending(self) -> int:
-        """Records offered and not acked."""
+        """Records delivered and not acked."""
         return self._pending.count
 
     @property
@@ -73,35 +86,35 @@ class AckTracker(Generic[T]):
 
     @property
     def full(self) -> bool:
-        """Whether no new record may go to a unary caller."""
-        return self._pending.held(UNARY).records >= self._rules.max_pending
+        """Whether unary callers may get no new record."""
+        return self._pending.unacked_of(UNARY).records >= self._rules.max_pending
 
-    def held(self, caller: int) -> Unacked:
-        """How much of the partition a caller has."""
-        return self._pending.held(caller)
+    def unacked_of(self, caller: int) -> Unacked:
+        """Return how much of the partition a caller has."""
+        return self._pending.unacked_of(caller)
 
     @property
     def last_ack_deadline_ns(self) -> int:
-        """When the last pending offer runs out, in ns of the caller's clock; 0 when none is pending."""
+        """Latest end of an ack timeout, in ns of the caller's clock; 0 if nothing is pending."""
         return max((run.due_ns for run in self._pending), default=0)
 
     def last_ack_deadline_of(self, caller: int) -> int:
-        """When the last offer that a caller has runs out, likewise."""
+        """Return the same for the records of one caller."""
         return max((run.due_ns for run in self._pending if run.holder == caller), default=0)
 
-    def offered(self, offset: int) -> bool:
-        """Whether the record was offered by this tracker's owner or an earlier one, or is passed."""
+    def was_delivered(self, offset: int) -> bool:
+        """Return whether the record was delivered by this tracker's owner or an earlier one, or was passed."""
         return offset < self._next
 
-    # ---- offers
+    # ---- deliveries
 
-    def offer(self, records: list[tuple[int, T]], *, now_ns: int, caller: int = UNARY) -> Run[T] | None:
-        """Hand out the next records of the log, in order.
+    def deliver(self, records: list[tuple[int, T]], *, now_ns: int, caller: int = UNARY) -> Run[T] | None:
+        """Put the next records of the log in flight.
 
         Returns:
-            What to deliver, without those that are acked already or were offered before; None: nothing.
+            The records to deliver, without those acked early or delivered before; None if there are none.
         """
-        if self._ahead or (records and records[0][0] < self._next):
+        if self._acked_early or (records and records[0][0] < self._next):
             records = [item for item in records if self._pass(item[0])]
         elif records:
             self._next = records[-1][0] + 1
@@ -109,50 +122,50 @@ class AckTracker(Generic[T]):
             return None
         due_ns = now_ns + self._rules.ack_timeout_ns
         if not self._pending:
-            self._quiet_until_ns = due_ns
+            self._next_due_ns = due_ns
         run = Run(records, due_ns, caller)
         self._pending.append(run)
         return run
 
     def _pass(self, offset: int) -> bool:
-        """Move on behind an offset; whether its record is to be delivered."""
+        """Move on behind an offset; return whether its record is to be delivered."""
         if offset < self._next:
             return False
         self._next = offset + 1
-        while self._ahead and self._ahead[0][1] <= offset:
-            del self._ahead[0]
-        if not self._ahead or self._ahead[0][0] > offset:
+        while self._acked_early and self._acked_early[0][1] <= offset:
+            del self._acked_early[0]
+        if not self._acked_early or self._acked_early[0][0] > offset:
             return True
-        if self._ahead[0][1] == offset + 1:
-            del self._ahead[0]
+        if self._acked_early[0][1] == offset + 1:
+            del self._acked_early[0]
         else:
-            self._ahead[0] = (offset + 1, self._ahead[0][1])
+            self._acked_early[0] = (offset + 1, self._acked_early[0][1])
         return False
 
     def give_up(self, *, now_ns: int) -> list[Run[T]]:
-        """Take out the records whose retries are used up and that are due again; they count as acked."""
-        if self._rules.max_retries < 0 or now_ns < self._quiet_until_ns:
+        """Remove and return the records that are due after their last retry; they count as acked."""
+        if self._rules.max_retries < 0 or now_ns < self._next_due_ns:
             return []
         spent = [run for run in self._pending if run.due_ns <= now_ns and run.retries >= self._rules.max_retries]
         for run in spent:
             self._pending.remove(run)
         return spent
 
-    def redeliver(self, most: int = 1, *, now_ns: int, caller: int = UNARY) -> Run[T] | None:
-        """Hand out the lowest records that are due again, at most so many; their timeout starts anew.
+    def redeliver(self, limit: int = 1, *, now_ns: int, caller: int = UNARY) -> Run[T] | None:
+        """Put the lowest records that are due in flight again, with a new ack timeout.
 
         Returns:
-            Neighbours that went out together before; None when none is due.
+            At most ``limit`` records that were delivered together before; None if none is due.
         """
-        if now_ns < self._quiet_until_ns:
+        if now_ns < self._next_due_ns:
             return None
         due = next((run for run in self._pending if run.due_ns <= now_ns), None)
         if due is None:
-            self._quiet_until_ns = min((run.due_ns for run in self._pending), default=0)
+            self._next_due_ns = min((run.due_ns for run in self._pending), default=0)
             return None
-        run = self._pending.split(due, 0, min(most, len(due.records)))
-        self._pending.hand(run, caller)
-        run.again = "given_back" if run.given_back else "timeout"
+        run = self._pending.split(due, 0, min(limit, len(due.records)))
+        self._pending.reassign(run, caller)
+        run.redelivery = "given_back" if run.given_back else "timeout"
         run.due_ns = now_ns + self._rules.ack_timeout_ns
         run.retries += 1
         run.given_back = False
@@ -160,106 +173,109 @@ class AckTracker(Generic[T]):
 
     # ---- given back
 
-    def give_back(self, first: int, last: int, *, now_ns: int, caller: int = UNARY, counts: bool = False) -> None:
-        """A caller does not deal with what it has of these offsets, both included: they are due at once.
+    def give_back(
+        self, first: int, last: int, *, now_ns: int, caller: int = UNARY, counts_as_retry: bool = False
+    ) -> None:
+        """Make the records of a caller due at once, of the offsets from first to last, both included.
 
         Args:
-            counts: Whether this offer counts as a retry; not if the caller went before it saw them.
+            counts_as_retry: False if the caller went away before it saw the records.
         """
         for run in self._pending.within(first, last):
             begin, end = run.part(first, last)
             if run.holder == caller and begin < end:
-                self._due_now(self._pending.split(run, begin, end), now_ns, counts=counts)
+                self._make_due(self._pending.split(run, begin, end), now_ns, counts_as_retry=counts_as_retry)
 
     def release(self, caller: int, *, now_ns: int) -> None:
-        """The caller is gone: all it has is due at once, and these offers do not count. It will not ack any more."""
+        """Make all records of a caller that went away due at once, without a retry. Its acks no longer count."""
         for run in self._pending:
             if run.holder == caller:
-                self._due_now(run, now_ns, counts=False)
-            run.earlier -= {caller}
+                self._make_due(run, now_ns, counts_as_retry=False)
+            run.earlier_holders -= {caller}
 
-    def _due_now(self, run: Run[T], now_ns: int, *, counts: bool) -> None:
-        self._pending.hand(run, NO_HOLDER)
+    def _make_due(self, run: Run[T], now_ns: int, *, counts_as_retry: bool) -> None:
+        self._pending.reassign(run, NO_HOLDER)
         run.due_ns = now_ns
         run.given_back = True
-        run.retries -= not counts
-        self._quiet_until_ns = min(self._quiet_until_ns, now_ns)
+        run.retries -= not counts_as_retry
+        self._next_due_ns = min(self._next_due_ns, now_ns)
 
     # ---- acks
 
     def ack(self, offset: int) -> bool:
-        """Ack one record, whoever has it; one not offered yet will be skipped.
+        """Ack one record, whoever has it; one that was not delivered yet will be skipped.
 
         Returns:
-            False when it was acked before.
+            False if it was acked before.
         Raises:
-            Exhausted: Too many acks of records not offered.
+            Exhausted: Too many early acks.
         """
         if offset >= self._next:
-            return self._ack_ahead(offset)
+            return self._ack_early(offset)
         if self._pending.remove_single(offset):
             return True
-        return any(self._take_out(run, offset, offset) for run in self._pending.within(offset, offset))
+        return any(self._remove(run, offset, offset) for run in self._pending.within(offset, offset))
 
     def ack_range(self, first: int, last: int, *, caller: int) -> AckResult:
-        """Ack what a caller was given of these offsets, both included, also if others have it by now."""
+        """Ack the offsets, both included, that a caller was given, even if others have them by now."""
         done = AckResult()
         if last >= self._next:
-            done.early = (max(first, self._next), last + 1)
+            done.undelivered = (max(first, self._next), last + 1)
         for run in self._pending.within(first, last):
             if run.was_delivered_to(caller):
-                done.count += self._take_out(run, first, last)
+                done.count += self._remove(run, first, last)
             else:
                 begin, end = run.part(first, last)
                 if begin < end:
-                    _add_range(done.elsewhere, run.records[begin][0], run.records[end - 1][0] + 1)
+                    _add_range(done.held_by_others, run.records[begin][0], run.records[end - 1][0] + 1)
         return done
 
-    def _take_out(self, run: Run[T], first: int, last: int) -> int:
+    def _remove(self, run: Run[T], first: int, last: int) -> int:
         begin, end = run.part(first, last)
         if begin < end:
             self._pending.remove(self._pending.split(run, begin, end))
         return end - begin
 
-    def _ack_ahead(self, offset: int) -> bool:
-        index = bisect_left(self._ahead, (offset + 1, offset + 1))
-        before = self._ahead[index - 1] if index else None
+    def _ack_early(self, offset: int) -> bool:
+        ranges = self._acked_early
+        index = bisect_left(ranges, (offset + 1, offset + 1))
+        before = ranges[index - 1] if index else None
         if before and offset < before[1]:
             return False
-        after = self._ahead[index] if index < len(self._ahead) else None
+        after = ranges[index] if index < len(ranges) else None
         start, end, first, last = offset, offset + 1, index, index
         if before and before[1] == offset:
             start, first = before[0], index - 1
         if after and after[0] == offset + 1:
             end, last = after[1], index + 1
-        if first == last and len(self._ahead) >= self._rules.max_pending:
-            raise Exhausted(f"offset {offset} was not offered, and {len(self._ahead)} such acks are kept already")
-        self._ahead[first:last] = [(start, end)]
+        if first == last and len(ranges) >= self._rules.max_pending:
+            raise Exhausted(f"offset {offset} was not delivered yet, and {len(ranges)} such acks are kept already")
+        ranges[first:last] = [(start, end)]
         return True
 
-    # ---- what to commit
+    # ---- commits
 
     @property
     def next_offset(self) -> int:
-        """The first offset never offered."""
+        """The first offset never delivered."""
         return self._next
 
     @property
     def lowest_unacked(self) -> int:
-        """What is to be committed; ``next_offset`` when nothing is pending."""
+        """The offset to commit; ``next_offset`` if nothing is pending."""
         lowest = self._pending.lowest
         return self._next if lowest is None else lowest
 
-    def position(self) -> tuple[int, str]:
-        """What to commit: the lowest unacked offset and the metadata with what is acked above it.
+    def position(self) -> Commit:
+        """Return the commit: the lowest unacked offset, and the acked ranges above it as metadata.
 
-        Never beyond the last record that was offered, whatever was acked ahead: a commit past the log's end could not
-        be told from one of an earlier topic of that name.
+        Never beyond the last record that was delivered, whatever was acked early: a commit beyond the log's end could
+        not be told from a commit in an earlier topic of that name.
         """
         return self.lowest_unacked, commit_metadata(self.lowest_unacked, self.acked_above())
 
     def acked_above(self) -> list[Range]:
-        """Acked ranges above ``lowest_unacked``, in order."""
+        """Return the acked ranges above ``lowest_unacked``, in order."""
         ranges: list[Range] = []
         edge = self.lowest_unacked
         for run in self._pending:
@@ -271,7 +287,7 @@ class AckTracker(Generic[T]):
             edge = run.last + 1
         if edge < self._next:
             ranges.append((edge, self._next))
-        for start, end in self._ahead:
+        for start, end in self._acked_early:
             _add_range(ranges, start, end)
         return ranges
 

@@ -1,6 +1,6 @@
-"""Asks a Kafka cluster about its topics and groups, for the administrative calls; nothing of it blocks the event loop.
+"""Queries of the administrative calls to a Kafka cluster; none blocks the event loop.
 
-Two ways of librdkafka 2.16 to ask about a group are not used: the admin client's group calls end the whole process when
+Two of librdkafka 2.16's queries about groups are not used: the admin client's group calls end the whole process when
 the group's coordinator moves at the wrong moment (docs/decisions/0009).
 """
 
@@ -15,15 +15,7 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
 
-import structlog
-from confluent_kafka import (
-    Consumer,
-    IsolationLevel,
-    KafkaError,
-    KafkaException,
-    TopicCollection,
-    TopicPartition,
-)
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     ConfigResource,
@@ -32,10 +24,11 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from services.common.model.errors import Exhausted, InvalidRequest, NotAllowed, NotFound, SuiteError, Unavailable
+from services.common.kafka.client_errors import COORDINATOR_CHANGING, admin_error
+from services.common.model.errors import Exhausted, NotFound, Unavailable
 from services.gateway.kafkapixy.admin_views import (
     GroupView,
-    Log,
+    LogRange,
     MemberView,
     OffsetsView,
     PartitionView,
@@ -46,20 +39,25 @@ from services.gateway.kafkapixy.admin_views import (
     offsets_view,
 )
 from services.gateway.kafkapixy.cluster_config import ClusterConfig
-from services.gateway.kafkapixy.committing import COORDINATOR_CHANGING, commit_now, committed, metadata_of
+from services.gateway.kafkapixy.commits import Commit
+from services.gateway.kafkapixy.group_commits import commit_now, committed, metadata_of
 from services.gateway.kafkapixy.options import consumer_options
-from services.gateway.kafkapixy.start_position import Commit
 
-log = structlog.get_logger(__name__)
 T = TypeVar("T")
-CALL_SECONDS = 10.0
+CALL_TIMEOUT_SECONDS = 10.0
 """Longest time of a whole call."""
-_ASK_SECONDS = 3.0
+_QUERY_TIMEOUT_SECONDS = 3.0
 _SETTLE_SECONDS = 4.0
-_AGAIN_SECONDS = 0.2
-_MOST_THREADS = 16
-"""Questions that block a thread; one more is refused."""
-_OWN_CONFIG = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+_RETRY_SECONDS = 0.2
+_MAX_THREADS = 16
+"""Queries that block a thread; one more is refused."""
+_TOPIC_CONFIG = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+
+
+def isolation_level(config: ClusterConfig) -> IsolationLevel:
+    """Return the isolation level of a cluster's consumers, which decides where a log ends for them."""
+    read_committed = config.consume.isolation_level == "read_committed"
+    return IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED
 
 
 class Admin:
@@ -67,7 +65,7 @@ class Admin:
 
     Args:
         client: Shared with others.
-        failure: Tells why the cluster can't be used, if that is known; then nothing is asked.
+        failure: Returns why the cluster can't be used, None if it can; calls fail with it at once.
     """
 
     def __init__(self, config: ClusterConfig, client: AdminClient, failure: Callable[[], str | None]) -> None:
@@ -75,47 +73,47 @@ class Admin:
         self._client = client
         self._failure = failure
         self._earliest = config.consume.new_group_start == "earliest"
-        read_committed = config.consume.isolation_level == "read_committed"
-        self._isolation = IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED
+        self._isolation = isolation_level(config)
         self._threads = 0
 
     @asynccontextmanager
     async def call(self) -> AsyncIterator[None]:
-        """Around everything that one call asks: at most ``CALL_SECONDS``, and Kafka's errors become ours.
+        """Limit the queries of one call to ``CALL_TIMEOUT_SECONDS``, and turn Kafka's errors into ours.
 
         Raises:
-            SuiteError: Unavailable when Kafka does not answer; else what it said.
+            SuiteError: Unavailable if Kafka does not answer; else Kafka's error.
         """
         if (failure := self._failure()) is not None:
             raise Unavailable(failure)
         try:
-            async with asyncio.timeout(CALL_SECONDS):
+            async with asyncio.timeout(CALL_TIMEOUT_SECONDS):
                 yield
         except TimeoutError as error:
-            raise Unavailable(f"Kafka did not answer within {CALL_SECONDS:.0f} s") from error
+            raise Unavailable(f"Kafka did not answer within {CALL_TIMEOUT_SECONDS:.0f} s") from error
         except KafkaException as error:
             raise admin_error(error.args[0]) from error
 
     # ---- topics
 
     async def topics(self) -> dict[str, TopicView]:
-        """Every topic of the cluster."""
-        metadata = await self._in_thread(partial(self._client.list_topics, timeout=_ASK_SECONDS))
-        found = {name: topic for name, topic in metadata.topics.items() if not _is_gone(topic.error)}
-        configs = await self._configs(found)
-        return {
-            name: TopicView(
-                _partitions_listed(topic.partitions), None if isinstance(config, KafkaException) else config
-            )
-            for name, topic in found.items()
-            if not isinstance(config := configs[name], KafkaException) or not _is_gone(config.args[0])
-        }
+        """Return every topic of the cluster."""
+        metadata = await self._in_thread(partial(self._client.list_topics, timeout=_QUERY_TIMEOUT_SECONDS))
+        listed = {name: topic for name, topic in metadata.topics.items() if not _does_not_exist(topic.error)}
+        configs = await self._configs(listed)
+        found = {}
+        for name, topic in listed.items():
+            config = configs[name]
+            if not isinstance(config, KafkaException):
+                found[name] = TopicView(_listed_partitions(topic.partitions), config)
+            elif not _does_not_exist(config.args[0]):
+                found[name] = TopicView(_listed_partitions(topic.partitions))
+        return found
 
     async def topic(self, name: str) -> TopicView:
-        """One topic.
+        """Return one topic.
 
         Raises:
-            NotFound: There is none of that name.
+            NotFound: It does not exist.
         """
         partitions, configs = await asyncio.gather(self._partitions(name), self._configs([name]))
         config = configs[name]
@@ -125,7 +123,7 @@ class Admin:
 
     async def _partitions(self, topic: str) -> tuple[PartitionView, ...]:
         try:
-            described = self._client.describe_topics(TopicCollection([topic]), request_timeout=_ASK_SECONDS)
+            described = self._client.describe_topics(TopicCollection([topic]), request_timeout=_QUERY_TIMEOUT_SECONDS)
             found: Any = await asyncio.wrap_future(described[topic])
         except KafkaException as error:
             raise admin_error(error.args[0], f"topic {topic!r}") from error
@@ -140,34 +138,34 @@ class Admin:
         )
 
     async def _configs(self, topics: Iterable[str]) -> dict[str, Mapping[str, str] | KafkaException]:
-        """What was set for each topic, or why that is not known."""
+        """Return the settings of each topic itself, or why they are not known."""
         wanted = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
         if not wanted:
             return {}
-        asked = self._client.describe_configs(wanted, request_timeout=_ASK_SECONDS)
-        answers = await asyncio.gather(*map(asyncio.wrap_future, asked.values()), return_exceptions=True)
+        futures = self._client.describe_configs(wanted, request_timeout=_QUERY_TIMEOUT_SECONDS)
+        answers = await asyncio.gather(*map(asyncio.wrap_future, futures.values()), return_exceptions=True)
         found: dict[str, Mapping[str, str] | KafkaException] = {}
-        for resource, answer in zip(asked, answers, strict=True):
+        for resource, answer in zip(futures, answers, strict=True):
             if isinstance(answer, KafkaException):
                 found[resource.name] = answer
             elif isinstance(answer, BaseException):
                 raise answer
             else:
-                own = (entry for entry in answer.values() if entry.source == _OWN_CONFIG)
+                own = (entry for entry in answer.values() if entry.source == _TOPIC_CONFIG)
                 found[resource.name] = {entry.name: entry.value or "" for entry in own}
         return found
 
     # ---- offsets
 
-    async def logs(self, topic: str) -> dict[int, Log]:
-        """Where each partition's log begins and ends, for what this gateway reads.
+    async def logs(self, topic: str) -> dict[int, LogRange]:
+        """Return the log of each partition, as this gateway's consumers see it.
 
         Raises:
-            NotFound: There is no such topic.
+            NotFound: The topic does not exist.
         """
         return await self._logs(topic, [each.partition for each in await self._partitions(topic)])
 
-    async def _logs(self, topic: str, partitions: Sequence[int]) -> dict[int, Log]:
+    async def _logs(self, topic: str, partitions: Sequence[int]) -> dict[int, LogRange]:
         begins, ends = await asyncio.gather(
             self._offsets_at(topic, partitions, OffsetSpec.earliest()),  # type: ignore[no-untyped-call]
             self._offsets_at(topic, partitions, OffsetSpec.latest()),  # type: ignore[no-untyped-call]
@@ -176,38 +174,46 @@ class Admin:
 
     async def _offsets_at(self, topic: str, partitions: Iterable[int], where: Any) -> dict[int, int]:
         query: Any = {TopicPartition(topic, partition): where for partition in partitions}
-        asked = self._client.list_offsets(query, isolation_level=self._isolation, request_timeout=_ASK_SECONDS)
-        answers = await asyncio.gather(*map(asyncio.wrap_future, asked.values()))
-        return {place.partition: answer.offset for place, answer in zip(asked, answers, strict=True)}
+        futures = self._client.list_offsets(
+            query, isolation_level=self._isolation, request_timeout=_QUERY_TIMEOUT_SECONDS
+        )
+        answers = await asyncio.gather(*map(asyncio.wrap_future, futures.values()))
+        return {place.partition: answer.offset for place, answer in zip(futures, answers, strict=True)}
 
     async def offsets(self, group: str, topic: str) -> list[OffsetsView]:
-        """Every partition of the topic and the group's commit in it; a group need not exist.
+        """Return every partition of the topic with the group's commit in it; the group need not exist.
 
         Raises:
-            NotFound: There is no such topic.
+            NotFound: The topic does not exist.
         """
         partitions = [each.partition for each in await self._partitions(topic)]
 
-        def ask(consumer: Consumer) -> list[tuple[int, int, str]]:
+        def query(consumer: Consumer) -> list[tuple[int, int, str]]:
             places = [TopicPartition(topic, partition) for partition in partitions]
-            return [(p.partition, p.offset, metadata_of(p)) for p in committed(consumer, places, _ASK_SECONDS)]
+            return [
+                (p.partition, p.offset, metadata_of(p)) for p in committed(consumer, places, _QUERY_TIMEOUT_SECONDS)
+            ]
 
-        found = await self._in_thread(partial(self._as_nobody, group, ask))
-        logs = await self._logs(topic, partitions)  # after the commits, or those could be ahead of the logs' ends
+        found = await self._in_thread(partial(self._without_membership, group, query))
+        logs = await self._logs(topic, partitions)  # after the commits, which could else be beyond the logs' ends
         return [
             offsets_view(partition, logs[partition], offset, metadata, earliest=self._earliest)
             for partition, offset, metadata in sorted(found)
         ]
 
     async def commit(self, group: str, topic: str, wanted: Mapping[int, Commit]) -> None:
-        """Commit for a group that has no members; Kafka refuses it with UNKNOWN_MEMBER_ID if there are some."""
+        """Commit for a group without members; Kafka refuses with UNKNOWN_MEMBER_ID if it has some."""
         positions = [TopicPartition(topic, partition, *commit) for partition, commit in wanted.items()]
         await self._in_thread(
-            partial(self._as_nobody, group, lambda consumer: commit_now(consumer, positions, _ASK_SECONDS))
+            partial(
+                self._without_membership,
+                group,
+                lambda consumer: commit_now(consumer, positions, _QUERY_TIMEOUT_SECONDS),
+            )
         )
 
-    def _as_nobody(self, group: str, work: Callable[[Consumer], T]) -> T:
-        """Work with a consumer of the group that never joins it."""
+    def _without_membership(self, group: str, work: Callable[[Consumer], T]) -> T:
+        """Run ``work`` with a consumer of the group that never joins it."""
         consumer = Consumer({**consumer_options(self._config), "group.id": group})
         try:
             return work(consumer)
@@ -217,50 +223,50 @@ class Admin:
     # ---- groups
 
     async def group(self, name: str) -> GroupView:
-        """One group; without members when there is none of that name."""
+        """Return one group; without members if it does not exist."""
         found = await self._in_thread(partial(self._list_groups, name))
         return next((each for each in found if each.group == name), GroupView(name, settled=True))
 
     async def groups(self) -> list[GroupView]:
-        """Every group of consumers."""
+        """Return every group of consumers."""
         return await self._in_thread(self._list_groups)
 
     async def consumers(self, topic: str, group: str = "") -> dict[str, dict[str, list[int]]]:
-        """By group and consumer the partitions of a topic; one group, or all that read the topic.
+        """Return the partitions of a topic by group and consumer, for one group or all groups that read the topic.
 
-        A group that is rebalancing is waited for. If it does not come to rest soon, it is left out of all groups.
+        Waits for groups that are rebalancing; one that does not settle soon is left out of the result for all groups.
 
         Raises:
-            NotFound: The group reads nothing of the topic.
-            Unavailable: The one group that is asked for is rebalancing.
+            NotFound: The group does not read the topic.
+            Unavailable: The requested group keeps rebalancing.
         """
         last_s = time.monotonic() + _SETTLE_SECONDS
         while True:
             found = [await self.group(group)] if group else await self.groups()
             if all(each.settled for each in found) or time.monotonic() > last_s:
                 break
-            await asyncio.sleep(_AGAIN_SECONDS)
+            await asyncio.sleep(_RETRY_SECONDS)
         if group and not found[0].settled:
             raise Unavailable(f"group {group!r} is rebalancing; try again")
         readers = {each.group: consumers_of(each, topic) for each in found}
         if group and not readers[group]:
-            raise NotFound(f"group {group!r} reads nothing of topic {topic!r}")
+            raise NotFound(f"group {group!r} does not read topic {topic!r}")
         return {name: consumers for name, consumers in readers.items() if consumers}
 
     def _list_groups(self, *name: Any) -> list[GroupView]:
-        listed: Any = self._client.list_groups(*name, timeout=_ASK_SECONDS)
+        listed: Any = self._client.list_groups(*name, timeout=_QUERY_TIMEOUT_SECONDS)
         return [_group_view(each) for each in listed if each.protocol_type in ("", "consumer")]
 
     # ---- threads
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        """Run what blocks, in a thread that no stop waits for: some questions can't be given up earlier.
+        """Run blocking work in a thread that no stop waits for: some queries can't be cancelled.
 
         Raises:
-            Exhausted: Too many are running.
+            Exhausted: Too many threads are running.
         """
-        if self._threads >= _MOST_THREADS:
-            raise Exhausted(f"{self._threads} administrative calls wait for Kafka already")
+        if self._threads >= _MAX_THREADS:
+            raise Exhausted(f"{self._threads} administrative queries wait for Kafka already")
         self._threads += 1
         loop = asyncio.get_running_loop()
         done: Future[T] = Future()
@@ -271,7 +277,7 @@ class Admin:
                 done.set_result(work())
             except BaseException as error:
                 done.set_exception(error)
-            with suppress(RuntimeError):  # the loop is closed: nobody counts any more
+            with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self._thread_ended)
 
         threading.Thread(target=run, name="kafka-admin", daemon=True).start()
@@ -281,27 +287,11 @@ class Admin:
         self._threads -= 1
 
 
-def admin_error(error: KafkaError, what: str = "Kafka") -> SuiteError:
-    """An administrative call's failure as one of ours."""
-    code, text = error.code(), f"{what}: {error.str()}"
-    if code == KafkaError.UNKNOWN_TOPIC_OR_PART:
-        return NotFound(f"{what} does not exist" if what != "Kafka" else text)
-    if code in (
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.GROUP_AUTHORIZATION_FAILED,
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-    ):
-        return NotAllowed(text)
-    if code in (KafkaError.OFFSET_METADATA_TOO_LARGE, KafkaError.TOPIC_EXCEPTION, KafkaError.INVALID_GROUP_ID):
-        return InvalidRequest(text)
-    return Unavailable(text)
-
-
-def _is_gone(error: KafkaError | None) -> bool:
+def _does_not_exist(error: KafkaError | None) -> bool:
     return error is not None and error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
 
 
-def _partitions_listed(partitions: Mapping[int, Any]) -> tuple[PartitionView, ...]:
+def _listed_partitions(partitions: Mapping[int, Any]) -> tuple[PartitionView, ...]:
     return tuple(
         PartitionView(number, each.leader, tuple(each.replicas), tuple(each.isrs))
         for number, each in sorted(partitions.items())
@@ -323,4 +313,4 @@ def _assigned(assignment: bytes) -> dict[str, tuple[int, ...]]:
     try:
         return assigned_partitions(assignment)
     except ValueError:
-        return {}  # a protocol of somebody's own
+        return {}  # another protocol than Kafka's consumers use

@@ -1,23 +1,24 @@
-"""What the administrative calls ask and answer, and the rules between Kafka's words and Kafka-Pixy's. Pure."""
+"""Results of the administrative calls, and the rules that turn Kafka's answers into Kafka-Pixy's. Pure."""
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from services.common.model.errors import InvalidRequest
-from services.gateway.kafkapixy.sparse_acks import MAX_METADATA_CHARACTERS, Range, committed_ranges, decode_ranges
-from services.gateway.kafkapixy.start_position import Commit
+from services.gateway.kafkapixy.commits import (
+    MAX_METADATA_CHARACTERS,
+    Commit,
+    metadata_to_commit,
+    shown_metadata,
+    sparse_text,
+)
 
 NO_COMMIT = -1
-"""The offset shown for a group that has none, as in Kafka's own protocol."""
-Log = tuple[int, int]
+"""Offset of a group without a commit, as in Kafka's own protocol."""
+LogRange = tuple[int, int]
 """First offset and end of a partition."""
-_STOP = "."
-_LAST = 1 << 63
-_NO_TEXT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffd]")
 _SETTLED_STATES = {"Stable", "Empty", "Dead"}
 
 
@@ -26,7 +27,7 @@ _SETTLED_STATES = {"Stable", "Empty", "Dead"}
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """Who holds a partition, by broker; ``leader`` is -1 while there is none."""
+    """Brokers of a partition; ``leader`` is -1 while there is none."""
 
     partition: int
     leader: int
@@ -39,7 +40,7 @@ class TopicView:
     """One topic.
 
     Attributes:
-        config: What was set for this topic; None when it could not be read.
+        config: Settings of the topic itself; None if they could not be read.
     """
 
     partitions: tuple[PartitionView, ...]
@@ -51,7 +52,7 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True)
 class OffsetsView:
-    """One partition and the group's commit; ``offset`` is ``NO_COMMIT`` without one. Texts are Kafka-Pixy's."""
+    """One partition and the group's commit; ``offset`` is ``NO_COMMIT`` without one. Texts are as in Kafka-Pixy."""
 
     partition: int
     begin: int
@@ -62,94 +63,46 @@ class OffsetsView:
     sparse_acks: str = ""
 
 
-def offsets_view(partition: int, log: Log, offset: int, metadata: str, *, earliest: bool) -> OffsetsView:
-    """What GetOffsets says of a partition.
+def offsets_view(partition: int, log: LogRange, offset: int, metadata: str, *, earliest: bool) -> OffsetsView:
+    """Return GetOffsets' row of a partition.
 
     Args:
-        offset: Of the commit; negative when there is none.
-        metadata: As confluent-kafka gives it, maybe with foreign bytes behind it.
-        earliest: Where the group would begin without a commit, which decides its lag.
+        offset: Of the commit; negative if there is none.
+        metadata: As confluent-kafka returns it, maybe with foreign bytes behind it.
+        earliest: Whether the group would start at the log's beginning without a commit, which decides its lag.
     """
     begin, end = log
     if offset < 0:
         return OffsetsView(partition, begin, end, NO_COMMIT, lag=end - begin if earliest else 0)
-    text, ranges = read_metadata(offset, metadata)
+    text, ranges = shown_metadata(offset, metadata)
     return OffsetsView(partition, begin, end, offset, end - offset, text, sparse_text(offset, ranges))
 
 
-def read_metadata(offset: int, metadata: str) -> tuple[str, list[Range]]:
-    """A commit's metadata as Kafka-Pixy would show it, and the acked ranges in it.
-
-    Ours loses its full stop. What others wrote may have foreign bytes behind it (see ``sparse_acks``): it ends where it
-    stops being text, and its ranges do not count, neither here nor for a reader.
-    """
-    text, stop, _ = metadata.partition(_STOP)
-    if stop and (ranges := _ranges(offset, text)):
-        return text, ranges
-    return _NO_TEXT.split(metadata, maxsplit=1)[0], []
-
-
-def kept_metadata(offset: int, text: str, *, end: int) -> str:
-    """What to commit for a metadata that a caller gives, so that ``read_metadata`` gives it back.
-
-    Kafka-Pixy takes whatever decodes for acked ranges, and so do we where they can be true: above ``offset``, apart
-    from each other, and of records that are there (before ``end``). Anything else is a note of the caller's.
-
-    Raises:
-        ValueError: It is no ranges, but would be read as some.
-    """
-    ranges = _ranges(offset, text.removesuffix(_STOP))
-    if ranges and ranges[-1][1] <= end:
-        return text.removesuffix(_STOP) + _STOP
-    try:
-        misread = committed_ranges(offset, text, end=_LAST)  # the log may grow
-    except ValueError:
-        misread = []
-    if misread:
-        raise ValueError("its beginning, up to the full stop, would pass for acks")
-    return text
-
-
-def sparse_text(offset: int, ranges: Iterable[Range]) -> str:
-    """Ranges relative to the offset: ``1-2,3-5``."""
-    return ",".join(f"{start - offset}-{end - offset}" for start, end in ranges)
-
-
-def _ranges(offset: int, text: str) -> list[Range]:
-    """The ranges of a text; none when it has other meanings. They lie apart: what touches is one range."""
-    try:
-        ranges = decode_ranges(offset, text)
-    except ValueError:
-        return []
-    edges = [offset, *(end for _, end in ranges)]
-    return ranges if all(start > edge for (start, _), edge in zip(ranges, edges, strict=False)) else []
-
-
-# ---- setting them
+# ---- SetOffsets
 
 
 @dataclass(frozen=True, slots=True)
-class WantedOffset:
-    """A commit somebody asks for."""
+class RequestedOffset:
+    """Commit that a caller requests."""
 
     partition: int
     offset: int
     metadata: str = ""
 
 
-def check_wanted(wanted: Sequence[WantedOffset]) -> None:
-    """What can be said without asking Kafka.
+def check_requested(requested: Sequence[RequestedOffset]) -> None:
+    """Check a request as far as that needs no query.
 
     Raises:
-        InvalidRequest: A field is out of range, or a partition comes twice.
+        InvalidRequest: A field is out of range, or a partition is given more than once.
     """
     seen: set[int] = set()
-    for index, each in enumerate(wanted):
+    for index, each in enumerate(requested):
         for name, value in (("partition", each.partition), ("offset", each.offset)):
             if value < 0:
                 raise InvalidRequest(f"offsets[{index}].{name} {value} is negative")
         if each.partition in seen:
-            raise InvalidRequest(f"offsets[{index}].partition {each.partition} comes twice")
+            raise InvalidRequest(f"offsets[{index}].partition {each.partition} is a duplicate")
         seen.add(each.partition)
         if "\0" in each.metadata:
             raise InvalidRequest(f"offsets[{index}].metadata {each.metadata[:80]!r} has a NUL")
@@ -159,14 +112,14 @@ def check_wanted(wanted: Sequence[WantedOffset]) -> None:
             )
 
 
-def commits_of(wanted: Sequence[WantedOffset], topic: str, logs: Mapping[int, Log]) -> dict[int, Commit]:
-    """What to commit, a partition.
+def commits_of(requested: Sequence[RequestedOffset], topic: str, logs: Mapping[int, LogRange]) -> dict[int, Commit]:
+    """Return the commit of each partition.
 
     Raises:
-        InvalidRequest: A partition is not there, an offset is beyond its end, or a metadata can't be kept.
+        InvalidRequest: A partition does not exist, an offset is beyond its end, or metadata can't be kept.
     """
     commits = {}
-    for index, each in enumerate(wanted):
+    for index, each in enumerate(requested):
         if each.partition not in logs:
             raise InvalidRequest(
                 f"offsets[{index}].partition {each.partition} is not one of the {len(logs)} of topic {topic!r}"
@@ -177,7 +130,7 @@ def commits_of(wanted: Sequence[WantedOffset], topic: str, logs: Mapping[int, Lo
                 f"offsets[{index}].offset {each.offset} is beyond the end {end} of partition {each.partition}"
             )
         try:
-            commits[each.partition] = (each.offset, kept_metadata(each.offset, each.metadata, end=end))
+            commits[each.partition] = (each.offset, metadata_to_commit(each.offset, each.metadata, end=end))
         except ValueError as error:
             raise InvalidRequest(f"offsets[{index}].metadata {each.metadata[:80]!r}: {error}") from error
     return commits
@@ -188,7 +141,7 @@ def commits_of(wanted: Sequence[WantedOffset], topic: str, logs: Mapping[int, Lo
 
 @dataclass(frozen=True, slots=True)
 class MemberView:
-    """A member of a group, and the partitions it reads, by topic."""
+    """Member of a group, and the partitions it reads by topic."""
 
     member_id: str
     client_id: str
@@ -201,10 +154,10 @@ class MemberView:
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """A group as its coordinator sees it.
+    """Group as its coordinator sees it.
 
     Attributes:
-        settled: False while partitions go from member to member: nobody knows then who reads what.
+        settled: False during a rebalance: the assignment of partitions is unknown then.
     """
 
     group: str
@@ -212,21 +165,21 @@ class GroupView:
     members: tuple[MemberView, ...] = ()
 
     def holders(self, topic: str, partitions: Iterable[int]) -> list[MemberView]:
-        """Who reads any of these partitions."""
+        """Return the members that read any of these partitions."""
         wanted = set(partitions)
         return [member for member in self.members if wanted.intersection(member.partitions.get(topic, ()))]
 
 
 def is_settled(state: str) -> bool:
-    """Whether a group in this state of Kafka's has its partitions dealt out, or no members."""
+    """Return whether a group in this state of Kafka's has its partitions assigned, or no members."""
     return state in _SETTLED_STATES
 
 
 def assigned_partitions(assignment: bytes) -> dict[str, tuple[int, ...]]:
-    """Read what the consumer protocol told a member: version, then of each topic its partitions, then bytes for others.
+    """Parse a member's assignment of the consumer protocol: version, topics with their partitions, user data.
 
     Raises:
-        ValueError: It is cut short or no such assignment.
+        ValueError: It is truncated, or of another protocol.
     """
     if not assignment:
         return {}
@@ -237,16 +190,16 @@ def assigned_partitions(assignment: bytes) -> dict[str, tuple[int, ...]]:
             (size,) = struct.unpack_from(">h", assignment, place)
             topic = assignment[place + 2 : place + 2 + size].decode()
             place += 2 + size
-            (most,) = struct.unpack_from(">i", assignment, place)
-            found[topic] = struct.unpack_from(f">{most}i", assignment, place + 4)
-            place += 4 + 4 * most
+            (length,) = struct.unpack_from(">i", assignment, place)
+            found[topic] = struct.unpack_from(f">{length}i", assignment, place + 4)
+            place += 4 + 4 * length
     except (struct.error, UnicodeDecodeError) as error:
         raise ValueError(f"an assignment of {len(assignment)} bytes does not parse: {error}") from error
     return found
 
 
 def consumers_of(group: GroupView, topic: str) -> dict[str, list[int]]:
-    """The partitions of a topic by who reads them: its client id, or its member id where others have the same one."""
+    """Return the partitions of a topic by reader: its client id, or its member id if the client id is not unique."""
     readers = [member for member in group.members if member.partitions.get(topic)]
     names = [member.client_id for member in readers]
     return {

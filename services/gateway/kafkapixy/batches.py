@@ -1,4 +1,4 @@
-"""Records that are written together, and what becomes of each."""
+"""Batch of records that are written together, and the outcome of each."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ class Batch:
     Made and waited for on the event loop; ``RecordProducer`` queues them and learns in its thread where they are.
 
     Attributes:
-        partitions: Where each record is; -1 while that is not known, and where it failed.
-        offsets: Likewise.
-        failures: Index and reason of those that failed.
-        done: Set, to None, when it is known what became of all of them; raises what ``fail`` was told.
+        partitions: Partition of each record; -1 while it is not known, and where the record failed.
+        offsets: Offset of each record, likewise.
+        failures: Index and error of the records that failed.
+        done: Set to None when the outcome of all records is known; raises the error that ``fail`` got.
         next: Index of the first record that was not queued yet.
-        queued: Records that were, without those that failed at once.
-        reported: Of these, the ones of which it is known what became of them; counted in the producer's thread.
-        settled: Of these, the ones of which the event loop knows it.
-        touched: Whether the producer's thread has something to tell.
-        expired: Whether it was answered before all was known; what is reported later tells nobody anything.
+        queued: Records that were queued, without those that failed at once.
+        reported: Queued records with a known outcome; counted in the producer's thread.
+        settled: The same, as known on the event loop.
+        has_reports: Whether the producer's thread has reports that the event loop does not know.
+        expired: Whether it was answered before every outcome was known; later reports have no effect.
     """
 
     def __init__(self, topic: str, records: Sequence[NewRecord]) -> None:
@@ -38,24 +38,24 @@ class Batch:
         self.failures: list[tuple[int, SuiteError]] = []
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.next = self.queued = self.reported = self.settled = 0
-        self.touched = self.expired = False
+        self.has_reports = self.expired = False
 
     @property
     def is_queued(self) -> bool:
-        """Whether all of it was."""
+        """Whether all records were queued or failed."""
         return self.next == len(self.records)
 
     def value_bytes(self, index: int) -> int:
-        """Size of a record's value."""
+        """Return the size of a record's value."""
         return len(self.records[index][1] or b"")
 
     def fail_the_rest(self, reason: SuiteError) -> None:
-        """What was not queued yet never will be."""
+        """Fail the records that were not queued yet."""
         self.failures += [(index, reason) for index in range(self.next, len(self.records))]
         self.next = len(self.records)
 
     def expire(self, reason: SuiteError) -> bool:
-        """Whether just now what is not known yet counts as failed."""
+        """Fail the records without a known outcome; return False if there are none."""
         if self.done.done():
             return False
         self.expired = True
@@ -66,12 +66,12 @@ class Batch:
         return True
 
     def fail(self, error: Exception) -> None:
-        """It can't be known what became of it, for a reason nobody foresaw: ``done`` raises that."""
+        """Let ``done`` raise an unexpected error; the outcome stays unknown."""
         if not self.done.done():
             self.done.set_exception(error)
 
     def finish_if_settled(self) -> bool:
-        """Whether just now it became known what became of all of it."""
+        """Set ``done`` if every outcome is known; return whether this call did."""
         # The future of a stream that went away is cancelled.
         if not self.is_queued or self.settled < self.queued or self.done.done():
             return False

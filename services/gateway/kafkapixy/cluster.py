@@ -1,43 +1,44 @@
-"""One Kafka cluster behind the gateway: whether it is there, which topics it has, its producer and its consumers."""
+"""One Kafka cluster behind the gateway: its health, topics, log ends, producer and consumers."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import wait
 from typing import Any
 
 import structlog
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.cimpl import NewTopic
 
+from services.common.kafka.client_errors import ConnectionErrors, error_text
 from services.common.model.errors import InvalidRequest, Unavailable
-from services.gateway.config import ClusterConfig
-from services.gateway.kafkapixy.admin import Admin
-from services.gateway.kafkapixy.admin_views import WantedOffset, check_wanted, commits_of
-from services.gateway.kafkapixy.client_errors import ConnectionErrors, reason
+from services.gateway.kafkapixy.admin import Admin, isolation_level
+from services.gateway.kafkapixy.admin_views import RequestedOffset, check_requested, commits_of
+from services.gateway.kafkapixy.cluster_config import ClusterConfig, TopicSpec
 from services.gateway.kafkapixy.consumers import Consumers
-from services.gateway.kafkapixy.log_ends import LogEnds
-from services.gateway.kafkapixy.metrics import PixyMetrics
+from services.gateway.kafkapixy.metrics import KafkaMetrics, Place
 from services.gateway.kafkapixy.options import client_options
 from services.gateway.kafkapixy.producer import RecordProducer
 from services.gateway.kafkapixy.set_offsets import set_offsets
-from services.gateway.kafkapixy.topics import create_topics, missing_topics
 
 log = structlog.get_logger(__name__)
-_ASK_SECONDS = 3.0
+_QUERY_TIMEOUT_SECONDS = 3.0
+_CREATE_TIMEOUT_SECONDS = 10.0
 _CLOSE_SECONDS = 5.0
-_LAG_POLLS = 5
-"""The logs' ends are asked for once in so many polls."""
+_LOG_END_POLLS = 5
+"""Log ends are queried once in this many polls."""
 
 
 class Cluster:
-    """Start with ``start``, keep ``watch`` running, end with ``drain`` and ``close``.
+    """Call ``start``, keep ``watch`` running, end with ``drain``.
 
     Attributes:
         failure: Why the cluster can't be used; None while it answers and has the configured topics.
     """
 
-    def __init__(self, config: ClusterConfig, metrics: PixyMetrics) -> None:
+    def __init__(self, config: ClusterConfig, metrics: KafkaMetrics) -> None:
         self.config = config
         self.failure: str | None = "Kafka has not answered yet"
         self._connection_errors = ConnectionErrors()
@@ -46,72 +47,69 @@ class Cluster:
         self._admin = AdminClient(options)
         self.admin = Admin(config, self._admin, lambda: self.failure)
         self._partitions: dict[str, int] = {}
-        self._asking = asyncio.Lock()
+        self._querying = asyncio.Lock()
         own = metrics.cluster(config.name)
-        self.producer = RecordProducer(config, own, self._partition_count)
+        self.producer = RecordProducer(config, own, lambda topic: self._partitions.get(topic, 0))
         self.consumers = Consumers(config, own)
-        self._log_ends = own.log_end = LogEnds(
-            self._admin, read_committed=config.consume.isolation_level == "read_committed"
-        )
+        self._log_ends = LogEnds(self._admin, isolation_level(config))
+        own.log_end = self._log_ends.get
 
     def start(self) -> None:
-        """Take requests; the cluster need not be there yet."""
+        """Take requests; the cluster need not be available yet."""
         self.producer.start()
 
     async def watch(self) -> None:
-        """Ask the cluster for its topics now and then, creating the configured ones that are missing. Never returns."""
+        """List the cluster's topics regularly and create the configured ones that are missing. Never returns."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._log_ends.watch(self.consumers.places, _LAG_POLLS * self.config.poll_seconds))
+            seconds = _LOG_END_POLLS * self.config.poll_seconds
+            group.create_task(self._log_ends.watch(self.consumers.places, seconds))
             group.create_task(self._watch_topics())
 
     async def _watch_topics(self) -> None:
         while True:
             before = self.failure
             try:
-                await self._look()
+                await self._check()
                 self.failure = None
             except (KafkaException, Unavailable) as error:
-                self.failure = f"Kafka at {self.config.kafka}: {self._why(error)}"
+                self.failure = self._text(error)
             if self.failure != before:
                 self._kafka_up.set(self.failure is None)
                 if self.failure:
-                    log.warning("cluster is away", cluster=self.config.name, reason=self.failure)
+                    log.warning("cluster is unavailable", cluster=self.config.name, reason=self.failure)
                 else:
-                    log.info("cluster is there", cluster=self.config.name, topics=len(self._partitions))
+                    log.info("cluster is available", cluster=self.config.name, topics=len(self._partitions))
             self.consumers.kafka_is_up(self.failure is None)
             await asyncio.sleep(self.config.poll_seconds)
 
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         self._partitions = await self._list_topics()
-        missing = missing_topics(self.config.topics, self._partitions)
+        missing = _missing_topics(self.config.topics, self._partitions)
         if missing:
-            await create_topics(self._admin, missing, replication=self.config.topic_replication)
+            await _create_topics(self._admin, missing, replication=self.config.topic_replication)
             self._partitions = await self._list_topics()
-            if still := missing_topics(missing, self._partitions):
-                raise Unavailable(f"topic {still[0].name} is not there yet")
+            if still := _missing_topics(missing, self._partitions):
+                raise Unavailable(f"topic {still[0].name} does not exist yet")
 
     async def _list_topics(self) -> dict[str, int]:
         try:
-            metadata = await asyncio.to_thread(self._admin.list_topics, timeout=_ASK_SECONDS)
+            metadata = await asyncio.to_thread(self._admin.list_topics, timeout=_QUERY_TIMEOUT_SECONDS)
         finally:
-            self._admin.poll(0)  # hands librdkafka's log lines and errors over
-        self._connection_errors.forget()
+            self._admin.poll(0)  # delivers librdkafka's log lines and errors
+        self._connection_errors.clear()
         if not metadata.brokers:
             raise Unavailable("no broker answers")
         return {name: len(topic.partitions) for name, topic in metadata.topics.items() if topic.error is None}
 
-    def _partition_count(self, topic: str) -> int:
-        return self._partitions.get(topic, 0)
-
-    def _why(self, error: Exception) -> str:
-        return self._connection_errors.text or reason(error)
+    def _text(self, error: Exception) -> str:
+        return f"Kafka at {self.config.kafka}: {self._connection_errors.text or error_text(error)}"
 
     def knows(self, topic: str) -> bool:
-        """Whether the topic was there when the cluster was asked last."""
+        """Return whether the topic was in the cluster's last list."""
         return topic in self._partitions
 
     async def has_topic(self, topic: str) -> bool:
-        """Whether the topic exists; asks the cluster only about topics not seen before.
+        """Return whether the topic exists; queries the cluster only for topics not seen before.
 
         Raises:
             Unavailable: The cluster does not answer.
@@ -119,39 +117,39 @@ class Cluster:
         if topic in self._partitions:
             return True
         if self.failure:
-            # Its topics were never listed, or it went away: an answer could only be late.
+            # Its topics were never listed, or it became unavailable: an answer could only be late.
             raise Unavailable(self.failure)
-        async with self._asking:  # one question at a time: typing errors must not take all the threads
-            return topic in self._partitions or await self._ask(topic)
+        async with self._querying:  # one query at a time: misspelt names must not occupy all threads
+            return topic in self._partitions or await self._query_topic(topic)
 
-    async def _ask(self, topic: str) -> bool:
+    async def _query_topic(self, topic: str) -> bool:
         try:
-            metadata: Any = await asyncio.to_thread(self._admin.list_topics, topic, timeout=_ASK_SECONDS)
+            metadata: Any = await asyncio.to_thread(self._admin.list_topics, topic, timeout=_QUERY_TIMEOUT_SECONDS)
         except KafkaException as error:
-            raise Unavailable(f"Kafka at {self.config.kafka}: {self._why(error)}") from error
+            raise Unavailable(self._text(error)) from error
         found = metadata.topics[topic]
         if found.error is None:
             self._partitions[topic] = len(found.partitions)
-        # A topic the broker is just creating has no leader yet; it is there.
+        # A topic that the broker is creating has no leader yet; it exists.
         return found.error is None or found.error.code() == KafkaError.LEADER_NOT_AVAILABLE
 
-    async def set_offsets(self, group: str, topic: str, wanted: Sequence[WantedOffset]) -> None:
-        """Set a group's commits, all or none; what this gateway reads goes on from there at once.
+    async def set_offsets(self, group: str, topic: str, requested: Sequence[RequestedOffset]) -> None:
+        """Set a group's commits, all or none; this gateway's readers continue there at once.
 
         Raises:
-            InvalidRequest: A field is out of range; it says which.
-            NotFound: There is no such topic.
-            Conflict: Members elsewhere are in the way.
-            Unavailable: Kafka does not answer, or the group does not come to rest.
+            InvalidRequest: A field is out of range; names it.
+            NotFound: The topic does not exist.
+            Conflict: Members elsewhere prevent it.
+            Unavailable: Kafka does not answer, or the group keeps rebalancing.
         """
-        check_wanted(wanted)
+        check_requested(requested)
         async with self.admin.call():
-            commits = commits_of(wanted, topic, await self.admin.logs(topic))
+            commits = commits_of(requested, topic, await self.admin.logs(topic))
             if commits:
                 await set_offsets(self.admin, self.consumers, group, topic, commits)
 
     async def drain(self, timeout_seconds: float) -> None:
-        """Wait for acks of what was handed out, write what was accepted, commit and leave the groups."""
+        """Wait for acks of delivered records, write the accepted ones, commit and leave the groups."""
         own = self.config.produce.shutdown_seconds
         await asyncio.gather(
             self.consumers.drain(timeout_seconds), self.producer.close(timeout_seconds if own is None else own)
@@ -160,10 +158,10 @@ class Cluster:
 
 
 class Clusters:
-    """The clusters that a gateway serves; iterates over them.
+    """Clusters that a gateway serves; iterates over them.
 
     Args:
-        clusters: At least one; the first is meant by an empty name.
+        clusters: At least one; an empty name means the first.
     """
 
     def __init__(self, clusters: Sequence[Cluster]) -> None:
@@ -174,10 +172,10 @@ class Clusters:
         return iter(self._by_name.values())
 
     def named(self, name: str) -> Cluster:
-        """The cluster that a request means.
+        """Return the cluster of a request.
 
         Raises:
-            InvalidRequest: There is none of that name.
+            InvalidRequest: No cluster has that name.
         """
         if not name:
             return self.default
@@ -185,3 +183,68 @@ class Clusters:
             return self._by_name[name]
         except KeyError:
             raise InvalidRequest(f"cluster {name!r} is not configured") from None
+
+
+class LogEnds:
+    """Ends of the logs that are read, queried regularly.
+
+    A consumer learns them only with the records it fetches, and it fetches none while its callers take none: just then
+    the lag grows.
+    """
+
+    def __init__(self, admin: AdminClient, isolation: IsolationLevel) -> None:
+        self._admin = admin
+        self._isolation = isolation
+        self._latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        self._known: dict[Place, int] = {}
+
+    def get(self, place: Place) -> int | None:
+        """Return the end by the last query; for any thread."""
+        return self._known.get(place)
+
+    async def watch(self, places: Callable[[], Collection[Place]], every_seconds: float) -> None:
+        """Keep the ends of what ``places`` returns. Never returns."""
+        while True:
+            wanted = places()
+            known = {place: end for place, end in self._known.items() if place in wanted}
+            if wanted:
+                known |= await asyncio.to_thread(self._query, wanted)
+            self._known = known
+            await asyncio.sleep(every_seconds)
+
+    def _query(self, places: Collection[Place]) -> dict[Place, int]:
+        """Return the known ends; none for a partition without a leader or a deleted topic."""
+        query: Any = {TopicPartition(topic, partition): self._latest for topic, partition in places}
+        try:
+            futures = self._admin.list_offsets(
+                query, isolation_level=self._isolation, request_timeout=_QUERY_TIMEOUT_SECONDS
+            )
+        except KafkaException as error:
+            log.warning("could not query the ends of logs", reason=str(error))
+            return {}
+        done, _ = wait(futures.values(), 2 * _QUERY_TIMEOUT_SECONDS)
+        answered = ((place, future) for place, future in futures.items() if future in done and not future.exception())
+        return {(place.topic, place.partition): future.result().offset for place, future in answered}
+
+
+def _missing_topics(wanted: Sequence[TopicSpec], existing: Mapping[str, int]) -> list[TopicSpec]:
+    return [topic for topic in wanted if topic.name not in existing]
+
+
+async def _create_topics(admin: AdminClient, topics: Sequence[TopicSpec], *, replication: int) -> None:
+    """Create topics; one that exists by now is fine.
+
+    Raises:
+        KafkaException: The cluster refuses one or can't be reached; the others may have been created.
+    """
+    created = admin.create_topics(
+        [NewTopic(t.name, num_partitions=t.partitions, replication_factor=replication) for t in topics],
+        operation_timeout=_CREATE_TIMEOUT_SECONDS,
+        request_timeout=_CREATE_TIMEOUT_SECONDS,
+    )
+    answers = await asyncio.gather(*(asyncio.wrap_future(f) for f in created.values()), return_exceptions=True)
+    for topic, answer in zip(topics, answers, strict=True):
+        if answer is None:
+            log.info("topic created", topic=topic.name, partitions=topic.partitions)
+        elif not isinstance(answer, KafkaException) or answer.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise answer

@@ -1,4 +1,4 @@
-"""What the rest of the gateway is told of each Kafka cluster; from the environment or from Kafka-Pixy's file."""
+"""Configuration of a Kafka cluster, from the environment or from Kafka-Pixy's file. Pure."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 TOPIC_NAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}\Z")
-"""What Kafka takes for a topic's name."""
+"""Names that Kafka accepts for a topic."""
 
 
 @dataclass(frozen=True)
-class WantedTopic:
-    """A topic that is created at start when it is missing."""
+class TopicSpec:
+    """Topic that is created at start if it is missing."""
 
     name: str
     partitions: int
@@ -21,16 +21,16 @@ class WantedTopic:
 
 @dataclass(frozen=True)
 class ProduceConfig:
-    """How one cluster's producer behaves; fields as in GatewaySettings, None is librdkafka's default.
+    """Producer of a cluster. Fields are those of GatewaySettings with ``produce_``; None is librdkafka's default.
 
     Attributes:
-        batch_bytes: A batch of this size goes out whatever ``linger_ms`` says.
-        acks: Which replicas must have a record before it counts as written; only ``all`` is idempotent.
-        retries: How often a batch is sent again.
-        retry_backoff_ms: The pause before each of these.
-        replication_timeout_ms: How long the broker waits for its replicas.
-        partitioner: How the partition of a record is chosen; ``hash`` as Kafka-Pixy, by its key.
-        shutdown_seconds: Longest time to write what is queued at the stop; None is ``drain_seconds``.
+        batch_bytes: A batch of this size is sent regardless of ``linger_ms``.
+        acks: Replicas that must have a record before it counts as written; only ``all`` is idempotent.
+        retries: Number of times a batch is sent again.
+        retry_backoff_ms: Pause before each of these.
+        replication_timeout_ms: Longest time that the broker waits for its replicas.
+        partitioner: How the partition of a record is chosen; ``hash`` of its key, as Kafka-Pixy.
+        shutdown_seconds: Longest time to write queued records at the stop; None is ``drain_seconds``.
     """
 
     timeout_seconds: float = 30.0
@@ -52,13 +52,14 @@ class ProduceConfig:
 
 @dataclass(frozen=True)
 class ConsumeConfig:
-    """How one cluster's consumers behave; fields as in GatewaySettings.
+    """Consumers of a cluster. Fields are those of GatewaySettings.
 
     Attributes:
-        disabled: Nothing is consumed through this gateway.
-        fetch_bytes: How much of a partition is asked for at a time.
-        fetch_wait_ms: How long the broker may wait for new records before it answers.
-        retry_backoff_ms: The pause after a fetch that failed.
+        disabled: This gateway does not consume from the cluster.
+        fetch_bytes: Bytes of a partition in one fetch.
+        fetch_wait_ms: Longest time that the broker waits for new records before it answers.
+        retry_backoff_ms: Pause after a failed fetch.
+        max_record_bytes: Largest record that can be fetched.
     """
 
     disabled: bool = False
@@ -83,36 +84,36 @@ class ConsumeConfig:
 
 @dataclass(frozen=True)
 class ClusterConfig:
-    """One Kafka cluster behind the gateway.
+    """Kafka cluster behind the gateway.
 
     Attributes:
         kafka: ``bootstrap.servers``.
-        options: Further librdkafka properties; they win over ours.
-        poll_seconds: How often the cluster is asked whether it is there.
+        options: Further librdkafka properties; they override ours.
+        poll_seconds: Interval of the checks that the cluster answers.
     """
 
     name: str
     kafka: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    topics: tuple[WantedTopic, ...] = ()
+    topics: tuple[TopicSpec, ...] = ()
     topic_replication: int = -1
     poll_seconds: float = 1.0
     produce: ProduceConfig = ProduceConfig()
     consume: ConsumeConfig = ConsumeConfig()
 
 
-def parse_topics(text: str) -> tuple[WantedTopic, ...]:
-    """The topics of ``name:partitions,...``; none for an empty text.
+def parse_topics(text: str) -> tuple[TopicSpec, ...]:
+    """Return the topics of ``name:partitions,...``; none for an empty text.
 
     Raises:
-        ValueError: An entry is not of that form, or a name comes twice.
+        ValueError: An entry is not of that form, or a name is given more than once.
     """
     topics = []
     for entry in filter(None, (e.strip() for e in text.split(","))):
         name, _, count = entry.partition(":")
         if not TOPIC_NAME.match(name) or not (count.isascii() and count.isdigit()) or int(count) == 0:
             raise ValueError(f"topic {entry!r} is not name:partitions")
-        topics.append(WantedTopic(name, int(count)))
+        topics.append(TopicSpec(name, int(count)))
     if len({t.name for t in topics}) < len(topics):
-        raise ValueError(f"a topic comes twice in {text!r}")
+        raise ValueError(f"{text!r} has a topic more than once")
     return tuple(topics)

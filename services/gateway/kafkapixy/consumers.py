@@ -1,12 +1,12 @@
-"""The subscriptions of one cluster: made by the first request of a group and topic, gone when nobody asks any more."""
+"""Subscriptions of one cluster: each joins at the first request of its group and topic, and leaves when it is idle."""
 
 from __future__ import annotations
 
 import asyncio
 
 from services.common.model.errors import Exhausted, Unavailable
-from services.gateway.config import ClusterConfig
-from services.gateway.kafkapixy.metrics import ClusterMetrics, Name, Place
+from services.gateway.kafkapixy.cluster_config import ClusterConfig
+from services.gateway.kafkapixy.metrics import ClusterMetrics, GroupTopic, Place
 from services.gateway.kafkapixy.subscription import Subscription
 from services.gateway.kafkapixy.types import NotAssigned
 
@@ -14,19 +14,19 @@ _LEAVE_SECONDS = 5.0
 
 
 class Consumers:
-    """At most one subscription a group and topic. For one event loop."""
+    """At most one open subscription for each group and topic. For one event loop."""
 
     def __init__(self, config: ClusterConfig, metrics: ClusterMetrics) -> None:
         self._config = config
         self._metrics = metrics
-        self._open: dict[Name, Subscription] = {}
+        self._open: dict[GroupTopic, Subscription] = {}
         self._leaving: set[Subscription] = set()
         self._stopping = False
         self._kafka_up = False
-        metrics.readings = lambda: list(self._open.values())
+        metrics.subscriptions = lambda: list(self._open.values())
 
     def refuse_if_disabled(self) -> None:
-        """Whatever the topic is.
+        """Check the configuration.
 
         Raises:
             Unavailable: This gateway may not consume from the cluster.
@@ -35,7 +35,7 @@ class Consumers:
             raise Unavailable(f"consuming from cluster {self._config.name!r} is disabled by configuration")
 
     def subscription(self, group: str, topic: str) -> Subscription:
-        """The subscription, joined now if there is none.
+        """Return the subscription; join the group now if there is none.
 
         Raises:
             Unavailable: The gateway stops, or may not consume.
@@ -55,36 +55,36 @@ class Consumers:
         return found
 
     def subscribed(self, group: str, topic: str) -> Subscription:
-        """The subscription if there is one.
+        """Return the open subscription.
 
         Raises:
             NotAssigned: There is none.
         """
         found = self._open.get((group, topic))
         if found is None:
-            raise NotAssigned(f"group {group!r} reads nothing of topic {topic!r} here")
+            raise NotAssigned(f"group {group!r} does not read topic {topic!r} here")
         return found
 
     def members(self, group: str) -> list[Subscription]:
-        """The subscriptions of a group."""
+        """Return the open subscriptions of a group."""
         return [each for (name, _), each in self._open.items() if name == group]
 
-    async def settled(self, group: str) -> None:
-        """Wait for those that are leaving the group."""
+    async def wait_until_left(self, group: str) -> None:
+        """Wait for the subscriptions that are leaving the group."""
         await asyncio.gather(*(each.ended(_LEAVE_SECONDS) for each in self._leaving if each.group == group))
 
     def kafka_is_up(self, up: bool) -> None:
-        """Tell the subscriptions why nothing comes."""
+        """Tell the subscriptions whether the cluster answers."""
         self._kafka_up = up
         for each in self._open.values():
             each.kafka_up = up
 
     def places(self) -> set[Place]:
-        """Topic and partition of what is read here."""
+        """Return topic and partition of everything that is read here."""
         return {(each.topic, partition) for each in self._open.values() for partition in each.progress()}
 
     def _left(self, subscription: Subscription, *, ended: bool) -> None:
-        """A subscription takes no more requests; called once more when its thread has ended."""
+        """Note that a subscription takes no more requests; called again when its thread has ended."""
         name = (subscription.group, subscription.topic)
         if self._open.get(name) is subscription:
             del self._open[name]
@@ -97,7 +97,7 @@ class Consumers:
             each.stop_taking()
 
     async def drain(self, timeout_seconds: float) -> None:
-        """Wait until everything handed out is acked, at most so long."""
+        """Wait until every delivered record is acked, at most ``timeout_seconds``."""
         self.stop_taking()
         await asyncio.gather(*(each.drained(timeout_seconds) for each in list(self._open.values())))
 

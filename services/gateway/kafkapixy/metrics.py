@@ -1,7 +1,7 @@
-"""What the gateway counts for Kafka, and how far its groups are. Put together at a scrape: a call only adds to an int.
+"""Metrics of the gateway's Kafka services. Families are built at a scrape: a call only increments an int.
 
-A group and topic has its series while it is read here. Its gauges go with the subscription; its counters stay for
-``KEPT_SECONDS`` more, so that a scrape sees the last of them, and go on if it is read again by then.
+A group and topic has its series while it is read here. Its gauges end with the subscription; its counters stay for
+``KEPT_SECONDS`` more, so that a scrape sees their last values, and continue if it is read again by then.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ PREFIX = "dexorder_gateway"
 Mode = Literal["sync", "async", "stream"]
 Place = tuple[str, int]
 """Topic and partition."""
-Name = tuple[str, str]
-"""Group and topic."""
+GroupTopic = tuple[str, str]
 
 
-class Reading(Protocol):
-    """A subscription as the gauges see it; for any thread."""
+class SubscriptionView(Protocol):
+    """Subscription as the gauges read it; for any thread."""
 
     group: str
     topic: str
@@ -36,12 +35,12 @@ class Reading(Protocol):
         """Callers that wait for a record."""
 
     def progress(self) -> Mapping[int, Progress]:
-        """How far each of its partitions is."""
+        """Return the progress of each of its partitions."""
 
 
 @dataclass(slots=True)
 class ReadCounts:
-    """What was done for one group and topic. Only one thread counts."""
+    """Counters of one group and topic. Only one thread increments them."""
 
     consumed: int = 0
     acked: int = 0
@@ -50,61 +49,61 @@ class ReadCounts:
 
 
 @dataclass(slots=True)
-class _Kept:
-    """``readers`` are the subscriptions that count; while a second one joins the first may still be leaving."""
+class _KeptCounts:
+    """``readers`` are the subscriptions that use the counters: while one joins, its predecessor may be leaving."""
 
-    tally: ReadCounts = field(default_factory=ReadCounts)
+    counts: ReadCounts = field(default_factory=ReadCounts)
     readers: int = 0
     ended_s: float = 0.0
 
 
 class ClusterMetrics:
-    """What is counted for one cluster. Only one thread counts.
+    """Counters of one cluster. Only one thread increments them.
 
     Attributes:
-        readings: Gives the subscriptions that are open.
-        log_end: Gives where a partition's log ends, as far as it is known.
+        subscriptions: Returns the open subscriptions.
+        log_end: Returns the end of a partition's log; None if it is unknown.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._reads: dict[Name, _Kept] = {}
+        self._reads: dict[GroupTopic, _KeptCounts] = {}
         self.produced: dict[tuple[str, Mode], int] = {}
         self.produce_failed: dict[tuple[str, Mode], int] = {}
-        self.readings: Callable[[], Sequence[Reading]] = tuple
+        self.subscriptions: Callable[[], Sequence[SubscriptionView]] = tuple
         self.log_end: Callable[[Place], int | None] = lambda place: None
 
-    def writes(self, topic: str, mode: Mode) -> None:
-        """A record is on its way: its series begin at 0, so that what becomes of it shows as an increase."""
+    def declare(self, topic: str, mode: Mode) -> None:
+        """Start the series of a topic at 0, so that the first outcome shows as an increase."""
         if (topic, mode) not in self.produced:
             self.produced[topic, mode] = self.produce_failed[topic, mode] = 0
 
     def opened(self, group: str, topic: str) -> ReadCounts:
-        """A subscription begins to count."""
+        """Return the counters for a new subscription."""
         self._forget()
-        kept = self._reads.setdefault((group, topic), _Kept())
+        kept = self._reads.setdefault((group, topic), _KeptCounts())
         kept.readers += 1
-        return kept.tally
+        return kept.counts
 
     def closed(self, group: str, topic: str) -> None:
-        """It has ended."""
+        """Note that a subscription has ended."""
         kept = self._reads[group, topic]
         kept.readers -= 1
         kept.ended_s = self._clock()
 
-    def reads(self) -> list[tuple[Name, ReadCounts]]:
-        """What is counted, without what ended long ago; for any thread."""
+    def read_counts(self) -> list[tuple[GroupTopic, ReadCounts]]:
+        """Return the counters, without those that ended long ago; for any thread."""
         oldest_s = self._clock() - KEPT_SECONDS
-        return [(name, k.tally) for name, k in list(self._reads.items()) if k.readers or k.ended_s >= oldest_s]
+        return [(name, k.counts) for name, k in list(self._reads.items()) if k.readers or k.ended_s >= oldest_s]
 
     def _forget(self) -> None:
-        shown = {name for name, _ in self.reads()}
+        shown = {name for name, _ in self.read_counts()}
         for name in self._reads.keys() - shown:
             del self._reads[name]
 
 
-class PixyMetrics:
-    """A collector of one process; its labels ``cluster``, ``group``, ``topic``, ``partition`` are Kafka's terms.
+class KafkaMetrics:
+    """Collector of one process; its labels ``cluster``, ``group``, ``topic``, ``partition`` are Kafka's terms.
 
     Attributes:
         kafka_up: 1 while the cluster answers and has the configured topics.
@@ -121,11 +120,11 @@ class PixyMetrics:
         registry.register(self)
 
     def cluster(self, name: str) -> ClusterMetrics:
-        """The counts of a cluster."""
+        """Return the counters of a cluster."""
         return self._clusters.setdefault(name, ClusterMetrics())
 
     def collect(self) -> Iterable[Metric]:
-        """For the registry; in the thread of the endpoint."""
+        """Return the families; for the registry, in the endpoint's thread."""
         clusters = list(self._clusters.items())
         yield from _produced(clusters)
         yield from _consumed(clusters)
@@ -144,8 +143,8 @@ def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
 
 
 def _produced(clusters: Clusters) -> Iterator[Metric]:
-    produced = _counter("records_produced", "Records Kafka has acknowledged.", "topic", "mode")
-    failed = _counter("records_produce_failed", "Records Kafka did not get.", "topic", "mode")
+    produced = _counter("records_produced", "Records acknowledged by Kafka.", "topic", "mode")
+    failed = _counter("records_produce_failed", "Records not written to Kafka.", "topic", "mode")
     for name, cluster in clusters:
         for family, counts in ((produced, cluster.produced), (failed, cluster.produce_failed)):
             for (topic, mode), count in counts.copy().items():
@@ -154,30 +153,30 @@ def _produced(clusters: Clusters) -> Iterator[Metric]:
 
 
 def _consumed(clusters: Clusters) -> Iterator[Metric]:
-    consumed = _counter("records_consumed", "Records handed out, copies included.", "group", "topic")
+    consumed = _counter("records_consumed", "Records delivered, redeliveries included.", "group", "topic")
     acked = _counter("records_acked", "Records acked for the first time.", "group", "topic")
     dropped = _counter("records_dropped", "Records given up after max_retries.", "group", "topic")
-    again = _counter("records_redelivered", "Records handed out again.", "group", "topic", "reason")
+    redelivered = _counter("records_redelivered", "Records delivered again.", "group", "topic", "reason")
     for name, cluster in clusters:
-        for read, tally in cluster.reads():
-            labels = [name, *read]
-            consumed.add_metric(labels, tally.consumed)
-            acked.add_metric(labels, tally.acked)
-            dropped.add_metric(labels, tally.dropped)
-            for reason, count in tally.redelivered.items():
-                again.add_metric([*labels, reason], count)
-    yield from (consumed, acked, dropped, again)
+        for group_topic, counts in cluster.read_counts():
+            labels = [name, *group_topic]
+            consumed.add_metric(labels, counts.consumed)
+            acked.add_metric(labels, counts.acked)
+            dropped.add_metric(labels, counts.dropped)
+            for reason, count in counts.redelivered.items():
+                redelivered.add_metric([*labels, reason], count)
+    yield from (consumed, acked, dropped, redelivered)
 
 
 def _progress(clusters: Clusters) -> Iterator[Metric]:
     subscriptions = _gauge("subscriptions", "Pairs of group and topic that are read.")
     waiting = _gauge("callers_waiting", "Callers that wait for a record.", "group", "topic")
-    pending = _gauge("records_pending", "Records handed out and not acked.", "group", "topic", "partition")
+    pending = _gauge("records_pending", "Records delivered and not acked.", "group", "topic", "partition")
     lag = _gauge("records_lag", "Records from the lowest unacked one to the log's end.", "group", "topic", "partition")
     for name, cluster in clusters:
-        readings = cluster.readings()
-        subscriptions.add_metric([name], len(readings))
-        for each in readings:
+        opened = cluster.subscriptions()
+        subscriptions.add_metric([name], len(opened))
+        for each in opened:
             waiting.add_metric([name, each.group, each.topic], each.waiting)
             for partition, progress in each.progress().items():
                 labels = [name, each.group, each.topic, str(partition)]
@@ -189,5 +188,5 @@ def _progress(clusters: Clusters) -> Iterator[Metric]:
 
 
 def lag_of(progress: Progress, log_end: int) -> int:
-    """Records not acked yet; ``log_end`` may have been read before the last of them was handed out."""
+    """Return the records not acked yet; ``log_end`` may be older than the last delivery."""
     return max(progress.next_offset, log_end) - progress.lowest_unacked

@@ -1,6 +1,6 @@
-"""The records of one partition that callers have and nobody acked. Pure.
+"""Records of one partition that were delivered and are not acked, in runs. Pure.
 
-What went to a caller together is one entry, a run, until an ack or another caller takes a part out of it: a thousand
+Records that were delivered together are one run until an ack or another caller takes a part out of it: a thousand
 records that come and go in batches cost a few list operations, not a thousand.
 """
 
@@ -15,30 +15,30 @@ T = TypeVar("T", bound=Sized)
 UNARY = 0
 """The caller that stands for all unary calls; streams have numbers from 1."""
 NO_HOLDER = -1
-"""Has the runs that were given back."""
+"""Holder of the runs that were given back."""
 
 
 @dataclass(slots=True)
 class Run(Generic[T]):
-    """Neighbouring records that share their fate; what is between their offsets is acked or not in Kafka.
+    """Adjacent records with the same state; offsets between them are acked or do not exist in Kafka.
 
     Attributes:
         records: Offset and record, in order; at least one.
-        due_ns: When they are offered again.
+        due_ns: When they are delivered again.
         holder: The caller that has them.
-        earlier: Callers that had them before; an ack of theirs counts all the same.
-        retries: Offers after the first; one that was given back because its caller went does not count.
-        given_back: The last caller does not deal with them.
-        again: Why they went out the last time, ``timeout`` or ``given_back``; empty the first time.
+        earlier_holders: Callers that had them before; their acks count as well.
+        retries: Deliveries after the first; one whose caller went away before it saw the records does not count.
+        given_back: The last caller gave them back.
+        redelivery: Reason of the last delivery: ``timeout`` or ``given_back``; empty for the first delivery.
     """
 
     records: list[tuple[int, T]]
     due_ns: int
     holder: int
-    earlier: frozenset[int] = frozenset()
+    earlier_holders: frozenset[int] = frozenset()
     retries: int = 0
     given_back: bool = False
-    again: str = ""
+    redelivery: str = ""
 
     @property
     def first(self) -> int:
@@ -51,11 +51,11 @@ class Run(Generic[T]):
         return self.records[-1][0]
 
     def was_delivered_to(self, caller: int) -> bool:
-        """Whether the caller has them or had them."""
-        return caller == self.holder or caller in self.earlier
+        """Return whether the caller has or had them."""
+        return caller == self.holder or caller in self.earlier_holders
 
     def part(self, first: int, last: int) -> tuple[int, int]:
-        """Which of ``records`` have offsets from first to last, as a half open range of indexes."""
+        """Return the half open range of indexes of the records with offsets from first to last."""
         if first <= self.first and self.last <= last:
             return 0, len(self.records)
         return bisect_left(self.records, first, key=_offset), bisect_right(self.records, last, key=_offset)
@@ -67,13 +67,13 @@ def _offset(item: tuple[int, Sized]) -> int:
 
 @dataclass(slots=True)
 class Unacked:
-    """How much a caller has."""
+    """Amount of records that a caller has and did not ack."""
 
     records: int = 0
     bytes: int = 0
 
 
-class Pending(Generic[T]):
+class PendingRuns(Generic[T]):
     """Runs in the order of their offsets; iterates over them.
 
     Attributes:
@@ -84,7 +84,7 @@ class Pending(Generic[T]):
         self.count = 0
         self._runs: list[Run[T]] = []
         self._firsts: list[int] = []  # of the runs, for bisect
-        self._held: dict[int, Unacked] = {}
+        self._unacked: dict[int, Unacked] = {}
 
     def __iter__(self) -> Iterator[Run[T]]:
         return iter(self._runs)
@@ -94,15 +94,15 @@ class Pending(Generic[T]):
 
     @property
     def lowest(self) -> int | None:
-        """The lowest offset; None when there is none."""
+        """The lowest offset; None if there is none."""
         return self._firsts[0] if self._firsts else None
 
-    def held(self, caller: int) -> Unacked:
-        """How much a caller has; not to be changed."""
-        return self._held.get(caller) or Unacked()
+    def unacked_of(self, caller: int) -> Unacked:
+        """Return the amount that a caller has; not to be changed."""
+        return self._unacked.get(caller) or Unacked()
 
     def within(self, first: int, last: int) -> list[Run[T]]:
-        """The runs with a record, or a gap between records, from first to last."""
+        """Return the runs with a record, or a gap between records, from first to last."""
         begin = max(bisect_right(self._firsts, first) - 1, 0)
         runs = self._runs[begin : bisect_right(self._firsts, last)]
         return runs[1:] if runs and runs[0].last < first else runs
@@ -115,7 +115,7 @@ class Pending(Generic[T]):
         self._count(run, 1)
 
     def remove_single(self, offset: int) -> bool:
-        """Take out the run that is this record alone, as unary calls make them; whether there was one."""
+        """Remove the run that is this record alone, as unary calls make them; return whether there was one."""
         index = bisect_left(self._firsts, offset)
         if index == len(self._firsts) or self._firsts[index] != offset or len(self._runs[index].records) > 1:
             return False
@@ -123,7 +123,7 @@ class Pending(Generic[T]):
         return True
 
     def remove(self, run: Run[T]) -> None:
-        """Take a run out."""
+        """Remove a run."""
         self._remove_at(bisect_left(self._firsts, run.first))
 
     def _remove_at(self, index: int) -> None:
@@ -132,18 +132,18 @@ class Pending(Generic[T]):
         self.count -= len(run.records)
         self._count(run, -1)
 
-    def hand(self, run: Run[T], holder: int) -> None:
-        """The run goes to another caller, or to the same one anew."""
+    def reassign(self, run: Run[T], holder: int) -> None:
+        """Give a run to another caller, or to the same one again."""
         self._count(run, -1)
         if run.holder != NO_HOLDER and holder != run.holder:
-            run.earlier |= {run.holder}
+            run.earlier_holders |= {run.holder}
         run.holder = holder
         self._count(run, 1)
 
     def split(self, run: Run[T], begin: int, end: int) -> Run[T]:
-        """Make the records ``[begin, end)`` of a run a run of their own; the same run when that is all of it.
+        """Make the records ``[begin, end)`` of a run a run of their own; return it, or the run if that is all of it.
 
-        Lists of records are never changed, only replaced: they may be on their way to a caller.
+        Lists of records are replaced, never changed: they may be on their way to a caller.
         """
         if end < len(run.records):
             self._insert_behind(run, replace(run, records=run.records[end:]))
@@ -161,12 +161,13 @@ class Pending(Generic[T]):
         self._firsts.insert(index, rest.first)
 
     def _count(self, run: Run[T], sign: int) -> None:
-        held = self._held.get(run.holder)
-        if held is None:
-            held = self._held[run.holder] = Unacked()
+        unacked = self._unacked.get(run.holder)
+        if unacked is None:
+            unacked = self._unacked[run.holder] = Unacked()
         records = run.records
-        held.records += sign * len(records)
-        # a unary call's run is one record: as cheap as can be
-        held.bytes += sign * (len(records[0][1]) if len(records) == 1 else sum([len(record) for _, record in records]))
-        if not held.records and run.holder > UNARY:  # streams come and go
-            del self._held[run.holder]
+        unacked.records += sign * len(records)
+        # A unary call's run is one record: as cheap as possible.
+        size = len(records[0][1]) if len(records) == 1 else sum([len(record) for _, record in records])
+        unacked.bytes += sign * size
+        if not unacked.records and run.holder > UNARY:  # streams come and go
+            del self._unacked[run.holder]

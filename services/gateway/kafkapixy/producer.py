@@ -1,4 +1,4 @@
-"""One cluster's producer: requests from the event loop in, delivery reports from librdkafka's thread back."""
+"""Producer of one cluster: takes requests from the event loop, returns delivery reports from librdkafka's thread."""
 
 from __future__ import annotations
 
@@ -12,36 +12,55 @@ from typing import Any
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from services.common.kafka.client_errors import produce_error
 from services.common.model.errors import Exhausted, InvalidRequest, SuiteError, Unavailable
-from services.gateway.config import ClusterConfig
 from services.gateway.kafkapixy.batches import Batch
+from services.gateway.kafkapixy.cluster_config import ClusterConfig
 from services.gateway.kafkapixy.metrics import ClusterMetrics, Mode
 from services.gateway.kafkapixy.options import producer_options
-from services.gateway.kafkapixy.produce_errors import produce_error
-from services.gateway.kafkapixy.round_robin import RoundRobin
 
 log = structlog.get_logger(__name__)
 Headers = Sequence[tuple[str, bytes]]
 Placed = tuple[int, int]
 """Partition and offset."""
 Report = tuple[asyncio.Future[Placed] | None, KafkaError | None, str, int, Placed]
-"""Who waits for it (None: async), what went wrong, topic, bytes, where it was written."""
+"""Future of the caller (None: async), error, topic, bytes, partition and offset."""
 
 _POLL_SECONDS = 0.1
 _SYNC_LINGER_MS = 5.0
-"""Where ``linger_ms`` is longer, a sync record and what was queued before it go out at once."""
+"""If ``linger_ms`` is longer, a sync record and those queued before it are sent at once."""
 _FLUSH_SECONDS = 0.001
-_AT_ONCE = 500
-"""Records of a batch that are queued before the event loop has a turn."""
+_RECORDS_PER_TURN = 500
+"""Records of a batch that are queued before the event loop runs other tasks."""
+
+
+class RoundRobin:
+    """Partitions of each topic in turn from 0 on, for the partitioner ``roundrobin``.
+
+    Args:
+        partitions: Returns the number of a topic's partitions, 0 if it is unknown.
+    """
+
+    def __init__(self, partitions: Callable[[str], int]) -> None:
+        self._partitions = partitions
+        self._last: dict[str, int] = {}
+
+    def next(self, topic: str) -> int:
+        """Return the partition of the topic's next record; -1, any, while the number of partitions is unknown."""
+        count = self._partitions(topic)
+        if count == 0:
+            return -1
+        self._last[topic] = (self._last.get(topic, -1) + 1) % count
+        return self._last[topic]
 
 
 class RecordProducer:
-    """Idempotent with acks of all replicas; records of one key keep the order of the calls.
+    """Idempotent producer with acks of all replicas; records of one key keep the order of the calls.
 
     All methods but the constructor are for the event loop that called ``start``.
 
     Args:
-        partitions: How many a topic has, 0 for one that is not known.
+        partitions: Returns the number of a topic's partitions, 0 if it is unknown.
     """
 
     def __init__(
@@ -49,7 +68,7 @@ class RecordProducer:
     ) -> None:
         self._config = config
         self._options = producer_options(config)
-        self._patience_s = config.produce.timeout_seconds
+        self._timeout_s = config.produce.timeout_seconds
         self._lingers = float(self._options["linger.ms"]) > _SYNC_LINGER_MS
         self._round_robin = RoundRobin(partitions) if config.produce.partitioner == "roundrobin" else None
         self._producer = Producer(self._options)
@@ -57,13 +76,13 @@ class RecordProducer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = threading.Event()
         self._reports: list[Report] = []
-        self._touched: list[Batch] = []
-        self._failed_for_good = False
+        self._reported_batches: list[Batch] = []
+        self._fatal_error = False
         self._settled = asyncio.Event()
         self._unreported = 0
-        # Streams wait until there is room; what they leave free is for unary calls, which are refused without it.
+        # Streams wait until there is room; the rest is for unary calls, which are refused without room.
         self._stream_share = max(1, config.produce.queue_messages * 3 // 4)
-        # The first is the event loop's, the second the thread's: their difference is what is still awaited.
+        # The first is the event loop's, the second the thread's: their difference is the number still awaited.
         self._sync_queued = 0
         self._sync_reported = 0
         self._sync_came = threading.Event()
@@ -75,21 +94,21 @@ class RecordProducer:
         self._thread.start()
 
     async def send(self, topic: str, key: bytes | None, value: bytes, headers: Headers) -> Placed:
-        """Write one record; returns once all in-sync replicas have it.
+        """Write one record; return once all in-sync replicas have it.
 
         Raises:
-            SuiteError: As `produce_error` has it; within the produce timeout.
+            SuiteError: See `produce_error`; within the produce timeout.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Placed] = loop.create_future()
         self._queue(topic, key, value, headers, future)
-        timer = loop.call_later(self._patience_s, self._expire, future, topic)
+        timer = loop.call_later(self._timeout_s, self._expire, future, topic)
         try:
             return await future
         finally:
             timer.cancel()
 
-    def post(self, topic: str, key: bytes | None, value: bytes, headers: Headers) -> None:
+    def send_async(self, topic: str, key: bytes | None, value: bytes, headers: Headers) -> None:
         """Queue one record and return; it stays queued until Kafka has it, refuses it, or the gateway stops.
 
         Raises:
@@ -102,24 +121,23 @@ class RecordProducer:
     ) -> None:
         try:
             report = partial(self._report, future, len(value))
-            partition = (
-                -1 if self._round_robin is None else self._round_robin.next(topic)
-            )  # -1: librdkafka's partitioner
+            # -1: librdkafka's partitioner
+            partition = -1 if self._round_robin is None else self._round_robin.next(topic)
             self._producer.produce(topic, value, key, partition, report, None, 0, list(headers) or None)
         except BufferError as error:
             raise Exhausted(f"{self.queued} records wait for Kafka, the queue is full") from error
         except KafkaException as error:
             raise produce_error(error.args[0], topic, len(value)) from error
-        self._metrics.writes(topic, "async" if future is None else "sync")
+        self._metrics.declare(topic, "async" if future is None else "sync")
         self._queued(1, waited_for=future is not None)
 
     async def write(self, batch: Batch) -> None:
-        """Queue a batch, waiting while the queue is full; ``batch.done`` tells when it is known what became of it.
+        """Queue a batch, waiting while the queue is full; ``batch.done`` is set when its outcome is known.
 
-        Batches that are written one after the other keep their order. Cancelled, it may have queued a part.
+        Batches that are written one after the other keep their order. If cancelled, a part may have been queued.
         """
-        self._metrics.writes(batch.topic, "stream")
-        timer = asyncio.get_running_loop().call_later(self._patience_s, self._expire_batch, batch)
+        self._metrics.declare(batch.topic, "stream")
+        timer = asyncio.get_running_loop().call_later(self._timeout_s, self._expire_batch, batch)
         batch.done.add_done_callback(lambda _: timer.cancel())
         while not batch.is_queued:
             if self._stopping.is_set():
@@ -132,17 +150,17 @@ class RecordProducer:
         self._finish(batch)
 
     def _fill(self, batch: Batch) -> bool:
-        """Queue some more of it; False when the queue is full."""
-        produce, topic, report, turns = self._producer.produce, batch.topic, self._report_of, self._round_robin
+        """Queue more of a batch; return False if the queue is full."""
+        produce, topic, report, round_robin = self._producer.produce, batch.topic, self._report_of, self._round_robin
         begin, queued = batch.next, 0
-        end = min(len(batch.records), begin + _AT_ONCE, begin + self._stream_share - self._unreported)
+        end = min(len(batch.records), begin + _RECORDS_PER_TURN, begin + self._stream_share - self._unreported)
         for index in range(begin, end):
             key, value, headers, timestamp_ms = batch.records[index]
             try:
                 if timestamp_ms < 0:  # Kafka would store it
                     raise InvalidRequest(f"timestamp_ms {timestamp_ms} is negative")
-                partition = -1 if turns is None else turns.next(topic)
-                # By place, its alias left out: named arguments make the call take twice its time.
+                partition = -1 if round_robin is None else round_robin.next(topic)
+                # Positional, without the callback's alias: named arguments double the time of the call.
                 produce(topic, value, key, partition, partial(report, batch, index), None, timestamp_ms, headers)
                 queued += 1
             except BufferError:
@@ -174,7 +192,7 @@ class RecordProducer:
         self._metrics.produced[batch.topic, "stream"] += len(batch.records) - len(batch.failures)
         self._metrics.produce_failed[batch.topic, "stream"] += len(batch.failures)
 
-    # ---- callers that waited long enough
+    # ---- timeouts of callers
 
     def _expire(self, future: asyncio.Future[Placed], topic: str) -> None:
         if not future.done():
@@ -186,75 +204,75 @@ class RecordProducer:
             self._settled.set()  # it may wait for room
 
     def _no_answer(self, topic: str) -> Unavailable:
-        waited = f"no acknowledgement for topic {topic!r} within {self._patience_s:g} s"
+        waited = f"no acknowledgement for topic {topic!r} within {self._timeout_s:g} s"
         return Unavailable(f"{waited}, the record may have been written or may still be")
 
     # ---- reports, from librdkafka to the thread to the event loop
 
     def _report(self, future: asyncio.Future[Placed] | None, size: int, error: KafkaError | None, message: Any) -> None:
         offset = message.offset()
-        placed = (message.partition(), -1 if offset is None else offset)  # none: no replica was asked to tell it
+        placed = (message.partition(), -1 if offset is None else offset)  # none with acks of no replica
         self._reports.append((future, error, message.topic(), size, placed))
         self._sync_reported += self._lingers and future is not None
-        self._failed_for_good |= error is not None and error.fatal()
+        self._fatal_error |= error is not None and error.fatal()
 
     def _report_of(self, batch: Batch, index: int, error: KafkaError | None, message: Any) -> None:
         if batch.expired:
-            self._failed_for_good |= error is not None and error.fatal()
+            self._fatal_error |= error is not None and error.fatal()
         elif error is None:
             batch.partitions[index] = message.partition()
             if (offset := message.offset()) is not None:
                 batch.offsets[index] = offset
         else:
             batch.failures.append((index, produce_error(error, batch.topic, batch.value_bytes(index))))
-            self._failed_for_good |= error.fatal()
+            self._fatal_error |= error.fatal()
         batch.reported += 1
         self._sync_reported += self._lingers
-        if not batch.touched:
-            batch.touched = True
-            self._touched.append(batch)
+        if not batch.has_reports:
+            batch.has_reports = True
+            self._reported_batches.append(batch)
 
     def _poll(self) -> None:
         while not self._stopping.is_set():
             self._wait_for_reports()
             self._hand_over()
-            if self._failed_for_good:
+            if self._fatal_error:
                 self._renew()
 
     def _wait_for_reports(self) -> None:
         if not self._lingers:
             self._producer.poll(_POLL_SECONDS)
         elif self._sync_queued != self._sync_reported:
-            self._producer.flush(_FLUSH_SECONDS)  # while it runs, librdkafka lets no record linger
+            self._producer.flush(_FLUSH_SECONDS)  # during a flush, librdkafka lets no record linger
         else:
             self._sync_came.wait(_POLL_SECONDS)
             self._sync_came.clear()
             self._producer.poll(0)
 
     def _hand_over(self) -> None:
-        """One hop to the event loop for all the reports of a poll."""
+        """Pass all reports of a poll to the event loop in one call."""
         reports, batches = self._collect()
         if (reports or batches) and self._loop is not None:
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._settle, reports, batches)
 
     def _collect(self) -> tuple[list[Report], list[Batch]]:
         reports = self._reports
         self._reports = []
-        batches = self._touched
-        self._touched = []
+        batches = self._reported_batches
+        self._reported_batches = []
         for batch in batches:
-            batch.touched = False
+            batch.has_reports = False
         return reports, batches
 
     def _renew(self) -> None:
-        """After a fatal error (its sequence is broken) a producer takes no more records: go on with a new one."""
+        """Replace the producer: after a fatal error (its sequence is broken) it takes no more records."""
         old = self._producer
         self._producer = Producer(self._options)
-        log.error("producer failed, a new one goes on", cluster=self._config.name)
+        log.error("producer failed and was replaced", cluster=self._config.name)
         old.purge()
         old.flush(1.0)
-        self._failed_for_good = False  # the reports of the purge say so again
+        self._fatal_error = False  # the reports of the purge have set it again
         self._hand_over()
 
     def _settle(self, reports: list[Report], batches: list[Batch]) -> None:
@@ -280,11 +298,11 @@ class RecordProducer:
 
     @property
     def queued(self) -> int:
-        """Records whose delivery is not reported yet; librdkafka's own count has its error events in it."""
+        """Records whose delivery is not reported yet; librdkafka's own count includes its error events."""
         return self._unreported
 
     async def close(self, timeout_seconds: float) -> None:
-        """Write what is queued and stop; what Kafka has not got by then is reported as failed."""
+        """Write the queued records and stop; those that Kafka does not have in time are reported as failed."""
         self._stopping.set()
         if self._thread.is_alive():
             await asyncio.to_thread(self._thread.join)  # reports come from one thread at a time

@@ -1,4 +1,4 @@
-"""The KafkaPixy service: its requests into our own terms, and back. Knows nothing of the transport but the context."""
+"""The KafkaPixy service: converts its requests and responses. Uses nothing of the transport but the context."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ import grpc
 
 from services.common.kafka.client_options import headers_of
 from services.common.model.errors import InvalidRequest, NotFound, Unavailable
-from services.gateway.kafkapixy.admin_views import OffsetsView, TopicView, WantedOffset
+from services.gateway.kafkapixy.admin_views import OffsetsView, RequestedOffset, TopicView
 from services.gateway.kafkapixy.cluster import Clusters
-from services.gateway.kafkapixy.names import group_name, topic_name
 from services.gateway.kafkapixy.subscription import Subscription
-from services.gateway.kafkapixy.topic_reader import Record
-from services.gateway.kafkapixy.types import Delivery, NotAssigned
+from services.gateway.kafkapixy.types import Delivery, NotAssigned, Record, group_name, topic_name
 from services.gen.kafkapixy import kafkapixy_pb2 as pb
 from services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
 
@@ -22,7 +20,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 _QUEUED = pb.ProdRs(partition=-1, offset=-1)
 NAME = pb.DESCRIPTOR.services_by_name["KafkaPixy"].full_name
 _CONFIG_VERSION = 1
-"""Of the form in which ZooKeeper kept a topic's configuration; there was only this one."""
+"""Version of the format of a topic's configuration in ZooKeeper; there was only this one."""
 
 
 class KafkaPixy(rpc.KafkaPixyServicer):
@@ -33,30 +31,30 @@ class KafkaPixy(rpc.KafkaPixyServicer):
         self._stopping = False
 
     def stop_taking(self) -> None:
-        """Refuse what produces, consumes or sets offsets from now on; calls that wait for a record end."""
+        """Refuse Produce, ConsumeNAck and SetOffsets from now on, and end the calls that wait for a record."""
         self._stopping = True
         for cluster in self._clusters:
             cluster.consumers.stop_taking()
 
     async def Produce(self, request: pb.ProdRq, context: Context) -> pb.ProdRs:  # noqa: N802
-        """Write one record; sync answers when Kafka has it, async when it is queued."""
+        """Write one record; answer when Kafka has it, or with async_mode when it is queued."""
         cluster = self._clusters.named(request.cluster)
         self._refuse_if_stopping()
         topic = request.topic
         if not cluster.knows(topic) and not await cluster.has_topic(topic_name(topic)):
             raise InvalidRequest(f"topic {topic!r} does not exist")
         if cluster.failure:
-            raise Unavailable(cluster.failure)  # what is queued now stays queued until Kafka is back
+            raise Unavailable(cluster.failure)  # a record queued now would stay until Kafka is available
         key = None if request.key_undefined else request.key_value
         headers = [(header.key, header.value) for header in request.headers]
         if request.async_mode:
-            cluster.producer.post(topic, key, request.message, headers)
+            cluster.producer.send_async(topic, key, request.message, headers)
             return _QUEUED
         partition, offset = await cluster.producer.send(topic, key, request.message, headers)
         return pb.ProdRs(partition=partition, offset=offset)
 
     async def ConsumeNAck(self, request: pb.ConsNAckRq, context: Context) -> pb.ConsRs:  # noqa: N802
-        """Ack an earlier record if asked to, then wait for the next one; NOT_FOUND when the long poll is over."""
+        """Ack an earlier record if requested, then wait for the next one; NOT_FOUND when the long poll ends."""
         cluster = self._clusters.named(request.cluster)
         self._refuse_if_stopping()
         cluster.consumers.refuse_if_disabled()
@@ -82,7 +80,7 @@ class KafkaPixy(rpc.KafkaPixyServicer):
         return _answer(delivery)
 
     async def Ack(self, request: pb.AckRq, context: Context) -> pb.AckRs:  # noqa: N802
-        """Ack one record that this gateway handed out."""
+        """Ack one record that this gateway delivered."""
         cluster = self._clusters.named(request.cluster)
         group, topic = group_name(request.group), topic_name(request.topic)
         _check_place("partition", request.partition, "offset", request.offset)
@@ -90,7 +88,7 @@ class KafkaPixy(rpc.KafkaPixyServicer):
         return pb.AckRs()
 
     async def GetOffsets(self, request: pb.GetOffsetsRq, context: Context) -> pb.GetOffsetsRs:  # noqa: N802
-        """How far a group is in every partition of a topic."""
+        """Return a group's commit and lag in every partition of a topic."""
         cluster = self._clusters.named(request.cluster)
         group, topic = group_name(request.group), topic_name(request.topic)
         async with cluster.admin.call():
@@ -98,16 +96,16 @@ class KafkaPixy(rpc.KafkaPixyServicer):
         return pb.GetOffsetsRs(offsets=map(_offsets_answer, found))
 
     async def SetOffsets(self, request: pb.SetOffsetsRq, context: Context) -> pb.SetOffsetsRs:  # noqa: N802
-        """Set a group's commits in a topic, all that are given or none."""
+        """Set a group's commits in a topic, all of the request or none."""
         cluster = self._clusters.named(request.cluster)
         self._refuse_if_stopping()
         group, topic = group_name(request.group), topic_name(request.topic)
-        wanted = [WantedOffset(each.partition, each.offset, each.metadata) for each in request.offsets]
-        await cluster.set_offsets(group, topic, wanted)
+        requested = [RequestedOffset(each.partition, each.offset, each.metadata) for each in request.offsets]
+        await cluster.set_offsets(group, topic, requested)
         return pb.SetOffsetsRs()
 
     async def ListTopics(self, request: pb.ListTopicRq, context: Context) -> pb.ListTopicRs:  # noqa: N802
-        """All topics."""
+        """Return all topics."""
         cluster = self._clusters.named(request.cluster)
         async with cluster.admin.call():
             found = await cluster.admin.topics()
@@ -118,7 +116,7 @@ class KafkaPixy(rpc.KafkaPixyServicer):
         )
 
     async def GetTopicMetadata(self, request: pb.GetTopicMetadataRq, context: Context) -> pb.GetTopicMetadataRs:  # noqa: N802
-        """One topic."""
+        """Return one topic."""
         cluster = self._clusters.named(request.cluster)
         name = topic_name(request.topic)
         async with cluster.admin.call():
@@ -126,7 +124,7 @@ class KafkaPixy(rpc.KafkaPixyServicer):
         return _topic_answer(found, with_partitions=request.with_partitions)
 
     async def ListConsumers(self, request: pb.ListConsumersRq, context: Context) -> pb.ListConsumersRs:  # noqa: N802
-        """Who reads which partitions of a topic; NOT_FOUND for a group that reads none."""
+        """Return the consumers of each partition of a topic; NOT_FOUND for a group that reads none."""
         cluster = self._clusters.named(request.cluster)
         group = group_name(request.group) if request.group else ""
         topic = topic_name(request.topic)
@@ -146,8 +144,8 @@ def _check_place(partition_name: str, partition: int, offset_name: str, offset: 
 
 
 def _ack_earlier(subscription: Subscription, request: pb.ConsNAckRq) -> None:
-    # A first call has nothing to ack and leaves the fields at 0, so nothing but what was offered may be acked here,
-    # and there is no one to tell about an ack that came too late.
+    # A first call has nothing to ack and leaves the fields at 0, so only delivered records may be acked here. An ack
+    # that came too late can't be reported.
     try:
         subscription.ack(request.ack_partition, request.ack_offset, delivered_only=True)
     except NotAssigned:
@@ -155,15 +153,15 @@ def _ack_earlier(subscription: Subscription, request: pb.ConsNAckRq) -> None:
 
 
 def _after_answer(subscription: Subscription, delivery: Delivery[Record], done: Context, *, auto_ack: bool) -> None:
-    """Once the call is over: a caller that went away meanwhile did not get the record."""
-    # grpc.aio's cancelled() stays false here. What tells is that no status went out, or went out too late.
+    """Settle the record when the call is over: a caller that went away meanwhile did not get it."""
+    # grpc.aio's cancelled() stays false here; a status that was not sent, or was sent too late, shows it.
     if not done.done() or done.time_remaining() == 0:
         subscription.give_back(delivery)
     elif auto_ack:
         try:
             subscription.ack(delivery.partition, delivery.offset)
         except NotAssigned:
-            return  # the partition went to another member, which delivers the record again
+            return  # the partition belongs to another member now, which delivers the record again
 
 
 def _answer(delivery: Delivery[Record]) -> pb.ConsRs:

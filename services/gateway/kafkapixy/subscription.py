@@ -1,10 +1,10 @@
-"""One topic read for one group: requests wait here on the event loop, Kafka is read in a thread.
+"""Subscription of a group to one topic: callers wait here on the event loop, a thread reads Kafka.
 
-Callers are unary calls, each of which takes a record, and streams, each of which takes a batch. First come first
-served; who was served and wants more waits behind the others.
+Callers are unary calls, each of which takes one record, and streams, each of which takes batches. They are served in
+the order of their requests; a caller that was served and wants more waits behind the others.
 
-The thread owns the Kafka consumer: it fetches, commits, and is told of rebalances. What may be handed out is in
-``Offers``, which both sides touch under one lock, never held while anything blocks.
+The thread owns the Kafka consumer: it fetches, commits and takes part in rebalances. Records to deliver are in the
+`DeliveryQueue`, which both sides use under one lock that is never held across a blocking call.
 """
 
 from __future__ import annotations
@@ -21,45 +21,77 @@ from typing import Protocol
 import structlog
 
 from services.common.model.errors import Exhausted, NotFound, SuiteError, Unavailable
-from services.gateway.config import ClusterConfig
 from services.gateway.kafkapixy.ack_tracker import AckRules
-from services.gateway.kafkapixy.callers import ONE, Caller, Deliveries, Stream, UnaryCaller
+from services.gateway.kafkapixy.cluster_config import ClusterConfig
+from services.gateway.kafkapixy.commits import Commit
 from services.gateway.kafkapixy.delivery_queue import DeliveryQueue
 from services.gateway.kafkapixy.metrics import ClusterMetrics
 from services.gateway.kafkapixy.pending_runs import UNARY
-from services.gateway.kafkapixy.start_position import Commit
-from services.gateway.kafkapixy.topic_reader import Record, TopicReader
-from services.gateway.kafkapixy.types import Buffer, Delivery, Demand, Progress, RefusedAck, Span
+from services.gateway.kafkapixy.topic_reader import TopicReader
+from services.gateway.kafkapixy.types import (
+    Buffer,
+    Caller,
+    Deliveries,
+    Delivery,
+    Demand,
+    Progress,
+    Record,
+    RefusedAck,
+    Span,
+    Stream,
+)
 
 log = structlog.get_logger(__name__)
 BUFFER, STREAM_BUFFER = Buffer(64), Buffer(2_000)
 """Fetched records of a partition at which fetching pauses; the second while there are streams."""
+_ONE = Demand()
 _TICK_SECONDS = 0.25
 
 
+class _UnaryCaller:
+    """Unary call that waits; ``future`` is its record."""
+
+    def __init__(self, future: asyncio.Future[Delivery[Record]]) -> None:
+        self.future = future
+
+    @property
+    def done(self) -> bool:
+        return self.future.done()
+
+    def demand(self) -> Demand:
+        return _ONE
+
+    def give(self, deliveries: Deliveries) -> None:
+        self.future.set_result(deliveries[0])
+
+    def fail(self, error: SuiteError) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
 class OnLeft(Protocol):
-    """Told twice: when the subscription takes no more requests, and when its thread has ended."""
+    """Called twice: when the subscription takes no more requests, and when its thread has ended."""
 
     def __call__(self, subscription: Subscription, *, ended: bool) -> None:
-        """Runs on the event loop."""
+        """Run on the event loop."""
 
 
 class Subscription:
-    """Everything but the constructor is for the event loop that called ``start``.
+    """All methods but the constructor are for the event loop that called ``start``.
 
     Attributes:
-        kafka_up: Whether the cluster answers; decides what an empty long poll ends with.
+        kafka_up: Whether the cluster answers; decides the error of an empty long poll.
     """
 
     def __init__(self, config: ClusterConfig, group: str, topic: str, metrics: ClusterMetrics, on_left: OnLeft) -> None:
         self.group = group
         self.topic = topic
         self.kafka_up = True
-        self._rules = config.consume
+        self._config = config.consume
         self._on_left = on_left
         self._log = log.bind(cluster=config.name, group=group, topic=topic)
         rules = AckRules(
-            int(self._rules.ack_timeout_seconds * 1e9), self._rules.max_retries, self._rules.max_pending_messages
+            int(self._config.ack_timeout_seconds * 1e9), self._config.max_retries, self._config.max_pending_messages
         )
         self._lock = threading.Lock()
         self._queue: DeliveryQueue[Record] = DeliveryQueue(rules, buffer=BUFFER)
@@ -68,14 +100,14 @@ class Subscription:
         self._streams: dict[int, Stream] = {}
         self._stopping: dict[int, SuiteError] = {}
         self._numbers = count(UNARY + 1)
-        # Somebody waits: for any record that is fetched; for acks, as records are there that its limits keep from it.
-        self._hungry = self._held_back = False
+        # A caller waits: for fetched records; for acks, because its limits keep it from the records there are.
+        self._waits_for_records = self._waits_for_acks = False
         self._last_request_s = self._kafka_seen_s = time.monotonic()
         self._open = True
         self._drained = asyncio.Event()
         self._end = asyncio.Event()
         self._metrics = metrics
-        self._tally = metrics.opened(group, topic)
+        self._counts = metrics.opened(group, topic)
 
     def start(self) -> None:
         """Join the group."""
@@ -89,37 +121,37 @@ class Subscription:
         return len(self._waiters)
 
     def progress(self) -> dict[int, Progress]:
-        """How far each partition is; any thread."""
+        """Return the progress of each partition; any thread."""
         with self._lock:
             return self._queue.progress()
 
     # ---- requests
 
     async def consume(self) -> Delivery[Record]:
-        """The next record of the group, waiting for one as long as the long poll lasts.
+        """Return the next record of the group; wait for one as long as the long poll lasts.
 
-        A caller that goes away while it waits takes nothing; call ``give_back`` when it goes away later.
+        A caller that is cancelled while it waits takes nothing; call ``give_back`` for one that goes away later.
 
         Raises:
-            NotFound: Nothing came.
+            NotFound: No record came.
             Exhausted: Too many callers wait already.
-            Unavailable: The cluster or the gateway is going away.
+            Unavailable: The cluster is unavailable, or the subscription ends.
         """
         self._refuse_if_closed()
         self._last_request_s = time.monotonic()
-        if not self._waiters and (found := self._take(ONE)):
+        if not self._waiters and (found := self._take(_ONE)):
             return found[0]
-        if len(self._waiters) >= self._rules.channel_buffer_size:
+        if len(self._waiters) >= self._config.channel_buffer_size:
             raise Exhausted(f"{len(self._waiters)} requests wait for group {self.group!r}, topic {self.topic!r}")
-        waiter = UnaryCaller(self._loop.create_future())
+        waiter = _UnaryCaller(self._loop.create_future())
         self._waiters.append(waiter)
         if self._streams:
-            self._serve()  # those before may only wait because of their own limits
-        timer = self._loop.call_later(self._rules.long_polling_timeout_ms / 1_000, self._time_out, waiter)
+            self._serve()  # the callers before may only wait because of their own limits
+        timer = self._loop.call_later(self._config.long_polling_timeout_ms / 1_000, self._time_out, waiter)
         try:
             return await waiter.future
         except asyncio.CancelledError:
-            if waiter.gone and not waiter.future.cancelled() and waiter.future.exception() is None:
+            if waiter.done and not waiter.future.cancelled() and waiter.future.exception() is None:
                 self.give_back(waiter.future.result())
             raise
         finally:
@@ -129,32 +161,32 @@ class Subscription:
                 self._waiters.remove(waiter)
 
     def ack(self, partition: int, offset: int, *, delivered_only: bool = False) -> None:
-        """Ack a record; see `Offers.ack`."""
+        """Ack a record; see `DeliveryQueue.ack`."""
         with self._lock:
             if self._queue.ack(partition, offset, delivered_only=delivered_only):
-                self._tally.acked += 1
-        self._acks_came()
+                self._counts.acked += 1
+        self._after_acks()
 
-    def _acks_came(self) -> None:
+    def _after_acks(self) -> None:
         if self._stopping:
-            self._stop_streams_that_are_done()
+            self._stop_finished_streams()
         if not self._open:
             self._check_drained()
-        elif self._held_back:
-            self._held_back = False
-            self._serve()  # who had too many unacked may go on
+        elif self._waits_for_acks:
+            self._waits_for_acks = False
+            self._serve()
 
     @property
     def member_id(self) -> str:
-        """How Kafka calls this member of the group; empty before it has joined."""
+        """Id that Kafka gave this member of the group; empty before it has joined."""
         return self._reader.member_id
 
     async def set_offsets(self, topic: str, wanted: Mapping[int, Commit]) -> None:
-        """Commit these as a member of the group; see `TopicReader.set_offsets`."""
+        """Commit as a member of the group; see `TopicReader.set_offsets`."""
         await asyncio.wrap_future(self._reader.set_offsets(topic, wanted))
 
     def give_back(self, delivery: Delivery[Record]) -> None:
-        """The caller is gone: the next one gets the record at once."""
+        """Deliver the record of a unary caller that went away to the next one at once."""
         with self._lock:
             self._queue.give_back(delivery, now_ns=time.monotonic_ns())
         self._serve()
@@ -162,16 +194,16 @@ class Subscription:
     # ---- streams
 
     def attach(self, stream: Stream) -> int:
-        """A stream begins to read; ``detach`` must follow.
+        """Add a stream; ``detach`` must follow.
 
         Returns:
-            Its number, the ``caller`` of what it asks for.
+            Its number, the ``caller`` of its demands.
         Raises:
-            Exhausted: There are too many.
-            Unavailable: The gateway is going away.
+            Exhausted: Too many streams.
+            Unavailable: The subscription ends.
         """
         self._refuse_if_closed()
-        if len(self._streams) >= self._rules.channel_buffer_size:
+        if len(self._streams) >= self._config.channel_buffer_size:
             raise Exhausted(f"{len(self._streams)} streams read group {self.group!r}, topic {self.topic!r}")
         number = next(self._numbers)
         self._streams[number] = stream
@@ -179,7 +211,7 @@ class Subscription:
         return number
 
     def detach(self, number: int) -> None:
-        """The stream is over: others get what it had and did not ack, at once."""
+        """Remove a stream: its unacked records go to others at once."""
         stream = self._streams.pop(number)
         self._stopping.pop(number, None)
         with suppress(ValueError):
@@ -188,136 +220,136 @@ class Subscription:
             self._queue.release(number, now_ns=time.monotonic_ns())
         self._queue.buffer = STREAM_BUFFER if self._streams else BUFFER
         self._last_request_s = time.monotonic()
-        self._records_came_back()
+        self._after_give_back()
 
     def wait(self, number: int) -> None:
-        """Give a stream something as soon as it is its turn."""
+        """Let a stream wait for records."""
         stream = self._streams[number]
         if self._open and number not in self._stopping and stream not in self._waiters:
             self._waiters.append(stream)
             self._serve()
 
     def ack_spans(self, number: int, spans: Iterable[Span]) -> list[RefusedAck]:
-        """Ack what a stream was given of these; returns those that were not its to ack."""
+        """Ack records that a stream was given; return the acks of others."""
         with self._lock:
             acked, refused = self._queue.ack_spans(number, spans)
-            self._tally.acked += acked
-        self._acks_came()
+            self._counts.acked += acked
+        self._after_acks()
         return refused
 
     def give_back_spans(self, number: int, spans: Iterable[Span]) -> None:
-        """A stream will not deal with these: they go to whoever asks next."""
+        """Take back records that a stream will not process."""
         with self._lock:
             self._queue.give_back_spans(number, spans, now_ns=time.monotonic_ns())
-        self._records_came_back()
+        self._after_give_back()
 
-    def _records_came_back(self) -> None:
-        self._held_back = True  # whoever waits may have them
-        self._acks_came()
+    def _after_give_back(self) -> None:
+        self._waits_for_acks = True  # any waiting caller may have the records
+        self._after_acks()
 
-    # ---- what there is
+    # ---- deliveries
 
     def _refuse_if_closed(self) -> None:
         if not self._open:
             raise Unavailable(f"group {self.group!r} is leaving topic {self.topic!r}")
 
-    def _take(self, ask: Demand) -> Deliveries:
+    def _take(self, demand: Demand) -> Deliveries:
         now_ns = time.monotonic_ns()
         with self._lock:
             spent = self._queue.give_up(now_ns=now_ns)
-            found = self._queue.take(ask, now_ns=now_ns)
+            found = self._queue.take(demand, now_ns=now_ns)
             if not found:
-                # Read by the thread under the same lock, so that a record fetched after this wakes who waits.
-                self._hungry = True
-                self._held_back |= self._queue.holds_back
+                # The thread reads it under the same lock, so a record that is fetched after this wakes the waiters.
+                self._waits_for_records = True
+                self._waits_for_acks |= self._queue.has_undelivered
             room = False
             for delivery in found:
                 room |= self._queue.has_room(delivery.partition)
         if room:
             self._reader.resume_fetching()
         for partition, run in spent:
-            self._tally.dropped += len(run.records)
+            self._counts.dropped += len(run.records)
             self._log.error("dropped after the last retry", partition=partition, offsets=[o for o, _ in run.records])
         for delivery in found:
-            self._tally.consumed += len(delivery.records)
-            if delivery.again:
-                self._tally.redelivered[delivery.again] += len(delivery.records)
+            self._counts.consumed += len(delivery.records)
+            if delivery.redelivery:
+                self._counts.redelivered[delivery.redelivery] += len(delivery.records)
         return found
 
     def _serve(self) -> None:
-        """Hand out what there is to those who wait, first come first served."""
+        """Deliver records to the waiters, in their order."""
         no_more_unary = False
         for caller in tuple(self._waiters):
-            if caller.gone:
+            if caller.done:
                 self._waiters.remove(caller)
                 continue
-            ask = caller.ask()
-            if no_more_unary and ask.caller == UNARY:
+            demand = caller.demand()
+            if no_more_unary and demand.caller == UNARY:
                 continue
-            if found := self._take(ask):
+            if found := self._take(demand):
                 self._waiters.remove(caller)
                 caller.give(found)
             elif not self._streams:
                 return
             else:
-                no_more_unary |= ask.caller == UNARY  # but a stream has limits of its own
+                no_more_unary |= demand.caller == UNARY  # but a stream has its own limits
 
-    def _time_out(self, waiter: UnaryCaller) -> None:
+    def _wake(self) -> None:
+        """Serve fetched records; from the thread, with the lock held. Enters the loop only if a caller waits."""
+        if self._waits_for_records:
+            self._waits_for_records = False
+            self._loop.call_soon_threadsafe(self._serve)
+
+    def _time_out(self, waiter: _UnaryCaller) -> None:
         if self.kafka_up:
             waiter.fail(NotFound(f"nothing new in topic {self.topic!r} for group {self.group!r}"))
         else:
             waiter.fail(Unavailable("Kafka can't be reached"))
 
-    # ---- life
+    # ---- end
 
     def _tick(self) -> None:
         self._tick_timer = self._loop.call_later(_TICK_SECONDS, self._tick)
         self._serve()
-        self._look_at_kafka()
-        self._stop_streams_that_are_done()
+        self._check_kafka()
+        self._stop_finished_streams()
         if not self._open:
             self._check_drained()
         elif not self._waiters and not self._streams and self._idle():
-            self._log.info("nobody asks any more, leaving")
+            self._log.info("no requests, leaving the group")
             self.leave()
 
     def _idle(self) -> bool:
-        if time.monotonic() - self._last_request_s < self._rules.subscription_timeout_seconds:
+        if time.monotonic() - self._last_request_s < self._config.subscription_timeout_seconds:
             return False
-        with self._lock:  # acks may still come for what is within its timeout
+        with self._lock:  # a record within its ack timeout may still be acked
             return self._queue.last_ack_deadline_ns <= time.monotonic_ns()
 
-    def _look_at_kafka(self) -> None:
-        """A stream that waits is told when Kafka is away for longer than a long poll may last."""
+    def _check_kafka(self) -> None:
+        """Stop the streams that wait while Kafka is unavailable for longer than a long poll."""
         now_s = time.monotonic()
         if self.kafka_up:
             self._kafka_seen_s = now_s
-        elif now_s - self._kafka_seen_s >= self._rules.long_polling_timeout_ms / 1_000:
+        elif now_s - self._kafka_seen_s >= self._config.long_polling_timeout_ms / 1_000:
             for number, stream in self._streams.items():
                 if stream in self._waiters:
                     self._waiters.remove(stream)
                     self._stopping.setdefault(number, Unavailable("Kafka can't be reached"))
-
-    def _wake(self) -> None:
-        """From the thread, with the lock held: records are there. Hops to the loop only if somebody waits."""
-        if self._hungry:
-            self._hungry = False
-            self._loop.call_soon_threadsafe(self._serve)
 
     def stop_taking(self, error: SuiteError | None = None) -> None:
         """Refuse new requests and end those that wait; acks are still taken."""
         self._open = False
         reason = error or Unavailable("the gateway is stopping")
         for waiter in self._waiters:
-            if isinstance(waiter, UnaryCaller):
+            if isinstance(waiter, _UnaryCaller):
                 waiter.fail(reason)
         self._waiters.clear()
         for number in self._streams:
             self._stopping.setdefault(number, reason)
-        self._stop_streams_that_are_done()
+        self._stop_finished_streams()
 
-    def _stop_streams_that_are_done(self) -> None:
-        """Those that are to stop may ack what they have before, within its ack timeout."""
+    def _stop_finished_streams(self) -> None:
+        """Stop the streams that are to stop and have nothing left to ack within its ack timeout."""
         for number in tuple(self._stopping):
             with self._lock:
                 done = self._queue.last_ack_deadline_of(number) <= time.monotonic_ns()
@@ -325,7 +357,7 @@ class Subscription:
                 self._streams[number].stop(self._stopping.pop(number))
 
     async def drained(self, timeout_seconds: float) -> None:
-        """Wait until all that was handed out is acked or past its ack timeout, at most so long."""
+        """Wait until every delivered record is acked or past its ack timeout, at most ``timeout_seconds``."""
         self._check_drained()
         with suppress(TimeoutError):
             await asyncio.wait_for(self._drained.wait(), timeout_seconds)
@@ -346,15 +378,15 @@ class Subscription:
         self._reader.stop()
 
     async def ended(self, timeout_seconds: float) -> None:
-        """Wait until the group is left; after so long the thread is left to itself."""
+        """Wait until the group is left; after ``timeout_seconds`` do not wait for the thread."""
         try:
             await asyncio.wait_for(self._end.wait(), timeout_seconds)
         except TimeoutError:
-            self._log.warning("could not leave the group in time; its last acks may come again")
+            self._log.warning("could not leave the group in time; its last acks may be lost")
 
     def _thread_ended(self, error: SuiteError | None) -> None:
-        """From the thread, as its last act."""
-        with suppress(RuntimeError):  # the loop is closed: nobody is there to be told
+        """Report the end of the thread, from the thread."""
+        with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._finish, error)
 
     def _finish(self, error: SuiteError | None) -> None:

@@ -1,4 +1,4 @@
-"""The thread that reads one topic as a member of a Kafka group, and commits its acks."""
+"""Thread that reads one topic as a member of a Kafka group, and commits its acks."""
 
 from __future__ import annotations
 
@@ -8,45 +8,30 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from services.common.kafka.client_options import WithHeaders
-from services.common.model.errors import NotAllowed, NotFound, SuiteError, Unavailable
-from services.gateway.config import ClusterConfig
-from services.gateway.kafkapixy.committing import commit_now, committed, metadata_of
+from services.common.kafka.client_errors import read_error
+from services.common.model.errors import SuiteError, Unavailable
+from services.gateway.kafkapixy.cluster_config import ClusterConfig
+from services.gateway.kafkapixy.commits import Commit, StartPosition, start_position
 from services.gateway.kafkapixy.delivery_queue import DeliveryQueue
+from services.gateway.kafkapixy.group_commits import commit_now, committed, metadata_of
 from services.gateway.kafkapixy.options import consumer_options
-from services.gateway.kafkapixy.start_position import Commit, StartPosition, start_position
-from services.gateway.kafkapixy.types import NotAssigned
+from services.gateway.kafkapixy.types import NotAssigned, Record
 
 log = structlog.get_logger(__name__)
 _POLL_SECONDS = 0.1
-_MOST_RECORDS = 1_000
-_ASK_SECONDS = 10.0
-_SET_SECONDS = 3.0
-
-
-class Record(WithHeaders, Protocol):
-    """A record as Kafka's client has it; it is read where it is answered. Its length is its value's."""
-
-    def __len__(self) -> int: ...
-
-    def key(self) -> bytes | None:
-        """None: it has none."""
-
-    def value(self) -> bytes | None:
-        """None: a null value."""
-
-    def timestamp(self) -> tuple[int, int]:
-        """Its kind, 0 for none, and milliseconds since the epoch."""
+_MAX_FETCH_RECORDS = 1_000
+_REBALANCE_TIMEOUT_SECONDS = 10.0
+_SET_OFFSETS_TIMEOUT_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """Offsets and metadata that somebody wants committed."""
+class _CommitRequest:
+    """Offsets and metadata to commit for a caller."""
 
     topic: str
     wanted: Mapping[int, Commit]
@@ -54,10 +39,10 @@ class _Asked:
 
 
 class TopicReader:
-    """Fetches into ``offers`` under ``lock`` and calls ``wake`` with the lock held when something came.
+    """Fetches into ``queue`` under ``lock``, and calls ``wake`` with the lock held when records came.
 
     Args:
-        ended: Called from the thread as its last act, with what went wrong or None.
+        ended: Called from the thread as its last action, with the failure or None.
     """
 
     def __init__(
@@ -65,22 +50,22 @@ class TopicReader:
         config: ClusterConfig,
         group: str,
         topic: str,
-        offers: DeliveryQueue[Record],
+        queue: DeliveryQueue[Record],
         lock: threading.Lock,
         wake: Callable[[], None],
         ended: Callable[[SuiteError | None], None],
     ) -> None:
-        rules = config.consume
+        consume = config.consume
         self._topic = topic
-        self._earliest = rules.new_group_start == "earliest"
-        self._commit_seconds = rules.offsets_commit_interval_ms / 1_000
+        self._earliest = consume.new_group_start == "earliest"
+        self._commit_seconds = consume.offsets_commit_interval_ms / 1_000
         self._options: dict[str, Any] = {
             **consumer_options(config),
             "group.id": group,
             "on_commit": self._committed,
         }
         self._log = log.bind(cluster=config.name, group=group, topic=topic)
-        self._queue = offers
+        self._queue = queue
         self._lock = lock
         self._wake = wake
         self._ended = ended
@@ -89,7 +74,7 @@ class TopicReader:
         self._paused: set[int] = set()
         self._committing: dict[int, Commit] | None = None
         self._next_commit_s = 0.0
-        self._asked: deque[_Asked] | None = deque()
+        self._commit_requests: deque[_CommitRequest] | None = deque()
         self._member_id = ""
         self._thread = threading.Thread(target=self._run, name=f"consume-{group}-{topic}", daemon=True)
 
@@ -99,30 +84,31 @@ class TopicReader:
 
     @property
     def paused(self) -> set[int]:
-        """Partitions that are not fetched, because nobody takes what was fetched of them."""
+        """Partitions that are not fetched, because nobody takes their fetched records."""
         return set(self._paused)
 
     def resume_fetching(self) -> None:
-        """A record was taken from the buffer; any thread."""
+        """Fetch again after a record was taken from the buffer; any thread."""
         self._room.set()
 
     @property
     def member_id(self) -> str:
-        """How Kafka calls this member of the group; empty before it has joined."""
+        """Id that Kafka gave this member of the group; empty before it has joined."""
         return self._member_id
 
     def set_offsets(self, topic: str, wanted: Mapping[int, Commit]) -> Future[None]:
-        """Commit these as a member of the group, and go on from there if the topic is the one read here; any thread.
+        """Commit as a member of the group, and continue from there if the topic is the one read here; any thread.
 
-        Cancelling the future before it runs takes that back. It raises NotAssigned for a partition of our topic that is
-        not ours now, KafkaException when Kafka refuses, Unavailable when the reader ends first; then nothing is set.
+        Cancelling the future before it runs withdraws the request. It raises NotAssigned for a partition of our topic
+        that is not ours now, KafkaException if Kafka refuses, Unavailable if the reader ends first; then nothing is
+        committed.
         """
         done: Future[None] = Future()
         with self._lock:
-            if self._asked is None:
-                done.set_exception(Unavailable(f"topic {self._topic!r} is not read any more"))
+            if self._commit_requests is None:
+                done.set_exception(Unavailable(f"topic {self._topic!r} is no longer read"))
             else:
-                self._asked.append(_Asked(topic, wanted, done))
+                self._commit_requests.append(_CommitRequest(topic, wanted, done))
         self._room.set()
         return done
 
@@ -149,43 +135,42 @@ class TopicReader:
             self._log.exception("reader crashed")
             failure = Unavailable(f"topic {self._topic!r}: {type(error).__name__}")
         finally:
-            self._refuse_asked()
+            self._refuse_commit_requests()
             self._ended(failure)
 
     def _step(self, consumer: Consumer) -> None:
-        if self._asked:
-            self._serve_asked(consumer)
+        if self._commit_requests:
+            self._serve_commit_requests(consumer)
         else:
-            self._commit_now_and_then(consumer)
+            self._commit_regularly(consumer)
         self._resume(consumer)
         with self._lock:
             full = {p: count for p, count in self._queue.full_partitions().items() if p not in self._paused}
             if full:
                 self._room.clear()
         if not full:
-            self._fetch(consumer, _POLL_SECONDS, min(self._queue.buffer.records, _MOST_RECORDS))
+            self._fetch(consumer, _POLL_SECONDS, min(self._queue.buffer.records, _MAX_FETCH_RECORDS))
         elif not self._room.wait(_POLL_SECONDS):
             self._pause(consumer, full)
-            self._fetch(consumer, 0, 1)  # Kafka wants to be polled all the same
+            self._fetch(consumer, 0, 1)  # Kafka needs polls to keep the membership
 
     def _pause(self, consumer: Consumer, full: Mapping[int, int]) -> None:
         with self._lock:
-            partitions_to_pause = self._queue.partitions_to_pause(
-                full, set(self._queue.partitions) - full.keys() - self._paused
-            )
-        consumer.pause([TopicPartition(self._topic, p) for p in partitions_to_pause])
-        self._paused.update(partitions_to_pause)
+            fetching = set(self._queue.partitions) - full.keys() - self._paused
+            partitions = self._queue.partitions_to_pause(full, fetching)
+        consumer.pause([TopicPartition(self._topic, p) for p in partitions])
+        self._paused.update(partitions)
 
-    def _fetch(self, consumer: Consumer, timeout_seconds: float, most: int) -> None:
+    def _fetch(self, consumer: Consumer, timeout_seconds: float, limit: int) -> None:
         first: Any = consumer.poll(timeout_seconds)
         if first is None:
             return
         fetched: dict[int, list[tuple[int, Record]]] = {}
-        for message in (first, *(consumer.consume(most - 1, 0) if most > 1 else ())):
+        for message in (first, *(consumer.consume(limit - 1, 0) if limit > 1 else ())):
             if (error := message.error()) is None:
                 fetched.setdefault(message.partition(), []).append((message.offset(), message))
             else:
-                self._heed(error)
+                self._check_error(error)
         with self._lock:
             for partition, records in fetched.items():
                 self._queue.fetched(partition, records)
@@ -200,18 +185,14 @@ class TopicReader:
             self._paused.difference_update(ready)
             consumer.resume([TopicPartition(self._topic, p) for p in ready])
 
-    def _heed(self, error: KafkaError) -> None:
-        if error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
-            raise NotFound(f"topic {self._topic!r} does not exist")
-        if error.code() in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED):
-            raise NotAllowed(f"topic {self._topic!r}: {error.str()}")
-        if error.fatal():
-            raise Unavailable(f"topic {self._topic!r}: {error.str()}")
-        self._log.warning("Kafka reports", reason=error.str())  # librdkafka goes on by itself
+    def _check_error(self, error: KafkaError) -> None:
+        if (failure := read_error(error, self._topic)) is not None:
+            raise failure
+        self._log.warning("error of Kafka's client", reason=error.str())  # librdkafka recovers by itself
 
     # ---- commits
 
-    def _commit_now_and_then(self, consumer: Consumer) -> None:
+    def _commit_regularly(self, consumer: Consumer) -> None:
         now_s = time.monotonic()
         if self._committing is not None or now_s < self._next_commit_s:
             return
@@ -223,63 +204,63 @@ class TopicReader:
             consumer.commit(offsets=self._positions(commits), asynchronous=True)
 
     def _committed(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
-        """Kafka's answer to an asynchronous commit; what failed stays to be committed."""
+        """Take Kafka's answer to an asynchronous commit; partitions that failed are committed again later."""
         commits = self._committing or {}
         self._committing = None
         failed = {p.partition for p in partitions if p.error is not None}
         if error is not None or failed:
-            self._log.warning("commit failed, will be repeated", reason=error.str() if error else str(sorted(failed)))
+            self._log.warning("commit failed, will be retried", reason=error.str() if error else str(sorted(failed)))
         if error is None:
             with self._lock:
                 self._queue.committed({p: c for p, c in commits.items() if p not in failed})
 
     def _commit_last(self, consumer: Consumer, commits: dict[int, Commit]) -> None:
-        """Before partitions go to somebody else; a failure only means that they deliver records again."""
+        """Commit before partitions go to another member; after a failure it delivers some records again."""
         if not commits:
             return
         try:
             consumer.commit(offsets=self._positions(commits), asynchronous=False)
         except KafkaException as error:
-            self._log.warning("last commit failed, records will come again", reason=error.args[0].str())
+            self._log.warning("last commit failed, records will be delivered again", reason=error.args[0].str())
 
     def _positions(self, commits: dict[int, Commit]) -> list[TopicPartition]:
         return [TopicPartition(self._topic, p, offset, metadata) for p, (offset, metadata) in commits.items()]
 
-    # ---- offsets set by somebody
+    # ---- offsets set by SetOffsets
 
-    def _serve_asked(self, consumer: Consumer) -> None:
-        # A commit that is on its way could be repeated by librdkafka and so land behind ours: its answer comes first.
-        while self._asked and self._committing is None:
+    def _serve_commit_requests(self, consumer: Consumer) -> None:
+        # librdkafka could retry a commit in progress, which would then overwrite ours: wait for its answer first.
+        while self._commit_requests and self._committing is None:
             with self._lock:
-                asked = self._asked.popleft()
-            if asked.done.set_running_or_notify_cancel():
-                self._serve_one(consumer, asked)
+                request = self._commit_requests.popleft()
+            if request.done.set_running_or_notify_cancel():
+                self._serve_commit_request(consumer, request)
 
-    def _serve_one(self, consumer: Consumer, asked: _Asked) -> None:
+    def _serve_commit_request(self, consumer: Consumer, request: _CommitRequest) -> None:
         try:
-            starts = self._starts(consumer, asked.wanted) if asked.topic == self._topic else {}
-            positions = [TopicPartition(asked.topic, p, *commit) for p, commit in asked.wanted.items()]
-            commit_now(consumer, positions, _SET_SECONDS)
+            starts = self._starts(consumer, request.wanted) if request.topic == self._topic else {}
+            positions = [TopicPartition(request.topic, p, *commit) for p, commit in request.wanted.items()]
+            commit_now(consumer, positions, _SET_OFFSETS_TIMEOUT_SECONDS)
         except Exception as error:
-            asked.done.set_exception(error)
+            request.done.set_exception(error)
             return
         with self._lock:
             for partition, start in starts.items():
                 self._queue.restart(partition, start)
-        asked.done.set_result(None)
+        request.done.set_result(None)
         self._seek(consumer, starts)
 
     def _starts(self, consumer: Consumer, wanted: Mapping[int, Commit]) -> dict[int, StartPosition]:
         with self._lock:
-            elsewhere = sorted(wanted.keys() - set(self._queue.partitions))
-        if elsewhere:
-            raise NotAssigned(f"partitions {elsewhere} are not assigned to this gateway")
+            others = sorted(wanted.keys() - set(self._queue.partitions))
+        if others:
+            raise NotAssigned(f"partitions {others} are not assigned to this gateway")
         starts = {}
         for partition, (offset, metadata) in wanted.items():
             part = TopicPartition(self._topic, partition)
-            low, high = consumer.get_watermark_offsets(part, timeout=_SET_SECONDS)
+            low, high = consumer.get_watermark_offsets(part, timeout=_SET_OFFSETS_TIMEOUT_SECONDS)
             start = start_position(offset, metadata, low=low, high=high, earliest=self._earliest)
-            # What is committed stays as it was set, whatever its metadata is, until an ack changes it.
+            # The commit stays as it was set, whatever its metadata is, until an ack changes it.
             starts[partition] = replace(start, committed=True)
         return starts
 
@@ -293,28 +274,28 @@ class TopicReader:
         if starts:
             self._log.info("offsets were set", partitions={p: s.offset for p, s in starts.items()})
 
-    def _refuse_asked(self) -> None:
+    def _refuse_commit_requests(self) -> None:
         with self._lock:
-            left = self._asked or ()
-            self._asked = None
-        for asked in left:
-            if asked.done.set_running_or_notify_cancel():
-                asked.done.set_exception(Unavailable(f"topic {self._topic!r} is not read any more"))
+            left = self._commit_requests or ()
+            self._commit_requests = None
+        for request in left:
+            if request.done.set_running_or_notify_cancel():
+                request.done.set_exception(Unavailable(f"topic {self._topic!r} is no longer read"))
 
-    # ---- rebalances; Kafka calls these from within poll()
+    # ---- rebalances; Kafka's client calls these inside poll()
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._member_id = consumer.memberid() or ""
         if not partitions:
             return
         starts = []
-        for part in committed(consumer, partitions, _ASK_SECONDS):
-            low, high = consumer.get_watermark_offsets(part, timeout=_ASK_SECONDS)
+        for part in committed(consumer, partitions, _REBALANCE_TIMEOUT_SECONDS):
+            low, high = consumer.get_watermark_offsets(part, timeout=_REBALANCE_TIMEOUT_SECONDS)
             start = start_position(part.offset, metadata_of(part), low=low, high=high, earliest=self._earliest)
-            if start.remark:
-                self._log.warning("commit not used as it is", partition=part.partition, reason=start.remark)
+            if start.warning:
+                self._log.warning("commit was not used as it is", partition=part.partition, reason=start.warning)
             with self._lock:
-                starts.append((part.partition, self._queue.start(part.partition, start, end=high)))
+                starts.append((part.partition, self._queue.resume_position(part.partition, start, end=high)))
         with self._lock:
             for partition, start in starts:
                 self._queue.assign(partition, start)
@@ -327,8 +308,8 @@ class TopicReader:
         self._log.info("revoked", partitions=[p.partition for p in partitions])
 
     def _lost(self, _: Consumer, partitions: list[TopicPartition]) -> None:
-        # Somebody else may have them already: a commit would be refused. If nobody had, we go on where we were: Kafka
-        # was away for longer than the session, and what was acked meanwhile is not to come again.
+        # Another member may have them already: a commit would be refused. If none had (Kafka was unavailable for longer
+        # than the session), we continue where we were: records acked meanwhile are not delivered again.
         self._paused.difference_update(p.partition for p in partitions)
         with self._lock:
             for part in partitions:

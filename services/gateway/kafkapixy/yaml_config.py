@@ -1,8 +1,7 @@
-"""Kafka-Pixy's own YAML file, as its users have it: what may stand there, and what is wrong with it. Pure.
+"""Model of Kafka-Pixy's YAML file: its settings, their ranges and defaults, and the errors in it. Pure.
 
-Kafka-Pixy reads over keys it does not know; here they are errors, as a typing error must not pass for a default. Own
-keys, which it does not have: ``net.sasl.mechanism`` and ``tls.client_ca_path``. What the settings become is in
-``pixy_clusters``.
+Kafka-Pixy ignores unknown keys; here they are errors, so that a misspelt key is not taken for a default. Keys that
+Kafka-Pixy does not have: ``net.sasl.mechanism`` and ``tls.client_ca_path``. `yaml_settings` converts the settings.
 """
 
 from __future__ import annotations
@@ -22,18 +21,17 @@ from pydantic import (
     model_validator,
 )
 
-from services.gateway.kafkapixy.durations import parse_duration
-from services.gateway.kafkapixy.yaml_values import BadYaml, read_tree
+from services.gateway.kafkapixy.yaml_values import NOT_A_DURATION, BadYaml, parse_duration, read_tree
 
-_LEAST_WITHOUT_UNIT_NS = 1_000_000
+_MIN_WITHOUT_UNIT_NS = 1_000_000
 _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]*\]|[^\s:,\[\]]*):(?P<port>[0-9]{1,5})")
 _TEXTS = {
-    "extra_forbidden": "there is no such setting",
+    "extra_forbidden": "is not a known setting",
     "missing": "is missing",
     "too_short": "is empty",
-    "model_type": "is no mapping",
-    "dict_type": "is no mapping",
-    "list_type": "is no list",
+    "model_type": "is not a mapping",
+    "dict_type": "is not a mapping",
+    "list_type": "is not a list",
 }
 
 
@@ -41,7 +39,7 @@ class BadPixyConfig(ValueError):
     """The file can't be used.
 
     Attributes:
-        problems: One line each, which begins with the place in the file.
+        problems: One line each, beginning with the place in the file.
     """
 
     def __init__(self, problems: list[str]) -> None:
@@ -49,52 +47,52 @@ class BadPixyConfig(ValueError):
         self.problems = problems
 
 
-class _WithoutMeaning:
-    """Marks a setting that does nothing here."""
+class _Ignored:
+    """Mark of a setting without effect here."""
 
 
-WITHOUT_MEANING = _WithoutMeaning()
+IGNORED = _Ignored()
 
 
 def _duration_ns(text: object) -> object:
     if not isinstance(text, str):
-        raise ValueError("no duration like 500ms or 1m30s")
+        raise ValueError(NOT_A_DURATION)
     if not re.fullmatch("[+-]?[0-9]+", text):
         return parse_duration(text)
-    # Without a unit Go takes nanoseconds, which nobody means who writes 300.
-    if 0 < abs(int(text)) < _LEAST_WITHOUT_UNIT_NS:
-        raise ValueError(f"a duration without its unit, which is {text} ns: write {text}s or {text}ms")
+    # Without a unit Go takes nanoseconds, which is never meant by 300.
+    if 0 < abs(int(text)) < _MIN_WITHOUT_UNIT_NS:
+        raise ValueError(f"{text} has no unit and means {text} ns; use {text}s or {text}ms")
     return int(text)
 
 
 def _address(text: str) -> str:
     match = _ADDRESS.fullmatch(text)
     if match is None or int(match["port"]) > 65_535:
-        raise ValueError("no host:port")
+        raise ValueError("is not host:port")
     return text
 
 
 def _listen_address(text: str) -> str:
-    """Go's ``:19091`` is every address of the machine."""
+    """Return the address; Go's ``:19091`` means every address of the machine."""
     return f"[::]{text}" if _address(text).startswith(":") else text
 
 
 def _peer_address(text: str) -> str:
     if _address(text).startswith(":"):
-        raise ValueError("no host:port")
+        raise ValueError("is not host:port")
     return text
 
 
 def _version(text: str) -> str:
     if not re.fullmatch(r"[0-9]+(\.[0-9]+){1,3}", text):
-        raise ValueError("no version of Kafka, like 2.3.0")
+        raise ValueError("is not a version of Kafka; use for example 2.3.0")
     return text
 
 
-def _at_most(most: str) -> AfterValidator:
+def _at_most(limit: str) -> AfterValidator:
     def check(duration_ns: int) -> int:
-        if duration_ns > parse_duration(most):
-            raise ValueError(f"longer than {most}, the most that Kafka's client takes")
+        if duration_ns > parse_duration(limit):
+            raise ValueError(f"is longer than {limit}, the limit of Kafka's client")
         return duration_ns
 
     return AfterValidator(check)
@@ -102,13 +100,13 @@ def _at_most(most: str) -> AfterValidator:
 
 Duration = Annotated[int, BeforeValidator(_duration_ns), Field(ge=0)]
 """Nanoseconds."""
-SomeTime = Annotated[int, BeforeValidator(_duration_ns), Field(gt=0)]
-"""Nanoseconds, not 0."""
+PositiveDuration = Annotated[int, BeforeValidator(_duration_ns), Field(gt=0)]
+"""Nanoseconds, more than 0."""
 Count = Annotated[int, Field(gt=0, le=2**31 - 1)]
 
 
 class _Part(BaseModel):
-    """Part of the file. An empty part and an empty value are as good as none."""
+    """Part of the file. An empty part or value counts as missing."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -121,12 +119,12 @@ class _Part(BaseModel):
 
 
 class Kafka(_Part):
-    """``kafka``: where the cluster is, and TLS to it."""
+    """``kafka``: the cluster's address, and TLS to it."""
 
     seed_peers: Annotated[list[Annotated[str, AfterValidator(_peer_address)]], Field(min_length=1)] = Field(
         default=["localhost:9092"]
     )
-    version: Annotated[str, AfterValidator(_version), WITHOUT_MEANING] = ""
+    version: Annotated[str, AfterValidator(_version), IGNORED] = ""
     tls: bool = False
     ca_certificate_file: str = ""
     client_certificate_file: str = ""
@@ -136,12 +134,12 @@ class Kafka(_Part):
     @model_validator(mode="after")
     def _pairs(self) -> Self:
         if bool(self.client_certificate_file) != bool(self.client_key_file):
-            raise ValueError("client_certificate_file and client_key_file go together")
+            raise ValueError("client_certificate_file and client_key_file must be set together")
         return self
 
 
 class Sasl(_Part):
-    """``net.sasl``: who we are to Kafka."""
+    """``net.sasl``: our credentials for Kafka."""
 
     enable: bool = False
     handshake: bool = True
@@ -159,54 +157,54 @@ class Sasl(_Part):
 class Net(_Part):
     """``net``: connections to Kafka."""
 
-    dial_timeout: SomeTime | None = None
-    read_timeout: Annotated[SomeTime, _at_most("5m")] | None = None
-    write_timeout: Annotated[SomeTime, _at_most("5m")] | None = None
+    dial_timeout: PositiveDuration | None = None
+    read_timeout: Annotated[PositiveDuration, _at_most("5m")] | None = None
+    write_timeout: Annotated[PositiveDuration, _at_most("5m")] | None = None
     sasl: Sasl = Sasl()
 
 
 class ZooKeeper(_Part):
-    """``zoo_keeper``: there is none; its session timeout is the group's."""
+    """``zoo_keeper``: not used, except that its session timeout is the group's."""
 
-    seed_peers: Annotated[list[str], WITHOUT_MEANING] = Field(default=[])
-    chroot: Annotated[str, WITHOUT_MEANING] = ""
-    session_timeout: SomeTime | None = None
+    seed_peers: Annotated[list[str], IGNORED] = Field(default=[])
+    chroot: Annotated[str, IGNORED] = ""
+    session_timeout: PositiveDuration | None = None
 
 
 class Producer(_Part):
-    """``producer``."""
+    """``proxies.<cluster>.producer``."""
 
     channel_buffer_size: Count = 4_096
     max_message_bytes: Annotated[int, Field(ge=1_000, le=1_000_000_000)] = 1_000_000
     compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "snappy"
     flush_bytes: Annotated[int, Field(ge=0, le=2**31 - 1)] = 1_048_576
     flush_frequency: Annotated[Duration, _at_most("15m")] | None = None
-    retry_backoff: Annotated[SomeTime, _at_most("5m")] | None = None
+    retry_backoff: Annotated[PositiveDuration, _at_most("5m")] | None = None
     retry_max: Count | None = None
     required_acks: Literal["no_response", "wait_for_local", "wait_for_all"] = "wait_for_all"
     shutdown_timeout: Duration = 30 * 10**9
     partitioner: Literal["hash", "random", "roundrobin"] = "hash"
-    timeout: Annotated[SomeTime, _at_most("15m")] = 10 * 10**9
+    timeout: Annotated[PositiveDuration, _at_most("15m")] = 10 * 10**9
 
 
 class Consumer(_Part):
-    """``consumer``. The last four are gone from Kafka-Pixy, but not from people's files."""
+    """``proxies.<cluster>.consumer``. Kafka-Pixy no longer has the last four, but files still do."""
 
     disabled: bool = False
-    ack_timeout: SomeTime = 300 * 10**9
+    ack_timeout: PositiveDuration = 300 * 10**9
     channel_buffer_size: Count = 64
     fetch_max_bytes: Annotated[int, Field(gt=0, le=1_000_000_000)] = 1_048_576
     fetch_max_wait: Annotated[Duration, _at_most("4m")] = 250 * 10**6
-    long_polling_timeout: SomeTime = 3 * 10**9
+    long_polling_timeout: PositiveDuration = 3 * 10**9
     max_pending_messages: Count = 300
     max_retries: Annotated[int, Field(ge=-1)] = -1
-    offsets_commit_interval: SomeTime = 500 * 10**6
-    retry_backoff: Annotated[SomeTime, _at_most("5m")] = 500 * 10**6
-    subscription_timeout: SomeTime = 15 * 10**9
-    rebalance_delay: Annotated[Duration, WITHOUT_MEANING] = 0
-    registration_timeout: Annotated[Duration, WITHOUT_MEANING] = 0
-    backoff_timeout: Annotated[Duration, WITHOUT_MEANING] = 0
-    offsets_commit_timeout: Annotated[Duration, WITHOUT_MEANING] = 0
+    offsets_commit_interval: PositiveDuration = 500 * 10**6
+    retry_backoff: Annotated[PositiveDuration, _at_most("5m")] = 500 * 10**6
+    subscription_timeout: PositiveDuration = 15 * 10**9
+    rebalance_delay: Annotated[Duration, IGNORED] = 0
+    registration_timeout: Annotated[Duration, IGNORED] = 0
+    backoff_timeout: Annotated[Duration, IGNORED] = 0
+    offsets_commit_timeout: Annotated[Duration, IGNORED] = 0
 
 
 class Proxy(_Part):
@@ -221,7 +219,7 @@ class Proxy(_Part):
 
 
 class Tls(_Part):
-    """``tls``: our own side."""
+    """``tls``: of our own server."""
 
     certificate_path: str = ""
     key_path: str = ""
@@ -230,36 +228,36 @@ class Tls(_Part):
     @model_validator(mode="after")
     def _pairs(self) -> Self:
         if bool(self.certificate_path) != bool(self.key_path):
-            raise ValueError("certificate_path and key_path go together")
+            raise ValueError("certificate_path and key_path must be set together")
         if self.client_ca_path and not self.certificate_path:
-            raise ValueError("client_ca_path is of no use without certificate_path")
+            raise ValueError("client_ca_path needs certificate_path")
         return self
 
 
 class PixyConfig(_Part):
-    """The whole file.
+    """Whole file.
 
     Attributes:
         proxies: Clusters by name, in the file's order.
     """
 
     grpc_addr: Annotated[str, AfterValidator(_listen_address)] | None = None
-    tcp_addr: Annotated[str, WITHOUT_MEANING] = ""
+    tcp_addr: Annotated[str, IGNORED] = ""
     unix_addr: str = ""
     proxies: Annotated[dict[Annotated[str, Field(min_length=1)], Proxy], Field(min_length=1)]
     default_cluster: str = ""
     tls: Tls = Tls()
-    logging: Annotated[Any, WITHOUT_MEANING] = None
+    logging: Annotated[Any, IGNORED] = None
 
     @model_validator(mode="after")
     def _default_is_there(self) -> Self:
         if self.default_cluster and self.default_cluster not in self.proxies:
-            raise ValueError(f"default_cluster {self.default_cluster!r} is none of proxies")
+            raise ValueError(f"default_cluster {self.default_cluster!r} is not in proxies")
         return self
 
     @property
     def files(self) -> Iterator[tuple[str, str]]:
-        """Place in the file and path of each file it names that will be read."""
+        """Place in this file, and path, of each other file that will be read."""
         yield from _files("tls", self.tls, ("certificate_path", "key_path", "client_ca_path"))
         for name, proxy in self.proxies.items():
             if proxy.kafka.tls:
@@ -267,18 +265,18 @@ class PixyConfig(_Part):
                 yield from _files(f"proxies.{name}.kafka", proxy.kafka, names)
 
     @property
-    def without_meaning(self) -> list[str]:
-        """Places of the settings that were given and do nothing here."""
-        found = list(_without_meaning(self, ""))
+    def ignored_settings(self) -> list[str]:
+        """Places of the settings that were given and have no effect here."""
+        found = list(_ignored(self, ""))
         found += [f"proxies.{name}.net.sasl.handshake" for name, p in self.proxies.items() if not p.net.sasl.handshake]
         return found
 
 
 def parse_pixy_config(text: str) -> PixyConfig:
-    """Read the file's text.
+    """Parse the file's text.
 
     Raises:
-        BadPixyConfig: Names each place that is wrong; a password is nowhere in it.
+        BadPixyConfig: Names each invalid place; contains no password.
     """
     try:
         return PixyConfig.model_validate(read_tree(text))
@@ -303,15 +301,15 @@ def _files(place: str, part: _Part, names: tuple[str, ...]) -> Iterator[tuple[st
     yield from ((f"{place}.{name}", getattr(part, name)) for name in names if getattr(part, name))
 
 
-def _without_meaning(part: _Part, place: str) -> Iterator[str]:
+def _ignored(part: _Part, place: str) -> Iterator[str]:
     for name, field in type(part).model_fields.items():
         value = getattr(part, name)
         if name not in part.model_fields_set:
             continue
-        if WITHOUT_MEANING in field.metadata:
+        if IGNORED in field.metadata:
             yield place + name
         elif isinstance(value, _Part):
-            yield from _without_meaning(value, f"{place}{name}.")
+            yield from _ignored(value, f"{place}{name}.")
         elif isinstance(value, dict):
             for key, each in value.items():
-                yield from _without_meaning(each, f"{place}{name}.{key}.")
+                yield from _ignored(each, f"{place}{name}.{key}.")

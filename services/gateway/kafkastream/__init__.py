@@ -1,4 +1,1 @@
-"""dexorder.kafka.v1 on a cluster's clients.
-
-``service`` and ``columns`` convert, ``flow`` has the rules, the streams bring them to the clients.
-"""
+"""The dexorder.kafka.v1 service: produce and consume streams over the clients of a cluster."""

@@ -1,7 +1,7 @@
-"""Records of a batch from columns and into them. Pure but for a warning about headers.
+"""Conversion of a batch's records from and to columns.
 
-What is done here for a single record bounds the streams: a column costs one pass over a list, a message a record
-microseconds.
+Work per record limits the throughput of the streams: a column costs one pass over a list, a message per record would
+cost microseconds each.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import cast
 from services.common.kafka.client_options import headers_of
 from services.common.model.errors import InvalidRequest
 from services.gateway.kafkapixy.batches import Headers, NewRecord
-from services.gateway.kafkapixy.topic_reader import Record
+from services.gateway.kafkapixy.types import Record
 from services.gen.dexorder.kafka.v1 import kafka_service_pb2 as pb
 
 
 def new_records(columns: pb.Records) -> tuple[list[NewRecord], int]:
-    """The records to write, and their bytes.
+    """Return the records to write, and their bytes.
 
     Raises:
-        InvalidRequest: A column is of another length than ``values``; a null is not in its column, or not empty there.
+        InvalidRequest: A column has another length than ``values``; a null is not in its column, or not empty there.
     """
     count = len(columns.values)
     for name in ("keys", "headers", "timestamps_ms"):
@@ -47,7 +47,7 @@ def _with_nulls(name: str, column: Iterable[bytes], nulls: Sequence[int]) -> lis
         raise InvalidRequest(f"{len(nulls)} null_{name} for {len(found)} {name}")
     for place, index in enumerate(nulls):
         if index >= len(found):
-            raise InvalidRequest(f"null_{name}[{place}] {index} is no index of {len(found)} {name}")
+            raise InvalidRequest(f"null_{name}[{place}] {index} is not an index of {len(found)} {name}")
         if entry := found[index]:
             raise InvalidRequest(f"{name}[{index}] has {len(entry)} bytes and is in null_{name}")
         found[index] = None
@@ -63,7 +63,7 @@ def _headers_size(headers: Sequence[tuple[str, str | bytes | None]] | None) -> i
 
 
 class Columns:
-    """Records of a partition, as Kafka's client has them."""
+    """Columns of a partition's records from Kafka's client."""
 
     def __init__(self, records: Sequence[tuple[int, Record]]) -> None:
         self._offsets = [offset for offset, _ in records]
@@ -73,7 +73,7 @@ class Columns:
         self._timestamps_ms = [at if at > 0 else 0 for _, record in records for _, at in [record.timestamp()]]
 
     def sizes(self) -> list[int]:
-        """Bytes of each record's value, key and headers."""
+        """Return the bytes of each record's value, key and headers."""
         sizes = [len(value or b"") for value in self._values]
         if any(self._keys):
             sizes = [size + len(key or b"") for size, key in zip(sizes, self._keys, strict=True)]
@@ -82,7 +82,7 @@ class Columns:
         return sizes
 
     def fill(self, batch: pb.RecordBatch, begin: int, end: int) -> None:
-        """Put some of them into an empty batch that is in its response already: one put there later is copied."""
+        """Fill an empty batch with some of them; the batch is in its response already, as adding it later copies it."""
         part, records = slice(begin, end), batch.records
         batch.offsets.extend(self._offsets[part])
         _put(self._values[part], records.values, records.null_values)
@@ -101,7 +101,7 @@ class Columns:
 
 
 def _put(column: list[bytes | None], entries: MutableSequence[bytes], nulls: MutableSequence[int]) -> None:
-    """A null becomes an empty entry whose index is in ``nulls``."""
+    """Add a column; a null becomes an empty entry whose index is in ``nulls``."""
     if all(column):
         entries.extend(cast("list[bytes]", column))
     else:

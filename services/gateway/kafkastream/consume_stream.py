@@ -1,4 +1,4 @@
-"""A Consume stream between its requests and its answers: one more caller of a subscription."""
+"""A Consume stream between its requests and its responses: one more caller of a subscription."""
 
 from __future__ import annotations
 
@@ -6,33 +6,57 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from services.gateway.kafkapixy.callers import Deliveries
+from services.gateway.kafkapixy.pending_runs import Unacked
 from services.gateway.kafkapixy.subscription import Subscription
-from services.gateway.kafkapixy.types import Demand, RefusedAck, Span
-from services.gateway.kafkastream.flow import MAX_REFUSED_ACKS, Credit
+from services.gateway.kafkapixy.types import Deliveries, Demand, RefusedAck, Span
+
+MAX_BATCH_RECORDS = 1_000
+"""Records of a response."""
+BATCH_BYTES = 1 << 20
+"""A response with this many bytes is full: gRPC clients accept 4 MiB by default."""
+MAX_REFUSED_ACKS = 1_000
+"""Refused acks that wait to be sent; above it the stream's requests are not read."""
+
+
+class Credit:
+    """Records that the caller of a Consume stream is ready to take.
+
+    Args:
+        batch_records: Maximum number of records of a response; 0 for MAX_BATCH_RECORDS.
+        max_unacked: Amount that it may have unacked before it gets nothing new.
+    """
+
+    def __init__(self, batch_records: int, max_unacked: Unacked) -> None:
+        self._batch_records = min(batch_records or MAX_BATCH_RECORDS, MAX_BATCH_RECORDS)
+        self._max_unacked = max_unacked
+        self.left = 0
+
+    def demand(self, caller: int) -> Demand:
+        """Return what the caller would take now."""
+        return Demand(caller, min(self.left, self._batch_records), BATCH_BYTES, self._max_unacked)
 
 
 @dataclass(slots=True)
-class Answer:
-    """What the caller is told next."""
+class Output:
+    """Contents of the next response."""
 
     deliveries: Deliveries = field(default_factory=list)
     refused: list[RefusedAck] = field(default_factory=list)
 
 
 class ConsumeStream:
-    """One task brings the requests, another takes the answers; ``close`` must follow.
+    """One task passes the requests in, another takes the responses out; ``close`` must follow.
 
     Raises:
         Exhausted: Too many streams read this group and topic.
-        Unavailable: The gateway is going away.
+        Unavailable: The gateway is stopping.
     """
 
     def __init__(self, subscription: Subscription, credit: Credit, *, auto_ack: bool) -> None:
         self._subscription = subscription
         self._credit = credit
         self._auto_ack = auto_ack
-        self._next = Answer()
+        self._next = Output()
         self._changed = asyncio.Event()
         self._taken = asyncio.Event()
         self._no_more_requests = False
@@ -40,13 +64,13 @@ class ConsumeStream:
         self._number = subscription.attach(self)
 
     def close(self) -> None:
-        """Others get what was not acked."""
+        """Give back the unacked records."""
         self._subscription.detach(self._number)
 
-    # ---- what the caller says
+    # ---- requests
 
     async def request(self, credit: int, acks: Sequence[Span], give_backs: Sequence[Span]) -> None:
-        """One request. Returns when the next one may come: a caller that listens to no refusal is not listened to."""
+        """Apply one request; return when the next may come: a caller must take its refused acks to be read."""
         self._credit.left += credit
         if acks:
             self._next.refused += self._subscription.ack_spans(self._number, acks)
@@ -58,46 +82,46 @@ class ConsumeStream:
             await self._taken.wait()
 
     def end(self) -> None:
-        """The caller says no more."""
+        """Note that no more requests come."""
         self._no_more_requests = True
         self._changed.set()
 
-    # ---- what the subscription gives
+    # ---- the subscription's caller
 
     @property
-    def gone(self) -> bool:
+    def done(self) -> bool:
         """Never while it waits: ``close`` ends that."""
         return False
 
-    def ask(self) -> Demand:
-        """What it would take now."""
-        return self._credit.ask(self._number)
+    def demand(self) -> Demand:
+        """Return what it would take now."""
+        return self._credit.demand(self._number)
 
     def give(self, deliveries: Deliveries) -> None:
-        """Take it."""
+        """Take the records."""
         self._next.deliveries = deliveries
         self._credit.left -= sum(len(delivery.records) for delivery in deliveries)
         self._changed.set()
 
     def stop(self, error: Exception) -> None:
-        """End the stream; also for what its requests raise. The first reason stands."""
+        """End the stream, also after an error in its requests. The first error counts."""
         self._failure = self._failure or error
         self._changed.set()
 
-    # ---- what the caller is told
+    # ---- responses
 
-    async def next(self) -> Answer | None:
-        """The next answer; None when the stream is over.
+    async def next(self) -> Output | None:
+        """Return the contents of the next response; None at the end of the stream.
 
         Raises:
-            Exception: What ``stop`` was told.
+            Exception: The error given to ``stop``.
         """
         while self._failure is None:
             if self._next.deliveries or self._next.refused:
-                answer = self._next
-                self._next = Answer()
+                output = self._next
+                self._next = Output()
                 self._taken.set()
-                return answer
+                return output
             if self._no_more_requests and not (self._auto_ack and self._credit.left):
                 return None
             self._changed.clear()
@@ -107,7 +131,7 @@ class ConsumeStream:
         raise self._failure
 
     def sent(self, deliveries: Deliveries) -> None:
-        """The answer with these has gone out."""
+        """Ack records that were sent, if the stream acks automatically."""
         if self._auto_ack:
             spans = [Span(each.partition, each.records[0][0], each.records[-1][0]) for each in deliveries]
             self._subscription.ack_spans(self._number, spans)

@@ -1,4 +1,4 @@
-"""The dexorder.kafka.v1 service: batches on streams into our own terms, and back. Knows nothing of the transport."""
+"""The dexorder.kafka.v1 service: converts the requests and responses of its streams."""
 
 from __future__ import annotations
 
@@ -15,31 +15,33 @@ from services.common.model.errors import InvalidRequest, NotFound, SuiteError, U
 from services.common.rpc.streams import beside, until
 from services.gateway.kafkapixy.batches import Batch
 from services.gateway.kafkapixy.cluster import Clusters
-from services.gateway.kafkapixy.names import group_name, topic_name
 from services.gateway.kafkapixy.pending_runs import Unacked
-from services.gateway.kafkapixy.types import RefusedAck, Span
+from services.gateway.kafkapixy.types import RefusedAck, Span, group_name, topic_name
 from services.gateway.kafkastream.columns import Columns, new_records
-from services.gateway.kafkastream.consume_stream import Answer, ConsumeStream
-from services.gateway.kafkastream.flow import BATCH_BYTES, MAX_PRODUCE_RECORDS, MAX_RANGES, Credit, Window
-from services.gateway.kafkastream.produce_stream import NumberedBatch, ProduceStream
+from services.gateway.kafkastream.consume_stream import BATCH_BYTES, ConsumeStream, Credit, Output
+from services.gateway.kafkastream.produce_stream import NumberedBatch, ProduceStream, Window
 from services.gen.dexorder.kafka.v1 import kafka_service_pb2 as pb
 from services.gen.dexorder.kafka.v1 import kafka_service_pb2_grpc as rpc
 
 Context = grpc.aio.ServicerContext[Any, Any]
+MAX_PRODUCE_RECORDS = 10_000
+"""Records of a Produce request: all other calls wait while it is read, and its answer must fit into one response."""
+MAX_RANGES = 10_000
+"""Ranges of a Consume request, likewise."""
 NAME = pb.DESCRIPTOR.services_by_name["KafkaService"].full_name
 
 
 class KafkaService(rpc.KafkaServiceServicer):
-    """Serves one or more clusters; made on the event loop that serves."""
+    """Serves one or more clusters; constructed on the event loop that serves."""
 
     def __init__(self, clusters: Clusters) -> None:
         self._clusters = clusters
         self._stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def stop_taking(self) -> None:
-        """From now on streams are refused; Produce streams end when what they brought so far is answered.
+        """Refuse new streams; Produce streams end when the batches read so far are answered.
 
-        Consume streams end when all they were given is acked; see `Consumers.stop_taking`.
+        Consume streams end when all their records are acked; see `Consumers.stop_taking`.
         """
         if not self._stopping.done():
             self._stopping.set_result(None)
@@ -49,16 +51,16 @@ class KafkaService(rpc.KafkaServiceServicer):
     async def Produce(  # noqa: N802
         self, request_iterator: AsyncIterator[pb.ProduceRequest], context: Context
     ) -> AsyncIterator[pb.ProduceResponse]:
-        """Write batches; each is answered when it is known what became of its records."""
+        """Write batches; answer each when the outcome of its records is known."""
         self._refuse_if_stopping()
-        rules = self._clusters.default.config.produce
-        stream = ProduceStream(Window(rules.stream_records, rules.stream_kbytes * 1024))
+        produce = self._clusters.default.config.produce
+        stream = ProduceStream(Window(produce.stream_records, produce.stream_kbytes * 1024))
         async with beside(self._write_all(request_iterator, stream)):
             async for numbered in stream.answers():
                 yield _produced(numbered)
 
     async def _write_all(self, requests: AsyncIterator[pb.ProduceRequest], stream: ProduceStream) -> None:
-        """Until there are no more; the stream is told what ended them."""
+        """Write all batches, then end the stream."""
         try:
             async for request in until(self._stopping, requests):
                 await self._write_one(request, stream)
@@ -70,10 +72,10 @@ class KafkaService(rpc.KafkaServiceServicer):
 
     async def _write_one(self, request: pb.ProduceRequest, stream: ProduceStream) -> None:
         numbered = _numbered(request)
-        await stream.admit(numbered)
+        await stream.add(numbered)
         try:
             await self._write(request.cluster, numbered.batch)
-        except Exception as error:  # unforeseen; whoever answers waits for the batch
+        except Exception as error:  # unexpected; the task that answers waits for the batch
             numbered.batch.fail(error)
             raise
 
@@ -97,18 +99,18 @@ class KafkaService(rpc.KafkaServiceServicer):
     ) -> AsyncIterator[pb.ConsumeResponse]:
         """Read a topic as a member of a group."""
         self._refuse_if_stopping()
-        async with aclosing(until(self._stopping, request_iterator)) as begun:
-            first = await anext(begun, None)
+        async with aclosing(until(self._stopping, request_iterator)) as requests:
+            first = await anext(requests, None)
         if first is None:
             self._refuse_if_stopping()
             return
         stream = await self._open(first)
         try:
             async with beside(_listen(first, request_iterator, stream)):
-                while (answer := await stream.next()) is not None:
-                    for response in _consumed(answer):
+                while (output := await stream.next()) is not None:
+                    for response in _responses(output):
                         yield response
-                    stream.sent(answer.deliveries)
+                    stream.sent(output.deliveries)
         finally:
             stream.close()
 
@@ -122,10 +124,9 @@ class KafkaService(rpc.KafkaServiceServicer):
         group, topic = group_name(start.group), topic_name(start.topic)
         if not await cluster.has_topic(topic):
             raise NotFound(f"topic {topic!r} does not exist")
-        rules = cluster.config.consume
-        credit = Credit(
-            start.max_batch_records, Unacked(rules.stream_max_pending_messages, rules.stream_max_pending_kbytes * 1024)
-        )
+        consume = cluster.config.consume
+        max_unacked = Unacked(consume.stream_max_pending_messages, consume.stream_max_pending_kbytes * 1024)
+        credit = Credit(start.max_batch_records, max_unacked)
         return ConsumeStream(cluster.consumers.subscription(group, topic), credit, auto_ack=start.auto_ack)
 
     # ---- both
@@ -137,7 +138,7 @@ class KafkaService(rpc.KafkaServiceServicer):
 
 def _numbered(request: pb.ProduceRequest) -> NumberedBatch:
     if (count := len(request.records.values)) > MAX_PRODUCE_RECORDS:
-        raise InvalidRequest(f"{count} records in a batch; {MAX_PRODUCE_RECORDS} are the most")
+        raise InvalidRequest(f"a batch of {count} records; at most {MAX_PRODUCE_RECORDS} are accepted")
     records, size = new_records(request.records)
     return NumberedBatch(request.batch_id, Batch(request.topic, records), size)
 
@@ -156,24 +157,24 @@ def _produced(numbered: NumberedBatch) -> pb.ProduceResponse:
 
 async def _listen(first: pb.ConsumeRequest, requests: AsyncIterator[pb.ConsumeRequest], stream: ConsumeStream) -> None:
     try:
-        await _tell(stream, first)
+        await _apply(stream, first)
         async for request in requests:
             if request.HasField("start"):
-                raise InvalidRequest("start is in a later request than the first")
-            await _tell(stream, request)
+                raise InvalidRequest("start is only accepted in the first request")
+            await _apply(stream, request)
     except Exception as error:
         stream.stop(error)
     stream.end()
 
 
-async def _tell(stream: ConsumeStream, request: pb.ConsumeRequest) -> None:
+async def _apply(stream: ConsumeStream, request: pb.ConsumeRequest) -> None:
     acks, give_backs = _spans("acks", request.acks), _spans("give_backs", request.give_backs)
     await stream.request(request.credit, acks, give_backs)
 
 
 def _spans(name: str, ranges: Sequence[pb.OffsetRange]) -> list[Span]:
     if len(ranges) > MAX_RANGES:
-        raise InvalidRequest(f"{len(ranges)} {name} in a request; {MAX_RANGES} are the most")
+        raise InvalidRequest(f"{len(ranges)} {name} in a request; at most {MAX_RANGES} are accepted")
     spans = []
     for index, given in enumerate(ranges):
         for field in ("partition", "first", "last"):
@@ -187,20 +188,20 @@ def _spans(name: str, ranges: Sequence[pb.OffsetRange]) -> list[Span]:
     return spans
 
 
-def _consumed(answer: Answer) -> Iterator[pb.ConsumeResponse]:
-    """Most often one response; more when the records together are too much for one."""
-    response = pb.ConsumeResponse(refused_acks=[_refused(each) for each in answer.refused])
+def _responses(output: Output) -> Iterator[pb.ConsumeResponse]:
+    """Yield usually one response; more if the records do not fit into one."""
+    response = pb.ConsumeResponse(refused_acks=[_refused(each) for each in output.refused])
     size = 0
-    for delivery in answer.deliveries:
+    for delivery in output.deliveries:
         columns = Columns(delivery.records)
-        before = list(accumulate(columns.sizes(), initial=0))  # bytes in front of each record, and of all of them
+        before = list(accumulate(columns.sizes(), initial=0))  # bytes before each record, and of all of them
         begin, count = 0, len(delivery.records)
         while begin < count:
             if size >= BATCH_BYTES:
                 yield response
                 response, size = pb.ConsumeResponse(), 0
             end = bisect_left(before, before[begin] + BATCH_BYTES - size, begin + 1, count)
-            batch = response.batches.add(partition=delivery.partition, redelivered=bool(delivery.again))
+            batch = response.batches.add(partition=delivery.partition, redelivered=bool(delivery.redelivery))
             columns.fill(batch, begin, end)
             size += before[end] - before[begin]
             begin = end

@@ -20,7 +20,7 @@ from services.gateway.events.config import EventsSettings
 from services.gateway.events.dispatcher.metrics import DispatcherMetrics
 from services.gateway.events.dispatcher.sending_metrics import SendingMetrics
 from services.gateway.events.sessions.metrics import SessionMetrics
-from services.gateway.kafkapixy.metrics import PixyMetrics
+from services.gateway.kafkapixy.metrics import KafkaMetrics
 from services.ingestor.config import IngestorSettings
 from services.ingestor.metrics import IngestorMetrics
 from services.relay.config import RelaySettings
@@ -91,7 +91,7 @@ def counted() -> set[str]:
     for metrics in (
         RelayMetrics,
         CallMetrics,
-        PixyMetrics,
+        KafkaMetrics,
         DispatcherMetrics,
         SessionMetrics,
         SendingMetrics,

@@ -8,18 +8,19 @@ from pathlib import Path
 import pytest
 
 from services.common.config import BadSettings, load_settings, read_settings
-from services.gateway.config import GatewaySettings, WantedTopic, parse_topics
+from services.gateway.config import GatewaySettings
+from services.gateway.kafkapixy.cluster_config import TopicSpec, parse_topics
 
 
 @pytest.mark.parametrize(
     ("text", "topics"),
     [
         ("", ()),
-        ("a:1", (WantedTopic("a", 1),)),
-        ("dexorder.ohlc:4, a_b-C:12,", (WantedTopic("dexorder.ohlc", 4), WantedTopic("a_b-C", 12))),
+        ("a:1", (TopicSpec("a", 1),)),
+        ("dexorder.ohlc:4, a_b-C:12,", (TopicSpec("dexorder.ohlc", 4), TopicSpec("a_b-C", 12))),
     ],
 )
-def test_topics(text: str, topics: tuple[WantedTopic, ...]) -> None:
+def test_topics(text: str, topics: tuple[TopicSpec, ...]) -> None:
     assert parse_topics(text) == topics
 
 
@@ -93,7 +94,7 @@ def test_what_the_file_leaves_open(pixy_file: WriteFile, monkeypatch: pytest.Mon
     settings = load_settings(GatewaySettings)
     assert (settings.listen, settings.unix, settings.max_message_bytes) == ("127.0.0.1:7", Path("/run/u.sock"), 2_000)
     first, second = settings.clusters()
-    assert (first.topics, second.topics) == ((WantedTopic("t", 2),), ())
+    assert (first.topics, second.topics) == ((TopicSpec("t", 2),), ())
     assert {c.options["client.rack"] for c in (first, second)} == {"r"}
     assert {c.consume.new_group_start for c in (first, second)} == {"earliest"}
 
@@ -113,7 +114,7 @@ def test_what_both_say_names_both(
 ) -> None:
     path = pixy_file("grpc_addr: 127.0.0.1:0\nunix_addr: /run/pixy.sock\nproxies: {main: }")
     monkeypatch.setenv(f"DEXORDER_GATEWAY_{name}", value)
-    assert f"DEXORDER_GATEWAY_{name} is set beside {place} in {path}" in refused()
+    assert f"DEXORDER_GATEWAY_{name} is set, and so is {place} in {path}" in refused()
 
 
 def test_address_beyond_loopback_needs_tls_or_consent(pixy_file: WriteFile, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,8 +127,8 @@ def test_address_beyond_loopback_needs_tls_or_consent(pixy_file: WriteFile, monk
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("proxies: {main: {consumer: {ack_timeout: x}}}", "proxies.main.consumer.ack_timeout: 'x' is no duration"),
-        ("proxies: [", "no YAML: "),
+        ("proxies: {main: {consumer: {ack_timeout: x}}}", "proxies.main.consumer.ack_timeout: 'x' is not a duration"),
+        ("proxies: [", "not valid YAML: "),
         (
             "proxies: {main: {kafka: {tls: 1, ca_certificate_file: /no}}}",
             "proxies.main.kafka.ca_certificate_file: /no can't be read: No such file",
@@ -142,13 +143,13 @@ def test_wrong_file_is_named_with_the_place(pixy_file: WriteFile, text: str, pro
 
 def test_every_wrong_place_has_a_line_of_its_own(pixy_file: WriteFile) -> None:
     path = pixy_file("proxies: {a: {net: x}, b: {net: x}}")
-    assert refused().splitlines()[1:] == [f"  {path}: proxies.{c}.net: is no mapping" for c in "ab"]
+    assert refused().splitlines()[1:] == [f"  {path}: proxies.{c}.net: is not a mapping" for c in "ab"]
 
 
 def test_file_that_is_not_there_or_no_text(tmp_path: Path) -> None:
     assert f"DEXORDER_PIXY_CONFIG: {tmp_path}/no can't be read: No such file" in refused(pixy_config=tmp_path / "no")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\xfd")
-    assert f"{tmp_path}/binary is no text" in refused(pixy_config=tmp_path / "binary")
+    assert f"{tmp_path}/binary is not UTF-8 text" in refused(pixy_config=tmp_path / "binary")
 
 
 def test_flag_wins_over_the_variable_and_an_empty_one_is_none(

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from services.gateway.kafkapixy.metrics import PixyMetrics
+from services.gateway.kafkapixy.metrics import KafkaMetrics
 from services.gen.kafkapixy import kafkapixy_pb2 as pb
 from tests.fixtures_gateway import MakeTopic, StartGateway, Write, numbers, refusal, until
 from tests.fixtures_kafka import free_ports
@@ -140,7 +140,7 @@ def test_produced_is_counted_by_topic_and_mode(
 
 def test_every_metric_has_a_line_in_the_docs() -> None:
     registry = CollectorRegistry()
-    PixyMetrics(registry)
+    KafkaMetrics(registry)
     names = {family.name.removeprefix("dexorder_gateway_") for family in registry.collect()}
     lines = re.findall(r"^\| `([a-z_]+)", (DOCS / "gateway-kafka.md").read_text(), re.M)
     assert names - {line.removesuffix("_total") for line in lines} == set()

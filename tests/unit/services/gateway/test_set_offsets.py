@@ -238,7 +238,7 @@ def test_group_that_two_gateways_share_is_set_where_it_is_read(
     [
         ([Place(partition=-1)], "offsets[0].partition -1 is negative"),
         ([Place(), Place(partition=1, offset=-1)], "offsets[1].offset -1 is negative"),
-        ([Place(), Place(offset=1)], "offsets[1].partition 0 comes twice"),
+        ([Place(), Place(offset=1)], "offsets[1].partition 0 is a duplicate"),
         ([Place(), Place(partition=2)], "offsets[1].partition 2 is not one of the 2 of topic"),
         ([Place(partition=1), Place(offset=4)], "offsets[1].offset 4 is beyond the end 3 of partition 0"),
         ([Place(metadata="a\0")], "offsets[0].metadata"),

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from services.common.model.errors import Exhausted
 from services.gateway.kafkapixy.ack_tracker import AckRules, AckTracker
-from services.gateway.kafkapixy.sparse_acks import committed_ranges
+from services.gateway.kafkapixy.commits import committed_ranges
 
 TIMEOUT = 100
 END = 10**9
@@ -19,8 +19,8 @@ def tracker(offset: int = 0, acked: tuple[tuple[int, int], ...] = (), **rules: i
     return AckTracker(offset, AckRules(**{"ack_timeout_ns": TIMEOUT, **rules}), acked)
 
 
-def offer(to: AckTracker[str], *offsets: int, now_ns: int = 0) -> list[int]:
-    return [o for o in offsets if to.offer([(o, f"record {o}")], now_ns=now_ns)]
+def deliver(to: AckTracker[str], *offsets: int, now_ns: int = 0) -> list[int]:
+    return [o for o in offsets if to.deliver([(o, f"record {o}")], now_ns=now_ns)]
 
 
 def redeliver(of: AckTracker[str], now_ns: int) -> int | None:
@@ -51,14 +51,14 @@ def redeliver(of: AckTracker[str], now_ns: int) -> int | None:
 )
 def test_position_is_the_lowest_unacked_offset(offered: list[int], acked: list[int], position: tuple[int, str]) -> None:
     of = tracker()
-    assert offer(of, *offered) == offered
+    assert deliver(of, *offered) == offered
     assert all(of.ack(offset) for offset in acked)
     assert of.position() == position
 
 
 def test_second_ack_changes_nothing() -> None:
     of = tracker()
-    offer(of, 0, 1)
+    deliver(of, 0, 1)
     assert [of.ack(1), of.ack(1), of.ack(7), of.ack(7)] == [True, False, True, False]
     assert of.position() == (0, "BBFB.")
 
@@ -66,7 +66,7 @@ def test_second_ack_changes_nothing() -> None:
 def test_record_acked_ahead_is_skipped_when_it_comes() -> None:
     of = tracker()
     of.ack(1)
-    assert offer(of, 0, 1, 2) == [0, 2]
+    assert deliver(of, 0, 1, 2) == [0, 2]
 
 
 def test_acks_ahead_are_bounded() -> None:
@@ -80,20 +80,20 @@ def test_acks_ahead_are_bounded() -> None:
 
 def test_restart_delivers_what_was_not_acked() -> None:
     of = tracker()
-    offer(of, 0, 1, 2, 3, 4)
+    deliver(of, 0, 1, 2, 3, 4)
     for offset in (1, 3, 4):
         of.ack(offset)
     offset, metadata = of.position()
     again = tracker(offset, tuple(committed_ranges(offset, metadata, end=END)))
     assert again.position() == (offset, metadata)
-    assert offer(again, *range(7)) == [0, 2, 5, 6]
+    assert deliver(again, *range(7)) == [0, 2, 5, 6]
 
 
 def test_records_are_due_again_after_the_timeout_lowest_first() -> None:
     of = tracker()
-    offer(of, 0, now_ns=0)
-    offer(of, 1, now_ns=10)
-    offer(of, 2, now_ns=20)
+    deliver(of, 0, now_ns=0)
+    deliver(of, 1, now_ns=10)
+    deliver(of, 2, now_ns=20)
     assert redeliver(of, TIMEOUT - 1) is None
     assert redeliver(of, TIMEOUT) == 0
     assert redeliver(of, TIMEOUT) is None
@@ -105,7 +105,7 @@ def test_records_are_due_again_after_the_timeout_lowest_first() -> None:
 
 def test_record_given_back_is_due_at_once_and_not_counted_as_a_retry() -> None:
     of = tracker(max_retries=0)
-    offer(of, 0, 1)
+    deliver(of, 0, 1)
     of.give_back(1, 1, now_ns=5)
     assert of.give_up(now_ns=5) == []
     assert redeliver(of, 5) == 1
@@ -116,7 +116,7 @@ def test_record_given_back_is_due_at_once_and_not_counted_as_a_retry() -> None:
 
 def test_record_is_given_up_after_its_last_retry() -> None:
     of = tracker(max_retries=2)
-    offer(of, 0)
+    deliver(of, 0)
     for retry in (1, 2):
         assert of.give_up(now_ns=retry * TIMEOUT) == []
         assert redeliver(of, retry * TIMEOUT) == 0
@@ -128,7 +128,7 @@ def test_record_is_given_up_after_its_last_retry() -> None:
 def test_full_until_a_record_is_acked() -> None:
     of = tracker(max_pending=2)
     seen = []
-    for step in (lambda: offer(of, 0), lambda: offer(of, 1), lambda: of.ack(0)):
+    for step in (lambda: deliver(of, 0), lambda: deliver(of, 1), lambda: of.ack(0)):
         step()
         seen.append((of.pending, of.full))
     assert seen == [(1, False), (2, True), (1, False)]
@@ -149,7 +149,7 @@ class AgainstASet(RuleBasedStateMachine):
     def offer_next(self, hole: int) -> None:
         self.acked.update(range(self.next, self.next + hole))
         offset = self.next + hole
-        offered = self.tracker.offer([(offset, "")], now_ns=self.now) is not None
+        offered = self.tracker.deliver([(offset, "")], now_ns=self.now) is not None
         assert offered == (offset not in self.acked)
         if offered:
             self.pending[offset] = self.now + TIMEOUT
@@ -208,12 +208,12 @@ TestAgainstASet.settings = settings(max_examples=60, stateful_step_count=30, dea
 @given(st.lists(st.integers(0, 40), unique=True), st.integers(0, 41))
 def test_any_crash_point_loses_no_ack_and_no_record(acks: list[int], crash_after: int) -> None:
     of = tracker()
-    offer(of, *range(41))
+    deliver(of, *range(41))
     for offset in acks[:crash_after]:
         of.ack(offset)
     offset, metadata = of.position()
     again = tracker(offset, tuple(committed_ranges(offset, metadata, end=END)))
-    assert offer(again, *range(offset, 41)) == sorted(set(range(41)) - set(acks[:crash_after]))
+    assert deliver(again, *range(offset, 41)) == sorted(set(range(41)) - set(acks[:crash_after]))
 
 
 # ---- batches: several callers, ranges
@@ -227,45 +227,45 @@ def batch(*offsets: int) -> list[tuple[int, str]]:
 
 def test_range_acks_what_its_caller_was_given_and_names_the_rest() -> None:
     of = tracker()
-    of.offer(batch(0, 1, 2), now_ns=0, caller=1)
-    of.offer(batch(3), now_ns=0)
-    of.offer(batch(4, 5), now_ns=0, caller=2)
-    of.offer(batch(6, 9), now_ns=0, caller=1)
+    of.deliver(batch(0, 1, 2), now_ns=0, caller=1)
+    of.deliver(batch(3), now_ns=0)
+    of.deliver(batch(4, 5), now_ns=0, caller=2)
+    of.deliver(batch(6, 9), now_ns=0, caller=1)
     done = of.ack_range(1, 12, caller=1)
-    assert (done.count, done.elsewhere, done.early) == (4, [(3, 6)], (10, 13))
+    assert (done.count, done.held_by_others, done.undelivered) == (4, [(3, 6)], (10, 13))
     assert of.position() == (0, "BCDE.")
-    assert of.ack_range(0, 12, caller=7).elsewhere == [(0, 1), (3, 6)]
-    assert (of.held(1).records, of.held(0).records, of.held(2).records) == (1, 1, 2)
+    assert of.ack_range(0, 12, caller=7).held_by_others == [(0, 1), (3, 6)]
+    assert (of.unacked_of(1).records, of.unacked_of(0).records, of.unacked_of(2).records) == (1, 1, 2)
 
 
 def test_late_range_counts_though_another_caller_has_the_records() -> None:
     of = tracker()
-    of.offer(batch(0, 1), now_ns=0, caller=1)
+    of.deliver(batch(0, 1), now_ns=0, caller=1)
     assert of.redeliver(1, now_ns=TIMEOUT, caller=2) is not None
-    assert of.ack_range(0, 1, caller=2).elsewhere == [(1, 2)]
-    of.offer(batch(2), now_ns=0, caller=2)
+    assert of.ack_range(0, 1, caller=2).held_by_others == [(1, 2)]
+    of.deliver(batch(2), now_ns=0, caller=2)
     assert of.redeliver(1, now_ns=TIMEOUT, caller=2) is not None
     done = of.ack_range(0, 1, caller=1)
-    assert (done.count, done.elsewhere) == (1, [])
+    assert (done.count, done.held_by_others) == (1, [])
     assert of.position() == (2, "")
 
 
 def test_released_caller_has_nothing_and_acks_nothing() -> None:
     of = tracker(max_retries=0)
-    of.offer(batch(0, 1), now_ns=0, caller=1)
-    of.offer(batch(2), now_ns=0, caller=2)
+    of.deliver(batch(0, 1), now_ns=0, caller=1)
+    of.deliver(batch(2), now_ns=0, caller=2)
     of.release(1, now_ns=5)
     assert of.give_up(now_ns=5) == []  # it does not count
     again = of.redeliver(10, now_ns=5, caller=2)
     assert again is not None
-    assert (again.records, again.again) == (batch(0, 1), "given_back")
-    assert of.ack_range(0, 1, caller=1).elsewhere == [(0, 2)]
-    assert (of.held(1).records, of.held(2).records, of.held(2).bytes) == (0, 3, 24)
+    assert (again.records, again.redelivery) == (batch(0, 1), "given_back")
+    assert of.ack_range(0, 1, caller=1).held_by_others == [(0, 2)]
+    assert (of.unacked_of(1).records, of.unacked_of(2).records, of.unacked_of(2).bytes) == (0, 3, 24)
 
 
 def test_records_on_their_way_are_not_changed_by_acks() -> None:
     of = tracker()
-    run = of.offer(batch(0, 1, 2, 3), now_ns=0, caller=1)
+    run = of.deliver(batch(0, 1, 2, 3), now_ns=0, caller=1)
     assert run is not None
     taken = run.records
     of.ack_range(1, 2, caller=1)
@@ -275,11 +275,11 @@ def test_records_on_their_way_are_not_changed_by_acks() -> None:
 
 def test_batch_leaves_out_what_is_acked() -> None:
     of = tracker(0, ((2, 4),))
-    run = of.offer(batch(0, 1, 2, 3, 4), now_ns=0, caller=1)
+    run = of.deliver(batch(0, 1, 2, 3, 4), now_ns=0, caller=1)
     assert run is not None
     assert run.records == batch(0, 1, 4)
     of.ack(5)
-    assert of.offer(batch(5), now_ns=0) is None
+    assert of.deliver(batch(5), now_ns=0) is None
     assert of.ack_range(0, 5, caller=1).count == 3
     assert of.position() == (6, "")
 
@@ -303,13 +303,13 @@ class BatchesAgainstADict(RuleBasedStateMachine):
             table.pop(offset, None)
 
     @rule(holes=st.lists(st.integers(0, 2), min_size=1, max_size=6), caller=st.sampled_from(CALLERS))
-    def offer(self, holes: list[int], caller: int) -> None:
+    def deliver(self, holes: list[int], caller: int) -> None:
         offsets = []
         for hole in holes:
             self.acked.update(range(self.next, self.next + hole))
             offsets.append(self.next + hole)
             self.next = offsets[-1] + 1
-        run = self.tracker.offer(batch(*offsets), now_ns=self.now, caller=caller)
+        run = self.tracker.deliver(batch(*offsets), now_ns=self.now, caller=caller)
         wanted = [offset for offset in offsets if offset not in self.acked]
         assert (run.records if run else []) == batch(*wanted)
         for offset in wanted:
@@ -330,10 +330,10 @@ class BatchesAgainstADict(RuleBasedStateMachine):
         own = [offset for offset in within if caller in self.seen[offset]]
         assert done.count == len(own)
         others = [offset for offset in within if offset not in own]
-        named = [offset for start, end in done.elsewhere for offset in range(start, end)]
+        named = [offset for start, end in done.held_by_others for offset in range(start, end)]
         assert [offset for offset in named if offset in self.holder] == others
         assert set(named) <= set(others) | self.acked
-        assert done.early == ((max(first, self.next), last + 1) if last >= self.next else None)
+        assert done.undelivered == ((max(first, self.next), last + 1) if last >= self.next else None)
         for offset in own:
             self.forget(offset)
 
@@ -344,24 +344,24 @@ class BatchesAgainstADict(RuleBasedStateMachine):
         assert self.tracker.ack(offset)
         self.forget(offset)
 
-    @rule(data=st.data(), caller=st.sampled_from(CALLERS), counts=st.booleans())
-    def give_back(self, data: st.DataObject, caller: int, counts: bool) -> None:
+    @rule(data=st.data(), caller=st.sampled_from(CALLERS), counts_as_retry=st.booleans())
+    def give_back(self, data: st.DataObject, caller: int, counts_as_retry: bool) -> None:
         first = data.draw(st.integers(0, self.next))
         last = data.draw(st.integers(first, self.next))
-        self.tracker.give_back(first, last, now_ns=self.now, caller=caller, counts=counts)
-        self._given_back([o for o, who in self.holder.items() if who == caller and first <= o <= last], counts)
+        self.tracker.give_back(first, last, now_ns=self.now, caller=caller, counts_as_retry=counts_as_retry)
+        self._given_back([o for o, who in self.holder.items() if who == caller and first <= o <= last], counts_as_retry)
 
     @rule(caller=st.sampled_from(CALLERS))
     def release(self, caller: int) -> None:
         self.tracker.release(caller, now_ns=self.now)
-        self._given_back([o for o, who in self.holder.items() if who == caller], counts=False)
+        self._given_back([o for o, who in self.holder.items() if who == caller], counts_as_retry=False)
         for callers in self.seen.values():
             callers.discard(caller)
 
-    def _given_back(self, offsets: list[int], counts: bool) -> None:
+    def _given_back(self, offsets: list[int], counts_as_retry: bool) -> None:
         for offset in offsets:
             self.holder[offset], self.due[offset] = None, self.now
-            self.retries[offset] -= not counts
+            self.retries[offset] -= not counts_as_retry
 
     @rule(by=st.integers(0, TIMEOUT), most=st.integers(1, 4), caller=st.sampled_from(CALLERS))
     def wait_and_redeliver(self, by: int, most: int, caller: int) -> None:
@@ -397,7 +397,7 @@ class BatchesAgainstADict(RuleBasedStateMachine):
         assert self.tracker.pending_offsets == sorted(self.holder)
         for caller in CALLERS:
             own = [offset for offset, who in self.holder.items() if who == caller]
-            held = self.tracker.held(caller)
+            held = self.tracker.unacked_of(caller)
             assert (held.records, held.bytes) == (len(own), sum(len(f"record {o}") for o in own))
             assert self.tracker.last_ack_deadline_of(caller) == max((self.due[o] for o in own), default=0)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from services.gateway.kafkapixy.ack_tracker import AckRules
+from services.gateway.kafkapixy.commits import StartPosition
 from services.gateway.kafkapixy.delivery_queue import DeliveryQueue
 from services.gateway.kafkapixy.pending_runs import Unacked
-from services.gateway.kafkapixy.start_position import StartPosition
 from services.gateway.kafkapixy.types import Buffer, Delivery, Demand, NotAssigned, Span
 
 TIMEOUT = 100
@@ -135,7 +135,7 @@ def lost_after_acks() -> DeliveryQueue[str]:
 @pytest.mark.parametrize("acked", [(), ((1, 2),)])
 def test_lost_partition_goes_on_with_its_acks_if_kafka_has_one_of_our_commits(acked: tuple[tuple[int, int]]) -> None:
     of = lost_after_acks()
-    start = of.start(0, StartPosition(0, acked, committed=True), end=9)
+    start = of.resume_position(0, StartPosition(0, acked, committed=True), end=9)
     assert start == StartPosition(0, ((1, 2), (3, 4)))
     of.assign(0, start)
     assert of.commits() == {0: (0, "BBBB.")}
@@ -148,14 +148,14 @@ def test_lost_partition_goes_on_with_its_acks_if_kafka_has_one_of_our_commits(ac
     [
         (StartPosition(2, committed=True), 9),  # somebody went on
         (StartPosition(0, ((3, 4),), committed=True), 9),
-        (StartPosition(0, remark="metadata of others"), 9),
+        (StartPosition(0, warning="metadata of others"), 9),
         (StartPosition(0, committed=True), -1),  # the log was cut
     ],
 )
 def test_lost_partition_starts_at_the_commit_of_others(start: StartPosition, end: int) -> None:
     of = lost_after_acks()
-    assert of.start(0, start, end=end) == start
-    assert of.start(0, StartPosition(0, committed=True), end=9) == StartPosition(0, committed=True), (
+    assert of.resume_position(0, start, end=end) == start
+    assert of.resume_position(0, StartPosition(0, committed=True), end=9) == StartPosition(0, committed=True), (
         "it is remembered once"
     )
 
@@ -165,7 +165,7 @@ def test_lost_partition_that_was_never_committed_starts_anew() -> None:
     of.assign(0, StartPosition(9))
     of.lose(0)
     of.lose(0)
-    assert of.start(0, StartPosition(9), end=9) == StartPosition(9)
+    assert of.resume_position(0, StartPosition(9), end=9) == StartPosition(9)
 
 
 def test_ack_on_the_way_leaves_alone_what_was_not_offered() -> None:
@@ -219,7 +219,7 @@ def test_late_acks_of_what_was_forgotten_skip_nothing() -> None:
 
 
 def batches(of: DeliveryQueue[str], ask: Demand, now_ns: int = 0) -> list[tuple[int, list[int], str]]:
-    return [(d.partition, [o for o, _ in d.records], d.again) for d in of.take(ask, now_ns=now_ns)]
+    return [(d.partition, [o for o, _ in d.records], d.redelivery) for d in of.take(ask, now_ns=now_ns)]
 
 
 def stream(records: int, *, caller: int = 1, most: int = 100, size: int = 10_000) -> Demand:
@@ -234,7 +234,7 @@ def test_batch_is_filled_from_partition_to_partition() -> None:
     assert batches(of, stream(4)) == [(0, [0, 1, 2], ""), (1, [0], "")]
     assert batches(of, stream(4)) == [(2, [7], ""), (1, [5], "")]
     assert batches(of, stream(4)) == []
-    assert of.held(1) == Unacked(6, 18)
+    assert of.unacked_of(1) == Unacked(6, 18)
 
 
 def test_stream_is_bound_by_what_it_holds_but_gets_what_is_due() -> None:
@@ -276,7 +276,7 @@ def test_stream_that_goes_leaves_its_records_to_the_next_caller() -> None:
     batches(of, stream(9))
     of.ack_spans(1, [Span(0, 1, 1)])
     of.release(1, now_ns=0)
-    assert of.held(1) == Unacked()
+    assert of.unacked_of(1) == Unacked()
     assert take(of, 2) == ["0:0", "1:0"]
     assert batches(of, stream(9, caller=2)) == [(0, [2], "given_back")]
 

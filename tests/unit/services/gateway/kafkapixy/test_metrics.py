@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.gateway.kafkapixy.metrics import KEPT_SECONDS, ClusterMetrics, PixyMetrics, lag_of
+from services.gateway.kafkapixy.metrics import KEPT_SECONDS, ClusterMetrics, KafkaMetrics, lag_of
 from services.gateway.kafkapixy.types import Progress
 
 
@@ -24,9 +24,9 @@ def test_counts_outlive_their_subscription_for_a_while() -> None:
     metrics.opened("g", "t").consumed = 3
     metrics.closed("g", "t")
     clock.now_s = KEPT_SECONDS
-    assert [(name, tally.consumed) for name, tally in metrics.reads()] == [(("g", "t"), 3)]
+    assert [(name, tally.consumed) for name, tally in metrics.read_counts()] == [(("g", "t"), 3)]
     clock.now_s += 1
-    assert metrics.reads() == []
+    assert metrics.read_counts() == []
     assert metrics.opened("g", "t").consumed == 0
 
 
@@ -38,7 +38,7 @@ def test_counts_go_on_when_the_group_comes_back_in_time() -> None:
     clock.now_s = KEPT_SECONDS
     assert metrics.opened("g", "t").consumed == 3
     clock.now_s = 9 * KEPT_SECONDS
-    assert len(metrics.reads()) == 1
+    assert len(metrics.read_counts()) == 1
 
 
 def test_the_next_subscription_counts_while_the_last_one_still_leaves() -> None:
@@ -68,10 +68,10 @@ def test_lag_counts_from_the_lowest_unacked_record(progress: Progress, log_end: 
 def test_a_records_series_begin_at_nothing() -> None:
     """Or a first failure would be no increase."""
     registry = CollectorRegistry()
-    metrics = PixyMetrics(registry).cluster("c")
-    metrics.writes("t", "sync")
+    metrics = KafkaMetrics(registry).cluster("c")
+    metrics.declare("t", "sync")
     metrics.produce_failed["t", "sync"] += 1
-    metrics.writes("t", "sync")
+    metrics.declare("t", "sync")
     labels = {"cluster": "c", "topic": "t", "mode": "sync"}
     assert registry.get_sample_value("dexorder_gateway_records_produced_total", labels) == 0
     assert registry.get_sample_value("dexorder_gateway_records_produce_failed_total", labels) == 1

@@ -1,4 +1,4 @@
-"""The producer while no broker is there: bounded, and silent about nothing."""
+"""The producer without a broker: bounded, and every record is reported; and the round robin of partitions."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from services.common.model.errors import Exhausted, Unavailable
-from services.gateway.config import ClusterConfig, ProduceConfig
 from services.gateway.kafkapixy.batches import Batch
-from services.gateway.kafkapixy.metrics import ClusterMetrics, PixyMetrics
-from services.gateway.kafkapixy.producer import RecordProducer
+from services.gateway.kafkapixy.cluster_config import ClusterConfig, ProduceConfig
+from services.gateway.kafkapixy.metrics import ClusterMetrics, KafkaMetrics
+from services.gateway.kafkapixy.producer import RecordProducer, RoundRobin
 from tests.fixtures_kafka import free_ports
 
 
 def producer(registry: CollectorRegistry, rules: ProduceConfig) -> RecordProducer:
     config = ClusterConfig("c", f"127.0.0.1:{free_ports(1)[0]}", produce=rules)
-    made = RecordProducer(config, PixyMetrics(registry).cluster("c"))
+    made = RecordProducer(config, KafkaMetrics(registry).cluster("c"))
     made.start()
     return made
 
@@ -36,20 +36,20 @@ async def test_send_fails_within_the_produce_timeout() -> None:
     assert failed(registry, "sync") == 1
 
 
-async def test_full_queue_refuses_and_what_was_queued_is_counted_as_lost() -> None:
+async def test_full_queue_refuses_and_queued_records_are_counted_as_failed() -> None:
     registry = CollectorRegistry()
     of = producer(registry, ProduceConfig(queue_messages=3))
     for _ in range(3):
-        of.post("t", b"", b"v", [])
+        of.send_async("t", b"", b"v", [])
     with pytest.raises(Exhausted, match="3 records"):
-        of.post("t", b"", b"v", [])
+        of.send_async("t", b"", b"v", [])
     with pytest.raises(Exhausted, match="3 records"):
         await of.send("t", b"", b"v", [])
     await of.close(0.1)
     assert (failed(registry, "async"), of.queued) == (3, 0)
 
 
-async def test_caller_that_went_away_disturbs_nobody() -> None:
+async def test_cancelled_caller_affects_no_other() -> None:
     registry = CollectorRegistry()
     of = producer(registry, ProduceConfig())
     gone = asyncio.create_task(of.send("t", b"", b"v", []))
@@ -65,15 +65,15 @@ def batch(*values: bytes) -> Batch:
     return Batch("t", [(b"", value, None, 0) for value in values])
 
 
-async def test_batch_waits_for_room_and_leaves_some_to_others() -> None:
+async def test_batch_waits_for_room_and_leaves_some_to_unary_calls() -> None:
     registry = CollectorRegistry()
     of = producer(registry, ProduceConfig(queue_messages=4, timeout_seconds=1.0))
     waits = batch(*[b"v"] * 7)
     writing = asyncio.create_task(of.write(waits))
     await asyncio.sleep(0)
-    of.post("t", b"", b"v", [])
+    of.send_async("t", b"", b"v", [])
     with pytest.raises(Exhausted):
-        of.post("t", b"", b"v", [])
+        of.send_async("t", b"", b"v", [])
     await writing
     await waits.done
     assert [(index, type(reason)) for index, reason in waits.failures] == [(n, Unavailable) for n in range(7)]
@@ -82,7 +82,7 @@ async def test_batch_waits_for_room_and_leaves_some_to_others() -> None:
     assert (failed(registry, "stream"), failed(registry, "async"), of.queued) == (7, 1, 0)
 
 
-async def test_batch_that_still_waits_at_the_stop_fails() -> None:
+async def test_batch_that_waits_at_the_stop_fails() -> None:
     registry = CollectorRegistry()
     of = producer(registry, ProduceConfig(queue_messages=4))
     waits = batch(*[b"v"] * 5)
@@ -96,7 +96,7 @@ async def test_batch_that_still_waits_at_the_stop_fails() -> None:
     assert failed(registry, "stream") == 5
 
 
-async def test_record_larger_than_the_queue_does_not_wait_for_ever() -> None:
+async def test_record_larger_than_the_queue_fails_at_once() -> None:
     registry = CollectorRegistry()
     of = producer(registry, ProduceConfig(queue_kbytes=1, timeout_seconds=0.3))
     tried = batch(b"x" * 3_000, b"v")
@@ -106,7 +106,7 @@ async def test_record_larger_than_the_queue_does_not_wait_for_ever() -> None:
     await of.close(0.1)
 
 
-async def test_stream_that_went_away_disturbs_nobody() -> None:
+async def test_cancelled_stream_affects_no_other() -> None:
     registry = CollectorRegistry()
     of = producer(registry, ProduceConfig(timeout_seconds=0.3))
     left = batch(b"v")
@@ -125,3 +125,20 @@ def test_linger_must_be_shorter_than_the_timeout() -> None:
             ClusterConfig("c", "127.0.0.1:1", produce=ProduceConfig(timeout_seconds=0.001)),
             ClusterMetrics(),
         )
+
+
+def test_round_robin_of_each_topic_is_independent() -> None:
+    round_robin = RoundRobin({"a": 3, "b": 1}.__getitem__)
+    assert [round_robin.next("a") for _ in range(5)] == [0, 1, 2, 0, 1]
+    assert [round_robin.next("b") for _ in range(2)] == [0, 0]
+    assert round_robin.next("a") == 2
+
+
+def test_round_robin_of_a_topic_that_grows_or_is_unknown() -> None:
+    counts = {"a": 0}
+    round_robin = RoundRobin(counts.__getitem__)
+    assert round_robin.next("a") == -1
+    counts["a"] = 2
+    assert [round_robin.next("a") for _ in range(3)] == [0, 1, 0]
+    counts["a"] = 3
+    assert [round_robin.next("a") for _ in range(3)] == [1, 2, 0]

@@ -11,8 +11,8 @@ from confluent_kafka import KafkaError, KafkaException
 from services.common.model.errors import Conflict, Unavailable
 from services.gateway.kafkapixy import set_offsets as module
 from services.gateway.kafkapixy.admin_views import GroupView, MemberView
+from services.gateway.kafkapixy.commits import Commit
 from services.gateway.kafkapixy.set_offsets import set_offsets
-from services.gateway.kafkapixy.start_position import Commit
 from services.gateway.kafkapixy.types import NotAssigned
 
 WANTED = {0: (5, ""), 1: (6, "note")}
@@ -67,7 +67,7 @@ class FakeKafka:
     def members(self, group: str) -> Sequence[FakeReader]:
         return self.readers
 
-    async def settled(self, group: str) -> None:
+    async def wait_until_left(self, group: str) -> None:
         return
 
     async def set(self) -> None:
@@ -76,7 +76,7 @@ class FakeKafka:
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(module, "_RETRY_SECONDS", 0.0)
 
 
 async def test_anybody_commits_for_a_group_without_members() -> None:
@@ -156,6 +156,6 @@ async def test_what_kafka_refuses_for_good_is_said() -> None:
 
 
 async def test_group_that_never_comes_to_rest_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_TRY_SECONDS", 0.05)
+    monkeypatch.setattr(module, "_TIMEOUT_SECONDS", 0.05)
     with pytest.raises(Unavailable, match="rebalancing"):
         await FakeKafka([CHANGING]).set()

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from services.gateway.kafkapixy.callers import Deliveries
 from services.gateway.kafkapixy.cluster_config import ClusterConfig, ConsumeConfig
+from services.gateway.kafkapixy.commits import StartPosition
 from services.gateway.kafkapixy.metrics import ClusterMetrics
-from services.gateway.kafkapixy.start_position import StartPosition
 from services.gateway.kafkapixy.subscription import Subscription
-from services.gateway.kafkapixy.types import Demand, Span
+from services.gateway.kafkapixy.types import Deliveries, Demand, Span
 
 WAIT_SECONDS = 30.0
 
@@ -91,13 +90,13 @@ async def test_a_record_given_back_goes_to_who_waits(reading: Reading) -> None:
 class Stream:
     """Takes one record at a time and keeps it."""
 
-    gone = False
+    done = False
 
     def __init__(self) -> None:
         self.number = 0
         self.given = asyncio.Event()
 
-    def ask(self) -> Demand:
+    def demand(self) -> Demand:
         return Demand(self.number)
 
     def give(self, deliveries: Deliveries) -> None:

@@ -9,11 +9,11 @@ from collections.abc import Callable
 import pytest
 
 from services.common.model.errors import SuiteError, Unavailable
-from services.gateway.config import ClusterConfig, ConsumeConfig
 from services.gateway.kafkapixy.ack_tracker import AckRules
+from services.gateway.kafkapixy.cluster_config import ClusterConfig, ConsumeConfig
 from services.gateway.kafkapixy.delivery_queue import DeliveryQueue
-from services.gateway.kafkapixy.topic_reader import Record, TopicReader
-from services.gateway.kafkapixy.types import Buffer, Demand, NotAssigned
+from services.gateway.kafkapixy.topic_reader import TopicReader
+from services.gateway.kafkapixy.types import Buffer, Demand, NotAssigned, Record
 from tests.fixtures_gateway import WAIT_SECONDS
 
 

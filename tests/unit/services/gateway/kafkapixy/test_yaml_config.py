@@ -1,4 +1,4 @@
-"""Kafka-Pixy's file: what is read, what each setting becomes, and that what is wrong is named."""
+"""Kafka-Pixy's file: its values, the setting that each becomes, and its errors."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from services.gateway.kafkapixy.cluster_config import ClusterConfig, ConsumeConfig, ProduceConfig, WantedTopic
-from services.gateway.kafkapixy.yaml_clusters import largest_message_bytes, pixy_clusters
+from services.gateway.kafkapixy.cluster_config import ClusterConfig, ConsumeConfig, ProduceConfig, TopicSpec
 from services.gateway.kafkapixy.yaml_config import BadPixyConfig, PixyConfig, parse_pixy_config
+from services.gateway.kafkapixy.yaml_settings import largest_message_bytes, pixy_clusters
 
-BASE = ClusterConfig("unused", "unused:1", topics=(WantedTopic("suite", 1),))
+BASE = ClusterConfig("unused", "unused:1", topics=(TopicSpec("suite", 1),))
 SECRET = "s3cret:*!'"
 
 
 def in_proxy(settings: str) -> PixyConfig:
-    """A file with one cluster, whose settings are given as flow style."""
+    """Parse a file with one cluster, whose settings are in flow style."""
     return parse_pixy_config(f"proxies: {{main: {settings}}}")
 
 
@@ -30,7 +30,7 @@ def problems(text: str) -> list[str]:
     return caught.value.problems
 
 
-# ---- what is said
+# ---- settings
 
 EVERY_SETTING = """
 grpc_addr: 127.0.0.1:19191
@@ -101,7 +101,7 @@ proxies:
 """
 
 
-def test_every_setting_acts() -> None:
+def test_every_setting_has_its_effect() -> None:
     file = parse_pixy_config(EVERY_SETTING)
     main, other = pixy_clusters(file, BASE)
     assert (file.grpc_addr, file.unix_addr) == ("127.0.0.1:19191", "/var/run/pixy.sock")
@@ -150,8 +150,8 @@ def test_every_setting_acts() -> None:
     )
 
 
-def test_what_has_no_meaning_is_named() -> None:
-    assert parse_pixy_config(EVERY_SETTING).without_meaning == [
+def test_ignored_settings_are_named() -> None:
+    assert parse_pixy_config(EVERY_SETTING).ignored_settings == [
         "tcp_addr",
         "proxies.main.kafka.version",
         "proxies.main.zoo_keeper.seed_peers",
@@ -159,11 +159,11 @@ def test_what_has_no_meaning_is_named() -> None:
         "proxies.main.consumer.rebalance_delay",
         "logging",
     ]
-    assert in_proxy("{net: {sasl: {handshake: false}}}").without_meaning == ["proxies.main.net.sasl.handshake"]
-    assert in_proxy("{producer: {timeout: 1s}}").without_meaning == []
+    assert in_proxy("{net: {sasl: {handshake: false}}}").ignored_settings == ["proxies.main.net.sasl.handshake"]
+    assert in_proxy("{producer: {timeout: 1s}}").ignored_settings == []
 
 
-def test_what_is_not_said_is_as_in_kafka_pixy_but_for_the_flush() -> None:
+def test_defaults_are_kafka_pixys_except_for_the_flush() -> None:
     found = cluster()
     assert found == ClusterConfig(
         "main",
@@ -187,11 +187,11 @@ def test_what_is_not_said_is_as_in_kafka_pixy_but_for_the_flush() -> None:
     "text",
     ["proxies: {main: }", "proxies: {main: {}}", "proxies: {main: {producer: , kafka: {seed_peers: null}, net: ~}}"],
 )
-def test_empty_is_as_good_as_not_said(text: str) -> None:
+def test_empty_part_or_value_counts_as_missing(text: str) -> None:
     assert parse_pixy_config(text).proxies["main"] == in_proxy("{}").proxies["main"]
 
 
-def test_settings_the_file_does_not_speak_of_are_the_environments() -> None:
+def test_settings_that_the_file_does_not_have_are_the_environments() -> None:
     base = ClusterConfig(
         "unused",
         "unused:1",
@@ -287,7 +287,7 @@ def test_connections(settings: str, options: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("written", ["0123", "1e5", "yes", "0x1F", "1_000", "2001-01-01", '"a b"', "a:b#c", "'null'"])
-def test_password_is_the_text_that_was_written(written: str) -> None:
+def test_password_is_the_text_in_the_file(written: str) -> None:
     text = f"proxies: {{a: {{net: {{sasl: {{enable: yes, user: u, password: {written} }}}}}}}}"
     (made,) = pixy_clusters(parse_pixy_config(text), BASE)
     assert made.options["sasl.password"] == written.strip("'\"")
@@ -317,7 +317,7 @@ def test_largest_message() -> None:
     assert largest_message_bytes(parse_pixy_config(text)) == 5_000_000
 
 
-# ---- what is wrong
+# ---- errors
 
 
 @pytest.mark.parametrize(
@@ -325,11 +325,11 @@ def test_largest_message() -> None:
     [
         (
             "{consumer: {ack_timeout: Kaboom!}}",
-            "proxies.main.consumer.ack_timeout: 'Kaboom!' is no duration like 500ms",
+            "proxies.main.consumer.ack_timeout: 'Kaboom!' is not a duration; use for example 500ms",
         ),
         (
             "{consumer: {ack_timeout: 300}}",
-            "proxies.main.consumer.ack_timeout: a duration without its unit, which is 300 ns",
+            "proxies.main.consumer.ack_timeout: 300 has no unit and means 300 ns",
         ),
         (
             "{consumer: {ack_timeout: 0s}}",
@@ -339,8 +339,11 @@ def test_largest_message() -> None:
             "{consumer: {ack_timeout: -1s}}",
             "proxies.main.consumer.ack_timeout: Input should be greater than 0 (got '-1s')",
         ),
-        ("{consumer: {ack_timeout: [1s]}}", "proxies.main.consumer.ack_timeout: no duration like 500ms or 1m30s"),
-        ("{consumer: {fetch_max_wait: 5m}}", "proxies.main.consumer.fetch_max_wait: longer than 4m"),
+        (
+            "{consumer: {ack_timeout: [1s]}}",
+            "proxies.main.consumer.ack_timeout: is not a duration; use for example 500ms or 1m30s",
+        ),
+        ("{consumer: {fetch_max_wait: 5m}}", "proxies.main.consumer.fetch_max_wait: is longer than 4m"),
         (
             "{consumer: {max_retries: -2}}",
             "proxies.main.consumer.max_retries: Input should be greater than or equal to -1",
@@ -354,9 +357,9 @@ def test_largest_message() -> None:
             "proxies.main.consumer.channel_buffer_size: Input should be a valid int",
         ),
         ("{consumer: {disabled: maybe}}", "proxies.main.consumer.disabled: Input should be a valid boolean"),
-        ("{consumer: [1]}", "proxies.main.consumer: is no mapping"),
-        ("{consumer: {rebalance_delay: soon}}", "proxies.main.consumer.rebalance_delay: 'soon' is no duration"),
-        ("{consumer: {ack_time_out: 1s}}", "proxies.main.consumer.ack_time_out: there is no such setting"),
+        ("{consumer: [1]}", "proxies.main.consumer: is not a mapping"),
+        ("{consumer: {rebalance_delay: soon}}", "proxies.main.consumer.rebalance_delay: 'soon' is not a duration"),
+        ("{consumer: {ack_time_out: 1s}}", "proxies.main.consumer.ack_time_out: is not a known setting"),
         ("{producer: {compression: brotli}}", "proxies.main.producer.compression: Input should be 'none', 'gzip'"),
         ("{producer: {required_acks: all}}", "proxies.main.producer.required_acks: Input should be 'no_response'"),
         ("{producer: {partitioner: sticky}}", "proxies.main.producer.partitioner: Input should be 'hash', 'random'"),
@@ -369,25 +372,25 @@ def test_largest_message() -> None:
             "{producer: {max_message_bytes: 999}}",
             "proxies.main.producer.max_message_bytes: Input should be greater than",
         ),
-        ("{producer: {flush_frequency: 16m}}", "proxies.main.producer.flush_frequency: longer than 15m"),
-        ("{kafka: {seed_peers: localhost:9092}}", "proxies.main.kafka.seed_peers: is no list"),
+        ("{producer: {flush_frequency: 16m}}", "proxies.main.producer.flush_frequency: is longer than 15m"),
+        ("{kafka: {seed_peers: localhost:9092}}", "proxies.main.kafka.seed_peers: is not a list"),
         ("{kafka: {seed_peers: []}}", "proxies.main.kafka.seed_peers: is empty"),
-        ("{kafka: {seed_peers: [a:1, b]}}", "proxies.main.kafka.seed_peers.1: no host:port (got 'b')"),
-        ("{kafka: {seed_peers: [':9092']}}", "proxies.main.kafka.seed_peers.0: no host:port"),
-        ("{kafka: {seed_peers: ['a:70000']}}", "proxies.main.kafka.seed_peers.0: no host:port"),
-        ("{kafka: {version: newest}}", "proxies.main.kafka.version: no version of Kafka"),
+        ("{kafka: {seed_peers: [a:1, b]}}", "proxies.main.kafka.seed_peers.1: is not host:port (got 'b')"),
+        ("{kafka: {seed_peers: [':9092']}}", "proxies.main.kafka.seed_peers.0: is not host:port"),
+        ("{kafka: {seed_peers: ['a:70000']}}", "proxies.main.kafka.seed_peers.0: is not host:port"),
+        ("{kafka: {version: newest}}", "proxies.main.kafka.version: is not a version of Kafka"),
         ("{kafka: {tls: perhaps}}", "proxies.main.kafka.tls: Input should be a valid boolean"),
         (
             "{kafka: {client_key_file: /k}}",
-            "proxies.main.kafka: client_certificate_file and client_key_file go together",
+            "proxies.main.kafka: client_certificate_file and client_key_file must be set together",
         ),
         ("{client_id: 'a b'}", "proxies.main.client_id: String should match pattern"),
         ("{net: {sasl: {enable: true, user: u}}}", "proxies.main.net.sasl: enable needs user and password"),
         ("{net: {sasl: {mechanism: GSSAPI}}}", "proxies.main.net.sasl.mechanism: Input should be 'PLAIN'"),
-        ("{zookeeper: {}}", "proxies.main.zookeeper: there is no such setting"),
+        ("{zookeeper: {}}", "proxies.main.zookeeper: is not a known setting"),
     ],
 )
-def test_wrong_value_names_its_place(settings: str, problem: str) -> None:
+def test_invalid_value_names_its_place(settings: str, problem: str) -> None:
     (found,) = problems(f"proxies: {{main: {settings}}}")
     assert found.startswith(problem)
 
@@ -398,28 +401,28 @@ def test_wrong_value_names_its_place(settings: str, problem: str) -> None:
         ("", "proxies: is missing"),
         ("proxies:", "proxies: is missing"),
         ("proxies: {}", "proxies: is empty"),
-        ("proxies: [a]", "proxies: is no mapping"),
+        ("proxies: [a]", "proxies: is not a mapping"),
         ("proxies: {'': }", "proxies.: String should have at least 1 character"),
-        ("- a", "the file: is no mapping"),
-        ("proxies: {a: }\ndefault_cluster: b", "the file: default_cluster 'b' is none of proxies"),
-        ("proxies: {a: }\ngrpc_addr: 19091", "grpc_addr: no host:port (got '19091')"),
-        ("proxies: {a: }\ngrpc_adr: x", "grpc_adr: there is no such setting"),
-        ("proxies: {a: }\ntls: {key_path: /k}", "tls: certificate_path and key_path go together"),
-        ("proxies: {a: }\ntls: {client_ca_path: /c}", "tls: client_ca_path is of no use without certificate_path"),
-        ("proxies: {a: , a: }", "no YAML: a key comes twice (line 1, column 16)"),
-        ("proxies: {a: [}", "no YAML: "),
-        ("proxies:\n\t- a", "no YAML: found character that cannot start any token (line 2, column 1)"),
-        ("? [a]\n: b", "no YAML: a key is no text (line 1, column 3)"),
-        ("proxies: \x07", "no YAML: a character that can't be in a text"),
-        ("proxies: &a {b: *a}", "proxies.b.b: there is no such setting"),
-        ("a: " + "[" * 5_000, "no YAML: "),
+        ("- a", "the file: is not a mapping"),
+        ("proxies: {a: }\ndefault_cluster: b", "the file: default_cluster 'b' is not in proxies"),
+        ("proxies: {a: }\ngrpc_addr: 19091", "grpc_addr: is not host:port (got '19091')"),
+        ("proxies: {a: }\ngrpc_adr: x", "grpc_adr: is not a known setting"),
+        ("proxies: {a: }\ntls: {key_path: /k}", "tls: certificate_path and key_path must be set together"),
+        ("proxies: {a: }\ntls: {client_ca_path: /c}", "tls: client_ca_path needs certificate_path"),
+        ("proxies: {a: , a: }", "not valid YAML: duplicate key (line 1, column 16)"),
+        ("proxies: {a: [}", "not valid YAML: "),
+        ("proxies:\n\t- a", "not valid YAML: found character that cannot start any token (line 2, column 1)"),
+        ("? [a]\n: b", "not valid YAML: a key is not a string (line 1, column 3)"),
+        ("proxies: \x07", "not valid YAML: a character that YAML does not allow"),
+        ("proxies: &a {b: *a}", "proxies.b.b: is not a known setting"),
+        ("a: " + "[" * 5_000, "not valid YAML: "),
     ],
 )
-def test_wrong_file(text: str, problem: str) -> None:
+def test_invalid_file(text: str, problem: str) -> None:
     assert problems(text)[0].startswith(problem)
 
 
-def test_everything_that_is_wrong_is_said_at_once() -> None:
+def test_all_errors_are_reported_at_once() -> None:
     found = problems("proxies: {a: {consumer: {disabled: x, max_retries: x}}, b: {producer: {timeout: x}}}\nx: y")
     assert [line.partition(":")[0] for line in found] == [
         "proxies.a.consumer.disabled",
@@ -432,7 +435,7 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
 # ---- passwords
 
 
-def test_password_is_in_no_text_of_ours() -> None:
+def test_password_is_in_no_repr_or_dump() -> None:
     file = in_proxy(f"{{net: {{sasl: {{enable: true, user: u, password: '{SECRET.replace(chr(39), chr(39) * 2)}'}}}}}}")
     clusters = pixy_clusters(file, BASE)
     assert clusters[0].options["sasl.password"] == SECRET

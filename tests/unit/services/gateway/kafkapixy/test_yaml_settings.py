@@ -91,7 +91,7 @@ def test_command_serves_tcp_and_the_unix_socket(kafka: str, kafka_topic: MakeTop
         assert unix.stub.Produce(pb.ProdRq(topic=topic, message=b"over the socket")).offset == 1
         assert unix.consume(topic, auto_ack=True).message == b"over tcp"
         assert tcp.consume(topic, auto_ack=True).message == b"over the socket"
-        warned = [entry for entry in logged("settings without a meaning here") if entry["level"] == "warning"]
+        warned = [entry for entry in logged("settings without effect") if entry["level"] == "warning"]
         assert [entry["settings"] for entry in warned] == ["tcp_addr, logging"]
         for user in (tcp, unix):
             user._channel.close()
@@ -110,7 +110,10 @@ def test_command_ends_with_the_place_of_what_is_wrong(tmp_path: Path) -> None:
         [sys.executable, "-m", "dexorder", "gateway", "--pixy-config", file], cwd=ROOT, capture_output=True, text=True
     )
     assert done.returncode == 1
-    assert f"{file}: proxies.main.consumer.ack_timeout: '5 minutes' is no duration like 500ms" in done.stderr
+    assert (
+        f"{file}: proxies.main.consumer.ack_timeout: '5 minutes' is not a duration; use for example 500ms"
+        in done.stderr
+    )
     assert "Traceback" not in done.stderr
 
 
@@ -221,7 +224,7 @@ def test_cluster_that_is_away_takes_no_other_with_it(kafka: str, kafka_topic: Ma
             assert refusal(call)[0] == grpc.StatusCode.UNAVAILABLE
         until(lambda: any(entry.get("cluster") == "away" for entry in logged))
         running.wait_ready()
-    lines = [entry for entry in logged if entry["event"] == "cluster is away"]
+    lines = [entry for entry in logged if entry["event"] == "cluster is unavailable"]
     assert {entry["cluster"] for entry in lines} == {"away"} and "Connection refused" in lines[-1]["reason"]
     unknown = refusal(lambda: running.stub.Produce(pb.ProdRq(cluster="none", topic=topic)))
     assert unknown[0] == grpc.StatusCode.INVALID_ARGUMENT

@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.common.model.errors import InvalidRequest
-from services.gateway.kafkapixy.callers import Deliveries
-from services.gateway.kafkapixy.types import Delivery
+from services.gateway.kafkapixy.types import Deliveries, Delivery
 from services.gateway.kafkastream import service
 from services.gateway.kafkastream.columns import new_records
-from services.gateway.kafkastream.consume_stream import Answer
+from services.gateway.kafkastream.consume_stream import Output
 from services.gen.dexorder.kafka.v1 import kafka_service_pb2 as pb
 from tests.unit.services.gateway.kafkastream.calls import Record, columns, records
 
@@ -62,7 +61,7 @@ def consumed(*batches: Sequence[Record], again: str = "") -> list[pb.ConsumeResp
     ]
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(service, "BATCH_BYTES", FULL)
-        return list(service._consumed(Answer(deliveries)))
+        return list(service._responses(Output(deliveries)))
 
 
 def size(record: Record) -> int:
@@ -136,12 +135,12 @@ BAD = [
     (pb.Records(keys=[b"k"]), "1 keys for 0 values"),
     (pb.Records(values=[b""] * 2, headers=[pb.Headers()]), "1 headers for 2 values"),
     (pb.Records(values=[b""], timestamps_ms=[1, 2]), "2 timestamps_ms for 1 values"),
-    (pb.Records(values=[b""] * 5, null_values=[7]), "null_values[0] 7 is no index of 5 values"),
-    (pb.Records(values=[b""] * 2, null_values=[0, 2]), "null_values[1] 2 is no index of 2 values"),
+    (pb.Records(values=[b""] * 5, null_values=[7]), "null_values[0] 7 is not an index of 5 values"),
+    (pb.Records(values=[b""] * 2, null_values=[0, 2]), "null_values[1] 2 is not an index of 2 values"),
     (pb.Records(values=[b""], null_values=[0, 0]), "2 null_values for 1 values"),
     (pb.Records(values=[b"", b"abc"], null_values=[1]), "values[1] has 3 bytes and is in null_values"),
     (pb.Records(values=[b"v"], null_keys=[0]), "1 null_keys for 0 keys"),
-    (pb.Records(values=[b"v"], keys=[b""], null_keys=[1]), "null_keys[0] 1 is no index of 1 keys"),
+    (pb.Records(values=[b"v"], keys=[b""], null_keys=[1]), "null_keys[0] 1 is not an index of 1 keys"),
     (pb.Records(values=[b"v"], keys=[b"k"], null_keys=[0]), "keys[0] has 1 bytes and is in null_keys"),
 ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from services.common.model.errors import InvalidRequest
-from services.gateway.kafkapixy.names import group_name, topic_name
+from services.gateway.kafkapixy.types import group_name, topic_name
 
 
 @pytest.mark.parametrize("name", ["g", "a b/c", "\u00e9", "." * 8_000])

@@ -1,27 +1,22 @@
-"""Reads and writes a group's commits at once, in the thread that owns the consumer."""
+"""Commits of a group, read and written at once by a consumer; in the thread that owns it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-COORDINATOR_CHANGING = {
-    KafkaError.NOT_COORDINATOR,
-    KafkaError.COORDINATOR_NOT_AVAILABLE,
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-    KafkaError._WAIT_COORD,
-}
-"""The group's coordinator is being found or moves."""
-_AGAIN_SECONDS = 0.2
+from services.common.kafka.client_errors import COORDINATOR_CHANGING
+
+_RETRY_SECONDS = 0.2
 
 
 def committed(consumer: Consumer, partitions: Sequence[TopicPartition], timeout_seconds: float) -> list[TopicPartition]:
-    """The commits of the consumer's group, through a coordinator that moves meanwhile.
+    """Return the commits of the consumer's group; try again while its coordinator changes.
 
     Raises:
-        KafkaException: It is refused, or there is no answer in time.
+        KafkaException: Kafka refuses, or does not answer in time.
     """
     deadline_s = time.monotonic() + timeout_seconds
     while True:
@@ -29,9 +24,9 @@ def committed(consumer: Consumer, partitions: Sequence[TopicPartition], timeout_
             found = consumer.committed(list(partitions), timeout=max(0.1, deadline_s - time.monotonic()))
             _raise_first(found)
         except KafkaException as error:
-            if error.args[0].code() not in COORDINATOR_CHANGING or time.monotonic() + _AGAIN_SECONDS > deadline_s:
+            if error.args[0].code() not in COORDINATOR_CHANGING or time.monotonic() + _RETRY_SECONDS > deadline_s:
                 raise
-            time.sleep(_AGAIN_SECONDS)
+            time.sleep(_RETRY_SECONDS)
         else:
             return found
 
@@ -40,15 +35,15 @@ def commit_now(consumer: Consumer, positions: Sequence[TopicPartition], timeout_
     """Commit and wait for the answer.
 
     Raises:
-        KafkaException: It is refused, or the coordinator does not answer.
+        KafkaException: Kafka refuses, or the coordinator does not answer.
     """
-    # A commit waits for a coordinator for most of a minute and cannot be told otherwise; this question can.
+    # A commit waits for a coordinator for up to a minute, which can't be configured; this query can.
     committed(consumer, positions, timeout_seconds)
     _raise_first(consumer.commit(offsets=list(positions), asynchronous=False) or ())
 
 
 def metadata_of(part: TopicPartition) -> str:
-    """A commit's metadata; bytes that are no text can only be somebody else's."""
+    """Return a commit's metadata; bytes that are not UTF-8 are not ours."""
     try:
         return part.metadata or ""
     except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""Windows and credit, and a Produce stream's order and bound without a broker."""
+"""Windows, credit, and the order and limits of streams, without a broker."""
 
 from __future__ import annotations
 
@@ -13,9 +13,14 @@ from services.gateway.kafkapixy.batches import Batch
 from services.gateway.kafkapixy.cluster_config import ClusterConfig
 from services.gateway.kafkapixy.pending_runs import Unacked
 from services.gateway.kafkapixy.types import Demand, RefusedAck, Span
-from services.gateway.kafkastream.consume_stream import ConsumeStream
-from services.gateway.kafkastream.flow import BATCH_BYTES, MAX_BATCH_RECORDS, MAX_REFUSED_ACKS, Credit, Window
-from services.gateway.kafkastream.produce_stream import NumberedBatch, ProduceStream
+from services.gateway.kafkastream.consume_stream import (
+    BATCH_BYTES,
+    MAX_BATCH_RECORDS,
+    MAX_REFUSED_ACKS,
+    ConsumeStream,
+    Credit,
+)
+from services.gateway.kafkastream.produce_stream import NumberedBatch, ProduceStream, Window
 from services.gateway.kafkastream.service import KafkaService
 from services.gen.dexorder.kafka.v1 import kafka_service_pb2 as pb
 
@@ -23,7 +28,7 @@ from services.gen.dexorder.kafka.v1 import kafka_service_pb2 as pb
 @pytest.mark.parametrize(
     ("taken", "batch", "fits"),
     [
-        ([], (11, 101), True),  # one always does
+        ([], (11, 101), True),  # the first always does
         ([(4, 40)], (6, 60), True),
         ([(4, 40)], (7, 60), False),
         ([(4, 40)], (6, 61), False),
@@ -45,10 +50,10 @@ def test_window(taken: list[tuple[int, int]], batch: tuple[int, int], fits: bool
     ("batch_records", "left", "records"),
     [(0, 3, 3), (0, 5_000, MAX_BATCH_RECORDS), (9_999, 5_000, MAX_BATCH_RECORDS), (7, 5_000, 7), (7, 2, 2)],
 )
-def test_credit_is_asked_for_in_batches(batch_records: int, left: int, records: int) -> None:
+def test_credit_is_taken_in_batches(batch_records: int, left: int, records: int) -> None:
     credit = Credit(batch_records, Unacked(5, 50))
     credit.left = left
-    assert credit.ask(3) == Demand(3, records, BATCH_BYTES, Unacked(5, 50))
+    assert credit.demand(3) == Demand(3, records, BATCH_BYTES, Unacked(5, 50))
 
 
 async def settle() -> None:
@@ -60,20 +65,20 @@ def numbered(batch_id: int, records: int) -> NumberedBatch:
     return NumberedBatch(batch_id, Batch("t", [(None, b"", None, 0)] * records), size=records)
 
 
-async def test_no_more_is_admitted_than_is_answered() -> None:
+async def test_batches_are_added_only_as_far_as_the_window_allows() -> None:
     stream = ProduceStream(Window(10, 1_000))
     batches = [numbered(n, 4) for n in range(4)]
-    admitted: list[int] = []
+    added: list[int] = []
 
-    async def admit() -> None:
+    async def add() -> None:
         for each in batches:
-            await stream.admit(each)
-            admitted.append(each.batch_id)
+            await stream.add(each)
+            added.append(each.batch_id)
         stream.end()
 
-    admitting = asyncio.create_task(admit())
+    adding = asyncio.create_task(add())
     await settle()
-    assert admitted == [0, 1]
+    assert added == [0, 1]
     answers = stream.answers()
     batches[1].batch.done.set_result(None)
     taken = asyncio.ensure_future(anext(answers))
@@ -82,20 +87,20 @@ async def test_no_more_is_admitted_than_is_answered() -> None:
     batches[0].batch.done.set_result(None)
     assert (await taken).batch_id == 0
     await settle()
-    assert admitted == [0, 1]  # given out, not taken yet
+    assert added == [0, 1]  # yielded, but the next was not requested yet
     assert (await anext(answers)).batch_id == 1
     await settle()
-    assert admitted == [0, 1, 2]
+    assert added == [0, 1, 2]
     for each in batches[2:]:
         each.batch.done.set_result(None)
     assert [each.batch_id async for each in answers] == [2, 3]
-    await admitting
+    await adding
 
 
-async def test_failure_comes_behind_the_answers() -> None:
+async def test_failure_follows_the_answers() -> None:
     stream = ProduceStream(Window(10, 1_000))
     batch = numbered(7, 1)
-    await stream.admit(batch)
+    await stream.add(batch)
     stream.end(ValueError("bad"))
     batch.batch.done.set_result(None)
     seen = []
@@ -105,8 +110,8 @@ async def test_failure_comes_behind_the_answers() -> None:
     assert seen == [7]
 
 
-class Refuses:
-    """A subscription that refuses every ack."""
+class RefusingSubscription:
+    """Subscription that refuses every ack."""
 
     def attach(self, _: object) -> int:
         return 1
@@ -115,8 +120,8 @@ class Refuses:
         return [RefusedAck(span, Conflict("")) for span in spans]
 
 
-async def test_caller_that_takes_no_refusals_is_not_listened_to() -> None:
-    refuses: Any = Refuses()
+async def test_caller_that_takes_no_refused_acks_is_not_read() -> None:
+    refuses: Any = RefusingSubscription()
     stream = ConsumeStream(refuses, Credit(0, Unacked()), auto_ack=False)
     acks = [Span(0, 0, 0)] * (MAX_REFUSED_ACKS - 1)
     await stream.request(0, acks, [])
@@ -130,7 +135,7 @@ async def test_caller_that_takes_no_refusals_is_not_listened_to() -> None:
 
 
 class BrokenCluster:
-    """As its default cluster is, so are all: what nobody foresaw is raised by it."""
+    """Clusters of which each raises an unexpected error."""
 
     config = ClusterConfig("default", "k:1")
 
@@ -145,7 +150,7 @@ class BrokenCluster:
         raise ZeroDivisionError
 
 
-async def test_what_nobody_foresaw_ends_the_stream() -> None:
+async def test_unexpected_error_ends_the_stream() -> None:
     async def requests() -> AsyncIterator[pb.ProduceRequest]:
         yield pb.ProduceRequest(topic="t", records=pb.Records(values=[b"v"]))
         await asyncio.Event().wait()

@@ -1,0 +1,189 @@
+"""Commits: acked ranges as text, metadata, and the start position."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.gateway.kafkapixy.commits import (
+    Range,
+    StartPosition,
+    commit_metadata,
+    committed_ranges,
+    decode_ranges,
+    encode_ranges,
+    metadata_to_commit,
+    shown_metadata,
+    sparse_text,
+    start_position,
+)
+
+LITERAL: list[tuple[int, list[Range], str]] = [
+    (0, [], ""),
+    (0, [(1, 2), (3, 5)], "BBBC"),
+    (1_000_000, [(1_000_001, 1_000_002), (1_000_003, 1_000_005)], "BBBC"),
+    (7, [(7, 8)], "AB"),
+    (0, [(31, 62)], "ff"),
+    (0, [(32, 64)], "gBgB"),
+    (0, [(1_000, 1_001)], "ofB"),
+    (5, [(6, 6 + 2**40)], "BggggggggB"),
+]
+
+
+@pytest.mark.parametrize(("offset", "ranges", "text"), LITERAL)
+def test_ranges_are_written_as_kafka_pixy_writes_them(offset: int, ranges: list[Range], text: str) -> None:
+    assert encode_ranges(offset, ranges) == text
+    assert decode_ranges(offset, text) == ranges
+
+
+@pytest.mark.parametrize("text", ["B", "BBB", "g", "Bg", "BBg", "BA", "B.", "BB\0", "B B", "BB\u20ac", "g" * 14 + "BB"])
+def test_broken_text_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^'"):
+        decode_ranges(0, text)
+
+
+@st.composite
+def ranges_above(draw: st.DrawFn) -> tuple[int, list[Range]]:
+    offset = draw(st.integers(0, 2**62))
+    edge, ranges = offset, []
+    for gap, length in draw(st.lists(st.tuples(st.integers(1, 10_000), st.integers(1, 2**36)), max_size=40)):
+        ranges.append((edge + gap, edge + gap + length))
+        edge += gap + length
+    return offset, ranges
+
+
+@given(ranges_above())
+def test_committed_ranges_are_read_back(case: tuple[int, list[Range]]) -> None:
+    offset, ranges = case
+    assert committed_ranges(offset, commit_metadata(offset, ranges), end=2**63) == ranges
+
+
+@given(ranges_above(), st.text(max_size=8))
+def test_foreign_bytes_behind_the_full_stop_change_nothing(case: tuple[int, list[Range]], garbage: str) -> None:
+    offset, ranges = case
+    metadata = commit_metadata(offset, ranges)
+    if metadata:
+        assert committed_ranges(offset, metadata + garbage, end=2**63) == ranges
+
+
+@given(ranges_above(), st.integers(0, 100))
+def test_text_is_limited_to_whole_pairs(case: tuple[int, list[Range]], limit: int) -> None:
+    offset, ranges = case
+    text = encode_ranges(offset, ranges, limit=limit)
+    assert len(text) <= limit
+    kept = decode_ranges(offset, text)
+    assert kept == ranges[: len(kept)]
+
+
+@pytest.mark.parametrize("metadata", ["BBBC", "BBBC9\x7f", "BBX\ufffdU", "NOT.OURS", "B."])
+def test_metadata_that_is_not_ours_is_refused(metadata: str) -> None:
+    with pytest.raises(ValueError, match=r"full stop|ends within|has"):
+        committed_ranges(0, metadata, end=100)
+
+
+def test_acks_beyond_the_logs_end_are_left_out() -> None:
+    assert committed_ranges(0, commit_metadata(0, [(1, 3), (5, 9), (12, 13)]), end=7) == [(1, 3), (5, 7)]
+    assert committed_ranges(0, "", end=7) == []
+
+
+# ---- start position
+
+
+@pytest.mark.parametrize(
+    ("offset", "metadata", "low", "high", "earliest", "start"),
+    [
+        (-1001, "", 3, 9, False, StartPosition(9)),
+        (-1001, "", 3, 9, True, StartPosition(3)),
+        (5, "", 3, 9, False, StartPosition(5, committed=True)),
+        (9, "", 3, 9, False, StartPosition(9, committed=True)),
+        (5, "BB.", 3, 9, False, StartPosition(5, ((6, 7),), committed=True)),
+        (1, "BEBB.", 3, 9, False, StartPosition(3, ((3, 6), (7, 8)))),
+        (1, "BB.", 3, 9, False, StartPosition(3)),
+        (5, "BBX\ufffd", 3, 9, False, StartPosition(5)),
+        (1, "BBX\ufffd", 3, 9, False, StartPosition(3)),
+        # The topic was deleted and created again: every record of it is new to the group.
+        (10, "BB.", 3, 9, False, StartPosition(3)),
+    ],
+)
+def test_start_of_a_partition(
+    offset: int, metadata: str, low: int, high: int, earliest: bool, start: StartPosition
+) -> None:
+    found = start_position(offset, metadata, low=low, high=high, earliest=earliest)
+    assert (found.offset, found.acked, found.committed) == (start.offset, start.acked, start.committed)
+    assert bool(found.warning) == (offset >= 0 and not start.committed)
+
+
+# ---- metadata of GetOffsets and SetOffsets
+
+
+@pytest.mark.parametrize(
+    ("metadata", "shown"),
+    [
+        ("", ""),
+        ("any text", "any text"),
+        ("any text\x00\x11", "any text"),
+        ("two\nlines\tand more", "two\nlines\tand more"),
+        ("BBBC\x05\x7f", "BBBC"),
+        ("BB\ufffd\x7f", "BB"),
+        ("\ufffd\ufffd", ""),
+        ("h\u00e4h\u20ac", "h\u00e4h\u20ac"),
+        ("See: it ends. Here", "See: it ends. Here"),
+        (".", "."),
+    ],
+)
+def test_metadata_of_others_is_cut_at_the_first_control_character(metadata: str, shown: str) -> None:
+    assert shown_metadata(7, metadata) == (shown, [])
+
+
+@given(st.text(max_size=30))
+def test_any_metadata_can_be_shown(metadata: str) -> None:
+    text, ranges = shown_metadata(7, metadata)
+    assert metadata.startswith(text)
+    assert "\0" not in text
+    assert all(start > 7 for start, _ in ranges)
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("", ""),
+        ("BBBC", "BBBC."),  # as Kafka-Pixy shows it
+        ("BBBC.", "BBBC."),
+        ("my note", "my note"),
+        ("reset.", "reset."),
+        ("B", "B"),
+        ("AB", "AB"),  # not a range: it begins at the offset itself
+        ("BBAB", "BBAB"),  # nor two adjacent ones
+        ("done", "done"),  # two numbers, but beyond the log's end
+    ],
+)
+def test_metadata_of_a_caller_is_kept(text: str, kept: str) -> None:
+    assert metadata_to_commit(0, text, end=5) == kept
+    assert shown_metadata(0, kept)[0] == (text.removesuffix(".") if kept == "BBBC." else text)
+
+
+@pytest.mark.parametrize("text", ["BB. or so", "AB.", "BBBC.x", "IB."])
+def test_note_that_would_be_read_as_acks_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="be read as acks"):
+        metadata_to_commit(0, text, end=5)
+
+
+@given(st.text(alphabet="ABCDghi.+ \u00e4", max_size=8), st.integers(0, 40))
+def test_kept_metadata_skips_exactly_the_ranges_it_shows(text: str, end: int) -> None:
+    try:
+        kept = metadata_to_commit(3, text, end=end)
+    except ValueError:
+        return
+    shown, ranges = shown_metadata(3, kept)
+    assert shown in (text, text.removesuffix("."))
+    try:
+        used = committed_ranges(3, kept, end=end)
+    except ValueError:
+        used = []
+    assert used == ranges
+
+
+def test_sparse_acks_are_relative() -> None:
+    assert sparse_text(100, []) == ""
+    assert sparse_text(100, [(101, 102), (103, 105)]) == "1-2,3-5"
