@@ -139,7 +139,7 @@ async def test_questions_that_hang_are_bounded(monkeypatch: pytest.MonkeyPatch) 
     asked = admin(client)
     waiting = [asyncio.create_task(asked.topics()) for _ in range(2)]
     await asyncio.sleep(0)
-    with pytest.raises(Exhausted, match="2 administrative calls"):
+    with pytest.raises(Exhausted, match="2 administrative queries"):
         await asked.topics()
     waiting[0].cancel()
     with pytest.raises(asyncio.CancelledError):
