@@ -12,22 +12,14 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from services.common.kafka.client_errors import COORDINATOR_CHANGING
 from services.common.model.errors import Unavailable
 
 T = TypeVar("T")
 REQUEST_TIMEOUT_S = 5.0
 
-
-# What a broker answers while it makes a group's coordinator, just after its start or at the group's first commit.
-_NOT_YET = {
-    KafkaError.NOT_COORDINATOR,
-    KafkaError.COORDINATOR_NOT_AVAILABLE,
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-    KafkaError._WAIT_COORD,
-    KafkaError._IN_PROGRESS,
-}
 _PAUSE_S = 0.05
 
 
@@ -38,7 +30,7 @@ def _patiently(call: Callable[[], T]) -> T:
         try:
             return call()
         except KafkaException as error:
-            if error.args[0].code() not in _NOT_YET or time.monotonic() > deadline_s:
+            if error.args[0].code() not in COORDINATOR_CHANGING or time.monotonic() > deadline_s:
                 raise
         time.sleep(_PAUSE_S)
 

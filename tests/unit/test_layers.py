@@ -32,8 +32,6 @@ NOT_YET: frozenset[str] = frozenset(
         "services.gateway.events.ingress.validation",
         "services.gateway.events.proto_mapping",
         "services.gateway.events.store.schema",
-        "services.gateway.kafkapixy.produce_errors",
-        "services.gateway.kafkastream.columns",
         "services.ingestor.broker.dispatch",
         "services.relay.convert",
         "services.udsource.codec",

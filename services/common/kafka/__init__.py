@@ -1,1 +1,1 @@
-"""Kafka: client options and the record of a page."""
+"""Kafka: client options and errors, and the record of a page."""
