@@ -50,16 +50,16 @@ def session_conf(settings: SparkSettings, scratch: str, java_options: Sequence[s
         "spark.sql.inMemoryColumnarStorage.compressed": "false",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.pipeline.driver.memory": settings.driver_memory,
-        "spark.pipeline.driver.extraJavaOptions": " ".join([*_java_options(scratch), *java_options]),
+        "spark.driver.memory": settings.driver_memory,
+        "spark.driver.extraJavaOptions": " ".join([*_java_options(scratch), *java_options]),
         "spark.executor.extraJavaOptions": "-Duser.timezone=UTC",
         # Spark's own expression misses the words of Iceberg's catalogs.
         "spark.redaction.regex": "(?i)secret|password|token|access.?key|credential|authorization",
     }
     if settings.is_local:
         conf |= {
-            "spark.pipeline.driver.host": "127.0.0.1",
-            "spark.pipeline.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
             "spark.python.daemon.module": "spark.runtime.worker_daemon",
         }
     return conf

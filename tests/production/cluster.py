@@ -106,9 +106,9 @@ def submitted(cluster: Cluster, folder: Path, jars: Path, health_port: int, **se
         "--executor-memory",
         "512m",
         "--conf",
-        f"spark.pipeline.driver.host={HOST}",
+        f"spark.driver.host={HOST}",
         "--conf",
-        f"spark.pipeline.driver.bindAddress={HOST}",
+        f"spark.driver.bindAddress={HOST}",
         str(ROOT / "spark" / "__main__.py"),
     ]
     own = {"DEXORDER_SPARK_MASTER": "", "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}

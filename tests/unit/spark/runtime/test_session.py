@@ -10,8 +10,8 @@ from spark.runtime.session import session_conf
 def test_only_a_local_session_is_tied_to_loopback() -> None:
     local = session_conf(SparkSettings(), "/s")
     remote = session_conf(SparkSettings(master="spark://host:7077"), "/s")
-    assert local["spark.pipeline.driver.bindAddress"] == "127.0.0.1"
-    assert "spark.pipeline.driver.bindAddress" not in remote
+    assert local["spark.driver.bindAddress"] == "127.0.0.1"
+    assert "spark.driver.bindAddress" not in remote
     assert local["spark.sql.session.timeZone"] == "UTC"
 
 
