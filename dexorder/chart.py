@@ -1,4 +1,4 @@
-"""Candles as text for a terminal, and as an HTML page. ``lines`` is pure: numbers in, rows of coloured cells out."""
+"""Candle charts for a terminal and as an HTML page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from services.common.model.times import iso
 
 UP, DOWN, DIM = "green", "red", "bright_black"
 _VOLUME = " ▁▂▃▄▅▆▇█"
-# A cell has an upper and a lower half; each is empty, wick or body.
+# A cell has an upper and a lower half; each is empty, wick ("w") or body ("b").
 _CELLS = {
     (" ", " "): " ",
     ("w", "w"): "│",
@@ -32,7 +32,7 @@ _CELLS = {
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One column of the chart: one candle, or several added up."""
+    """One column of the chart: a candle, or several combined."""
 
     open_ns: int
     open: float
@@ -43,13 +43,13 @@ class Bar:
 
     @property
     def colour(self) -> str:
-        """Green when it did not fall."""
+        """Green unless the price fell."""
         return UP if self.close >= self.open else DOWN
 
 
-def bars(rows: pa.Table, most: int) -> list[Bar]:
-    """At most ``most`` columns from candles in time order; neighbours are added up, each the same number of candles."""
-    count = math.ceil(rows.num_rows / max(most, 1)) or 1
+def bars(rows: pa.Table, limit: int) -> list[Bar]:
+    """Return at most ``limit`` columns for candles in time order, each combining the same number of neighbours."""
+    count = math.ceil(rows.num_rows / max(limit, 1)) or 1
     times: list[Any] = rows["open_time"].cast(pa.timestamp("ns", "UTC")).cast(pa.int64()).to_pylist()
     opens, highs, lows, closes, volumes = (_values(rows, name) for name in ("open", "high", "low", "close", "volume"))
     return [
@@ -70,7 +70,7 @@ def _values(rows: pa.Table, name: str) -> list[Any]:
 
 
 def candle_chart(rows: pa.Table, *, width: int = 100, height: int = 16) -> Text:
-    """Candles and volume of ``rows`` (ascending by ``open_time``) in ``width`` x ``height`` + 3 characters."""
+    """Return a chart of ``rows``, ascending by ``open_time``, in ``width`` x (``height`` + 3) characters."""
     if not rows.num_rows:
         return Text("no candles", style=DIM)
     columns = bars(rows, max(width - 13, 1))
@@ -78,7 +78,7 @@ def candle_chart(rows: pa.Table, *, width: int = 100, height: int = 16) -> Text:
 
 
 def lines(columns: Sequence[Bar], height: int) -> list[Text]:
-    """The candles' lines, highest price first, with the price at the right of every fourth line."""
+    """Return the lines of the candles, highest price first, with the price at the right of every fourth line."""
     low, high = min(bar.low for bar in columns), max(bar.high for bar in columns)
     span = (high - low) or abs(high) or 1.0
     halves = height * 2
@@ -111,12 +111,12 @@ def _cell(bar: Bar, row: int, to_half: Callable[[float], int]) -> str:
 
 
 def _volume_line(columns: Sequence[Bar]) -> Text:
-    most = max(bar.volume for bar in columns)
+    largest = max(bar.volume for bar in columns)
     line = Text()
     for bar in columns:
-        level = math.ceil(bar.volume / most * (len(_VOLUME) - 1)) if most else 0
+        level = math.ceil(bar.volume / largest * (len(_VOLUME) - 1)) if largest else 0
         line.append(_VOLUME[level], style=bar.colour)
-    return line.append(f" volume, most {_price(most)}", style=DIM)
+    return line.append(f" volume, max {_price(largest)}", style=DIM)
 
 
 def _time_axis(columns: Sequence[Bar]) -> list[Text]:
@@ -132,7 +132,7 @@ def _price(value: float) -> str:
 
 
 def write_html(rows: pa.Table, file: Path) -> None:
-    """Write an interactive candle chart with volume as one page that needs no network."""
+    """Write an interactive candle chart with volume as one HTML file that needs no network."""
     from plotly.graph_objects import Bar as VolumeBar
     from plotly.graph_objects import Candlestick
     from plotly.subplots import make_subplots

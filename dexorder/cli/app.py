@@ -1,4 +1,4 @@
-"""Which commands there are. What they do lies beside this file; each is imported when it is called."""
+"""Command line of ``dexorder``. The code of a command is in a module beside this one, imported when it is called."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from dexorder.cli import Json, reported
 from dexorder.cli.events_app import events_app
-from dexorder.cli.reporting import Json, reported
 
 app = typer.Typer(
     name="dexorder",
@@ -17,34 +17,38 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
     rich_markup_mode=None,
-    help="Ask for a market's history once; get complete, verified rows in Iceberg and one notification.",
+    help="Complete, verified market history in Iceberg, and delivery of user events.",
 )
-requests_app = typer.Typer(no_args_is_help=True, help="Look up and end requests.")
+requests_app = typer.Typer(no_args_is_help=True, help="List, show and cancel requests.")
 app.add_typer(requests_app, name="requests")
 app.add_typer(events_app, name="events")
 
 Relay = Annotated[str | None, typer.Option(help="host:port of the relay; default DEXORDER_RELAY, else 127.0.0.1:50051")]
 Ticker = Annotated[str, typer.Argument(help="SYMBOL.VENUE, for example BTC/USDT.BINANCE")]
-Period = Annotated[str, typer.Argument(help="1m, 1h, 1d ... or seconds")]
-Since = Annotated[str | None, typer.Option(help="ISO 8601, UTC without a zone; floored to the period")]
-Until = Annotated[str | None, typer.Option(help="The same, exclusive")]
+Period = Annotated[str, typer.Argument(help="Name (1m, 1h, 1d ...) or seconds")]
+Since = Annotated[str | None, typer.Option(help="ISO 8601, UTC if without zone; rounded down to the period")]
+Until = Annotated[str | None, typer.Option(help="Like --since; exclusive")]
 Dir = Annotated[
-    Path | None, typer.Option("--dir", help="The suite's folder; default DEXORDER_DIR, else ./dexorder-data")
+    Path | None, typer.Option("--dir", help="Folder of the suite; default DEXORDER_DIR, else ./dexorder-data")
 ]
-BasePort = Annotated[int | None, typer.Option(help="The suite's ports lie from here on instead of at the usual ones")]
+BasePort = Annotated[int | None, typer.Option(help="First port of the suite, instead of the default ports")]
 
 
 @app.command()
 def up(
     directory: Dir = None,
     base_port: BasePort = None,
-    only: Annotated[str, typer.Option(help="Start only these parts, a comma list")] = "",
-    exchanges: Annotated[Path | None, typer.Option(help="Exchanges file; default: the simulated one as SIM")] = None,
-    recorded: Annotated[list[str] | None, typer.Option(help="FILE=SYMBOL served by the simulated exchange")] = None,
-    kafka: Annotated[str, typer.Option(help="host:port of a Kafka of yours, instead of the embedded one")] = "",
+    only: Annotated[str, typer.Option(help="Parts to start, separated by commas; default: all")] = "",
+    exchanges: Annotated[
+        Path | None, typer.Option(help="Exchanges file; default: the simulated exchange as SIM")
+    ] = None,
+    recorded: Annotated[
+        list[str] | None, typer.Option(help="FILE=SYMBOL for the simulated exchange to serve; may be repeated")
+    ] = None,
+    kafka: Annotated[str, typer.Option(help="host:port of an existing Kafka, instead of the embedded one")] = "",
     quiet: Annotated[bool, typer.Option(help="Print only errors")] = False,
 ) -> None:
-    """Run the whole suite on this machine until Ctrl-C."""
+    """Run the suite on this machine until Ctrl-C."""
     from dexorder.cli import suite as command
 
     with reported():
@@ -58,33 +62,35 @@ def history(
         typer.Argument(
             metavar="TICKER... PERIOD",
             show_default=False,
-            help="SYMBOL.VENUE, for example BTC/USDT.BINANCE, then 1m, 1h, 1d ... or seconds; with --resume: the run",
+            help="SYMBOL.VENUE, for example BTC/USDT.BINANCE, then 1m, 1h ... or seconds; with --resume: the run's id",
         ),
     ] = None,
-    since: Annotated[str | None, typer.Option(help="ISO 8601, UTC without a zone; floored to the period")] = None,
-    until: Annotated[str | None, typer.Option(help="The same, exclusive")] = None,
-    file: Annotated[Path | None, typer.Option(help="Tickers, one a line, # for comments; - is stdin")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N candles")] = None,
+    since: Annotated[str | None, typer.Option(help="ISO 8601, UTC if without zone; rounded down to the period")] = None,
+    until: Annotated[str | None, typer.Option(help="Like --since; exclusive")] = None,
+    file: Annotated[Path | None, typer.Option(help="File of tickers, one per line, # for comments; - is stdin")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Return only the first N candles")] = None,
     as_json: Json = False,
-    refresh: Annotated[
-        bool, typer.Option("--refresh", help="Fetch all of it from the exchange again, whatever the table has")
-    ] = False,
+    refresh: Annotated[bool, typer.Option("--refresh", help="Fetch the whole range from the exchange again")] = False,
     out: Annotated[
-        Path | None, typer.Option(help="Write the rows to FILE.parquet or FILE.csv; of many tickers also to a folder")
+        Path | None, typer.Option(help="FILE.parquet or FILE.csv for the rows; of many tickers also a folder")
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Write an interactive chart to FILE.html")] = None,
+    plot: Annotated[Path | None, typer.Option(help="FILE.html for an interactive chart")] = None,
     chart: Annotated[bool, typer.Option(help="Draw the candles in the terminal")] = False,
-    rows: Annotated[int, typer.Option(min=0, help="How many rows to print")] = 20,
-    quiet: Annotated[bool, typer.Option(help="No progress")] = False,
-    timeout: Annotated[float | None, typer.Option(min=0, help="Stop waiting after so many seconds")] = None,
-    parallel: Annotated[int, typer.Option(min=1, help="Of many tickers, so many at a time")] = 16,
-    request_id: Annotated[str | None, typer.Option(help="Repeat or rejoin the request with this id")] = None,
-    client_id: Annotated[str, typer.Option(help="Who asks; for `requests list`")] = "",
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the last run that was broken off")] = False,
-    state: Annotated[Path | None, typer.Option(help="Record the run in this file, or resume the one in it")] = None,
+    rows: Annotated[int, typer.Option(min=0, help="Number of rows to print")] = 20,
+    quiet: Annotated[bool, typer.Option(help="Do not show progress")] = False,
+    timeout: Annotated[
+        float | None, typer.Option(min=0, help="Longest wait, in seconds; the requests continue")
+    ] = None,
+    parallel: Annotated[int, typer.Option(min=1, help="Number of tickers that are fetched at a time")] = 16,
+    request_id: Annotated[str | None, typer.Option(help="Id of the request; joins an existing one")] = None,
+    client_id: Annotated[str, typer.Option(help="Name of the caller, for `requests list`")] = "",
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue an interrupted run; default: the last one")
+    ] = False,
+    state: Annotated[Path | None, typer.Option(help="File that records the run, or that --resume reads")] = None,
     relay: Relay = None,
 ) -> None:
-    """Fetch candles into Iceberg, wait for the notification, read them back."""
+    """Fetch candles into Iceberg, wait for the notification and read them back."""
     from dexorder.cli import history as command
     from dexorder.run_store import RunStore
     from dexorder.runs import Shown
@@ -98,8 +104,8 @@ def history(
                 flags = (as_json, chart, refresh, client_id)
                 if len(given) > 1 or any(flags) or any(value is not None for value in own):
                     raise ValueError(
-                        "--resume goes on as the run began: only its id and --relay, --state, --timeout, "
-                        "--quiet and --parallel may be given with it"
+                        "--resume continues the run as it was started: it accepts only the run's id, --relay, --state, "
+                        "--timeout, --quiet and --parallel"
                     )
                 asked = store.load(*given)
                 asked = replace(asked, relay=relay or asked.relay)
@@ -124,15 +130,15 @@ def history(
 
 @app.command()
 def markets(
-    venue: Annotated[str, typer.Argument(help="The part of a ticker behind its last dot, for example BINANCE")],
-    text: Annotated[str, typer.Option("--filter", help="Only tickers that hold this")] = "",
+    venue: Annotated[str, typer.Argument(help="Part of a ticker after its last dot, for example BINANCE")],
+    text: Annotated[str, typer.Option("--filter", help="Only tickers that contain this text")] = "",
     tickers: Annotated[
-        bool, typer.Option("--tickers", help="Only tickers, one a line, as history --file takes")
+        bool, typer.Option("--tickers", help="Print only tickers, one per line, as `history --file` reads them")
     ] = False,
     as_json: Json = False,
     relay: Relay = None,
 ) -> None:
-    """List an exchange's markets, as its ingestors last reported them."""
+    """List the instruments of an exchange, as its ingestors last reported them."""
     from dexorder.cli import markets as command
 
     with reported():
@@ -145,11 +151,11 @@ def coverage(
     period: Period,
     since: Since = None,
     until: Until = None,
-    detail: Annotated[bool, typer.Option("--detail", help="Also the pages that the ranges rest on")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line")] = False,
+    detail: Annotated[bool, typer.Option("--detail", help="Also print the pages behind the ranges")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line")] = False,
     relay: Relay = None,
 ) -> None:
-    """Show what the table is known to hold of a market, and the holes between."""
+    """Show which ranges of a series the table covers, and the holes between them."""
     from dexorder.cli import coverage as command
 
     with reported():
@@ -162,12 +168,12 @@ def verify(
     period: Period,
     since: Since = None,
     until: Until = None,
-    repair: Annotated[bool, typer.Option("--repair", help="Fetch again what is lost, and wait for it")] = False,
+    repair: Annotated[bool, typer.Option("--repair", help="Fetch lost rows again, and wait for them")] = False,
     as_json: Json = False,
-    quiet: Annotated[bool, typer.Option(help="No progress")] = False,
+    quiet: Annotated[bool, typer.Option(help="Do not show progress")] = False,
     relay: Relay = None,
 ) -> None:
-    """Check the table's rows against what coverage claims; exit code 0 only if all is well in the end."""
+    """Compare the rows of the table with its coverage. Exit code 0 if they agree in the end."""
     from dexorder.cli import verify as command
 
     with reported():
@@ -179,13 +185,15 @@ def verify(
 def maintain(
     spark: Annotated[
         str | None,
-        typer.Option(help="host:port of Spark's driver; default DEXORDER_SPARK_ADDRESS, else 127.0.0.1:50055"),
+        typer.Option(help="host:port of the Spark driver; default DEXORDER_SPARK_ADDRESS, else 127.0.0.1:50055"),
     ] = None,
-    table: Annotated[list[str] | None, typer.Option(help="Only this one, for example trading.ohlc; may repeat")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done")] = False,
+    table: Annotated[
+        list[str] | None, typer.Option(help="Table, for example trading.ohlc; may be repeated; default: all")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; print the planned changes")] = False,
     as_json: Json = False,
 ) -> None:
-    """Compact the tables and expire old snapshots now; Spark also does so by itself."""
+    """Compact the tables and expire old snapshots now. Spark also does this on its own schedule."""
     from dexorder.cli import suite as command
 
     with reported():
@@ -198,7 +206,7 @@ def gateway(
         Path | None, typer.Option(metavar="FILE", help="Kafka-Pixy's YAML file; default DEXORDER_PIXY_CONFIG")
     ] = None,
 ) -> None:
-    """Run the gateway alone, as DEXORDER_GATEWAY_ and Kafka-Pixy's file tell it, until Ctrl-C."""
+    """Run only the gateway, configured by DEXORDER_GATEWAY_* and Kafka-Pixy's file, until Ctrl-C."""
     from dexorder.cli import suite as command
 
     with reported():
@@ -207,7 +215,7 @@ def gateway(
 
 @app.command()
 def status(directory: Dir = None, relay: Relay = None, as_json: Json = False) -> None:
-    """Show every part of the local suite; exit code 0 only when all are ready."""
+    """Show every part of the local suite. Exit code 0 if all are ready."""
     from dexorder.cli import suite as command
 
     with reported():
@@ -216,7 +224,7 @@ def status(directory: Dir = None, relay: Relay = None, as_json: Json = False) ->
 
 @app.command()
 def doctor(directory: Dir = None, base_port: BasePort = None, as_json: Json = False) -> None:
-    """Check that this machine can run the suite; each failing line says what to do."""
+    """Check whether this machine can run the suite. A failed check says what to do."""
     from dexorder.cli import doctor as command
 
     with reported():
@@ -225,7 +233,7 @@ def doctor(directory: Dir = None, base_port: BasePort = None, as_json: Json = Fa
 
 @app.command()
 def backup(archive: Annotated[Path, typer.Argument(help="FILE.tar.gz to write")], directory: Dir = None) -> None:
-    """Copy all state of a stopped local suite into one file."""
+    """Write all state of a stopped local suite to one file."""
     from dexorder.cli import suite as command
 
     with reported():
@@ -234,7 +242,7 @@ def backup(archive: Annotated[Path, typer.Argument(help="FILE.tar.gz to write")]
 
 @app.command()
 def restore(archive: Annotated[Path, typer.Argument(help="FILE.tar.gz that `dexorder backup` wrote")]) -> None:
-    """Bring a backup back to the folder it came from, which must be empty or gone."""
+    """Restore a backup to the folder it was made from, which must be empty or absent."""
     from dexorder.cli import suite as command
 
     with reported():
@@ -243,27 +251,27 @@ def restore(archive: Annotated[Path, typer.Argument(help="FILE.tar.gz that `dexo
 
 @requests_app.command("list")
 def list_requests(
-    client_id: Annotated[str, typer.Option(help="Only this client's")] = "",
-    state: Annotated[str, typer.Option(help="Only those QUEUED, RUNNING or FINISHED")] = "",
-    limit: Annotated[int, typer.Option(min=1, help="At most so many")] = 20,
+    client_id: Annotated[str, typer.Option(help="Only requests of this client")] = "",
+    state: Annotated[str, typer.Option(help="Only requests in this state: QUEUED, RUNNING or FINISHED")] = "",
+    limit: Annotated[int, typer.Option(min=1, help="Largest number of requests")] = 20,
     as_json: Json = False,
     relay: Relay = None,
 ) -> None:
-    """The newest requests."""
+    """List the newest requests."""
     from dexorder.cli import requests as command
     from dexorder.records import State
 
     try:
         wanted = State(state.upper()) if state else None
     except ValueError:
-        raise typer.BadParameter(f"--state {state} is none of QUEUED, RUNNING, FINISHED") from None
+        raise typer.BadParameter(f"--state: {state!r} is not a state; use QUEUED, RUNNING or FINISHED") from None
     with reported():
         command.list_requests(client_id, wanted, limit, as_json, relay)
 
 
 @requests_app.command("show")
 def show_request(request_id: str, as_json: Json = False, relay: Relay = None) -> None:
-    """One request's record."""
+    """Show the record of a request."""
     from dexorder.cli import requests as command
 
     with reported():
@@ -272,7 +280,7 @@ def show_request(request_id: str, as_json: Json = False, relay: Relay = None) ->
 
 @requests_app.command("cancel")
 def cancel_request(request_id: str, as_json: Json = False, relay: Relay = None) -> None:
-    """End a request; one that had ended keeps its status."""
+    """Cancel a request. A request that has ended keeps its status."""
     from dexorder.cli import requests as command
 
     with reported():

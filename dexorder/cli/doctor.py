@@ -1,4 +1,4 @@
-"""``dexorder doctor``: can this machine run the suite? Each failing line says what to do."""
+"""``dexorder doctor``: checks whether this machine can run the suite. A failed check says what to do."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from services.relay.config import RelaySettings
 from services.udsource.config import UdsourceSettings
 from spark.config import SparkSettings
 
-LEAST_FREE_GIB = 2.0
-LEAST_OPEN_FILES = 1_024
+MIN_FREE_GIB = 2.0
+MIN_OPEN_FILES = 1_024
 _PACKAGES = ("pyspark", "pyiceberg", "pyarrow", "ccxt", "grpcio", "protobuf", "confluent-kafka", "pyzmq")
 _SETTINGS: tuple[type[BaseSettings], ...] = (
     RelaySettings,
@@ -48,7 +48,7 @@ _SETTINGS: tuple[type[BaseSettings], ...] = (
 
 @dataclass(frozen=True)
 class Finding:
-    """One line: what was looked at, whether it is well, what was seen and what to do."""
+    """Result of a check: its name, whether it passed, what was found and, if it failed, what to do."""
 
     name: str
     ok: bool
@@ -56,13 +56,13 @@ class Finding:
 
 
 def run(directory: Path | None, base_port: int | None, as_json: bool) -> int:
-    """Print every finding; exit code 1 if any is not well."""
+    """Run and print every check. Return 1 if one failed."""
     try:
         ports = Ports() if base_port is None else Ports.from_base(base_port)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     options = SuiteOptions((directory or default_directory()).absolute(), ports)
-    findings = [finding for look in _LOOKS for finding in look(options)]
+    findings = [finding for check in _CHECKS for finding in check(options)]
     if as_json:
         output.print_json([asdict(finding) for finding in findings])
     else:
@@ -86,7 +86,7 @@ def _jars(_: SuiteOptions) -> Iterator[Finding]:
     try:
         locked = parse_lock(jars.LOCK_FILE.read_text())
     except (OSError, SetupError) as error:
-        yield Finding("jars", False, f"jars.lock can't be read ({error}): run from a checkout of the project")
+        yield Finding("jars", False, f"jars.lock can't be read ({error}): run in a checkout of the project")
         return
     for name in dict.fromkeys((*jars.set_names(), *_catalog_jars())):
         try:
@@ -97,14 +97,14 @@ def _jars(_: SuiteOptions) -> Iterator[Finding]:
         if problems := check_folder(folder, locked[name]):
             yield Finding(f"jars {name}", False, f"{problems[0]}: delete {folder} and run `make setup`")
         else:
-            yield Finding(f"jars {name}", True, f"{len(locked[name])} with the pinned sums in {folder}")
+            yield Finding(f"jars {name}", True, f"{len(locked[name])} with the pinned checksums in {folder}")
 
 
 def _catalog_jars() -> tuple[str, ...]:
     try:
         return read_settings(CatalogSettings).jar_sets
     except BadSettings:
-        return ()  # said by _settings
+        return ()  # reported by _settings
 
 
 def _settings(_: SuiteOptions) -> Iterator[Finding]:
@@ -118,31 +118,35 @@ def _settings(_: SuiteOptions) -> Iterator[Finding]:
     try:
         open_sync_channel(relay_address(None)).close()  # reads the certificates
     except BadSettings:
-        pass  # already among those that are wrong
+        pass  # already reported above
     except (ValueError, OSError) as error:
         wrong.append(f"DEXORDER_CHANNEL_TLS_*: {error}")
     if wrong:
         yield Finding("settings", False, f"{'; '.join(dict.fromkeys(wrong))}: see docs/settings.md")
     else:
-        yield Finding("settings", True, f"{count} DEXORDER_ variables are set, none is wrong")
+        yield Finding("settings", True, f"{count} DEXORDER_ variables are set, all are valid")
 
 
 def _limits(_: SuiteOptions) -> Iterator[Finding]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    enough = soft == resource.RLIM_INFINITY or soft >= LEAST_OPEN_FILES
-    detail = f"{'any number' if soft == resource.RLIM_INFINITY else soft} may be open at once"
+    enough = soft == resource.RLIM_INFINITY or soft >= MIN_OPEN_FILES
+    detail = f"limit of open files: {'none' if soft == resource.RLIM_INFINITY else soft}"
     if not enough:
-        detail += f"; Kafka and Spark want {LEAST_OPEN_FILES}: `ulimit -n {LEAST_OPEN_FILES}` (most allowed: {hard})"
+        detail += f"; Kafka and Spark need {MIN_OPEN_FILES}: run `ulimit -n {MIN_OPEN_FILES}` (hard limit: {hard})"
     yield Finding("files", enough, detail)
 
 
 def _state(_: SuiteOptions) -> Iterator[Finding]:
     folder = state_folder()
-    there = next(path for path in (folder, *folder.parents) if path.exists())
-    if os.access(there, os.W_OK | os.X_OK):
-        yield Finding("state", True, f"runs to go on with are kept in {folder}")
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    if os.access(existing, os.W_OK | os.X_OK):
+        yield Finding("state", True, f"unfinished runs are recorded in {folder}")
     else:
-        yield Finding("state", False, f"{there} can't be written, so --resume knows no run: set XDG_STATE_HOME")
+        yield Finding(
+            "state",
+            False,
+            f"{existing} is not writable, so `history --resume` is not possible: set XDG_STATE_HOME to another folder",
+        )
 
 
 def _ports(options: SuiteOptions) -> Iterator[Finding]:
@@ -152,18 +156,22 @@ def _ports(options: SuiteOptions) -> Iterator[Finding]:
         return
     if taken := taken_ports(options):
         listed = ", ".join(f"{port} ({part})" for part, _, port in taken)
-        yield Finding("ports", False, f"taken: {listed}; stop what uses them or choose others: `up --base-port N`")
+        yield Finding(
+            "ports",
+            False,
+            f"in use: {listed}; stop the processes that use them, or choose other ports: `up --base-port N`",
+        )
     else:
-        yield Finding("ports", True, f"free, relay {options.ports.relay} to the rest")
+        yield Finding("ports", True, f"all are free (relay: {options.ports.relay})")
 
 
 def _disk(options: SuiteOptions) -> Iterator[Finding]:
     folder = next(path for path in (options.directory, *options.directory.parents) if path.exists())
     free = shutil.disk_usage(folder).free / 2**30
     detail = f"{free:.1f} GiB free at {folder}"
-    if free < LEAST_FREE_GIB:
-        detail += f"; the suite wants {LEAST_FREE_GIB:g}: make room or choose another --dir"
-    yield Finding("disk", free >= LEAST_FREE_GIB, detail)
+    if free < MIN_FREE_GIB:
+        detail += f"; the suite needs {MIN_FREE_GIB:g}: free some space or choose another folder with --dir"
+    yield Finding("disk", free >= MIN_FREE_GIB, detail)
 
 
 def _packages(_: SuiteOptions) -> Iterator[Finding]:
@@ -174,7 +182,7 @@ def _packages(_: SuiteOptions) -> Iterator[Finding]:
         except importlib.metadata.PackageNotFoundError:
             missing.append(name)
     if missing:
-        yield Finding("packages", False, f"{', '.join(missing)} not installed: run `make setup`")
+        yield Finding("packages", False, f"{', '.join(missing)} are not installed: run `make setup`")
     else:
         yield Finding("packages", True, ", ".join(found))
     iceberg = [p.name for p in _spark_jars() if "iceberg-spark-runtime" in p.name]
@@ -189,7 +197,7 @@ def _spark_jars() -> tuple[Path, ...]:
         return ()
 
 
-_LOOKS: tuple[Callable[[SuiteOptions], Iterator[Finding]], ...] = (
+_CHECKS: tuple[Callable[[SuiteOptions], Iterator[Finding]], ...] = (
     _java,
     _jars,
     _settings,

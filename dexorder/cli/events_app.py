@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dexorder.cli.reporting import Json, reported
+from dexorder.cli import Json, reported
 
 events_app = typer.Typer(no_args_is_help=True, help="User events: follow, send and look up.")
 

@@ -1,4 +1,4 @@
-"""What commands print: results on stdout, everything else on stderr."""
+"""Printing: results go to stdout, everything else to stderr."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ _SHOWN = ("open_time", "open", "high", "low", "close", "volume")
 
 
 def stdout() -> Console:
-    """For results; made when used, so that a redirected stdout is the one written to."""
+    """Return the console for results; created at each use, as stdout may have been redirected."""
     return Console(file=sys.stdout, highlight=False, soft_wrap=True, width=_width(sys.stdout))
 
 
 def stderr() -> Console:
-    """For progress and explanations."""
+    """Return the console for progress and explanations."""
     return Console(file=sys.stderr, highlight=False, soft_wrap=True, width=_width(sys.stderr))
 
 
 def print_json(value: Any) -> None:
-    """One JSON value on stdout, indented."""
+    """Print one JSON value, indented."""
     sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
     sys.stdout.flush()
 
 
 def rows_table(ends: Ends) -> Table:
-    """The rows that were kept, and how many lie between."""
+    """Return a table of the kept rows, with the number of rows between them."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in _SHOWN:
         table.add_column(name, justify="left" if name == "open_time" else "right", no_wrap=True)
     head, tail = ends.head, ends.tail
-    assert head is not None and tail is not None  # an answer has at least one batch
+    assert head is not None and tail is not None  # every result has at least one batch
     for row in head.select(_SHOWN).to_pylist():
         table.add_row(*map(_text, row.values()))
     if between := ends.count - head.num_rows - tail.num_rows:
@@ -50,7 +50,7 @@ def rows_table(ends: Ends) -> Table:
 
 
 def plain_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
-    """A table of text."""
+    """Return a table of text."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in columns:
         table.add_column(name, overflow="fold")
@@ -60,7 +60,7 @@ def plain_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
 
 
 def _width(stream: IO[str]) -> int | None:
-    """A file or a pipe has no width that tables should be folded to."""
+    """Return the width for a file or a pipe, so that tables are not folded; None for a terminal."""
     return None if stream.isatty() else 200
 
 

@@ -1,4 +1,4 @@
-"""Where rows go, batch by batch: JSON on stdout, a file, the table that is printed. None keeps more than one batch."""
+"""Sinks of rows: JSON on stdout, a file, the printed table. Each keeps at most one batch in memory."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ import pyarrow as pa
 from dexorder.runs import OUT_ENDINGS
 
 CHUNK_ROWS = 1_000
-"""Rows turned into Python values at once."""
+"""Rows converted to Python values at once."""
 
 _JSON = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NAIVE_UTC | orjson.OPT_UTC_Z
 
 
 class RowSink(Protocol):
-    """Takes rows, in order."""
+    """Destination of rows."""
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """The next rows."""
+        """Write the next rows."""
 
 
 class JsonRows:
-    """One JSON object on a stream: the given fields, then ``rows``. Complete only after ``finish``."""
+    """One JSON object on a stream: the given fields, then ``rows``. It is complete only after ``finish``."""
 
     def __init__(self, stream: IO[bytes], head: dict[str, Any]) -> None:
         self._stream = stream
@@ -35,7 +35,7 @@ class JsonRows:
         self._between = b""
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """The rows as objects; times as UTC text, a value JSON has no number for as null."""
+        """Write rows as objects, with times as UTC text and numbers that JSON cannot express as null."""
         self._begin()
         for chunk in json_chunks(batch):
             self._stream.write(self._between)
@@ -48,15 +48,14 @@ class JsonRows:
         self._stream.write(b"\n]}\n")
         self._stream.flush()
 
-    def _begin(
-        self,
-    ) -> None:  # only now: until the first batch is there, it may turn out that there are no rows to give
+    def _begin(self) -> None:
+        # Not written before the first batch, as reading may fail until then.
         self._stream.write(self._opening)
         self._opening = b""
 
 
 def json_chunks(batch: pa.RecordBatch) -> Iterator[bytes]:
-    """JSON objects of the rows, comma-separated, ``CHUNK_ROWS`` in a piece; no piece is empty."""
+    """Yield the rows as comma-separated JSON objects, at most ``CHUNK_ROWS`` at a time; no part is empty."""
     for start in range(0, batch.num_rows, CHUNK_ROWS):
         part = batch.slice(start, CHUNK_ROWS)
         columns = [_values(column) for column in part.columns]
@@ -65,7 +64,7 @@ def json_chunks(batch: pa.RecordBatch) -> Iterator[bytes]:
 
 
 def _values(column: pa.Array[Any]) -> list[Any]:
-    # Through numpy where that is exact: ten times as fast as a Python object for each value.
+    # Through numpy where that is exact: ten times faster than a Python object for each value.
     if pa.types.is_timestamp(column.type) and not column.null_count:
         return list(column.to_numpy(zero_copy_only=False).astype("datetime64[us]"))
     if pa.types.is_floating(column.type):
@@ -74,7 +73,7 @@ def _values(column: pa.Array[Any]) -> list[Any]:
 
 
 class FileRows:
-    """Rows in a file of the kind its ending names. See ``file_rows``."""
+    """Rows in a Parquet or CSV file, by its extension. See ``file_rows``."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -82,13 +81,13 @@ class FileRows:
         self._columns: list[int] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Append; the first batch, which may be empty, says which columns there are."""
+        """Append rows. The first batch, which may be empty, determines the columns."""
         if self._writer is None:
             self._writer = self._open(batch.schema)
         self._writer.write_batch(batch.select(self._columns))
 
     def close(self) -> None:
-        """Write what a file of its kind ends with."""
+        """Write the end of the file."""
         if self._writer is not None:
             self._writer.close()
 
@@ -105,7 +104,7 @@ class FileRows:
 
 @contextmanager
 def file_rows(file: Path) -> Iterator[FileRows]:
-    """A file that appears complete when the block ends well, and not at all otherwise."""
+    """Yield a sink to a file that appears, complete, when the block succeeds, and not at all when it fails."""
     rows = FileRows(file)
     try:
         try:
@@ -119,19 +118,19 @@ def file_rows(file: Path) -> Iterator[FileRows]:
 
 
 class Ends:
-    """Keeps the first and the last of the rows, ``most`` together, for the table that is printed."""
+    """First and last rows, at most ``limit`` together, for the printed table."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, limit: int) -> None:
         self.count = 0
-        self._head_size = (most + 1) // 2
-        self._tail_size = most // 2
+        self._head_size = (limit + 1) // 2
+        self._tail_size = limit // 2
         self.head: pa.Table | None = None
-        """The first half, of an odd number the larger one; None before the first batch."""
+        """First half, the larger one of an odd limit; None before the first batch."""
         self.tail: pa.Table | None = None
-        """The last half, without any row of the first."""
+        """Last half, without rows of the first; None before the first batch."""
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Keep what may be among the ends."""
+        """Keep the rows that may be among the first or last."""
         rows = pa.Table.from_batches([batch])
         room = self._head_size - (self.head.num_rows if self.head is not None else 0)
         self.head = _joined(self.head, rows.slice(0, room))
@@ -145,24 +144,25 @@ def _joined(before: pa.Table | None, rows: pa.Table) -> pa.Table:
 
 
 def check_out(out: Path | None, *, many: bool = False) -> None:
-    """Refuse an ``--out`` that can't be written.
+    """Check ``--out`` before anything is fetched.
 
     Args:
-        out: None is fine.
-        many: For many tickers; a name without an ending of ours is then a folder, which may be absent.
+        out: The option's value, or None.
+        many: There are many tickers; a name without a known extension is then a folder, which may not exist yet.
 
     Raises:
-        ValueError: The ending names no format of ours, or the folder it is to lie in is not there.
+        ValueError: The extension is unknown, or the parent folder does not exist.
     """
     if out is None:
         return
+    formats = " or ".join(OUT_ENDINGS)
     if out.suffix.lower() not in OUT_ENDINGS:
         if not many:
-            raise ValueError(f"--out {out} ends in neither {' nor '.join(OUT_ENDINGS)}")
+            raise ValueError(f"--out {out}: unknown extension; use {formats}")
         if out.exists() and not out.is_dir():
-            raise ValueError(f"--out {out} is no folder and ends in neither {' nor '.join(OUT_ENDINGS)}")
+            raise ValueError(f"--out {out} is not a folder and has an unknown extension; use a folder or {formats}")
     if not out.absolute().parent.is_dir():
-        raise ValueError(f"--out {out}: the folder {out.absolute().parent} is not there")
+        raise ValueError(f"--out {out}: folder {out.absolute().parent} does not exist; create it first")
 
 
 def _fresh(file: Path) -> Path:

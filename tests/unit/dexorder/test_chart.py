@@ -22,7 +22,7 @@ def test_three_candles_are_drawn_as_they_should_look() -> None:
         "╽┃┃",
         "┃ ┃",
         "╵ │ ┤1",
-        "▁█▄ volume, most 80",
+        "▁█▄ volume, max 80",
         "2024-01-01T00:00:00Z 2024-01-01T02:00:00Z",
     ]
 

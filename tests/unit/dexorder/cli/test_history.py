@@ -114,8 +114,8 @@ def test_files_are_written_by_their_ending(fake: FakeRelay, tmp_dir: Path) -> No
 @pytest.mark.parametrize(
     ("more", "code", "message"),
     [
-        (["--out", "rows.xlsx"], 2, "ends in neither .parquet nor .csv"),
-        (["--out", "no/such/rows.csv"], 2, "is not there"),
+        (["--out", "rows.xlsx"], 2, "--out rows.xlsx: unknown extension; use .parquet or .csv"),
+        (["--out", "no/such/rows.csv"], 2, "does not exist"),
         (["--plot", "chart.png"], 2, "does not end in .html"),
         (["--limit", "0"], 2, "limit"),
         (["--until", "2023-01-01"], 1, "until 2023-01-01 is not after since 2024-01-01"),
@@ -224,8 +224,8 @@ def test_a_place_that_cannot_be_written_stops_only_who_named_it(fake: FakeRelay,
     [
         ([TICKER], "TICKER and PERIOD are needed"),
         ([TICKER, "1h", "--since", "2024-01-01"], "--since and --until are needed"),
-        (["--resume", "--json"], "--resume goes on as the run began"),
-        (["--resume", "a", "b"], "--resume goes on as the run began"),
+        (["--resume", "--json"], "--resume continues the run as it was started"),
+        (["--resume", "a", "b"], "--resume continues the run as it was started"),
         (["--file", "nothing.txt", "1h"], "--file nothing.txt can't be read"),
         ([TICKER, "ETH/USDT.SIM", "1h", *ASKED[3:], "--chart"], "are for one ticker"),
     ],

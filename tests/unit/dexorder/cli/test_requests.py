@@ -45,7 +45,7 @@ def test_requests_are_listed(three: FakeRelay, options: list[str], names: list[s
 
 def test_a_state_there_is_not(fake: FakeRelay) -> None:
     result = run("list", "--state", "done")
-    assert result.exit_code == 2 and "--state done is none of QUEUED, RUNNING, FINISHED" in result.stderr
+    assert result.exit_code == 2 and "--state: 'done' is not a state; use QUEUED, RUNNING or FINISHED" in result.stderr
 
 
 def test_a_request_is_shown(three: FakeRelay) -> None:

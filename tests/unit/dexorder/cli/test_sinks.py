@@ -113,11 +113,11 @@ def test_a_file_appears_complete_or_not_at_all(tmp_path: Path, name: str) -> Non
 @pytest.mark.parametrize(
     ("out", "many", "message"),
     [
-        ("rows.xlsx", False, "ends in neither"),
-        ("folder", False, "ends in neither"),
-        ("there", True, "is no folder"),
-        ("no/such/rows.csv", True, "is not there"),
-        ("no/such", True, "is not there"),
+        ("rows.xlsx", False, "unknown extension"),
+        ("folder", False, "unknown extension"),
+        ("there", True, "is not a folder"),
+        ("no/such/rows.csv", True, "does not exist"),
+        ("no/such", True, "does not exist"),
     ],
 )
 def test_out_that_cannot_be_written_is_refused(tmp_path: Path, out: str, many: bool, message: str) -> None:

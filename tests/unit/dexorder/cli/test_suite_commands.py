@@ -112,10 +112,10 @@ def test_up_refuses_what_it_cannot_mean(tmp_dir: Path, arguments: list[str], mes
 
 def test_doctor_says_what_to_do(tmp_dir: Path, monkeypatch: pytest.MonkeyPatch, answering: int) -> None:
     monkeypatch.setenv("DEXORDER_CACHE", str(tmp_dir / "empty"))
-    monkeypatch.setattr(doctor, "LEAST_FREE_GIB", 1e9)
+    monkeypatch.setattr(doctor, "MIN_FREE_GIB", 1e9)
     found = {f["name"]: f for f in json.loads(run("doctor", "--json").stdout)}
     assert not found["jars spark"]["ok"] and "make setup" in found["jars spark"]["detail"]
-    assert not found["disk"]["ok"] and "make room" in found["disk"]["detail"]
+    assert not found["disk"]["ok"] and "free some space" in found["disk"]["detail"]
     assert run("doctor").exit_code == 1
     (ports,) = doctor._ports(SuiteOptions(tmp_dir, Ports(sim=answering)))
     assert not ports.ok and f"{answering} (sim)" in ports.detail and "--base-port" in ports.detail
@@ -131,7 +131,7 @@ def test_doctor_reads_every_setting(tmp_dir: Path, monkeypatch: pytest.MonkeyPat
 
     for name in [name for name in os.environ if name.startswith("DEXORDER_")]:
         monkeypatch.delenv(name)
-    assert settings() == doctor.Finding("settings", True, "0 DEXORDER_ variables are set, none is wrong")
+    assert settings() == doctor.Finding("settings", True, "0 DEXORDER_ variables are set, all are valid")
     monkeypatch.setenv("DEXORDER_CHANNEL_TLS_CA", str(tmp_dir / "none.pem"))
     assert not settings().ok and "none.pem" in settings().detail
     monkeypatch.setenv("DEXORDER_RELAY_LEASE_SECONDS", "soon")
@@ -140,7 +140,7 @@ def test_doctor_reads_every_setting(tmp_dir: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_doctor_looks_at_limits_and_at_the_users_state(tmp_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "LEAST_OPEN_FILES", 2**62)
+    monkeypatch.setattr(doctor, "MIN_OPEN_FILES", 2**62)
     (files,) = doctor._limits(SuiteOptions(tmp_dir, Ports()))
     assert files.ok or "ulimit -n" in files.detail
     (tmp_dir / "file").touch(0o400)
