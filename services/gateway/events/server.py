@@ -18,9 +18,8 @@ from services.gateway.events.config import EventsSettings
 from services.gateway.events.contacts import host_check
 from services.gateway.events.delivery.changes import SendRequest, SessionEvent
 from services.gateway.events.dispatcher.dispatcher import Dispatcher
-from services.gateway.events.dispatcher.metrics import DispatcherMetrics
+from services.gateway.events.dispatcher.metrics import DispatcherMetrics, SendMetrics
 from services.gateway.events.dispatcher.sender import Sender
-from services.gateway.events.dispatcher.sending_metrics import SendingMetrics
 from services.gateway.events.dispatcher.start import open_dispatcher
 from services.gateway.events.ingress.publisher_service import EventPublisherService
 from services.gateway.events.service import ContactService, EventLogService, EventService
@@ -105,7 +104,7 @@ async def user_events(settings: EventsSettings, registry: CollectorRegistry) -> 
         dispatcher = await stack.enter_async_context(
             open_dispatcher(settings, outside, DispatcherMetrics(registry), render=reads, reachable=ways.reachable)
         )
-        outside.sender = Sender(ways, settings, dispatcher.finished, SendingMetrics(registry))
+        outside.sender = Sender(ways, settings, dispatcher.finished, SendMetrics(registry))
         metrics, tokens = SessionMetrics(registry), TokenVerifier.of(settings)
         # without the link: who sees it there is on that page
         outside.sessions = SessionRegistry(dispatcher, partial(render, link_url=""), settings, metrics)

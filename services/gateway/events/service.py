@@ -149,7 +149,7 @@ class ContactService(rpc.ContactServiceServicer):
         if request.active_seconds > LONGEST_PRESENCE_SECONDS:
             raise InvalidRequest(f"active_seconds {request.active_seconds} is above {LONGEST_PRESENCE_SECONDS}")
         until_ns = self._clock.wall_ns() + request.active_seconds * 1_000_000_000
-        self._dispatcher.reached(user_id, _PRESENCE[channel], until_ns)
+        self._dispatcher.user_active(user_id, _PRESENCE[channel], until_ns)
         return pb.ReportPresenceResponse()
 
     def _whose(self, user_id: str, context: Context) -> str:

@@ -191,7 +191,7 @@ class FakeDispatcher:
     async def set_contacts(self, user_id: str, contacts: Contacts) -> None:
         self.kept_contacts[user_id] = contacts
 
-    def reached(self, user_id: str, channel: Channel, until_ns: int) -> None:
+    def user_active(self, user_id: str, channel: Channel, until_ns: int) -> None:
         self.presence.append((user_id, channel, until_ns))
 
     # ---- log

@@ -17,8 +17,7 @@ from services.common.lake.catalog import CatalogSettings
 from services.common.metrics import CallMetrics
 from services.gateway.config import GatewaySettings
 from services.gateway.events.config import EventsSettings
-from services.gateway.events.dispatcher.metrics import DispatcherMetrics
-from services.gateway.events.dispatcher.sending_metrics import SendingMetrics
+from services.gateway.events.dispatcher.metrics import DispatcherMetrics, SendMetrics
 from services.gateway.events.sessions.metrics import SessionMetrics
 from services.gateway.kafkapixy.metrics import KafkaMetrics
 from services.ingestor.config import IngestorSettings
@@ -94,7 +93,7 @@ def counted() -> set[str]:
         KafkaMetrics,
         DispatcherMetrics,
         SessionMetrics,
-        SendingMetrics,
+        SendMetrics,
         IngestorMetrics,
         UdsourceMetrics,
         SparkMetrics,

@@ -1,4 +1,4 @@
-"""What the delivery rules want kept and, once that is on disk, done. Pure data between `delivery` and `dispatcher`."""
+"""Rows to commit and effects to carry out afterwards, as the delivery rules decide on them. Pure."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from services.common.model.user_events import Channel, Status
 from services.gateway.events.model import Contacts, Event, EventKey, Message
 
 NEVER = 2**63 - 1
-"""A due time that does not come; fits into SQLite's integers."""
-THROUGH = -1
-"""The turn of an event all of whose channels had theirs."""
+"""Due time of an event that waits for something other than time; fits into SQLite's integers."""
+ROUND_ENDED = -1
+"""``channel_index`` of an event that has tried all its channels and waits for the next round."""
 
 
 class QueuedRow(NamedTuple):
-    """An event that is not final, as a row: all that a restart needs to go on with it. A tuple, as many are made.
+    """Event that is not final, as the outbox stores it: all that a restart needs. A tuple, as many are made.
 
     Attributes:
         expires_ns: Wall clock; None for CRITICAL.
-        turn: Index into the channels that are tried, from 0; `THROUGH` between two rounds.
-        rounds: Rounds that are through and were followed by another one.
-        tries: Tries so far, over all channels; the number of the last attempt.
-        failures: Tries of the present turn that ended in `Later`.
-        due_ns: Wall clock: nothing happens before, unless a session, an ack or a result comes; `NEVER` for not of
-            itself. While a channel is tried, when that began: after a restart it is tried again.
-        waits_for_ack: It was shown to a session in this turn, whose ack is due then.
-        refused: Channels that refused for good, each with its reason.
-        sequence: Its place in the log of its user's sessions, once it had one.
-        soft: Above its container's soft quota: goes out with others of its kind in one message.
+        channel_index: Index of the channel that is tried now, from 0, or `ROUND_ENDED`.
+        rounds: Completed rounds that were followed by another one.
+        attempts: Attempts so far, over all channels; the number of the last attempt.
+        failures: Attempts at the present channel that ended in `Later`.
+        due_ns: Wall clock: nothing happens before, except on a session, an ack or a result; `NEVER` to wait for one of
+            these. During a call, the time at which it began: after a restart the channel is tried again.
+        waits_for_ack: The event was shown to a session, whose ack is due at ``due_ns``.
+        refused: Channels that refused permanently, each with its reason.
+        sequence: Position in the log of the user's sessions, once it has one.
+        soft: Above its container's soft quota: sent with others of its kind in one message.
     """
 
     event: Event
@@ -36,7 +36,7 @@ class QueuedRow(NamedTuple):
     expires_ns: int | None
     channel_index: int = 0
     rounds: int = 0
-    tries: int = 0
+    attempts: int = 0
     failures: int = 0
     due_ns: int = 0
     waits_for_ack: bool = False
@@ -45,9 +45,13 @@ class QueuedRow(NamedTuple):
     soft: bool = False
 
 
+STATE_FIELDS = QueuedRow._fields[2:]
+"""Fields that change while an event is queued; the outbox derives its columns from them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Final:
-    """An event's end. ``via`` only where it was delivered, ``error`` only where it was not."""
+    """End of an event. ``via`` is set only where it was delivered, ``error`` only where it was not."""
 
     key: EventKey
     status: Status
@@ -56,9 +60,8 @@ class Final:
     completed_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptRow:
-    """One try; written when it begins and again when its outcome is known."""
+class AttemptRow(NamedTuple):
+    """One attempt at a channel; written when it begins and again when its outcome is known."""
 
     key: EventKey
     number: int
@@ -71,19 +74,16 @@ class AttemptRow:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The user said so."""
+    """Report of a session that its user has seen an event."""
 
     user_id: str
     sequence: int
     seen_ns: int
 
 
-# Things to do once the rows are on disk.
-
-
 @dataclass(frozen=True, slots=True)
 class SendRequest:
-    """Try a channel outside; its `Result` comes back to ``Delivery.finished`` with the same key and number."""
+    """One call of a provider; its `Result` goes to ``Delivery.finished`` with the same key and number."""
 
     key: EventKey
     number: int
@@ -95,7 +95,7 @@ class SendRequest:
 
 @dataclass(frozen=True, slots=True)
 class SessionEvent:
-    """Put an event before the open sessions of its user."""
+    """Event at its position in the log of its user's sessions; ``settled`` once it is final."""
 
     user_id: str
     sequence: int
@@ -103,19 +103,12 @@ class SessionEvent:
     settled: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """Tell the container what is final now, if one of its connections waits for it."""
-
-    final: Final
-
-
 @dataclass(slots=True, init=False)
 class Changes:
-    """In this order: rows, commit, effects. Rows of one kind are in the order in which they were made.
+    """Rows, in the order in which they were made, and the effects that follow once they are committed.
 
     Attributes:
-        gone: User, channel and destination that no longer exists, to be taken out of the contacts.
+        gone: User, channel and destination that no longer exists, to be removed from the contacts.
     """
 
     accepted: list[QueuedRow]
@@ -125,10 +118,9 @@ class Changes:
     seen: list[Seen]
     gone: list[tuple[str, Channel, str]] = field(repr=False)
     sends: list[SendRequest]
-    shows: list[SessionEvent]
-    answers: list[Answer]
+    session_events: list[SessionEvent]
 
-    def __init__(self) -> None:  # by hand: nine default factories cost more than an event's rules
+    def __init__(self) -> None:  # by hand: eight default factories cost more than an event's rules
         self.accepted = []
         self.updated = []
         self.finals = []
@@ -136,17 +128,15 @@ class Changes:
         self.seen = []
         self.gone = []
         self.sends = []
-        self.shows = []
-        self.answers = []
+        self.session_events = []
 
-    def add(self, further: Changes) -> None:
-        """What comes after it."""
-        self.accepted += further.accepted
-        self.updated += further.updated
-        self.finals += further.finals
-        self.attempts += further.attempts
-        self.seen += further.seen
-        self.gone += further.gone
-        self.sends += further.sends
-        self.shows += further.shows
-        self.answers += further.answers
+    def add(self, later: Changes) -> None:
+        """Append the changes of a later decision."""
+        self.accepted += later.accepted
+        self.updated += later.updated
+        self.finals += later.finals
+        self.attempts += later.attempts
+        self.seen += later.seen
+        self.gone += later.gone
+        self.sends += later.sends
+        self.session_events += later.session_events

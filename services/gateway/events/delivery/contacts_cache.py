@@ -1,30 +1,33 @@
-"""Who can be reached how, and where they are active now. Pure; the dispatcher keeps it equal to the outbox."""
+"""Contacts and presence of users in memory. Pure; the dispatcher keeps it equal to the outbox."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from operator import attrgetter
-from typing import Protocol
+from typing import Any
 
 from services.common.model.user_events import Channel
 from services.gateway.events.model import NO_CONTACTS, Contacts
 
-
-class People(Protocol):
-    """What the delivery rules ask about users."""
-
-    def contacts(self, user_id: str) -> Contacts:
-        """How a user can be reached; `NO_CONTACTS` where nothing is known."""
-
-    def active(self, user_id: str, channel: Channel, now_ns: int) -> bool:
-        """Whether the user was reported active on a channel outside of sessions."""
+_FIELDS = {
+    Channel.TELEGRAM: "telegram_chat_id",
+    Channel.EMAIL: "email",
+    Channel.DISCORD: "discord_webhook_url",
+    Channel.SLACK: "slack_webhook_url",
+}
+"""Contacts with one destination; PUSH has several."""
+_DESTINATIONS: Mapping[Channel, Callable[[Contacts], object]] = {
+    Channel.PUSH: lambda contacts: contacts.web_push or contacts.mobile_tokens,
+    **{channel: attrgetter(name) for channel, name in _FIELDS.items()},
+}
 
 
 class ContactsCache:
-    """People in memory.
+    """Contacts and presence of all users.
 
     Args:
-        contacts: Of all users that have some.
+        contacts: Contacts of the users that have some.
         presence: User, channel, and until when they are active there; wall clock, nanoseconds.
     """
 
@@ -35,7 +38,7 @@ class ContactsCache:
         self._until = {(user_id, channel): until_ns for user_id, channel, until_ns in presence}
 
     def contacts(self, user_id: str) -> Contacts:
-        """How a user can be reached."""
+        """Return a user's contacts; `NO_CONTACTS` where nothing is known."""
         return self._contacts.get(user_id, NO_CONTACTS)
 
     def set_contacts(self, user_id: str, contacts: Contacts) -> None:
@@ -43,23 +46,27 @@ class ContactsCache:
         self._contacts[user_id] = contacts
 
     def active(self, user_id: str, channel: Channel, now_ns: int) -> bool:
-        """Whether what was reported last still holds."""
+        """Return whether the user was reported active on a provider's channel, and the report still holds."""
         return self._until.get((user_id, channel), 0) > now_ns
 
     def set_active(self, user_id: str, channel: Channel, until_ns: int) -> None:
-        """A report; a time that is past ends it."""
+        """Store a report; a time in the past ends it."""
         self._until[user_id, channel] = until_ns
 
 
-_DESTINATIONS: Mapping[Channel, Callable[[Contacts], object]] = {
-    Channel.TELEGRAM: attrgetter("telegram_chat_id"),
-    Channel.EMAIL: attrgetter("email"),
-    Channel.PUSH: lambda contacts: contacts.web_push or contacts.mobile_tokens,
-    Channel.DISCORD: attrgetter("discord_webhook_url"),
-    Channel.SLACK: attrgetter("slack_webhook_url"),
-}
-
-
 def no_contact(channel: Channel, contacts: Contacts) -> str:
-    """Why a channel outside of sessions can't be used as far as the contacts go; empty where it can."""
+    """Return why a provider's channel can't be used, as far as the contacts tell; empty where it can."""
     return "" if _DESTINATIONS[channel](contacts) else "no contact"
+
+
+def without(contacts: Contacts, channel: Channel, destination: str) -> Contacts:
+    """Return contacts without a destination: chat id, address, URL, token, or endpoint of a subscription."""
+    if channel is Channel.PUSH:
+        return replace(
+            contacts,
+            web_push=tuple(each for each in contacts.web_push if each.endpoint != destination),
+            mobile_tokens=tuple(each for each in contacts.mobile_tokens if each != destination),
+        )
+    name = _FIELDS.get(channel, "")
+    emptied: dict[str, Any] = {name: ""} if name and getattr(contacts, name) == destination else {}
+    return replace(contacts, **emptied)

@@ -1,16 +1,40 @@
-"""What one call of the delivery rules has decided so far. Pure."""
+"""Decision of the delivery rules on one input, while it is made; and several events in one message. Pure."""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from services.common.model.user_events import Channel
-from services.gateway.events.delivery.changes import AttemptRow, Changes, SessionEvent
-from services.gateway.events.delivery.pending_events import PendingEvent, ProviderCall
-from services.gateway.events.delivery.provider_limits import Provider
-from services.gateway.events.model import Contacts
+from services.gateway.events.delivery.changes import AttemptRow, Changes, SendRequest, SessionEvent
+from services.gateway.events.delivery.pending_events import PendingEvent
+from services.gateway.events.model import Contacts, Event, Message
 
-AT_ONCE = 100
+MAX_EVENTS = 100
+"""Events that one decision moves; the others wait for the next one, as containers wait meanwhile."""
+MAX_DIGEST_LINES = 50
+
+
+@dataclass(slots=True)
+class ProviderCall:
+    """Call of a provider, for one event or for several in one message.
+
+    Attributes:
+        members: Events, each with the number of its attempt; the first one's key and number identify the call.
+    """
+
+    user_id: str
+    channel: Channel
+    contacts: Contacts
+    started_ns: int
+    members: list[tuple[PendingEvent, int]]
+
+    def request(self, render: Callable[[Event], Message]) -> SendRequest:
+        """Return the call as the dispatcher carries it out."""
+        leader, number = self.members[0]
+        message = digest([pending.event for pending, _ in self.members], render)
+        return SendRequest(leader.event.key, number, self.channel, self.user_id, message, self.contacts)
 
 
 @dataclass(slots=True)
@@ -18,10 +42,10 @@ class Decision:
     """Collects `Changes`.
 
     Attributes:
-        touched: Items whose rows may differ from those on disk.
-        open_calls: Calls that more events may join, by user and channel; earlier steps may have begun them.
-        calls: The others that begin.
-        left: How many more events it may go on with; the others wait for the next step.
+        open_calls: Calls that more events may join, by user and channel; earlier decisions may have begun them.
+        calls: Other calls that begin.
+        touched: Events whose rows may differ from those on disk.
+        left: Number of events that it may still move.
     """
 
     now_ns: int
@@ -29,15 +53,15 @@ class Decision:
     changes: Changes = field(default_factory=Changes)
     touched: dict[PendingEvent, None] = field(default_factory=dict)
     calls: list[ProviderCall] = field(default_factory=list)
-    left: int = AT_ONCE
+    left: int = MAX_EVENTS
 
-    def begun(self, pending: PendingEvent, channel: Channel, started_ns: int) -> int:
-        """One more try; its number."""
-        pending.tries += 1
-        self.changes.attempts.append(AttemptRow(pending.event.key, pending.tries, channel, started_ns))
-        return pending.tries
+    def begin_attempt(self, pending: PendingEvent, channel: Channel, started_ns: int) -> int:
+        """Record that an attempt begins; return its number."""
+        pending.attempts += 1
+        self.changes.attempts.append(AttemptRow(pending.event.key, pending.attempts, channel, started_ns))
+        return pending.attempts
 
-    def ended(
+    def end_attempt(
         self,
         pending: PendingEvent,
         number: int,
@@ -46,21 +70,18 @@ class Decision:
         outcome: str,
         retry_at_ns: int | None = None,
     ) -> None:
-        """What came of a try."""
+        """Record the outcome of an attempt."""
         row = AttemptRow(pending.event.key, number, channel, started_ns, self.now_ns, outcome, retry_at_ns)
         self.changes.attempts.append(row)
 
-    def passed(self, pending: PendingEvent, channel: Channel, started_ns: int, outcome: str) -> None:
-        """One more try, whose outcome is known."""
-        pending.tries += 1
-        self.ended(pending, pending.tries, channel, started_ns, outcome)
+    def add_attempt(self, pending: PendingEvent, channel: Channel, started_ns: int, outcome: str) -> None:
+        """Record an attempt whose outcome is known already."""
+        pending.attempts += 1
+        self.end_attempt(pending, pending.attempts, channel, started_ns, outcome)
 
-    def call(
-        self, user_id: str, channel: Channel, contacts: Contacts, provider: Provider[PendingEvent], *, alone: bool
-    ) -> ProviderCall:
-        """One more call, which others of the user may join but where it goes ``alone``; its members are to come."""
-        call = ProviderCall(user_id, channel, contacts, provider, self.now_ns, [])
-        provider.under_way += 1
+    def begin_call(self, user_id: str, channel: Channel, contacts: Contacts, *, alone: bool) -> ProviderCall:
+        """Begin a call without members yet. Other events of the user may join unless it is ``alone``."""
+        call = ProviderCall(user_id, channel, contacts, self.now_ns, [])
         if alone:
             self.calls.append(call)
         else:
@@ -68,16 +89,35 @@ class Decision:
         return call
 
     def show(self, pending: PendingEvent) -> None:
-        """Before the open sessions of its user."""
+        """Show an event to the open sessions of its user."""
         assert pending.sequence is not None
         pending.shown_ns = self.now_ns
-        self.changes.shows.append(SessionEvent(pending.event.user_id, pending.sequence, pending.event))
+        self.changes.session_events.append(SessionEvent(pending.event.user_id, pending.sequence, pending.event))
 
     def finish(self) -> Changes:
-        """All of it: rows of what has changed and is not new are written again."""
+        """Return the changes, with the rows of those events that are not new and have changed."""
         for pending in self.touched:
             row = pending.row()
             if not pending.done and row != pending.saved:
                 pending.saved = row
                 self.changes.updated.append(row)
         return self.changes
+
+
+def digest(events: Sequence[Event], render: Callable[[Event], Message]) -> Message:
+    """Return one message that lists the titles of the first `MAX_DIGEST_LINES` events and counts the others.
+
+    Args:
+        events: At least one, in the order in which they were accepted; a single one is rendered as usual.
+        render: Renders one event.
+    """
+    if len(events) == 1:
+        return render(events[0])
+    listed = [render(event) for event in events[:MAX_DIGEST_LINES]]
+    lines = [message.title for message in listed]
+    if len(events) > MAX_DIGEST_LINES:
+        lines.append(f"and {len(events) - MAX_DIGEST_LINES} more")
+    names = (f"{event.key.container}\x00{event.key.event_id}".encode() for event in events)
+    reference = hashlib.sha256(b"\x00".join(names)).hexdigest()[:32]
+    newest_ms = max(event.timestamp_ms for event in events)
+    return Message(reference, f"{len(events)} events", "\n".join(lines), events[0].priority, newest_ms)

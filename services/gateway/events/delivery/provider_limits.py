@@ -1,8 +1,8 @@
-"""Calls that share a provider's limits, and who waits for them. Pure."""
+"""Limits of providers: pauses they asked for, calls at the same time, and the events that wait for either. Pure."""
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, defaultdict, deque
 from typing import Generic, TypeVar
 
 from services.common.model.user_events import Channel
@@ -10,75 +10,121 @@ from services.gateway.events.delivery.timers import Timed
 from services.gateway.events.model import Contacts
 
 T = TypeVar("T")
-ProviderName = tuple[Channel, str]
 
 
 class Provider(Timed, Generic[T]):
-    """One provider, or one webhook: not before `blocked_until_ns`, and so many calls at once.
+    """Provider or webhook, with the events that wait for a call there. Only `ProviderLimits` touches its queues.
 
     Attributes:
-        waiting: CRITICAL ones and others, each in the order in which they came. What has left in the meantime is
-            still in there.
+        name: Channel, and the webhook's URL where each user has their own.
+        blocked_until_ns: End of the pause that it asked for.
     """
 
-    __slots__ = ("_most", "blocked_until_ns", "name", "under_way", "waiting")
+    __slots__ = ("_queues", "blocked_until_ns", "name")
 
-    def __init__(self, name: ProviderName, most: int) -> None:
+    def __init__(self, name: tuple[Channel, str]) -> None:
         super().__init__()
-        self._most = most
         self.name = name
         self.blocked_until_ns = 0
-        self.under_way = 0
-        self.waiting: tuple[deque[T], deque[T]] = (deque(), deque())
+        self._queues: tuple[deque[T], deque[T]] = (deque(), deque())  # CRITICAL ones and others
 
-    def free(self, now_ns: int) -> bool:
-        """Whether a call may begin."""
-        return now_ns >= self.blocked_until_ns and self.under_way < self._most
+    @property
+    def channel(self) -> Channel:
+        """Return the channel that it belongs to."""
+        return self.name[0]
 
-    def wait(self, thing: T, *, critical: bool) -> None:
-        """Behind those of its kind."""
-        self.waiting[0 if critical else 1].append(thing)
+    @property
+    def waiting(self) -> bool:
+        """Return whether events are in its queues."""
+        return bool(self._queues[0] or self._queues[1])
 
-    def next(self) -> T | None:
-        """Who waits longest, CRITICAL ones first; it waits no longer."""
-        for queue in self.waiting:
-            if queue:
-                return queue.popleft()
-        return None
+    def add(self, event: T, *, critical: bool) -> None:
+        """Append an event behind those of its kind."""
+        self._queues[0 if critical else 1].append(event)
 
-    def idle(self, now_ns: int) -> bool:
-        """Whether there is nothing to remember of it."""
-        return not (self.under_way or self.waiting[0] or self.waiting[1] or now_ns < self.blocked_until_ns)
+    def pop(self) -> T:
+        """Remove and return the event that waits longest, CRITICAL ones first."""
+        return (self._queues[0] or self._queues[1]).popleft()
 
 
 class ProviderLimits(Generic[T]):
-    """Telegram, e-mail and push are one lane each: all users share our bot, server and key. A webhook is its own.
+    """All providers. Telegram, e-mail and push are one provider each: all users share our bot, server and key.
+
+    Events may leave by other ways while they wait; they stay in the queue, and whoever takes them checks.
 
     Args:
-        most: Most calls under way in one lane.
+        max_calls: Calls at the same time on one channel, over all its webhooks.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._limits: dict[ProviderName, Provider[T]] = {}
+    def __init__(self, max_calls: int) -> None:
+        self._max_calls = max_calls
+        self._calls: Counter[Channel] = Counter()
+        self._providers: dict[tuple[Channel, str], Provider[T]] = {}
+        self._rotation: defaultdict[Channel, dict[Provider[T], None]] = defaultdict(dict)
 
     def of(self, channel: Channel, contacts: Contacts) -> Provider[T]:
-        """Where a call to this user would go."""
+        """Return the provider that a call to this user goes to."""
         name = (channel, _webhook(channel, contacts))
-        provider = self._limits.get(name)
+        provider = self._providers.get(name)
         if provider is None:
-            provider = self._limits[name] = Provider(name, self._most)
+            provider = self._providers[name] = Provider(name)
         return provider
 
     def blocked_until_ns(self, channel: Channel, contacts: Contacts) -> int:
-        """Until when a call to this user would have to wait; a time that is past, or 0, for not at all."""
-        provider = self._limits.get((channel, _webhook(channel, contacts)))
+        """Return until when a call to this user would have to wait; a past time, or 0, for not at all."""
+        provider = self._providers.get((channel, _webhook(channel, contacts)))
         return provider.blocked_until_ns if provider else 0
 
+    def block(self, provider: Provider[T], until_ns: int) -> None:
+        """Begin no call before this time; a longer pause that was asked for earlier holds."""
+        provider.blocked_until_ns = max(provider.blocked_until_ns, until_ns)
+
+    def free(self, provider: Provider[T], now_ns: int) -> bool:
+        """Return whether a call may begin now."""
+        return now_ns >= provider.blocked_until_ns and self._calls[provider.channel] < self._max_calls
+
+    def begin_call(self, provider: Provider[T]) -> None:
+        """Count a call; `end_call` ends it."""
+        self._calls[provider.channel] += 1
+
+    def end_call(self, provider: Provider[T]) -> None:
+        """Count the end of a call."""
+        self._calls[provider.channel] -= 1
+
+    def wait(self, provider: Provider[T], event: T, *, critical: bool) -> None:
+        """Queue an event until `take` returns it."""
+        provider.add(event, critical=critical)
+        self._rotation[provider.channel][provider] = None
+
+    def unblock(self, provider: Provider[T]) -> None:
+        """Let a provider take part again once its pause is over."""
+        if provider.waiting:
+            self._rotation[provider.channel][provider] = None
+
+    def next(self, channel: Channel, now_ns: int) -> Provider[T] | None:
+        """Return the provider whose event may be called next; None where no call may begin. Webhooks alternate."""
+        rotation = self._rotation[channel]
+        while rotation and self._calls[channel] < self._max_calls:
+            provider = next(iter(rotation))
+            if now_ns >= provider.blocked_until_ns:
+                return provider
+            del rotation[provider]  # until `unblock`
+        return None
+
+    def take(self, provider: Provider[T]) -> T:
+        """Remove and return the first event of the provider that `next` returned."""
+        rotation = self._rotation[provider.channel]
+        del rotation[provider]
+        event = provider.pop()
+        if provider.waiting:
+            rotation[provider] = None
+        return event
+
     def forget(self, provider: Provider[T], now_ns: int) -> None:
-        """Keep nothing of a lane that is idle; there is one for each webhook that any user ever had."""
-        if provider.idle(now_ns) and self._limits.get(provider.name) is provider:
-            del self._limits[provider.name]
+        """Drop a provider without a queue and a pause; otherwise every webhook of any user would be kept."""
+        idle = not provider.waiting and now_ns >= provider.blocked_until_ns
+        if idle and self._providers.get(provider.name) is provider:
+            del self._providers[provider.name]
 
 
 def _webhook(channel: Channel, contacts: Contacts) -> str:

@@ -1,4 +1,4 @@
-"""What is to be done by now, some of it at a time, as whoever sends an event meanwhile waits for that. Pure."""
+"""Work that is due, done in portions, as containers wait for their acks meanwhile. Pure."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from services.gateway.events.delivery.timers import Timers
 T = TypeVar("T")
 
 
-def if_live(do: Callable[[PendingEvent, Decision], None]) -> Callable[[PendingEvent, Decision], None]:
-    """Only with events that are not final by then."""
-    return lambda pending, decision: None if pending.done else do(pending, decision)
+def if_pending(action: Callable[[PendingEvent, Decision], None]) -> Callable[[PendingEvent, Decision], None]:
+    """Return the action, skipped for events that are final by then."""
+    return lambda pending, decision: None if pending.done else action(pending, decision)
 
 
 @dataclass(slots=True)
 class _Work:
     now_ns: int
     things: deque[Any]
-    do: Callable[[Any, Decision], None]
+    action: Callable[[Any, Decision], None]
 
-    def go_on(self, decision: Decision) -> None:
-        """As of the moment in which it began: what goes out together comes back together."""
+    def continue_in(self, decision: Decision) -> None:
+        """Continue at the time at which the work began: what is sent together is due together later."""
         decision.now_ns = self.now_ns
         while self.things and decision.left > 0:
             decision.left -= 1
-            self.do(self.things.popleft(), decision)
+            self.action(self.things.popleft(), decision)
 
 
 class Scheduler:
-    """Work that was begun, and things that have their time."""
+    """Work that was begun, and timers of events and providers."""
 
     def __init__(self, timers: Timers[PendingEvent | Provider[PendingEvent]]) -> None:
         self._timers = timers
@@ -44,29 +44,33 @@ class Scheduler:
 
     @property
     def unfinished(self) -> bool:
-        """Whether it is amid things that belong together: `run` goes on with them."""
+        """Return whether work that belongs together is only partly done; `run` continues it."""
         return bool(self._begun) or self._together is not None
 
     def next_ns(self) -> int | None:
-        """When there is something to do; None for never."""
+        """Return when there is something to do; None for never."""
         return self._begun[0].now_ns if self._begun else self._timers.next_ns()
 
-    def each(self, things: Iterable[T], do: Callable[[T, Decision], None], decision: Decision) -> None:
-        """Do it with each of them: now with as many as the step has left, with the others in `run`, changed or not."""
-        work = _Work(decision.now_ns, deque(things), do)
-        work.go_on(decision)
+    def each(self, things: Iterable[T], action: Callable[[T, Decision], None], decision: Decision) -> None:
+        """Do something with each thing: now with as many as the decision may move, with the others in `run`.
+
+        Args:
+            things: Copied at once; the iterable may change afterwards.
+        """
+        work = _Work(decision.now_ns, deque(things), action)
+        work.continue_in(decision)
         if work.things:
             self._begun.append(work)
 
     def run(self, decision: Decision, wake: Callable[[PendingEvent | Provider[PendingEvent], Decision], None]) -> None:
-        """Do some of what is to be done by the step's time, what was begun first.
+        """Do a portion of what is due at the decision's time, begun work first.
 
         Args:
-            wake: What to do with a thing whose time has come.
+            wake: Handles a thing whose timer has expired.
         """
         now_ns = decision.now_ns
         while self._begun and decision.left > 0:
-            self._begun[0].go_on(decision)
+            self._begun[0].continue_in(decision)
             if not self._begun[0].things:
                 self._begun.popleft()
         while decision.left > 0 and (thing := self._next(decision, now_ns)) is not None:
@@ -77,7 +81,7 @@ class Scheduler:
             self._together = None
 
     def _next(self, decision: Decision, now_ns: int) -> PendingEvent | Provider[PendingEvent] | None:
-        """All that is due at the same time shares the moment in which the first of it was done."""
+        """Pop a timer. All that is due at the same time gets the time at which the first of it was handled."""
         at_ns = self._timers.next_ns()
         if self._together is None or at_ns != self._together[0]:
             self._together = None if at_ns is None or at_ns > now_ns else (at_ns, now_ns)

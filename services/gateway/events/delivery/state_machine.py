@@ -1,257 +1,351 @@
-"""Which channel an event takes next, and when. Pure rules: no I/O, no clock; all times are the wall's, nanoseconds.
+"""States of an event that is being delivered, and the transitions between them.
 
-An event goes through its channels in order: a session is given some seconds to say that it has it, a provider is
-called. When all are through, the round begins anew after a pause: a NORMAL event until its time is over, a CRITICAL one
-for ever. What can't go on of itself (nobody is there, nobody is active) waits for the session, the report or the
-contact that it lacks. The docstrings of ``changes.py`` say what comes of each call.
+Pure: no I/O, no clock; all times are the wall clock's, in nanoseconds. The outbox stores the fields that tell the
+states apart, so that a restart continues in the same state.
+
+    state              fields                        transition
+    -----------------  ----------------------------  ---------------------------------------------------------------
+    WAITING_DIGEST     soft, attempts == 0, timer    the user's digest is due: -> advance
+    WAITING_ACK        waits_for_ack, timer          no ack in time: -> advance from the next channel
+    WAITING_PROVIDER   provider, no due time         a call of the channel, or the provider's pause, ends: -> advance
+    IN_CALL            in_call, no timer             Sent: -> DELIVERED
+                                                     Refused: -> advance from the next channel
+                                                     Later: -> WAITING_RETRY, or advance from this or the next channel
+    WAITING_RETRY      failures > 0, timer           backoff is over: -> advance
+    ROUND_ENDED        channel_index == ROUND_ENDED  backoff or quiet hours are over, contacts changed:
+                                                     -> advance from the first channel
+                                                     the user is active on a channel: -> advance from that channel
+    DELIVERED, FAILED  done                          final
+
+    advance: take the first channel, from ``channel_index`` on, that can be used now
+      session            an open one is given time for an ack   -> WAITING_ACK
+      provider           it has a free call                     -> IN_CALL
+                         no free call, or a short pause         -> WAITING_PROVIDER
+      no channel         one may be usable later                -> ROUND_ENDED
+                         all refuse permanently                 -> FAILED, "CHANNEL: reason" of each
+
+    in any state         a session acks                         -> DELIVERED
+    in all but IN_CALL   ``expires_ns`` is over (NORMAL only)    -> FAILED, "expired"
+
+A channel can't be used where it has refused permanently, where the user must be active and is not, in the user's quiet
+hours (CRITICAL ignores them), and in a long pause of the provider. A session that opens is shown the event in any
+state; the ack may come from there while another channel is tried.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from itertools import takewhile
-from operator import itemgetter
+from collections.abc import Sequence
 
-from services.common.model.user_events import Channel, Priority
-from services.gateway.events.delivery.board import Board
-from services.gateway.events.delivery.changes import NEVER, THROUGH, Changes, QueuedRow, Seen, SendRequest
-from services.gateway.events.delivery.channel_policy import ChannelPolicy
-from services.gateway.events.delivery.contacts_cache import People, no_contact
-from services.gateway.events.delivery.decision import AT_ONCE, Decision
-from services.gateway.events.delivery.digest import digest
-from services.gateway.events.delivery.escalation import Escalation
-from services.gateway.events.delivery.pending_events import PendingEvent, ProviderCall
-from services.gateway.events.delivery.provider_limits import ProviderLimits
-from services.gateway.events.delivery.rules import DeliverySettings
-from services.gateway.events.delivery.scheduler import Scheduler, if_live
-from services.gateway.events.model import Contacts, Event, EventKey, Message, Result
+from services.common.model.user_events import SESSION_CHANNELS, Channel, Preference, Priority, Status
+from services.gateway.events.delivery.changes import NEVER, ROUND_ENDED, Final, QueuedRow
+from services.gateway.events.delivery.channel_policy import ChannelPolicy, DeliverySettings
+from services.gateway.events.delivery.contacts_cache import ContactsCache
+from services.gateway.events.delivery.decision import Decision, ProviderCall
+from services.gateway.events.delivery.pending_events import PendingEvent, PendingEvents
+from services.gateway.events.delivery.provider_limits import Provider, ProviderLimits
+from services.gateway.events.delivery.scheduler import Scheduler, if_pending
+from services.gateway.events.delivery.timers import Timers
+from services.gateway.events.model import Contacts, Event, Later, Refused, Result, Sent
 
 
-class Delivery:
-    """All events that are not final. One owner, one thread.
-
-    Args:
-        people: Asked at each attempt.
-        render: How an event reads.
-        reachable: Why a channel outside of sessions can't be used with these contacts; empty where it can.
-        at_once: With how many events one call goes on; with the others `due` does.
-    """
+class StateMachine:
+    """Transitions of all pending events; their rows and effects are added to a `Decision`."""
 
     def __init__(
         self,
-        rules: DeliverySettings,
-        people: People,
-        *,
-        render: Callable[[Event], Message],
-        reachable: Callable[[Channel, Contacts], str] = no_contact,
-        at_once: int = AT_ONCE,
+        settings: DeliverySettings,
+        contacts: ContactsCache,
+        policy: ChannelPolicy,
+        events: PendingEvents,
+        timers: Timers[PendingEvent | Provider[PendingEvent]],
+        scheduler: Scheduler,
     ) -> None:
-        self._rules = rules
-        self._render = render
-        self._at_once = at_once
-        self._policy = ChannelPolicy(rules, people, reachable)
-        self._people = people
-        self._limits: ProviderLimits[PendingEvent] = ProviderLimits(rules.max_concurrent_sends)
-        self._board = Board()
-        self._scheduler = Scheduler(self._board.timers)
-        self._escalation = Escalation(rules, people, self._policy, self._board, self._limits, self._scheduler)
-        self._calls: dict[tuple[EventKey, int], ProviderCall] = {}
-        self._open_calls: dict[tuple[str, Channel], ProviderCall] = {}
+        self._settings = settings
+        self._contacts = contacts
+        self._policy = policy
+        self._events = events
+        self._timers = timers
+        self._scheduler = scheduler
+        self._limits: ProviderLimits[PendingEvent] = ProviderLimits(settings.max_concurrent_sends)
 
-    def live(self, key: EventKey) -> QueuedRow | None:
-        """An event as it is now; None where it is final or not known."""
-        pending = self._board.items.get(key)
-        return pending.row() if pending else None
+    # ---- inputs
 
-    def next_due_ns(self) -> int | None:
-        """When `due` has something to do, if nothing else is called before; None for never."""
-        return self._scheduler.next_ns()
-
-    @property
-    def unfinished(self) -> bool:
-        """Whether what follows from the last calls is only begun: `due` goes on with it."""
-        return self._scheduler.unfinished
-
-    def restore(
-        self,
-        live: Iterable[QueuedRow],
-        sequences: Mapping[str, int],
-        pauses: Iterable[tuple[str, Channel, int]] = (),
-        *,
-        now_ns: int,
-    ) -> Changes:
-        """Go on after a start. To be called first, and once; no session is open.
-
-        Calls that were under way are made again. What waited for something to change is looked at: the settings may
-        have.
-
-        Args:
-            live: In the order in which they were accepted.
-            sequences: The last place in the log of each user's sessions that was ever given to an event, be it live,
-                final or forgotten.
-            pauses: User, channel, and until when a provider asked not to be called there.
-        """
-        board = self._board
-        for user_id, channel, until_ns in pauses:
-            provider = self._limits.of(channel, self._people.contacts(user_id))
-            provider.blocked_until_ns = max(provider.blocked_until_ns, until_ns)
-            board.timers.set(provider, provider.blocked_until_ns)
-        board.sequences.update(sequences)
-        placed: list[tuple[int, PendingEvent]] = []
-        for row in live:
-            pending = board.add(row)
-            if pending.sequence is not None:
-                placed.append((pending.sequence, pending))
-            board.wait(pending, now_ns if row.due_ns == NEVER else row.due_ns)
-        for sequence, pending in sorted(placed, key=itemgetter(0)):
-            board.user(pending.event.user_id).by_sequence[sequence] = pending
-        return self.due(now_ns=now_ns)
-
-    def accept(self, events: Iterable[tuple[Event, bool]], *, now_ns: int) -> Changes:
-        """Events whose keys are new, NORMAL or CRITICAL, in this order.
-
-        Args:
-            events: Each with whether it is above its container's soft quota: a NORMAL one then waits for others, to go
-                out in one message.
-        """
-        decision = self._decision(now_ns)
-        for event, soft in events:
-            self._accept(event, soft, decision)
-        return self._finish(decision)
-
-    def _accept(self, event: Event, soft: bool, decision: Decision) -> None:
+    def accept(self, event: Event, soft: bool, decision: Decision) -> None:
+        """Add an event; a NORMAL one above the soft quota waits for the digest."""
         now_ns = decision.now_ns
         normal = event.priority is Priority.NORMAL
-        expires_ns = now_ns + self._rules.normal_ttl_ns if normal else None
-        pending = self._board.add(QueuedRow(event, now_ns, expires_ns, due_ns=now_ns, soft=soft and normal))
+        expires_ns = now_ns + self._settings.normal_ttl_ns if normal else None
+        pending = self._events.add(QueuedRow(event, now_ns, expires_ns, due_ns=now_ns, soft=soft and normal))
         if pending.soft:
-            user = self._board.user(event.user_id)
+            user = self._events.user(event.user_id)
             if user.digest_ns <= now_ns:
-                user.digest_ns = now_ns + self._rules.digest_ns
-            self._board.wait(pending, user.digest_ns)
+                user.digest_ns = now_ns + self._settings.digest_ns
+            self.wait(pending, user.digest_ns)
         else:
-            self._escalation.go_on(pending, decision)
+            self.advance(pending, decision)
         pending.saved = pending.row()
         decision.changes.accepted.append(pending.saved)
         decision.touched.pop(pending, None)
 
-    def finished(self, key: EventKey, number: int, result: Result, *, now_ns: int) -> Changes:
-        """What came of a `SendOut`; each must come back once. A number that is not under way changes nothing.
+    def pause(self, channel: Channel, contacts: Contacts, until_ns: int) -> None:
+        """Begin no call of a provider before this time."""
+        provider = self._limits.of(channel, contacts)
+        self._limits.block(provider, until_ns)
+        self._timers.set(provider, provider.blocked_until_ns)
 
-        Where the event is final in the meantime, its attempt is closed all the same, and what the provider said of
-        its lane and of destinations holds.
-        """
-        call = self._calls.pop((key, number), None)
-        if call is None:
-            return Changes()
-        decision = self._decision(now_ns)
-        self._escalation.finished(call, result, decision)
-        return self._finish(decision)
+    def wake(self, thing: PendingEvent | Provider[PendingEvent], decision: Decision) -> None:
+        """Handle the timer of an event, or of a provider whose pause is over."""
+        if isinstance(thing, Provider):
+            self._limits.unblock(thing)
+            self._begin_calls(thing.channel, decision)
+            self._limits.forget(thing, decision.now_ns)
+            return
+        thing.provider = None
+        if thing.waits_for_ack and decision.now_ns >= thing.due_ns:
+            self._end_ack_wait(thing, "no ack", decision)
+            thing.channel_index += 1
+        elif thing.channel_index == ROUND_ENDED:
+            thing.channel_index = 0
+        self.advance(thing, decision)
 
-    def received(self, user_id: str, sequence: int, *, now_ns: int) -> Changes:
-        """A session has it. For one that is final, or was never there, nothing changes."""
-        user = self._board.users.get(user_id)
-        pending = user.by_sequence.get(sequence) if user else None
-        return self._received([pending] if pending else [], now_ns)
+    def show(self, pending: PendingEvent, decision: Decision) -> None:
+        """Show an event to the sessions that opened, if it may be shown there."""
+        user = self._events.user(pending.event.user_id)
+        if user.open and pending.for_sessions and not pending.expired(decision.now_ns):
+            if pending.sequence is None:
+                self._events.assign_sequence(pending)
+                decision.touched[pending] = None
+            decision.show(pending)
 
-    def received_up_to(self, user_id: str, sequence: int, *, now_ns: int) -> Changes:
-        """A session has this one and all before it."""
-        user = self._board.users.get(user_id)
-        upto = takewhile(lambda placed: placed[0] <= sequence, user.by_sequence.items()) if user else ()
-        return self._received([pending for _, pending in upto], now_ns)
+    def acked(self, pending: PendingEvent, decision: Decision) -> None:
+        """Handle the ack of a session."""
+        if pending.waits_for_ack:
+            self._end_ack_wait(pending, "received", decision)
+        else:
+            decision.add_attempt(pending, Channel.WEB, pending.shown_ns or decision.now_ns, "received")
+        self._finish(pending, Status.DELIVERED, Channel.WEB, "", decision)
 
-    def _received(self, items: Iterable[PendingEvent], now_ns: int) -> Changes:
-        decision = self._decision(now_ns)
-        self._scheduler.each(items, if_live(self._escalation.received), decision)
-        return self._finish(decision)
+    def user_active(self, channel: Channel, pending: PendingEvent, decision: Decision) -> None:
+        """Continue an event whose round ended at a channel that needed the user to be active."""
+        preferences = self._policy.channels(pending.event, self._contacts.contacts(pending.event.user_id))
+        index = next((n for n, p in enumerate(preferences) if p.channel is channel and p.only_if_active), None)
+        if index is not None and pending.channel_index == ROUND_ENDED:
+            pending.channel_index = index
+            self.advance(pending, decision)
 
-    def seen(self, user_id: str, sequence: int, *, now_ns: int) -> Changes:
-        """The user has seen it, so a session has it."""
-        changes = self.received(user_id, sequence, now_ns=now_ns)
-        if 1 <= sequence <= self._board.sequences.get(user_id, 0):
-            changes.seen.append(Seen(user_id, sequence, now_ns))
-        return changes
+    def contacts_changed(self, pending: PendingEvent, decision: Decision) -> None:
+        """Drop all refusals, and begin the next round where one ended."""
+        pending.refused = ()
+        decision.touched[pending] = None
+        if pending.channel_index == ROUND_ENDED:
+            pending.channel_index = 0
+            self.advance(pending, decision)
 
-    def session_opened(self, user_id: str, *, now_ns: int) -> Changes:
-        """A user's first session is open: it is shown what is live and may be, in the order of the log."""
-        decision = self._decision(now_ns)
-        user = self._board.user(user_id)
-        if user.open:
-            return decision.changes
-        user.open = True
+    def call_finished(self, call: ProviderCall, result: Result, decision: Decision) -> None:
+        """End the attempts of a call, move its events, and begin calls for events that waited for a free one."""
+        provider = self._limits.of(call.channel, call.contacts)
+        pause_ns = _pause_ns(result)
+        retry_at_ns = None if pause_ns is None else decision.now_ns + pause_ns
+        if retry_at_ns is not None:
+            self.pause(call.channel, call.contacts, retry_at_ns)
+        if not isinstance(result, Later):
+            decision.changes.gone += [(call.user_id, call.channel, destination) for destination in result.gone]
+        self._limits.end_call(provider)
+        outcome = "sent" if isinstance(result, Sent) else result.reason
 
-        def show(pending: PendingEvent, decision: Decision) -> None:
-            if user.open and pending.in_sessions and not pending.expired(now_ns):
-                if pending.sequence is None:
-                    self._board.place(pending, decision)
+        def settle(member: tuple[PendingEvent, int], decision: Decision) -> None:
+            pending, number = member
+            decision.end_attempt(pending, number, call.channel, call.started_ns, outcome, retry_at_ns)
+            pending.in_call = False
+            if not pending.done:
+                self._settle(pending, call, result, pause_ns, decision)
+
+        self._scheduler.each(call.members, settle, decision)
+        self._begin_calls(call.channel, decision)
+        self._limits.forget(provider, decision.now_ns)
+
+    # ---- transitions
+
+    def wait(self, pending: PendingEvent, due_ns: int) -> None:
+        """Wait until a time, or until the event expires."""
+        pending.due_ns = due_ns
+        self._set_timer(pending, due_ns if pending.expires_ns is None else min(due_ns, pending.expires_ns))
+
+    def advance(self, pending: PendingEvent, decision: Decision) -> None:
+        """Try the present channel and the following ones, until the event has to wait or is final."""
+        decision.touched[pending] = None
+        if pending.expired(decision.now_ns):
+            self._fail(pending, "expired", decision)
+            return
+        contacts = self._contacts.contacts(pending.event.user_id)
+        preferences = self._policy.channels(pending.event, contacts)
+        while pending.channel_index < len(preferences):
+            preference = preferences[pending.channel_index]
+            if (
+                self._try_session(pending, preference, decision)
+                if preference.channel in SESSION_CHANNELS
+                else self._try_provider(pending, preference, contacts, decision)
+            ):
+                return
+            pending.channel_index += 1
+            pending.failures = 0
+        self._end_round(pending, preferences, contacts, decision)
+
+    def _try_session(self, pending: PendingEvent, preference: Preference, decision: Decision) -> bool:
+        """Show the event where a session is open; return whether an ack may still come in time."""
+        is_open = self._events.user(pending.event.user_id).open
+        if pending.sequence is None:
+            self._events.assign_sequence(pending)
+            if is_open:
                 decision.show(pending)
+        if not is_open:
+            if preference.only_if_active and pending.rounds == 0:
+                decision.add_attempt(pending, preference.channel, decision.now_ns, "not active")
+            return False
+        until_ns = pending.shown_ns + self._settings.session_ack_ns
+        if until_ns <= decision.now_ns:
+            return False
+        decision.begin_attempt(pending, Channel.WEB, pending.shown_ns)
+        pending.waits_for_ack = True
+        self.wait(pending, until_ns)
+        return True
 
-        placed, others = user.by_sequence.values(), (pending for pending in user.items if pending.sequence is None)
-        self._scheduler.each([*placed, *others], if_live(show), decision)
-        return self._finish(decision)
+    def _end_ack_wait(self, pending: PendingEvent, outcome: str, decision: Decision) -> None:
+        pending.waits_for_ack = False
+        shown_ns = pending.due_ns - self._settings.session_ack_ns
+        decision.end_attempt(pending, pending.attempts, Channel.WEB, shown_ns, outcome)
 
-    def session_closed(self, user_id: str, *, now_ns: int) -> Changes:
-        """A user's last session is closed. An ack that is waited for may still come through the next one."""
-        user = self._board.users.get(user_id)
-        if user:
-            user.open = False
-            self._board.forget(user)
-        return Changes()
+    def _try_provider(
+        self, pending: PendingEvent, preference: Preference, contacts: Contacts, decision: Decision
+    ) -> bool:
+        """Begin or join a call, or wait for the provider; return False where the channel can't be used now."""
+        user_id, channel, now_ns = pending.event.user_id, preference.channel, decision.now_ns
+        availability = self._policy.availability(pending, preference, contacts, now_ns)
+        if availability.refusal:
+            return False
+        if not availability.active:
+            if pending.rounds == 0:  # recorded once, not in each round
+                decision.add_attempt(pending, channel, now_ns, "not active")
+            return False
+        if availability.from_ns > now_ns:
+            self._outlast_quiet_hours(pending, availability.from_ns)
+            return False
+        call = decision.open_calls.get((user_id, channel)) if pending.soft else None
+        if call is None:
+            provider = self._limits.of(channel, contacts)
+            if provider.blocked_until_ns - now_ns > self._settings.max_pause_ns:
+                return False
+            if not self._limits.free(provider, now_ns):
+                self._wait_for_provider(pending, provider, now_ns)
+                return True
+            self._limits.begin_call(provider)
+            call = decision.begin_call(user_id, channel, contacts, alone=not pending.soft)
+        call.members.append((pending, decision.begin_attempt(pending, channel, now_ns)))
+        pending.in_call = True
+        pending.due_ns = now_ns
+        self._timers.cancel(pending)  # it may expire during the call: the result counts
+        return True
 
-    def reached(self, user_id: str, channel: Channel, until_ns: int, *, now_ns: int) -> Changes:
-        """The user was reported active on a channel, and `People` knows: what is through its round goes on there."""
-        decision = self._decision(now_ns)
+    def _outlast_quiet_hours(self, pending: PendingEvent, quiet_until_ns: int) -> None:
+        """Restart the event's time at the end of the quiet hours; once only, or a long one would never expire."""
+        if pending.expires_ns == pending.accepted_ns + self._settings.normal_ttl_ns:
+            pending.expires_ns = quiet_until_ns + self._settings.normal_ttl_ns
 
-        def go_on(pending: PendingEvent, decision: Decision) -> None:
-            ways = self._policy.ways(pending.event, self._people.contacts(user_id))
-            channel_index = next(
-                (n for n, way in enumerate(ways) if way.channel is channel and way.only_if_active), None
-            )
-            if channel_index is not None and pending.channel_index == THROUGH:
-                pending.channel_index = channel_index
-                self._escalation.go_on(pending, decision)
+    def _wait_for_provider(self, pending: PendingEvent, provider: Provider[PendingEvent], now_ns: int) -> None:
+        pending.provider = provider
+        self._limits.wait(provider, pending, critical=pending.critical)
+        pending.due_ns = max(now_ns, provider.blocked_until_ns)
+        self._set_timer(pending, NEVER if pending.expires_ns is None else pending.expires_ns)
 
-        self._scheduler.each(self._items(user_id) if until_ns > now_ns else (), if_live(go_on), decision)
-        return self._finish(decision)
+    def _set_timer(self, pending: PendingEvent, at_ns: int) -> None:
+        if at_ns == NEVER:
+            self._timers.cancel(pending)
+        else:
+            self._timers.set(pending, at_ns)
 
-    def contacts_changed(self, user_id: str, *, now_ns: int) -> Changes:
-        """The user's contacts are new, and `People` knows: no refusal holds, what is through its round begins anew.
+    def _end_round(
+        self, pending: PendingEvent, preferences: Sequence[Preference], contacts: Contacts, decision: Decision
+    ) -> None:
+        """Wait for the time at which a channel may be usable, or for what it lacks; fail where none ever will be."""
+        pending.channel_index = ROUND_ENDED
+        reasons: dict[str, str] = {}
+        hopeless, due_ns, now_ns = True, NEVER, decision.now_ns
+        for preference in preferences:
+            if preference.channel in SESSION_CHANNELS:
+                hopeless = False
+                continue
+            availability = self._policy.availability(pending, preference, contacts, now_ns)
+            if availability.refusal:
+                reasons[preference.channel.name] = availability.refusal
+                continue
+            hopeless = False
+            if availability.active and availability.from_ns > now_ns:
+                due_ns = min(due_ns, availability.from_ns)
+            elif availability.active:
+                retry_ns = now_ns + self._policy.backoff_ns(pending, pending.rounds + 1)
+                due_ns = min(due_ns, max(retry_ns, self._limits.blocked_until_ns(preference.channel, contacts)))
+        if hopeless:
+            self._fail(pending, "; ".join(f"{name}: {reason}" for name, reason in reasons.items()), decision)
+            return
+        pending.rounds += due_ns != NEVER
+        self.wait(pending, due_ns)
 
-        Not to be called where a destination was only taken out because it is gone.
-        """
-        decision = self._decision(now_ns)
+    def _settle(
+        self, pending: PendingEvent, call: ProviderCall, result: Result, pause_ns: int | None, decision: Decision
+    ) -> None:
+        """Move an event on after its call."""
+        decision.touched[pending] = None
+        if isinstance(result, Sent):
+            self._finish(pending, Status.DELIVERED, call.channel, "", decision)
+            return
+        if isinstance(result, Refused):
+            if self._contacts.contacts(pending.event.user_id) == call.contacts:  # else older contacts were refused
+                pending.refused += ((call.channel, result.reason),)
+        else:
+            pending.failures += 1
+            if self._policy.retries_channel(pending, pause_ns):
+                if pause_ns is None:
+                    self.wait(pending, decision.now_ns + self._policy.backoff_ns(pending, pending.failures))
+                else:
+                    self.advance(pending, decision)
+                return
+        pending.channel_index += 1
+        pending.failures = 0
+        self.advance(pending, decision)
 
-        def begin_anew(pending: PendingEvent, decision: Decision) -> None:
-            pending.refused = ()
-            decision.touched[pending] = None
-            if pending.channel_index == THROUGH:
-                pending.channel_index = 0
-                self._escalation.go_on(pending, decision)
+    def _begin_calls(self, channel: Channel, decision: Decision) -> None:
+        """Advance events that wait for a provider of the channel while calls are free; a digest waits for one call."""
+        now_ns = decision.now_ns
+        while decision.left > 0 and (provider := self._limits.next(channel, now_ns)) is not None:
+            decision.left -= 1
+            pending = self._limits.take(provider)
+            if pending.provider is not provider or pending.done:
+                continue  # it has left the queue in the meantime
+            mates = self._events.of_user(pending.event.user_id) if pending.soft else ()
+            together = [mate for mate in mates if mate.soft and mate.provider is provider and mate is not pending]
+            for each in (pending, *together):
+                each.provider = None
+            self.advance(pending, decision)
+            self._scheduler.each(together, if_pending(self.advance), decision)
+        if (provider := self._limits.next(channel, now_ns)) is not None:
+            self._timers.set(provider, now_ns)  # the next decision continues
 
-        self._scheduler.each(self._items(user_id), if_live(begin_anew), decision)
-        return self._finish(decision)
+    def _fail(self, pending: PendingEvent, error: str, decision: Decision) -> None:
+        if pending.waits_for_ack:
+            self._end_ack_wait(pending, "no ack", decision)
+        self._finish(pending, Status.ERROR, None, error, decision)
 
-    def _items(self, user_id: str) -> Iterable[PendingEvent]:
-        user = self._board.users.get(user_id)
-        return user.items if user else ()
+    def _finish(
+        self, pending: PendingEvent, status: Status, via: Channel | None, error: str, decision: Decision
+    ) -> None:
+        """End an event. A call that is under way ends later, and changes nothing."""
+        self._timers.cancel(pending)
+        self._events.remove(pending)
+        decision.changes.finals.append(Final(pending.event.key, status, via, error, decision.now_ns))
 
-    def due(self, *, now_ns: int) -> Changes:
-        """Do some of what is due; where there is more, `next_due_ns` is not after ``now_ns``."""
-        decision = self._decision(now_ns)
-        self._scheduler.run(decision, self._escalation.wake)
-        return self._finish(decision)
 
-    def _decision(self, now_ns: int) -> Decision:
-        return Decision(now_ns, self._open_calls, left=self._at_once)
-
-    def _finish(self, decision: Decision) -> Changes:
-        if not self._scheduler.unfinished:  # else there may be more to go out in the same message
-            decision.calls += self._open_calls.values()
-            self._open_calls.clear()
-        for call in decision.calls:
-            leader, number = call.members[0]
-            self._calls[leader.event.key, number] = call
-            message = digest([pending.event for pending, _ in call.members], self._render)
-            send = SendRequest(leader.event.key, number, call.channel, call.user_id, message, call.contacts)
-            decision.changes.sends.append(send)
-        return decision.finish()
+def _pause_ns(result: Result) -> int | None:
+    """Return the pause that the provider asked for, if it did."""
+    if isinstance(result, Later) and result.retry_after_ms is not None:
+        return max(result.retry_after_ms, 0) * 1_000_000
+    return None

@@ -1,52 +1,81 @@
-"""What sessions and gRPC services ask of the dispatcher; all of it is called in the event loop."""
+"""Interfaces between the dispatcher and the event loop: calls of sessions and gRPC services, and its outputs."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Protocol
 
 from services.common.model.user_events import Channel
+from services.gateway.events.delivery.changes import SendRequest, SessionEvent
 from services.gateway.events.ingress.acks import AckCallback
 from services.gateway.events.ingress.containers import Container
 from services.gateway.events.model import Contacts, EventKey
-from services.gateway.events.store.records import Page, Query, Record, Replay, ReplayBatch
+from services.gateway.events.store.records import Page, Query, Record, Replay, ReplayBatch, TransientEvent
 
 Place = tuple[str, int]
-"""Epoch and sequence: a place in the log of a user's sessions."""
+"""Epoch and sequence: a position in the log of a user's sessions."""
 
 
 class DispatcherPort(Protocol):
-    """The dispatcher as the event loop sees it. What is called first is done first."""
+    """Dispatcher as the event loop sees it. Calls take effect in their order."""
 
     def publish(self, container: Container, body: bytes, answer: AckCallback) -> None:
-        """Accept an event; ``answer`` gets its state now and, unless that was final, once more when it is."""
+        """Accept a UserEvent; ``answer`` gets its state now and, unless that is final, again when it is.
+
+        Raises:
+            Unavailable: The dispatcher has stopped. Callbacks that wait then get no further ack.
+        """
 
     def session_opened(self, user_id: str) -> None:
-        """The first session of a user is open; from now on what is for them is shown."""
+        """Count a session of a user; from the first one on, the user's events are shown."""
 
     def session_closed(self, user_id: str) -> None:
-        """The last one is closed."""
+        """Count a session that closed."""
 
     def acked(self, user_id: str, epoch: str, sequence: int, *, seen: bool) -> Awaitable[None]:
-        """The user received or saw an event; done when it is on disk. InvalidRequest for another epoch."""
+        """Store that a session received an event, or its user saw it; done when that is on disk.
+
+        The awaitable raises InvalidRequest for another epoch, Unavailable when the dispatcher stops.
+        """
 
     def replay(self, user_id: str, cursor: Place | None) -> Awaitable[Replay]:
-        """What a session has to be shown first. All up to the cursor counts as received."""
+        """Return the first events for a session that opens; all up to its cursor count as received.
+
+        Args:
+            cursor: None for the events that are still queued.
+        """
 
     def replay_more(self, user_id: str, after: int, waiting_to: int) -> Awaitable[ReplayBatch]:
-        """What follows; up to ``waiting_to`` only what still waits. What was shown is there."""
+        """Return the events after a position in the log, at most one batch.
+
+        Args:
+            waiting_to: Up to this position only queued events; after it, all.
+        """
 
     def contacts(self, user_id: str) -> Awaitable[Contacts]:
-        """How a user can be reached."""
+        """Return a user's contacts."""
 
     def set_contacts(self, user_id: str, contacts: Contacts) -> Awaitable[None]:
-        """Replace that; done when it is on disk."""
+        """Replace a user's contacts; done when they are on disk."""
 
-    def reached(self, user_id: str, channel: Channel, until_ns: int) -> None:
-        """A user is active on a channel until then (wall clock)."""
+    def user_active(self, user_id: str, channel: Channel, until_ns: int) -> None:
+        """Store that a user is active on a channel until a time of the wall clock."""
 
     def record(self, key: EventKey) -> Awaitable[Record | None]:
-        """What became of an event; None for one that is not kept."""
+        """Return an event and its outcome; None for one that is not stored."""
 
     def records(self, query: Query) -> Awaitable[Page]:
-        """What became of many."""
+        """Return a page of events and their outcomes, newest first."""
+
+
+class DispatcherOutputs(Protocol):
+    """Receiver of the effects of each transaction, called in the event loop."""
+
+    def send(self, requests: Sequence[SendRequest]) -> None:
+        """Call providers; each result goes to ``Dispatcher.finished``."""
+
+    def show(self, events: Sequence[SessionEvent]) -> None:
+        """Show events to sessions."""
+
+    def inform(self, events: Sequence[TransientEvent]) -> None:
+        """Show events that are not stored to sessions."""

@@ -1,4 +1,4 @@
-"""What a dispatcher needs: its outbox, for this process alone, its ports, its rules."""
+"""Start of the dispatcher: its outbox, which only this process may use, its sockets and its rules."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from services.common.model.user_events import Channel
 from services.common.storage.durable_sqlite import background_checkpoints
 from services.common.storage.process_lock import sole_owner
 from services.gateway.events.config import EventsSettings
+from services.gateway.events.delivery.channel_policy import SECOND_NS, DeliverySettings
 from services.gateway.events.delivery.contacts_cache import ContactsCache, no_contact
-from services.gateway.events.delivery.rules import DeliverySettings
-from services.gateway.events.delivery.state_machine import Delivery
-from services.gateway.events.dispatcher.dispatcher import Dispatcher, Outside
+from services.gateway.events.delivery.delivery import Delivery
+from services.gateway.events.dispatcher.dispatcher import Dispatcher
 from services.gateway.events.dispatcher.metrics import DispatcherMetrics
+from services.gateway.events.dispatcher.port import DispatcherOutputs
 from services.gateway.events.dispatcher.transaction import TransactionProcessor
 from services.gateway.events.ingress.containers import ContainersFile
 from services.gateway.events.ingress.sockets import open_sockets
@@ -33,20 +34,20 @@ _MIDDLE_COLLECTIONS = 1_000
 @asynccontextmanager
 async def open_dispatcher(
     settings: EventsSettings,
-    outside: Outside,
+    outputs: DispatcherOutputs,
     metrics: DispatcherMetrics,
     *,
     render: Callable[[Event], Message],
     reachable: Callable[[Channel, Contacts], str] = no_contact,
     clock: Clock | None = None,
 ) -> AsyncIterator[Dispatcher]:
-    """The dispatcher of the outbox that ``settings.db`` names, for this process alone, until the block ends.
+    """Run the dispatcher of the outbox that ``settings.db`` names, in a context.
 
-    ``outside`` is first called when the event loop runs again after the block was entered.
+    ``outputs`` is first called when the event loop runs again after the context was entered.
 
     Args:
-        render: How an event reads.
-        reachable: Why a channel can't be used with these contacts; empty where it can.
+        render: Renders an event.
+        reachable: Returns why a channel can't be used with these contacts; empty where it can.
 
     Raises:
         BadSettings: A file can't be used, or another gateway uses the outbox.
@@ -58,13 +59,13 @@ async def open_dispatcher(
         closing.enter_context(
             sole_owner(settings.db, variable="DEXORDER_EVENTS_DB", owner="gateway", harm="deliver its events")
         )
-        containers = _containers(settings)
-        outbox = _outbox(settings.db)
+        containers = _open_containers(settings)
+        outbox = _open_outbox(settings.db)
         closing.callback(outbox.close)
         closing.enter_context(background_checkpoints(settings.db))
         processor = await asyncio.to_thread(_processor, outbox, settings, metrics, render, reachable, clock)
-        ports = closing.enter_context(open_sockets(settings, containers, metrics.dropped))
-        dispatcher = Dispatcher(processor, ports, settings.db, containers, outside, clock)
+        sockets = closing.enter_context(open_sockets(settings, containers, metrics.dropped))
+        dispatcher = Dispatcher(processor, sockets, settings.db, containers, outputs, clock)
         dispatcher.start()
         try:
             yield dispatcher
@@ -72,14 +73,14 @@ async def open_dispatcher(
             await dispatcher.close()
 
 
-def _containers(settings: EventsSettings) -> ContainersFile:
+def _open_containers(settings: EventsSettings) -> ContainersFile:
     try:
         return ContainersFile(settings.containers)
     except (OSError, ValueError) as error:
         raise BadSettings(f"DEXORDER_EVENTS_CONTAINERS: {settings.containers} can't be used: {error}") from error
 
 
-def _outbox(path: Path) -> Outbox:
+def _open_outbox(path: Path) -> Outbox:
     try:
         return Outbox(path)
     except (OSError, ValueError, sqlite3.Error) as error:
@@ -94,11 +95,26 @@ def _processor(
     reachable: Callable[[Channel, Contacts], str],
     clock: Clock,
 ) -> TransactionProcessor:
-    people = ContactsCache(outbox.contacts(), outbox.presence(clock.wall_ns()))
-    delivery = Delivery(DeliverySettings.of(settings), people, render=render, reachable=reachable)
+    contacts = ContactsCache(outbox.contacts(), outbox.presence(clock.wall_ns()))
+    delivery = Delivery(delivery_settings(settings), contacts, render=render, reachable=reachable)
     collect_old_objects_rarely()
     with collector_paused():
-        return TransactionProcessor(outbox, delivery, people, settings, metrics, clock)
+        return TransactionProcessor(outbox, delivery, contacts, settings, metrics, clock)
+
+
+def delivery_settings(settings: EventsSettings) -> DeliverySettings:
+    """Return the settings of the delivery rules."""
+    ttl_ns = int(settings.normal_ttl_seconds * SECOND_NS)
+    return DeliverySettings(
+        normal_ttl_ns=ttl_ns,
+        session_ack_ns=int(settings.session_ack_seconds * SECOND_NS),
+        channel_attempts=settings.channel_attempts,
+        retry_base_ns=int(settings.retry_base_seconds * SECOND_NS),
+        retry_max_ns=int(settings.retry_max_seconds * SECOND_NS),
+        digest_ns=min(int(settings.digest_seconds * SECOND_NS), ttl_ns // 2),
+        channel_order=tuple(Channel[name.strip()] for name in settings.channel_order.split(",") if name.strip()),
+        max_concurrent_sends=settings.max_concurrent_sends,
+    )
 
 
 @contextmanager

@@ -1,6 +1,6 @@
-"""One turn of the dispatcher without its sockets: what came is checked and decided, one write, then what is to be done.
+"""Transactions of the dispatcher, without its sockets: inputs are decided on, written at once, then effects follow.
 
-Nothing is said or sent that is not on disk: all that follows from a turn is in its `Effects`, made after the write.
+Nothing is answered, shown or sent that is not on disk: all effects are in an `AfterCommit`, returned after the write.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from services.common.model.errors import InvalidRequest, SuiteError
 from services.common.model.user_events import Channel
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.delivery.changes import Changes
-from services.gateway.events.delivery.contacts_cache import ContactsCache
-from services.gateway.events.delivery.gone import without
-from services.gateway.events.delivery.state_machine import Delivery
+from services.gateway.events.delivery.contacts_cache import ContactsCache, without
+from services.gateway.events.delivery.delivery import Delivery
 from services.gateway.events.dispatcher.metrics import DispatcherMetrics
 from services.gateway.events.dispatcher.unit_of_work import AfterCommit, UnitOfWork
 from services.gateway.events.ingress.acks import PendingAcks
@@ -27,129 +26,130 @@ from services.gateway.events.ingress.containers import Container
 from services.gateway.events.ingress.intake import Copy, Intake, ReadCopy, read_copies
 from services.gateway.events.ingress.quotas import Quotas
 from services.gateway.events.model import Contacts, EventKey, Result
-from services.gateway.events.store.outbox import Done, Outbox
+from services.gateway.events.store.outbox import Committed, Outbox
 
 T = TypeVar("T")
-LONGEST_DUE_NS = 5_000_000
-"""To write it takes as long again, and meanwhile nobody is answered."""
+MAX_DUE_NS = 5_000_000
+"""Time for due work in one transaction. To write it takes as long again, and containers wait for their acks."""
 
 
 class TransactionProcessor:
-    """For one thread at a time. Each turn is ``begin``, any of the others, ``close``.
+    """Transactions, one after the other: each is ``begin``, any inputs, ``commit``. For one thread at a time.
 
     Attributes:
-        epoch: Of the outbox.
+        epoch: Epoch of the outbox.
     """
 
     def __init__(
         self,
         outbox: Outbox,
         delivery: Delivery,
-        people: ContactsCache,
+        contacts: ContactsCache,
         settings: EventsSettings,
         metrics: DispatcherMetrics,
         clock: Clock,
     ) -> None:
         self._outbox = outbox
         self._delivery = delivery
-        self._people = people
+        self._contacts = contacts
         self._settings = settings
         self._metrics = metrics
         self._clock = clock
         self._quotas = Quotas(settings)
         self._pending_acks = PendingAcks()
-        self._open: Counter[str] = Counter()
+        self._open_sessions: Counter[str] = Counter()
         self._topics: dict[str, bytes] = {}
-        self._newest: dict[str, int] = {}
         self._forgotten = outbox.forgotten()
         self.epoch = outbox.epoch
         self._work = UnitOfWork(clock.wall_ns())
         self._intake = Intake(
             outbox, delivery, settings, metrics, clock, self._quotas, self._pending_acks, self._topics, self._work
         )
-        self._restore()
+        self._newest = outbox.sequences()
+        rows = list(outbox.queued())
+        self._quotas.queued.update(row.event.key.container for row in rows)
+        pauses = outbox.pauses(self._work.now_ns)
+        self._work.changes.add(delivery.restore(rows, self._newest, pauses, now_ns=self._work.now_ns))
 
     def begin(self) -> None:
-        """A new turn; the first has what the restart found to do."""
+        """Begin a transaction; the first one contains what the restart found to do."""
         self._work.now_ns = self._clock.wall_ns()
 
     def next_due_ns(self) -> int | None:
-        """When the next turn must be, by the wall clock, even if nothing comes."""
+        """Return when the next transaction is due by the wall clock, even without inputs."""
         return self._delivery.next_due_ns()
 
-    # ---- what containers send
+    # ---- inputs from containers
 
     def take(self, copies: Iterable[Copy]) -> int:
-        """Copies of events, which are answered in this order; how many new ones were above a hard quota."""
+        """Take copies of events, which are answered in this order.
+
+        Returns:
+            Number of new events above a hard quota.
+        """
         return self._intake.take(read_copies(copies))
 
     def take_read(self, copies: Sequence[ReadCopy]) -> int:
-        """As `take`, after `read_copies`."""
+        """Like `take`, after `read_copies`."""
         return self._intake.take(copies)
 
     def take_published(self, published: Iterable[tuple[Container, bytes, bytes]]) -> None:
-        """Events of the fast path: container, topic, UserEvent. What is CRITICAL is kept though it came this way."""
+        """Take events of the fast path: container, topic, UserEvent. CRITICAL ones are stored nevertheless."""
         self._intake.take_published(published)
 
-    # ---- what the event loop says
+    # ---- inputs from the event loop
 
-    def answer(self, future: asyncio.Future[T], find: Callable[[], T]) -> None:
-        """Settle a future of the event loop, with a value or a SuiteError, once the turn is on disk."""
+    def resolve(self, future: asyncio.Future[T], find: Callable[[], T]) -> None:
+        """Set the result of a future of the event loop, a value or a SuiteError, once the transaction is on disk."""
         try:
-            self._work.after_commit.done.append((future, find()))
+            self._work.after_commit.resolved.append((future, find()))
         except SuiteError as error:
-            self._work.after_commit.done.append((future, error))
-
-    def _restore(self) -> None:
-        self._newest = self._outbox.sequences()
-        live = list(self._outbox.live())
-        self._quotas.queued.update(each.event.key.container for each in live)
-        pauses = self._outbox.pauses(self._work.now_ns)
-        self._work.add(self._delivery.restore(live, self._newest, pauses, now_ns=self._work.now_ns))
+            self._work.after_commit.resolved.append((future, error))
 
     def due(self) -> None:
         """Do what is due by now, for some milliseconds."""
-        now_ns, until_ns = self._work.now_ns, self._clock.monotonic_ns() + LONGEST_DUE_NS
+        now_ns, until_ns = self._work.now_ns, self._clock.monotonic_ns() + MAX_DUE_NS
         while (due_ns := self._delivery.next_due_ns()) is not None and due_ns <= now_ns:
-            self._work.add(self._delivery.due(now_ns=now_ns))
+            self._work.changes.add(self._delivery.due(now_ns=now_ns))
             if self._clock.monotonic_ns() >= until_ns:
                 break
 
     def finished(self, key: EventKey, number: int, result: Result) -> None:
-        """What came of a `SendOut`."""
-        self._work.add(self._delivery.finished(key, number, result, now_ns=self._work.now_ns))
+        """Handle the result of a `SendRequest`."""
+        self._work.changes.add(self._delivery.finished(key, number, result, now_ns=self._work.now_ns))
 
     def session_opened(self, user_id: str) -> None:
-        """One more session of a user is open."""
-        self._open[user_id] += 1
-        if self._open[user_id] == 1:
+        """Count a session of a user that opened."""
+        self._open_sessions[user_id] += 1
+        if self._open_sessions[user_id] == 1:
             self._topics[user_id] = topic(user_id)
-            self._work.after_commit.opened.append(self._topics[user_id])
-            self._work.add(self._delivery.session_opened(user_id, now_ns=self._work.now_ns))
+            self._work.after_commit.subscribe.append(self._topics[user_id])
+            self._work.changes.add(self._delivery.session_opened(user_id, now_ns=self._work.now_ns))
 
     def session_closed(self, user_id: str) -> None:
-        """One less."""
-        self._open[user_id] -= 1
-        if self._open[user_id] <= 0:
-            del self._open[user_id]
-            self._work.after_commit.closed.append(self._topics.pop(user_id))
-            self._work.add(self._delivery.session_closed(user_id, now_ns=self._work.now_ns))
+        """Count a session of a user that closed."""
+        self._open_sessions[user_id] -= 1
+        if self._open_sessions[user_id] <= 0:
+            del self._open_sessions[user_id]
+            self._work.after_commit.unsubscribe.append(self._topics.pop(user_id))
+            self._delivery.session_closed(user_id)
 
     def acked(self, user_id: str, epoch: str, sequence: int, *, seen: bool) -> None:
-        """A session has an event, or its user has seen it.
+        """Handle a session's ack, or its report that the user has seen an event.
 
         Raises:
-            InvalidRequest: The place is in another log.
+            InvalidRequest: The epoch is not the outbox's.
         """
         if epoch != self._outbox.epoch:
             raise InvalidRequest("the epoch is of another log; subscribe again")
-        say = self._delivery.seen if seen else self._delivery.received
-        self._work.add(say(user_id, sequence, now_ns=self._work.now_ns))
+        handle = self._delivery.seen if seen else self._delivery.received
+        self._work.changes.add(handle(user_id, sequence, now_ns=self._work.now_ns))
 
     def resume(self, user_id: str, cursor: tuple[str, int] | None) -> tuple[int, bool]:
-        """Where a session goes on: the user's newest place, and whether its cursor means nothing here.
+        """Resume a session; all up to a valid cursor counts as received.
 
-        A cursor that does says that all before it was received.
+        Returns:
+            The user's newest position, and whether the cursor is invalid here.
         """
         newest = self._newest.get(user_id, 0)
         if cursor is None:
@@ -157,74 +157,74 @@ class TransactionProcessor:
         epoch, sequence = cursor
         if epoch != self._outbox.epoch or not self._forgotten.get(user_id, 0) <= sequence <= newest:
             return newest, True
-        self._work.add(self._delivery.received_up_to(user_id, sequence, now_ns=self._work.now_ns))
+        self._work.changes.add(self._delivery.received_up_to(user_id, sequence, now_ns=self._work.now_ns))
         return newest, False
 
     def contacts(self, user_id: str) -> Contacts:
-        """How a user can be reached."""
-        return self._people.contacts(user_id)
+        """Return a user's contacts."""
+        return self._contacts.contacts(user_id)
 
     def set_contacts(self, user_id: str, contacts: Contacts) -> None:
-        """Replace that."""
-        self._people.set_contacts(user_id, contacts)
+        """Replace a user's contacts."""
+        self._contacts.set_contacts(user_id, contacts)
         self._work.contacts[user_id] = contacts
-        self._work.add(self._delivery.contacts_changed(user_id, now_ns=self._work.now_ns))
+        self._work.changes.add(self._delivery.contacts_changed(user_id, now_ns=self._work.now_ns))
 
-    def reached(self, user_id: str, channel: Channel, until_ns: int) -> None:
-        """A user is active on a channel."""
-        self._people.set_active(user_id, channel, until_ns)
+    def user_active(self, user_id: str, channel: Channel, until_ns: int) -> None:
+        """Store that a user is active on a channel."""
+        self._contacts.set_active(user_id, channel, until_ns)
         self._work.presence[user_id, channel] = until_ns
-        self._work.add(self._delivery.reached(user_id, channel, until_ns, now_ns=self._work.now_ns))
+        self._work.changes.add(self._delivery.user_active(user_id, channel, until_ns, now_ns=self._work.now_ns))
+
+    # ---- end
+
+    def commit(self, meanwhile: Callable[[Committed], None] | None = None) -> AfterCommit:
+        """Write the transaction's rows, then return what follows from them.
+
+        Args:
+            meanwhile: See `Outbox.write`.
+
+        Raises:
+            sqlite3.Error: The rows are not on disk; memory is ahead of it, so the processor can't be used any more.
+        """
+        work = self._work
+        self._remove_gone(work.changes.gone)
+        if work.has_rows:
+            started = time.perf_counter()
+            presence = [(user_id, channel, until_ns) for (user_id, channel), until_ns in work.presence.items()]
+            self._outbox.write(work.changes, work.contacts, presence, meanwhile)
+            self._count(work.changes, time.perf_counter() - started)
+        effects = work.end(self._pending_acks)
+        self._work = self._intake.work = UnitOfWork(0)
+        if effects.acks:
+            self._metrics.acked(Counter([ack.status for _, ack in effects.acks]))
+        if effects.transient:
+            self._metrics.informed(len(effects.transient))
+        return effects
 
     def forget(self) -> bool:
-        """Forget some events that are past their time; whether there may be more. Not part of a turn."""
+        """Delete some events that are past their retention, outside of any transaction; return whether any were."""
         before_ns = self._clock.wall_ns() - int(self._settings.retention_days * 86_400e9)
         forgotten = self._outbox.forget(before_ns)
         for user_id, sequence in forgotten.items():
             self._forgotten[user_id] = max(self._forgotten.get(user_id, 0), sequence)
         return bool(forgotten)
 
-    # ---- the turn's end
-
-    def close(self, meanwhile: Callable[[Done], None] | None = None) -> AfterCommit:
-        """Write what the turn has changed, then say what follows.
-
-        Args:
-            meanwhile: See `Outbox.write`.
-
-        Raises:
-            sqlite3.Error: It is not on disk; memory is ahead of it, so nothing may be done any more.
-        """
-        work = self._work
-        self._take_out(work.changes.gone)
-        if work.writes:
-            started = time.perf_counter()
-            presence = [(user_id, channel, until_ns) for (user_id, channel), until_ns in work.presence.items()]
-            self._outbox.write(work.changes, work.contacts, presence, meanwhile)
-            self._count(work.changes, time.perf_counter() - started)
-        after_commit = work.end(self._pending_acks)
-        self._work = self._intake.work = UnitOfWork(0)
-        if after_commit.acks:
-            self._metrics.answered(Counter([ack.status for _, ack in after_commit.acks]))
-        if after_commit.informed:
-            self._metrics.informed(len(after_commit.informed))
-        return after_commit
-
-    def _take_out(self, gone: Sequence[tuple[str, Channel, str]]) -> None:
-        """Destinations that no longer exist; no reason to begin anew with the others."""
+    def _remove_gone(self, gone: Sequence[tuple[str, Channel, str]]) -> None:
+        """Remove destinations that no longer exist; that is no reason to retry the others."""
         for user_id, channel, destination in gone:
-            contacts = without(self._people.contacts(user_id), channel, destination)
-            self._people.set_contacts(user_id, contacts)
+            contacts = without(self._contacts.contacts(user_id), channel, destination)
+            self._contacts.set_contacts(user_id, contacts)
             self._work.contacts[user_id] = contacts
 
     def _count(self, changes: Changes, seconds: float) -> None:
         for final in changes.finals:
             self._quotas.queued[final.key.container] -= 1
-        # a user's new events have higher places from one to the next, and than all that were written before
-        self._newest.update({new.event.user_id: new.sequence for new in changes.accepted if new.sequence is not None})
-        for live in changes.updated:
-            if live.sequence is not None and live.sequence > self._newest.get(live.event.user_id, 0):
-                self._newest[live.event.user_id] = live.sequence
-        accepted = Counter([live.event.priority for live in changes.accepted])
+        # positions of a user's new events increase, and are above all that were written before
+        self._newest.update({row.event.user_id: row.sequence for row in changes.accepted if row.sequence is not None})
+        for row in changes.updated:
+            if row.sequence is not None and row.sequence > self._newest.get(row.event.user_id, 0):
+                self._newest[row.event.user_id] = row.sequence
+        accepted = Counter([row.event.priority for row in changes.accepted])
         finished = Counter([final.status for final in changes.finals])
         self._metrics.committed(accepted, finished, self._quotas.queued.total(), seconds)

@@ -1,4 +1,4 @@
-"""What one turn of the dispatcher gathers: rows to write together, and what follows from them. Pure."""
+"""Rows that one transaction commits together, and the effects that follow from them."""
 
 from __future__ import annotations
 
@@ -16,31 +16,33 @@ from services.gateway.events.store.records import TransientEvent
 
 @dataclass(slots=True)
 class AfterCommit:
-    """What is to be done once the turn is on disk.
+    """Effects to carry out once the transaction is on disk.
 
     Attributes:
-        acks: In the order in which the copies came, then those of what became final meanwhile.
-        done: Futures of the event loop and what they are told: a value or an error.
-        opened: Topics of users whose first session opened; ``closed`` of those whose last one closed.
+        acks: In the order in which the copies arrived, then those of events that became final meanwhile.
+        resolved: Futures of the event loop, each with its value or error.
+        subscribe: Topics of users whose first session opened.
+        unsubscribe: Topics of users whose last session closed.
     """
 
     acks: list[tuple[ReplyTo, Ack]] = field(default_factory=list)
     sends: Sequence[SendRequest] = ()
-    shows: Sequence[SessionEvent] = ()
-    informed: list[TransientEvent] = field(default_factory=list)
-    done: list[tuple[asyncio.Future[Any], Any]] = field(default_factory=list)
-    opened: list[bytes] = field(default_factory=list)
-    closed: list[bytes] = field(default_factory=list)
+    session_events: Sequence[SessionEvent] = ()
+    transient: list[TransientEvent] = field(default_factory=list)
+    resolved: list[tuple[asyncio.Future[Any], Any]] = field(default_factory=list)
+    subscribe: list[bytes] = field(default_factory=list)
+    unsubscribe: list[bytes] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class UnitOfWork:
-    """A turn under way.
+    """Transaction that is being collected.
 
     Attributes:
-        new: Accepted events that the delivery rules are still to hear of, each with whether it is soft.
-        bodies: Of the events that were accepted in it: a repeat may be in it too.
-        contacts: Rows to write; ``presence`` likewise, until when.
+        new: Accepted events that the delivery rules have not seen yet, each with whether it is soft.
+        bodies: Bodies of the events that it accepts: it may contain their duplicates, too.
+        contacts: Contacts to write.
+        presence: Until when users are active on a channel, to write.
     """
 
     now_ns: int
@@ -53,30 +55,26 @@ class UnitOfWork:
     _replies: list[tuple[ReplyTo, EventKey | Ack]] = field(default_factory=list)
 
     def reply(self, reply_to: ReplyTo | None, ack: Ack) -> None:
-        """Answer a copy with this."""
+        """Answer a copy with this ack."""
         if reply_to is not None:
             self._replies.append((reply_to, ack))
 
     def reply_state(self, reply_to: ReplyTo | None, key: EventKey) -> None:
-        """Answer a copy with the event's state at the end of the turn: one that ends in it gets one ack, not two."""
+        """Answer a copy with the event's state at the end: one that becomes final at once gets one ack, not two."""
         if reply_to is not None:
             self._replies.append((reply_to, key))
 
-    def add(self, changes: Changes) -> None:
-        """What the delivery rules want."""
-        self.changes.add(changes)
-
     @property
-    def writes(self) -> bool:
-        """Whether it has any row."""
+    def has_rows(self) -> bool:
+        """Return whether there is anything to write."""
         rows = self.changes
         return bool(
             rows.accepted or rows.updated or rows.finals or rows.attempts or rows.seen or self.contacts or self.presence
         )
 
     def end(self, pending_acks: PendingAcks) -> AfterCommit:
-        """What follows, now that it is on disk."""
-        after_commit, changes = self.after_commit, self.changes
+        """Return the effects, now that the rows are on disk."""
+        effects, changes = self.after_commit, self.changes
         finals = {final.key: final for final in changes.finals}
         for reply_to, reply in self._replies:
             if isinstance(reply, Ack):
@@ -84,12 +82,12 @@ class UnitOfWork:
             else:
                 final = finals.get(reply)
                 ack = final_ack(final) if final else Ack(reply.event_id, Status.QUEUED)
-            after_commit.acks.append((reply_to, ack))
-        told = {reply for _, reply in self._replies} if changes.answers else set()
-        for answer in changes.answers:
-            waiting = pending_acks.done(answer.final.key)
-            if waiting is not None and answer.final.key not in told:
-                after_commit.acks.append((waiting, final_ack(answer.final)))
-        after_commit.sends = changes.sends
-        after_commit.shows = changes.shows
-        return after_commit
+            effects.acks.append((reply_to, ack))
+        answered = {reply for _, reply in self._replies} if finals else set()
+        for key, final in finals.items():
+            waiting = pending_acks.pop(key)
+            if waiting is not None and key not in answered:
+                effects.acks.append((waiting, final_ack(final)))
+        effects.sends = changes.sends
+        effects.session_events = changes.session_events
+        return effects

@@ -1,4 +1,4 @@
-"""What containers are told of their events, and whom to tell."""
+"""Acks of containers' events, and who waits for them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from services.gen.dexorder.events.v1 import user_events_pb2 as pb
 
 
 class Ack(NamedTuple):
-    """The state of an event, as the given EventAck; ``via`` only where it was delivered."""
+    """State of an event, as the given EventAck; ``via`` only where it was delivered."""
 
     event_id: str
     status: Status
@@ -20,7 +20,7 @@ class Ack(NamedTuple):
     via: Channel | None = None
 
     def proto(self) -> pb.EventAck:
-        """For the wire. Most say no more than that it is queued, and each field set takes its time."""
+        """Return the protobuf message. Most acks only say QUEUED, and each field that is set costs time."""
         ack = pb.EventAck(event_id=self.event_id, status=self.status)  # type: ignore[arg-type]  # the same numbers
         if self.error:
             ack.error_message = self.error
@@ -30,27 +30,27 @@ class Ack(NamedTuple):
 
 
 def final_ack(final: Final) -> Ack:
-    """How an event ended."""
+    """Return the ack of an event that is final."""
     return Ack(final.key.event_id, final.status, final.error, final.via)
 
 
 AckCallback = Callable[[Ack], None]
-"""A gRPC publisher; called in the event loop."""
+"""Callback of a gRPC publisher; called in the event loop."""
 ReplyTo = bytes | AckCallback
-"""Who sent a copy of an event: a connection by its routing id, or a gRPC publisher."""
+"""Sender of a copy of an event: a connection's routing id, or a gRPC publisher."""
 
 
 class PendingAcks:
-    """Who waits for the end of an event: whoever last sent a copy of it."""
+    """Senders that wait for the final ack of an event: for each event, whoever sent a copy last."""
 
     def __init__(self) -> None:
         self._reply_to: dict[EventKey, ReplyTo] = {}
 
-    def wait(self, key: EventKey, reply_to: ReplyTo | None) -> None:
-        """This one, and no longer the one before. None asks for nothing, as on port 5570."""
+    def add(self, key: EventKey, reply_to: ReplyTo | None) -> None:
+        """Replace who waits for an event. None changes nothing: port 5570 has no acks."""
         if reply_to is not None:
             self._reply_to[key] = reply_to
 
-    def done(self, key: EventKey) -> ReplyTo | None:
-        """Who is to be told now; nobody any more afterwards."""
+    def pop(self, key: EventKey) -> ReplyTo | None:
+        """Remove and return who waits for an event."""
         return self._reply_to.pop(key, None)

@@ -1,4 +1,4 @@
-"""What containers send: each event is held against what is known and allowed, and then taken, handed on or refused."""
+"""Intake of containers' events: each is compared with known events, validated, and stored, passed on or refused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from services.common.clock import Clock
 from services.common.messaging.frames import topic
 from services.common.model.user_events import Channel, Priority, Status
 from services.gateway.events.config import EventsSettings
-from services.gateway.events.delivery.state_machine import Delivery
+from services.gateway.events.delivery.delivery import Delivery
 from services.gateway.events.dispatcher.metrics import DispatcherMetrics
 from services.gateway.events.dispatcher.unit_of_work import UnitOfWork
 from services.gateway.events.ingress.acks import Ack, PendingAcks, ReplyTo, final_ack
@@ -26,15 +26,15 @@ from services.gateway.events.store.outbox import Known, Outbox
 from services.gateway.events.store.records import TransientEvent
 
 Copy = tuple[Container, bytes | None, ReplyTo | None]
-"""A copy of an event: who sent it, the UserEvent or None for what is none, and whom to answer or None for nobody."""
+"""Copy of an event: sender, UserEvent or None for an unknown message, and whom to answer or None for nobody."""
 ReadCopy = tuple[Container, Event | Refusal, ReplyTo | None]
 
 
 class Intake:
-    """The desk's side towards containers.
+    """Part of the transaction processor that handles inputs of containers.
 
     Attributes:
-        turn: The one under way, which gets what comes of them; the desk sets it.
+        work: Present unit of work, which the processor sets.
     """
 
     def __init__(
@@ -60,10 +60,14 @@ class Intake:
         self.work = work
 
     def take(self, copies: Sequence[ReadCopy]) -> int:
-        """Copies of events, which are answered in this order; how many new ones were above a hard quota."""
-        live = self._delivery.live
+        """Take copies of events, which are answered in this order.
+
+        Returns:
+            Number of new events above a hard quota.
+        """
+        queued = self._delivery.queued
         known = self._outbox.known(
-            [event.key for _, event, _ in copies if isinstance(event, Event) and live(event.key) is None]
+            [event.key for _, event, _ in copies if isinstance(event, Event) and queued(event.key) is None]
         )
         elapsed_ns = self._clock.monotonic_ns()
         above = 0
@@ -74,30 +78,30 @@ class Intake:
                 self._inform_or_refuse(event, reply_to)
             else:
                 above += self._accept(container, event, reply_to, known, elapsed_ns)
-        self._begin_new()
+        self._deliver_new()
         return above
 
     def take_published(self, published: Iterable[tuple[Container, bytes, bytes]]) -> None:
-        """Events of the fast path: container, topic, UserEvent. What is CRITICAL is kept though it came this way."""
+        """Take events of the fast path: container, topic, UserEvent. CRITICAL ones are stored nevertheless."""
         critical: list[Copy] = []
-        informed, most_bytes = self.work.after_commit.informed, self._settings.max_payload_bytes
-        for container, named, body in published:
+        transient, max_bytes = self.work.after_commit.transient, self._settings.max_payload_bytes
+        for container, event_topic, body in published:
             event = read_published(body)
             if isinstance(event, Refusal):
                 self._metrics.dropped(event.kind)
                 continue
             user_id = event.user_id
-            heard = self._topics.get(user_id)
-            if not container.speaks_for(user_id) or named != (heard or topic(user_id)):
+            subscribed = self._topics.get(user_id)
+            if not container.speaks_for(user_id) or event_topic != (subscribed or topic(user_id)):
                 self._metrics.dropped("not_owned")
             elif event.priority is Priority.CRITICAL:
                 critical.append((container, body, None))
-            elif heard is None:
+            elif subscribed is None:
                 self._metrics.dropped("no_session")
-            elif problem := payload_problem(event, most_bytes):
+            elif problem := payload_problem(event, max_bytes):
                 self._metrics.dropped(problem.kind)
             else:
-                informed.append(TransientEvent(user_id, container.name, event.body))
+                transient.append(TransientEvent(user_id, container.name, event.body))
         if critical:
             self.take(read_copies(critical))
 
@@ -108,8 +112,8 @@ class Intake:
         elif event.user_id not in self._topics:
             self._refuse(reply_to, Refusal(event_id, "no active session", "no_session"))
         else:
-            told = for_sessions(event.body, event.payload)
-            self.work.after_commit.informed.append(TransientEvent(event.user_id, event.key.container, told))
+            body = for_sessions(event.body, event.payload)
+            self.work.after_commit.transient.append(TransientEvent(event.user_id, event.key.container, body))
             self.work.reply(reply_to, Ack(event_id, Status.DELIVERED, via=Channel.WEB))
 
     def _accept(
@@ -120,12 +124,13 @@ class Intake:
         known: dict[EventKey, Known],
         elapsed_ns: int,
     ) -> bool:
+        """Accept or refuse an event that is to be stored; return whether it is above a hard quota."""
         key, work, above = event.key, self.work, False
-        before = self._body_before(key, known)
-        if before is not None and before != event.body:
+        body = self._body_of(key, known)
+        if body is not None and body != event.body:
             self._refuse(reply_to, Refusal(key.event_id, "event_id reused", "reused"))
             return above
-        if before is None:
+        if body is None:
             verdict = self._quotas.take(container, event.priority, elapsed_ns)
             above = verdict.above
             if verdict.refused:
@@ -141,22 +146,23 @@ class Intake:
         if final:
             work.reply(reply_to, final_ack(final))
         else:
-            self._pending_acks.wait(key, reply_to)
+            self._pending_acks.add(key, reply_to)
             work.reply_state(reply_to, key)
         return above
 
-    def _body_before(self, key: EventKey, known: dict[EventKey, Known]) -> bytes | None:
-        if live := self._delivery.live(key):
-            return live.event.body
+    def _body_of(self, key: EventKey, known: dict[EventKey, Known]) -> bytes | None:
+        """Return the body of an event that was accepted before; None for a new one."""
+        if row := self._delivery.queued(key):
+            return row.event.body
         if found := known.get(key):
             return found.body
-        return self.work.bodies.get(key)  # it came in this very turn
+        return self.work.bodies.get(key)
 
-    def _begin_new(self) -> None:
-        """Let what was accepted go its way; all at once, as each call of the rules has its price."""
+    def _deliver_new(self) -> None:
+        """Pass the accepted events to the delivery rules, all at once, as each of their calls costs time."""
         work = self.work
         if work.new:
-            work.add(self._delivery.accept(work.new, now_ns=work.now_ns))
+            work.changes.add(self._delivery.accept(work.new, now_ns=work.now_ns))
             work.new = []
 
     def _refuse(self, reply_to: ReplyTo | None, refusal: Refusal) -> None:
@@ -165,7 +171,7 @@ class Intake:
 
 
 def read_copies(copies: Iterable[Copy]) -> list[ReadCopy]:
-    """Check copies as far as it takes nothing but themselves; for any thread, at any time."""
+    """Validate copies as far as that needs no other state; thread-safe."""
     return [(container, _read(container, body), reply_to) for container, body, reply_to in copies]
 
 

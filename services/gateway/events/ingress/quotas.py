@@ -1,4 +1,4 @@
-"""How much a container may send. Pure; the monotonic time comes in."""
+"""Quotas of containers: events per second and queued events. Pure; the monotonic time is an argument."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _SECOND_NS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether an event may come in, and whether it is delayed for the soft quota.
+    """Result for an event: refused, or delayed (``soft``), or neither.
 
     Attributes:
-        above: Whether its container sends more a second than the hard quota, be the event refused for it or not.
+        above: Its container sends more per second than the hard quota, whether or not the event is refused.
     """
 
     refused: bool
@@ -25,36 +25,37 @@ class Verdict:
     above: bool
 
 
-_FINE, _SOFT = Verdict(False, False, False), Verdict(False, True, False)
+_WITHIN = Verdict(False, False, False)
+_SOFT = Verdict(False, True, False)
 _REFUSED = {above: Verdict(True, True, above) for above in (False, True)}
 _CRITICAL_ABOVE = Verdict(False, False, True)
 
 
 class Bucket:
-    """A rate with a burst of one second's worth, at least one."""
+    """Token bucket with a burst of one second's worth, at least one."""
 
-    __slots__ = ("_at_ns", "_filled")
+    __slots__ = ("_at_ns", "_tokens")
 
     def __init__(self) -> None:
-        self._filled = float("inf")  # as full as the first rate lets it be
+        self._tokens = float("inf")  # full at the first rate
         self._at_ns = 0
 
     def take(self, per_second: float, now_ns: int) -> bool:
-        """Take one; False when there is none."""
-        filled = self._filled + (now_ns - self._at_ns) * per_second / _SECOND_NS
-        most = per_second if per_second > 1 else 1.0
-        if filled > most:
-            filled = most
+        """Take a token; return False when there is none."""
+        tokens = self._tokens + (now_ns - self._at_ns) * per_second / _SECOND_NS
+        burst = per_second if per_second > 1 else 1.0
+        if tokens > burst:
+            tokens = burst
         self._at_ns = now_ns
-        self._filled = filled - 1 if filled >= 1 else filled
-        return filled >= 1
+        self._tokens = tokens - 1 if tokens >= 1 else tokens
+        return tokens >= 1
 
 
 class Quotas:
-    """What each container has used. The limits are looked up each time, as their file may change.
+    """Use of quotas by container. The limits are read each time, as their file may change.
 
     Attributes:
-        queued: Events of each container that are not final.
+        queued: Number of events of each container that are not final.
     """
 
     def __init__(self, settings: EventsSettings) -> None:
@@ -67,7 +68,7 @@ class Quotas:
         self.queued: Counter[str] = Counter()
 
     def take(self, container: Container, priority: Priority, now_ns: int) -> Verdict:
-        """Count a new event. One that is CRITICAL counts like any other, and is never refused nor delayed."""
+        """Count a new event. CRITICAL ones count as well, and are never refused or delayed."""
         name, own = container.name, container.quota
         soft, hard, queued = self._limits
         if own is not NO_QUOTA:
@@ -78,7 +79,7 @@ class Quotas:
             buckets = self._buckets[name] = Bucket(), Bucket()
         within_soft, within_hard = buckets[0].take(soft, now_ns), buckets[1].take(hard, now_ns)
         if priority is Priority.CRITICAL:
-            return _FINE if within_hard else _CRITICAL_ABOVE
+            return _WITHIN if within_hard else _CRITICAL_ABOVE
         if not within_hard or self.queued[name] >= queued:
             return _REFUSED[not within_hard]
-        return _FINE if within_soft else _SOFT
+        return _WITHIN if within_soft else _SOFT

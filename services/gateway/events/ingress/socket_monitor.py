@@ -1,38 +1,69 @@
-"""When a connection that a ROUTER made is lost, where it is the one that connects."""
+"""What the dispatcher's poll waits for beside messages: other threads, and lost connections of a ROUTER."""
 
 from __future__ import annotations
+
+import socket as std_socket
+from contextlib import suppress
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 
-class SocketMonitor:
-    """Whether one of a ROUTER's connections is lost; of those we make, which libzmq makes again under the same id.
+class Waker:
+    """Wakes a thread that waits in ``poll``; ``wake`` is thread-safe."""
 
-    Its IMMEDIATE would end the way to whoever is gone, but in the midst of a message too, and that aborts the process
-    (docs/decisions/0017). So acks wait for whoever comes to that address, unless the socket is closed first.
+    def __init__(self) -> None:
+        self._sender, self._receiver = std_socket.socketpair()
+        self._sender.setblocking(False)
+        self._receiver.setblocking(False)
+
+    def fileno(self) -> int:
+        """Return the file descriptor to poll."""
+        return self._receiver.fileno()
+
+    def wake(self) -> None:
+        """End the present wait, or the next one."""
+        with suppress(BlockingIOError):  # it is full of wakes already
+            self._sender.send(b"\x00")
+
+    def clear(self) -> None:
+        """Consume all wakes after a wait."""
+        with suppress(BlockingIOError):
+            self._receiver.recv(4096)
+
+    def close(self) -> None:
+        """Close both ends."""
+        self._sender.close()
+        self._receiver.close()
+
+
+class SocketMonitor:
+    """Monitor of a ROUTER that connects, for connections that are lost and that libzmq makes again under the same id.
+
+    ZMQ_IMMEDIATE would end the route to a lost peer, but also in the middle of a message, which aborts the process
+    (docs/decisions/0017). So acks would wait for the next peer at that address, unless the socket is closed first.
 
     Args:
-        socket: Not connected yet, or the first connection is not known of.
+        socket: Not connected yet, or its first connection is missed.
     """
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self._socket = socket
-        self._there = set[bytes]()
-        self.monitor = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+        self._connected = set[bytes]()
+        self.events = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
 
-    def look(self) -> bool:
-        """Take what the monitor says. Who was never let in is not lost."""
+    def connection_lost(self) -> bool:
+        """Read all monitor events; return whether a connection that had been established was lost."""
         lost = False
-        while self.monitor.poll(0):
-            said = parse_monitor_message(self.monitor.recv_multipart())
-            if said["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self._there.add(said["endpoint"])
+        while self.events.poll(0):
+            event = parse_monitor_message(self.events.recv_multipart())
+            if event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._connected.add(event["endpoint"])
             else:
-                lost |= said["endpoint"] in self._there
+                lost |= event["endpoint"] in self._connected
         return lost
 
     def close(self) -> None:
-        """Before the socket."""
+        """Close the monitor, before its socket."""
         self._socket.disable_monitor()
-        self.monitor.close(linger=0)
+        self.events.close(linger=0)

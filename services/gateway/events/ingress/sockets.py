@@ -1,12 +1,11 @@
-"""The ports of containers: SUB 5570, whose events are not answered, and ROUTER 5571, whose are. For one thread.
+"""Sockets of containers: SUB 5570, whose events get no ack, and ROUTER 5571, whose events do. For one thread.
 
-Frames are in ``services/common/messaging/frames.py``. With CURVE a message's sender is the owner of the key it
-was encrypted with (``User-Id``), never the routing id it claims; without, everybody is the container ``local``.
+Frames are in ``services/common/messaging/frames.py``. With CURVE, the sender of a message is the owner of the key
+that encrypted it (``User-Id``), never the routing id it claims; without, every sender is the container ``local``.
 """
 
 from __future__ import annotations
 
-import socket as std_socket
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
@@ -19,62 +18,35 @@ from services.common.messaging.frames import BadFrame, encode_ack, event_body, p
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.ingress.acks import Ack
 from services.gateway.events.ingress.containers import STRANGER, Container, ContainersFile
-from services.gateway.events.ingress.socket_monitor import SocketMonitor
+from services.gateway.events.ingress.socket_monitor import SocketMonitor, Waker
 
 log = structlog.get_logger(__name__)
 Socket = zmq.Socket[bytes]
 Dropped = Callable[[str], None]
-LAST_ACKS_MS = 500
-"""How long acks that are under way get at the end."""
-MOST_UNREAD = 5_000
-"""Messages of one connection in memory. Heartbeats of containers wait behind these, so they are far more than our
-library has on its way; but of a connection that claims a routing id in use libzmq reads none, and keeps them until the
-socket is closed, whether the other side is gone or not."""
+LINGER_MS = 500
+"""Time for the last acks when the sockets close."""
+MAX_UNREAD = 5_000
+"""Messages of one connection in memory. Heartbeats of containers wait behind these, so it is far more than our library
+sends ahead. Of a connection that claims a routing id in use, libzmq reads none, and keeps them until the socket is
+closed, even when the peer has disconnected."""
 _REOPEN_SECONDS = 5.0
 _KEEPALIVE_S = 5
-"""A container whose host is gone without a word is forgotten after four times as long."""
-_FORM = frozenset({"frame_count", "version"})
-_NOW, _NOW_MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
-"""Plain numbers: to join the enum's takes longer than to send a frame."""
-
-
-class Waker:
-    """Wakes a thread that waits in ``poll``; ``wake`` may be called from any other."""
-
-    def __init__(self) -> None:
-        self._there, self._here = std_socket.socketpair()
-        self._there.setblocking(False)
-        self._here.setblocking(False)
-
-    def fileno(self) -> int:
-        """What to poll."""
-        return self._here.fileno()
-
-    def wake(self) -> None:
-        """End the wait, or the next one."""
-        with suppress(BlockingIOError):  # it is full of wakes already
-            self._there.send(b"\x00")
-
-    def clear(self) -> None:
-        """The wait has ended."""
-        with suppress(BlockingIOError):
-            self._here.recv(4096)
-
-    def close(self) -> None:
-        """No more."""
-        self._there.close()
-        self._here.close()
+"""A container whose host disappears silently is forgotten after four times as long."""
+_MALFORMED = frozenset({"frame_count", "version"})
+_SEND_LAST = int(zmq.NOBLOCK)
+_SEND_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
+"""Plain numbers: to combine the enum's members takes longer than to send a frame."""
 
 
 class EventSockets:
-    """Both sockets; `open_ports` makes them.
+    """Both sockets; `open_sockets` opens them.
 
-    When a key is taken out of the containers file, all connections are cut, as ZMQ can't cut a single one. The others
-    come back at once and send again what was not answered; what was on its way on the fast path is lost. Where we
-    connect, those of ROUTER are cut when one of them is lost: what is for one container must not go to the next.
+    When a key is removed from the containers file, all connections are closed, as ZMQ can't close a single one. The
+    others reconnect at once and resend what was not acked; messages in transit on the fast path are lost. Where we
+    connect, ROUTER's connections are closed when one is lost: acks for one container must not go to the next.
 
     Attributes:
-        sub_address, router_address: Where containers connect to.
+        sub_address, router_address: Addresses that containers connect to.
     """
 
     def __init__(
@@ -88,7 +60,7 @@ class EventSockets:
         self._keys = containers.current().keys
         self._poller = zmq.Poller()
         self._topics: set[bytes] = set()
-        self._gone = False
+        self._unsubscribed = False
         self._open_sub(settings.sub)
         try:
             self._open_router(settings.router)
@@ -108,126 +80,125 @@ class EventSockets:
 
     def _open_router(self, addresses: str) -> None:
         self._router = _socket(self._context, zmq.ROUTER, self._settings)
-        self._losses = SocketMonitor(self._router) if self._settings.connect else None
+        self._monitor = SocketMonitor(self._router) if self._settings.connect else None
         try:
             _attach(self._router, addresses, connect=self._settings.connect)
         except BaseException:
             self._close_router(0)
             raise
 
-    def close(self, *, linger_ms: int = LAST_ACKS_MS) -> None:
-        """Close both."""
+    def close(self, *, linger_ms: int = LINGER_MS) -> None:
+        """Close both sockets."""
         self._close(self._sub, linger_ms)
         self._close_router(linger_ms)
 
     def _close_router(self, linger_ms: int) -> None:
-        if self._losses:
-            self._forget(self._losses.monitor)
-            self._losses.close()
+        if self._monitor:
+            self._unregister(self._monitor.events)
+            self._monitor.close()
         self._close(self._router, linger_ms)
 
     def _close(self, socket: Socket, linger_ms: int) -> None:
-        self._forget(socket)
+        self._unregister(socket)
         socket.close(linger=linger_ms)
 
-    def _forget(self, socket: Socket) -> None:
+    def _unregister(self, socket: Socket) -> None:
         if socket in self._poller:
             self._poller.unregister(socket)
 
     def wait(self, waker: Waker, timeout_ms: int, *, router: bool, sub: bool) -> tuple[bool, bool]:
-        """Wait until something comes; whether ROUTER and SUB have something, of those that were asked."""
-        self._cut_if_revoked()
-        self._cut_if_lost()
-        asked = (*((self._router,) if router else ()), *((self._sub,) if sub else ()))
-        for one in (self._router, self._sub):
-            if one in asked:
-                self._poller.register(one, zmq.POLLIN)
+        """Wait for messages on ROUTER and SUB, as far as requested, or for the waker; return which of them has some."""
+        self._close_if_revoked()
+        self._close_if_lost()
+        for socket, wanted in ((self._router, router), (self._sub, sub)):
+            if wanted:
+                self._poller.register(socket, zmq.POLLIN)
             else:
-                self._forget(one)
+                self._unregister(socket)
         self._poller.register(waker, zmq.POLLIN)
-        if self._losses:
-            self._poller.register(self._losses.monitor, zmq.POLLIN)
-        ready = {one for one, _ in self._poller.poll(timeout_ms)}
+        if self._monitor:
+            self._poller.register(self._monitor.events, zmq.POLLIN)
+        ready = {socket for socket, _ in self._poller.poll(timeout_ms)}
         waker.clear()
         return self._router in ready, self._sub in ready
 
-    def _cut_if_revoked(self) -> None:
+    def _close_if_revoked(self) -> None:
         keys = self._containers.current().keys if self._curve else self._keys
         if revoked := self._keys - keys:
-            log.warning("a key is revoked: all containers connect again", revoked=len(revoked))
+            log.warning("container key revoked; all containers reconnect", revoked=len(revoked))
             self.close(linger_ms=0)
-            _again(self._open_sub, _same(self._settings.sub, self.sub_address))
-            _again(self._open_router, _same(self._settings.router, self.router_address))
+            _reopen(self._open_sub, _bound(self._settings.sub, self.sub_address))
+            _reopen(self._open_router, _bound(self._settings.router, self.router_address))
             for topic in self._topics:
                 self._sub.subscribe(topic)
         self._keys = keys
 
-    def _cut_if_lost(self) -> None:
-        if self._losses and self._losses.look():
+    def _close_if_lost(self) -> None:
+        if self._monitor and self._monitor.connection_lost():
             self._close_router(linger_ms=0)
             self._open_router(self._settings.router)
 
-    def events(self, most: int) -> Iterator[tuple[Container, bytes | None, bytes]]:
-        """What came on ROUTER: who sent it, the UserEvent, and the routing id.
+    def events(self, limit: int) -> Iterator[tuple[Container, bytes | None, bytes]]:
+        """Receive from ROUTER, at most ``limit`` messages: sender, UserEvent, routing id.
 
-        The UserEvent is None where the message has the right form and is of no type we know. Others are dropped.
+        The UserEvent is None where the message is well-formed but of an unknown type. Malformed ones are dropped.
         """
-        for (routing_id, *frames), sender in self._receive(self._router, most):
+        for (routing_id, *frames), sender in self._receive(self._router, limit):
             try:
                 yield sender or STRANGER, event_body(frames), routing_id
             except BadFrame as error:
-                if error.reason in _FORM:
+                if error.reason in _MALFORMED:
                     self._dropped(error.reason)
                 else:
                     yield sender or STRANGER, None, routing_id
 
-    def published(self, most: int) -> Iterator[tuple[Container, bytes, bytes]]:
-        """What came on SUB: who sent it, its topic, and the UserEvent."""
-        for frames, sender in self._receive(self._sub, most):
+    def published(self, limit: int) -> Iterator[tuple[Container, bytes, bytes]]:
+        """Receive from SUB, at most ``limit`` messages: sender, topic, UserEvent."""
+        for frames, sender in self._receive(self._sub, limit):
             try:
-                named, body = published_body(frames)
+                topic, body = published_body(frames)
             except BadFrame as error:
                 self._dropped(error.reason)
                 continue
             if sender is None:
                 self._dropped("not_owned")
             else:
-                yield sender, named, body
+                yield sender, topic, body
 
-    def _receive(self, socket: Socket, most: int) -> Iterator[tuple[list[bytes], Container | None]]:
-        known = self._containers.current()
-        local = known.local()
+    def _receive(self, socket: Socket, limit: int) -> Iterator[tuple[list[bytes], Container | None]]:
+        containers = self._containers.current()
+        local = containers.local()
         with suppress(zmq.Again):
-            for _ in range(most):
+            for _ in range(limit):
                 frames, last = _message(socket)
-                yield frames, known.by_key(str(last["User-Id"])) if self._curve else local
+                yield frames, containers.by_key(str(last["User-Id"])) if self._curve else local
 
-    def answer(self, acks: Iterable[tuple[bytes, Ack]]) -> None:
-        """Send acks; those to a connection that is gone or takes no more are dropped and counted."""
+    def send_acks(self, acks: Iterable[tuple[bytes, Ack]]) -> None:
+        """Send acks to routing ids; where the connection is closed or its queue full, drop and count them."""
         send = self._router.send
         for routing_id, ack in acks:
             version, body = encode_ack(ack.proto())
             try:
-                send(routing_id, _NOW_MORE)  # send_multipart takes four times as long
-                send(version, _NOW_MORE)
-                send(body, _NOW)
+                send(routing_id, _SEND_MORE)  # send_multipart takes four times as long
+                send(version, _SEND_MORE)
+                send(body, _SEND_LAST)
             except zmq.ZMQError as error:
                 if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                     raise
                 self._dropped("container_gone" if error.errno == zmq.EHOSTUNREACH else "container_full")
 
-    def let_go(self) -> None:
-        """Let containers see that nobody listens on SUB: they turn to ROUTER, which is not read either, and wait.
+    def unsubscribe_all(self) -> None:
+        """Show containers that nobody listens on SUB: they send to ROUTER, which is not read either, and wait.
 
-        Both stay bound: to unbind would cut the connections over which acks are still to go.
+        Both stay bound: to unbind would close the connections over which acks have yet to be sent.
         """
-        if not self._gone:
-            self._gone = True
+        if not self._unsubscribed:
+            self._unsubscribed = True
             self.subscribe((), tuple(self._topics))
 
     def subscribe(self, opened: Iterable[bytes], closed: Iterable[bytes]) -> None:
-        """Hear the events of these topics, and no longer those."""
-        for topic in () if self._gone else opened:
+        """Subscribe to topics, and unsubscribe from others."""
+        for topic in () if self._unsubscribed else opened:
             self._sub.subscribe(topic)
             self._topics.add(topic)
         for topic in closed:
@@ -238,10 +209,10 @@ class EventSockets:
 
 @contextmanager
 def open_sockets(settings: EventsSettings, containers: ContainersFile, dropped: Dropped) -> Iterator[EventSockets]:
-    """Bind both, or connect them.
+    """Bind both sockets, or connect them.
 
     Args:
-        dropped: Told why a message or an ack was dropped.
+        dropped: Called with the reason for each message or ack that is dropped.
 
     Raises:
         OSError: An address can't be used.
@@ -258,13 +229,12 @@ def open_sockets(settings: EventsSettings, containers: ContainersFile, dropped: 
 
 
 def _message(socket: Socket) -> tuple[list[bytes], zmq.Frame]:
-    """The frames of one that has come, and its last as ZMQ has it.
+    """Return the frames of a message, and ZMQ's object of the last one.
 
-    As ``recv_multipart``, which asks the socket after each frame whether there are more: that takes longer than the
-    frame, which knows it.
+    Faster than ``recv_multipart``, which asks the socket after each frame whether more follow; the frame knows that.
 
     Raises:
-        zmq.Again: None has.
+        zmq.Again: No message has arrived.
     """
     frame = socket.recv(zmq.NOBLOCK, copy=False)
     frames = [frame.bytes]
@@ -277,41 +247,41 @@ def _message(socket: Socket) -> tuple[list[bytes], zmq.Frame]:
 @retry(
     retry=retry_if_exception_type(OSError), stop=stop_after_delay(_REOPEN_SECONDS), wait=wait_fixed(0.02), reraise=True
 )
-def _again(opening: Callable[[str], None], addresses: str) -> None:
-    """At addresses whose listener may still be closing: that is done in ZMQ's own thread."""
-    opening(addresses)
+def _reopen(open_socket: Callable[[str], None], addresses: str) -> None:
+    """Open a socket at addresses whose previous listener may still be closing in ZMQ's own thread."""
+    open_socket(addresses)
 
 
-def _same(given: str, bound: str) -> str:
-    """Where a socket was: with its port, where it was given none."""
-    return given if "," in given else bound
+def _bound(configured: str, bound: str) -> str:
+    """Return the addresses to reopen: a single one with the port that was bound, where port 0 was configured."""
+    return configured if "," in configured else bound
 
 
 def _socket(context: zmq.Context[Socket], kind: int, settings: EventsSettings) -> Socket:
     socket = context.socket(kind)
     try:
-        _set_up(socket, settings)
+        _configure(socket, settings)
     except BaseException:
         socket.close(linger=0)
         raise
     return socket
 
 
-def _set_up(socket: Socket, settings: EventsSettings) -> None:
+def _configure(socket: Socket, settings: EventsSettings) -> None:
     for option, value in (
         (zmq.MAXMSGSIZE, settings.max_frame_bytes),
-        # no heartbeats of our own, they end the process: docs/decisions/0017; containers have them, and are answered
-        (zmq.RCVHWM, MOST_UNREAD),
+        # no heartbeats of our own, they abort the process: docs/decisions/0017; those of containers are answered
+        (zmq.RCVHWM, MAX_UNREAD),
         (zmq.TCP_KEEPALIVE, 1),
         (zmq.TCP_KEEPALIVE_IDLE, _KEEPALIVE_S),
         (zmq.TCP_KEEPALIVE_INTVL, _KEEPALIVE_S),
         (zmq.TCP_KEEPALIVE_CNT, 3),
-        (zmq.HANDSHAKE_IVL, 10_000),  # who connects and says nothing does not hold a file descriptor for ever
+        (zmq.HANDSHAKE_IVL, 10_000),  # a silent connection must not hold a file descriptor for ever
         (zmq.IPV6, int("[" in settings.sub + settings.router)),
     ):
         socket.setsockopt(option, value)
     if socket.type == zmq.ROUTER:
-        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # without it an ack to a dead container looks like a sent one
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # else an ack to a closed connection looks like a sent one
     if settings.curve_key:
         curve_socket(socket, settings.curve_key)
 

@@ -1,7 +1,7 @@
-"""The outbox, an SQLite file (WAL, ``synchronous=FULL``): a write is on disk when it returns.
+"""Outbox: an SQLite file (WAL, ``synchronous=FULL``) whose writes are on disk when they return.
 
-For one thread, which writes everything of a turn in one transaction. `EventLog` reads the same file from any other.
-The file holds contacts, so only its owner may read it.
+For one thread, which writes everything that belongs together in one transaction. `EventLog` reads the file from other
+threads. The file contains contacts, so only its owner may read it.
 """
 
 from __future__ import annotations
@@ -21,33 +21,34 @@ from services.gateway.events.delivery.changes import Changes, Final, QueuedRow
 from services.gateway.events.model import Contacts, EventKey
 from services.gateway.events.store import schema
 
-FORGOTTEN_AT_ONCE = 500
-Done = Callable[[], bool]
+MAX_FORGOTTEN = 500
+Committed = Callable[[], bool]
+"""Returns whether the commit has ended."""
 _NEWER = "it has schema version {}; this gateway reads up to version {}"
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """An event that was accepted before; ``final`` is None while it is queued."""
+    """Event that was accepted before; ``final`` is None while it is queued."""
 
     body: bytes
     final: Final | None
 
 
 class Outbox:
-    """An open file.
+    """Open outbox.
 
     Attributes:
-        epoch: Of the sequences in it; another file has another one.
+        epoch: Identifies the sequences of this file; another file has another epoch.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open or make the file.
+        """Open or create the file.
 
         Raises:
             OSError: The file can't be opened.
-            ValueError: It is of a newer gateway.
-            sqlite3.Error: It is no outbox, or is damaged.
+            ValueError: A newer gateway has written it.
+            sqlite3.Error: It is not an outbox, or is damaged.
         """
         self._db = open_durable(path, schema.STEPS, newer=_NEWER, private=True, large_wal=True)
         self._committing = ThreadPoolExecutor(1, "outbox")
@@ -64,32 +65,32 @@ class Outbox:
 
     # ---- after a start
 
-    def live(self) -> Iterator[QueuedRow]:
-        """All events that are queued, in the order in which they came."""
-        sql = f"SELECT {schema.LIVE_COLUMNS} FROM events WHERE status = 1 ORDER BY number"  # noqa: S608
-        return map(schema.read_live, self._db.execute(sql))
+    def queued(self) -> Iterator[QueuedRow]:
+        """Return all queued events, in the order in which they were accepted."""
+        sql = f"SELECT {schema.QUEUED_COLUMNS} FROM events WHERE status = 1 ORDER BY number"  # noqa: S608
+        return map(schema.read_queued, self._db.execute(sql))
 
     def sequences(self) -> dict[str, int]:
-        """The highest sequence that each user ever had."""
+        """Return the highest sequence that each user ever had."""
         kept = self._db.execute("SELECT user_id, max(sequence) FROM events WHERE sequence IS NOT NULL GROUP BY user_id")
         return {**self.forgotten(), **dict(kept)}
 
     def forgotten(self) -> dict[str, int]:
-        """The highest sequence of each user whose event is no longer kept."""
+        """Return the highest sequence of each user whose event is no longer stored."""
         return dict(self._db.execute("SELECT user_id, sequence FROM forgotten"))
 
     def contacts(self) -> dict[str, Contacts]:
-        """Of all users that have some."""
+        """Return the contacts of all users that have some."""
         rows = self._db.execute("SELECT user_id, contacts FROM contacts")
         return {user_id: schema.read_contacts(text) for user_id, text in rows}
 
     def presence(self, now_ns: int) -> list[tuple[str, Channel, int]]:
-        """User, channel, and until when they are active there."""
+        """Return user, channel, and until when they are active there."""
         rows = self._db.execute("SELECT user_id, channel, until_ns FROM presence WHERE until_ns > ?", (now_ns,))
         return [(user_id, Channel(channel), until_ns) for user_id, channel, until_ns in rows]
 
     def pauses(self, now_ns: int) -> list[tuple[str, Channel, int]]:
-        """User, channel, and until when its provider, or that user's webhook, asked not to be called."""
+        """Return user, channel, and until when its provider, or that user's webhook, asked not to be called."""
         rows = self._db.execute(
             "SELECT user_id, channel, max(retry_at_ns) FROM attempts JOIN events USING (container, event_id)"
             " WHERE retry_at_ns > ? GROUP BY user_id, channel",
@@ -97,10 +98,10 @@ class Outbox:
         )
         return [(user_id, Channel(channel), until_ns) for user_id, channel, until_ns in rows]
 
-    # ---- in each turn
+    # ---- in each transaction
 
     def known(self, keys: Iterable[EventKey]) -> dict[EventKey, Known]:
-        """Those of these events that were accepted before and are kept."""
+        """Return those of these events that are stored."""
         ids: dict[str, list[str]] = {}
         for key in keys:
             ids.setdefault(key.container, []).append(key.event_id)
@@ -121,16 +122,16 @@ class Outbox:
         changes: Changes,
         contacts: Mapping[str, Contacts] | None = None,
         presence: Iterable[tuple[str, Channel, int]] = (),
-        meanwhile: Callable[[Done], None] | None = None,
+        meanwhile: Callable[[Committed], None] | None = None,
     ) -> None:
-        """Write a turn's rows; they are on disk when this returns.
+        """Write the rows of a transaction; they are on disk when this returns.
 
         Args:
-            meanwhile: Done while another thread waits for the disk. It is told whether that is over, should end then,
+            meanwhile: Called while another thread waits for the disk; it should return once the commit has ended,
                 and must not use the outbox.
 
         Raises:
-            sqlite3.Error: They are not.
+            sqlite3.Error: The rows are not on disk.
         """
         with self._transaction(meanwhile) as db:
             db.executemany(schema.ACCEPT, map(schema.accept_row, changes.accepted))
@@ -143,16 +144,16 @@ class Outbox:
             db.executemany(schema.SET_PRESENCE, [(user, channel.value, until) for user, channel, until in presence])
 
     def forget(self, ended_before_ns: int) -> dict[str, int]:
-        """Forget events that ended before a time, at most `FORGOTTEN_AT_ONCE`.
+        """Delete events that became final before a time, at most `MAX_FORGOTTEN`.
 
         Returns:
-            Users with the highest sequence among their events that are forgotten.
+            Users, each with the highest sequence of their deleted events.
         """
         with self._transaction() as db:
             past = db.execute(
                 "SELECT number, container, event_id, user_id, coalesce(sequence, 0) FROM events"
                 " WHERE completed_ns < ? ORDER BY completed_ns LIMIT ?",
-                (ended_before_ns, FORGOTTEN_AT_ONCE),
+                (ended_before_ns, MAX_FORGOTTEN),
             ).fetchall()
             forgotten: dict[str, int] = {}
             for *_, user_id, sequence in past:
@@ -167,19 +168,19 @@ class Outbox:
         return forgotten
 
     @contextmanager
-    def _transaction(self, meanwhile: Callable[[Done], None] | None = None) -> Iterator[sqlite3.Connection]:
+    def _transaction(self, meanwhile: Callable[[Committed], None] | None = None) -> Iterator[sqlite3.Connection]:
         self._db.execute("BEGIN IMMEDIATE")
         try:
             yield self._db
             if meanwhile:
-                self._commit_aside(meanwhile)
+                self._commit_in_thread(meanwhile)
             else:
                 self._db.execute("COMMIT")
         except BaseException:
             self._db.rollback()
             raise
 
-    def _commit_aside(self, meanwhile: Callable[[Done], None]) -> None:
+    def _commit_in_thread(self, meanwhile: Callable[[Committed], None]) -> None:
         commit = self._committing.submit(self._db.execute, "COMMIT")
         try:
             meanwhile(commit.done)

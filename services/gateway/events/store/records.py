@@ -1,4 +1,4 @@
-"""What the dispatcher tells the event loop: events for sessions, and what became of events, for people."""
+"""Values that the dispatcher and the log give to the event loop: events for sessions, and outcomes for people."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from services.gateway.events.model import EventKey
 
 
 class TransientEvent(NamedTuple):
-    """An event of the fast path for the open sessions of its user: not kept, no ack. A tuple, as many are made.
+    """Event for the open sessions of its user that is not stored and gets no ack from them. A tuple, as many are made.
 
     Attributes:
-        body: The UserEvent as sessions get it, see ``checking.for_sessions``.
+        body: UserEvent as sessions get it, see ``validation.for_sessions``.
     """
 
     user_id: str
@@ -23,7 +23,7 @@ class TransientEvent(NamedTuple):
 
 
 class ReplayBatch(NamedTuple):
-    """Some of the log of a user's sessions, in order; ``more`` says whether it goes on."""
+    """Part of the log of a user's sessions, in order; ``more`` says whether more follow."""
 
     events: tuple[SessionEvent, ...]
     more: bool = False
@@ -31,14 +31,14 @@ class ReplayBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What a session has to be shown before what is new: the beginning of it.
+    """First events for a session that opens, before new ones.
 
     Attributes:
-        epoch: Of the log; a cursor of another one means nothing here.
-        sequence: The place after which ``events`` go on.
-        reset: The cursor was of another log, or of a place that is no longer kept; all that is kept follows.
-        events: In the order of their sequence. ``more`` says whether they go on.
-        waiting_to: Up to this place only what still waits is shown; behind it, all.
+        epoch: Epoch of the log; a cursor of another epoch is invalid.
+        sequence: Position after which ``events`` continue.
+        reset: The cursor was of another log, or of a position that is no longer stored; all stored events follow.
+        events: In the order of their sequence. ``more`` says whether more follow.
+        waiting_to: Up to this position only queued events are shown; after it, all.
     """
 
     epoch: str
@@ -51,11 +51,11 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """An event and what became of it; times in nanoseconds of the wall clock.
+    """Event and its outcome; times in nanoseconds of the wall clock.
 
     Attributes:
-        body: The UserEvent, serialized.
-        attempts: In order of their number.
+        body: UserEvent, serialized.
+        attempts: In the order of their numbers.
     """
 
     key: EventKey
@@ -71,12 +71,13 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Which events, newest first.
+    """Filter and page of records, newest first.
 
     Attributes:
-        user_id: Empty for all users; ``container`` likewise.
-        before: As ``Page.before`` of the page before; None for the newest.
-        size: At most so many.
+        user_id: Empty for all users.
+        container: Empty for all containers.
+        before: ``Page.before`` of the previous page; None for the first page.
+        size: Maximum number of records.
     """
 
     user_id: str = ""
@@ -88,7 +89,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some events. ``before`` asks for the next page; None when there is none."""
+    """Page of records; ``before`` requests the next one and is None on the last."""
 
     records: tuple[Record, ...]
     before: int | None

@@ -1,4 +1,4 @@
-"""The outbox's tables, and how our dataclasses become their rows and come back. Pure."""
+"""Tables of the outbox, and the conversion of our values to rows and back."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 import orjson
 
 from services.common.model.user_events import Channel, Status
-from services.gateway.events.delivery.changes import AttemptRow, Final, QueuedRow
+from services.gateway.events.delivery.changes import STATE_FIELDS, AttemptRow, Final, QueuedRow
 from services.gateway.events.ingress.validation import Refusal, read_event
 from services.gateway.events.model import Contacts, Event, EventKey, QuietHours, WebPushSubscription
 
 STEPS = (
-    # 1. `forgotten` is the highest sequence of each user whose event is no longer kept.
+    # 1. `forgotten` is the highest sequence of each user whose event is no longer stored.
     """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 INSERT INTO meta VALUES ('epoch', lower(hex(randomblob(16))));
@@ -38,82 +38,58 @@ CREATE TABLE presence (user_id TEXT, channel INTEGER, until_ns INTEGER NOT NULL,
 """,
 )
 
-ACCEPT = (
-    "INSERT INTO events (container, event_id, user_id, body, accepted_ns, expires_ns, turn, rounds, tries, failures,"
-    " due_ns, waits_for_ack, refused, soft, sequence, status) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,1)"
-)
-UPDATE = (
-    "UPDATE events SET expires_ns = ?, turn = ?, rounds = ?, tries = ?, failures = ?, due_ns = ?, waits_for_ack = ?,"
-    " refused = ?, soft = ?, sequence = ? WHERE container = ? AND event_id = ?"
-)
+_NAMES = {"channel_index": "turn", "attempts": "tries"}
+"""Columns that are named otherwise since version 1."""
+_STATE = tuple(_NAMES.get(name, name) for name in STATE_FIELDS)
+_ACCEPTED = ("container", "event_id", "user_id", "body", "accepted_ns", *_STATE, "status")
+_REFUSED = QueuedRow._fields.index("refused")
+
+QUEUED_COLUMNS = ", ".join(("container", "body", "accepted_ns", *_STATE))
+RECORD_COLUMNS = "number, container, event_id, body, accepted_ns, status, via, error, completed_ns, seen_ns"
+ACCEPT = f"INSERT INTO events ({', '.join(_ACCEPTED)}) VALUES ({', '.join('?' * len(_ACCEPTED))})"  # noqa: S608
+UPDATE = f"UPDATE events SET {', '.join(f'{name} = ?' for name in _STATE)} WHERE container = ? AND event_id = ?"  # noqa: S608
 FINISH = "UPDATE events SET status = ?, via = ?, error = ?, completed_ns = ? WHERE container = ? AND event_id = ?"
 ATTEMPT = "INSERT OR REPLACE INTO attempts VALUES (?,?,?,?,?,?,?,?)"
 SEE = "UPDATE events SET seen_ns = ? WHERE user_id = ? AND sequence = ? AND seen_ns IS NULL"
 SET_CONTACTS = "INSERT OR REPLACE INTO contacts VALUES (?,?)"
 SET_PRESENCE = "INSERT OR REPLACE INTO presence VALUES (?,?,?)"
 
-LIVE_COLUMNS = (
-    "container, body, accepted_ns, expires_ns, turn, rounds, tries, failures, due_ns, waits_for_ack, refused, soft,"
-    " sequence"
-)
-RECORD_COLUMNS = "number, container, event_id, body, accepted_ns, status, via, error, completed_ns, seen_ns"
-
 Row = tuple[Any, ...]
 
 
-def _state(live: QueuedRow) -> Row:
-    refused = orjson.dumps(live.refused).decode() if live.refused else ""
-    return (
-        live.expires_ns,
-        live.channel_index,
-        live.rounds,
-        live.tries,
-        live.failures,
-        live.due_ns,
-        live.waits_for_ack,
-        refused,
-        live.soft,
-        live.sequence,
-    )
+def _state(queued: QueuedRow) -> Row:
+    refused = orjson.dumps(queued.refused).decode() if queued.refused else ""
+    return (*queued[2:_REFUSED], refused, *queued[_REFUSED + 1 :])
 
 
-def accept_row(live: QueuedRow) -> Row:
-    """For `ACCEPT`."""
-    event, key = live.event, live.event.key
-    return (key.container, key.event_id, event.user_id, event.body, live.accepted_ns, *_state(live))
+def accept_row(queued: QueuedRow) -> Row:
+    """Return the values of `ACCEPT`."""
+    event = queued.event
+    return (*event.key, event.user_id, event.body, queued.accepted_ns, *_state(queued), Status.QUEUED.value)
 
 
-def update_row(live: QueuedRow) -> Row:
-    """For `UPDATE`."""
-    key = live.event.key
-    return (*_state(live), key.container, key.event_id)
+def update_row(queued: QueuedRow) -> Row:
+    """Return the values of `UPDATE`."""
+    return (*_state(queued), *queued.event.key)
 
 
 def finish_row(final: Final) -> Row:
-    """For `FINISH`."""
+    """Return the values of `FINISH`."""
     via = None if final.via is None else final.via.value
-    return (final.status.value, via, final.error, final.completed_ns, final.key.container, final.key.event_id)
+    return (final.status.value, via, final.error, final.completed_ns, *final.key)
 
 
 def attempt_row(attempt: AttemptRow) -> Row:
-    """For `ATTEMPT`."""
-    return (
-        attempt.key.container,
-        attempt.key.event_id,
-        attempt.number,
-        attempt.channel.value,
-        attempt.started_ns,
-        attempt.ended_ns,
-        attempt.outcome,
-        attempt.retry_at_ns,
-    )
+    """Return the values of `ATTEMPT`."""
+    key, number, channel, *rest = attempt
+    return (*key, number, channel.value, *rest)
 
 
 def read_body(container: str, body: bytes) -> Event:
-    """An event that was accepted once.
+    """Return an event that was accepted once.
 
     Raises:
-        ValueError: It would not be now; the file was changed by somebody else.
+        ValueError: It would not be accepted now: another program has changed the file.
     """
     event = read_event(container, body)
     if isinstance(event, Refusal):
@@ -121,61 +97,37 @@ def read_body(container: str, body: bytes) -> Event:
     return event
 
 
-def read_live(row: Row) -> QueuedRow:
-    """A row of `LIVE_COLUMNS`."""
-    (
-        container,
-        body,
-        accepted_ns,
-        expires_ns,
-        channel_index,
-        rounds,
-        tries,
-        failures,
-        due_ns,
-        waits,
-        refused,
-        soft,
-        place,
-    ) = row
-    reasons = tuple((Channel(channel), reason) for channel, reason in orjson.loads(refused)) if refused else ()
-    return QueuedRow(
-        read_body(container, body),
-        accepted_ns,
-        expires_ns,
-        channel_index=channel_index,
-        rounds=rounds,
-        tries=tries,
-        failures=failures,
-        due_ns=due_ns,
-        waits_for_ack=bool(waits),
-        refused=reasons,
-        sequence=place,
-        soft=bool(soft),
-    )
+def read_queued(row: Row) -> QueuedRow:
+    """Return a row of `QUEUED_COLUMNS`."""
+    container, body, accepted_ns, *state = row
+    values = dict(zip(STATE_FIELDS, state, strict=True))
+    refused = orjson.loads(values["refused"]) if values["refused"] else ()
+    values["refused"] = tuple((Channel(channel), reason) for channel, reason in refused)
+    values["waits_for_ack"] = bool(values["waits_for_ack"])
+    values["soft"] = bool(values["soft"])
+    return QueuedRow(read_body(container, body), accepted_ns, **values)
 
 
 def read_final(key: EventKey, status: int, via: int | None, error: str, completed_ns: int | None) -> Final | None:
-    """How an event ended; None for one that is queued."""
+    """Return the end of an event; None for one that is queued."""
     if completed_ns is None:
         return None
     return Final(key, Status(status), None if via is None else Channel(via), error, completed_ns)
 
 
 def read_attempt(row: Row) -> AttemptRow:
-    """A row of ``attempts``."""
-    container, event_id, number, channel, started_ns, ended_ns, outcome, retry_at_ns = row
-    key = EventKey(container, event_id)
-    return AttemptRow(key, number, Channel(channel), started_ns, ended_ns, outcome, retry_at_ns)
+    """Return a row of ``attempts``."""
+    container, event_id, number, channel, *rest = row
+    return AttemptRow(EventKey(container, event_id), number, Channel(channel), *rest)
 
 
 def contacts_text(contacts: Contacts) -> str:
-    """Contacts as JSON."""
+    """Return contacts as JSON."""
     return orjson.dumps(asdict(contacts)).decode()
 
 
 def read_contacts(text: str) -> Contacts:
-    """Contacts from JSON."""
+    """Return contacts from JSON."""
     found = orjson.loads(text)
     quiet = found.pop("quiet_hours")
     return Contacts(

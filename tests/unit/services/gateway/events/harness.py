@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 from services.common.model.user_events import SESSION_CHANNELS, Channel, Preference, Priority, Status
 from services.gateway.events.delivery.changes import AttemptRow, Changes, Final, QueuedRow, SendRequest
+from services.gateway.events.delivery.channel_policy import DeliverySettings
 from services.gateway.events.delivery.contacts_cache import ContactsCache, no_contact
-from services.gateway.events.delivery.decision import AT_ONCE
-from services.gateway.events.delivery.rules import DeliverySettings
-from services.gateway.events.delivery.state_machine import Delivery
+from services.gateway.events.delivery.decision import MAX_EVENTS
+from services.gateway.events.delivery.delivery import Delivery
 from services.gateway.events.model import (
     NO_CONTACTS,
     Contacts,
@@ -69,7 +69,7 @@ def render(event: Event) -> Message:
 class Disk:
     """What survives a restart: the rows, as the outbox would keep them."""
 
-    live: dict[EventKey, QueuedRow] = field(default_factory=dict)
+    queued: dict[EventKey, QueuedRow] = field(default_factory=dict)
     events: dict[EventKey, Event] = field(default_factory=dict)
     finals: dict[EventKey, Final] = field(default_factory=dict)
     attempts: dict[tuple[EventKey, int], AttemptRow] = field(default_factory=dict)
@@ -80,9 +80,11 @@ class Disk:
 class World:
     """Everything around a `Delivery`."""
 
-    def __init__(self, rules: DeliverySettings | None = None, *, at_once: int = AT_ONCE, **contacts: Contacts) -> None:
+    def __init__(
+        self, rules: DeliverySettings | None = None, *, max_events: int = MAX_EVENTS, **contacts: Contacts
+    ) -> None:
         self.rules = rules or DeliverySettings()
-        self.at_once = at_once
+        self.max_events = max_events
         self.now_ns = NOON
         self.disk = Disk(contacts={"alice": EVERYWHERE, **contacts})
         self.presence: dict[tuple[str, Channel], int] = {}
@@ -98,7 +100,7 @@ class World:
 
     def start(self) -> None:
         self.people = ContactsCache(self.disk.contacts, ((*who, until) for who, until in self.presence.items()))
-        self.delivery = Delivery(self.rules, self.people, render=render, at_once=self.at_once)
+        self.delivery = Delivery(self.rules, self.people, render=render, max_events=self.max_events)
         self.sends: dict[tuple[EventKey, int], SendRequest] = {}
         self.members: dict[tuple[EventKey, int], list[EventKey]] = {}
         self.under_way: dict[EventKey, int] = {}
@@ -144,21 +146,21 @@ class World:
             self.shown_since_opening[user_id].clear()
         due = {
             key
-            for key, row in self.disk.live.items()
+            for key, row in self.disk.queued.items()
             if row.event.user_id == user_id
             and (not row.event.channels or any(way.channel in SESSION_CHANNELS for way in row.event.channels))
             and (row.expires_ns is None or row.expires_ns > self.now_ns)
         }
         changes = self.take(self.whole(self.delivery.session_opened(user_id, now_ns=self.now_ns)))
         if not already:
-            assert {show.event.key for show in changes.shows} == due
-        places = [show.sequence for show in changes.shows]
+            assert {show.event.key for show in changes.session_events} == due
+        places = [show.sequence for show in changes.session_events]
         assert places == sorted(places)
         return changes
 
-    def close_session(self, user_id: str = "alice") -> Changes:
+    def close_session(self, user_id: str = "alice") -> None:
         self.open.discard(user_id)
-        return self.take(self.delivery.session_closed(user_id, now_ns=self.now_ns))
+        self.delivery.session_closed(user_id)
 
     def receive(self, sequence: int, user_id: str = "alice") -> Changes:
         due = self.placed(user_id, lambda place: place == sequence)
@@ -177,7 +179,7 @@ class World:
         until_ns = self.now_ns + int(seconds * SECOND)
         self.presence[user_id, channel] = until_ns
         self.people.set_active(user_id, channel, until_ns)
-        return self.take(self.whole(self.delivery.reached(user_id, channel, until_ns, now_ns=self.now_ns)))
+        return self.take(self.whole(self.delivery.user_active(user_id, channel, until_ns, now_ns=self.now_ns)))
 
     def set_contacts(self, contacts: Contacts, user_id: str = "alice") -> Changes:
         self.disk.contacts[user_id] = contacts
@@ -189,7 +191,7 @@ class World:
         """Everything in memory is gone, answers of providers with it; not the pauses that they asked for."""
         self.open.clear()
         self.start()
-        rows = list(self.disk.live.values())
+        rows = list(self.disk.queued.values())
         pauses = [
             (self.disk.events[row.key].user_id, row.channel, row.retry_at_ns)
             for row in self.disk.attempts.values()
@@ -219,7 +221,7 @@ class World:
         return self.disk.contacts.get(user_id, NO_CONTACTS)
 
     def placed(self, user_id: str, wanted: Callable[[int], bool]) -> list[EventKey]:
-        rows = self.disk.live.values()
+        rows = self.disk.queued.values()
         return [
             row.event.key
             for row in rows
@@ -229,7 +231,7 @@ class World:
     def state(self, event_id: str, container: str = "bot") -> str:
         """As the checks write it: Q, "D TELEGRAM", "E expired"."""
         key = EventKey(container, event_id)
-        if key in self.disk.live:
+        if key in self.disk.queued:
             return "Q"
         final = self.disk.finals[key]
         return f"D {final.via.name}" if final.via is not None else f"E {final.error}"
@@ -262,9 +264,8 @@ class World:
         self._write_attempts(changes)
         delivered = {final.key: final.via for final in changes.finals if final.status is Status.DELIVERED}
         assert delivered == dict.fromkeys(sent, via)
-        assert [answer.final for answer in changes.answers] == changes.finals
-        for show in changes.shows:
-            row = self.disk.live[show.event.key]
+        for show in changes.session_events:
+            row = self.disk.queued[show.event.key]
             assert (row.sequence, row.event.user_id) == (show.sequence, show.user_id)
             assert show.user_id in self.open
             assert show.sequence not in self.shown_since_opening[show.user_id]
@@ -279,19 +280,19 @@ class World:
         for row in (*changes.accepted, *changes.updated):
             key, user_id = row.event.key, row.event.user_id
             assert key not in self.disk.finals
-            before = self.disk.live.get(key)
+            before = self.disk.queued.get(key)
             assert (before is None) == (row in changes.accepted)
             if before and before.sequence is not None:
                 assert row.sequence == before.sequence
             elif row.sequence is not None:
                 new[user_id].append(row.sequence)
-            self.disk.live[key], self.disk.events[key] = row, row.event
+            self.disk.queued[key], self.disk.events[key] = row, row.event
         for user_id, places in new.items():
             last = self.disk.sequences.get(user_id, 0)
             assert sorted(places) == list(range(last + 1, last + 1 + len(places)))
             self.disk.sequences[user_id] = last + len(places)
         for final in changes.finals:
-            row = self.disk.live.pop(final.key)
+            row = self.disk.queued.pop(final.key)
             assert final.key not in self.disk.finals
             failed = final.status is Status.ERROR
             assert (final.via is None, final.error != "") == (failed, failed)
@@ -335,13 +336,13 @@ class World:
         for send in changes.sends:
             self.sends[send.key, send.number] = send
             assert send.contacts == self.contacts(send.user_id)
-            soft = self.disk.live[send.key].soft
+            soft = self.disk.queued[send.key].soft
             if soft and send.message.title.endswith(" events"):
                 same = [
                     row.key
                     for row in begun
                     if (self.disk.events[row.key].user_id, row.channel) == (send.user_id, send.channel)
-                    and self.disk.live[row.key].soft
+                    and self.disk.queued[row.key].soft
                 ]
                 assert send.message.title == f"{len(same)} events"
             else:
@@ -351,7 +352,7 @@ class World:
         assert sorted(named, key=repr) == sorted((row.key for row in begun), key=repr)
 
     def _may_call(self, attempt: AttemptRow) -> None:
-        row = self.disk.live[attempt.key]
+        row = self.disk.queued[attempt.key]
         user_id, contacts = row.event.user_id, self.contacts(row.event.user_id)
         assert attempt.key not in self.under_way
         assert (attempt.key, attempt.channel) not in self.refused
@@ -367,7 +368,7 @@ class World:
         next_ns = self.delivery.next_due_ns()
         if next_ns is not None and next_ns <= self.now_ns:
             return  # it said that it has not done all
-        for key, row in self.disk.live.items():
+        for key, row in self.disk.queued.items():
             if row.event.priority is Priority.CRITICAL or key in self.under_way:
                 continue
             latest_ns = row.accepted_ns + self.rules.normal_ttl_ns
@@ -392,7 +393,7 @@ def quiet(hours: QuietHours | None, now_ns: int) -> bool:
 
 def _size(changes: Changes) -> int:
     """How many events it is about."""
-    events = (each.event.key for rows in (changes.updated, changes.shows) for each in rows)
+    events = (each.event.key for rows in (changes.updated, changes.session_events) for each in rows)
     ended = (each.key for rows in (changes.finals, changes.attempts) for each in rows)
     return len({*events, *ended})
 

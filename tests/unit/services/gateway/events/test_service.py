@@ -277,11 +277,11 @@ async def test_an_events_record_says_all_that_is_known(tmp_path: Path) -> None:
         gateway.dispatcher.keep("alice", "e1", container="box")
         (kept,) = gateway.dispatcher.users["alice"]
         ms = 1_000_000
-        tries = (
+        attempts = (
             AttemptRow(kept.record.key, 1, Channel.TELEGRAM, 2 * ms, 3 * ms, "blocked by the user", 9 * ms),
             AttemptRow(kept.record.key, 2, Channel.EMAIL, 4 * ms),
         )
-        kept.record = replace(kept.record, accepted_ns=ms, attempts=tries)
+        kept.record = replace(kept.record, accepted_ns=ms, attempts=attempts)
         request = pb.GetEventRequest(container="box", event_id="e1")
         record = (await staff.log.GetEvent(request)).record
         assert record == pb.EventRecord(

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from services.common.model.user_events import SESSION_CHANNELS, Channel, Priority
 from services.gateway.events.delivery.changes import Changes
-from services.gateway.events.delivery.rules import DeliverySettings
+from services.gateway.events.delivery.channel_policy import DeliverySettings
 from services.gateway.events.model import Contacts, EventKey, Later, QuietHours, Refused, Result, Sent
 from tests.unit.services.gateway.events.harness import DAY, EVERYWHERE, SECOND, World, event
 
@@ -45,9 +45,9 @@ RULES = DeliverySettings(max_concurrent_sends=1, channel_attempts=2)
 class HistoryWorld(World):
     """Keeps what quiet hours there ever were, and when a user's channels changed."""
 
-    def __init__(self, rules: DeliverySettings, *, at_once: int, **contacts: Contacts) -> None:
+    def __init__(self, rules: DeliverySettings, *, max_events: int, **contacts: Contacts) -> None:
         self.ever_quiet = {user_id for user_id, known in contacts.items() if known.quiet_hours}
-        super().__init__(rules, at_once=at_once, **contacts)
+        super().__init__(rules, max_events=max_events, **contacts)
 
     def was_quiet(self, user_id: str) -> bool:
         return user_id in self.ever_quiet
@@ -59,9 +59,9 @@ class DeliveryMachine(RuleBasedStateMachine):
         self.ids = itertools.count()
         self.changed: dict[str, int] = {}  # calls before a user's contacts or presence changed last
 
-    @initialize(at_once=st.sampled_from([1, 2, 100]))
-    def begin(self, at_once: int) -> None:
-        self.world = HistoryWorld(RULES, at_once=at_once, **CONTACTS)
+    @initialize(max_events=st.sampled_from([1, 2, 100]))
+    def begin(self, max_events: int) -> None:
+        self.world = HistoryWorld(RULES, max_events=max_events, **CONTACTS)
 
     @rule(names=names, user_id=users, priority=priorities, soft=st.booleans())
     def accept(self, names: str, user_id: str, priority: Priority, soft: bool) -> None:
@@ -131,11 +131,11 @@ class DeliveryMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_is_known_is_what_is_on_disk(self) -> None:
-        for key, row in self.world.disk.live.items():
-            live = self.world.delivery.live(key)
+        for key, row in self.world.disk.queued.items():
+            live = self.world.delivery.queued(key)
             assert live is not None
             assert live._replace(due_ns=0) == row._replace(due_ns=0)
-        assert all(self.world.delivery.live(key) is None for key in self.world.disk.finals)
+        assert all(self.world.delivery.queued(key) is None for key in self.world.disk.finals)
 
     def teardown(self) -> None:
         """Everybody is there and everything works: nothing is left over."""
@@ -148,6 +148,6 @@ class DeliveryMachine(RuleBasedStateMachine):
         world.advance_to(world.now_ns + 2 * DAY, answer=lambda: world.answer_all(Sent()))
         for user_id, sequence in world.disk.sequences.items():
             world.receive_up_to(sequence, user_id)
-        assert not world.disk.live
+        assert not world.disk.queued
         assert world.delivery.next_due_ns() is None
         assert set(world.disk.finals) == set(world.disk.events)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from services.common.model.user_events import Channel
-from services.gateway.events.delivery.gone import without
+from services.gateway.events.delivery.contacts_cache import without
 from services.gateway.events.model import Contacts, WebPushSubscription
 
 ONE, TWO = (WebPushSubscription(f"https://push/{n}", "p", "a") for n in (1, 2))

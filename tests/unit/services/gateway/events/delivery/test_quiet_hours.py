@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from services.gateway.events.delivery.quiet_hours import quiet_until
+from services.gateway.events.delivery.channel_policy import quiet_until
 from services.gateway.events.model import QuietHours
 
 SECOND, DAY_MINUTES = 1_000_000_000, 1440

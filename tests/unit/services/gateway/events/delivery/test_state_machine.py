@@ -9,8 +9,8 @@ import pytest
 
 from services.common.model.user_events import Channel, Priority
 from services.gateway.events.delivery.changes import Changes
-from services.gateway.events.delivery.decision import AT_ONCE
-from services.gateway.events.delivery.rules import DeliverySettings
+from services.gateway.events.delivery.channel_policy import DeliverySettings
+from services.gateway.events.delivery.decision import MAX_EVENTS
 from services.gateway.events.model import NO_CONTACTS, Contacts, EventKey, Later, QuietHours, Refused, Sent
 from tests.unit.services.gateway.events.harness import (
     DAY,
@@ -33,7 +33,7 @@ def test_normal_event_waits_for_the_session_that_comes_in_time() -> None:
     world.accept(event("e", "WEB", priority=NORMAL))
     world.advance(59)
     assert world.state("e") == "Q"
-    assert [show.event.key.event_id for show in world.open_session().shows] == ["e"]
+    assert [show.event.key.event_id for show in world.open_session().session_events] == ["e"]
     world.receive(1)
     assert world.state("e") == "D WEB"
 
@@ -46,14 +46,14 @@ def test_normal_event_nobody_came_for_is_final_once() -> None:
     assert world.state("e") == "Q"
     world.advance(0.001)
     assert world.state("e") == "E expired"
-    assert world.open_session().shows == []
+    assert world.open_session().session_events == []
 
 
 def test_a_session_that_opens_at_the_last_moment_does_not_get_what_is_over() -> None:
     world = World()
     world.accept(event("e", "WEB", priority=NORMAL))
     world.now_ns += 60 * SECOND  # due was not called yet
-    assert world.open_session().shows == []
+    assert world.open_session().session_events == []
     world.advance(0)
     assert world.state("e") == "E expired"
 
@@ -292,7 +292,7 @@ def test_event_without_channels_takes_a_session_then_the_usual_or_the_users_own(
     """Check 20."""
     world = World(bob=Contacts(email="bob@example.org", telegram_chat_id="2", channel_order=(EMAIL, TELEGRAM)))
     world.open_session()
-    assert len(world.accept(event("e", "")).shows) == 1
+    assert len(world.accept(event("e", "")).session_events) == 1
     world.advance(5)
     for _ in range(5):
         world.answer(Later("server error"))
@@ -403,7 +403,7 @@ def test_events_above_the_soft_quota_go_out_together() -> None:
     assert bobs.message.title == "title bobs"
 
 
-def test_digest_that_waits_for_its_lane_stays_whole() -> None:
+def test_digest_that_waits_for_its_provider_stays_whole() -> None:
     world = World(DeliverySettings(max_concurrent_sends=1))
     world.accept(event("first", "TELEGRAM"))
     for n in range(5):
@@ -422,7 +422,7 @@ def test_digest_survives_a_restart() -> None:
     assert [send.message.title for send in world.sends.values()] == ["5 events"]
 
 
-def test_lane_takes_so_many_calls_and_critical_events_first() -> None:
+def test_provider_takes_a_limited_number_of_calls_and_critical_events_first() -> None:
     world = World(DeliverySettings(max_concurrent_sends=2))
     for n in range(4):
         world.accept(event(f"n{n}", priority=NORMAL))
@@ -433,7 +433,50 @@ def test_lane_takes_so_many_calls_and_critical_events_first() -> None:
     assert [key.event_id for _, _, key in world.calls] == ["n0", "n1", "c", "n2", "n3"]
 
 
-def test_event_that_was_received_while_it_waited_for_a_lane_is_not_sent() -> None:
+def webhook(user_id: str) -> Contacts:
+    return Contacts(discord_webhook_url=f"https://discord.example/{user_id}")
+
+
+def test_webhooks_of_one_channel_share_its_calls_and_alternate() -> None:
+    users = ("alice", "bob", "carol")
+    world = World(
+        DeliverySettings(max_concurrent_sends=2), alice=webhook("alice"), bob=webhook("bob"), carol=webhook("carol")
+    )
+    for n in range(3):
+        for user_id in users:
+            world.accept(event(f"{user_id[0]}{n}", "DISCORD", user_id=user_id))
+    most = 0
+    while world.sends:
+        most = max(most, len(world.sends))
+        world.answer(Sent())
+    assert most == 2
+    assert [key.event_id for _, _, key in world.calls] == ["a0", "b0", "c0", "a1", "b1", "c1", "a2", "b2", "c2"]
+
+
+def test_full_channel_does_not_hold_up_another() -> None:
+    world = World(DeliverySettings(max_concurrent_sends=1))
+    for n in range(3):
+        world.accept(event(f"d{n}", "DISCORD"))
+    world.accept(event("s", "SLACK"))
+    assert [send.channel for send in world.sends.values()] == [Channel.DISCORD, Channel.SLACK]
+
+
+def test_paused_webhook_gives_its_turn_to_others_and_returns_after_the_pause() -> None:
+    world = World(DeliverySettings(max_concurrent_sends=1), alice=webhook("alice"), bob=webhook("bob"))
+    for name, user_id in (("a0", "alice"), ("a1", "alice"), ("b0", "bob"), ("b1", "bob")):
+        world.accept(event(name, "DISCORD", user_id=user_id))
+    world.answer(Later("too many requests", 5_000))
+    while world.sends:
+        world.answer(Sent())
+    assert [key.event_id for _, _, key in world.calls] == ["a0", "b0", "b1"]
+    world.advance(5)
+    while world.sends:
+        world.answer(Sent())
+    assert {world.state(name) for name in ("a0", "a1", "b0", "b1")} == {"D DISCORD"}
+    assert world.delivery.next_due_ns() is None
+
+
+def test_event_that_was_received_while_it_waited_for_a_provider_is_not_sent() -> None:
     world = World(DeliverySettings(max_concurrent_sends=1))
     world.open_session()
     for name in ("first", "second"):
@@ -444,7 +487,7 @@ def test_event_that_was_received_while_it_waited_for_a_lane_is_not_sent() -> Non
     assert (world.called(), world.state("second")) == ("TELEGRAM", "D WEB")
 
 
-def test_event_that_waits_for_a_lane_too_long_is_over() -> None:
+def test_event_that_waits_for_a_provider_too_long_expires() -> None:
     world = World(DeliverySettings(max_concurrent_sends=1))
     world.accept(event("first"))
     world.accept(event("second", priority=NORMAL))
@@ -477,7 +520,7 @@ def test_log_of_a_session_is_in_order_after_a_restart() -> None:
     world.accept(event("first", "WEB"))
     world.open_session()
     world.restart()
-    assert [show.sequence for show in world.open_session().shows] == [1, 2]
+    assert [show.sequence for show in world.open_session().session_events] == [1, 2]
 
 
 def test_sessions_are_shown_everything_live_in_order_at_each_opening() -> None:
@@ -485,16 +528,16 @@ def test_sessions_are_shown_everything_live_in_order_at_each_opening() -> None:
     world.accept(event("tele", "TELEGRAM WEB"))
     world.accept(event("web", "WEB"))
     world.accept(event("mail", "EMAIL"))
-    assert [(show.sequence, show.event.key.event_id) for show in world.open_session().shows] == [
+    assert [(show.sequence, show.event.key.event_id) for show in world.open_session().session_events] == [
         (1, "web"),
         (2, "tele"),
     ]
     world.receive(1)
     world.close_session()
-    assert [show.sequence for show in world.open_session().shows] == [2]
+    assert [show.sequence for show in world.open_session().session_events] == [2]
     world.restart()
     world.accept(event("new", "WEB"))
-    assert [show.sequence for show in world.open_session().shows] == [2, 3]
+    assert [show.sequence for show in world.open_session().session_events] == [2, 3]
     world.receive_up_to(3)
     assert [world.state(name) for name in ("web", "tele", "new", "mail")] == ["D WEB", "D WEB", "D WEB", "Q"]
 
@@ -548,7 +591,7 @@ def test_refusal_of_old_contacts_is_not_one_of_the_new() -> None:
 @pytest.mark.parametrize("what", ["restart", "due", "answer", "open", "cursor", "contacts", "reach", "lane"])
 def test_much_is_done_some_at_a_time(what: str) -> None:
     """A turn of the dispatcher, for which all containers wait, is never long."""
-    many = 5 * AT_ONCE
+    many = 5 * MAX_EVENTS
     world = World(DeliverySettings(max_concurrent_sends=1, normal_ttl_ns=DAY))
     if what == "lane":
         world.accept(event("first", "TELEGRAM"))
@@ -574,4 +617,4 @@ def test_much_is_done_some_at_a_time(what: str) -> None:
         case "reach":
             world.reach(TELEGRAM, 60)
     assert len(world.sizes) >= 4
-    assert max(world.sizes) <= AT_ONCE + 1, world.sizes
+    assert max(world.sizes) <= MAX_EVENTS + 1, world.sizes

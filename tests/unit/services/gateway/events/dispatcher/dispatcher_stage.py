@@ -34,14 +34,14 @@ class Heard:
     """`Outside`."""
 
     sends: list[SendRequest] = field(default_factory=list)
-    shows: list[SessionEvent] = field(default_factory=list)
+    session_events: list[SessionEvent] = field(default_factory=list)
     informed: list[TransientEvent] = field(default_factory=list)
 
     def send(self, sends: Sequence[SendRequest]) -> None:
         self.sends += sends
 
-    def show(self, shows: Sequence[SessionEvent]) -> None:
-        self.shows += shows
+    def show(self, session_events: Sequence[SessionEvent]) -> None:
+        self.session_events += session_events
 
     def inform(self, informed: Sequence[TransientEvent]) -> None:
         self.informed += informed

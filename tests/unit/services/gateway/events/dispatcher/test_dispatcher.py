@@ -23,7 +23,7 @@ from services.common.model.errors import InvalidRequest, Unavailable
 from services.common.model.user_events import Channel, Priority, Status
 from services.gateway.events.ingress.acks import Ack
 from services.gateway.events.ingress.containers import LOCAL
-from services.gateway.events.ingress.sockets import MOST_UNREAD
+from services.gateway.events.ingress.sockets import MAX_UNREAD
 from services.gateway.events.model import Contacts, EventKey, Sent
 from services.gateway.events.store.records import Query
 from tests.unit.services.gateway.events.dispatcher.dispatcher_stage import LOOPBACK, Peer, Stage, peer, running, until
@@ -47,7 +47,7 @@ async def test_event_goes_from_container_to_session_and_back(tmp_path: Path) -> 
             (1, CRITICAL.SerializeToString(), False)
         ]
         assert (replay.sequence, replay.reset) == (1, False)
-        assert [s.sequence for s in stage.heard.shows] == [1]
+        assert [s.sequence for s in stage.heard.session_events] == [1]
         await stage.dispatcher.acked("alice", replay.epoch, 1, seen=True)
         assert await container.ack() == DELIVERED
         with pytest.raises(InvalidRequest):
@@ -86,7 +86,7 @@ async def test_connection_that_claims_a_routing_id_in_use_is_not_read_and_little
                 while True:
                     await asyncio.wait_for(again.send_multipart([b"\x01", bytes(10_000)]), 1)
                     taken += 1
-            assert taken < 2 * MOST_UNREAD  # the most of it is in the connection's buffers
+            assert taken < 2 * MAX_UNREAD  # the most of it is in the connection's buffers
 
 
 async def test_fast_path_opens_and_closes_with_the_sessions(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ async def test_acks_to_a_container_that_went_or_does_not_read_harm_nobody(tmp_pa
         async with peer(stage, RCVHWM=1, RCVBUF=4096) as deaf, peer(stage) as honest:
             stage.dispatcher.session_opened("alice")
             epoch = (await stage.dispatcher.replay("alice", None)).epoch
-            await until(lambda: stage.heard.shows)
+            await until(lambda: stage.heard.session_events)
             await stage.dispatcher.acked("alice", epoch, 1, seen=False)
             await until(lambda: stage.dropped("container_gone") == 1)
             bad = user_event("x" * 250, priority=Priority.CRITICAL, payload=b"nope")
@@ -211,7 +211,7 @@ async def test_presence_is_kept_and_lets_an_event_go_on(tmp_path: Path) -> None:
         stage.dispatcher.publish(LOCAL, event, lambda ack: None)
         await stage.dispatcher.contacts("alice")
         assert stage.heard.sends == []
-        stage.dispatcher.reached("alice", Channel.TELEGRAM, 2**62)
+        stage.dispatcher.user_active("alice", Channel.TELEGRAM, 2**62)
         await until(lambda: stage.heard.sends)
     async with running(tmp_path) as stage:
         await until(lambda: stage.heard.sends)  # it was under way, and alice is still there
@@ -280,8 +280,8 @@ def commits(monkeypatch: pytest.MonkeyPatch) -> Iterator[queue.Queue[Exception |
 
             return super().submit(when_told)
 
-    monkeypatch.setattr("services.gateway.events.dispatcher.thread.MOST_IN_A_TURN", 32)
-    monkeypatch.setattr("services.gateway.events.dispatcher.thread.LONGEST_TAKING_S", 30)
+    monkeypatch.setattr("services.gateway.events.dispatcher.thread.MAX_MESSAGES", 32)
+    monkeypatch.setattr("services.gateway.events.dispatcher.thread.MAX_RECEIVE_S", 30)
     monkeypatch.setattr("services.gateway.events.store.outbox.ThreadPoolExecutor", Held)
     yield told
 

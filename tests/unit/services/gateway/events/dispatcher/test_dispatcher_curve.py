@@ -69,7 +69,7 @@ async def test_container_speaks_for_its_users_alone_on_both_ports(tmp_path: Path
         await until(lambda: stage.heard.informed)
         assert [(i.user_id, i.container) for i in stage.heard.informed] == [("alice", "alice-bot")]
         assert stage.dropped("not_owned") == 2
-        assert [s.user_id for s in stage.heard.shows] == ["alice"]
+        assert [s.user_id for s in stage.heard.session_events] == ["alice"]
 
 
 async def test_claimed_routing_id_gives_no_rights(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ async def test_an_ack_does_not_wait_for_whoever_comes_to_the_address_of_one_that
             await alice.send(user_event(priority=Priority.CRITICAL))
             assert await alice.ack() == Ack("e1", Status.QUEUED)
             stage.dispatcher.session_opened("alice")
-            await until(lambda: stage.heard.shows)
+            await until(lambda: stage.heard.session_events)
             dealer.close()
             await asyncio.sleep(0.3)  # the gateway sees that
             await stage.dispatcher.acked("alice", (await stage.dispatcher.replay("alice", None)).epoch, 1, seen=False)

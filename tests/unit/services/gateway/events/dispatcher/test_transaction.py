@@ -15,10 +15,10 @@ from services.common.clock import ManualClock
 from services.common.model.user_events import Channel, Priority, Status
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.delivery.contacts_cache import ContactsCache
-from services.gateway.events.delivery.decision import AT_ONCE
-from services.gateway.events.delivery.rules import DeliverySettings
-from services.gateway.events.delivery.state_machine import Delivery
+from services.gateway.events.delivery.decision import MAX_EVENTS
+from services.gateway.events.delivery.delivery import Delivery
 from services.gateway.events.dispatcher.metrics import DispatcherMetrics
+from services.gateway.events.dispatcher.start import delivery_settings
 from services.gateway.events.dispatcher.transaction import TransactionProcessor
 from services.gateway.events.dispatcher.unit_of_work import AfterCommit
 from services.gateway.events.ingress.acks import Ack
@@ -46,7 +46,7 @@ class Stage:
         assert self.settings.db is not None
         self.outbox = Outbox(self.settings.db)
         people = ContactsCache(self.outbox.contacts(), self.outbox.presence(self.clock.wall_ns()))
-        delivery = Delivery(DeliverySettings.of(self.settings), people, render=render)
+        delivery = Delivery(delivery_settings(self.settings), people, render=render)
         self.processor = TransactionProcessor(self.outbox, delivery, people, self.settings, self.metrics, self.clock)
 
     def again(self) -> AfterCommit:
@@ -59,7 +59,7 @@ class Stage:
         for each in what:
             each(self.processor)
         self.processor.due()
-        return self.processor.close()
+        return self.processor.commit()
 
     def take(self, *bodies: bytes, reply_to: bytes = A, container: Container = LOCAL) -> list[tuple[Any, Ack]]:
         return self.work(lambda processor: processor.take([(container, each, reply_to) for each in bodies])).acks
@@ -99,10 +99,12 @@ SESSION_ONLY = [(0, False)]
 
 
 def test_event_is_queued_shown_acked_and_then_final_once(stage: Stage) -> None:
-    assert stage.work(lambda processor: processor.session_opened("alice")).opened == [b"USER:alice\x00"]
-    after_commit = stage.work(lambda processor: processor.take([(LOCAL, body(), A)]))
-    assert after_commit.acks == [queued()]
-    assert [(s.user_id, s.sequence, s.event.key) for s in after_commit.shows] == [("alice", 1, EventKey("local", "e1"))]
+    assert stage.work(lambda processor: processor.session_opened("alice")).subscribe == [b"USER:alice\x00"]
+    effects = stage.work(lambda processor: processor.take([(LOCAL, body(), A)]))
+    assert effects.acks == [queued()]
+    assert [(s.user_id, s.sequence, s.event.key) for s in effects.session_events] == [
+        ("alice", 1, EventKey("local", "e1"))
+    ]
     epoch = stage.processor.epoch
     assert stage.work(lambda processor: processor.acked("alice", epoch, 1, seen=False)).acks == [delivered(Channel.WEB)]
     assert stage.work(lambda processor: processor.acked("alice", epoch, 1, seen=True)).acks == []
@@ -120,10 +122,8 @@ def test_check_13_a_repeat_changes_nothing_and_hears_the_state(stage: Stage) -> 
     ]
     assert stage.take(CRITICAL) == [delivered(Channel.WEB)]
     stage.again()
-    after_commit = stage.work(lambda processor: processor.take([(LOCAL, CRITICAL, B)]))
-    assert (
-        after_commit.acks == [delivered(Channel.WEB, reply_to=B)] and not after_commit.sends and not after_commit.shows
-    )
+    effects = stage.work(lambda processor: processor.take([(LOCAL, CRITICAL, B)]))
+    assert effects.acks == [delivered(Channel.WEB, reply_to=B)] and not effects.sends and not effects.session_events
     assert stage.rows() == 1 and stage.value("s_accepted_total", priority="CRITICAL") == 1
 
 
@@ -137,12 +137,12 @@ def test_repeats_within_a_turn_are_one_event_even_if_it_ends_in_it(stage: Stage)
 def test_a_copy_on_the_fast_path_keeps_no_end_from_who_waits_for_it(stage: Stage) -> None:
     assert stage.take(CRITICAL) == [queued()]
     published = (LOCAL, b"USER:alice\x00", CRITICAL)
-    after_commit = stage.work(
+    effects = stage.work(
         lambda processor: processor.session_opened("alice"),
         lambda processor: processor.take_published([published]),
         lambda processor: processor.acked("alice", processor.epoch, 1, seen=False),
     )
-    assert after_commit.acks == [delivered(Channel.WEB)]
+    assert effects.acks == [delivered(Channel.WEB)]
 
 
 def test_check_14_other_bytes_under_the_same_id_are_refused(stage: Stage) -> None:
@@ -174,20 +174,20 @@ def test_check_19_the_end_is_told_to_whom_last_sent_a_copy(stage: Stage) -> None
 def test_copy_that_comes_as_the_event_ends_gets_one_ack(stage: Stage) -> None:
     stage.work(lambda processor: processor.session_opened("alice"))
     stage.take(CRITICAL)
-    after_commit = stage.work(
+    effects = stage.work(
         lambda processor: processor.acked("alice", processor.epoch, 1, seen=False),
         lambda processor: processor.take([(LOCAL, CRITICAL, B)]),
     )
-    assert after_commit.acks == [delivered(Channel.WEB, reply_to=B)]
+    assert effects.acks == [delivered(Channel.WEB, reply_to=B)]
 
 
 def test_checks_1_and_2_informational_is_shown_or_refused_and_never_kept(stage: Stage) -> None:
     info = body(priority=Priority.INFORMATIONAL)
     assert stage.take(info) == [failed("no active session")]
     stage.work(lambda processor: processor.session_opened("alice"))
-    after_commit = stage.work(lambda processor: processor.take([(LOCAL, info, A)]))
-    assert after_commit.acks == [delivered(Channel.WEB)]
-    assert after_commit.informed == [("alice", "local", info)]
+    effects = stage.work(lambda processor: processor.take([(LOCAL, info, A)]))
+    assert effects.acks == [delivered(Channel.WEB)]
+    assert effects.transient == [("alice", "local", info)]
     stage.work(lambda processor: processor.session_closed("alice"))
     assert stage.take(info) == [failed("no active session")] and stage.rows() == 0
 
@@ -196,15 +196,15 @@ def test_fast_path_shows_without_ack_or_row_but_keeps_what_is_critical(stage: St
     stage.work(lambda processor: processor.session_opened("alice"))
     sent = [body("i", priority=0), body("n"), CRITICAL, body("b", "bob"), body("x", payload=b"nope"), b"\xff"]
     topic = b"USER:alice\x00"
-    after_commit = stage.work(lambda processor: processor.take_published([(LOCAL, topic, each) for each in sent]))
-    assert [i.body for i in after_commit.informed] == sent[:2]
-    assert after_commit.acks == []
-    assert [s.event.key.event_id for s in after_commit.shows] == ["e1"] and stage.rows() == 1
+    effects = stage.work(lambda processor: processor.take_published([(LOCAL, topic, each) for each in sent]))
+    assert [i.body for i in effects.transient] == sent[:2]
+    assert effects.acks == []
+    assert [s.event.key.event_id for s in effects.session_events] == ["e1"] and stage.rows() == 1
     for reason in ("not_owned", "payload", "undecodable"):
         assert stage.value("_messages_dropped_total", reason=reason) == 1
     stage.work(lambda processor: processor.session_closed("alice"))
-    after_commit = stage.work(lambda processor: processor.take_published([(LOCAL, topic, sent[0])]))
-    assert after_commit.informed == [] and stage.value("_messages_dropped_total", reason="no_session") == 1
+    effects = stage.work(lambda processor: processor.take_published([(LOCAL, topic, sent[0])]))
+    assert effects.transient == [] and stage.value("_messages_dropped_total", reason="no_session") == 1
 
 
 def test_check_24_nobody_speaks_for_another_user_on_either_port(stage: Stage) -> None:
@@ -212,7 +212,7 @@ def test_check_24_nobody_speaks_for_another_user_on_either_port(stage: Stage) ->
     for priority in Priority:
         forged = body("f", "bob", priority)
         assert stage.take(forged, container=ALICES) == [failed("user not owned", "f")]
-        after_commit = stage.work(
+        effects = stage.work(
             lambda processor: processor.take_published(
                 [
                     (ALICES, b"USER:bob\x00", forged),  # noqa: B023
@@ -220,7 +220,7 @@ def test_check_24_nobody_speaks_for_another_user_on_either_port(stage: Stage) ->
                 ]
             )
         )
-        assert not after_commit.informed and not after_commit.shows
+        assert not effects.transient and not effects.session_events
     assert stage.rows() == 0
     assert stage.take(CRITICAL, container=STRANGER) == [failed("user not owned")]
 
@@ -248,7 +248,7 @@ def test_check_23_hard_quota_refuses_normal_and_takes_critical_and_repeats(tmp_p
     ]
     assert stage.take(CRITICAL, normal[0]) == [queued(), queued("n0")]
     assert stage.take(normal[3], container=ALICES) == [queued("n3")]
-    assert [each.soft for each in stage.outbox.live()] == [False, False, True, False, False]
+    assert [each.soft for each in stage.outbox.queued()] == [False, False, True, False, False]
     stage.outbox.close()
 
 
@@ -270,8 +270,8 @@ def test_check_5_expiry_is_told_once(stage: Stage) -> None:
     stage.clock.advance(60 * SECOND)
     assert stage.work().acks == [failed("expired")]
     assert stage.work().acks == []
-    after_commit = stage.work(lambda processor: processor.session_opened("alice"))
-    assert after_commit.shows == []
+    effects = stage.work(lambda processor: processor.session_opened("alice"))
+    assert effects.session_events == []
 
 
 class Busy(ManualClock):
@@ -285,16 +285,16 @@ class Busy(ManualClock):
 def test_much_that_is_due_is_done_in_many_turns_between_which_others_are_answered(tmp_path: Path) -> None:
     stage = Stage(tmp_path / "e.db", soft_events_per_second=1, hard_events_per_second=10_000)
     stage.clock = stage.processor._clock = Busy()
-    count = 30 * AT_ONCE
+    count = 30 * MAX_EVENTS
     stage.work(lambda processor: processor.set_contacts("alice", Contacts(telegram_chat_id="7")))
     stage.take(*(body(f"e{n}", channels=[(Channel.TELEGRAM, False)]) for n in range(count)))
     stage.clock.advance(11 * SECOND)
     sends, turns = list(stage.work().sends), 1
     while not sends:
         new = body(f"new-{turns}", "bob", Priority.CRITICAL, channels=SESSION_ONLY)
-        after_commit = stage.work(lambda processor: processor.take([(LOCAL, new, A)]))  # noqa: B023
-        assert after_commit.acks == [queued(f"new-{turns}")]
-        sends += after_commit.sends
+        effects = stage.work(lambda processor: processor.take([(LOCAL, new, A)]))  # noqa: B023
+        assert effects.acks == [queued(f"new-{turns}")]
+        sends += effects.sends
         turns += 1
     assert turns > 4 and [send.message.title for send in sends] == [f"{count - 1} events"]
     stage.outbox.close()
@@ -334,10 +334,10 @@ def test_destination_that_is_gone_is_taken_out_of_the_contacts(stage: Stage) -> 
     subscription = WebPushSubscription("https://push/1", "k", "s")
     stage.work(lambda processor: processor.set_contacts("alice", Contacts(web_push=(subscription,), email="a@b")))
     (send,) = stage.work(lambda processor: processor.take([(LOCAL, body(channels=[(Channel.PUSH, False)]), A)])).sends
-    after_commit = stage.work(
+    effects = stage.work(
         lambda processor: processor.finished(send.key, send.number, Refused("gone", ("https://push/1",)))
     )
-    assert after_commit.acks == [failed("PUSH: gone")]
+    assert effects.acks == [failed("PUSH: gone")]
     assert stage.processor.contacts("alice") == stage.outbox.contacts()["alice"] == Contacts(email="a@b")
 
 
@@ -355,7 +355,7 @@ def test_check_25_cursor_of_this_log_goes_on_and_others_begin_anew(stage: Stage)
     ):
         stage.work(lambda processor: found.append(processor.resume("alice", cursor)))  # noqa: B023
     assert found == [(3, False), (3, False), (3, True), (3, True), (3, True)]
-    assert [each.sequence for each in stage.outbox.live()] == [3]  # the second cursor said that two were received
+    assert [each.sequence for each in stage.outbox.queued()] == [3]  # the second cursor said that two were received
     stage.clock.advance(8 * 86_400 * SECOND)
     assert stage.processor.forget() and not stage.processor.forget()
     stage.work(lambda processor: found.append(processor.resume("alice", (processor.epoch, 1))))
@@ -366,12 +366,12 @@ def test_check_25_cursor_of_this_log_goes_on_and_others_begin_anew(stage: Stage)
 async def test_futures_are_settled_after_the_write_and_with_the_error_if_there_is_one(stage: Stage) -> None:
     loop = asyncio.get_running_loop()
     fine, bad = loop.create_future(), loop.create_future()
-    after_commit = stage.work(
-        lambda processor: processor.answer(fine, lambda: processor.set_contacts("alice", Contacts(email="a@b"))),
-        lambda processor: processor.answer(bad, lambda: processor.acked("alice", "another", 1, seen=True)),
+    effects = stage.work(
+        lambda processor: processor.resolve(fine, lambda: processor.set_contacts("alice", Contacts(email="a@b"))),
+        lambda processor: processor.resolve(bad, lambda: processor.acked("alice", "another", 1, seen=True)),
     )
-    (_, nothing), (_, error) = after_commit.done
-    assert [future for future, _ in after_commit.done] == [fine, bad]
+    (_, nothing), (_, error) = effects.resolved
+    assert [future for future, _ in effects.resolved] == [fine, bad]
     assert nothing is None and "another log" in str(error)
     stage.outbox.close()
     with pytest.raises(sqlite3.ProgrammingError):

@@ -1,4 +1,4 @@
-"""What the ports do where libzmq does not do it by itself: who goes away as we read, who sends while we do not."""
+"""Sockets where libzmq alone would not do: peers that disconnect while we read, or send while we do not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import zmq
 from dexorder.events import PublisherSettings
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.ingress.containers import ContainersFile
-from services.gateway.events.ingress.sockets import EventSockets, Waker, open_sockets
+from services.gateway.events.ingress.socket_monitor import Waker
+from services.gateway.events.ingress.sockets import EventSockets, open_sockets
 from services.gen.dexorder.events.v1 import user_events_pb2 as pb
 
 SENT = 400

@@ -16,7 +16,7 @@ from services.common.model.user_events import Channel, Status
 from services.gateway.events.delivery.changes import NEVER, AttemptRow, Changes, Final, QueuedRow, Seen
 from services.gateway.events.model import NO_CONTACTS, Contacts, Event, EventKey, QuietHours, WebPushSubscription
 from services.gateway.events.store.event_log import MOST_BYTES, MOST_EVENTS, EventLog
-from services.gateway.events.store.outbox import FORGOTTEN_AT_ONCE, Done, Outbox
+from services.gateway.events.store.outbox import MAX_FORGOTTEN, Committed, Outbox
 from services.gateway.events.store.records import Query, ReplayBatch
 from tests.unit.services.gateway.events.samples import event
 
@@ -57,7 +57,7 @@ def test_what_is_queued_comes_back_with_all_its_state(path: Path, outbox: Outbox
         None,
         channel_index=2,
         rounds=3,
-        tries=4,
+        attempts=4,
         failures=1,
         due_ns=NEVER,
         waits_for_ack=True,
@@ -67,11 +67,11 @@ def test_what_is_queued_comes_back_with_all_its_state(path: Path, outbox: Outbox
     )
     second, ended = live(event("e2")), live(event("e3"), 8)
     outbox.write(changes(accepted=[first, second, ended]))
-    changed = second._replace(channel_index=1, tries=1, sequence=9)
+    changed = second._replace(channel_index=1, attempts=1, sequence=9)
     outbox.write(changes(updated=[second._replace(channel_index=5), changed], finals=[final(ended.event)]))
-    assert list(outbox.live()) == [first, changed]
+    assert list(outbox.queued()) == [first, changed]
     again = Outbox(path)
-    assert list(again.live()) == [first, changed]
+    assert list(again.queued()) == [first, changed]
     assert again.epoch == outbox.epoch and len(again.epoch) == 32
     assert again.sequences() == {"alice": 9}
     again.close()
@@ -92,14 +92,14 @@ def test_a_write_is_whole_or_not_at_all(outbox: Outbox) -> None:
     outbox.write(changes(accepted=[live(event("e1"))]))
     with pytest.raises(sqlite3.IntegrityError):
         outbox.write(changes(accepted=[live(event("e2")), live(event("e1"))]), {"alice": NO_CONTACTS})
-    assert [each.event.key.event_id for each in outbox.live()] == ["e1"]
+    assert [each.event.key.event_id for each in outbox.queued()] == ["e1"]
     assert outbox.contacts() == {}
 
 
 def test_what_is_done_meanwhile_ends_before_the_write_does(outbox: Outbox, path: Path) -> None:
     told: list[int] = []
 
-    def meanwhile(written: Done) -> None:
+    def meanwhile(written: Committed) -> None:
         deadline_s = time.monotonic() + 30
         while not written() and time.monotonic() < deadline_s:
             time.sleep(0.001)
@@ -118,9 +118,9 @@ def test_a_write_that_fails_aside_fails(outbox: Outbox, monkeypatch: pytest.Monk
     monkeypatch.setattr("services.gateway.events.store.outbox.ThreadPoolExecutor.submit", submit)
     with pytest.raises(sqlite3.OperationalError):
         outbox.write(changes(accepted=[live(event("e1"))]), meanwhile=lambda written: None)
-    assert list(outbox.live()) == []
+    assert list(outbox.queued()) == []
     outbox.write(changes(accepted=[live(event("e2"))]))
-    assert [each.event.key.event_id for each in outbox.live()] == ["e2"]
+    assert [each.event.key.event_id for each in outbox.queued()] == ["e2"]
 
 
 def test_contacts_and_presence_come_back(outbox: Outbox) -> None:
@@ -151,7 +151,7 @@ def test_files_are_for_their_owner_alone_and_a_newer_schema_is_refused(path: Pat
 
 
 def test_old_events_go_in_small_steps_and_their_places_are_remembered(path: Path, outbox: Outbox) -> None:
-    count = FORGOTTEN_AT_ONCE + 10
+    count = MAX_FORGOTTEN + 10
     events = [event(f"e{n}", "alice" if n % 2 else "bob") for n in range(count)]
     outbox.write(
         changes(
@@ -161,11 +161,11 @@ def test_old_events_go_in_small_steps_and_their_places_are_remembered(path: Path
         )
     )
     assert outbox.forget(NOW) == {}
-    assert outbox.forget(NOW + count) == {"alice": FORGOTTEN_AT_ONCE, "bob": FORGOTTEN_AT_ONCE - 1}
+    assert outbox.forget(NOW + count) == {"alice": MAX_FORGOTTEN, "bob": MAX_FORGOTTEN - 1}
     assert outbox.forget(NOW + count - 3) == {"alice": count - 4, "bob": count - 3}  # what ended just then stays
     assert outbox.forget(NOW + count) == {"alice": count - 2}
     assert outbox.forget(NOW + count) == {}
-    assert [each.event for each in outbox.live()] == events[-2:]  # what is queued is never forgotten
+    assert [each.event for each in outbox.queued()] == events[-2:]  # what is queued is never forgotten
     assert outbox.forgotten() == {"alice": count - 2, "bob": count - 3}
     assert outbox.sequences() == {"alice": count, "bob": count - 1}
     with sqlite3.connect(path) as db:
@@ -276,8 +276,8 @@ def test_log_is_read_some_at_a_time(path: Path, outbox: Outbox, payload: bytes, 
     outbox.write(changes(accepted=[live(each, n + 1) for n, each in enumerate(events)]))
     log, found, sizes, more = EventLog(path), [0], list[int](), True
     while more:
-        shows, more = log.replay_batch("alice", found[-1], 0)
-        found += [show.sequence for show in shows]
-        sizes.append(len(shows))
+        session_events, more = log.replay_batch("alice", found[-1], 0)
+        found += [show.sequence for show in session_events]
+        sizes.append(len(session_events))
     assert found == list(range(count + 1))
     assert sizes == [at_once, at_once, at_once // 2]
