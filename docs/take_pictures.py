@@ -23,8 +23,7 @@ from services.gateway.events.channels.rendering import render
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.delivery.changes import AttemptRow
 from services.gateway.events.sessions import user_tokens
-from services.gateway.events.sessions.metrics import SessionMetrics
-from services.gateway.events.sessions.registry import SessionRegistry
+from services.gateway.events.sessions.registry import SessionMetrics, SessionRegistry
 from services.gateway.events.sessions.web_server import web_server
 from services.gateway.events.sessions.websocket import SessionBackend
 from services.gen.dexorder.events.v1 import user_events_pb2 as pb

@@ -1,4 +1,4 @@
-"""Between the protocol's messages and our own terms. Pure."""
+"""Conversion between the protocol's messages and the gateway's model."""
 
 from __future__ import annotations
 
@@ -11,89 +11,89 @@ from services.gateway.events.store.records import Page, Query, Record
 from services.gen.dexorder.events.v1 import event_service_pb2 as pb
 from services.gen.dexorder.events.v1 import user_events_pb2 as given
 
-MOST_RECORDS = 1_000
-_USUAL_RECORDS = 100
+MAX_RECORDS = 1_000
+_DEFAULT_RECORDS = 100
 _NS_PER_MS = 1_000_000
-_LARGEST_PLACE = 2**63 - 1
+_MAX_SEQUENCE = 2**63 - 1
 
 
 def place_of(cursor: pb.Cursor) -> Place:
-    """A cursor.
+    """Return the place of a cursor.
 
     Raises:
-        InvalidRequest: Its sequence is none.
+        InvalidRequest: The sequence is out of range.
     """
-    if cursor.sequence > _LARGEST_PLACE:
+    if cursor.sequence > _MAX_SEQUENCE:
         raise InvalidRequest(f"cursor.sequence {cursor.sequence} is too large")
     return cursor.epoch, cursor.sequence
 
 
 def ack_of(request: pb.AckRequest) -> tuple[Place, bool]:
-    """The event's place, and whether it was seen.
+    """Return the place of the event, and whether the user saw it.
 
     Raises:
-        InvalidRequest: A part is missing.
+        InvalidRequest: A field is missing or invalid.
     """
     if not request.HasField("place"):
         raise InvalidRequest("place is missing")
     if request.place.sequence == 0:
-        raise InvalidRequest("place.sequence 0 is no event's; an informational one takes no ack")
+        raise InvalidRequest("place.sequence is 0; events without a place are not acknowledged")
     if request.kind not in (pb.ACK_KIND_RECEIVED, pb.ACK_KIND_SEEN):
         raise InvalidRequest(f"kind {request.kind} is neither ACK_KIND_RECEIVED nor ACK_KIND_SEEN")
     return place_of(request.place), request.kind == pb.ACK_KIND_SEEN
 
 
 def key_of(request: pb.GetEventRequest) -> EventKey:
-    """Which event.
+    """Return the key of the requested event.
 
     Raises:
-        InvalidRequest: A part is missing.
+        InvalidRequest: A field is missing.
     """
     if not request.container or not request.event_id:
-        raise InvalidRequest("container and event_id are both needed")
+        raise InvalidRequest("container and event_id are both required")
     return EventKey(request.container, request.event_id)
 
 
 def query_of(request: pb.ListEventsRequest) -> Query:
-    """Which events.
+    """Return the query for the requested events.
 
     Raises:
-        InvalidRequest: The state, the size or the token is none.
+        InvalidRequest: The status, the page size or the page token is invalid.
     """
-    if request.page_size > MOST_RECORDS:
-        raise InvalidRequest(f"page_size {request.page_size} is above {MOST_RECORDS}")
+    if request.page_size > MAX_RECORDS:
+        raise InvalidRequest(f"page_size {request.page_size} is above {MAX_RECORDS}")
     token = request.page_token
     if token and not (token.isascii() and token.isdigit() and len(token) < 19):
-        raise InvalidRequest("page_token is none of ours")
+        raise InvalidRequest("page_token is not a next_page_token of this service")
     status = None
     if request.HasField("status"):
         try:
             status = Status(request.status)
         except ValueError:
-            raise InvalidRequest(f"status {request.status} is not known") from None
+            raise InvalidRequest(f"status {request.status} is unknown") from None
     return Query(
         user_id=request.user_id,
         container=request.container,
         status=status,
         before=int(token) if token else None,
-        size=request.page_size or _USUAL_RECORDS,
+        size=request.page_size or _DEFAULT_RECORDS,
     )
 
 
 def page_answer(page: Page) -> pb.ListEventsResponse:
-    """Records, and how to ask for more."""
+    """Return a page of records with the token of the next page."""
     return pb.ListEventsResponse(
         records=map(record_answer, page.records), next_page_token="" if page.before is None else str(page.before)
     )
 
 
 def record_answer(record: Record) -> pb.EventRecord:
-    """What became of an event."""
+    """Return the record of an event."""
     return pb.EventRecord(
         container=record.key.container,
         event=given.UserEvent.FromString(record.body),
         accepted_at=_ms(record.accepted_ns),
-        status=record.status.value,  # type: ignore[arg-type]  # the given protocol's numbers are ours
+        status=record.status.value,  # type: ignore[arg-type]  # the same numbers
         delivered_via=None if record.via is None else channel_answer(record.via),
         error_message=record.error,
         completed_at=_ms(record.completed_ns),
@@ -114,7 +114,7 @@ def _attempt(row: AttemptRow) -> pb.Attempt:
 
 
 def channel_answer(channel: Channel) -> given.ChannelType.ValueType:
-    """The given protocol's number of a channel."""
+    """Return the protocol's number of a channel."""
     return given.ChannelType.Value(channel.name)
 
 

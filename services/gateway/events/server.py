@@ -1,4 +1,4 @@
-"""User events: what of them starts, and in which order it stops."""
+"""Start and stop of all parts of user events."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ from services.gateway.events.dispatcher.sender import Sender
 from services.gateway.events.dispatcher.start import open_dispatcher
 from services.gateway.events.ingress.publisher_service import EventPublisherService
 from services.gateway.events.service import ContactService, EventLogService, EventService
-from services.gateway.events.sessions.metrics import SessionMetrics
-from services.gateway.events.sessions.registry import SessionRegistry
+from services.gateway.events.sessions.registry import SessionMetrics, SessionRegistry
 from services.gateway.events.sessions.user_tokens import TokenVerifier
 from services.gateway.events.sessions.web_server import web_server
 from services.gateway.events.sessions.websocket import SessionBackend
@@ -34,8 +33,8 @@ from services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc
 log = structlog.get_logger(__name__)
 
 
-class _Outside:
-    """Gives what the dispatcher decided to those who do it; they are made after it."""
+class _Receivers:
+    """Receivers of the dispatcher's decisions; they are set after the dispatcher is created, which needs them."""
 
     sender: Sender
     sessions: SessionRegistry
@@ -47,18 +46,21 @@ class _Outside:
         self.sessions.show(shows)
 
     def inform(self, informed: Sequence[TransientEvent]) -> None:
-        self.sessions.inform(informed)
+        self.sessions.show_transient(informed)
 
 
 class UserEvents:
-    """All parts, at work; and what a gRPC server must know of their services.
+    """All running parts, with the arguments of `lifecycle.grpc_server` for their services.
 
     Attributes:
         names: Full names of the services.
-        roles, own_identity, options: As `lifecycle.grpc_server` takes them.
+        roles, own_identity, options: Arguments of the same names.
     """
 
-    names, roles, own_identity, options = service.NAMES, service.ROLES, service.OWN_IDENTITY, service.OPTIONS
+    names = service.NAMES
+    roles = service.ROLES
+    own_identity = service.OWN_IDENTITY
+    options = service.OPTIONS
 
     def __init__(self, dispatcher: Dispatcher, backend: SessionBackend, settings: EventsSettings) -> None:
         self._dispatcher = dispatcher
@@ -67,7 +69,7 @@ class UserEvents:
         self._publisher = EventPublisherService(dispatcher, dispatcher.containers.current)
 
     def register(self, server: grpc.aio.Server, *, identity: bool) -> Sequence[str]:
-        """Add the gRPC services; their full names."""
+        """Add the gRPC services and return their full names."""
         hosts = host_check(self._settings)
         contacts = ContactService(self._dispatcher, self._backend.tokens, hosts, identity=identity)
         rpc.add_EventServiceServicer_to_server(EventService(self._backend), server)
@@ -77,11 +79,11 @@ class UserEvents:
         return self.names
 
     async def until_failed(self) -> None:
-        """Raise what ended the dispatcher."""
+        """Wait until the dispatcher fails, and raise its error."""
         await asyncio.shield(self._dispatcher.failed)
 
     def stop_taking(self) -> None:
-        """Take no more events, and end the sessions, which go on elsewhere or later from their cursors."""
+        """Refuse further events and end the sessions, whose clients resume from their cursors."""
         self._dispatcher.stop_taking()
         self._publisher.stop_taking()
         self._backend.sessions.stop()
@@ -89,27 +91,28 @@ class UserEvents:
 
 @asynccontextmanager
 async def user_events(settings: EventsSettings, registry: CollectorRegistry) -> AsyncIterator[UserEvents]:
-    """Everything but the gRPC server, until the block ends.
+    """Run everything but the gRPC server until the block ends.
 
-    Then the page closes; calls of providers are cut off, to be made again after the next start; what the dispatcher was
-    told is written.
+    Then the page closes, calls of providers are cancelled (the next start repeats them) and changes are written.
 
     Raises:
         BadSettings: A setting can't be used; names its variable.
         OSError: An address can't be bound.
     """
     async with AsyncExitStack() as stack:
-        ways = await stack.enter_async_context(open_channels(settings))
-        reads, outside = partial(render, link_url=settings.link_url), _Outside()
+        channels = await stack.enter_async_context(open_channels(settings))
+        receivers = _Receivers()
+        text = partial(render, link_url=settings.link_url)
         dispatcher = await stack.enter_async_context(
-            open_dispatcher(settings, outside, DispatcherMetrics(registry), render=reads, reachable=ways.reachable)
+            open_dispatcher(settings, receivers, DispatcherMetrics(registry), render=text, reachable=channels.reachable)
         )
-        outside.sender = Sender(ways, settings, dispatcher.finished, SendMetrics(registry))
-        metrics, tokens = SessionMetrics(registry), TokenVerifier.of(settings)
-        # without the link: who sees it there is on that page
-        outside.sessions = SessionRegistry(dispatcher, partial(render, link_url=""), settings, metrics)
-        await stack.enter_async_context(outside.sender)
-        backend = SessionBackend(outside.sessions, dispatcher, tokens, metrics)
+        receivers.sender = Sender(channels, settings, dispatcher.finished, SendMetrics(registry))
+        metrics = SessionMetrics(registry)
+        tokens = TokenVerifier.of(settings)
+        # without the link, which leads to the page that shows the session
+        receivers.sessions = SessionRegistry(dispatcher, partial(render, link_url=""), settings, metrics)
+        await stack.enter_async_context(receivers.sender)
+        backend = SessionBackend(receivers.sessions, dispatcher, tokens, metrics)
         await stack.enter_async_context(web_server(settings, backend, healthy=lambda: not dispatcher.failed.done()))
-        log.info("events", fast=dispatcher.sub_address, guaranteed=dispatcher.router_address)
+        log.info("user events served", fast=dispatcher.sub_address, guaranteed=dispatcher.router_address)
         yield UserEvents(dispatcher, backend, settings)

@@ -1,7 +1,7 @@
-"""The gRPC services of user events but publishing: sessions, what became of events, and users' contacts.
+"""gRPC services of user events except publishing: sessions, records of events, and users' contacts.
 
-EventService and ContactService check their callers themselves, since a user's JWT is in no callers file: give
-`OWN_IDENTITY` and `ROLES` to ``lifecycle.grpc_server``, and `OPTIONS`, by which frozen clients are noticed.
+EventService and ContactService authenticate their callers themselves, because users show a JWT and have no entry in the
+callers file. ``lifecycle.grpc_server`` needs `OWN_IDENTITY` and `ROLES`, and `OPTIONS` to detect frozen clients.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from services.gateway.events.contacts import HostCheck, contacts_answer, contact
 from services.gateway.events.dispatcher.port import DispatcherPort
 from services.gateway.events.proto_mapping import ack_of, key_of, page_answer, place_of, query_of, record_answer
 from services.gateway.events.sessions.session_frames import join_frames
-from services.gateway.events.sessions.user_tokens import LONGEST_USER_ID, TokenVerifier, User
-from services.gateway.events.sessions.websocket import LONGEST_NAME, SessionBackend
+from services.gateway.events.sessions.user_tokens import MAX_USER_ID_BYTES, TokenVerifier, User
+from services.gateway.events.sessions.websocket import MAX_NAME_CHARACTERS, SessionBackend
 from services.gen.dexorder.events.v1 import event_service_pb2 as pb
 from services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc
 
@@ -35,10 +35,10 @@ ROLES: Mapping[str, Collection[Role]] = {PUBLISHER: tuple(Role), LOG: STAFF}
 OPTIONS = (
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.http2.ping_timeout_ms", 5_000),  # gRPC's own is a minute, and the keepalive's does not shorten it
+    ("grpc.http2.ping_timeout_ms", 5_000),  # the default is a minute, which the keepalive's timeout does not shorten
 )
-"""A client that is frozen or has vanished is cut after as long."""
-LONGEST_PRESENCE_SECONDS = 30 * 86_400
+"""Time after which a frozen or vanished client is disconnected."""
+MAX_PRESENCE_SECONDS = 30 * 86_400
 _PRESENCE = {channel.value: channel for channel in Channel if channel not in SESSION_CHANNELS}
 
 
@@ -49,26 +49,26 @@ class EventService(rpc.EventServiceServicer):
         self._backend = backend
 
     async def Subscribe(self, request: pb.SubscribeRequest, context: Context) -> AsyncIterator[list[bytes]]:  # type: ignore[override]  # noqa: N802
-        """Lists of serialized answers, as `server_interceptor` takes them."""
+        """Open a session; yields lists of serialized responses, as `server_interceptor` accepts them."""
         try:
             user = self._user(context)
-            if len(request.client_name) > LONGEST_NAME:
-                raise InvalidRequest(f"client_name has more than {LONGEST_NAME} characters")
+            if len(request.client_name) > MAX_NAME_CHARACTERS:
+                raise InvalidRequest(f"client_name has more than {MAX_NAME_CHARACTERS} characters")
             cursor = place_of(request.cursor) if request.HasField("cursor") else None
             session = await self._backend.sessions.open(user, cursor, "grpc")
         except SuiteError as error:
             self._backend.metrics.refused("grpc", error.code.name)
             raise
         try:
-            while items := await session.next():
-                most = request.most_events
-                yield list(join_frames(items, most)) if most else [item.wire for item in items]
-                self._backend.metrics.shown("grpc", len(items))
+            while frames := await session.next():
+                max_events = request.most_events
+                yield list(join_frames(frames, max_events)) if max_events else [frame.wire for frame in frames]
+                self._backend.metrics.shown("grpc", len(frames))
         finally:
             session.close()
 
     async def Ack(self, request: pb.AckRequest, context: Context) -> pb.AckResponse:  # noqa: N802
-        """Answered when it is on disk."""
+        """Record an ack; answers when it is on disk."""
         user = self._user(context)
         (epoch, sequence), seen = ack_of(request)
         self._backend.metrics.acked("grpc", seen=seen)
@@ -80,13 +80,13 @@ class EventService(rpc.EventServiceServicer):
 
 
 class EventLogService(rpc.EventLogServiceServicer):
-    """What became of events."""
+    """Records of events."""
 
     def __init__(self, dispatcher: DispatcherPort) -> None:
         self._dispatcher = dispatcher
 
     async def GetEvent(self, request: pb.GetEventRequest, context: Context) -> pb.GetEventResponse:  # noqa: N802
-        """One event."""
+        """Return the record of one event."""
         record = await self._dispatcher.record(key_of(request))
         if record is None:
             raise NotFound(
@@ -96,12 +96,12 @@ class EventLogService(rpc.EventLogServiceServicer):
         return pb.GetEventResponse(record=record_answer(record))
 
     async def ListEvents(self, request: pb.ListEventsRequest, context: Context) -> pb.ListEventsResponse:  # noqa: N802
-        """A page of events."""
+        """Return a page of records, newest first."""
         return page_answer(await self._dispatcher.records(query_of(request)))
 
 
 class ContactService(rpc.ContactServiceServicer):
-    """How users can be reached."""
+    """Contacts and presence of users."""
 
     def __init__(
         self,
@@ -112,10 +112,10 @@ class ContactService(rpc.ContactServiceServicer):
         identity: bool,
         clock: Clock | None = None,
     ) -> None:
-        """Made once.
+        """Create the service.
 
         Args:
-            identity: Whether the server asks callers who they are. If not, one who shows no token is staff, as for all
+            identity: Whether the server authenticates callers. If not, a caller without a token is staff, as for all
                 services.
         """
         self._dispatcher = dispatcher
@@ -125,13 +125,13 @@ class ContactService(rpc.ContactServiceServicer):
         self._clock = clock or SystemClock()
 
     async def GetContacts(self, request: pb.GetContactsRequest, context: Context) -> pb.GetContactsResponse:  # noqa: N802
-        """A user's contacts."""
-        user_id = self._whose(request.user_id, context)
+        """Return a user's contacts."""
+        user_id = self._user_id(request.user_id, context)
         return pb.GetContactsResponse(contacts=contacts_answer(await self._dispatcher.contacts(user_id)))
 
     async def SetContacts(self, request: pb.SetContactsRequest, context: Context) -> pb.SetContactsResponse:  # noqa: N802
-        """Replace them."""
-        user_id = self._whose(request.user_id, context)
+        """Replace a user's contacts."""
+        user_id = self._user_id(request.user_id, context)
         before = await self._dispatcher.contacts(user_id)
         await self._dispatcher.set_contacts(user_id, contacts_of(request.contacts, before, self._host_problem))
         return pb.SetContactsResponse()
@@ -139,41 +139,41 @@ class ContactService(rpc.ContactServiceServicer):
     async def ReportPresence(  # noqa: N802
         self, request: pb.ReportPresenceRequest, context: Context
     ) -> pb.ReportPresenceResponse:
-        """A user is active on a channel."""
+        """Record that a user is active on a channel."""
         if not self._is_staff(context):
-            raise NotAllowed("presence is reported by staff")
-        user_id = self._whose(request.user_id, context)
+            raise NotAllowed("only staff may report presence")
+        user_id = self._user_id(request.user_id, context)
         channel = request.channel
         if channel not in _PRESENCE:
-            raise InvalidRequest(f"channel {channel} is none outside of sessions")
-        if request.active_seconds > LONGEST_PRESENCE_SECONDS:
-            raise InvalidRequest(f"active_seconds {request.active_seconds} is above {LONGEST_PRESENCE_SECONDS}")
+            raise InvalidRequest(f"channel {channel} is not a channel outside of sessions")
+        if request.active_seconds > MAX_PRESENCE_SECONDS:
+            raise InvalidRequest(f"active_seconds {request.active_seconds} is above {MAX_PRESENCE_SECONDS}")
         until_ns = self._clock.wall_ns() + request.active_seconds * 1_000_000_000
         self._dispatcher.user_active(user_id, _PRESENCE[channel], until_ns)
         return pb.ReportPresenceResponse()
 
-    def _whose(self, user_id: str, context: Context) -> str:
-        """Whose contacts the call is about.
+    def _user_id(self, user_id: str, context: Context) -> str:
+        """Return the user that the call is about.
 
         Raises:
             Unauthenticated: The caller is neither staff nor a user.
-            NotAllowed: A user asks for another one's.
-            InvalidRequest: Staff names nobody.
+            NotAllowed: A user names another user.
+            InvalidRequest: Staff names no user.
         """
         if self._is_staff(context):
-            if not 0 < len(user_id.encode()) <= LONGEST_USER_ID or "\0" in user_id:
-                raise InvalidRequest(f"user_id is not of 1 to {LONGEST_USER_ID} bytes without NUL")
+            if not 0 < len(user_id.encode()) <= MAX_USER_ID_BYTES or "\0" in user_id:
+                raise InvalidRequest(f"user_id does not have 1 to {MAX_USER_ID_BYTES} bytes without NUL")
             return user_id
         own = self._tokens.user(bearer_token(context)).user_id
         if user_id not in ("", own):
-            raise NotAllowed("a user's token is for that user's own contacts")
+            raise NotAllowed("a user may only access their own contacts")
         return own
 
     def _is_staff(self, context: Context) -> bool:
         if caller := current_caller():
             return caller.role in STAFF
-        return not (self._identity and not trusted_socket(context)) and not _shows_a_token(context)
+        return not (self._identity and not trusted_socket(context)) and not _has_token(context)
 
 
-def _shows_a_token(context: Context) -> bool:
+def _has_token(context: Context) -> bool:
     return any(key == "authorization" for key, _ in context.invocation_metadata() or ())

@@ -116,7 +116,7 @@ class FakeDispatcher:
 
     def inform(self, user_id: str, body: bytes, container: str = LOCAL.name) -> None:
         if user_id in self.open:
-            self._loop.call_soon(self._sessions().inform, [TransientEvent(user_id, container, body)])
+            self._loop.call_soon(self._sessions().show_transient, [TransientEvent(user_id, container, body)])
 
     def delivered(self, user_id: str) -> list[int]:
         """Which places were received."""

@@ -36,8 +36,7 @@ from services.gateway.events.service import (
     EventService,
 )
 from services.gateway.events.sessions import user_tokens
-from services.gateway.events.sessions.metrics import SessionMetrics
-from services.gateway.events.sessions.registry import SessionRegistry
+from services.gateway.events.sessions.registry import SessionMetrics, SessionRegistry
 from services.gateway.events.sessions.web_server import PAGE, web_server
 from services.gateway.events.sessions.websocket import SessionBackend
 from services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc

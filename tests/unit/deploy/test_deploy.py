@@ -18,7 +18,7 @@ from services.common.metrics import CallMetrics
 from services.gateway.config import GatewaySettings
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.dispatcher.metrics import DispatcherMetrics, SendMetrics
-from services.gateway.events.sessions.metrics import SessionMetrics
+from services.gateway.events.sessions.registry import SessionMetrics
 from services.gateway.kafkapixy.metrics import KafkaMetrics
 from services.ingestor.config import IngestorSettings
 from services.ingestor.metrics import IngestorMetrics

@@ -1,11 +1,11 @@
-"""Which containers there are and for which users they may speak.
+"""Containers that may send events, their keys, and the users they may send to.
 
 containers:
-  - container: alice-bot                  # its name, part of the key of its events
-    curve: "Yne@$w-vo<fVvi]a<NY6T1ed:..."  # its public key, or a list while two are valid
-    client_id: desk-1                     # its name as a caller of gRPC; optional
+  - container: alice-bot                  # name, part of the key of its events
+    curve: "Yne@$w-vo<fVvi]a<NY6T1ed:..."  # public key, or a list while two are valid
+    client_id: bot-1                      # identity as a gRPC caller; optional
     users: [alice]                        # or "*" for all
-    quota: {hard_events_per_second: 50}   # instead of the gateway's own limits; optional
+    quota: {hard_events_per_second: 50}   # overrides the gateway's limits; optional
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from services.common.storage.watched_file import WatchedFile, read_yaml
 
 
 class ContainerQuota(BaseModel):
-    """A container's own limits; None takes the gateway's (``EventsSettings`` says what they mean)."""
+    """Limits of one container; None takes the gateway's, see ``EventsSettings``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -37,10 +37,10 @@ NO_QUOTA = ContainerQuota()
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """Whoever sends events.
+    """Sender of events.
 
     Attributes:
-        users: For whom it may speak; None for everybody.
+        users: Users it may send to; None for all.
     """
 
     name: str
@@ -48,14 +48,14 @@ class Container:
     quota: ContainerQuota = NO_QUOTA
 
     def speaks_for(self, user_id: str) -> bool:
-        """Whether it may send events to this user."""
+        """Return whether the container may send events to a user."""
         return self.users is None or user_id in self.users
 
 
 LOCAL = Container("local", None)
-"""Everyone, where nobody has to prove who they are."""
+"""Container of all senders if none has to authenticate."""
 STRANGER = Container("", frozenset())
-"""Somebody whose key is no container's any more."""
+"""Container of a sender whose key was removed from the file."""
 
 
 def _one_or_many(value: object) -> object:
@@ -64,7 +64,7 @@ def _one_or_many(value: object) -> object:
 
 def _z85(key: str) -> str:
     if len(key) != 40 or not set(key.encode()) <= set(Z85CHARS):
-        raise ValueError("is no public key: 40 characters of Z85 are, as in the .key file")
+        raise ValueError("is not a public key; use the 40 characters of Z85 in the .key file")
     return key
 
 
@@ -89,7 +89,7 @@ class _File(BaseModel):
 
 
 class Containers:
-    """Every container that is known; never changed once made, so any thread may ask."""
+    """Immutable table of containers, for any thread."""
 
     def __init__(self, entries: Iterable[_Entry] = ()) -> None:
         self._by_name: dict[str, Container] = {}
@@ -109,27 +109,27 @@ class Containers:
 
     @property
     def keys(self) -> frozenset[str]:
-        """Every public key."""
+        """All public keys."""
         return frozenset(self._by_key)
 
     def by_key(self, key: str) -> Container | None:
-        """Whose public key it is."""
+        """Return the container with a public key."""
         return self._by_key.get(key)
 
     def local(self) -> Container:
-        """Who sends without proof, where none is asked for: the entry ``local``, else all users' `LOCAL`."""
+        """Return the container of unauthenticated senders: the entry ``local``, else `LOCAL` with all users."""
         return self._by_name.get(LOCAL.name, LOCAL)
 
     def publisher(self, client_id: str | None) -> Container:
-        """Which container a caller of gRPC is; None where no identity is asked for.
+        """Return the container of a gRPC caller; ``client_id`` is None if callers do not authenticate.
 
         Raises:
-            NotAllowed: No entry names this caller.
+            NotAllowed: No entry has this client_id.
         """
         if client_id is None:
             return self.local()
         if (found := self._by_client.get(client_id)) is None:
-            raise NotAllowed(f"client_id {client_id!r} is no container's")
+            raise NotAllowed(f"client_id {client_id!r} belongs to no container")
         return found
 
 
@@ -142,16 +142,16 @@ def read_containers(path: Path) -> Containers:
     """Read a containers file.
 
     Raises:
-        OSError: It can't be read.
-        ValueError: It is none; says where, and shows no value, which might be a secret key put there by mistake.
+        OSError: The file can't be read.
+        ValueError: The file is invalid. The text names the place and shows no value, which could be a secret key.
     """
     return Containers(read_yaml(path, _File).containers)
 
 
 class ContainersFile:
-    """A containers file that may change while we run; a bad change is logged and the state before it stays in force.
+    """Containers file that is read again when it changes. After a bad change, which is logged, the last state stays.
 
-    Without a file there is only ``Containers().local()``. May be asked from any thread.
+    Without a file there is only ``Containers().local()``. For any thread.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -159,9 +159,9 @@ class ContainersFile:
         self._nobody = Containers()
 
     def current(self) -> Containers:
-        """Every container that is known now."""
+        """Return the present containers."""
         return self._file.current() if self._file else self._nobody
 
     def callback(self, domain: str, key: bytes) -> bool:
-        """Whether a container with this public key may connect; asked at each CURVE handshake."""
+        """Return whether a public key may connect; called at each CURVE handshake."""
         return self.current().by_key(key.decode()) is not None

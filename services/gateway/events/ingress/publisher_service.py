@@ -1,4 +1,4 @@
-"""Events over gRPC from services that do not speak ZMQ, with the guarantees of port 5571."""
+"""gRPC service that accepts events, with the guarantees of port 5571."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc
 from services.gen.dexorder.events.v1 import user_events_pb2 as given
 
 Context = grpc.aio.ServicerContext[Any, Any]
-MOST_UNANSWERED = 1_000
-"""Most events of a stream that are not on disk yet; then no more is read of it."""
-MOST_UNREAD = 10_000
-"""Most acks that a stream's caller has not read; then no more is read of it."""
+MAX_UNANSWERED = 1_000
+"""Limit of a stream's events that are not on disk yet; at the limit the stream is not read."""
+MAX_UNREAD = 10_000
+"""Limit of acks that a stream's caller has not read; at the limit the stream is not read."""
 
 
 class EventPublisherService(rpc.EventPublisherServiceServicer):
-    """Hands events to the dispatcher; made on the event loop that serves."""
+    """Service that hands events to the dispatcher; created on the event loop that serves it."""
 
     def __init__(self, dispatcher: DispatcherPort, containers: Callable[[], Containers]) -> None:
         self._dispatcher = dispatcher
@@ -35,17 +35,17 @@ class EventPublisherService(rpc.EventPublisherServiceServicer):
         self._stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def stop_taking(self) -> None:
-        """From now on events are refused; streams end when what they brought so far is answered."""
+        """Refuse further events; streams end when their events so far are answered."""
         if not self._stopping.done():
             self._stopping.set_result(None)
 
     async def Publish(self, request: pb.PublishRequest, context: Context) -> pb.PublishResponse:  # noqa: N802
-        """One event; its state once that is on disk."""
+        """Accept one event; answers with its state when that is on disk."""
         self._refuse_if_stopping()
         answered: asyncio.Future[Ack] = asyncio.get_running_loop().create_future()
 
         def answer(ack: Ack) -> None:
-            if not answered.done():  # the end of the event comes later, and the caller is gone
+            if not answered.done():  # the final ack comes after the call has ended
                 answered.set_result(ack)
 
         self._dispatcher.publish(self._container(), body_of(request.event), answer)
@@ -54,7 +54,7 @@ class EventPublisherService(rpc.EventPublisherServiceServicer):
     async def PublishMany(  # type: ignore[override]  # noqa: N802
         self, request_iterator: AsyncIterator[pb.PublishManyRequest], context: Context
     ) -> AsyncIterator[list[bytes]]:
-        """Many events; lists of serialized answers, as `server_interceptor` takes them."""
+        """Accept a stream of events; yields lists of serialized responses, as `server_interceptor` accepts them."""
         self._refuse_if_stopping()
         stream = PublishStream()
         try:
@@ -65,12 +65,12 @@ class EventPublisherService(rpc.EventPublisherServiceServicer):
             stream.close()
 
     async def _publish_all(self, requests: AsyncIterator[pb.PublishManyRequest], stream: PublishStream) -> None:
-        """Until there are no more; the stream is told what ended them."""
+        """Publish until the requests end; the reason ends the stream."""
         try:
             self._container()
             async for request in until(self._stopping, requests):
                 await stream.admit()
-                # each time: a container that was taken out of the file must not go on for as long as its stream lasts
+                # looked up each time: a container removed from the file must not continue on its open stream
                 self._dispatcher.publish(self._container(), body_of(request.event), stream.answerer())
         except Exception as error:
             stream.fail(error)
@@ -87,12 +87,12 @@ class EventPublisherService(rpc.EventPublisherServiceServicer):
 
 
 def body_of(event: given.UserEvent) -> bytes:
-    """The bytes that make a repeat a repeat: the same for the same event, however it was encoded."""
+    """Return the bytes by which duplicates are recognized: the same for each encoding of an event."""
     return event.SerializeToString(deterministic=True)
 
 
 class PublishStream:
-    """A PublishMany stream between its requests and its answers; one task brings, another takes."""
+    """State of a PublishMany stream, shared by the task that reads requests and the one that writes answers."""
 
     def __init__(self) -> None:
         self._unanswered = 0
@@ -105,13 +105,13 @@ class PublishStream:
         self._last: Exception | None = None
 
     async def admit(self) -> None:
-        """Returns when one more event may be taken."""
-        while self._unanswered >= MOST_UNANSWERED or len(self._acks) >= MOST_UNREAD:
+        """Wait until one more event may be accepted."""
+        while self._unanswered >= MAX_UNANSWERED or len(self._acks) >= MAX_UNREAD:
             self._room.clear()
             await self._room.wait()
 
     def answerer(self) -> Callable[[Ack], None]:
-        """Where the answers to one more event go: its state now, and its end if that is later."""
+        """Return the callback for one more event's acks: the first one, and the final one if it comes later."""
         self._unanswered += 1
         first = True
 
@@ -133,27 +133,27 @@ class PublishStream:
         return answer
 
     def end(self, after: Exception | None) -> None:
-        """No more events come: the stream lasts until all are final; with an error until all are answered."""
+        """End the requests. The stream ends when all events are final; with an error, when all are answered."""
         self._ended = True
         self._last = after
         self._changed.set()
 
     def fail(self, error: Exception) -> None:
-        """The stream ends now."""
+        """End the stream at once."""
         self._failure = error
         self._changed.set()
 
     def close(self) -> None:
-        """The caller is gone."""
+        """Drop the acks of a caller that has disconnected."""
         self._closed = True
         self._acks = []
         self._open = set()
 
     async def next(self) -> list[Ack]:
-        """The next answers, at least one; none when the stream is over.
+        """Return the next acks, at least one; none at the end of the stream.
 
         Raises:
-            Exception: What ``fail`` or ``end`` was told.
+            Exception: The error given to ``fail`` or ``end``.
         """
         while not self._acks:
             if self._failure:

@@ -1,24 +1,71 @@
-"""Open sessions of users: who is there, and who gets what. All of it is for the event loop."""
+"""Registry of the open sessions of all users. All methods are for the event loop."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
+from operator import attrgetter
+from typing import get_args
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from services.common.clock import Clock, SystemClock
 from services.common.model.errors import Exhausted, Unavailable
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.delivery.changes import SessionEvent
 from services.gateway.events.dispatcher.port import DispatcherPort, Place
-from services.gateway.events.sessions.metrics import Kind, SessionMetrics
-from services.gateway.events.sessions.session import Session
+from services.gateway.events.sessions.session import Kind, Session
 from services.gateway.events.sessions.session_frames import EventFrame, Render
 from services.gateway.events.sessions.user_tokens import User
 from services.gateway.events.store.records import TransientEvent
 
+PREFIX = "dexorder_gateway_event"
+
+
+class SessionMetrics:
+    """Metrics of sessions by kind of client; register once per registry."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        sessions = Gauge(f"{PREFIX}_sessions", "Open sessions.", ["kind"], registry=registry)
+        shown = Counter(f"{PREFIX}s_shown", "Frames given to sessions.", ["kind"], registry=registry)
+        kinds: tuple[Kind, ...] = get_args(Kind)
+        self._open = {kind: sessions.labels(kind) for kind in kinds}
+        self._shown = {kind: shown.labels(kind) for kind in kinds}
+        self._ended = Counter(
+            f"{PREFIX}_sessions_ended",
+            "Sessions that ended, by reason: CLOSED by the client, or a status.",
+            ["kind", "reason"],
+            registry=registry,
+        )
+        self._acks = Counter(f"{PREFIX}_session_acks", "Acks of sessions.", ["kind", "state"], registry=registry)
+        self._refused = Counter(
+            f"{PREFIX}_sessions_refused", "Sessions refused, by status.", ["kind", "reason"], registry=registry
+        )
+
+    def opened(self, kind: Kind) -> None:
+        """Count a session that was opened."""
+        self._open[kind].inc()
+
+    def ended(self, kind: Kind, reason: str) -> None:
+        """Count a session that ended."""
+        self._open[kind].dec()
+        self._ended.labels(kind, reason).inc()
+
+    def shown(self, kind: Kind, count: int) -> None:
+        """Count frames that were taken to be sent."""
+        self._shown[kind].inc(count)
+
+    def acked(self, kind: Kind, *, seen: bool) -> None:
+        """Count an ack: the client received an event, or its user saw it."""
+        self._acks.labels(kind, "seen" if seen else "received").inc()
+
+    def refused(self, kind: Kind, reason: str) -> None:
+        """Count a session that was refused."""
+        self._refused.labels(kind, reason).inc()
+
 
 class SessionRegistry:
-    """All open sessions; the dispatcher's `show` and `inform` come here."""
+    """All open sessions; the dispatcher hands its events for sessions to `show` and `show_transient`."""
 
     def __init__(
         self,
@@ -37,21 +84,21 @@ class SessionRegistry:
         self._stopping = False
 
     async def open(self, user: User, cursor: Place | None, kind: Kind) -> Session:
-        """A session of this user, which must be closed in the end; its first item is an `OpenedFrame`.
+        """Open a session, which the caller must close; its first frame is an `OpenedFrame`.
 
         Args:
-            cursor: The newest that the client received; None for what still waits and what is new.
+            cursor: Newest event that the client received; None for events that still wait and new ones.
 
         Raises:
-            Exhausted: The user has as many as may be.
+            Exhausted: The user has the maximum number of sessions open.
             Unavailable: The gateway is stopping.
         """
         if self._stopping:
             raise Unavailable("the gateway is stopping")
         sessions = self._sessions.setdefault(user.user_id, [])
         if len(sessions) >= self._settings.sessions_per_user:
-            raise Exhausted(f"{len(sessions)} sessions of this user are open; no more may be")
-        session = Session(user, kind, self._settings.session_queue, self._clock, self._left)
+            raise Exhausted(f"{len(sessions)} sessions of this user are open, the maximum; close one first")
+        session = Session(user, kind, self._settings.session_queue, self._clock, self._remove)
         sessions.append(session)
         self._metrics.opened(kind)
         try:
@@ -64,13 +111,14 @@ class SessionRegistry:
             raise
         return session
 
-    def show(self, shows: Sequence[SessionEvent]) -> None:
-        """Put events before the sessions of their users."""
-        self._give((show.user_id, EventFrame.of(show, self._render)) for show in sorted(shows, key=_sequence))
+    def show(self, events: Sequence[SessionEvent]) -> None:
+        """Show stored events to the sessions of their users."""
+        ordered = sorted(events, key=attrgetter("sequence"))
+        self._put((event.user_id, EventFrame.stored(event, self._render)) for event in ordered)
 
-    def inform(self, informed: Sequence[TransientEvent]) -> None:
-        """Likewise, for those that are not kept."""
-        self._give((each.user_id, EventFrame.informed(each, self._render)) for each in informed)
+    def show_transient(self, events: Sequence[TransientEvent]) -> None:
+        """Show events that are not stored."""
+        self._put((event.user_id, EventFrame.transient(event, self._render)) for event in events)
 
     def stop(self) -> None:
         """End all sessions and open no more."""
@@ -78,24 +126,19 @@ class SessionRegistry:
         for session in [session for sessions in self._sessions.values() for session in sessions]:
             session.end(Unavailable("the gateway is stopping"))
 
-    def _give(self, events: Iterable[tuple[str, EventFrame]]) -> None:
-        """To the sessions of each user, all of a user's together."""
-        of_users: dict[str, list[EventFrame]] = {}
-        for user_id, shown in events:
+    def _put(self, frames: Iterable[tuple[str, EventFrame]]) -> None:
+        by_user: dict[str, list[EventFrame]] = {}
+        for user_id, frame in frames:
             if user_id in self._sessions:
-                of_users.setdefault(user_id, []).append(shown)
-        for user_id, items in of_users.items():
-            for session in tuple(self._sessions[user_id]):  # a slow one leaves
-                session.put(items)
+                by_user.setdefault(user_id, []).append(frame)
+        for user_id, of_user in by_user.items():
+            for session in tuple(self._sessions[user_id]):  # a copy: a slow session is removed meanwhile
+                session.put(of_user)
 
-    def _left(self, session: Session) -> None:
+    def _remove(self, session: Session) -> None:
         sessions = self._sessions[session.user_id]
         sessions.remove(session)
         self._metrics.ended(session.kind, session.reason)
         if not sessions:
             del self._sessions[session.user_id]
             self._dispatcher.session_closed(session.user_id)
-
-
-def _sequence(each: SessionEvent) -> int:
-    return each.sequence

@@ -1,4 +1,4 @@
-"""What sessions get, serialized at most once for each kind of client however many sessions get it."""
+"""Frames that sessions receive. Each is serialized at most once per kind of client, whatever the number of sessions."""
 
 from __future__ import annotations
 
@@ -23,45 +23,40 @@ Render = Callable[[Event], Message]
 _TYPES, _PRIORITIES, _CHANNELS = (
     {number: name for name, number in kind.items()} for kind in (given.EventType, given.Priority, given.ChannelType)
 )
-_ALONE, _TOGETHER = (pb.SubscribeResponse.DESCRIPTOR.fields_by_name[name].number for name in ("event", "events"))
+_SINGLE, _REPEATED = (pb.SubscribeResponse.DESCRIPTOR.fields_by_name[name].number for name in ("event", "events"))
 _EVENT, _TITLE, _BODY = (pb.SessionEvent.DESCRIPTOR.fields_by_name[name].number for name in ("event", "title", "body"))
-_LARGEST_ANSWER_BYTES = 1 << 20
+_MAX_ANSWER_BYTES = 1 << 20
 
 
 class SessionFrame(Protocol):
-    """One thing for a session.
-
-    Attributes:
-        sequence: Its place in the log; 0 for what has none.
-        size: About how many bytes it holds.
-    """
+    """One message to a session."""
 
     @property
     def sequence(self) -> int:
-        """Its place in the log; 0 for what has none."""
+        """Place in the log; 0 for a frame that has none."""
 
     @property
     def size(self) -> int:
-        """About how many bytes it holds."""
+        """Approximate size in bytes."""
 
     @property
     def wire(self) -> bytes:
-        """As SubscribeResponse, serialized."""
+        """Serialized SubscribeResponse."""
 
     @property
     def text(self) -> bytes:
-        """As SubscribeResponse without `events` in protobuf's JSON, UTF-8; zeros and empty texts are spelled out."""
+        """SubscribeResponse without `events` in protobuf's JSON, UTF-8; zeros and empty strings are included."""
 
     @property
     def part(self) -> bytes:
-        """A SubscribeResponse with this as its only one of `events`, serialized; empty for what is no event."""
+        """Serialized SubscribeResponse with this frame as its only entry of `events`; empty if it is not an event."""
 
 
 class OpenedFrame:
-    """The first item of every session, and of one that proved itself again.
+    """First frame of every session, and answer to a new token.
 
     Attributes:
-        place: The epoch, and the sequence after which events follow.
+        place: Epoch, and the sequence after which events follow.
     """
 
     sequence = size = 0
@@ -73,9 +68,9 @@ class OpenedFrame:
 
     @staticmethod
     def of(replay: Replay, expires_ns: int) -> OpenedFrame:
-        """What a session with this replay begins with."""
+        """Return the first frame of a session with this replay."""
         first = replay.events[0].sequence - 1 if replay.events else replay.sequence
-        # A cursor says that all before it was received, which must not be said of what only follows.
+        # The cursor acknowledges all events before it, so it must lie before the first event of the replay.
         return OpenedFrame(replay.epoch, min(first, replay.sequence), expires_ns, reset=replay.reset)
 
     @property
@@ -95,11 +90,11 @@ class OpenedFrame:
 
 
 class EventFrame:
-    """An event. Rendered and serialized when the first session asks for it.
+    """An event, rendered and serialized when the first session needs it.
 
     Args:
-        body: The UserEvent for sessions, see ``checking.for_sessions``; they get these very bytes.
-        event: The same, where it has been read.
+        body: UserEvent for sessions, see ``validation.for_sessions``; they receive these bytes unchanged.
+        event: The same event if it has been parsed.
     """
 
     __slots__ = (
@@ -137,16 +132,18 @@ class EventFrame:
         self._wire = self._text = self._part = b""
 
     @staticmethod
-    def of(show: SessionEvent, render: Render) -> EventFrame:
-        """An event that is kept."""
-        event = show.event
+    def stored(stored: SessionEvent, render: Render) -> EventFrame:
+        """Return the frame of an event in the log."""
+        event = stored.event
         body = for_sessions(event.body, event.payload)
-        return EventFrame(event.key.container, body, render, event=event, sequence=show.sequence, settled=show.settled)
+        return EventFrame(
+            event.key.container, body, render, event=event, sequence=stored.sequence, settled=stored.settled
+        )
 
     @staticmethod
-    def informed(informed: TransientEvent, render: Render) -> EventFrame:
-        """An event of the fast path."""
-        return EventFrame(informed.container, informed.body, render)
+    def transient(event: TransientEvent, render: Render) -> EventFrame:
+        """Return the frame of an event of the fast path."""
+        return EventFrame(event.container, event.body, render)
 
     @property
     def wire(self) -> bytes:
@@ -155,7 +152,7 @@ class EventFrame:
             message = self._rendered(given.UserEvent.FromString(self._body))
             texts = field(_TITLE, message.title.encode()) + field(_BODY, message.body.encode())
             place = _place(self.sequence, self._container, self._settled)
-            self._wire = field(_ALONE, place + field(_EVENT, self._body) + texts)
+            self._wire = field(_SINGLE, place + field(_EVENT, self._body) + texts)
         return self._wire
 
     @property
@@ -163,12 +160,12 @@ class EventFrame:
         """See `SessionFrame`."""
         if not self._part:
             body = self._body
-            self._part = _before(self.sequence, self._container, self._settled, len(body)) + body
+            self._part = _prefix(self.sequence, self._container, self._settled, len(body)) + body
         return self._part
 
     @property
     def text(self) -> bytes:
-        """See `SessionFrame`. Put together by hand, in a tenth of the time that json_format takes."""
+        """See `SessionFrame`. Built by hand in a tenth of the time that json_format takes."""
         if not self._text:
             event = given.UserEvent.FromString(self._body)
             message = self._rendered(event)
@@ -177,7 +174,7 @@ class EventFrame:
                     "event": {
                         "sequence": str(self.sequence),
                         "container": self._container,
-                        "event": _said(event),
+                        "event": _json_event(event),
                         "title": message.title,
                         "body": message.body,
                         "settled": self._settled,
@@ -192,21 +189,21 @@ class EventFrame:
         return self._message
 
 
-@lru_cache(maxsize=4096)  # there are few containers and sizes, and events of the fast path have no place
-def _before(sequence: int, container: str, settled: bool, size: int) -> bytes:
-    """What comes before an event of this size, as one of a SubscribeResponse's ``events``."""
+@lru_cache(maxsize=4096)  # few containers and sizes, and events of the fast path have no sequence
+def _prefix(sequence: int, container: str, settled: bool, size: int) -> bytes:
+    """Return the bytes before an event of this size in an entry of SubscribeResponse.events."""
     place = _place(sequence, container, settled)
     head = field_head(_EVENT, size)
-    return field_head(_TOGETHER, len(place) + len(head) + size) + place + head
+    return field_head(_REPEATED, len(place) + len(head) + size) + place + head
 
 
 def _place(sequence: int, container: str, settled: bool) -> bytes:
-    """A SessionEvent without its event and texts."""
+    """Return a serialized SessionEvent without its event and texts."""
     return pb.SessionEvent(sequence=sequence, container=container, settled=settled).SerializeToString()
 
 
-def _said(event: given.UserEvent) -> dict[str, Any]:
-    """An event as protobuf's JSON has it, before it becomes text."""
+def _json_event(event: given.UserEvent) -> dict[str, Any]:
+    """Return an event as protobuf's JSON mapping has it."""
     event_type, delivery = event.event_type, event.delivery
     priority = delivery.priority
     return {
@@ -225,36 +222,36 @@ def _said(event: given.UserEvent) -> dict[str, Any]:
     }
 
 
-def join_frames(items: Iterable[SessionFrame], most_events: int) -> Iterator[bytes]:
-    """Items as SubscribeResponses, serialized, with at most so many events in each.
+def join_frames(frames: Iterable[SessionFrame], max_events: int) -> Iterator[bytes]:
+    """Yield serialized SubscribeResponses with at most ``max_events`` events each.
 
-    A serialized message with a repeated field is the serialized parts one after the other.
+    The serialization of a repeated field is the concatenation of its entries.
     """
     parts: list[bytes] = []
     size = 0
-    for item in items:
-        part = item.part
-        if parts and (not part or len(parts) >= most_events or size + len(part) > _LARGEST_ANSWER_BYTES):
+    for frame in frames:
+        part = frame.part
+        if parts and (not part or len(parts) >= max_events or size + len(part) > _MAX_ANSWER_BYTES):
             yield b"".join(parts)
             parts, size = [], 0
         if part:
             parts.append(part)
             size += len(part)
         else:
-            yield item.wire
+            yield frame.wire
     if parts:
         yield b"".join(parts)
 
 
 def proto_json(message: pb.SubscribeResponse | pb.ListEventsResponse, *, without: str = "") -> bytes:
-    """A message in protobuf's JSON, with zeros and empty texts spelled out, less one field."""
-    said = json_format.MessageToDict(message, always_print_fields_with_no_presence=True)
-    said.pop(without, None)
-    return orjson.dumps(said)
+    """Return a message in protobuf's JSON with zeros and empty strings, without one field."""
+    fields = json_format.MessageToDict(message, always_print_fields_with_no_presence=True)
+    fields.pop(without, None)
+    return orjson.dumps(fields)
 
 
 def _event(container: str, event: given.UserEvent) -> Event:
-    """An event as it is rendered: not for the rules, which know its channels and its bytes."""
+    """Return an event for rendering only: its channels and body are left out."""
     return Event(
         key=EventKey(container, event.event_id),
         user_id=event.user_id,

@@ -1,8 +1,8 @@
-"""Users' JWTs: who somebody is, said by whoever holds a private key whose public half lies in our folder.
+"""Users' JWTs, signed with a private key whose public key is in the gateway's folder.
 
-Only EdDSA (Ed25519) and RS256 are taken, each only with a key of its kind, so that neither ``none`` nor a public key
-used as a shared secret gets anywhere. `kid` names the key's file, `aud` must be ours, `sub` is the user; the life from
-`iat` to `exp` is short, since nobody can take a token back.
+Only EdDSA (Ed25519) and RS256 are accepted, each only with a key of its type, which excludes ``none`` and a public key
+used as a shared secret. `kid` names the key's file, `aud` must match, `sub` is the user. Tokens can't be revoked, so
+the time from `iat` to `exp` must be short.
 
 For development, ``python -m services.gateway.events.sessions.user_tokens key DIR NAME`` makes a pair of keys:
 ``NAME.pem``, which the gateway reads, and ``NAME.key``, which signs. ``... token --key DIR/NAME.key USER`` signs
@@ -42,73 +42,73 @@ from services.gateway.events.config import EventsSettings
 log = structlog.get_logger(__name__)
 PublicKey = Ed25519PublicKey | RSAPublicKey
 LEEWAY_SECONDS = 5.0
-"""How far the clock of whoever signs may be ahead of ours. Nothing is added to `exp`."""
-LARGEST_TOKEN = 8_192
-LONGEST_USER_ID = 256
-_SMALLEST_RSA_BITS = 2_048
+"""Tolerance for a signer's clock that is ahead of ours. It does not apply to `exp`."""
+MAX_TOKEN_CHARACTERS = 8_192
+MAX_USER_ID_BYTES = 256
+_MIN_RSA_BITS = 2_048
 _CLAIMS = ["exp", "iat", "aud", "sub"]
-# Times are checked below: by our clock, and with a leeway that `exp` does not get.
+# Times are checked below, by the injected clock and without a leeway for `exp`.
 _OPTIONS: Any = {"require": _CLAIMS, "verify_exp": False, "verify_iat": False, "verify_nbf": False}
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Whom a token speaks for, and until when (wall clock)."""
+    """User whom a token authenticates, and its expiry (wall clock)."""
 
     user_id: str
     expires_ns: int
 
 
 class TokenVerifier:
-    """Checks tokens. The folder is looked at for each, so that a key counts, or no longer counts, at once."""
+    """Verifier of tokens. It looks at the folder for each token, so a key is added or withdrawn at once."""
 
-    def __init__(self, folder: Path | None, audience: str, most_seconds: float, clock: Clock | None = None) -> None:
+    def __init__(self, folder: Path | None, audience: str, max_seconds: float, clock: Clock | None = None) -> None:
         """Read the keys.
 
         Args:
-            folder: Of the keys; None: there are no sessions, and every token is refused.
+            folder: Folder of the keys; None refuses every token.
 
         Raises:
-            BadSettings: There is no such folder.
+            BadSettings: The folder can't be read.
         """
         if folder and not folder.is_dir():
-            raise BadSettings(f"DEXORDER_EVENTS_JWT_KEYS: {folder} is no folder that can be read")
+            raise BadSettings(f"DEXORDER_EVENTS_JWT_KEYS: {folder} is not a readable folder")
         self._folder = folder
         self._audience = audience
-        self._most_seconds = most_seconds
+        self._max_seconds = max_seconds
         self._clock = clock or SystemClock()
         self._stamps: dict[str, tuple[int, int, int]] = {}
         self._keys: dict[str, PublicKey] = {}
-        self._look()
+        self._refresh()
 
     @staticmethod
     def of(settings: EventsSettings) -> TokenVerifier:
-        """As set.
+        """Return a verifier by the settings.
 
         Raises:
-            BadSettings: There is no such folder.
+            BadSettings: The folder can't be read.
         """
         return TokenVerifier(settings.jwt_keys, settings.jwt_audience, settings.jwt_max_seconds)
 
     def user(self, token: str) -> User:
-        """Whom a token speaks for.
+        """Return the user of a token.
 
         Raises:
-            Unauthenticated: It is not good; says why, and shows nothing of it.
+            Unauthenticated: The token is not valid. The text shows nothing of it.
         """
         if not self._folder:
             raise Unauthenticated("this gateway serves no sessions: DEXORDER_EVENTS_JWT_KEYS is not set")
-        if len(token) > LARGEST_TOKEN:
-            raise Unauthenticated(f"the token has more than {LARGEST_TOKEN} characters")
-        self._look()
+        if len(token) > MAX_TOKEN_CHARACTERS:
+            raise Unauthenticated(f"the token has more than {MAX_TOKEN_CHARACTERS} characters")
+        self._refresh()
         try:
             key = self._key(jwt.get_unverified_header(token).get("kid"))
             claims = jwt.decode(token, key, [_algorithm(key)], _OPTIONS, audience=self._audience)
         except jwt.PyJWTError as error:
             raise Unauthenticated(_reason(error)) from None
         user_id = claims["sub"]
-        if not 0 < len(user_id.encode(errors="replace")) <= LONGEST_USER_ID or "\0" in user_id:
-            raise Unauthenticated(f"the token's sub is not of 1 to {LONGEST_USER_ID} bytes without NUL")
+        if not 0 < len(user_id.encode(errors="replace")) <= MAX_USER_ID_BYTES or "\0" in user_id:
+            raise Unauthenticated(f"the token's sub does not have 1 to {MAX_USER_ID_BYTES} bytes without NUL")
         return User(user_id, self._expiry_ns(claims))
 
     def _expiry_ns(self, claims: Mapping[str, Any]) -> int:
@@ -118,18 +118,18 @@ class TokenVerifier:
             raise Unauthenticated("the token has expired")
         if max(issued, not_before) > now + LEEWAY_SECONDS:
             raise Unauthenticated("the token is not valid yet")
-        if expires - issued > self._most_seconds:
-            raise Unauthenticated(f"the token lives longer than {self._most_seconds:g} s from iat to exp")
+        if expires - issued > self._max_seconds:
+            raise Unauthenticated(f"the token is valid for more than {self._max_seconds:g} s from iat to exp")
         return int(expires * 1e9)
 
     def _key(self, kid: Any) -> PublicKey:
         key = self._keys.get(kid) if isinstance(kid, str) else None
         if key is None:
-            raise Unauthenticated("the token's kid names no key that we know")
+            raise Unauthenticated("the token's kid is not the name of a known key")
         return key
 
-    def _look(self) -> None:
-        """Read the keys again if a file came, went or changed. One that can't be read is no key, and logged once."""
+    def _refresh(self) -> None:
+        """Read the keys again if a file was added, removed or changed. An unusable file is logged once and skipped."""
         assert self._folder or not self._keys
         stamps = _stamps(self._folder) if self._folder else {}
         if stamps == self._stamps:
@@ -140,7 +140,7 @@ class TokenVerifier:
             try:
                 self._keys[name.removesuffix(".pem")] = read_public_key(Path(self._folder or "", name))
             except (OSError, ValueError) as error:
-                log.error("no key for users' tokens", file=name, problem=str(error))
+                log.error("unusable key for users' tokens", file=name, problem=str(error))
         log.info("keys for users' tokens read", folder=str(self._folder), keys=len(self._keys))
 
 
@@ -151,24 +151,24 @@ def _stamps(folder: Path) -> dict[str, tuple[int, int, int]]:
             if entry.name.endswith(".pem"):
                 stat = entry.stat()
                 found[entry.name] = stat.st_mtime_ns, stat.st_size, stat.st_ino
-    except OSError:  # it changes as we look, or is gone: what is not there is no key
+    except OSError:  # changed or removed meanwhile: such a file is not a key
         pass
     return found
 
 
 def read_public_key(path: Path) -> PublicKey:
-    """An Ed25519 or RSA public key.
+    """Read an Ed25519 or RSA public key.
 
     Raises:
-        OSError: It can't be read.
-        ValueError: It is none, or too short.
+        OSError: The file can't be read.
+        ValueError: The file is not such a key, or the key is too short.
     """
     try:
         key = load_pem_public_key(path.read_bytes())
     except ValueError:
-        raise ValueError("no public key in PEM") from None
-    if isinstance(key, RSAPublicKey) and key.key_size < _SMALLEST_RSA_BITS:
-        raise ValueError(f"an RSA key of {key.key_size} bits; {_SMALLEST_RSA_BITS} are the least")
+        raise ValueError("not a public key in PEM") from None
+    if isinstance(key, RSAPublicKey) and key.key_size < _MIN_RSA_BITS:
+        raise ValueError(f"an RSA key of {key.key_size} bits; at least {_MIN_RSA_BITS} are required")
     if not isinstance(key, PublicKey):
         raise ValueError("neither an Ed25519 nor an RSA key")
     return key
@@ -179,91 +179,91 @@ def _algorithm(key: PublicKey | Ed25519PrivateKey | RSAPrivateKey) -> str:
 
 
 def _seconds(claims: Mapping[str, Any], name: str) -> float:
-    """A time, 0 for one that is not there."""
+    """Return a time claim; 0 if it is missing."""
     value = claims.get(name, 0)
     if type(value) not in (int, float) or not math.isfinite(value):
-        raise Unauthenticated(f"the token's {name} is no time")
+        raise Unauthenticated(f"the token's {name} is not a time")
     return float(value)
 
 
 def _reason(error: jwt.PyJWTError) -> str:
-    """In our words: PyJWT's own may show a part of the token."""
+    """Return a reason in our own words: PyJWT's may show a part of the token."""
     reasons = {
         jwt.InvalidSignatureError: "the token's signature is not its key's",
         jwt.InvalidAlgorithmError: "the token's alg is not its key's: EdDSA for Ed25519, RS256 for RSA",
-        jwt.InvalidAudienceError: "the token's aud is not ours",
-        InvalidSubjectError: "the token's sub is no text",
+        jwt.InvalidAudienceError: "the token's aud is not the expected one",
+        InvalidSubjectError: "the token's sub is not a string",
     }
     if isinstance(error, jwt.MissingRequiredClaimError):
         return f"the token lacks one of {', '.join(_CLAIMS)}"
-    return next((text for kind, text in reasons.items() if isinstance(error, kind)), "the token is no JWT")
+    return next((text for kind, text in reasons.items() if isinstance(error, kind)), "the token is not a JWT")
 
 
 # ---- for development
 
 
 def make_keys(folder: Path, name: str) -> tuple[Path, Path]:
-    """Make an Ed25519 pair; the paths of ``name.pem`` (mode 644) and ``name.key`` (mode 600).
+    """Generate an Ed25519 pair and return the paths of ``name.pem`` (mode 644) and ``name.key`` (mode 600).
 
     Raises:
-        FileExistsError: One of them is there already; a key is never overwritten.
+        FileExistsError: One of them exists; a key is never overwritten.
         OSError: The folder can't be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     public, secret = folder / f"{name}.pem", folder / f"{name}.key"
     for path in (public, secret):
         if path.exists():
-            raise FileExistsError(f"{path} is there already")
+            raise FileExistsError(f"{path} already exists")
     key = Ed25519PrivateKey.generate()
     with os.fdopen(os.open(secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    fresh = public.with_suffix(".new")  # the gateway must not read half a key
-    fresh.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
-    fresh.replace(public)
+    new = public.with_suffix(".new")  # the gateway must not read a partial key
+    new.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    new.replace(public)
     return public, secret
 
 
 def sign(secret: Path, user_id: str, *, audience: str = "dexorder", seconds: int = 900) -> str:
-    """A token for a user, from now on; its `kid` is the key file's name without its ending.
+    """Return a token for a user that is valid from now; its `kid` is the key file's name without the suffix.
 
     Raises:
         OSError: The key can't be read.
-        ValueError: It is none.
+        ValueError: The file is not a private key.
     """
     try:
         key = load_pem_private_key(secret.read_bytes(), None)
     except (ValueError, TypeError):
         key = None
     if not isinstance(key, Ed25519PrivateKey | RSAPrivateKey):
-        raise ValueError(f"{secret} holds no Ed25519 or RSA private key")
+        raise ValueError(f"{secret} is not an Ed25519 or RSA private key")
     now = int(time.time())
     claims = {"sub": user_id, "aud": audience, "iat": now, "exp": now + seconds}
     return jwt.encode(claims, key, _algorithm(key), headers={"kid": secret.stem})
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The commands ``key`` and ``token``."""
+    """Run the command ``key`` or ``token``."""
     parser = argparse.ArgumentParser(
         prog="python -m services.gateway.events.sessions.user_tokens", description="Users' JWTs."
     )
     commands = parser.add_subparsers(required=True, dest="command")
-    keys = commands.add_parser("key", help="make a pair of keys")
+    keys = commands.add_parser("key", help="generate a pair of keys")
     keys.add_argument("folder", type=Path, metavar="DIR")
     keys.add_argument("name", metavar="NAME")
     token = commands.add_parser("token", help="sign a token and print it")
     token.add_argument("--key", type=Path, required=True, help="the private key's file")
     token.add_argument("--audience", default="dexorder")
-    token.add_argument("--seconds", type=int, default=900, help="how long it is valid")
+    token.add_argument("--seconds", type=int, default=900, help="validity in seconds")
     token.add_argument("user_id", metavar="USER")
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        if asked.command == "token":
-            print(sign(asked.key, asked.user_id, audience=asked.audience, seconds=asked.seconds))
+        if options.command == "token":
+            print(sign(options.key, options.user_id, audience=options.audience, seconds=options.seconds))
             return
-        public, secret = make_keys(asked.folder, asked.name)
+        public, secret = make_keys(options.folder, options.name)
     except (OSError, ValueError) as error:
         raise SystemExit(str(error)) from None
-    print(f"{secret}\n  signs; nobody else may read it\n{public}\n  is for DEXORDER_EVENTS_JWT_KEYS")
+    print(f"{secret}\n  signs tokens; keep it secret\n{public}\n  goes into the folder DEXORDER_EVENTS_JWT_KEYS")
 
 
 if __name__ == "__main__":

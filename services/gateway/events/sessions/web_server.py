@@ -1,5 +1,7 @@
-"""The port for browsers: the page, its files, health, and the WebSocket of `conversation`. No cookie, so nothing that
-a foreign page could borrow; its Origin is checked all the same."""
+"""HTTP server for browsers: the page, its files, health, and the WebSocket.
+
+There are no cookies that a foreign page could use; the Origin header is checked nevertheless.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,9 @@ from aiohttp import WSMsgType, web
 from services.common.config import BadSettings, split_address
 from services.common.model.errors import SuiteError
 from services.gateway.events.config import EventsSettings
-from services.gateway.events.sessions.session import LAST_SECONDS
+from services.gateway.events.sessions.session import CLOSE_SECONDS
 from services.gateway.events.sessions.websocket import (
-    LARGEST_MESSAGE,
+    MAX_MESSAGE_BYTES,
     SessionBackend,
     WebSocketConnection,
     close_code,
@@ -28,9 +30,9 @@ from services.gateway.events.sessions.websocket import (
 log = structlog.get_logger(__name__)
 PAGE = Path(__file__).parents[1] / "page"
 HEARTBEAT_SECONDS = 10.0
-"""How often a browser is tried for life; it is given up after one and a half times as long."""
-MOST_UNPROVEN = 1_000
-"""Most WebSockets that have not said who they are."""
+"""Interval of pings; a browser that does not answer for one and a half intervals is disconnected."""
+MAX_UNAUTHORIZED = 1_000
+"""Limit of WebSockets that have not authorized yet."""
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; manifest-src 'self'; worker-src 'self'; base-uri 'none'; form-action 'none'; "
@@ -48,27 +50,27 @@ _TYPES = {".js": "text/javascript", ".webmanifest": "application/manifest+json"}
 async def web_server(
     settings: EventsSettings, backend: SessionBackend, *, healthy: Callable[[], bool] = lambda: True, page: Path = PAGE
 ) -> AsyncIterator[str]:
-    """Serve until the block ends; nothing where ``web_listen`` is empty.
+    """Serve until the block ends; serve nothing if ``web_listen`` is empty.
 
     Args:
-        healthy: What ``GET /healthz`` says.
-        page: Folder of the page's files, read now.
+        healthy: Decides the answer to ``GET /healthz``.
+        page: Folder with the page's files, which are read once.
 
     Yields:
-        host:port, the real one where 0 was asked for; empty if nothing is served.
+        host:port with the actual port; empty if nothing is served.
     Raises:
         OSError: The address can't be bound.
-        BadSettings: The files of TLS can't be used.
+        BadSettings: The TLS files can't be used.
     """
     if not settings.web_listen:
         yield ""
         return
     tls = _tls(settings)
-    # no access log: it would show users' addresses
+    # no access log, which would show users' addresses
     runner = web.AppRunner(
         Web(settings, backend, healthy, page).app,
         access_log=None,
-        shutdown_timeout=LAST_SECONDS,
+        shutdown_timeout=CLOSE_SECONDS,
         handle_signals=False,
     )
     await runner.setup()
@@ -94,7 +96,7 @@ def _tls(settings: EventsSettings) -> ssl.SSLContext | None:
 
 
 class Web:
-    """What the port serves."""
+    """Routes of the server."""
 
     def __init__(
         self, settings: EventsSettings, backend: SessionBackend, healthy: Callable[[], bool], page: Path
@@ -106,7 +108,7 @@ class Web:
         if settings.web_tls_certificate:
             self._headers["Strict-Transport-Security"] = "max-age=31536000"
         self._files = _files(page)
-        self._unproven = 0
+        self._unauthorized = 0
         self.app = web.Application()
         self.app.on_response_prepare.append(self._secure)
         self.app.router.add_get("/healthz", self._health)
@@ -128,27 +130,27 @@ class Web:
         return web.Response(body=body, content_type=content_type, charset=charset)
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
-        if not self._may_come_from(request.headers.get("Origin"), request.host):
+        if not self._allows_origin(request.headers.get("Origin"), request.host):
             raise web.HTTPForbidden(text="this origin may not open a session\n")
-        if self._unproven >= MOST_UNPROVEN:
-            raise web.HTTPServiceUnavailable(text="too many have not said who they are\n")
+        if self._unauthorized >= MAX_UNAUTHORIZED:
+            raise web.HTTPServiceUnavailable(text="too many connections wait for authorization\n")
         socket = web.WebSocketResponse(
-            heartbeat=HEARTBEAT_SECONDS, max_msg_size=LARGEST_MESSAGE, compress=False, timeout=LAST_SECONDS
+            heartbeat=HEARTBEAT_SECONDS, max_msg_size=MAX_MESSAGE_BYTES, compress=False, timeout=CLOSE_SECONDS
         )
         await socket.prepare(request)
         try:
-            await self._converse(socket)
+            await self._serve(socket)
         except ConnectionError:
-            pass  # the client is gone
+            pass  # the client has disconnected
         finally:
-            # What a client that does not read left over would be kept for it.
+            # Drop the unsent data of a client that does not read.
             if (transport := request.transport) and (not socket.closed or transport.get_write_buffer_size()):
                 transport.abort()
         return socket
 
-    async def _converse(self, socket: web.WebSocketResponse) -> None:
+    async def _serve(self, socket: web.WebSocketResponse) -> None:
         connection = WebSocketConnection(socket, self._backend)
-        self._unproven += 1
+        self._unauthorized += 1
         try:
             await connection.authorize()
         except SuiteError as error:
@@ -156,7 +158,7 @@ class Web:
             await _close(socket, error)
             return
         finally:
-            self._unproven -= 1
+            self._unauthorized -= 1
         try:
             await connection.run()
         except SuiteError as error:
@@ -164,8 +166,8 @@ class Web:
         finally:
             connection.close()
 
-    def _may_come_from(self, origin: str | None, host: str) -> bool:
-        """A browser always names the page's origin; what is no browser has none, and its token to show."""
+    def _allows_origin(self, origin: str | None, host: str) -> bool:
+        """Return whether a request may open a session. Browsers always send the page's origin, other clients do not."""
         return origin is None or origin in self._origins or urlsplit(origin).netloc == host
 
 
@@ -175,7 +177,7 @@ async def _close(socket: web.WebSocketResponse, error: SuiteError) -> None:
 
 
 def _files(page: Path) -> dict[str, tuple[bytes, str]]:
-    """Name to content and type. They are few and small; a name that is not here is no path anywhere."""
+    """Read the files: name -> content and type. Other names are never used as a path."""
     found = {}
     for path in sorted(page.iterdir()) if page.is_dir() else ():
         if path.is_file() and path.suffix != ".py" and not path.name.startswith((".", "_")):

@@ -1,13 +1,13 @@
-"""One WebSocket: text frames of JSON, in protobuf's mapping.
+"""Session over one WebSocket: text messages of JSON in protobuf's mapping.
 
 client   {"authorize": {"token": "...", "cursor": {"epoch": "...", "sequence": "41"} or null, "clientName": "..."}}
-         first, within 5 s; again before the token expires, with a fresh one of the same user
+         as the first message, within 5 s; again before the token expires, with a new token of the same user
          {"ack": {"place": {...}, "kind": "ACK_KIND_RECEIVED" or "ACK_KIND_SEEN"}}
-         {"list": {"pageSize": 20, "pageToken": "", "status": "QUEUED", "container": "..."}}; all may be left out
-gateway  {"opened": {...}} or {"reset": {...}} first, then {"event": {...}}: SubscribeResponse. A further
-         {"opened": {...}} answers a further authorize, with the place reached and the new expiry
+         {"list": {"pageSize": 20, "pageToken": "", "status": "QUEUED", "container": "..."}}; all fields are optional
+gateway  {"opened": {...}} or {"reset": {...}} first, then {"event": {...}}: SubscribeResponse. Another
+         {"opened": {...}} answers another authorize, with the place reached and the new expiry
          {"records": {...}}: ListEventsResponse of this user's events, one for each list, in order
-         {"error": {"code": "UNAUTHENTICATED", "message": "..."}} and then a close with a code of `CLOSE_CODES`
+         {"error": {"code": "UNAUTHENTICATED", "message": "..."}}, followed by a close with a code of `CLOSE_CODES`
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ from services.common.model.errors import (
 from services.common.rpc.streams import beside
 from services.gateway.events.dispatcher.port import DispatcherPort
 from services.gateway.events.proto_mapping import ack_of, page_answer, place_of, query_of
-from services.gateway.events.sessions.metrics import SessionMetrics
-from services.gateway.events.sessions.registry import SessionRegistry
+from services.gateway.events.sessions.registry import SessionMetrics, SessionRegistry
 from services.gateway.events.sessions.session import Session
 from services.gateway.events.sessions.session_frames import proto_json
-from services.gateway.events.sessions.user_tokens import LARGEST_TOKEN, TokenVerifier, User
+from services.gateway.events.sessions.user_tokens import MAX_TOKEN_CHARACTERS, TokenVerifier, User
 from services.gen.dexorder.events.v1 import event_service_pb2 as pb
 
 log = structlog.get_logger(__name__)
 M = TypeVar("M", bound=Message)
 AUTHORIZE_SECONDS = 5.0
-LARGEST_MESSAGE = 2 * LARGEST_TOKEN
-"""Bytes of a client's message; a larger one ends the connection with 1009."""
-LONGEST_NAME = 64
-MESSAGES_PER_SECOND, MESSAGES_AT_ONCE = 1_000.0, 10_000.0
-"""A client that says more is read more slowly."""
-MOST_ACKS = 1_000
-"""Most acks that wait for the disk; then no more is read."""
+MAX_MESSAGE_BYTES = 2 * MAX_TOKEN_CHARACTERS
+"""Limit of a client's message; a larger one closes the connection with 1009."""
+MAX_NAME_CHARACTERS = 64
+MESSAGES_PER_SECOND = 1_000.0
+MESSAGES_BURST = 10_000.0
+"""A client that sends more is read more slowly."""
+MAX_PENDING_ACKS = 1_000
+"""Limit of acks that wait for the disk; above it the socket is not read."""
 
 
-class TooLate(SuiteError):
-    """The client did not say who it is."""
+class AuthorizeTimeout(SuiteError):
+    """The client did not authorize in time."""
 
     code = Code.DEADLINE_EXCEEDED
 
@@ -65,7 +65,7 @@ CLOSE_CODES: Mapping[type[SuiteError], int] = {
     InvalidRequest: 4400,
     Unauthenticated: 4401,
     NotAllowed: 4403,
-    TooLate: 4408,
+    AuthorizeTimeout: 4408,
     Exhausted: 4429,
     Unavailable: 1013,
 }
@@ -73,18 +73,18 @@ _INTERNAL = 1011
 
 
 def close_code(error: SuiteError) -> int:
-    """With which a WebSocket is closed."""
+    """Return the close code for an error."""
     return CLOSE_CODES.get(type(error), _INTERNAL)
 
 
 def error_text(error: SuiteError) -> bytes:
-    """What it is told before."""
+    """Return the message that tells the client of an error."""
     return orjson.dumps({"error": {"code": error.code.name, "message": str(error)}})
 
 
 @dataclass(frozen=True, slots=True)
 class SessionBackend:
-    """What every conversation needs."""
+    """Parts of the gateway that serve sessions."""
 
     sessions: SessionRegistry
     dispatcher: DispatcherPort
@@ -93,11 +93,11 @@ class SessionBackend:
 
 
 class WebSocketConnection:
-    """``authorize``, then ``run``, then ``close``, in one task.
+    """Server side of one WebSocket. Call ``authorize``, then ``run``, then ``close``, in one task.
 
     Raises:
-        SuiteError: To be told to the client; it ends the conversation.
-        ConnectionError: The client is gone.
+        SuiteError: An error for the client, which ends the connection.
+        ConnectionError: The client has disconnected.
     """
 
     def __init__(self, socket: web.WebSocketResponse, backend: SessionBackend) -> None:
@@ -105,136 +105,133 @@ class WebSocketConnection:
         self._backend = backend
         self._session: Session | None = None
         self._acks: set[asyncio.Future[None]] = set()
-        self._allowance = _Allowance()
+        self._limit = _RateLimit()
 
     async def authorize(self) -> None:
-        """Let the client say who it is, and open its session."""
+        """Read the client's first message and open its session."""
         try:
             async with asyncio.timeout(AUTHORIZE_SECONDS):
                 message = await self._read()
         except TimeoutError:
-            raise TooLate(f"no authorize within {AUTHORIZE_SECONDS:g} s") from None
+            raise AuthorizeTimeout(f"no authorize within {AUTHORIZE_SECONDS:g} s") from None
         if message is None:
             raise ConnectionResetError
-        kind, said = message
+        kind, fields = message
         if kind != "authorize":
             raise Unauthenticated("the first message must be authorize")
-        user = self._user(said)
-        cursor = _parsed(said["cursor"], pb.Cursor(), "authorize.cursor") if said.get("cursor") is not None else None
-        self._session = await self._backend.sessions.open(user, place_of(cursor) if cursor else None, "websocket")
+        user = self._user(fields)
+        cursor = None
+        if fields.get("cursor") is not None:
+            cursor = place_of(_parsed(fields["cursor"], pb.Cursor(), "authorize.cursor"))
+        self._session = await self._backend.sessions.open(user, cursor, "websocket")
 
     async def run(self) -> None:
-        """Until one of the sides ends it."""
-        session = self._opened()
-        async with beside(self._listen(session)):
-            while items := await session.next():
-                for item in items:
-                    await self._send(item.text)
-                self._backend.metrics.shown("websocket", len(items))
-                await asyncio.sleep(0)  # sending to a client that reads waits for nothing, and others wait for us
+        """Serve the session until either side ends it."""
+        session = self._session
+        assert session, "authorize comes first"
+        async with beside(self._receive_all(session)):
+            while frames := await session.next():
+                for frame in frames:
+                    await self._send(frame.text)
+                self._backend.metrics.shown("websocket", len(frames))
+                await asyncio.sleep(0)  # sending to a client that reads never waits, and other tasks must run
 
     def close(self) -> None:
-        """No more of it."""
+        """Close the session."""
         if self._session:
             self._session.close()
 
-    # ---- what the client says
+    # ---- messages of the client
 
-    async def _listen(self, session: Session) -> None:
-        """Until it says no more; the session is told what ended that."""
+    async def _receive_all(self, session: Session) -> None:
+        """Handle messages until the client sends no more; the reason ends the session."""
         try:
             while (message := await self._read()) is not None:
-                await self._hear(session, *message)
+                await self._handle(session, *message)
         except SuiteError as error:
             session.end(error)
         except ConnectionError:
             session.end(None)
         except Exception as error:
-            log.error("conversation failed", exc_info=error)
+            log.error("WebSocket failed", exc_info=error)
             session.end(SuiteError("internal error; the server's log has the details"))
         else:
             session.end(None)
 
-    async def _hear(self, session: Session, kind: str, said: dict[str, Any]) -> None:
+    async def _handle(self, session: Session, kind: str, fields: dict[str, Any]) -> None:
         if kind == "ack":
-            await self._ack(session, said)
+            await self._ack(session, fields)
         elif kind == "list":
-            request = _parsed(said, pb.ListEventsRequest(), "list")
+            request = _parsed(fields, pb.ListEventsRequest(), "list")
             request.user_id = session.user_id
             page = await self._backend.dispatcher.records(query_of(request))
             await self._send(b'{"records":%b}' % proto_json(page_answer(page)))
         elif kind == "authorize":
-            session.extend(self._user(said))
+            session.extend(self._user(fields))
         else:
-            raise InvalidRequest("a message is one of authorize, ack and list")
+            raise InvalidRequest("the message is not one of authorize, ack and list")
 
-    async def _ack(self, session: Session, said: dict[str, Any]) -> None:
-        """They are not waited for one by one: each is on disk with the next commit, and order changes nothing."""
-        (epoch, sequence), seen = ack_of(_parsed(said, pb.AckRequest(), "ack"))
-        done = asyncio.ensure_future(self._backend.dispatcher.acked(session.user_id, epoch, sequence, seen=seen))
+    async def _ack(self, session: Session, fields: dict[str, Any]) -> None:
+        """Record an ack without waiting for it: the next commit writes it, and the order of acks does not matter."""
+        (epoch, sequence), seen = ack_of(_parsed(fields, pb.AckRequest(), "ack"))
+        written = asyncio.ensure_future(self._backend.dispatcher.acked(session.user_id, epoch, sequence, seen=seen))
         self._backend.metrics.acked("websocket", seen=seen)
-        self._acks.add(done)
+        self._acks.add(written)
 
-        def acked(done: asyncio.Future[None]) -> None:
-            self._acks.discard(done)
-            if not done.cancelled() and (error := done.exception()):
-                session.end(error if isinstance(error, SuiteError) else Unavailable("the ack was not kept"))
+        def done(written: asyncio.Future[None]) -> None:
+            self._acks.discard(written)
+            if not written.cancelled() and (error := written.exception()):
+                session.end(error if isinstance(error, SuiteError) else Unavailable("the ack was not stored"))
 
-        done.add_done_callback(acked)
-        if len(self._acks) >= MOST_ACKS:
+        written.add_done_callback(done)
+        if len(self._acks) >= MAX_PENDING_ACKS:
             await asyncio.wait(self._acks, return_when=asyncio.FIRST_COMPLETED)
 
-    def _user(self, said: dict[str, Any]) -> User:
-        token, name = said.get("token"), said.get("clientName", "")
+    def _user(self, fields: dict[str, Any]) -> User:
+        token, name = fields.get("token"), fields.get("clientName", "")
         if not isinstance(token, str):
             raise Unauthenticated("authorize.token is missing")
-        if not isinstance(name, str) or len(name) > LONGEST_NAME:
-            raise InvalidRequest(f"authorize.clientName is no text of up to {LONGEST_NAME} characters")
+        if not isinstance(name, str) or len(name) > MAX_NAME_CHARACTERS:
+            raise InvalidRequest(f"authorize.clientName is not a string of at most {MAX_NAME_CHARACTERS} characters")
         return self._backend.tokens.user(token)
 
     async def _read(self) -> tuple[str, dict[str, Any]] | None:
-        """What the client says next, None when it is gone. Nothing of it is in an error: it may be a token."""
-        await self._allowance.take()
+        """Return the next message, None after a disconnect. Errors show nothing of it: it may hold a token."""
+        await self._limit.acquire()
         message: WSMessage = await self._socket.receive()
         if message.type in (WSMsgType.CLOSE, WSMsgType.CLOSING, WSMsgType.CLOSED, WSMsgType.ERROR):
             return None
         if message.type is not WSMsgType.TEXT:
-            raise InvalidRequest("a message is not text")
+            raise InvalidRequest("the message is not text")
         try:
-            ((kind, said),) = orjson.loads(message.data).items()
+            ((kind, fields),) = orjson.loads(message.data).items()
         except (ValueError, AttributeError):
-            raise InvalidRequest("a message is not a JSON object with one name") from None
-        if not isinstance(said, dict):
-            raise InvalidRequest("what a message says is not a JSON object")
-        return kind, said
-
-    # ---- what it is told
+            raise InvalidRequest("the message is not a JSON object with one name") from None
+        if not isinstance(fields, dict):
+            raise InvalidRequest("the message's value is not a JSON object")
+        return kind, fields
 
     async def _send(self, text: bytes) -> None:
         await self._socket.send_frame(text, WSMsgType.TEXT)
 
-    def _opened(self) -> Session:
-        assert self._session, "authorize comes first"
-        return self._session
 
-
-class _Allowance:
-    """Paces what is read: so many at once, then so many a second."""
+class _RateLimit:
+    """Limit of the rate at which a client is read: a burst, then a number of messages per second."""
 
     def __init__(self) -> None:
-        self._left = MESSAGES_AT_ONCE
+        self._left = MESSAGES_BURST
         self._since_s = time.monotonic()
 
-    async def take(self) -> None:
+    async def acquire(self) -> None:
         now = time.monotonic()
-        self._left = min(MESSAGES_AT_ONCE, self._left + (now - self._since_s) * MESSAGES_PER_SECOND) - 1
+        self._left = min(MESSAGES_BURST, self._left + (now - self._since_s) * MESSAGES_PER_SECOND) - 1
         self._since_s = now
         if self._left < 0:
             await asyncio.sleep(-self._left / MESSAGES_PER_SECOND)
 
 
-def _parsed(said: Any, message: M, name: str) -> M:
+def _parsed(fields: Any, message: M, name: str) -> M:
     try:
-        return json_format.ParseDict(said, message)
+        return json_format.ParseDict(fields, message)
     except (json_format.ParseError, TypeError, ValueError, AttributeError):
-        raise InvalidRequest(f"{name} is not of its form") from None
+        raise InvalidRequest(f"{name} does not have the form of {message.DESCRIPTOR.name}") from None

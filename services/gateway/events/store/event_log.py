@@ -1,6 +1,6 @@
-"""Reads the outbox beside the thread that writes it: what was committed, for people and for sessions that resume.
+"""Reader of committed events in the outbox's file, for people and for sessions that resume.
 
-Every call opens the file anew and may take long, so none belongs in the event loop or in the dispatcher's thread.
+Every call opens the file and may take long, so none belongs in the event loop or in the dispatcher's thread.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from services.gateway.events.model import EventKey
 from services.gateway.events.store import schema
 from services.gateway.events.store.records import Page, Query, Record, ReplayBatch
 
-MOST_EVENTS = 256
-MOST_BYTES = 1 << 20
-"""Of one stretch: what a session that is behind holds in memory."""
+MAX_EVENTS = 256
+MAX_BYTES = 1 << 20
+"""Size of one batch, which a session that catches up holds in memory."""
 
 
 class EventLog:
-    """The log of a file; may be used by any thread, and by several."""
+    """Reader of one outbox file, for any number of threads."""
 
     def __init__(self, path: Path) -> None:
         self._uri = f"{path.absolute().as_uri()}?mode=ro"
 
     def record(self, key: EventKey) -> Record | None:
-        """What became of an event; None for one that is not kept."""
+        """Return the record of an event; None if it is not stored."""
         with self._open() as db:
             rows = self._records(db, "container = ? AND event_id = ?", (key.container, key.event_id), 1)
             return rows[0][1] if rows else None
 
     def page(self, query: Query) -> Page:
-        """What became of many, newest first."""
+        """Return a page of records, newest first."""
         where: list[str] = []
         values: list[Any] = []
         for condition, value in (
@@ -54,20 +54,20 @@ class EventLog:
         return Page(tuple(record for _, record in rows), rows[-1][0] if more else None)
 
     def replay_batch(self, user_id: str, after: int, waiting_to: int) -> ReplayBatch:
-        """What comes after a place in the log of a user's sessions, at most `MOST_EVENTS` and about `MOST_BYTES`.
+        """Return the events after a place in a user's log, at most `MAX_EVENTS` and about `MAX_BYTES`.
 
         Args:
-            waiting_to: Up to this place only what is queued; behind it, all.
+            waiting_to: Place up to which only queued events are returned; after it, all events.
         """
         sql = (
             "SELECT container, body, sequence, status FROM events"
             " WHERE user_id = ? AND sequence > ? AND (status = 1 OR sequence > ?) ORDER BY sequence"
         )
         events: list[SessionEvent] = []
-        left = MOST_BYTES
+        left = MAX_BYTES
         with self._open() as db:
             for container, body, sequence, status in db.execute(sql, (user_id, after, waiting_to)):
-                if len(events) == MOST_EVENTS or left <= 0:
+                if len(events) == MAX_EVENTS or left <= 0:
                     return ReplayBatch(tuple(events), more=True)
                 left -= len(body)
                 event = schema.read_body(container, body)
@@ -76,7 +76,7 @@ class EventLog:
 
     @staticmethod
     def _records(db: sqlite3.Connection, where: str, values: tuple[Any, ...], size: int) -> list[tuple[int, Record]]:
-        # The inner one so that only what is on the page is read whole, whatever has to be sorted.
+        # The inner SELECT sorts without reading whole rows; only those of the page are read.
         sql = (
             f"SELECT {schema.RECORD_COLUMNS} FROM events WHERE number IN"  # noqa: S608
             f" (SELECT number FROM events WHERE {where} ORDER BY number DESC LIMIT ?) ORDER BY number DESC"
@@ -86,7 +86,7 @@ class EventLog:
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
         with closing(sqlite3.connect(self._uri, uri=True, isolation_level=None, timeout=30)) as db:
-            db.execute("BEGIN")  # one moment for all that is read
+            db.execute("BEGIN")  # one snapshot for all reads
             yield db
 
 

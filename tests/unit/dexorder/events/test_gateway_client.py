@@ -48,7 +48,7 @@ async def test_what_the_gateway_refuses_is_said_in_its_words(tmp_path: Path) -> 
             await gateway_client.get_event(gateway.grpc, "bot", "e")
         assert refused.value.code is Code.NOT_FOUND
         assert await gateway_client.list_events(gateway.grpc, pb.ListEventsRequest(), 5) == []
-        with pytest.raises(GatewayRefused, match="UNAUTHENTICATED: the token is no JWT"):
+        with pytest.raises(GatewayRefused, match="UNAUTHENTICATED: the token is not a JWT"):
             await gateway_client.follow(
                 gateway.grpc, lambda: "nonsense", None, lambda *_: True, client_name="t", receive=True, on_note=print
             )

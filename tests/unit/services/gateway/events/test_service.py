@@ -166,7 +166,7 @@ async def test_a_stream_ends_with_its_token(tmp_path: Path) -> None:
 async def test_a_stream_that_is_not_read_is_ended_and_its_task_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session_module, "LAST_SECONDS", 0.2)
+    monkeypatch.setattr(session_module, "CLOSE_SECONDS", 0.2)
     async with served(tmp_path, session_queue=50) as gateway, calling(gateway, gateway.token("alice")) as alice:
         call = alice.events.Subscribe(pb.SubscribeRequest(), metadata=alice.metadata)
         await call.read()

@@ -55,7 +55,7 @@ def test_without_identity_everybody_is_local_as_the_file_says_or_for_all(tmp_pat
         ("containers: [{container: a, users: all}]", r"containers\.0\.users"),
         ("containers: [{container: '', users: '*'}]", "at least 1 character"),
         ("containers: [{container: a, users: '*', qota: {}}]", "Extra inputs"),
-        ("containers: [{container: a, users: '*', curve: 'a secret'}]", "no public key"),
+        ("containers: [{container: a, users: '*', curve: 'a secret'}]", "is not a public key"),
         ("containers: [{container: a, users: '*'}, {container: a, users: []}]", "container 'a' has two entries"),
         (f"containers: [{{container: a, users: '*', curve: ['{KEY}', '{KEY}']}}]", None),
         (

@@ -77,7 +77,7 @@ async def test_a_stream_lasts_until_all_it_brought_is_final(tmp_path: Path) -> N
 
 
 async def test_no_more_is_read_than_the_disk_keeps_up_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publisher_service, "MOST_UNANSWERED", 8)
+    monkeypatch.setattr(publisher_service, "MAX_UNANSWERED", 8)
     async with served(tmp_path) as gateway, open_channel(gateway.grpc, ChannelSettings()) as channel:
         gateway.dispatcher.released.clear()
         names = [f"e{number}" for number in range(300)]
@@ -96,7 +96,7 @@ async def test_no_more_is_read_than_the_disk_keeps_up_with(tmp_path: Path, monke
 
 
 async def test_nor_than_the_caller_reads_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publisher_service, "MOST_UNREAD", 10)
+    monkeypatch.setattr(publisher_service, "MAX_UNREAD", 10)
     async with served(tmp_path) as gateway, open_channel(gateway.grpc, ChannelSettings()) as channel:
         name = "e" * 60_000
 

@@ -19,8 +19,7 @@ from services.gateway.events.config import EventsSettings
 from services.gateway.events.delivery.changes import SessionEvent
 from services.gateway.events.model import Event, EventKey
 from services.gateway.events.sessions import session as session_module
-from services.gateway.events.sessions.metrics import SessionMetrics
-from services.gateway.events.sessions.registry import SessionRegistry
+from services.gateway.events.sessions.registry import SessionMetrics, SessionRegistry
 from services.gateway.events.sessions.session import Session
 from services.gateway.events.sessions.session_frames import OpenedFrame
 from services.gateway.events.sessions.user_tokens import User
@@ -163,7 +162,7 @@ async def test_a_session_that_does_not_read_holds_one_stretch_of_the_log(dispatc
     for number in range(50):
         dispatcher.keep("alice", f"new-{number}")
         await asyncio.sleep(0)
-    assert len(session._first) + len(session._live) <= dispatcher.at_once + 1
+    assert len(session._stored) + len(session._live) <= dispatcher.at_once + 1
     assert await heard(session, 1_050) == list(range(1, 1_051))  # and is not ended for what it has no part in
     session.close()
 
@@ -171,17 +170,17 @@ async def test_a_session_that_does_not_read_holds_one_stretch_of_the_log(dispatc
 async def test_large_events_that_wait_end_a_session_before_many_do(
     dispatcher: FakeDispatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session_module, "MOST_WAITING_BYTES", 10_000)
+    monkeypatch.setattr(session_module, "MAX_WAITING_BYTES", 10_000)
     sessions = hub_of(dispatcher)
     session = await sessions.open(ALICE, None, "grpc")
     await session.next()
     large = user_events.UserEvent(event_id="e", payload=bytes(4_000)).SerializeToString()
     for _ in range(5):  # those that were read do not count
-        sessions.inform([TransientEvent("alice", "c", large)] * 2)
+        sessions.show_transient([TransientEvent("alice", "c", large)] * 2)
         assert len(await session.next()) == 2
-    sessions.inform([TransientEvent("alice", "c", bytes(20_000))])
+    sessions.show_transient([TransientEvent("alice", "c", bytes(20_000))])
     assert len(await session.next()) == 1
-    sessions.inform([TransientEvent("alice", "c", large)] * 3)
+    sessions.show_transient([TransientEvent("alice", "c", large)] * 3)
     with pytest.raises(Exhausted, match="too slow"):
         await session.next()
     session.close()
@@ -243,14 +242,16 @@ async def test_what_comes_together_goes_to_each_user_in_order_and_counts_one_by_
     sessions = hub_of(dispatcher, session_queue=3)
     alice, bob = [await sessions.open(User(name, ALICE.expires_ns), None, "grpc") for name in ("alice", "bob")]
     bodies = [user_events.UserEvent(event_id=f"e{number}").SerializeToString() for number in range(4)]
-    sessions.inform([TransientEvent(name, "c", body) for body in bodies[:3] for name in ("alice", "nobody", "bob")])
+    sessions.show_transient(
+        [TransientEvent(name, "c", body) for body in bodies[:3] for name in ("alice", "nobody", "bob")]
+    )
     for session in (alice, bob):
         _, *events = await session.next()
         assert [body in event.part for event, body in zip(events, bodies, strict=False)] == [True] * 3
-    sessions.inform([TransientEvent("alice", "c", body) for body in bodies])
+    sessions.show_transient([TransientEvent("alice", "c", body) for body in bodies])
     with pytest.raises(Exhausted, match="too slow"):
         await alice.next()
-    sessions.inform([TransientEvent("bob", "c", bodies[3])])
+    sessions.show_transient([TransientEvent("bob", "c", bodies[3])])
     assert len(await bob.next()) == 1
     alice.close()
     bob.close()
@@ -259,7 +260,7 @@ async def test_what_comes_together_goes_to_each_user_in_order_and_counts_one_by_
 async def test_whoever_serves_an_ended_session_and_hangs_is_cut(
     dispatcher: FakeDispatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session_module, "LAST_SECONDS", 0.05)
+    monkeypatch.setattr(session_module, "CLOSE_SECONDS", 0.05)
     sessions = hub_of(dispatcher)
 
     async def serve() -> None:

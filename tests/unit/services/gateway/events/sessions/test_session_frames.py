@@ -96,7 +96,7 @@ def test_an_event_is_rendered_and_serialized_once_for_all_sessions() -> None:
         calls.append(one)
         return Message("", "title", "", one.priority, 0)
 
-    shown = EventFrame.of(kept(sent()), render)
+    shown = EventFrame.stored(kept(sent()), render)
     assert not calls
     assert shown.text is shown.text
     assert shown.wire is shown.wire
@@ -111,9 +111,9 @@ def test_sessions_get_an_event_as_it_was_sent_but_always_a_payload(fast: bool, p
     if fast:
         published = read_published(event.SerializeToString())
         assert isinstance(published, Published) and published.payload == (payload or b"{}")
-        shown, sequence = EventFrame.informed(TransientEvent("alice", "box", published.body), render), 0
+        shown, sequence = EventFrame.transient(TransientEvent("alice", "box", published.body), render), 0
     else:
-        shown, sequence = EventFrame.of(kept(event), render), 1
+        shown, sequence = EventFrame.stored(kept(event), render), 1
     event.payload = payload or b"{}"
     expected = pb.SessionEvent(sequence=sequence, container="box", event=event)
     assert pb.SubscribeResponse.FromString(shown.part).events == [expected]
@@ -126,7 +126,9 @@ def test_sessions_get_an_event_as_it_was_sent_but_always_a_payload(fast: bool, p
 def test_events_that_come_together_are_all_there_in_order_and_not_too_many(sizes: list[int | None], most: int) -> None:
     opening = OpenedFrame("e", 0, 0)
     items = [
-        opening if size is None else EventFrame.of(kept(sent(payload=b"x" * size), number + 1, settled=True), render)
+        opening
+        if size is None
+        else EventFrame.stored(kept(sent(payload=b"x" * size), number + 1, settled=True), render)
         for number, size in enumerate(sizes)
     ]
     answers = list(join_frames(items, most))

@@ -188,7 +188,7 @@ async def test_bytes_and_what_is_too_large_end_the_session(tmp_path: Path) -> No
             assert await page.refused() == ("INVALID_ARGUMENT", 4400)
         async with browser(gateway) as page:
             await page.authorize(gateway.token("alice"))
-            await page.socket.send_str(json.dumps({"list": {"pageToken": "9" * websocket.LARGEST_MESSAGE}}))
+            await page.socket.send_str(json.dumps({"list": {"pageToken": "9" * websocket.MAX_MESSAGE_BYTES}}))
             assert (await page.socket.receive(PATIENCE_S)).data == aiohttp.WSCloseCode.MESSAGE_TOO_BIG
         assert gateway.dispatcher.calls == [("opened", "alice"), ("closed", "alice")]
 
@@ -214,7 +214,7 @@ async def test_a_session_is_cut_when_its_token_expires_and_not_when_another_came
 async def test_a_page_that_does_not_read_is_cut_and_others_are_not_kept_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "LAST_SECONDS", 0.1)
+    monkeypatch.setattr(session, "CLOSE_SECONDS", 0.1)
     async with served(tmp_path, session_queue=50) as gateway, browser(gateway) as quick:
         host, port = gateway.web.split(":")
         raw = socket.socket()

@@ -15,7 +15,7 @@ import pytest
 from services.common.model.user_events import Channel, Status
 from services.gateway.events.delivery.changes import NEVER, AttemptRow, Changes, Final, QueuedRow, Seen
 from services.gateway.events.model import NO_CONTACTS, Contacts, Event, EventKey, QuietHours, WebPushSubscription
-from services.gateway.events.store.event_log import MOST_BYTES, MOST_EVENTS, EventLog
+from services.gateway.events.store.event_log import MAX_BYTES, MAX_EVENTS, EventLog
 from services.gateway.events.store.outbox import MAX_FORGOTTEN, Committed, Outbox
 from services.gateway.events.store.records import Query, ReplayBatch
 from tests.unit.services.gateway.events.samples import event
@@ -268,7 +268,7 @@ def test_sessions_get_what_waits_or_all_after_a_place(path: Path, outbox: Outbox
     assert log.replay_batch("bob", 0, 5) == log.replay_batch("bob", 0, 0) == ReplayBatch(())
 
 
-@pytest.mark.parametrize(("payload", "at_once"), [(b"{}", MOST_EVENTS), (bytes(MOST_BYTES // 8), 8)])
+@pytest.mark.parametrize(("payload", "at_once"), [(b"{}", MAX_EVENTS), (bytes(MAX_BYTES // 8), 8)])
 def test_log_is_read_some_at_a_time(path: Path, outbox: Outbox, payload: bytes, at_once: int) -> None:
     """Of many events, and of large ones: a session that does not read holds no more than this."""
     count = 2 * at_once + at_once // 2
