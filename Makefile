@@ -23,7 +23,7 @@ $(STAMP): $(LOCKS) pyproject.toml
 	@touch $@
 
 classes: setup  ## Keep Spark's classes beside .venv: a minute once, then each driver starts in two thirds of the CPU time.
-	@$(PY) -m spark.runtime.rehearsal
+	@$(PY) -m spark.runtime.class_archive
 
 demo: setup  ## The whole suite on loopback: one request, its rows, a chart, the notification.
 	@$(PY) -m dexorder.demo

@@ -1,1 +1,1 @@
-"""The streaming pipeline: records of udsource become candles in Iceberg and results for the relay."""
+"""Streaming pipeline: turns udsource's records into rows of Iceberg tables and results for the relay."""

@@ -1,8 +1,8 @@
-"""``python -m spark`` starts the streaming driver."""
+"""``python -m spark``: run the streaming driver."""
 
 import os
 
-# The JVM is forked from a process that has gRPC threads; it execs at once, so gRPC need not prepare for it.
+# The JVM is forked from a process with gRPC threads and calls exec immediately, so gRPC need not support the fork.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 from spark.server import main

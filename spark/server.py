@@ -1,7 +1,7 @@
-"""Wiring of the driver: gRPC and metrics in the main thread, Spark in another, the tables' care in a third.
+"""Wiring of the driver: gRPC and metrics in the main thread, Spark in a second one, maintenance in a third.
 
-At the end: health says NOT_SERVING, the query stops behind its running batch, the JVM ends; all within the drain
-seconds, after which the process leaves anyway. A batch cut short is replayed.
+At the end health becomes NOT_SERVING, the query stops after its running batch, and the JVM ends. If this exceeds the
+drain seconds, the process exits anyway; an interrupted batch is replayed.
 """
 
 from __future__ import annotations
@@ -24,56 +24,60 @@ from spark.metrics import MaintenanceMetrics
 from spark.pipeline.driver import Driver
 from spark.runtime.writer_lock import WriterLock
 from spark.service import MAINTENANCE, MaintenanceService
+from spark.tables.ohlc import CANDLES
 
 log = structlog.get_logger(__name__)
 
 
 def main() -> None:
-    """Entry point of ``python -m spark``."""
+    """Run ``python -m spark``."""
     settings, catalog = load_settings(SparkSettings), load_settings(CatalogSettings)
     maintenance = load_settings(MaintenanceSettings)
     run("spark", settings, lambda: serve(settings, catalog, maintenance))
 
 
-async def serve(settings: SparkSettings, catalog: CatalogSettings, maintenance: MaintenanceSettings) -> None:
-    """Run until SIGTERM or until the driver gives up.
+async def serve(settings: SparkSettings, catalog: CatalogSettings, maintenance_settings: MaintenanceSettings) -> None:
+    """Serve until SIGTERM or until the driver fails.
 
     Raises:
-        Exception: What the driver's thread ended with.
+        Exception: The error that ended the driver's thread.
     """
-    registry, writer_lock = CollectorRegistry(), WriterLock()
-    runner = MaintenanceRunner(catalog, maintenance, writer_lock, MaintenanceMetrics(registry))
+    registry = CollectorRegistry()
+    writer_lock = WriterLock()
+    maintenance = MaintenanceRunner(catalog, maintenance_settings, writer_lock, MaintenanceMetrics(registry))
 
     def register(server: grpc.aio.Server) -> tuple[str]:
-        rpc.add_MaintenanceServiceServicer_to_server(MaintenanceService(runner), server)
+        rpc.add_MaintenanceServiceServicer_to_server(MaintenanceService(maintenance), server)
         return (MAINTENANCE,)
 
     async with stop_signal() as stop, grpc_server(settings, register, registry=registry) as server:
-        loop, leaving = asyncio.get_running_loop(), threading.Event()
+        loop = asyncio.get_running_loop()
+        stopping = threading.Event()
 
         def on_ready(ready: bool) -> None:
-            if not leaving.is_set():
+            if not stopping.is_set():
                 asyncio.run_coroutine_threadsafe(server.set_serving(ready), loop)
 
         driver = Driver(
             settings,
             catalog,
-            stop=leaving,
+            CANDLES,
+            stop=stopping,
             on_ready=on_ready,
             registry=registry,
             writer_lock=writer_lock,
-            runner=runner,
+            maintenance=maintenance,
         )
-        thread = _DriverThread(driver, leaving)
+        thread = _DriverThread(driver)
         thread.start()
         stopped: asyncio.Future[bool] = asyncio.ensure_future(stop.wait())
         try:
             await asyncio.wait((stopped, thread.ended), return_when=asyncio.FIRST_COMPLETED)
             await server.set_serving(False)
-            thread.stop.set()
+            stopping.set()
             await asyncio.wait([thread.ended], timeout=settings.drain_seconds)
             if not thread.ended.done():
-                log.error("the query did not stop in time; leaving", drain_seconds=settings.drain_seconds)
+                log.error("the query did not stop in time; exiting", drain_seconds=settings.drain_seconds)
                 os._exit(1)
             thread.ended.result()
         finally:
@@ -81,20 +85,19 @@ async def serve(settings: SparkSettings, catalog: CatalogSettings, maintenance: 
 
 
 class _DriverThread(threading.Thread):
-    """Runs the driver; ``ended`` gets its outcome."""
+    """Thread that runs the driver; ``ended`` receives its outcome."""
 
-    def __init__(self, driver: Driver, stop: threading.Event) -> None:
+    def __init__(self, driver: Driver) -> None:
         super().__init__(name="driver", daemon=True)
         self._loop = asyncio.get_running_loop()
         self._driver = driver
-        self.stop = stop
         self.ended: asyncio.Future[None] = self._loop.create_future()
 
     def run(self) -> None:
-        """Thread body."""
+        """Run the driver to its end."""
         try:
             self._driver.run()
-        except BaseException as error:  # handed to the main thread, which raises it
+        except BaseException as error:  # the main thread raises it
             self._loop.call_soon_threadsafe(self.ended.set_exception, error)
         else:
             self._loop.call_soon_threadsafe(self.ended.set_result, None)

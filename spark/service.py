@@ -1,4 +1,4 @@
-"""The driver's RPC: convert, ask the caretaker in a thread, convert back. Errors are mapped by `rpc.policy`."""
+"""RPC of the driver: convert, run the maintenance in a thread, convert back. The server interceptor maps errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAINTENANCE = pb.DESCRIPTOR.services_by_name["MaintenanceService"].full_name
 
 
 class MaintenanceService(rpc.MaintenanceServiceServicer):
-    """What ``dexorder maintain`` calls."""
+    """Service behind ``dexorder maintain``."""
 
     def __init__(self, runner: MaintenanceRunner) -> None:
         self._runner = runner
@@ -26,19 +26,19 @@ class MaintenanceService(rpc.MaintenanceServiceServicer):
     async def Maintain(  # noqa: N802
         self, request: pb.MaintainRequest, context: Context
     ) -> AsyncIterator[pb.MaintainResponse]:
-        """Table by table. A caller that leaves ends it behind the step in hand."""
+        """Maintain table after table. If the caller cancels, the work ends after the current step."""
         cancelled = threading.Event()
-        cares = self._runner.maintain(tuple(request.tables), dry_run=request.dry_run, cancelled=cancelled)
+        results = self._runner.maintain(tuple(request.tables), dry_run=request.dry_run, cancelled=cancelled)
         working = None
         try:
             while True:
-                working = asyncio.ensure_future(asyncio.to_thread(next, cares, None))
-                care = await asyncio.shield(working)
-                if care is None:
+                working = asyncio.ensure_future(asyncio.to_thread(next, results, None))
+                result = await asyncio.shield(working)
+                if result is None:
                     return
-                yield pb.MaintainResponse(**vars(care))
+                yield pb.MaintainResponse(**vars(result))
         finally:
             cancelled.set()
             if working is not None:
                 await asyncio.gather(working, return_exceptions=True)
-            cares.close()
+            results.close()

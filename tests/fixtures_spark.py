@@ -16,9 +16,8 @@ from dexorder.setup.jars import jar_folder
 from dexorder.setup.java import java_env
 from services.common.lake.catalog import CatalogSettings
 from spark.config import SparkSettings
-from spark.runtime.catalog import catalog_conf
-from spark.runtime.session import build_session
-from spark.tables.definitions import ensure_tables
+from spark.runtime.session import build_session, catalog_conf
+from spark.tables import ensure_tables
 
 _numbers = itertools.count()
 

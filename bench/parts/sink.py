@@ -15,15 +15,15 @@ from bench.parts.latency import candles
 from bench.parts.report import Row, table
 from services.common.kafka.page_record import page_value
 from services.common.lake.catalog import CatalogSettings
+from services.common.model.history import PageResult
 from services.common.model.page import MAX_PAGE_CANDLES, OHLC_TOPIC, Kind, PageHeaders
 from spark.config import SparkSettings
 from spark.pipeline.batch import Pipeline
-from spark.pipeline.columns import DECODED_DDL
-from spark.pipeline.reporter import FinalReport, PageReport
-from spark.runtime.catalog import catalog_conf
-from spark.runtime.session import build_session
-from spark.tables.definitions import ensure_tables
-from spark.tables.ohlc import decode_batches
+from spark.pipeline.decode import DECODED_DDL, decode_batches
+from spark.pipeline.reporter import FinalReport
+from spark.runtime.session import build_session, catalog_conf
+from spark.tables import ensure_tables
+from spark.tables.ohlc import CANDLES
 from tests.smoke.harness import Suite, minutes
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ FIRST_MINUTE = -1_000_000
 class Nobody:
     """A relay that believes everything."""
 
-    def report(self, snapshot_id: int | None, pages: Sequence[PageReport], finals: Sequence[FinalReport]) -> None:
+    def report(self, snapshot_id: int | None, pages: Sequence[PageResult], finals: Sequence[FinalReport]) -> None:
         """Drop it."""
 
 
@@ -104,7 +104,7 @@ def drop(raw: DataFrame) -> None:
     """Decode in the workers, drop the candles there, and take what is left to the driver, as the pipeline does."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return decode_batches(batches, lambda page: None)
+        return decode_batches(CANDLES, batches, lambda page: None)
 
     raw.coalesce(raw.sparkSession.sparkContext.defaultParallelism).mapInArrow(run, DECODED_DDL).collect()
 
@@ -115,4 +115,4 @@ def into_iceberg(session: SparkSession, source: str, folder: Path) -> Callable[[
     ensure_tables(catalog.load())
     for key, value in catalog_conf(catalog).items():
         session.conf.set(key, value)
-    return Pipeline(catalog, source, Nobody()).process
+    return Pipeline(CANDLES, catalog, source, Nobody()).process

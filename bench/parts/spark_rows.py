@@ -18,10 +18,10 @@ from confluent_kafka import Producer
 
 from bench.parts.latency import candles
 from services.common.kafka.page_record import page_value
+from services.common.lake.tables import MICROSECONDS
 from services.common.model.page import Kind, PageHeaders
 from services.common.model.time_range import TimeRange
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
-from spark.pipeline.columns import MICROS, schema
 from spark.tables.ohlc import decode_candles
 
 if TYPE_CHECKING:
@@ -29,7 +29,11 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _PRICES = ("open", "high", "low", "close", "volume")
-ROWS = schema(pa.field("open_time", MICROS), *(pa.field(name, pa.float64()) for name in _PRICES))
+_FIELDS: list[pa.Field[Any]] = [
+    pa.field("open_time", MICROSECONDS),
+    *(pa.field(name, pa.float64()) for name in _PRICES),
+]
+ROWS = pa.schema(_FIELDS)
 ROWS_DDL = f"open_time timestamp, {', '.join(f'{name} double' for name in _PRICES)}"
 NAMESPACE = "bench"
 _READING = ("Waiting for data to arrive", "Waiting for next trigger")
@@ -95,7 +99,7 @@ def decode_pages(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         columns = decode_candles([candle for page in pages for candle in page.ohlc_data])
         micros = (columns.column("open_time").to_numpy() // 1_000).astype(np.int64)
         prices = [columns.column(name) for name in _PRICES]
-        yield pa.record_batch([pa.array(micros).cast(MICROS), *prices], schema=ROWS)
+        yield pa.record_batch([pa.array(micros).cast(MICROSECONDS), *prices], schema=ROWS)
 
 
 def append(stream: DataFrame, table: str, checkpoint: Path, trigger: dict[str, Any]) -> StreamingQuery:

@@ -23,9 +23,10 @@ from services.common.model.page import MAX_PAGE_CANDLES, Kind, PageHeaders
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS
 from spark.pipeline.batch import Pipeline
-from spark.runtime.catalog import catalog_conf
+from spark.runtime.session import catalog_conf
 from spark.source.records import RAW, RAW_DDL
-from spark.tables.definitions import ensure_tables
+from spark.tables import ensure_tables
+from spark.tables.ohlc import CANDLES
 from tests.smoke.harness import minutes
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def open_catalog(session: SparkSession, stage: Stage, name: str) -> CatalogSetti
 def latency(stage: Stage, runs: int) -> str:
     """Each range once new and then again, fetched later, through the pipeline to the table's new snapshot."""
     catalog = open_catalog(stage.session, stage, "pipeline")
-    pipeline = Pipeline(catalog, stage.source, Nobody())
+    pipeline = Pipeline(CANDLES, catalog, stage.source, Nobody())
 
     def process(raw: DataFrame, _: int) -> None:
         pipeline.process(raw)
@@ -171,7 +172,7 @@ def in_table(stage: Stage, size: int, rounds: int) -> str:
     session, last = stage.session, size // TICKERS
     catalog, plain = (open_catalog(session, stage, f"{kind}_{size}") for kind in ("upsert", "plain"))
     name, plain_name = (f"`{each.name}`.{OHLC_TABLE}" for each in (catalog, plain))
-    pipeline = Pipeline(catalog, "bench", Nobody())
+    pipeline = Pipeline(CANDLES, catalog, "bench", Nobody())
     loaded = Batch(0, TICKERS, 0, last, fetched_s=1)
     loaded.frame(session, max(2, size // _LOAD_ROWS_A_TASK)).writeTo(name).append()
     seconds: dict[tuple[int, str], list[float]] = defaultdict(list)

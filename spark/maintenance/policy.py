@@ -1,8 +1,8 @@
-"""What a table needs: which partitions to compact, when to merge manifests and lines, which snapshots may go. Pure.
+"""Rules of maintenance: which partitions to compact, when to merge manifests and coverage rows, what expires. Pure.
 
-Every step is bounded, since a batch that comes meanwhile waits for it. Snapshots go by age, but never one that is
-younger than the last batch in Spark's commit log: what may be replayed finds the table it left. For the same
-reason no younger line of the ledger is merged.
+Every step is bounded, as a batch that arrives during a step waits for it. Snapshots expire by age, but never one that
+is younger than the last batch in Spark's commit log, so that a batch that may be replayed finds the table it left. For
+the same reason no younger coverage row is merged.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TypeAlias
 
-from services.common.lake.catalog import COVERAGE_TABLE, OHLC_TABLE
-from spark.pipeline.columns import time_text
+from services.common.lake.tables import COVERAGE, DEAD_LETTERS
+from services.common.model.times import from_datetime, iso_microseconds
 
 _HOUR_NS = 3_600 * 1_000_000_000
-_MOST_REPEATS = 20
-"""Steps of a kind for one partition in one run; the next run goes on."""
+_MAX_REPEATS = 20
+"""Steps of one kind for a partition in one run; the next run continues."""
+_INTERNAL_TABLES = (COVERAGE.name, DEAD_LETTERS.name)
 
 
 @dataclass(frozen=True)
 class Policy:
-    """When care is due, and how much of it at once; see ``spark/config.py`` for units and defaults."""
+    """Thresholds and limits of maintenance; ``spark/config.py`` has their meaning, units and defaults."""
 
     small_files: int = 16
     small_file_bytes: int = 16 * 1024 * 1024
@@ -39,12 +40,12 @@ class Policy:
     coverage_rows: int = 500
     coverage_grace_ns: int = _HOUR_NS // 6
     step_rows: int = 50_000
-    """About the most lines of the ledger that are compared at once."""
+    """Approximate limit of coverage rows that are compared in one step."""
 
     def eager(self) -> Policy:
-        """The same for someone who asked for it: whatever can be made less is due."""
-        lines = min(self.coverage_rows, 1)
-        return replace(self, small_files=2, delete_files=1, manifests=2, min_expired=1, coverage_rows=lines)
+        """Return the policy for a run on request, in which everything that can be reduced is due."""
+        rows = min(self.coverage_rows, 1)
+        return replace(self, small_files=2, delete_files=1, manifests=2, min_expired=1, coverage_rows=rows)
 
 
 @dataclass(frozen=True)
@@ -58,68 +59,77 @@ class PartitionValue:
 
 @dataclass(frozen=True)
 class PartitionState:
-    """The files of one partition."""
+    """Files of one partition. ``rows`` counts the rows of the data files, including deleted ones."""
 
-    cuts: tuple[PartitionValue, ...]
+    values: tuple[PartitionValue, ...]
     data_files: int
     data_bytes: int
     small_files: int
     small_bytes: int
     delete_files: int = 0
     rows: int = 0
-    """In the data files; deleted ones count."""
 
 
 @dataclass(frozen=True)
 class TableState:
-    """A table as it is now. ``snapshot_times_ns`` ascend; the last one is current and never goes."""
+    """Present state of a table.
+
+    Attributes:
+        snapshot_times_ns: Ascending. The last one is current and never expires.
+        merged_rows: Coverage rows that the last merge left, so that only further rows make the next one due.
+    """
 
     name: str
-    parts: tuple[PartitionState, ...]
+    partitions: tuple[PartitionState, ...]
     manifests: int
     snapshot_times_ns: tuple[int, ...]
     merged_rows: int = 0
-    """Lines of the ledger that the last merging has left, so that only further ones make the next one due."""
 
     @property
     def data_files(self) -> int:
-        """In all partitions."""
-        return sum(part.data_files for part in self.parts)
+        """Number in all partitions."""
+        return sum(each.data_files for each in self.partitions)
 
     @property
     def delete_files(self) -> int:
-        """In all partitions."""
-        return sum(part.delete_files for part in self.parts)
+        """Number in all partitions."""
+        return sum(each.delete_files for each in self.partitions)
 
     @property
     def rows(self) -> int:
-        """In all partitions."""
-        return sum(part.rows for part in self.parts)
+        """Number in all partitions."""
+        return sum(each.rows for each in self.partitions)
+
+
+# ---- steps ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Compact:
-    """Write at most ``most_files`` of a partition's small or partly deleted files anew, ``repeats`` times."""
+    """Rewrite at most ``max_files`` small or partly deleted files of a partition, ``repeats`` times.
 
-    cuts: tuple[PartitionValue, ...]
-    most_files: int
+    Attributes:
+        deletes: Delete files that are applied and dropped; 0 leaves them.
+        saved_files: Approximate number of data files by which the partition shrinks.
+    """
+
+    values: tuple[PartitionValue, ...]
+    max_files: int
     repeats: int
     deletes: int
-    """Delete files that are applied and dropped; 0 leaves them."""
     saved_files: int
-    """Data files fewer afterwards, about."""
 
 
 @dataclass(frozen=True)
 class MergeManifests:
-    """Few manifests instead of many."""
+    """Replace many manifests by few."""
 
 
 @dataclass(frozen=True)
 class MergeCoverage:
-    """Merge lines of the ledger that were committed before ``before_ns``, if at least ``least`` go, ``repeats`` times.
+    """Merge coverage rows committed before ``before_ns``, if this removes at least ``min_rows``, ``repeats`` times.
 
-    Each time about ``most`` are compared.
+    Each time about ``max_rows`` are compared.
     """
 
     before_ns: int
@@ -130,7 +140,7 @@ class MergeCoverage:
 
 @dataclass(frozen=True)
 class Expire:
-    """Forget snapshots from before ``before_ns``, and their files."""
+    """Expire snapshots from before ``before_ns``, and remove their files."""
 
     before_ns: int
     snapshots: int
@@ -140,17 +150,17 @@ Step: TypeAlias = Compact | MergeManifests | MergeCoverage | Expire
 
 
 def plan(state: TableState, policy: Policy, *, now_ns: int, settled_ns: int) -> list[Step]:
-    """The steps that are due, in order.
+    """Return the steps that are due, in order.
 
     Args:
-        settled_ns: When the last batch in Spark's commit log began, or a later moment at which none was open.
+        settled_ns: Start time of the last batch in Spark's commit log, or a later time at which no batch was open.
     """
-    steps: list[Step] = [step for part in state.parts if (step := _compact(part, policy))]
+    steps: list[Step] = [step for each in state.partitions if (step := _compact(each, policy))]
     if state.manifests >= policy.manifests:
         steps.append(MergeManifests())
-    further = state.rows - state.merged_rows if state.name == COVERAGE_TABLE else 0
-    if 0 < policy.coverage_rows <= further:
-        repeats = min(-(-state.rows // policy.step_rows), _MOST_REPEATS)
+    new_rows = state.rows - state.merged_rows if state.name == COVERAGE.name else 0
+    if 0 < policy.coverage_rows <= new_rows:
+        repeats = min(-(-state.rows // policy.step_rows), _MAX_REPEATS)
         before_ns = min(now_ns - policy.coverage_grace_ns, settled_ns)
         steps.append(MergeCoverage(before_ns, policy.coverage_rows, policy.step_rows, repeats))
     before_ns = expire_before(state, policy, now_ns=now_ns, settled_ns=settled_ns)
@@ -160,54 +170,55 @@ def plan(state: TableState, policy: Policy, *, now_ns: int, settled_ns: int) -> 
     return steps
 
 
-def _compact(part: PartitionState, policy: Policy) -> Compact | None:
-    deletes_due = part.delete_files >= policy.delete_files
-    if part.small_files < policy.small_files and not deletes_due:
+def _compact(partition: PartitionState, policy: Policy) -> Compact | None:
+    deletes_due = partition.delete_files >= policy.delete_files
+    if partition.small_files < policy.small_files and not deletes_due:
         return None
-    # A file that is large enough is only written anew for its deletes.
-    files = part.data_files if deletes_due else part.small_files
-    size = part.data_bytes if deletes_due else part.small_bytes
-    max_rows = max(2, policy.step_bytes * files // max(size, 1))
-    after = max(1, -(-part.small_bytes // policy.target_file_bytes)) if part.small_files else 0
+    # A file of sufficient size is rewritten only to apply its deletes.
+    files = partition.data_files if deletes_due else partition.small_files
+    size = partition.data_bytes if deletes_due else partition.small_bytes
+    max_files = max(2, policy.step_bytes * files // max(size, 1))
+    after = max(1, -(-partition.small_bytes // policy.target_file_bytes)) if partition.small_files else 0
     return Compact(
-        part.cuts,
-        min(max_rows, max(files, 2)),
-        min(-(-files // max_rows), _MOST_REPEATS),
-        part.delete_files if deletes_due else 0,
-        max(0, part.small_files - after),
+        partition.values,
+        min(max_files, max(files, 2)),
+        min(-(-files // max_files), _MAX_REPEATS),
+        partition.delete_files if deletes_due else 0,
+        max(0, partition.small_files - after),
     )
 
 
 def expire_before(state: TableState, policy: Policy, *, now_ns: int, settled_ns: int) -> int:
-    """Snapshots from before this moment may go.
+    """Return the time before which snapshots expire.
 
-    Notifications name snapshots of the candles, so these are kept longest; beyond ``most_snapshots`` the oldest go
-    sooner, since every commit writes the list anew. None goes within an hour: someone may be reading it.
+    Notifications name snapshots of the tables that pages fill, so these are kept longest. Above ``max_snapshots`` the
+    oldest expire earlier, as every commit rewrites the list. None expires within an hour: it may be in use.
     """
     times = state.snapshot_times_ns
-    keep_ns = policy.snapshot_ns if state.name == OHLC_TABLE else min(policy.snapshot_ns, _HOUR_NS)
+    keep_ns = policy.snapshot_ns
+    if state.name in _INTERNAL_TABLES:
+        keep_ns = min(keep_ns, _HOUR_NS)
     before_ns = now_ns - keep_ns
     if len(times) > policy.max_snapshots:
         before_ns = max(before_ns, min(times[-policy.max_snapshots], now_ns - _HOUR_NS))
     return min(before_ns, settled_ns)
 
 
-def predicate(cuts: Sequence[PartitionValue], catalog: str) -> str:
-    """SQL that holds for a partition's rows; a transform it has no words for is left out, which selects more."""
-    return " AND ".join(text for cut in cuts if (text := _condition(cut, catalog)))
+def predicate(values: Sequence[PartitionValue], catalog: str) -> str:
+    """Return SQL that holds for a partition's rows; it leaves out transforms without an equivalent."""
+    return " AND ".join(text for value in values if (text := _condition(value, catalog)))
 
 
-def _condition(cut: PartitionValue, catalog: str) -> str:
-    if cut.value is None:
-        return f"{cut.column} IS NULL"
-    if cut.transform == "month" and isinstance(cut.value, int):
-        first, last = (_month_text(cut.value + n) for n in (0, 1))
-        return f"{cut.column} >= TIMESTAMP '{first}' AND {cut.column} < TIMESTAMP '{last}'"
-    if cut.transform.startswith("bucket["):
-        return f"`{catalog}`.system.bucket({cut.transform[7:-1]}, {cut.column}) = {cut.value}"
+def _condition(value: PartitionValue, catalog: str) -> str:
+    if value.value is None:
+        return f"{value.column} IS NULL"
+    if value.transform == "month" and isinstance(value.value, int):
+        first, last = (_month_text(value.value + n) for n in (0, 1))
+        return f"{value.column} >= TIMESTAMP '{first}' AND {value.column} < TIMESTAMP '{last}'"
+    if value.transform.startswith("bucket["):
+        return f"`{catalog}`.system.bucket({value.transform[7:-1]}, {value.column}) = {value.value}"
     return ""
 
 
 def _month_text(months: int) -> str:
-    start = datetime(1970 + months // 12, months % 12 + 1, 1, tzinfo=UTC)
-    return time_text(round(start.timestamp()) * 1_000_000_000, " ")
+    return iso_microseconds(from_datetime(datetime(1970 + months // 12, months % 12 + 1, 1, tzinfo=UTC)), " ")

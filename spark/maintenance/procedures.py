@@ -1,4 +1,4 @@
-"""Iceberg's procedures for the steps of ``spark/maintenance/policy.py``, and the look that they are planned from."""
+"""Execution of maintenance steps, mostly by Iceberg's procedures, and inspection of the tables for their plan."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from services.common.lake.catalog import CatalogSettings
+from services.common.model.times import iso_microseconds
 from spark.maintenance.coverage_merge import Merged, merge_coverage
 from spark.maintenance.policy import (
     Compact,
@@ -20,7 +21,6 @@ from spark.maintenance.policy import (
     TableState,
     predicate,
 )
-from spark.pipeline.columns import time_text
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
@@ -28,25 +28,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step came to.
+    """Outcome of a step.
 
     Attributes:
-        changed: Files or snapshots it took in; 0 says that another one would find nothing either.
-        rewritten: Data files whose rows are in others now.
-        expired: Snapshots that are gone.
+        changed: Files, snapshots or rows that it replaced; 0 means that a repetition would find none either.
+        rewritten: Data files whose rows are in other files now.
+        expired: Expired snapshots.
         removed: Files removed from the storage.
-        lines: What merging the ledger's lines came to.
+        merged: Outcome of a merge of coverage rows.
     """
 
     changed: int
     rewritten: int = 0
     expired: int = 0
     removed: int = 0
-    lines: Merged | None = None
+    merged: Merged | None = None
 
 
-def look(session: SparkSession, catalog: CatalogSettings, name: str, policy: Policy) -> TableState:
-    """A table as it is now; reads metadata only."""
+def inspect(session: SparkSession, catalog: CatalogSettings, name: str, policy: Policy) -> TableState:
+    """Return a table's present state; reads metadata only."""
     table = catalog.load().load_table(name)
     schema = table.schema()
     fields = [(f.name, schema.find_column_name(f.source_id) or "", str(f.transform)) for f in table.spec().fields]
@@ -62,10 +62,10 @@ def look(session: SparkSession, catalog: CatalogSettings, name: str, policy: Pol
         *names,
     )
     rows = session.sql(
-        f"SELECT {', '.join(columns)} FROM `{catalog.name}`.{name}.files"  # noqa: S608 - names of ours
+        f"SELECT {', '.join(columns)} FROM `{catalog.name}`.{name}.files"  # noqa: S608 - our own names
         + (f" GROUP BY {', '.join(names)}" if names else "")
     ).collect()
-    parts = tuple(
+    partitions = tuple(
         PartitionState(
             tuple(PartitionValue(column, transform, row[field]) for field, column, transform in fields),
             row.data_files,
@@ -80,11 +80,11 @@ def look(session: SparkSession, catalog: CatalogSettings, name: str, policy: Pol
     snapshot = table.current_snapshot()
     manifests = len(snapshot.manifests(table.io)) if snapshot else 0
     times = sorted(s.timestamp_ms * 1_000_000 for s in table.metadata.snapshots)
-    return TableState(name, parts, manifests, tuple(times))
+    return TableState(name, partitions, manifests, tuple(times))
 
 
 def run(session: SparkSession, catalog: CatalogSettings, name: str, step: Step, policy: Policy) -> StepResult:
-    """One step, committed when it returns."""
+    """Run one step; it is committed when this returns."""
     match step:
         case Compact():
             (row,) = call(session, catalog, "rewrite_data_files", name, *_compaction(step, policy, catalog.name))
@@ -94,10 +94,10 @@ def run(session: SparkSession, catalog: CatalogSettings, name: str, step: Step, 
             (row,) = call(session, catalog, "rewrite_manifests", name)
             return StepResult(row.rewritten_manifests_count)
         case MergeCoverage():
-            lines = merge_coverage(catalog.load(), step)
-            return StepResult(lines.before - lines.after, lines=lines)
+            merged = merge_coverage(catalog.load(), step)
+            return StepResult(merged.before - merged.after, merged=merged)
         case Expire():
-            older = f"older_than => TIMESTAMP '{time_text(step.before_ns, ' ')}'"
+            older = f"older_than => TIMESTAMP '{iso_microseconds(step.before_ns, ' ')}'"
             before = _snapshots(catalog, name)
             (row,) = call(session, catalog, "expire_snapshots", name, older, "retain_last => 1")
             expired = before - _snapshots(catalog, name)
@@ -105,13 +105,13 @@ def run(session: SparkSession, catalog: CatalogSettings, name: str, step: Step, 
 
 
 def remove_orphans(session: SparkSession, catalog: CatalogSettings, name: str, before_ns: int) -> int:
-    """Remove files from before then that no snapshot refers to; commits nothing. Returns how many."""
-    older = f"older_than => TIMESTAMP '{time_text(before_ns, ' ')}'"
+    """Remove files from before ``before_ns`` that no snapshot references; commits nothing. Return their number."""
+    older = f"older_than => TIMESTAMP '{iso_microseconds(before_ns, ' ')}'"
     return len(call(session, catalog, "remove_orphan_files", name, older, "prefix_listing => true"))
 
 
 def call(session: SparkSession, catalog: CatalogSettings, procedure: str, name: str, *arguments: str) -> list[Row]:
-    """A procedure's answer for one table."""
+    """Run a procedure on a table and return its result."""
     text = ", ".join((f"table => '`{catalog.name}`.{name}'", *arguments))
     return session.sql(f"CALL `{catalog.name}`.system.{procedure}({text})").collect()
 
@@ -126,11 +126,11 @@ def _compaction(step: Compact, policy: Policy, catalog_name: str) -> Iterator[st
         "min-file-size-bytes": policy.small_file_bytes,
         "target-file-size-bytes": policy.target_file_bytes,
         "max-file-group-size-bytes": policy.step_bytes,
-        "max-files-to-rewrite": step.most_files,
+        "max-files-to-rewrite": step.max_files,
     }
     if step.deletes:
         options |= {"delete-file-threshold": 1, "remove-dangling-deletes": "true"}
     pairs = ", ".join(f"'{key}', '{value}'" for key, value in options.items())
     yield f"options => map({pairs})"
-    if where := predicate(step.cuts, catalog_name).replace("'", "''"):
+    if where := predicate(step.values, catalog_name).replace("'", "''"):
         yield f"strategy => 'sort', where => '{where}'"

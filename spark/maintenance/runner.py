@@ -1,7 +1,7 @@
-"""Care of the Iceberg tables by their one writer, between its batches (rules: ``spark/maintenance/policy.py``).
+"""Maintenance of the Iceberg tables by their only writer, between its batches (rules: ``spark/maintenance/policy.py``).
 
-Each step takes its turn with the batches (``spark/runtime/writer_lock.py``), so none ever commits beside a batch, and
-a batch waits for one step at most. Looking, and removing files that nothing refers to, commit nothing and need no turn.
+Each step holds the writer lock (``spark/runtime/writer_lock.py``), so none commits concurrently with a batch, and a
+batch waits for one step at most. Inspection and the removal of unreferenced files commit nothing and need no lock.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from services.common.clock import Clock, SystemClock
-from services.common.lake.catalog import COVERAGE_TABLE, DEAD_LETTER_TABLE, OHLC_TABLE, CatalogSettings
+from services.common.lake.catalog import CatalogSettings
 from services.common.model.errors import Conflict, InvalidRequest, SuiteError, Unavailable
 from spark.config import MaintenanceSettings
 from spark.maintenance import procedures
@@ -23,25 +23,26 @@ from spark.maintenance.policy import Compact, Expire, MergeCoverage, Policy, Ste
 from spark.maintenance.procedures import StepResult
 from spark.metrics import MaintenanceMetrics
 from spark.runtime.writer_lock import WriterLock
+from spark.tables import TABLES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = structlog.get_logger(__name__)
-TABLES = (OHLC_TABLE, COVERAGE_TABLE, DEAD_LETTER_TABLE)
+_NAMES = tuple(table.name for table in TABLES)
 _POLL_S = 0.25
-_LOOK_AGAIN_NS = 3_600 * 1_000_000_000
-"""After this also a table that nobody changed is looked at: its snapshots grow old."""
-_ORPHANS_EVERY_NS = 24 * _LOOK_AGAIN_NS
+_INSPECT_EVERY_NS = 3_600 * 1_000_000_000
+"""Time after which an unchanged table is inspected again: its snapshots get older."""
+_ORPHANS_EVERY_NS = 24 * _INSPECT_EVERY_NS
 
 
 class MaintenanceFailed(SuiteError):
-    """A step failed; the table is as it was before that step."""
+    """A step failed; the table is in the state before that step."""
 
 
 @dataclass(frozen=True)
 class TableResult:
-    """What was done to one table, or would be; fields as in MaintainResponse."""
+    """Changes to one table, made or planned; the fields of MaintainResponse."""
 
     table: str
     data_files_before: int
@@ -55,7 +56,7 @@ class TableResult:
 
 
 class MaintenanceRunner:
-    """Cares for the tables while a session is attached; one run at a time."""
+    """Runner of maintenance while a session is attached, one run at a time."""
 
     def __init__(
         self,
@@ -74,34 +75,34 @@ class MaintenanceRunner:
         self._clock = clock or SystemClock()
         self._session: SparkSession | None = None
         self._settled_ns = 0
-        self._seen: dict[str, tuple[int | None, int]] = {}
-        self._merged_lines = 0
-        self._orphans_from_ns = self._clock.monotonic_ns() + _LOOK_AGAIN_NS
-        self._asked = threading.Lock()
+        self._inspected: dict[str, tuple[int | None, int]] = {}
+        self._merged_rows = 0
+        self._orphans_from_ns = self._clock.monotonic_ns() + _INSPECT_EVERY_NS
+        self._requested = threading.Lock()
         self._running = threading.Lock()
         self._in_step = threading.Event()
 
-    # ---- told by the driver ----------------------------------------------------------------------------------------
+    # ---- called by the driver --------------------------------------------------------------------------------------
 
     def attach(self, session: SparkSession) -> None:
-        """A query runs in this session."""
+        """Allow steps in this session, in which a query runs."""
         self._session = session
 
     def detach(self) -> None:
-        """No query runs; a step in hand is ended, so that nobody waits for it."""
+        """Allow no more steps, as no query runs; cancel the running one, so that nobody waits for it."""
         session = self._session
         self._session = None
         if session is not None and self._in_step.is_set():
-            session.sparkContext.cancelAllJobs()  # batches wait while a step runs: these are the step's
+            session.sparkContext.cancelAllJobs()  # batches wait while a step runs, so these are the step's jobs
 
     def settle(self, wall_ns: int) -> None:
-        """Batches that began before then are in Spark's commit log, or none was open then."""
+        """Record that every batch that began before this time is in Spark's commit log, or that none was open then."""
         self._settled_ns = max(self._settled_ns, wall_ns)
 
-    # ---- its work --------------------------------------------------------------------------------------------------
+    # ---- runs ------------------------------------------------------------------------------------------------------
 
     def run(self, stop: threading.Event) -> None:
-        """Look every interval, at a quiet moment if one comes in time, until ``stop``; body of a thread."""
+        """Run the due steps every interval, in a quiet moment if there is one in time, until ``stop``."""
         while self._settings.interval_seconds and not stop.wait(self._settings.interval_seconds):
             deadline = time.monotonic() + self._settings.max_wait_seconds
             while self._writer_lock.idle_ns() < self._settings.quiet_seconds * 1e9 and time.monotonic() < deadline:
@@ -110,17 +111,17 @@ class MaintenanceRunner:
             self.run_due()
 
     def run_due(self) -> None:
-        """Do what is due; a failure is logged and counted, and what is due stays due."""
+        """Run the due steps. A failure is logged and counted, and the steps stay due."""
         with self._running:
-            for name in TABLES:
+            for name in _NAMES:
                 try:
-                    if self._may_need(name):
-                        self._care(name, self._policy)
-                        self._seen[name] = (self._snapshot_id(name), self._clock.monotonic_ns())
+                    if self._may_need_steps(name):
+                        self._maintain(name, self._policy)
+                        self._inspected[name] = (self._snapshot_id(name), self._clock.monotonic_ns())
                 except Unavailable:
                     return
                 except Exception as error:
-                    log.warning("care of a table failed", table=name, error=f"{type(error).__name__}: {error}"[:500])
+                    log.warning("maintenance failed", table=name, error=f"{type(error).__name__}: {error}"[:500])
             if self._settings.orphan_days and self._clock.monotonic_ns() >= self._orphans_from_ns:
                 self._orphans_from_ns = self._clock.monotonic_ns() + _ORPHANS_EVERY_NS
                 self._remove_orphans()
@@ -128,38 +129,40 @@ class MaintenanceRunner:
     def maintain(
         self, tables: Sequence[str] = (), *, dry_run: bool = False, cancelled: threading.Event | None = None
     ) -> Generator[TableResult, None, None]:
-        """Do all that can be done, table by table; waits for an automatic run to end.
+        """Run every possible step, table by table; wait for an automatic run to end.
 
         Raises:
-            InvalidRequest: A table is not ours.
-            Conflict: Another call is at work.
-            Unavailable: No query runs (any more), or ``cancelled`` was set.
-            CareFailed: A step failed; the tables behind it are not reached.
+            InvalidRequest: There is no such table.
+            Conflict: Another call is running.
+            Unavailable: No query runs, or ``cancelled`` was set.
+            MaintenanceFailed: A step failed; the following tables are not reached.
         """
         for name in tables:
-            if name not in TABLES:
-                raise InvalidRequest(f"tables has {name!r}; there are {', '.join(TABLES)}")
+            if name not in _NAMES:
+                raise InvalidRequest(f"tables: {name!r} is not one of {', '.join(_NAMES)}")
         self._attached()
-        if not self._asked.acquire(blocking=False):
-            raise Conflict("another call is caring for the tables; try again when it has ended")
+        if not self._requested.acquire(blocking=False):
+            raise Conflict("another call maintains the tables; repeat the call when it has ended")
         try:
             with self._running:
-                self._merged_lines = 0
-                for name in tables or TABLES:
-                    yield self._care(name, self._policy.eager(), dry_run=dry_run, cancelled=cancelled)
+                self._merged_rows = 0
+                for name in tables or _NAMES:
+                    yield self._maintain(name, self._policy.eager(), dry_run=dry_run, cancelled=cancelled)
         finally:
-            self._asked.release()
+            self._requested.release()
 
-    def _care(
+    # ---- one table -------------------------------------------------------------------------------------------------
+
+    def _maintain(
         self, name: str, policy: Policy, *, dry_run: bool = False, cancelled: threading.Event | None = None
     ) -> TableResult:
         started = time.perf_counter()
-        before = self._look(name, policy)
+        before = self._inspect(name, policy)
         steps = plan(before, policy, now_ns=self._clock.wall_ns(), settled_ns=self._settled_ns)
         if steps and not dry_run:
-            done = [each for step in steps for each in self._do(name, step, policy, cancelled)]
+            done = [result for step in steps for result in self._repeat(name, step, policy, cancelled)]
             expired, removed = sum(d.expired for d in done), sum(d.removed for d in done)
-            after = self._look(name, policy)
+            after = self._inspect(name, policy)
             data, deletes, kept = after.data_files, after.delete_files, len(after.snapshot_times_ns)
         else:
             compactions = [step for step in steps if isinstance(step, Compact)]
@@ -167,7 +170,7 @@ class MaintenanceRunner:
             data = before.data_files - sum(step.saved_files for step in compactions)
             deletes = before.delete_files - sum(step.deletes for step in compactions)
             kept = len(before.snapshot_times_ns) - expired
-        care = TableResult(
+        result = TableResult(
             table=name,
             data_files_before=before.data_files,
             data_files_after=data,
@@ -179,24 +182,24 @@ class MaintenanceRunner:
             took_ms=round((time.perf_counter() - started) * 1_000),
         )
         if steps and not dry_run:
-            log.info("cared for a table", **vars(care))
-        return care
+            log.info("table maintained", **vars(result))
+        return result
 
-    def _do(self, name: str, step: Step, policy: Policy, cancelled: threading.Event | None) -> Iterator[StepResult]:
-        """One step, or its repeats, each in a turn of its own."""
+    def _repeat(self, name: str, step: Step, policy: Policy, cancelled: threading.Event | None) -> Iterator[StepResult]:
+        """Run a step as often as planned while it changes something."""
         for _ in range(step.repeats if isinstance(step, Compact | MergeCoverage) else 1):
             if cancelled is not None and cancelled.is_set():
-                raise Unavailable("the caller has gone")
-            done = self._take_turn(name, step, policy)
-            self._metrics.add(name, done)
-            if done.lines is not None:
-                self._merged_lines = done.lines.left
-                log.info("lines merged", table=name, **vars(done.lines))
-            yield done
-            if not done.changed:
+                raise Unavailable("the caller has cancelled")
+            result = self._run_locked(name, step, policy)
+            self._metrics.add(name, result)
+            if result.merged is not None:
+                self._merged_rows = result.merged.left
+                log.info("coverage rows merged", table=name, **vars(result.merged))
+            yield result
+            if not result.changed:
                 break
 
-    def _take_turn(self, name: str, step: Step, policy: Policy) -> StepResult:
+    def _run_locked(self, name: str, step: Step, policy: Policy) -> StepResult:
         kind = type(step).__name__.lower()
         with self._writer_lock.step():
             session = self._attached()
@@ -205,7 +208,7 @@ class MaintenanceRunner:
                 with self._metrics.step_seconds.labels(kind).time():
                     return procedures.run(session, self._catalog, name, step, policy)
             except Exception as error:
-                self._attached()  # ended by detach
+                self._attached()  # raises if detach cancelled the step
                 self._metrics.failures.labels(name, kind).inc()
                 raise MaintenanceFailed(f"{name}: {kind} failed: {str(error)[:500]}") from error
             finally:
@@ -213,7 +216,7 @@ class MaintenanceRunner:
 
     def _remove_orphans(self) -> None:
         before_ns = self._clock.wall_ns() - round(self._settings.orphan_days * 24 * 3_600) * 1_000_000_000
-        for name in TABLES:
+        for name in _NAMES:
             try:
                 removed = procedures.remove_orphans(self._attached(), self._catalog, name, before_ns)
             except Exception as error:
@@ -222,18 +225,18 @@ class MaintenanceRunner:
             else:
                 self._metrics.files.labels(name, "orphan").inc(removed)
 
-    def _look(self, name: str, policy: Policy) -> TableState:
-        state = procedures.look(self._attached(), self._catalog, name, policy)
+    def _inspect(self, name: str, policy: Policy) -> TableState:
+        state = procedures.inspect(self._attached(), self._catalog, name, policy)
         self._metrics.show(state)
-        return replace(state, merged_rows=self._merged_lines)
+        return replace(state, merged_rows=self._merged_rows)
 
-    def _may_need(self, name: str) -> bool:
-        """Cheap: the table has another snapshot than at the last look, or that is long ago."""
-        snapshot_id, seen_ns = self._seen.get(name, (None, 0))
+    def _may_need_steps(self, name: str) -> bool:
+        """Return whether the table has changed since its inspection, or that was long ago. Cheap."""
+        snapshot_id, inspected_ns = self._inspected.get(name, (None, 0))
         return (
-            name not in self._seen
+            name not in self._inspected
             or snapshot_id != self._snapshot_id(name)
-            or self._clock.monotonic_ns() - seen_ns > _LOOK_AGAIN_NS
+            or self._clock.monotonic_ns() - inspected_ns > _INSPECT_EVERY_NS
         )
 
     def _snapshot_id(self, name: str) -> int | None:
@@ -242,5 +245,5 @@ class MaintenanceRunner:
 
     def _attached(self) -> SparkSession:
         if self._session is None:
-            raise Unavailable("no query runs, so its tables are left alone; try again when the driver serves")
+            raise Unavailable("no query runs, so the tables cannot be maintained; try again when the driver serves")
         return self._session

@@ -1,7 +1,7 @@
-"""Appends that a replay must not double: coverage of good pages, and dead letters.
+"""Appends of coverage and dead letters that a replay does not duplicate.
 
-Both are small and come from the driver, so pyiceberg writes them without a Spark job. Each looks first whether a row
-with the same key is there; one writer per table makes look-then-append safe.
+Both are small and come from the driver, so pyiceberg writes them without a Spark job. Each append first looks for rows
+with the same keys; this is safe as each table has one writer.
 """
 
 from __future__ import annotations
@@ -15,53 +15,17 @@ from pyiceberg import expressions
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import BooleanExpression
 
-from services.common.lake.catalog import COVERAGE_TABLE, DEAD_LETTER_TABLE
-from services.common.model.time_range import TimeRange
-from spark.pipeline.columns import MICROS, schema, time_text
+from services.common.lake.coverage import CoverageRow, encode_coverage
+from services.common.lake.tables import COVERAGE, DEAD_LETTERS, IcebergTable
+from services.common.model.history import PageResult
+from services.common.model.times import iso_microseconds
 
 _ex: Any = expressions  # see upsert.py
-_RANGE = pa.struct([pa.field("start_time", MICROS, False), pa.field("end_time", MICROS, False)])
-_HEADERS = pa.map_(pa.string(), pa.field("value", pa.string(), False))  # type: ignore[call-overload]
-_COVERAGE = schema(
-    pa.field("ticker", pa.string(), False),
-    pa.field("period_seconds", pa.int32(), False),
-    pa.field("start_time", MICROS, False),
-    pa.field("end_time", MICROS, False),
-    pa.field("rows", pa.int64(), False),
-    pa.field("empty", pa.list_(pa.field("element", _RANGE, False)), False),
-    pa.field("evidence", pa.string(), False),
-    pa.field("fetched_at", MICROS, False),
-    pa.field("committed_at", MICROS, False),
-)
-_COVERAGE_KEY = ("ticker", "period_seconds", "start_time", "end_time", "fetched_at")
-_DEAD = schema(
-    pa.field("source", pa.string(), False),
-    pa.field("partition", pa.int32(), False),
-    pa.field("offset", pa.int64(), False),
-    pa.field("reason", pa.string(), False),
-    pa.field("key", pa.string()),
-    pa.field("headers", _HEADERS, False),
-    pa.field("payload", pa.binary()),
-    pa.field("seen_at", MICROS, False),
-)
-_DEAD_KEY = ("source", "partition", "offset")
-
-
-@dataclass(frozen=True)
-class GoodPage:
-    """A page whose candles are in the table."""
-
-    ticker: str
-    period_seconds: int
-    span: TimeRange
-    fetched_ns: int
-    rows: int
-    empty: tuple[TimeRange, ...]
 
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """A record that could not be used, as it came."""
+    """A record that could not be used, unchanged."""
 
     partition: int
     offset: int
@@ -71,103 +35,75 @@ class DeadLetter:
     payload: bytes | None
 
 
-def append_coverage(catalog: Catalog, pages: Sequence[GoodPage], *, now_ns: int) -> int:
-    """Write one row for each page that has none yet; returns how many.
+def append_coverage(catalog: Catalog, pages: Sequence[PageResult], *, now_ns: int) -> int:
+    """Write one row for each good page that has none yet; return their number.
 
-    Key: ticker, period, range and time of fetching. A page that was merged into a longer line (see
-    ``spark/maintenance/coverage_rows.py``) gets a row again, which adds nothing, and is merged into the
-    line again.
+    A page that compaction has merged into a longer row (``spark/maintenance/coverage_rows.py``) gets a row again. It
+    adds nothing to the coverage, and the next compaction merges it again.
     """
+    if not pages:
+        return 0
     rows = [
-        {
-            "ticker": p.ticker,
-            "period_seconds": p.period_seconds,
-            "start_time": p.span.start_ns // 1_000,
-            "end_time": p.span.end_ns // 1_000,
-            "rows": p.rows,
-            "evidence": "page",
-            "empty": [{"start_time": r.start_ns // 1_000, "end_time": r.end_ns // 1_000} for r in p.empty],
-            "fetched_at": p.fetched_ns // 1_000,
-            "committed_at": now_ns // 1_000,
-        }
+        encode_coverage(CoverageRow(p.series, p.span, p.fetched_ns, p.empty, now_ns, p.rows, evidence="page"))
         for p in pages
     ]
-    if not rows:
-        return 0
-    there = _all(
-        _ex.In("ticker", {p.ticker for p in pages}),
-        _ex.In("period_seconds", {p.period_seconds for p in pages}),
-        _between("start_time", [p.span.start_ns // 1_000 for p in pages]),
-        _between("fetched_at", [p.fetched_ns // 1_000 for p in pages]),
+    candidates = _ex.And(
+        _ex.In("ticker", {p.series.ticker for p in pages}),
+        _ex.In("period_seconds", {p.series.period_seconds for p in pages}),
+        _between("start_time", [p.span.start_ns for p in pages]),
+        _between("fetched_at", [p.fetched_ns for p in pages]),
     )
-    return _append_new(catalog, COVERAGE_TABLE, rows, _COVERAGE, _COVERAGE_KEY, there)
+    return _append_new(catalog, COVERAGE, rows, candidates)
 
 
 def append_dead_letters(catalog: Catalog, source: str, letters: Sequence[DeadLetter], *, now_ns: int) -> int:
-    """Write one row for each record that has none yet; returns how many. Key: source, partition and offset."""
+    """Write one row for each record that has none yet; return their number."""
+    if not letters:
+        return 0
     rows = [
         {
             "source": source,
-            "partition": d.partition,
-            "offset": d.offset,
-            "reason": d.reason,
-            "key": d.key,
-            "headers": list(d.headers.items()),
-            "payload": d.payload,
+            "partition": letter.partition,
+            "offset": letter.offset,
+            "reason": letter.reason,
+            "key": letter.key,
+            "headers": list(letter.headers.items()),
+            "payload": letter.payload,
             "seen_at": now_ns // 1_000,
         }
-        for d in letters
+        for letter in letters
     ]
-    if not rows:
-        return 0
-    offsets = [d.offset for d in letters]
-    there = _all(
+    offsets = [letter.offset for letter in letters]
+    candidates = _ex.And(
         _ex.EqualTo("source", source),
-        _ex.In("partition", {d.partition for d in letters}),
+        _ex.In("partition", {letter.partition for letter in letters}),
         _ex.GreaterThanOrEqual("offset", min(offsets)),
         _ex.LessThanOrEqual("offset", max(offsets)),
     )
-    return _append_new(catalog, DEAD_LETTER_TABLE, rows, _DEAD, _DEAD_KEY, there)
+    return _append_new(catalog, DEAD_LETTERS, rows, candidates)
 
 
-def _all(*parts: BooleanExpression) -> BooleanExpression:
-    both: BooleanExpression = _ex.And(*parts)
+def _between(column: str, times_ns: Sequence[int]) -> BooleanExpression:
+    low, high = iso_microseconds(min(times_ns)), iso_microseconds(max(times_ns))
+    both: BooleanExpression = _ex.And(_ex.GreaterThanOrEqual(column, low), _ex.LessThanOrEqual(column, high))
     return both
 
 
-def _between(column: str, micros: Sequence[int]) -> BooleanExpression:
-    low, high = (time_text(value * 1_000) for value in (min(micros), max(micros)))
-    return _all(_ex.GreaterThanOrEqual(column, low), _ex.LessThanOrEqual(column, high))
-
-
 def _append_new(
-    catalog: Catalog,
-    name: str,
-    rows: list[dict[str, Any]],
-    columns: pa.Schema,
-    key: tuple[str, ...],
-    there: BooleanExpression,
+    catalog: Catalog, table: IcebergTable, rows: list[dict[str, Any]], candidates: BooleanExpression
 ) -> int:
-    table = catalog.load_table(name)
-    new = pa.Table.from_pylist(rows, schema=columns)
-    seen = _keys(table.scan(row_filter=there, selected_fields=key).to_arrow(), key)
+    target = catalog.load_table(table.name)
+    new = pa.Table.from_pylist(rows, schema=table.arrow)
+    seen = set(_keys(table, target.scan(row_filter=candidates, selected_fields=table.key).to_arrow()))
     fresh = []
-    for index, values in enumerate(_keys_in_order(new, key)):
-        if values not in seen:
-            seen.add(values)
+    for index, key in enumerate(_keys(table, new)):
+        if key not in seen:
+            seen.add(key)
             fresh.append(index)
     if fresh:
-        table.append(new.take(pa.array(fresh)))
+        target.append(new.take(pa.array(fresh)))
     return len(fresh)
 
 
-def _keys_in_order(table: pa.Table, key: tuple[str, ...]) -> list[tuple[Any, ...]]:
-    columns = [
-        column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
-        for column in (table.column(name) for name in key)
-    ]
-    return list(zip(*(column.to_pylist() for column in columns), strict=True))
-
-
-def _keys(table: pa.Table, key: tuple[str, ...]) -> set[tuple[Any, ...]]:
-    return set(_keys_in_order(table, key))
+def _keys(table: IcebergTable, found: pa.Table) -> list[tuple[Any, ...]]:
+    return [tuple(row[name] for name in table.key) for row in table.rows(found.select(table.key))]

@@ -1,4 +1,4 @@
-"""The streaming query's life, in a thread of its own: start, watch, ack, restart, stop."""
+"""Life cycle of the streaming query, in its own thread: start, watch, ack, restart, stop."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from spark.runtime.writer_lock import WriterLock
 from spark.source.client import SourceClient
 from spark.source.offsets import SourceState, from_json
 from spark.source.udsource import ack_before
-from spark.tables.definitions import ensure_tables
+from spark.tables import ensure_tables
+from spark.tables.table import PageTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,30 +38,30 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 _WATCH_SECONDS = 0.25
 _PROBE_SECONDS = 2.0
-_LONGEST_BACKOFF_S = 5.0
+_MAX_BACKOFF_S = 5.0
 _READING = ("Waiting for data to arrive", "Waiting for next trigger")
-"""What an idle query's status says after it has looked at its source."""
+"""Status messages of an idle query that has polled its source."""
 
 
 class QueryFailed(SuiteError):
-    """The query failed again and again; only a new process may help."""
+    """The query failed repeatedly; only a new process may help."""
 
 
 class BatchFailed(SuiteError):
-    """A batch failed; the query ends and its restart replays it."""
+    """A batch failed; the query ends, and its restart replays the batch."""
 
 
 def start_query(
     session: SparkSession, settings: SparkSettings, process: Callable[[DataFrame], None], *, drain: bool = False
 ) -> StreamingQuery:
-    """Start the streaming query; ``drain`` takes everything that is there now in one batch and ends."""
+    """Start the streaming query; with ``drain`` it reads all present records in one batch and ends."""
 
     def batch(raw: DataFrame, batch_id: int) -> None:
         try:
             process(raw)
         except Exception as error:
             log.error("batch failed", batch_id=batch_id, error=_short(error))
-            # Spark runs regular expressions over the text, which overflow its stack on a long Java trace.
+            # Spark runs regular expressions on the text, which overflow its stack for a long Java trace.
             raise BatchFailed(_short(error)) from None
 
     stream = (
@@ -80,50 +81,53 @@ def _short(error: Exception) -> str:
 
 
 class Driver:
-    """Runs the query until ``stop`` is set."""
+    """Runner of the query until ``stop`` is set."""
 
     def __init__(
         self,
         settings: SparkSettings,
         catalog: CatalogSettings,
+        table: PageTable,
         *,
         stop: threading.Event,
         on_ready: Callable[[bool], None],
         registry: CollectorRegistry,
         writer_lock: WriterLock | None = None,
-        runner: MaintenanceRunner | None = None,
+        maintenance: MaintenanceRunner | None = None,
     ) -> None:
-        """Take the parts.
+        """Create the source client and the metrics.
 
         Args:
-            on_ready: Told, from the driver's thread, whenever health changes.
-            turns: Shared with the caretaker; a batch runs in its turn.
-            caretaker: Cares for the tables while the query runs; None for none.
+            table: Table that the source's pages fill.
+            on_ready: Called in the driver's thread whenever health changes.
+            writer_lock: Shared with the maintenance; a batch holds it.
+            maintenance: Maintains the tables while the query runs; None for no maintenance.
         """
         self._settings = settings
         self._catalog = catalog
+        self._table = table
         self._stop = stop
         self._on_ready = on_ready
         self._metrics = Metrics(registry)
         self._writer_lock = writer_lock or WriterLock()
-        self._runner = runner
+        self._maintenance = maintenance
         self._source = SourceClient(settings.source)
         self._state: SourceState | None = None
         self._acked: dict[str, int] = {}
-        self._failed_tries = 0
+        self._failed_attempts = 0
         self._ready = False
 
     def run(self) -> None:
-        """Everything, until ``stop``.
+        """Build the session and run the query until ``stop``.
 
         Raises:
             QueryFailed: The query failed more often in a row than the settings allow.
         """
-        with CheckpointLock(self._settings.checkpoint) as guard:
+        with CheckpointLock(self._settings.checkpoint) as lock:
             session = build_session(self._settings, self._catalog)
-            reporter = RelayReporter(self._settings.relay, self._stop, self.on_report_try)
+            reporter = RelayReporter(self._settings.relay, self._stop, self.on_report_attempt)
             try:
-                guard.note_jvm(jvm_pid(session))
+                lock.record_jvm(jvm_pid(session))
                 ensure_tables(self._catalog.load())
                 if self._settings.warm_up and self._settings.is_local and not self.has_backlog():
                     warm_up(session)
@@ -133,38 +137,33 @@ class Driver:
                 session.stop()
 
     def drive(self, session: SparkSession, reporter: Reporter) -> None:
-        """Keep the query running in a session whose tables are there; the end of ``run``, apart for tests."""
+        """Keep the query running in a session whose tables exist; the last part of ``run``, separate for tests."""
         fault = Fault.parse(self._settings.fault, partial(kill_driver, jvm_pid(session)))
-        pipeline = Pipeline(self._catalog, self._settings.source, reporter, fault=fault)
-        caring = threading.Thread(target=self._care, name="caretaker", daemon=True)
-        caring.start()
+        pipeline = Pipeline(self._table, self._catalog, self._settings.source, reporter, fault=fault)
+        if self._maintenance is not None:
+            threading.Thread(target=self._maintenance.run, args=(self._stop,), name="maintenance", daemon=True).start()
         try:
             self._wait_for_source()
             self._keep_running(session, pipeline)
         finally:
             self._set_ready(False)
 
-    def _care(self) -> None:
-        if self._runner is not None:
-            self._runner.run(self._stop)
-
-    def on_report_try(self, failed: int, code: str) -> None:
-        """What the reporter says of each try; too many failed ones show in health."""
-        self._failed_tries = failed
-        self._metrics.report_tries.set(failed)
+    def on_report_attempt(self, failed: int, code: str) -> None:
+        """Record an attempt of the reporter; too many failures make health NOT_SERVING."""
+        self._failed_attempts = failed
+        self._metrics.report_attempts.set(failed)
         if failed:
             self._metrics.report_failures.labels(code).inc()
 
     def _wait_for_source(self) -> None:
-        told = False
-        while not self._stop.is_set() and not self._source_answers():
-            if not told:
-                log.info("waiting for the source", address=self._settings.source)
-            told = True
-            self._stop.wait(0.5)
+        if self._stop.is_set() or self._source_answers():
+            return
+        log.info("waiting for the source", address=self._settings.source)
+        while not self._stop.wait(0.5) and not self._source_answers():
+            pass
 
     def has_backlog(self) -> bool:
-        """Whether records wait for us; they warm the session as well as a rehearsal, and are done sooner."""
+        """Return whether records are pending: they warm the session up as well, and are committed earlier."""
         if not self._source_answers() or self._state is None:
             return False
         return any(
@@ -182,13 +181,13 @@ class Driver:
         failures = 0
         while not self._stop.is_set():
             query = start_query(session, self._settings, partial(self._process, pipeline))
-            if self._runner is not None:
-                self._runner.attach(session)
+            if self._maintenance is not None:
+                self._maintenance.attach(session)
             try:
                 progressed = self._watch(query)
             finally:
-                if self._runner is not None:
-                    self._runner.detach()
+                if self._maintenance is not None:
+                    self._maintenance.detach()
                 query.stop()
             if self._stop.is_set():
                 return
@@ -196,22 +195,26 @@ class Driver:
             if failures > self._settings.restarts:
                 raise QueryFailed(f"the query failed {failures} times in a row: {query.exception()}")
             self._metrics.restarts.inc()
-            backoff_s = min(2.0 ** (failures - 1), _LONGEST_BACKOFF_S)
-            log.error("query failed; starting it again", error=str(query.exception())[:2_000], backoff_s=backoff_s)
+            backoff_s = min(2.0 ** (failures - 1), _MAX_BACKOFF_S)
+            log.error("query failed; restarting it", error=str(query.exception())[:2_000], backoff_s=backoff_s)
             self._stop.wait(backoff_s)
             self._wait_for_source()
 
     def _process(self, pipeline: Pipeline, raw: DataFrame) -> None:
         started = time.perf_counter()
         with self._writer_lock.batch():
-            self._metrics.step_seconds.labels("turn").observe(time.perf_counter() - started)
+            self._metrics.step_seconds.labels("lock").observe(time.perf_counter() - started)
             self._metrics.add(pipeline.process(raw))
 
     def _watch(self, query: StreamingQuery) -> bool:
-        """Ack and keep health true while the query lives; returns whether it finished a batch or got idle."""
-        progressed, probe_in_s, reachable = False, 0.0, True
+        """Ack batches and update health while the query runs; return whether it finished a batch or became idle."""
+        progressed = False
+        reachable = True
+        probe_in_s = 0.0
         while query.isActive and not self._stop.is_set():
-            now_ns, idle, progress = time.time_ns(), query.status["message"] in _READING, query.lastProgress
+            now_ns = time.time_ns()  # before the status, as a batch may begin in between
+            idle = query.status["message"] in _READING
+            progress = query.lastProgress
             if progress is not None:
                 self._ack(progress.json)
             if idle:
@@ -219,9 +222,10 @@ class Driver:
             progressed = progressed or progress is not None or idle
             probe_in_s -= _WATCH_SECONDS
             if progressed and probe_in_s <= 0:
-                probe_in_s, reachable = _PROBE_SECONDS, self._source_answers()
+                probe_in_s = _PROBE_SECONDS
+                reachable = self._source_answers()
                 self._show_lag()
-            self._set_ready(progressed and reachable and self._failed_tries < self._settings.report_tries)
+            self._set_ready(progressed and reachable and self._failed_attempts < self._settings.report_attempts)
             self._stop.wait(_WATCH_SECONDS)
         self._set_ready(False)
         return progressed
@@ -229,8 +233,9 @@ class Driver:
     def _ack(self, progress_json: str) -> None:
         """Ack the last finished batch.
 
-        Progress is published after the batch is in Spark's commit log, so an ack never runs ahead of the checkpoint.
-        The data source's own commit comes one batch later, which would leave the last one open while idle.
+        Spark publishes progress after it has written the batch to its commit log, so an ack never precedes the
+        checkpoint. Spark calls the data source's own ``commit`` one batch later, which would leave the last batch
+        unacked while the query is idle.
         """
         progress = json.loads(progress_json)
         end = progress["sources"][0]["endOffset"]
@@ -244,10 +249,10 @@ class Driver:
             log.warning("ack postponed", error=str(error))
 
     def _note_progress(self, settled_ns: int) -> None:
-        """Every batch that began before then is settled."""
+        """Record that every batch that began before this time is in Spark's commit log."""
         self._metrics.progress.set_to_current_time()
-        if self._runner is not None:
-            self._runner.settle(settled_ns)
+        if self._maintenance is not None:
+            self._maintenance.settle(settled_ns)
 
     def _show_lag(self) -> None:
         if self._state is not None:
@@ -261,5 +266,5 @@ class Driver:
 
 
 def _wall_ns(text: str) -> int:
-    """Of a progress' timestamp, ISO in UTC."""
+    """Return the time of a progress' timestamp, which is ISO in UTC."""
     return round(datetime.fromisoformat(text).timestamp() * 1_000) * 1_000_000

@@ -1,17 +1,17 @@
-"""A crash on purpose, at the moments that matter most, for crash tests. Only ``DEXORDER_SPARK_FAULT`` sets it.
+"""Deliberate crashes at the critical points of a batch, for crash tests. Only ``DEXORDER_SPARK_FAULT`` enables them.
 
-    die_before_commit:N       the batch is decoded, none of its rows is written
-    die_during_commit:N       its files and the table's next metadata are written, the catalog is being told of them
-    die_before_checkpoint:N   behind the Iceberg commit, before report, coverage and Spark's commit log
-    die_after_report:N        behind report and coverage, before Spark's commit log
-    ...:N:FUSE                only batches while the file FUSE is there count; it is removed before the kill
-    A,B                       several of these, with fuses that have no comma in their names
+    die_before_commit:N       the batch is decoded, none of its rows is committed
+    die_during_commit:N       its files and the table's next metadata are written, the catalog is being updated
+    die_before_checkpoint:N   after the Iceberg commit, before report, coverage and Spark's commit log
+    die_after_report:N        after report and coverage, before Spark's commit log
+    ...:N:FUSE                counts only batches while the file FUSE exists; it is removed before the kill
+    A,B                       several faults; a fuse's name must not contain a comma
 
-N counts this process's batches that wrote rows, from 1. The process and its JVM get SIGKILL, nothing else does. With a
-fuse a running suite can be told when to die, and its next driver lives.
+N counts this process's batches with rows, from 1. Only the process and its JVM get SIGKILL. A fuse makes a running
+suite die at a chosen time, and its next driver survive.
 
-``die_during_commit`` watches the metadata of a table in local files. While another process keeps the catalog locked, it
-hits the moment exactly; else the catalog may be told just before the kill.
+``die_during_commit`` watches the metadata of a table in local files. It is exact while another process keeps the
+catalog locked; else the catalog may be updated just before the kill.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LOOK_SECONDS = 0.001
 
 
 class Moment(StrEnum):
-    """Where in a batch."""
+    """Point of a batch."""
 
     DECODED = "die_before_commit"
     COMMITTING = "die_during_commit"
@@ -45,7 +45,7 @@ class Moment(StrEnum):
 
 @dataclass
 class Charge:
-    """Goes off when the ``number``-th batch with rows passes ``moment``."""
+    """A kill when the ``number``-th batch with rows passes ``moment``."""
 
     moment: Moment
     number: int
@@ -54,12 +54,12 @@ class Charge:
 
     @staticmethod
     def parse(text: str) -> Charge:
-        """Read one of the faults of a text of ``FAULT_PATTERN``."""
+        """Parse one fault of a text that matches ``FAULT_PATTERN``."""
         moment, number, *fuse = text.split(":", 2)
         return Charge(Moment(moment), int(number), Path(fuse[0]) if fuse else None)
 
     def counts(self, moment: Moment) -> bool:
-        """Count a batch that passes the moment; whether it is the one to die."""
+        """Count a batch that passes ``moment``; return whether it is the batch to die in."""
         if moment is not self.moment or not (self.fuse is None or self.fuse.exists()):
             return False
         self._passed += 1
@@ -67,7 +67,7 @@ class Charge:
 
 
 class Fault:
-    """Kills, by calling ``kill``, when one of the charges goes off."""
+    """Set of charges; calls ``kill`` when one goes off."""
 
     def __init__(self, charges: Sequence[Charge], kill: Callable[[], None]) -> None:
         self._charges = charges
@@ -75,28 +75,28 @@ class Fault:
 
     @staticmethod
     def parse(text: str, kill: Callable[[], None]) -> Fault | None:
-        """Read a text of ``FAULT_PATTERN``; None for an empty one."""
+        """Parse a text that matches ``FAULT_PATTERN``; return None for an empty one."""
         if not text:
             return None
         log.warning("DEXORDER_SPARK_FAULT is set: this driver will kill itself", fault=text)
         return Fault([Charge.parse(one) for one in text.split(",")], kill)
 
     def passed(self, moment: Moment) -> None:
-        """A batch that has rows is there."""
+        """Handle that a batch with rows has reached ``moment``."""
         for charge in self._charges:
             if charge.counts(moment):
                 self._go_off(charge)
 
     def commit_begins(self, location: str) -> None:
-        """A batch's rows are about to be committed to the table at this URI; returns at once."""
+        """Handle that rows are about to be committed to the table at this URI; return immediately."""
         for charge in self._charges:
             if charge.counts(Moment.COMMITTING):
                 folder = Path(unquote(urlsplit(location).path)) / "metadata"
-                there = _metadata_files(folder)
-                threading.Thread(target=self._go_off_behind, args=(charge, folder, there), daemon=True).start()
+                present = _metadata_files(folder)
+                threading.Thread(target=self._go_off_after_write, args=(charge, folder, present), daemon=True).start()
 
-    def _go_off_behind(self, charge: Charge, folder: Path, there: set[Path]) -> None:
-        while _metadata_files(folder) <= there:
+    def _go_off_after_write(self, charge: Charge, folder: Path, present: set[Path]) -> None:
+        while _metadata_files(folder) <= present:
             time.sleep(_LOOK_SECONDS)
         self._go_off(charge)
 
@@ -112,6 +112,6 @@ def _metadata_files(folder: Path) -> set[Path]:
 
 
 def kill_driver(jvm_pid: int) -> None:
-    """SIGKILL for the driver's JVM and for this process."""
+    """Send SIGKILL to the driver's JVM and to this process."""
     os.kill(jvm_pid, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -1,7 +1,7 @@
-"""A batch's candles as data files of the table, written by the workers that decode them.
+"""Rows of a batch as data files of the table, written by the workers that decode them.
 
-So a candle never passes through Java, and an append has only to commit what is there already. Nobody sees a file before
-that. What is never committed, by a crash, is an orphan that the caretaker removes.
+Rows never pass through Java, and an append only commits files that exist already. A file is invisible until it is
+committed. After a crash, uncommitted files are orphans, which maintenance removes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,163 +24,163 @@ from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
 from pyiceberg.table import Table, WriteTask
 from pyiceberg.table.metadata import TableMetadata
 
-from spark.pipeline.columns import CANDLE, CANDLE_DDL, DECODED, FILE_KIND, KEY
-from spark.tables.ohlc import decode_batches
+from spark.pipeline.decode import DECODED, FILE_KIND, decode_batches
+from spark.tables.table import PageTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MAX_BUFFERED_ROWS = 1_000_000
-"""Candles a worker holds before it writes them."""
-_CONSTANT = KEY[:2]
-"""Columns that are the same in a whole page."""
-Key = tuple[Any, ...]
+"""Rows that a worker buffers before it writes them."""
+_PartitionValues: TypeAlias = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What a worker must know of a table; goes to it with its task."""
+    """Everything a worker must know of a table to write its files; sent with each task."""
 
+    table: PageTable
     metadata: TableMetadata
     io: FileIO
 
     @staticmethod
-    def of(table: Table) -> Layout:
-        """Of a table, without its history, which grows."""
-        nothing: dict[str, Any] = {
+    def of(table: PageTable, target: Table) -> Layout:
+        """Return the layout of ``target`` without its history, which grows."""
+        no_history: dict[str, Any] = {
             "snapshots": [],
             "snapshot_log": [],
             "metadata_log": [],
             "refs": {},
             "current_snapshot_id": None,
         }
-        return Layout(table.metadata.model_copy(update=nothing), table.io)
+        return Layout(table, target.metadata.model_copy(update=no_history), target.io)
 
 
 class Writer:
-    """Gathers pages and writes them, a file a partition, in the order of their keys."""
+    """Buffer of pages, written as one file per partition in key order."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
+        table = layout.table
+        self._key = table.key
         self._schema = layout.metadata.schema()
         self._spec = layout.metadata.spec()
-        self._file_schema = self._schema.select(*CANDLE.names)
+        self._file_schema = self._schema.select(*table.columns)
         sources = [(field.transform, self._schema.find_field(field.source_id)) for field in self._spec.fields]
         self._transforms = [(source.name, how.pyarrow_transform(source.field_type)) for how, source in sources]
-        self._ends_tell = all(
-            source.name in _CONSTANT or (source.name == "open_time" and how.preserves_order) for how, source in sources
+        # Then a page whose first and last row are in one partition is in that partition as a whole.
+        self._is_monotonic = all(
+            source.name in table.series_columns or (source.name == table.time_column and how.preserves_order)
+            for how, source in sources
         )
-        self._pages: dict[Key, list[pa.RecordBatch]] = {}
+        self._pages: dict[_PartitionValues, list[pa.RecordBatch]] = {}
         self._rows = 0
         self._numbers = itertools.count()
         self._id = uuid.uuid4()
         self.written: list[DataFile] = []
 
     def add(self, page: pa.RecordBatch) -> None:
-        """Take a page's candles, at least one: of one ticker and period, in the order of time."""
-        for key, part in self._cut(page):
-            self._pages.setdefault(key, []).append(part)
+        """Buffer a page's rows, at least one, which are in key order."""
+        for values, part in self._cut(page):
+            self._pages.setdefault(values, []).append(part)
         self._rows += page.num_rows
         if self._rows >= MAX_BUFFERED_ROWS:
             self.flush()
 
     def flush(self) -> None:
-        """Write what was taken."""
-        tasks = [self._task(key, parts) for key, parts in self._pages.items()]
+        """Write the buffered pages."""
+        tasks = [self._task(values, parts) for values, parts in self._pages.items()]
         self._pages = {}
         self._rows = 0
         for file in write_file(self._layout.io, self._layout.metadata, iter(tasks)):
             self.written.append(file)
 
-    def _task(self, key: Key, parts: list[pa.RecordBatch]) -> WriteTask:
-        parts.sort(key=lambda part: tuple(part.column(name)[0].as_py() for name in KEY))
-        values = [PartitionFieldValue(field, value) for field, value in zip(self._spec.fields, key, strict=True)]
+    def _task(self, values: _PartitionValues, parts: list[pa.RecordBatch]) -> WriteTask:
+        parts.sort(key=lambda part: tuple(part.column(name)[0].as_py() for name in self._key))
+        fields = [PartitionFieldValue(field, value) for field, value in zip(self._spec.fields, values, strict=True)]
         return WriteTask(
             write_uuid=self._id,
             task_id=next(self._numbers),
             schema=self._file_schema,
             record_batches=pa.Table.from_batches(parts).combine_chunks().to_batches(),
-            partition_key=PartitionKey(values, self._spec, self._schema) if values else None,
+            partition_key=PartitionKey(fields, self._spec, self._schema) if fields else None,
         )
 
-    def _cut(self, page: pa.RecordBatch) -> Iterator[tuple[Key, pa.RecordBatch]]:
-        """The page by partitions, whose rows follow each other."""
-        if self._ends_tell:
-            first, last = self._keys(page.take(pa.array([0, page.num_rows - 1])))
+    def _cut(self, page: pa.RecordBatch) -> Iterator[tuple[_PartitionValues, pa.RecordBatch]]:
+        """Cut the page into runs of rows of one partition."""
+        if self._is_monotonic:
+            first, last = self._partition_values(page.take(pa.array([0, page.num_rows - 1])))
             if first == last:
                 yield first, page
                 return
-        keys, start = self._keys(page), 0
-        for index, (before, after) in enumerate(pairwise(keys), 1):
+        values = self._partition_values(page)
+        start = 0
+        for index, (before, after) in enumerate(pairwise(values), 1):
             if before != after:
                 yield before, page.slice(start, index - start)
                 start = index
-        yield keys[-1], page.slice(start)
+        yield values[-1], page.slice(start)
 
-    def _keys(self, rows: pa.RecordBatch) -> list[Key]:
+    def _partition_values(self, rows: pa.RecordBatch) -> list[_PartitionValues]:
         columns = [transform(rows.column(name)).to_pylist() for name, transform in self._transforms]
         return list(zip(*columns, strict=True)) if columns else [()] * rows.num_rows
 
 
 def stage(layout: Layout) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """For ``mapInArrow``: batches of ``RAW`` to control rows, and a row for each file that holds the candles."""
+    """Return a function for ``mapInArrow``: batches of ``RAW`` to control rows, and one row for each written file."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         writer = Writer(layout)
         try:
-            yield from decode_batches(batches, writer.add)
+            yield from decode_batches(layout.table, batches, writer.add)
             writer.flush()
         except BaseException:
             remove(layout.io, writer.written)
             raise
         if writer.written:
-            yield _rows(writer.written)
+            rows = [{"kind": FILE_KIND, "file": pickle.dumps(file)} for file in writer.written]
+            yield pa.RecordBatch.from_pylist(rows, schema=DECODED)
 
     return run
 
 
-def _rows(files: Sequence[DataFile]) -> pa.RecordBatch:
-    rows = [{"kind": FILE_KIND, "file": pickle.dumps(file)} for file in files]
-    return pa.RecordBatch.from_pylist(rows, schema=DECODED)
-
-
 def unpack(data: bytes) -> DataFile:
-    """The file of a row of `stage`, which our own worker has packed."""
+    """Return the file of a row of `stage`, which a worker of this driver has pickled."""
     file: DataFile = pickle.loads(data)  # noqa: S301
     return file
 
 
-def append(table: Table, files: Sequence[DataFile]) -> None:
+def append(target: Table, files: Sequence[DataFile]) -> None:
     """Commit files as they are."""
-    with table.transaction() as change, change.update_snapshot().fast_append() as snapshot:
+    with target.transaction() as change, change.update_snapshot().fast_append() as snapshot:
         for file in files:
             snapshot.append_data_file(file)
 
 
 def remove(io: FileIO, files: Iterable[DataFile]) -> None:
-    """Delete files that nothing refers to; one that can't be is left to the caretaker."""
+    """Delete uncommitted files; maintenance removes those that cannot be deleted now."""
     for file in files:
         with suppress(Exception):
             io.delete(file.file_path)
 
 
-def read_columns(io: FileIO, files: Iterable[DataFile], columns: Sequence[str]) -> pa.Table:
-    """Some columns of ``CANDLE`` of the files."""
-    schema = pa.schema([CANDLE.field(name) for name in columns])
-    return pa.concat_tables([_read(io, file.file_path, columns).cast(schema) for file in files])
+def read_columns(layout: Layout, files: Sequence[DataFile], columns: tuple[str, ...]) -> pa.Table:
+    """Read some columns of the files."""
+    schema = layout.table.arrow_of(columns)
+    return pa.concat_tables([_read(layout.io, file.file_path, columns).cast(schema) for file in files])
 
 
 def frame(session: SparkSession, layout: Layout, files: Sequence[DataFile]) -> DataFrame:
-    """Files that are not committed, read by Spark's workers; columns of ``CANDLE``."""
-    io = layout.io
+    """Return uncommitted files as a frame that Spark's workers read."""
+    schema = layout.table.iceberg.arrow
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for path in batch.column("path").to_pylist():
-                yield from _read(io, str(path), CANDLE.names).cast(CANDLE).to_batches()
+                yield from _read(layout.io, str(path), schema.names).cast(schema).to_batches()
 
     paths = pa.table({"path": [file.file_path for file in files]})
-    return session.createDataFrame(paths, "path string").mapInArrow(read, CANDLE_DDL)
+    return session.createDataFrame(paths, "path string").mapInArrow(read, layout.table.iceberg.ddl)
 
 
 def _read(io: FileIO, path: str, columns: Sequence[str]) -> pa.Table:

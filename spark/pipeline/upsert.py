@@ -1,9 +1,9 @@
-"""Candles into ``trading.ohlc``: by key (ticker, period_seconds, open_time), the later ``fetched_at`` stays.
+"""Upsert of a batch's rows: of two rows with one key, the one with the later version is kept.
 
-Most batches bring only what is new, so a look at their key ranges decides: where nothing is there, their files are
-appended as they are; where all is there already, as in a replay, nothing is done. Else a MERGE, merge-on-read, with the
-ranges as literals in ON (without them Iceberg reads the whole table). Each way is idempotent: what is there with the
-same or a later ``fetched_at`` is left alone.
+Most batches contain only new rows, so the driver first reads the table in the batch's key ranges. If no row is present,
+the batch's files are appended as they are. If all rows are present, as in a replay, nothing is committed. Else a MERGE,
+merge-on-read, is run, with the ranges as literals in ON: without them Iceberg reads the whole table. Each way is
+idempotent, as a row with the same or a later version is left unchanged.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from functools import reduce
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,61 +24,67 @@ from pyiceberg.table import Table
 from pyspark.storagelevel import StorageLevel
 
 from services.common.model.time_range import TimeRange, merge
-from spark.pipeline.columns import CANDLE, KEY, time_text
+from services.common.model.times import iso_microseconds
 from spark.pipeline.files import Layout, append, frame, read_columns, remove
+from spark.tables.table import PageTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MAX_SCAN_RANGES = 32
-"""Boxes a filter or an ON may hold; more are covered by fewer, wider ones."""
-_MOST_PROBED_BYTES = 64 * 1024 * 1024
-VERSION_COLUMNS = (*KEY, "fetched_at")
-"""Columns that say which copy of a candle a row is."""
-_ex: Any = expressions  # its constructors take a column's name and a value, which their annotations do not say
+"""Largest number of ranges in a filter or an ON; more are covered by fewer, wider ones."""
+_MAX_PROBED_BYTES = 64 * 1024 * 1024
+_ex: Any = expressions  # its constructors take a column's name and a value, which their annotations do not allow
+Value: TypeAlias = str | int
 
 
 class Presence(Enum):
-    """What a table has of a batch's candles."""
+    """Share of a batch's rows that the table has."""
 
     NOTHING = auto()
     SOMETHING = auto()
-    """Some of them, or all with some older, or too much to look at."""
+    """Some rows, or all but some in an older version, or more than is worth reading."""
     ALL = auto()
-    """All of them, none older."""
+    """All rows, none in an older version."""
 
 
 @dataclass(frozen=True, order=True)
 class KeyRange:
-    """Open times of one ticker and period."""
+    """Rows of one series in a range of time; ``series`` has the values of the table's series columns."""
 
-    ticker: str
-    period_seconds: int
+    series: tuple[Value, ...]
     span: TimeRange
 
 
 @dataclass(frozen=True, order=True)
 class ScanRange:
-    """Open times of some tickers in one period; what a filter or an ON is made of."""
+    """Rows of some series in a range of time. The series differ only in the first series column."""
 
-    tickers: tuple[str, ...]
-    period_seconds: int
+    first_values: tuple[Value, ...]
+    other_values: tuple[Value, ...]
     span: TimeRange
 
 
+# ---- pure rules ----------------------------------------------------------------------------------------------------
+
+
 def scan_ranges(pages: Iterable[KeyRange], limit: int = MAX_SCAN_RANGES) -> list[ScanRange]:
-    """Boxes that hold every key of the pages: exact ones if these are few, else one a ticker, else one a period."""
-    spans: dict[tuple[tuple[str, ...], int], list[TimeRange]] = {}
+    """Return ranges that contain every key of the pages.
+
+    They are exact if there are at most ``limit``; else one range per series; else one for all series that differ only
+    in the first series column.
+    """
+    spans: dict[tuple[tuple[Value, ...], tuple[Value, ...]], list[TimeRange]] = {}
     for page in pages:
-        spans.setdefault(((page.ticker,), page.period_seconds), []).append(page.span)
+        spans.setdefault((page.series[:1], page.series[1:]), []).append(page.span)
     merged = {key: merge(parts) for key, parts in spans.items()}
     if sum(map(len, merged.values())) > limit:
         merged = {key: [_hull(parts)] for key, parts in merged.items()}
     if len(merged) > limit:
-        by_period = {period: [key for key in merged if key[1] == period] for _, period in merged}
+        groups = {others: [key for key in merged if key[1] == others] for _, others in merged}
         merged = {
-            (tuple(sorted(key[0][0] for key in keys)), period): [_hull(merged[key][0] for key in keys)]
-            for period, keys in by_period.items()
+            (tuple(sorted(key[0][0] for key in keys)), others): [_hull(merged[key][0] for key in keys)]
+            for others, keys in groups.items()
         }
     return sorted(ScanRange(*key, span) for key, parts in merged.items() for span in parts)
 
@@ -89,128 +95,143 @@ def _hull(spans: Iterable[TimeRange]) -> TimeRange:
 
 
 def overlap(pages: Sequence[KeyRange]) -> bool:
-    """Whether two pages may hold the same key; if not, the batch needs no de-duplication."""
+    """Return whether two pages may contain the same key; if not, the batch needs no deduplication."""
     ordered = sorted(pages)
-    return any(
-        (a.ticker, a.period_seconds) == (b.ticker, b.period_seconds) and b.span.start_ns < a.span.end_ns
-        for a, b in pairwise(ordered)
-    )
+    return any(a.series == b.series and b.span.start_ns < a.span.end_ns for a, b in pairwise(ordered))
 
 
-def row_filter(parts: Sequence[ScanRange]) -> BooleanExpression:
-    """The boxes (at least one) as a pyiceberg expression."""
+def row_filter(table: PageTable, ranges: Sequence[ScanRange]) -> BooleanExpression:
+    """Return the ranges, at least one, as a pyiceberg expression."""
+    first, *others = table.series_columns
     either: BooleanExpression = reduce(
         _ex.Or,
         [
             _ex.And(
-                _ex.And(_ex.In("ticker", set(box.tickers)), _ex.EqualTo("period_seconds", box.period_seconds)),
-                _ex.And(
-                    _ex.GreaterThanOrEqual("open_time", time_text(box.span.start_ns)),
-                    _ex.LessThan("open_time", time_text(box.span.end_ns)),
-                ),
+                _ex.In(first, set(each.first_values)),
+                _ex.GreaterThanOrEqual(table.time_column, iso_microseconds(each.span.start_ns)),
+                _ex.LessThan(table.time_column, iso_microseconds(each.span.end_ns)),
+                *map(_ex.EqualTo, others, each.other_values),
             )
-            for box in parts
+            for each in ranges
         ],
     )
     return either
 
 
-def merge_condition(parts: Sequence[ScanRange]) -> str:
-    """ON of the MERGE: target ``t`` and source ``s`` have the same key, and the target's lies in the boxes."""
-    same = " AND ".join(f"t.{column} = s.{column}" for column in KEY)
-    inside = " OR ".join(
-        f"(t.ticker IN ({', '.join(map(_quoted, box.tickers))}) AND t.period_seconds = {box.period_seconds}"
-        f" AND t.open_time >= TIMESTAMP '{time_text(box.span.start_ns, ' ')}'"
-        f" AND t.open_time < TIMESTAMP '{time_text(box.span.end_ns, ' ')}')"
-        for box in parts
-    )
+def merge_condition(table: PageTable, ranges: Sequence[ScanRange]) -> str:
+    """Return the ON of the MERGE: target ``t`` and source ``s`` have the same key, which is in the ranges."""
+    same = " AND ".join(f"t.{column} = s.{column}" for column in table.key)
+    inside = " OR ".join(f"({' AND '.join(_conditions(table, each))})" for each in ranges)
     return f"{same} AND ({inside})"
 
 
-def presence_of(table: Table, parts: Sequence[ScanRange], staged: Callable[[], pa.Table]) -> Presence:
-    """What the table has of staged candles.
-
-    Files whose bounds rule it out are not opened. Bounds of a file that several jobs share reach over what it does not
-    hold, so a few small candidates are looked into: that is cheaper than a MERGE that finds nothing new.
-
-    Args:
-        parts: Boxes that hold every key of them.
-        staged: Their keys and ``fetched_at``, no key twice.
-    """
-    scan = table.scan(row_filter=row_filter(parts), selected_fields=VERSION_COLUMNS)
-    tasks = list(scan.plan_files())
-    if not tasks:
-        return Presence.NOTHING
-    if sum(task.file.file_size_in_bytes for task in tasks) > _MOST_PROBED_BYTES:
-        return Presence.SOMETHING
-    found = scan.to_arrow()
-    return compare(staged(), found) if found.num_rows else Presence.NOTHING
+def _conditions(table: PageTable, scan: ScanRange) -> list[str]:
+    first, *others = table.series_columns
+    return [
+        f"t.{first} IN ({', '.join(map(_literal, scan.first_values))})",
+        *(f"t.{column} = {_literal(value)}" for column, value in zip(others, scan.other_values, strict=True)),
+        f"t.{table.time_column} >= TIMESTAMP '{iso_microseconds(scan.span.start_ns, ' ')}'",
+        f"t.{table.time_column} < TIMESTAMP '{iso_microseconds(scan.span.end_ns, ' ')}'",
+    ]
 
 
-def compare(staged: pa.Table, found: pa.Table) -> Presence:
-    """What ``found`` has of ``staged``; both of the columns `VERSION`, and no key twice in either."""
-    key = list(KEY)
-    found = found.select(VERSION_COLUMNS).cast(pa.schema([CANDLE.field(name) for name in VERSION_COLUMNS]))
-    both = staged.join(found, key, join_type="inner", right_suffix="_found")
+def _literal(value: Value) -> str:
+    if isinstance(value, int):
+        return str(value)
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def merge_statement(table: PageTable, target: str, source: str, ranges: Sequence[ScanRange]) -> str:
+    """Return the MERGE of a view into a table; both names as Spark resolves them."""
+    # Columns by name: SET * and INSERT * would differ for a table that has got a further column.
+    columns = table.columns
+    updates = ", ".join(f"t.{name} = s.{name}" for name in columns if name not in table.key)
+    return (
+        f"MERGE INTO {target} t USING {source} s ON {merge_condition(table, ranges)} "  # noqa: S608 - values are quoted
+        f"WHEN MATCHED AND s.{table.version} > t.{table.version} THEN UPDATE SET {updates} "
+        f"WHEN NOT MATCHED THEN INSERT ({', '.join(columns)}) VALUES ({', '.join(f's.{name}' for name in columns)})"
+    )
+
+
+def compare(table: PageTable, staged: pa.Table, found: pa.Table) -> Presence:
+    """Return the share of ``staged`` that ``found`` has; both have the version columns, and no duplicate keys."""
+    found = found.select(table.version_columns).cast(table.arrow_of(table.version_columns))
+    both = staged.join(found, list(table.key), join_type="inner", right_suffix="_found")
     if not both.num_rows:
         return Presence.NOTHING
-    newer = pc.any(pc.greater(both.column("fetched_at"), both.column("fetched_at_found"))).as_py()
+    newer = pc.any(pc.greater(both.column(table.version), both.column(f"{table.version}_found"))).as_py()
     return Presence.SOMETHING if newer or both.num_rows < staged.num_rows else Presence.ALL
 
 
-def write(
-    session: SparkSession, table_name: str, target: Table, files: Sequence[DataFile], pages: Sequence[KeyRange]
-) -> Literal["append", "merge", "none"]:
-    """Commit a batch's staged candles; returns how.
+# ---- the table -----------------------------------------------------------------------------------------------------
+
+
+def presence_of(
+    table: PageTable, target: Table, ranges: Sequence[ScanRange], staged: Callable[[], pa.Table]
+) -> Presence:
+    """Return the share of staged rows that the table has.
+
+    Files whose bounds exclude every range are not opened. The bounds of a file that several jobs share include keys
+    that the file does not have, so a few small files are read: that is cheaper than a MERGE without new rows.
 
     Args:
-        table_name: With the catalog, as Spark knows it.
-        target: The same table, freshly loaded by pyiceberg.
-        files: What the workers have written; after a merge, or if there was nothing to do, they are removed.
-        pages: What bounds the keys, at least one.
+        ranges: They contain every staged key.
+        staged: Returns the version columns of the rows, which have no duplicate keys.
     """
-    parts, doubled = scan_ranges(pages), overlap(pages)
-    there = (
-        Presence.SOMETHING
-        if doubled
-        else presence_of(target, parts, lambda: read_columns(target.io, files, VERSION_COLUMNS))
-    )
-    if there is Presence.NOTHING:
+    scan = target.scan(row_filter=row_filter(table, ranges), selected_fields=table.version_columns)
+    tasks = list(scan.plan_files())
+    if not tasks:
+        return Presence.NOTHING
+    if sum(task.file.file_size_in_bytes for task in tasks) > _MAX_PROBED_BYTES:
+        return Presence.SOMETHING
+    found = scan.to_arrow()
+    return compare(table, staged(), found) if found.num_rows else Presence.NOTHING
+
+
+def write(
+    session: SparkSession,
+    catalog_name: str,
+    table: PageTable,
+    target: Table,
+    files: Sequence[DataFile],
+    pages: Sequence[KeyRange],
+) -> Literal["append", "merge", "none"]:
+    """Commit a batch's staged rows; return how.
+
+    Args:
+        catalog_name: Name of the catalog in Spark.
+        target: The table, just loaded.
+        files: Files that the workers wrote; they are removed unless they are appended.
+        pages: Ranges that contain every key, at least one.
+    """
+    layout = Layout.of(table, target)
+    ranges = scan_ranges(pages)
+    duplicates = overlap(pages)
+    presence = Presence.SOMETHING
+    if not duplicates:
+        presence = presence_of(table, target, ranges, lambda: read_columns(layout, files, table.version_columns))
+    if presence is Presence.NOTHING:
         append(target, files)
         return "append"
-    if there is Presence.SOMETHING:
-        _merge(session, table_name, frame(session, Layout.of(target), files), parts, doubled=doubled)
-    remove(target.io, files)
-    return "none" if there is Presence.ALL else "merge"
+    if presence is Presence.SOMETHING:
+        rows = frame(session, layout, files)
+        rows = latest(table, rows) if duplicates else rows
+        rows = rows.persist(StorageLevel.MEMORY_AND_DISK)  # MERGE reads it twice
+        try:
+            rows.createOrReplaceTempView("dexorder_batch")
+            session.sql(merge_statement(table, f"`{catalog_name}`.{table.name}", "dexorder_batch", ranges))
+        finally:
+            rows.unpersist()
+    remove(layout.io, files)
+    return "none" if presence is Presence.ALL else "merge"
 
 
-def _merge(
-    session: SparkSession, table_name: str, candles: DataFrame, parts: Sequence[ScanRange], *, doubled: bool
-) -> None:
-    # Columns by name: SET * and INSERT * would do the same but for a table that has grown a column.
-    names = CANDLE.names
-    updates = ", ".join(f"t.{name} = s.{name}" for name in names if name not in KEY)
-    candles = (_latest(candles) if doubled else candles).persist(StorageLevel.MEMORY_AND_DISK)  # MERGE reads it twice
-    try:
-        candles.createOrReplaceTempView("dexorder_batch")
-        session.sql(
-            f"MERGE INTO {table_name} t USING dexorder_batch s ON {merge_condition(parts)} "  # noqa: S608 - quoted above
-            f"WHEN MATCHED AND s.fetched_at > t.fetched_at THEN UPDATE SET {updates} "
-            f"WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) VALUES ({', '.join(f's.{name}' for name in names)})"
-        )
-    finally:
-        candles.unpersist()
-
-
-def _latest(candles: DataFrame) -> DataFrame:
+def latest(table: PageTable, rows: DataFrame) -> DataFrame:
+    """Return one row per key, the one with the latest version."""
     from pyspark.sql import functions as f
 
-    others = [name for name in CANDLE.names if name not in KEY]
-    # The values break a tie, so that a replay of the batch picks the same row.
-    best = f.max(f.struct("fetched_at", *(name for name in others if name != "fetched_at"))).alias("best")
-    grouped = candles.groupBy(*KEY).agg(best)
-    return grouped.select(*KEY, *(f.col(f"best.{name}").alias(name) for name in others))
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    others = [name for name in table.columns if name not in table.key]
+    # The other values break a tie, so that a replay of the batch picks the same row.
+    best = f.max(f.struct(table.version, *(name for name in others if name != table.version))).alias("best")
+    grouped = rows.groupBy(*table.key).agg(best)
+    return grouped.select(*table.key, *(f.col(f"best.{name}").alias(name) for name in others))

@@ -1,7 +1,7 @@
-"""One driver for one checkpoint. Two would both append what neither can see yet.
+"""Lock that gives a checkpoint to one driver. Two drivers would append rows that neither of them can see yet.
 
-A killed driver's JVM lives on for a moment and may finish a commit, so its id is kept in the lock's file and the next
-driver waits until it is gone. Checkpoints that are not local files are not guarded: the cluster starts one driver.
+The JVM of a killed driver survives for a moment and may finish a commit. So the lock's file records its process id, and
+the next driver waits for its end. Checkpoints outside local files are not locked: there the cluster starts one driver.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PAUSE_S = 0.2
 
 
 class CheckpointLock:
-    """Context manager; holds ``<checkpoint>.lock`` inside."""
+    """Context manager that holds a lock on ``<checkpoint>.lock``."""
 
     def __init__(self, checkpoint: str, *, timeout_seconds: float = 60.0) -> None:
         path = checkpoint.removeprefix("file://")
@@ -30,10 +30,10 @@ class CheckpointLock:
         self._file: IO[str] | None = None
 
     def __enter__(self) -> Self:
-        """Take the lock.
+        """Acquire the lock.
 
         Raises:
-            Conflict: Another driver holds it, or the JVM of the one before does not end.
+            Conflict: Another driver holds it, or the previous driver's JVM does not end.
         """
         if self._path is None:
             return self
@@ -45,14 +45,14 @@ class CheckpointLock:
             self._await_end_of(self._file.read().strip())
         except BlockingIOError:
             self._file.close()
-            raise Conflict(f"another driver uses the checkpoint of {self._path}") from None
+            raise Conflict(f"another driver uses the checkpoint; it holds {self._path}") from None
         except Conflict:
             self._file.close()
             raise
         return self
 
-    def note_jvm(self, pid: int) -> None:
-        """Remember the JVM of this driver for the next one."""
+    def record_jvm(self, pid: int) -> None:
+        """Record this driver's JVM for the next driver."""
         if self._file is not None:
             self._file.truncate(0)
             self._file.write(str(pid))
@@ -68,13 +68,13 @@ class CheckpointLock:
         deadline = time.monotonic() + self._patience_seconds
         while pid and _is_java(pid):
             if time.monotonic() >= deadline:
-                raise Conflict(f"the JVM of the driver before, process {pid}, still runs on the checkpoint")
-            log.info("waiting for the end of the JVM of the driver before", pid=pid)
+                raise Conflict(f"the previous driver's JVM, process {pid}, still uses the checkpoint")
+            log.info("waiting for the end of the previous driver's JVM", pid=pid)
             time.sleep(_PAUSE_S)
 
 
 def _is_java(pid: str) -> bool:
-    """Whether that process runs and is a JVM (its id may have been given to something else)."""
+    """Return whether the process runs and is a JVM; the id may have been reused."""
     try:
         return "java" in Path(f"/proc/{pid}/comm").read_text()
     except OSError:

@@ -1,4 +1,4 @@
-"""``python -m spark.runtime.package FILE``: our packages in one zip file, for ``spark-submit --py-files``."""
+"""``python -m spark.runtime.package FILE``: write our packages to a zip file for ``spark-submit --py-files``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PACKAGES = ("dexorder", "services", "spark")
 
 
 def write_packages(target: Path) -> Path:
-    """Write the zip file; what the packages import must be installed where it is used."""
+    """Write the zip file; the packages' dependencies must be installed where it is used."""
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for package in _PACKAGES:
             for path in sorted((_ROOT / package).rglob("*.py")):

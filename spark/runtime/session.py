@@ -1,4 +1,4 @@
-"""The Spark session: Iceberg's catalog beside pyiceberg's, the jars, and the Python the workers run."""
+"""Spark session: its settings, jars and Python workers, and the Iceberg catalog that it shares with pyiceberg."""
 
 from __future__ import annotations
 
@@ -13,29 +13,38 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
+from sqlalchemy.engine import make_url
 
 from dexorder.setup.config import SetupError
 from dexorder.setup.jars import jar_folder
 from dexorder.setup.java import find_java, java_env
 from services.common.lake.catalog import CatalogSettings
-from services.common.model.errors import Conflict
+from services.common.model.errors import Conflict, InvalidRequest
 from spark.config import SparkSettings
-from spark.runtime.catalog import catalog_conf
 from spark.runtime.class_archive import archive_of, options_with
 from spark.runtime.package import write_packages
 from spark.source.udsource import UdSource
 
 _ROOT = Path(__file__).resolve().parents[2]
+_BUSY_TIMEOUT_MS = 10_000
+_S3_SCHEMES = ("s3://", "s3a://", "s3n://")
+_JAVA_NAMES = {
+    "s3.region": "client.region",
+    "client.access-key-id": "s3.access-key-id",
+    "client.secret-access-key": "s3.secret-access-key",
+    "client.session-token": "s3.session-token",
+}
+"""Java names of pyiceberg's properties; all others have the same name in both."""
 
 
 def session_conf(settings: SparkSettings, scratch: str, java_options: Sequence[str] = ()) -> dict[str, str]:
-    """All of the session's settings but jars and catalog; ``scratch`` is a folder of this process."""
+    """Return the session's settings except jars and catalog; ``scratch`` is a folder of this process."""
     conf = {
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.warehouse.dir": f"{scratch}/spark-warehouse",
-        # Batches are small: planning them anew, spreading them and showing them costs more than it gives.
+        # Batches are small: adaptive planning, wide shuffles and the UI cost more than they save.
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.shuffle.partitions": str(settings.shuffle_partitions),
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
@@ -46,14 +55,14 @@ def session_conf(settings: SparkSettings, scratch: str, java_options: Sequence[s
         # A record is a page of about 70 kB.
         "spark.sql.execution.arrow.maxRecordsPerBatch": "128",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        # A batch is cached for the seconds until it is written; squeezing it took longer than reading it again.
+        # A batch is cached only until it is written; compressing it took longer than reading it again.
         "spark.sql.inMemoryColumnarStorage.compressed": "false",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": settings.driver_memory,
         "spark.driver.extraJavaOptions": " ".join([*_java_options(scratch), *java_options]),
         "spark.executor.extraJavaOptions": "-Duser.timezone=UTC",
-        # Spark's own expression misses the words of Iceberg's catalogs.
+        # Spark's default expression misses the property names of Iceberg's catalogs.
         "spark.redaction.regex": "(?i)secret|password|token|access.?key|credential|authorization",
     }
     if settings.is_local:
@@ -68,17 +77,17 @@ def session_conf(settings: SparkSettings, scratch: str, java_options: Sequence[s
 def _java_options(scratch: str) -> list[str]:
     return [
         "-Duser.timezone=UTC",
-        # Pauses do not matter to batches, and Java's usual collector takes more CPU while a driver starts.
+        # Pauses do not matter for batches, and the default collector uses more CPU while a driver starts.
         "-XX:+UseParallelGC",
-        # Six times Java's own thresholds: while a driver starts, the compiler of what runs often takes the cores its
-        # first batches need. What runs all day passes these numbers all the same.
+        # Six times the default thresholds: while a driver starts, the optimizing compiler takes the cores that its
+        # first batches need. Long-running code reaches these thresholds anyway.
         "-XX:Tier4InvocationThreshold=30000",
         "-XX:Tier4MinInvocationThreshold=3600",
         "-XX:Tier4CompileThreshold=90000",
         "-XX:Tier4BackEdgeThreshold=240000",
         "-Xss4m",
         f"-Dderby.system.home={scratch}",
-        # Java does not read TMPDIR, and a killed driver leaves its unpacked libraries there.
+        # Java does not read TMPDIR, and a killed driver leaves its extracted libraries there.
         f"-Djava.io.tmpdir={tempfile.gettempdir()}",
     ]
 
@@ -90,16 +99,16 @@ def build_session(
     extra: Mapping[str, str] | None = None,
     java_options: Sequence[str] | None = None,
 ) -> SparkSession:
-    """Start the JVM, or take the one of ``spark-submit``, and register the data source. One session a process.
+    """Start the JVM, or use that of ``spark-submit``, and register the data source. One session per process.
 
     Args:
-        settings: The driver's.
-        catalog: Where the tables are.
-        extra: Settings of Spark beside ours.
-        java_options: Options of Java beside ours; none for those of the archived classes, where there are some.
+        settings: Settings of the driver.
+        catalog: Catalog of the tables.
+        extra: Further Spark settings.
+        java_options: Further Java options; None for those that use the class archive if there is one.
 
     Raises:
-        Conflict: Java or the jars are not there; says how to get them.
+        Conflict: Java or the jars are missing; says how to install them.
     """
     jars: list[Path] = []
     if not settings.is_submitted:
@@ -121,7 +130,7 @@ def build_session(
     for key, value in (session_conf(settings, scratch, java_options or ()) | dict(extra or {})).items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
-    # Not before: what the builder is given stands on Java's command line for all to see.
+    # Not in the builder, whose settings are visible to everybody on Java's command line.
     for key, value in catalog_conf(catalog).items():
         session.conf.set(key, value)
     session.sparkContext.setLogLevel("WARN")
@@ -134,14 +143,14 @@ def build_session(
 
 
 def _write_no_checksums(session: SparkSession) -> None:
-    """No checksum file beside each local file: Parquet has its own, and Hadoop starts a chmod process for each file."""
+    """Write no checksum file beside each local file: Parquet has its own, and Hadoop runs chmod for each."""
     jvm: Any = session.sparkContext._jvm
     configuration = session.sparkContext._jsc.hadoopConfiguration()
     jvm.org.apache.hadoop.fs.FileSystem.getLocal(configuration).setWriteChecksum(False)
 
 
 def jvm_pid(session: SparkSession) -> int:
-    """Process id of the driver's JVM."""
+    """Return the process id of the driver's JVM."""
     jvm: Any = session.sparkContext._jvm
     return int(jvm.java.lang.ProcessHandle.current().pid())
 
@@ -152,7 +161,7 @@ def _jars(settings: SparkSettings, catalog: CatalogSettings) -> list[Path]:
 
 
 def _prepare_python(settings: SparkSettings) -> None:
-    """Planner and workers run this interpreter, on a cluster the one it names, and find this checkout."""
+    """Make planner and workers run this interpreter (on a cluster, the one it configures) and find this checkout."""
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     if settings.is_local:
         os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -160,3 +169,54 @@ def _prepare_python(settings: SparkSettings) -> None:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     paths = [str(_ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path for path in paths if path))
+
+
+# ---- the catalog in Spark ------------------------------------------------------------------------------------------
+
+
+def jdbc_properties(uri: str) -> dict[str, str]:
+    """Return the properties with which Iceberg's JdbcCatalog reaches the database of an SQLAlchemy URI.
+
+    The password is separate from the URI, which Java includes in its error messages.
+
+    Raises:
+        InvalidRequest: The database is neither SQLite in a file nor PostgreSQL.
+    """
+    url = make_url(uri)
+    backend = url.get_backend_name()
+    if backend == "sqlite" and url.database and url.database != ":memory:":
+        path = Path(url.database).absolute()
+        return {"uri": f"jdbc:sqlite:{path}?busy_timeout={_BUSY_TIMEOUT_MS}&journal_mode=WAL"}
+    if backend == "postgresql" and url.host:
+        plain = url._replace(drivername="postgresql", username=None, password=None)
+        given = {"jdbc.user": url.username, "jdbc.password": url.password}
+        return {"uri": f"jdbc:{plain.render_as_string()}"} | {name: value for name, value in given.items() if value}
+    raise InvalidRequest(f"catalog URI of {backend} is not supported; use sqlite:///path or postgresql://host/database")
+
+
+def java_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    """Convert properties of pyiceberg to those of Iceberg's Java.
+
+    Raises:
+        InvalidRequest: The database is not supported (``jdbc_properties``).
+    """
+    found = {_JAVA_NAMES.get(key, key): value for key, value in properties.items()}
+    if "s3.endpoint" in found:
+        # as in pyiceberg: a custom endpoint is addressed by path unless the setting says otherwise
+        virtual = found.get("s3.force-virtual-addressing", "false").lower() == "true"
+        found.setdefault("s3.path-style-access", str(not virtual).lower())
+    if properties["type"] == "sql":
+        found |= {"type": "jdbc", "jdbc.schema-version": "V1"} | jdbc_properties(properties["uri"])
+        if properties["warehouse"].startswith(_S3_SCHEMES):
+            found.setdefault("io-impl", "org.apache.iceberg.aws.s3.S3FileIO")
+    return found
+
+
+def catalog_conf(catalog: CatalogSettings) -> dict[str, str]:
+    """Return the Spark settings that define the catalog under its name; they contain its secrets.
+
+    Spark must not cache the tables, as it shares them with pyiceberg.
+    """
+    key = f"spark.sql.catalog.{catalog.name}"
+    properties = java_properties(catalog.properties()) | {"cache-enabled": "false"}
+    return {key: "org.apache.iceberg.spark.SparkCatalog"} | {f"{key}.{k}": v for k, v in properties.items()}

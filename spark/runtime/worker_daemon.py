@@ -1,8 +1,8 @@
-"""Spark's daemon of Python workers, without what makes each of them slow. Runs as Spark's own, in its place.
+"""Spark's daemon of Python workers, with a faster start of each worker. Spark runs it instead of its own daemon.
 
-Spark puts its Python code in front of the path as archives, beside the installed package. An archive's modules are
-compiled anew in every process, and its directory is read anew, entry by entry in Python, for every task.
-So they are taken off where the installed package serves, and what every worker needs is imported once, before the fork.
+Spark puts its Python code at the front of the path as archives, although the package is installed. An archive's modules
+are compiled again in every process, and its directory is read again for every task. So the archives are removed from
+the path if the package is installed, and the modules that every worker needs are imported once, before the fork.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import PurePath
 
 
 def without_archives(paths: Iterable[str]) -> list[str]:
-    """A module path without the archives that Spark itself puts there; others', such as shipped packages, stay."""
+    """Return a module path without Spark's own archives; others, such as shipped packages, remain."""
     return [path for path in paths if not _is_sparks(PurePath(path))]
 
 
@@ -30,8 +30,9 @@ def _is_sparks(path: PurePath) -> bool:
 
 
 def remove_archives() -> None:
-    """Take them off this process's path, if pyspark and py4j are installed beside them."""
-    before, sys.path[:] = list(sys.path), without_archives(sys.path)
+    """Remove Spark's archives from this process's path if pyspark and py4j are installed."""
+    before = list(sys.path)
+    sys.path[:] = without_archives(before)
     if not all(find_spec(name) for name in ("pyspark", "py4j")):
         sys.path[:] = before
         return
@@ -41,16 +42,13 @@ def remove_archives() -> None:
 
 
 def main() -> None:
-    """Serve until Spark closes standard input."""
+    """Run until Spark closes standard input."""
     remove_archives()
     import pyspark.daemon
     import pyspark.worker
 
-    import spark.pipeline.files
-    import spark.source.udsource  # noqa: F401
-
     gc.collect()
-    gc.freeze()  # workers collect after every task; what is imported is no garbage
+    gc.freeze()  # workers collect after every task, and imported modules are not garbage
     pyspark.daemon.manager()  # type: ignore[no-untyped-call]
 
 

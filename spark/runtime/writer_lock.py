@@ -1,7 +1,7 @@
-"""Who may commit to the tables now: the running batch, or one step of maintenance. Never both.
+"""Lock that lets either a batch or one step of maintenance commit to the tables, never both.
 
-A batch waits at most for the step that runs; a step waits for every batch that has come, so batches go first. Between
-two batches Spark writes its commit log, which is when a step gets its turn under load.
+A batch waits for at most one step, the running one; a step waits for every batch that has arrived, so batches have
+priority. Under load a step acquires the lock between two batches, while Spark writes its commit log.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from services.common.clock import Clock, SystemClock
 
 
 class WriterLock:
-    """A lock for two kinds of work, used from two threads."""
+    """Lock for two kinds of work, used by two threads."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
@@ -25,7 +25,7 @@ class WriterLock:
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """Around one micro-batch."""
+        """Hold the lock for one micro-batch."""
         with self._free:
             self._batches += 1
             self._free.wait_for(lambda: not self._busy)
@@ -41,7 +41,7 @@ class WriterLock:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Around one bounded step of maintenance."""
+        """Hold the lock for one bounded step of maintenance."""
         with self._free:
             self._free.wait_for(lambda: not self._busy and not self._batches)
             self._busy = True
@@ -53,6 +53,6 @@ class WriterLock:
                 self._free.notify_all()
 
     def idle_ns(self) -> int:
-        """Nanoseconds since the last batch ended; 0 while one runs or waits."""
+        """Return the nanoseconds since the last batch ended; 0 while one runs or waits."""
         with self._free:
             return 0 if self._batches else self._clock.monotonic_ns() - self._idle_since_ns

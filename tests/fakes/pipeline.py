@@ -13,9 +13,10 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from services.common.lake.catalog import COVERAGE_TABLE, OHLC_TABLE, CatalogSettings
+from services.common.model.history import PageResult
 from services.common.model.page import PageHeaders
 from services.common.model.times import SECOND_NS
-from spark.pipeline.reporter import FinalReport, PageReport
+from spark.pipeline.reporter import FinalReport
 from spark.source.records import RAW, RAW_DDL
 from tests.fakes.pages import MINUTE_NS, control, page, span
 from tests.fakes.source_server import FakeSource
@@ -31,10 +32,10 @@ class Recorder:
     fail_calls: set[int] = field(default_factory=set)
     calls: int = 0
     snapshots: list[int | None] = field(default_factory=list)
-    pages: list[PageReport] = field(default_factory=list)
+    pages: list[PageResult] = field(default_factory=list)
     finals: list[FinalReport] = field(default_factory=list)
 
-    def report(self, snapshot_id: int | None, pages: Sequence[PageReport], finals: Sequence[FinalReport]) -> None:
+    def report(self, snapshot_id: int | None, pages: Sequence[PageResult], finals: Sequence[FinalReport]) -> None:
         self.calls += 1
         if self.calls in self.fail_calls:
             raise ConnectionError("crash before the report")

@@ -156,7 +156,9 @@ class PageResult:
     """One page as Spark committed or refused it.
 
     Attributes:
+        refused: The reason; None for a good page.
         fetched_ns: When the exchange answered; 0 when that is not known.
+        rows: Candles written; 0 for a refused page.
     """
 
     dispatch_id: str
@@ -165,6 +167,7 @@ class PageResult:
     empty: tuple[TimeRange, ...] = ()
     refused: str | None = None
     fetched_ns: int = 0
+    rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from services.common.lake.tables import MICROSECONDS, OHLC
 from services.common.model.times import SECOND_NS
-from spark.pipeline.columns import CANDLE, MICROS
-from spark.tables.ohlc import decode_record
+from spark.pipeline.decode import decode_record
+from spark.tables import ohlc
 from tests.soak.numbered_pages import CANDLES, PAGES, TICKERS, NumberedPages, Page
 
 TURNS = 6
@@ -26,9 +27,9 @@ def table(pages: list[Page]) -> pa.Table:
     """What the pipeline must make of them: decoded by it, of each key the latest."""
     batches: list[pa.RecordBatch] = []
     for page in sorted(pages, key=lambda page: page.version):
-        decode_record({"headers": page.control.encode(), "payload": page.value}, batches.append)
+        decode_record(ohlc.CANDLES, {"headers": page.control.encode(), "payload": page.value}, batches.append)
     rows = {(row["ticker"], row["open_time"]): row for batch in batches for row in batch.to_pylist()}
-    return pa.Table.from_pylist(list(rows.values()), schema=CANDLE)
+    return pa.Table.from_pylist(list(rows.values()), schema=OHLC.arrow)
 
 
 def covered(pages: list[Page]) -> pa.Table:
@@ -41,7 +42,7 @@ def covered(pages: list[Page]) -> pa.Table:
         [c.span.end_ns // 1_000 for c in controls],
         [c.fetched_ns // 1_000 for c in controls],
     ]
-    types: tuple[Any, ...] = (pa.string(), pa.int64(), MICROS, MICROS, MICROS)
+    types: tuple[Any, ...] = (pa.string(), pa.int64(), MICROSECONDS, MICROSECONDS, MICROSECONDS)
     columns: list[Any] = [pa.array(each, kind) for each, kind in zip(values, types, strict=True)]
     return pa.table(columns, names=names)
 

@@ -18,14 +18,17 @@ import pyarrow as pa
 from dexorder.aio import AsyncClient, Ended
 from dexorder.request import HistoryRequest
 from services.common.lake.catalog import OHLC_TABLE
+from services.common.lake.tables import OHLC
+from services.common.model.history import PageResult
+from services.common.model.instrument import Series
 from services.common.model.periods import split_by_periods
 from services.common.model.time_range import TimeRange
 from services.gen.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
 from services.ingestor.config import IngestorSettings
 from services.ingestor.server import work
-from spark.pipeline.columns import FINAL_KIND, KEY, PAGE_KIND
-from spark.pipeline.reporter import FinalReport, PageReport, to_request
-from spark.tables.ohlc import decode_record
+from spark.pipeline.decode import FINAL_KIND, PAGE_KIND, decode_record
+from spark.pipeline.reporter import FinalReport, to_request
+from spark.tables.ohlc import CANDLES
 from tests.unit.services.ingestor.conftest import FAST, Sim, exchanges_file, running_sim
 from tests.unit.services.ingestor.fakes import FakeGateway, Record, grpc_peer
 from tests.unit.services.relay.harness import Suite, suite
@@ -97,7 +100,7 @@ class Landing:
             return
         self._landed += len(new)
         candles: list[pa.RecordBatch] = []
-        found = [row for record in new for row in decode_record(_raw(record), candles.append)]
+        found = [row for record in new for row in decode_record(CANDLES, _raw(record), candles.append)]
         snapshot_id = await asyncio.to_thread(self._write, candles)
         pages = [_page(row["control"]) for row in found if row["kind"] == PAGE_KIND]
         finals = [_final(row["control"]) for row in found if row["kind"] == FINAL_KIND]
@@ -108,7 +111,7 @@ class Landing:
         table = self._suite.pipeline.catalog.load_table(OHLC_TABLE)
         if candles:
             rows = pa.Table.from_batches(candles)
-            keys = list(zip(*(rows.column(name).to_pylist() for name in KEY), strict=True))
+            keys = list(zip(*(rows.column(name).to_pylist() for name in OHLC.key), strict=True))
             assert len({*keys, *self._keys}) == len(keys) + len(self._keys), "a candle is there twice"
             self._keys |= set(keys)
             self.tickers |= {ticker for ticker, *_ in keys}
@@ -121,24 +124,21 @@ def _raw(record: Record) -> dict[str, Any]:
     return {"headers": list(record.control.encode().items()), "payload": record.value.SerializeToString()}
 
 
-def _page(control: dict[str, Any]) -> PageReport:
+def _page(control: dict[str, Any]) -> PageResult:
     ends = control["empty"]
-    empty = tuple(TimeRange(*pair) for pair in zip(ends[::2], ends[1::2], strict=True))
-    span = TimeRange(control["start_ns"], control["end_ns"])
-    return PageReport(
-        control["job_id"],
-        control["ticker"],
-        control["period_seconds"],
-        span,
-        control["rows"],
-        empty,
+    return PageResult(
+        control["dispatch_id"],
+        Series(control["ticker"], control["period_seconds"]),
+        TimeRange(control["start_ns"], control["end_ns"]),
+        tuple(TimeRange(*pair) for pair in zip(ends[::2], ends[1::2], strict=True)),
         None,
         control["fetched_ns"],
+        control["rows"],
     )
 
 
 def _final(control: dict[str, Any]) -> FinalReport:
-    return FinalReport(control["job_id"], control["status"], control["error_message"], control["total_records"])
+    return FinalReport(control["dispatch_id"], control["status"], control["error_message"], control["total_records"])
 
 
 @asynccontextmanager

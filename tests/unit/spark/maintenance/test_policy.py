@@ -69,10 +69,10 @@ def test_one_who_asks_gets_whatever_can_be_made_less() -> None:
 def test_a_step_takes_about_its_bytes_and_repeats_until_all_is_done() -> None:
     (step,) = steps(state(part(small=100, small_mb=10)))
     assert isinstance(step, Compact)
-    assert (step.most_files, step.repeats, step.deletes, step.saved_files) == (25, 4, 0, 92)
+    assert (step.max_files, step.repeats, step.deletes, step.saved_files) == (25, 4, 0, 92)
     (step,) = steps(state(part(small=4, large=8, deletes=9)))
     assert isinstance(step, Compact)
-    assert (step.most_files, step.repeats, step.deletes) == (3, 4, 9)
+    assert (step.max_files, step.repeats, step.deletes) == (3, 4, 9)
 
 
 @given(st.integers(2, 5_000), st.integers(0, 50), st.integers(0, 50), st.integers(0, 15))
@@ -80,10 +80,10 @@ def test_every_step_is_bounded(small: int, large: int, deletes: int, small_mb: i
     what = part(small, large, deletes, small_mb)
     for step in steps(state(what), replace(POLICY, small_files=2)):
         assert isinstance(step, Compact)
-        assert 2 <= step.most_files <= max(2, what.data_files)
+        assert 2 <= step.max_files <= max(2, what.data_files)
         average = what.data_bytes / what.data_files
-        assert step.most_files == 2 or step.deletes or step.most_files * what.small_bytes / small <= POLICY.step_bytes
-        assert not step.deletes or step.most_files == 2 or step.most_files * average <= POLICY.step_bytes
+        assert step.max_files == 2 or step.deletes or step.max_files * what.small_bytes / small <= POLICY.step_bytes
+        assert not step.deletes or step.max_files == 2 or step.max_files * average <= POLICY.step_bytes
         assert 1 <= step.repeats <= 20
 
 

@@ -20,6 +20,8 @@ from pyspark.sql import SparkSession
 from services.common.clock import ManualClock
 from services.common.lake.catalog import COVERAGE_TABLE, DEAD_LETTER_TABLE, OHLC_TABLE, CatalogSettings
 from services.common.model.errors import Conflict, InvalidRequest, Unavailable
+from services.common.model.history import PageResult
+from services.common.model.instrument import Series
 from services.relay.history.table_reader import TableReader
 from spark.config import MaintenanceSettings, SparkSettings
 from spark.maintenance import procedures
@@ -27,11 +29,12 @@ from spark.maintenance.policy import PartitionState, TableState
 from spark.maintenance.procedures import StepResult
 from spark.maintenance.runner import MaintenanceFailed, MaintenanceRunner
 from spark.metrics import MaintenanceMetrics
-from spark.pipeline import coverage_table
 from spark.pipeline.batch import Pipeline
+from spark.pipeline.coverage_table import append_coverage
+from spark.pipeline.decode import decode_record
 from spark.pipeline.driver import start_query
 from spark.runtime.writer_lock import WriterLock
-from spark.tables.ohlc import decode_record
+from spark.tables.ohlc import CANDLES
 from tests.fakes.pages import control, page
 from tests.fakes.pipeline import Oracle, Recorder, frame
 from tests.fakes.source_server import FakeSource, RunningSource
@@ -74,11 +77,11 @@ def append(catalog: CatalogSettings, oracle: Oracle, pages: int) -> None:
         oracle.send(head)
         record = oracle.source.logs[(oracle.sent - 1) % 2][-1]
         candles: list[pa.RecordBatch] = []
-        decode_record({"headers": list(record.headers.items()), "payload": record.payload}, candles.append)
+        decode_record(CANDLES, {"headers": list(record.headers.items()), "payload": record.payload}, candles.append)
         table = tables.load_table(OHLC_TABLE)
         table.append(pa.Table.from_batches(candles).cast(table.schema().as_arrow()))
-        good = coverage_table.GoodPage(head.ticker, 60, head.span, head.fetched_ns, 10, ())
-        coverage_table.append_coverage(tables, [good], now_ns=head.fetched_ns)
+        good = PageResult("", Series(head.ticker, 60), head.span, fetched_ns=head.fetched_ns, rows=10)
+        append_coverage(tables, [good], now_ns=head.fetched_ns)
 
 
 @pytest.mark.smoke
@@ -90,7 +93,7 @@ def test_many_small_files_deletes_manifests_and_snapshots_become_few_and_the_row
     append(trading, oracle, 6)  # 30 minutes of January and 30 of February: two partitions
     newer = control(0, 40, job="job-2", fetched_s=1_700_000_500)
     oracle.send(newer, price=200.0)
-    Pipeline(trading, "test", Recorder()).process(frame(spark, [page(newer, 200.0)]))
+    Pipeline(CANDLES, trading, "test", Recorder()).process(frame(spark, [page(newer, 200.0)]))
     covered = sorted((c.span, c.empty) for c in TableReader(trading.load()).coverage())
     parts.runner.attach(spark)
     parts.clock.advance(8 * DAY_NS)
@@ -179,7 +182,7 @@ def test_a_batch_replayed_after_compaction_and_expiry_of_everything_doubles_noth
             warm_up=False,
             max_records_per_batch=6,
         )
-        pipeline = Pipeline(trading, source.address, recorder)
+        pipeline = Pipeline(CANDLES, trading, source.address, recorder)
         query = start_query(spark, settings, lambda raw: void(pipeline.process(raw)))
         with pytest.raises(StreamingQueryException):
             query.awaitTermination(240)
@@ -206,7 +209,7 @@ def parts(catalog: CatalogSettings, monkeypatch: pytest.MonkeyPatch) -> Parts:
     made = Parts(catalog)
     made.runner.attach(Session())  # type: ignore[arg-type]
     state = TableState("trading.ohlc", (PartitionState((), 9, 9, 9, 9, 0),), 1, (1,))
-    monkeypatch.setattr(procedures, "look", lambda *_: state)
+    monkeypatch.setattr(procedures, "inspect", lambda *_: state)
     return made
 
 

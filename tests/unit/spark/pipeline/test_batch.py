@@ -19,6 +19,7 @@ from spark.config import SparkSettings
 from spark.pipeline.batch import Pipeline
 from spark.pipeline.driver import Driver, QueryFailed, start_query
 from spark.pipeline.reporter import FinalReport
+from spark.tables.ohlc import CANDLES
 from tests.fakes.pages import DAY, MINUTE_NS, control, final, page, span
 from tests.fakes.pipeline import Oracle, Recorder, frame, ns, settled, wait_until
 from tests.fakes.source_server import FakeSource, RunningSource
@@ -47,7 +48,7 @@ def test_a_stream_of_pages_becomes_exactly_the_rows_of_the_oracle(
 ) -> None:
     oracle, recorder = Oracle(source.fake), Recorder()
     oracle.send_history()
-    pipeline = Pipeline(trading, source.address, recorder)
+    pipeline = Pipeline(CANDLES, trading, source.address, recorder)
     query = start_query(spark, settings(max_records_per_batch=3), lambda raw: void(pipeline.process(raw)))
     query.processAllAvailable()
     oracle.send(control(80, 10, page=4))
@@ -70,7 +71,7 @@ def test_a_batch_again_changes_nothing_but_is_reported_again(spark: SparkSession
     oracle.send_history()
     records = [(r.payload, r.headers) for log in oracle.source.logs.values() for r in log]
     records.append(final(control(0, 80), 80))
-    pipeline = Pipeline(trading, "test", recorder)
+    pipeline = Pipeline(CANDLES, trading, "test", recorder)
     first = pipeline.process(frame(spark, records))
     oracle.check(trading)
     second = pipeline.process(frame(spark, records))
@@ -91,7 +92,7 @@ def test_pages_are_appended_when_new_left_alone_when_there_and_merged_when_newer
         assert len(rows) == found.num_rows
         return path, rows
 
-    pipeline = Pipeline(trading, "test", Recorder())
+    pipeline = Pipeline(CANDLES, trading, "test", Recorder())
     old = dict.fromkeys(range(40), 100.0)
     assert go(10, 100.0, (0, 20), (20, 20)) == ("append", old)
     assert go(10, 100.0, (0, 20), (20, 20)) == ("none", old)
@@ -109,7 +110,7 @@ def test_a_refused_record_is_kept_and_reported_and_stops_nothing(spark: SparkSes
     recorder = Recorder()
     good, bad = control(0, 3), control(3, 3, page=1)
     records = [page(good), (b"<html>", bad.encode()), (b"?", {}), final(good, 6)]
-    pipeline = Pipeline(trading, "test", recorder)
+    pipeline = Pipeline(CANDLES, trading, "test", recorder)
     for _ in range(2):
         assert pipeline.process(frame(spark, records)).refused == 2
     tables = trading.load()
@@ -126,7 +127,7 @@ def test_a_batch_without_candles_reports_no_snapshot_of_an_empty_table(
     spark: SparkSession, trading: CatalogSettings
 ) -> None:
     recorder = Recorder()
-    pipeline = Pipeline(trading, "test", recorder)
+    pipeline = Pipeline(CANDLES, trading, "test", recorder)
     assert pipeline.process(frame(spark, [page(control(0, 3, empty=(span(0, 3),)))])).path == "none"
     assert recorder.snapshots == [None]
 
@@ -137,7 +138,7 @@ def test_a_crash_behind_the_rows_and_a_lost_checkpoint_double_nothing(
 ) -> None:
     oracle, recorder = Oracle(source.fake), Recorder(fail_calls={2})
     oracle.send_history()
-    pipeline = Pipeline(trading, source.address, recorder)
+    pipeline = Pipeline(CANDLES, trading, source.address, recorder)
     query = start_query(spark, settings(max_records_per_batch=4), lambda raw: void(pipeline.process(raw)))
     with pytest.raises(StreamingQueryException):
         query.awaitTermination(240)
@@ -160,7 +161,7 @@ def test_a_fresh_checkpoint_begins_at_the_acked_offset(
     for n in range(4):
         oracle.send(control(n * 10, 10, page=n))
     source.fake.committed = {0: 2, 1: 1}
-    pipeline = Pipeline(trading, source.address, recorder)
+    pipeline = Pipeline(CANDLES, trading, source.address, recorder)
     query = start_query(spark, settings(), lambda raw: void(pipeline.process(raw)), drain=True)
     assert query.awaitTermination(240)
     assert [p.span for p in recorder.pages] == [span(30, 10)]
@@ -171,7 +172,7 @@ def test_a_drained_query_ignores_the_cap_and_ends(
 ) -> None:
     oracle, recorder = Oracle(source.fake), Recorder()
     oracle.send_history()
-    pipeline = Pipeline(trading, source.address, recorder)
+    pipeline = Pipeline(CANDLES, trading, source.address, recorder)
     query = start_query(spark, settings(max_records_per_batch=1), lambda raw: void(pipeline.process(raw)), drain=True)
     assert query.awaitTermination(240)
     oracle.check(trading)
@@ -204,6 +205,7 @@ def test_the_driver_waits_for_the_source_outlives_failures_and_acks_the_last_bat
     driver = Driver(
         settings(max_records_per_batch=4),
         trading,
+        CANDLES,
         stop=stop,
         on_ready=lambda now: ready.set() if now else ready.clear(),
         registry=CollectorRegistry(),
@@ -227,7 +229,12 @@ def test_the_driver_gives_up_after_too_many_failures(
     Oracle(source.fake).send_history()
     recorder = Recorder(fail_calls=set(range(1, 100)))
     driver = Driver(
-        settings(restarts=1), trading, stop=threading.Event(), on_ready=lambda now: None, registry=CollectorRegistry()
+        settings(restarts=1),
+        trading,
+        CANDLES,
+        stop=threading.Event(),
+        on_ready=lambda now: None,
+        registry=CollectorRegistry(),
     )
     with pytest.raises(QueryFailed, match="2 times in a row"):
         driver.drive(spark, recorder)
@@ -241,7 +248,7 @@ def test_records_that_wait_already_make_a_rehearsal_needless(
     catalog: CatalogSettings, source: RunningSource, settings: Callable[..., SparkSettings]
 ) -> None:
     driver = Driver(
-        settings(), catalog, stop=threading.Event(), on_ready=lambda now: None, registry=CollectorRegistry()
+        settings(), catalog, CANDLES, stop=threading.Event(), on_ready=lambda now: None, registry=CollectorRegistry()
     )
     assert not driver.has_backlog()
     Oracle(source.fake).send_history()

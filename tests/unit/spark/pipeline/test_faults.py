@@ -19,8 +19,9 @@ from services.common.lake.catalog import COVERAGE_TABLE, OHLC_TABLE, CatalogSett
 from spark.config import SparkSettings
 from spark.pipeline.driver import Driver
 from spark.pipeline.reporter import RelayReporter
-from spark.runtime.catalog import catalog_conf
-from spark.tables.definitions import ensure_tables
+from spark.runtime.session import catalog_conf
+from spark.tables import ensure_tables
+from spark.tables.ohlc import CANDLES
 from tests.fakes.pages import control
 from tests.fakes.pipeline import Oracle, wait_until
 from tests.fakes.pipeline_relay import PipelineRelay, served
@@ -88,16 +89,17 @@ def bench(spark: SparkSession, disk: Path) -> Iterator[Bench]:
             relay=address,
             checkpoint=str(disk / "checkpoint"),
             warm_up=False,
-            report_tries=2,
+            report_attempts=2,
         )
         driver = Driver(
             settings,
             catalog,
+            CANDLES,
             stop=stop,
             on_ready=lambda now: made.ready.set() if now else made.ready.clear(),
             registry=made.registry,
         )
-        reporter = RelayReporter(address, stop, driver.on_report_try)
+        reporter = RelayReporter(address, stop, driver.on_report_attempt)
         thread = threading.Thread(target=driver.drive, args=(spark, reporter))
         thread.start()
         try:
@@ -119,14 +121,14 @@ def test_a_relay_that_does_not_take_a_report_shows_in_health_and_costs_nothing(
     bench.check()
     bench.relay.refusal = refusal
     bench.send()
-    wait_until(lambda: bench.metric("report_tries") >= 3)
+    wait_until(lambda: bench.metric("report_attempts") >= 3)
     wait_until(lambda: not bench.ready.is_set())
     assert bench.metric("report_failures_total", code=refusal.name) >= 3
     covered = bench.catalog.load().load_table(COVERAGE_TABLE).scan().count()
     assert covered == bench.pages - 1, "coverage never comes before the relay's answer"
     bench.relay.refusal = None
     bench.check()
-    assert bench.metric("report_tries") == 0
+    assert bench.metric("report_attempts") == 0
 
 
 @pytest.mark.smoke

@@ -1,4 +1,4 @@
-"""Pages into data files of the table, and the files into the table; without Spark."""
+"""Pages to data files of the table, and the files into the table; without Spark."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
-from services.common.lake.catalog import OHLC_TABLE, CatalogSettings
+from services.common.lake.catalog import CatalogSettings
+from services.common.lake.tables import OHLC
 from spark.pipeline import files
-from spark.pipeline.columns import CANDLE, DECODED, FILE_KIND, KEY, PAGE_KIND
+from spark.pipeline.decode import DECODED, FILE_KIND, PAGE_KIND, decode_batches
 from spark.pipeline.files import Layout, Writer, append, read_columns, remove, stage, unpack
 from spark.source.records import RAW
-from spark.tables.ohlc import decode_batches
+from spark.tables.ohlc import CANDLES
 from tests.fakes.pages import Record, control, page
 
 OTHER = "ETH/USDT.BINANCE"
@@ -27,7 +28,7 @@ OTHER = "ETH/USDT.BINANCE"
 
 @pytest.fixture
 def table(catalog: CatalogSettings) -> Table:
-    return catalog.load().load_table(OHLC_TABLE)
+    return catalog.load().load_table(OHLC.name)
 
 
 def raw(*records: Record) -> pa.RecordBatch:
@@ -40,12 +41,12 @@ def raw(*records: Record) -> pa.RecordBatch:
 
 def decoded(*records: Record) -> list[pa.RecordBatch]:
     pages: list[pa.RecordBatch] = []
-    list(decode_batches([raw(*records)], pages.append))
+    list(decode_batches(CANDLES, [raw(*records)], pages.append))
     return pages
 
 
 def written(table: Table, pages: list[pa.RecordBatch]) -> list[DataFile]:
-    writer = Writer(Layout.of(table))
+    writer = Writer(Layout.of(CANDLES, table))
     for each in pages:
         writer.add(each)
     writer.flush()
@@ -53,24 +54,23 @@ def written(table: Table, pages: list[pa.RecordBatch]) -> list[DataFile]:
 
 
 def rows(found: pa.Table) -> list[tuple[Any, ...]]:
-    return sorted(zip(*(found.column(name).to_pylist() for name in CANDLE.names), strict=True), key=lambda r: r[:3])
+    return sorted(zip(*(found.column(name).to_pylist() for name in OHLC.arrow.names), strict=True), key=lambda r: r[:3])
 
 
 def stored(table: Table) -> list[Path]:
     return list(Path(table.location().removeprefix("file://")).rglob("*.parquet"))
 
 
-def test_files_are_cut_as_pyiceberg_cuts_them_and_sorted_by_key(table: Table) -> None:
+def test_files_have_the_partitions_that_pyiceberg_gives_them_and_are_sorted_by_key(table: Table) -> None:
     pages = decoded(page(control(20, 30)), page(control(0, 20)), page(control(5, 40, ticker=OTHER)))
     ours = written(table, pages)
     assert [file.record_count for file in ours] == [30, 20, 25, 15]  # before and after midnight, of each ticker
     for file in ours:
-        keys = list(zip(*read_columns(table.io, [file], KEY).to_pydict().values(), strict=True))
+        keys = list(zip(*read_columns(Layout.of(CANDLES, table), [file], OHLC.key).to_pydict().values(), strict=True))
         assert keys == sorted(keys)
-    assert table.refresh().current_snapshot() is None, "nobody sees them"
+    assert table.refresh().current_snapshot() is None, "they are invisible"
     append(table, ours)
-    required = pa.schema([f.with_nullable(f.name in ("quote_volume", "trades")) for f in CANDLE])
-    table.append(pa.Table.from_batches(pages).cast(required))
+    table.append(pa.Table.from_batches(pages))
     found = table.inspect.files().to_pylist()
     mine = {file.file_path for file in ours}
     parts = [
@@ -98,7 +98,7 @@ def test_an_append_shows_all_rows_with_bounds_that_a_scan_can_use(table: Table) 
     ),
     st.integers(1, 400),
 )
-def test_no_row_is_lost_whatever_the_pages_and_the_buffer(
+def test_no_row_is_lost_for_any_pages_and_any_buffer(
     table: Table, some: list[tuple[int, int, str]], limit: int
 ) -> None:
     pages = decoded(*(page(control(first, count, ticker=ticker)) for first, count, ticker in some))
@@ -106,11 +106,13 @@ def test_no_row_is_lost_whatever_the_pages_and_the_buffer(
         patch.setattr(files, "MAX_BUFFERED_ROWS", limit)
         ours = written(table, pages)
     assert sum(file.record_count for file in ours) == sum(each.num_rows for each in pages)
-    assert rows(read_columns(table.io, ours, CANDLE.names)) == rows(pa.Table.from_batches(pages))
+    assert rows(read_columns(Layout.of(CANDLES, table), ours, tuple(OHLC.arrow.names))) == rows(
+        pa.Table.from_batches(pages)
+    )
 
 
-def test_a_task_hands_on_its_control_rows_and_its_files(table: Table) -> None:
-    batches = list(stage(Layout.of(table))([raw(page(control(0, 50))), raw(page(control(50, 5)), (b"?", {}))]))
+def test_a_task_returns_its_control_rows_and_its_files(table: Table) -> None:
+    batches = list(stage(Layout.of(CANDLES, table))([raw(page(control(0, 50))), raw(page(control(50, 5)), (b"?", {}))]))
     assert all(batch.schema == DECODED for batch in batches)
     found = [row for batch in batches for row in batch.to_pylist()]
     assert [row["kind"] for row in found] == [PAGE_KIND, PAGE_KIND, "refused", FILE_KIND, FILE_KIND]
@@ -119,9 +121,9 @@ def test_a_task_hands_on_its_control_rows_and_its_files(table: Table) -> None:
 
 
 def test_a_task_without_candles_writes_no_file(table: Table) -> None:
-    assert [row["kind"] for batch in stage(Layout.of(table))([raw((b"?", {}))]) for row in batch.to_pylist()] == [
-        "refused"
-    ]
+    assert [
+        row["kind"] for batch in stage(Layout.of(CANDLES, table))([raw((b"?", {}))]) for row in batch.to_pylist()
+    ] == ["refused"]
     assert not stored(table)
 
 
@@ -134,21 +136,21 @@ def test_a_task_that_fails_leaves_no_file(table: Table, monkeypatch: pytest.Monk
         raise OSError("the source is gone")
 
     with pytest.raises(OSError, match="gone"):
-        list(stage(Layout.of(table))(given()))
+        list(stage(Layout.of(CANDLES, table))(given()))
     assert not stored(table)
 
 
-def test_files_can_be_removed_and_be_gone(table: Table) -> None:
+def test_missing_files_can_be_removed(table: Table) -> None:
     ours = written(table, decoded(page(control(0, 5))))
     for _ in range(2):
         remove(table.io, ours)
     assert not stored(table)
 
 
-def test_a_layout_goes_to_a_worker_without_the_tables_history(table: Table) -> None:
-    small = len(pickle.dumps(Layout.of(table)))
+def test_a_layout_is_sent_to_a_worker_without_the_tables_history(table: Table) -> None:
+    small = len(pickle.dumps(Layout.of(CANDLES, table)))
     for minute in range(3):
         append(table, written(table, decoded(page(control(minute, 1)))))
-    there: Layout = pickle.loads(pickle.dumps(Layout.of(table.refresh())))
-    assert len(pickle.dumps(there)) < small + 500
-    assert there.metadata.schema() == table.schema()
+    sent: Layout = pickle.loads(pickle.dumps(Layout.of(CANDLES, table.refresh())))
+    assert len(pickle.dumps(sent)) < small + 500
+    assert sent.metadata.schema() == table.schema()

@@ -5,16 +5,18 @@ from concurrent import futures
 import grpc
 import pytest
 
+from services.common.model.history import PageResult
+from services.common.model.instrument import Series
 from services.gen.dexorder.ingest.v1 import ingest_pb2
 from services.gen.dexorder.relay.v1 import pipeline_service_pb2 as pb
 from services.gen.dexorder.relay.v1 import pipeline_service_pb2_grpc as rpc
 from services.gen.dexorder.relay.v1 import relay_service_pb2
-from spark.pipeline.reporter import FinalReport, PageReport, RelayReporter, Stopped
+from spark.pipeline.reporter import FinalReport, RelayReporter, Stopped
 from tests.fakes.pages import TICKER, span
 
 PAGES = [
-    PageReport("job-1", TICKER, 60, span(0, 10), 7, (span(2, 3),), fetched_ns=5_000),
-    PageReport("job-1", TICKER, 60, span(10, 10), 0, (), "no DataResponse"),
+    PageResult("job-1", Series(TICKER, 60), span(0, 10), (span(2, 3),), fetched_ns=5_000, rows=7),
+    PageResult("job-1", Series(TICKER, 60), span(10, 10), refused="not a DataResponse"),
 ]
 FINALS = [FinalReport("job-1", ingest_pb2.DataResponse.ERROR, "gone", 7)]
 
@@ -73,7 +75,7 @@ def test_a_report_is_repeated_until_it_is_answered(relay: tuple[Relay, str]) -> 
                 period_seconds=60,
                 start_time=span(10, 10).start_ns,
                 end_time=span(10, 10).end_ns,
-                refused="no DataResponse",
+                refused="not a DataResponse",
             ),
         ],
         finals=[

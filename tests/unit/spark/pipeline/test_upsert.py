@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.lake.catalog import OHLC_TABLE, CatalogSettings
+from services.common.lake.catalog import CatalogSettings
+from services.common.lake.tables import MICROSECONDS, OHLC
+from services.common.model.instrument import Series
 from services.common.model.page import Candle
 from services.common.model.time_range import TimeRange
-from spark.pipeline.columns import CANDLE, MICROS
 from spark.pipeline.upsert import (
-    VERSION_COLUMNS,
     KeyRange,
     Presence,
     ScanRange,
@@ -20,49 +20,46 @@ from spark.pipeline.upsert import (
     presence_of,
     scan_ranges,
 )
+from spark.tables.ohlc import CANDLES
 from tests.fakes.pages import DAY, MINUTE_NS, TICKER, candle, span
 
 spans = st.builds(lambda a, n: TimeRange(a, a + n), st.integers(0, 50), st.integers(1, 20))
 pages = st.lists(
-    st.builds(KeyRange, st.sampled_from(["A.X", "B.X", "C.Y"]), st.sampled_from([60, 300]), spans), max_size=12
+    st.builds(KeyRange, st.builds(Series, st.sampled_from(["A.X", "B.X", "C.Y"]), st.sampled_from([60, 300])), spans),
+    max_size=12,
 )
 
 
 @given(pages, st.integers(1, 8))
-def test_boxes_hold_every_key_and_are_few(some: list[KeyRange], limit: int) -> None:
+def test_scan_ranges_contain_every_key_and_are_few(some: list[KeyRange], limit: int) -> None:
     found = scan_ranges(some, limit)
     for one in some:
         assert any(
-            one.ticker in box.tickers and box.period_seconds == one.period_seconds and box.span.contains(one.span)
-            for box in found
+            one.series[0] in scan.first_values and scan.other_values == one.series[1:] and scan.span.contains(one.span)
+            for scan in found
         )
-    assert len(found) <= max(limit, len({one.period_seconds for one in some}))
+    assert len(found) <= max(limit, len({one.series[1:] for one in some}))
 
 
-def test_pages_of_one_run_are_one_exact_box() -> None:
-    run = [KeyRange(TICKER, 60, span(n * 10, 10)) for n in (2, 0, 1)]
-    assert scan_ranges(run) == [ScanRange((TICKER,), 60, span(0, 30))]
+def test_adjacent_pages_are_one_exact_range() -> None:
+    run = [KeyRange(Series(TICKER, 60), span(n * 10, 10)) for n in (2, 0, 1)]
+    assert scan_ranges(run) == [ScanRange((TICKER,), (60,), span(0, 30))]
 
 
 @given(pages)
 def test_overlap_is_two_pages_with_a_common_key(some: list[KeyRange]) -> None:
-    pairs = [
-        (a, b)
-        for i, a in enumerate(some)
-        for b in some[:i]
-        if (a.ticker, a.period_seconds) == (b.ticker, b.period_seconds)
-    ]
+    pairs = [(a, b) for i, a in enumerate(some) for b in some[:i] if a.series == b.series]
     assert overlap(some) == any(a.span.intersect(b.span) for a, b in pairs)
 
 
 def test_text_of_a_ticker_cannot_leave_its_quotes() -> None:
-    condition = merge_condition([ScanRange(("A'\\ OR 1=1.X",), 60, span(0, 1))])
+    condition = merge_condition(CANDLES, [ScanRange(("A'\\ OR 1=1.X",), (60,), span(0, 1))])
     assert r"t.ticker IN ('A\'\\ OR 1=1.X')" in condition
     assert "TIMESTAMP '2024-01-31 23:30:00+00:00'" in condition
 
 
 def arrow(candles: list[Candle], ticker: str = TICKER) -> pa.Table:
-    times = pa.array([c.open_ns // 1_000 for c in candles], pa.int64()).cast(MICROS)
+    times = pa.array([c.open_ns // 1_000 for c in candles], pa.int64()).cast(MICROSECONDS)
     size = len(candles)
     columns: dict[str, Any] = {
         "ticker": [ticker] * size,
@@ -72,45 +69,46 @@ def arrow(candles: list[Candle], ticker: str = TICKER) -> pa.Table:
         "quote_volume": [None] * size,
         "trades": [None] * size,
     } | {name: [getattr(c, name) for c in candles] for name in ("open", "high", "low", "close", "volume")}
-    schema = pa.schema([f.with_nullable(f.name in ("quote_volume", "trades")) for f in CANDLE])
-    return pa.table([pa.array(columns[f.name], f.type) for f in schema], schema=schema)
+    return pa.table([pa.array(columns[f.name], f.type) for f in OHLC.arrow], schema=OHLC.arrow)
 
 
 @pytest.mark.parametrize(
-    ("ticker", "minutes", "there"),
+    ("ticker", "minutes", "expected"),
     [
         (TICKER, [0], Presence.ALL),
         (TICKER, [0, 1, 5, 6], Presence.ALL),
-        (TICKER, [2], Presence.NOTHING),  # inside the file's bounds, but not in it
+        (TICKER, [2], Presence.NOTHING),  # within the file's bounds, but not in the file
         (TICKER, [4, 5], Presence.SOMETHING),
         (TICKER, [10], Presence.NOTHING),
         ("ETH/USDT.BINANCE", [0, 1], Presence.NOTHING),
     ],
 )
-def test_a_look_knows_what_the_table_has(
-    catalog: CatalogSettings, ticker: str, minutes: list[int], there: Presence
+def test_presence_is_the_share_of_rows_that_the_table_has(
+    catalog: CatalogSettings, ticker: str, minutes: list[int], expected: Presence
 ) -> None:
-    table = catalog.load().load_table(OHLC_TABLE)
+    table = catalog.load().load_table(OHLC.name)
     table.append(arrow([candle(n) for n in (0, 1, 5, 6)]))
     assert DAY % MINUTE_NS == 0
-    box = ScanRange((ticker,), 60, span(minutes[0], minutes[-1] - minutes[0] + 1))
-    assert presence_of(table, [box], lambda: versions([(n, 0) for n in minutes], ticker)) is there
+    scan = ScanRange((ticker,), (60,), span(minutes[0], minutes[-1] - minutes[0] + 1))
+    staged = versions([(n, 0) for n in minutes], ticker)
+    assert presence_of(CANDLES, table, [scan], lambda: staged) is expected
 
 
-def test_a_look_into_an_empty_table_finds_nothing_and_reads_no_file(catalog: CatalogSettings) -> None:
-    table = catalog.load().load_table(OHLC_TABLE)
-    assert presence_of(table, [ScanRange((TICKER,), 60, span(0, 10))], lambda: pytest.fail("read")) is Presence.NOTHING
+def test_an_empty_table_has_nothing_and_no_file_is_read(catalog: CatalogSettings) -> None:
+    table = catalog.load().load_table(OHLC.name)
+    scan = ScanRange((TICKER,), (60,), span(0, 10))
+    assert presence_of(CANDLES, table, [scan], lambda: pytest.fail("read")) is Presence.NOTHING
 
 
 Versions = list[tuple[int, int]]
 
 
 def versions(some: Versions, ticker: str = TICKER) -> pa.Table:
-    """Keys of minutes; the second number is how many minutes later than the candle it was fetched."""
-    schema = pa.schema([CANDLE.field(name) for name in VERSION_COLUMNS])
+    """Version columns of candles, given as minute and minutes between the candle and its fetch."""
     opens = [candle(minute).open_ns // 1_000 for minute, _ in some]
     fetched = [at + later * MINUTE_NS // 1_000 for at, (_, later) in zip(opens, some, strict=True)]
-    times = [pa.array(each, pa.int64()).cast(MICROS) for each in (opens, fetched)]
+    times = [pa.array(each, pa.int64()).cast(MICROSECONDS) for each in (opens, fetched)]
+    schema = CANDLES.arrow_of(CANDLES.version_columns)
     return pa.table([pa.array([ticker] * len(some)), pa.array([60] * len(some), pa.int32()), *times], schema=schema)
 
 
@@ -118,11 +116,11 @@ def versions(some: Versions, ticker: str = TICKER) -> pa.Table:
     st.dictionaries(st.integers(0, 6), st.integers(0, 2), min_size=1),
     st.dictionaries(st.integers(0, 6), st.integers(0, 2)),
 )
-def test_a_candle_is_there_if_it_is_as_late_or_later(staged: dict[int, int], found: dict[int, int]) -> None:
+def test_a_candle_is_present_if_its_version_is_the_same_or_later(staged: dict[int, int], found: dict[int, int]) -> None:
     if not staged.keys() & found.keys():
         expected = Presence.NOTHING
     elif all(minute in found and found[minute] >= later for minute, later in staged.items()):
         expected = Presence.ALL
     else:
         expected = Presence.SOMETHING
-    assert compare(versions(list(staged.items())), versions(list(found.items()))) is expected
+    assert compare(CANDLES, versions(list(staged.items())), versions(list(found.items()))) is expected

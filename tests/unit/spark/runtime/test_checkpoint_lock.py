@@ -26,16 +26,16 @@ def test_a_living_jvm_of_the_driver_before_is_waited_for(tmp_path: Path) -> None
         while "java" not in Path(f"/proc/{jvm.pid}/comm").read_text():  # Popen returns a moment before the name changes
             time.sleep(0.01)
         with CheckpointLock(checkpoint) as guard:
-            guard.note_jvm(jvm.pid)
+            guard.record_jvm(jvm.pid)
         with pytest.raises(Conflict, match=f"process {jvm.pid}"):
             CheckpointLock(checkpoint, timeout_seconds=0).__enter__()
         jvm.communicate(b"\n")
     with CheckpointLock(checkpoint, timeout_seconds=0) as guard:
-        guard.note_jvm(os.getpid())
+        guard.record_jvm(os.getpid())
     with CheckpointLock(checkpoint, timeout_seconds=0):
         assert Path(f"{checkpoint}.lock").read_text() == str(os.getpid()), "not a JVM, so not waited for"
 
 
 def test_a_checkpoint_elsewhere_is_not_guarded() -> None:
     with CheckpointLock("s3a://bucket/checkpoint") as guard:
-        guard.note_jvm(1)
+        guard.record_jvm(1)

@@ -4,14 +4,15 @@ import pyarrow as pa
 import pytest
 
 from services.common.kafka.page_record import encode_candle, final_value, page_value
+from services.common.lake.tables import OHLC
 from services.common.model.page import Candle, Kind, PageHeaders
 from services.common.model.periods import MONTH_SECONDS
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS, parse_time
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
-from spark.pipeline.columns import CANDLE, DECODED
+from spark.pipeline.decode import DECODED, decode_batches
 from spark.source.records import RAW
-from spark.tables.ohlc import decode_batches, decode_candles, decode_plain
+from spark.tables.ohlc import CANDLES, decode_candles, decode_slowly
 from tests.fakes.pages import MINUTE_NS, Record, candle, control, final, page, span
 
 
@@ -21,8 +22,8 @@ def decode(*records: Record) -> list[dict[str, Any]]:
         for n, (payload, headers) in enumerate(records)
     ]
     pages: list[pa.RecordBatch] = []
-    batches = list(decode_batches([pa.RecordBatch.from_pylist(rows, schema=RAW)], pages.append))
-    assert all(batch.schema == DECODED for batch in batches) and all(page.schema == CANDLE for page in pages)
+    batches = list(decode_batches(CANDLES, [pa.RecordBatch.from_pylist(rows, schema=RAW)], pages.append))
+    assert all(batch.schema == DECODED for batch in batches) and all(page.schema == OHLC.arrow for page in pages)
     control = [row for batch in batches for row in batch.to_pylist()]
     return [{"kind": "candle", **row} for page in pages for row in page.to_pylist()] + control
 
@@ -34,7 +35,7 @@ def kinds(rows: list[dict[str, Any]]) -> list[str]:
 def test_a_good_page_becomes_its_candles_and_one_control_row() -> None:
     rows = decode(page(control(0, 3, fetched_s=17)))
     assert kinds(rows) == ["candle"] * 3 + ["page"]
-    first = {name: rows[0][name] for name in CANDLE.names}
+    first = {name: rows[0][name] for name in OHLC.arrow.names}
     assert (first.pop("open_time").timestamp(), first.pop("fetched_at").timestamp()) == (
         span(0, 3).start_ns / SECOND_NS,
         17,
@@ -51,11 +52,11 @@ def test_a_good_page_becomes_its_candles_and_one_control_row() -> None:
         "trades": 7,
     }
     head = rows[3]["control"]
-    assert (head["job_id"], head["rows"], head["reason"], rows[3]["raw"]) == ("job-1", 3, None, None)
+    assert (head["dispatch_id"], head["rows"], head["reason"], rows[3]["raw"]) == ("job-1", 3, None, None)
     assert (head["start_ns"], head["end_ns"]) == (span(0, 3).start_ns, span(0, 3).end_ns)
 
 
-def test_a_page_with_verified_holes_and_a_page_of_nothing_are_good() -> None:
+def test_a_page_with_empty_ranges_and_a_page_without_candles_are_good() -> None:
     rows = decode(page(control(0, 5, empty=(span(1, 2),))), page(control(5, 2, empty=(span(5, 2),))))
     assert kinds(rows) == ["candle"] * 3 + ["page"] * 2
     assert rows[3]["control"]["empty"] == [span(1, 2).start_ns, span(1, 2).end_ns]
@@ -77,15 +78,15 @@ GOOD = [candle(0), candle(1), candle(2)]
 BAD_PAGES: list[tuple[str, Any]] = [
     ("outside the span", [candle(-1), candle(1), candle(2)]),
     ("outside the span", [candle(0), candle(1), candle(3)]),
-    ("not after", [candle(0), candle(0), candle(2)]),
-    ("not after", [candle(1), candle(0), candle(2)]),
+    ("not after the previous", [candle(0), candle(0), candle(2)]),
+    ("not after the previous", [candle(1), candle(0), candle(2)]),
     ("off the grid", [candle(0), candle(1)._replace(open_ns=candle(1).open_ns + SECOND_NS), candle(2)]),
     ("neither a candle nor", [candle(0), candle(2)]),
-    ("open or close beyond", [candle(0), candle(1)._replace(low=100.5), candle(2)]),
-    ("open or close beyond", [candle(0), candle(1)._replace(high=100.5), candle(2)]),
+    ("open or close outside", [candle(0), candle(1)._replace(low=100.5), candle(2)]),
+    ("open or close outside", [candle(0), candle(1)._replace(high=100.5), candle(2)]),
     ("volume below 0", [candle(0), candle(1)._replace(volume=-1.0), candle(2)]),
-    ("high that is no number", [candle(0), candle(1)._replace(high=float("nan")), candle(2)]),
-    ("close that is no number", [candle(0), candle(1)._replace(close=float("inf")), candle(2)]),
+    ("high that is not a number", [candle(0), candle(1)._replace(high=float("nan")), candle(2)]),
+    ("close that is not a number", [candle(0), candle(1)._replace(close=float("inf")), candle(2)]),
     ("quote_volume", [candle(0), candle(1)._replace(quote_volume=-2.0), candle(2)]),
     ("trade_count", [candle(0), candle(1)._replace(trade_count=2**63), candle(2)]),
     ("outside the span", [candle(0), candle(1), candle(2)._replace(open_ns=2**64 - 1)]),
@@ -93,13 +94,13 @@ BAD_PAGES: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("reason", "candles"), BAD_PAGES)
-def test_a_page_with_a_bad_candle_is_refused_whole_and_says_why(reason: str, candles: list[Candle]) -> None:
+def test_a_page_with_a_bad_candle_is_refused_as_a_whole_with_the_reason(reason: str, candles: list[Candle]) -> None:
     head = control(0, 3)
     rows = decode(page(control(3, 1)), (page_value("r", candles), head.encode()), page(control(4, 1)))
     assert kinds(rows) == ["candle", "candle", "page", "refused", "page"]
     refused = rows[3]
     assert reason in refused["control"]["reason"]
-    assert (refused["control"]["job_id"], refused["control"]["rows"]) == ("job-1", None)
+    assert (refused["control"]["dispatch_id"], refused["control"]["rows"]) == ("job-1", None)
     assert (refused["raw"]["partition"], refused["raw"]["offset"]) == (3, 1)
     assert refused["raw"]["payload"] == page_value("r", candles)
 
@@ -107,22 +108,22 @@ def test_a_page_with_a_bad_candle_is_refused_whole_and_says_why(reason: str, can
 @pytest.mark.parametrize(
     ("reason", "value"),
     [
-        ("no DataResponse", b"\xff\xff"),
-        ("no DataResponse", b"<html>"),
+        ("not a DataResponse", b"\xff\xff"),
+        ("not a DataResponse", b"<html>"),
         ("not OK", pb.DataResponse(status=pb.DataResponse.ERROR).SerializeToString()),
         ("total_records 2", pb.DataResponse(ohlc_data=map(encode_candle, GOOD), total_records=2).SerializeToString()),
         (
-            "candle 1 is no OHLCV",
+            "candle 1 is not an OHLCV",
             pb.DataResponse(
                 ohlc_data=[encode_candle(GOOD[0]), b"\xff", encode_candle(GOOD[2])], total_records=3
             ).SerializeToString(),
         ),
         ("outside the span", pb.DataResponse(ohlc_data=[b""] * 3, total_records=3).SerializeToString()),
-        ("over 1000", pb.DataResponse(ohlc_data=[b""] * 1001, total_records=1001).SerializeToString()),
+        ("at most 1000", pb.DataResponse(ohlc_data=[b""] * 1001, total_records=1001).SerializeToString()),
         ("neither a candle nor", b""),
     ],
 )
-def test_a_value_that_is_no_page_is_refused(reason: str, value: bytes) -> None:
+def test_a_value_that_is_not_a_page_is_refused(reason: str, value: bytes) -> None:
     rows = decode((value, control(0, 3).encode()))
     assert kinds(rows) == ["refused"]
     assert reason in rows[0]["control"]["reason"]
@@ -157,19 +158,19 @@ def test_empty_ranges_that_contradict_the_page_refuse_it(reason: str, empty: tup
         ("dx-empty", "[" * 100_000),
     ],
 )
-def test_unreadable_headers_leave_a_dead_letter_without_a_job(header: str, value: str) -> None:
+def test_unreadable_headers_leave_a_dead_letter_without_a_dispatch(header: str, value: str) -> None:
     payload, headers = page(control(0, 3))
     rows = decode((payload, headers | {header: value}), page(control(3, 1)))
     assert kinds(rows) == ["candle", "refused", "page"]
-    assert rows[1]["control"]["job_id"] is None
+    assert rows[1]["control"]["dispatch_id"] is None
 
 
 @pytest.mark.parametrize("status", [pb.DataResponse.OK, pb.DataResponse.NOT_FOUND, pb.DataResponse.ERROR])
-def test_a_final_record_says_how_the_dispatch_ended(status: pb.DataResponse.ResponseStatus.ValueType) -> None:
+def test_a_final_record_has_the_result_of_the_dispatch(status: pb.DataResponse.ResponseStatus.ValueType) -> None:
     rows = decode(final(control(0, 3), 12, status))
     assert kinds(rows) == ["final"]
     head = rows[0]["control"]
-    assert (head["job_id"], head["status"], head["total_records"]) == ("job-1", status, 12)
+    assert (head["dispatch_id"], head["status"], head["total_records"]) == ("job-1", status, 12)
 
 
 def test_a_final_record_keeps_its_message() -> None:
@@ -182,10 +183,10 @@ def test_an_undecodable_final_ends_the_dispatch_with_an_error_and_is_kept() -> N
     assert kinds(rows) == ["final", "refused"]
     assert rows[0]["control"]["status"] == pb.DataResponse.ERROR
     assert "refused" in rows[0]["control"]["error_message"]
-    assert (rows[1]["control"]["job_id"], rows[1]["raw"]["payload"]) == (None, b"\xff")
+    assert (rows[1]["control"]["dispatch_id"], rows[1]["raw"]["payload"]) == (None, b"\xff")
 
 
-def test_both_decoders_give_the_same_columns() -> None:
+def test_both_decoders_return_the_same_columns() -> None:
     encoded = [encode_candle(c) for c in (candle(0), Candle(5 * MINUTE_NS, 0.0, 2.0, 0.0, 1.0, 0.0))]
-    assert decode_candles(encoded).to_pydict() == decode_plain(encoded).to_pydict()
-    assert decode_plain(encoded).schema.types == decode_candles(encoded).schema.types
+    assert decode_candles(encoded).to_pydict() == decode_slowly(encoded).to_pydict()
+    assert decode_slowly(encoded).schema.types == decode_candles(encoded).schema.types

@@ -2,7 +2,7 @@ import pytest
 
 from services.common.lake.catalog import CatalogSettings
 from services.common.model.errors import InvalidRequest
-from spark.runtime.catalog import catalog_conf, java_properties, jdbc_properties
+from spark.runtime.session import catalog_conf, java_properties, jdbc_properties
 
 SQL = {"type": "sql", "uri": "postgresql://db/lake", "warehouse": "s3://lake/w"}
 

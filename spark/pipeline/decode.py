@@ -1,0 +1,140 @@
+"""Decoding of raw records into rows of a table and control rows. Runs in Spark's workers.
+
+A malformed record never stops the others. A page is either good as a whole or refused as a whole, with the reason.
+
+Kinds of decoded rows:
+
+    page      ``control``: headers of a good page, and its number of rows
+    final     ``control``: headers of a final record, and its result
+    refused   ``control``: the reason and the headers, as far as they are known; ``raw``: the record, for a dead letter
+    file      ``file``: a data file with rows of good pages (``files``)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+from google.protobuf.message import DecodeError
+
+from services.common.lake.tables import spark_ddl
+from services.common.model.errors import InvalidRequest
+from services.common.model.instrument import Instrument
+from services.common.model.page import Kind, PageHeaders
+from services.common.model.periods import check_period
+from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
+from spark.source.records import RAW
+from spark.tables.table import PageTable
+
+PAGE_KIND = "page"
+FINAL_KIND = "final"
+REFUSED_KIND = "refused"
+FILE_KIND = "file"
+_CONTROL: list[pa.Field[Any]] = [
+    pa.field("dispatch_id", pa.string()),
+    pa.field("ticker", pa.string()),
+    pa.field("period_seconds", pa.int32()),
+    pa.field("start_ns", pa.int64()),
+    pa.field("end_ns", pa.int64()),
+    pa.field("fetched_ns", pa.int64()),
+    pa.field("empty", pa.list_(pa.int64())),  # start, end, start, end, ... in nanoseconds
+    pa.field("rows", pa.int32()),
+    pa.field("status", pa.int32()),
+    pa.field("error_message", pa.string()),
+    pa.field("total_records", pa.int64()),
+    pa.field("reason", pa.string()),
+]
+_COLUMNS: list[pa.Field[Any]] = [
+    pa.field("kind", pa.string()),
+    pa.field("control", pa.struct(_CONTROL)),
+    pa.field("raw", pa.struct(list(RAW))),
+    pa.field("file", pa.binary()),
+]
+DECODED = pa.schema(_COLUMNS)
+DECODED_DDL = spark_ddl(DECODED)
+_ANY_ERROR = Exception
+"""Any exception that a record's bytes cause refuses that record; raised, it would fail the batch at every attempt."""
+
+Take: TypeAlias = Callable[[pa.RecordBatch], None]
+"""Takes the rows of a page, at least one."""
+
+
+def decode_batches(table: PageTable, batches: Iterable[pa.RecordBatch], take: Take) -> Iterator[pa.RecordBatch]:
+    """Yield the control rows of batches of ``RAW`` as batches of ``DECODED``; pass rows of good pages to ``take``."""
+    for batch in batches:
+        rows = [row for record in _records(batch) for row in decode_record(table, record, take)]
+        if rows:
+            yield pa.RecordBatch.from_pylist(rows, schema=DECODED)
+
+
+def decode_record(table: PageTable, record: dict[str, Any], take: Take) -> list[dict[str, Any]]:
+    """Return the control rows (kind, control, raw) of a record; pass the rows of a good page to ``take``."""
+    try:
+        headers = PageHeaders.parse(dict(record["headers"] or ()))
+        check_period(headers.period_seconds)
+        Instrument.parse(headers.ticker)
+    except _ANY_ERROR as error:
+        return [{"kind": REFUSED_KIND, "control": {"reason": _reason(error)}, "raw": record}]
+    control = _control(headers)
+    try:
+        response = _parse(record["payload"])
+        if headers.kind is Kind.FINAL:
+            return [{"kind": FINAL_KIND, "control": control | _result(response)}]
+        if response.status != pb.DataResponse.OK:
+            raise InvalidRequest(f"status {response.status} of a page is not OK")
+        rows = table.decode(headers, response)
+    except _ANY_ERROR as error:
+        reason = _reason(error)
+        if headers.kind is Kind.PAGE:
+            return [{"kind": REFUSED_KIND, "control": control | {"reason": reason}, "raw": record}]
+        result = _failed(f"the final record is refused: {reason}")
+        return [
+            {"kind": FINAL_KIND, "control": control | result},
+            # Without a dispatch_id, as it is not a page of the dispatch.
+            {"kind": REFUSED_KIND, "control": {"reason": reason}, "raw": record},
+        ]
+    if rows.num_rows:
+        take(rows)
+    return [{"kind": PAGE_KIND, "control": control | {"rows": rows.num_rows}}]
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, InvalidRequest) else f"{type(error).__name__}: {error}"
+
+
+def _records(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    columns = [batch.column(name) for name in RAW.names]
+    for values in zip(*(column.to_pylist() for column in columns), strict=True):
+        yield dict(zip(RAW.names, values, strict=True))
+
+
+def _parse(payload: bytes) -> pb.DataResponse:
+    try:
+        return pb.DataResponse.FromString(payload)
+    except DecodeError as error:
+        raise InvalidRequest(f"the value of {len(payload)} bytes is not a DataResponse: {error}") from error
+
+
+def _control(headers: PageHeaders) -> dict[str, Any]:
+    return {
+        "dispatch_id": headers.dispatch_id,
+        "ticker": headers.ticker,
+        "period_seconds": headers.period_seconds,
+        "start_ns": headers.span.start_ns,
+        "end_ns": headers.span.end_ns,
+        "fetched_ns": headers.fetched_ns,
+        "empty": [time_ns for part in headers.empty for time_ns in (part.start_ns, part.end_ns)],
+    }
+
+
+def _result(response: pb.DataResponse) -> dict[str, Any]:
+    return {
+        "status": response.status,
+        "error_message": response.error_message if response.HasField("error_message") else None,
+        "total_records": response.total_records,
+    }
+
+
+def _failed(message: str) -> dict[str, Any]:
+    return {"status": pb.DataResponse.ERROR, "error_message": message, "total_records": 0}

@@ -1,0 +1,68 @@
+"""Declaration of a table that the pipeline fills from pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from services.common.lake.tables import IcebergTable
+from services.common.model.page import PageHeaders
+from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
+
+Decode: TypeAlias = Callable[[PageHeaders, pb.DataResponse], pa.RecordBatch]
+
+
+@dataclass(frozen=True)
+class PageTable:
+    """A table whose rows arrive in pages: everything the pipeline must know about it.
+
+    Attributes:
+        iceberg: Schema, key, version column and partitioning. The key consists of ``series_columns``, ``time_column``
+            and, where several rows may have one time, further columns.
+        series_columns: Key columns with one value in a whole page. They have the names of fields of PageHeaders.
+        time_column: Key column whose values lie in the page's span.
+        decode: Returns the rows of a page in the columns of ``iceberg.arrow``, in the order of the key. Raises
+            InvalidRequest, with the reason, for a page that must be refused. Runs in Spark's workers, so it must be a
+            function of a module.
+    """
+
+    iceberg: IcebergTable
+    series_columns: tuple[str, ...]
+    time_column: str
+    decode: Decode
+
+    def __post_init__(self) -> None:
+        if not {*self.series_columns, self.time_column} <= set(self.key) or self.iceberg.version is None:
+            raise ValueError(f"{self.name} needs its series and time columns in the key, and a version column")
+
+    @property
+    def name(self) -> str:
+        """Name with the namespace."""
+        return self.iceberg.name
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Columns that identify a row."""
+        return self.iceberg.key
+
+    @property
+    def version(self) -> str:
+        """Column that decides between two rows with one key: the larger value is kept."""
+        return str(self.iceberg.version)
+
+    @property
+    def version_columns(self) -> tuple[str, ...]:
+        """Columns that identify a copy of a row."""
+        return (*self.key, self.version)
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of all columns."""
+        return list(self.iceberg.arrow.names)
+
+    def arrow_of(self, columns: tuple[str, ...]) -> pa.Schema:
+        """Return the Arrow schema of some columns."""
+        return pa.schema([self.iceberg.arrow.field(name) for name in columns])

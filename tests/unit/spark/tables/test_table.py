@@ -1,0 +1,162 @@
+"""The pipeline's pure parts with a second table: one series column, and a key that ends in a trade's number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+import pytest
+from pyiceberg import expressions
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import DayTransform
+from pyiceberg.types import DoubleType, LongType, NestedField, StringType, TimestamptzType
+
+from services.common.lake.catalog import CatalogSettings
+from services.common.lake.tables import MICROSECONDS, IcebergTable
+from services.common.model.errors import InvalidRequest
+from services.common.model.page import PageHeaders
+from services.common.model.times import iso_microseconds
+from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
+from spark.pipeline.decode import decode_record
+from spark.pipeline.files import Layout, Writer, append
+from spark.pipeline.upsert import (
+    KeyRange,
+    Presence,
+    ScanRange,
+    compare,
+    merge_condition,
+    merge_statement,
+    overlap,
+    presence_of,
+    row_filter,
+    scan_ranges,
+)
+from spark.tables.ohlc import CANDLES
+from spark.tables.table import PageTable
+from tests.fakes.pages import DAY, MINUTE_NS, control, span
+
+TRADES_ICEBERG = IcebergTable(
+    "trading.toy_trades",
+    Schema(
+        NestedField(1, "symbol", StringType(), required=True),
+        NestedField(2, "traded_at", TimestamptzType(), required=True),
+        NestedField(3, "number", LongType(), required=True),
+        NestedField(4, "price", DoubleType(), required=True),
+        NestedField(5, "seen_at", TimestamptzType(), required=True),
+    ),
+    key=("symbol", "traded_at", "number"),
+    version="seen_at",
+    partitions=PartitionSpec(PartitionField(2, 1000, DayTransform(), "traded_at_day")),
+)
+
+
+def rows(numbers: Iterable[int], seen_s: int = 1, symbol: str = "A.X") -> pa.RecordBatch:
+    """Two trades a minute, so that several share a time."""
+    found = [
+        {
+            "symbol": symbol,
+            "traded_at": (DAY + number // 2 * MINUTE_NS) // 1_000,
+            "number": number,
+            "price": float(number),
+            "seen_at": seen_s * 1_000_000,
+        }
+        for number in numbers
+    ]
+    return pa.RecordBatch.from_pylist(found, schema=TRADES_ICEBERG.arrow)
+
+
+def decode_trades(headers: PageHeaders, response: pb.DataResponse) -> pa.RecordBatch:
+    if not response.total_records:
+        raise InvalidRequest("a page without trades")
+    return rows(range(response.total_records), symbol=headers.ticker)
+
+
+TRADES = PageTable(TRADES_ICEBERG, series_columns=("symbol",), time_column="traded_at", decode=decode_trades)
+
+
+def versions(batch: pa.RecordBatch) -> pa.Table:
+    return pa.Table.from_batches([batch]).select(TRADES.version_columns)
+
+
+def test_ddl_and_columns_follow_the_schema() -> None:
+    assert TRADES_ICEBERG.ddl == (
+        "`symbol` string, `traded_at` timestamp, `number` bigint, `price` double, `seen_at` timestamp"
+    )
+    assert TRADES.columns == ["symbol", "traded_at", "number", "price", "seen_at"]
+    assert TRADES.arrow_of(TRADES.version_columns).names == ["symbol", "traded_at", "number", "seen_at"]
+    assert TRADES.iceberg.arrow.field("traded_at").type == MICROSECONDS
+
+
+@pytest.mark.parametrize("changes", [{"series_columns": ("price",)}, {"time_column": "seen_at"}])
+def test_series_and_time_columns_belong_to_the_key(changes: dict[str, object]) -> None:
+    given: dict[str, object] = {"series_columns": ("symbol",), "time_column": "traded_at"} | changes
+    with pytest.raises(ValueError, match="toy_trades needs"):
+        PageTable(TRADES_ICEBERG, decode=decode_trades, **given)  # type: ignore[arg-type]
+
+
+def test_a_page_is_decoded_by_its_table() -> None:
+    taken: list[pa.RecordBatch] = []
+    record = {"headers": list(control(0, 3).encode().items())}
+    value = pb.DataResponse(status=pb.DataResponse.OK, total_records=5).SerializeToString()
+    (row,) = decode_record(TRADES, record | {"payload": value}, taken.append)
+    assert (row["kind"], row["control"]["rows"]) == ("page", 5)
+    assert [page.schema for page in taken] == [TRADES_ICEBERG.arrow]
+    (row,) = decode_record(TRADES, record | {"payload": b""}, taken.append)
+    assert (row["kind"], row["control"]["reason"]) == ("refused", "a page without trades")
+
+
+def test_key_ranges_of_one_series_column() -> None:
+    pages = [KeyRange((symbol,), span(first, 10)) for symbol in ("A.X", "B.X") for first in (0, 10, 30)]
+    assert scan_ranges(pages) == [
+        ScanRange(("A.X",), (), span(0, 20)),
+        ScanRange(("A.X",), (), span(30, 10)),
+        ScanRange(("B.X",), (), span(0, 20)),
+        ScanRange(("B.X",), (), span(30, 10)),
+    ]
+    assert scan_ranges(pages, 2) == [ScanRange((symbol,), (), span(0, 40)) for symbol in ("A.X", "B.X")]
+    assert scan_ranges(pages, 1) == [ScanRange(("A.X", "B.X"), (), span(0, 40))]
+    assert not overlap(pages)
+    assert overlap([*pages, KeyRange(("B.X",), span(39, 5))])
+
+
+def test_conditions_name_only_columns_of_their_table() -> None:
+    ranges = [ScanRange(("A.X", "B'X"), (), span(0, 2))]
+    first, last = (iso_microseconds(time_ns, " ") for time_ns in (span(0, 2).start_ns, span(0, 2).end_ns))
+    assert merge_condition(TRADES, ranges) == (
+        "t.symbol = s.symbol AND t.traded_at = s.traded_at AND t.number = s.number"
+        f" AND ((t.symbol IN ('A.X', 'B\\'X') AND t.traded_at >= TIMESTAMP '{first}'"
+        f" AND t.traded_at < TIMESTAMP '{last}'))"
+    )
+    assert merge_statement(TRADES, "`c`.trading.toy_trades", "batch", ranges) == (
+        f"MERGE INTO `c`.trading.toy_trades t USING batch s ON {merge_condition(TRADES, ranges)} "
+        "WHEN MATCHED AND s.seen_at > t.seen_at THEN UPDATE SET t.price = s.price, t.seen_at = s.seen_at "
+        "WHEN NOT MATCHED THEN INSERT (symbol, traded_at, number, price, seen_at) "
+        "VALUES (s.symbol, s.traded_at, s.number, s.price, s.seen_at)"
+    )
+    found = row_filter(TRADES, ranges)
+    assert isinstance(found, expressions.And)
+    assert {"symbol", "traded_at"} == {
+        name for name in CANDLES.columns + TRADES.columns if f"name='{name}'" in repr(found)
+    }
+
+
+def test_rows_are_compared_by_key_and_version() -> None:
+    table = versions(rows(range(4), seen_s=5))
+    assert compare(TRADES, versions(rows(range(4), seen_s=5)), table) is Presence.ALL
+    assert compare(TRADES, versions(rows([1], seen_s=6)), table) is Presence.SOMETHING
+    assert compare(TRADES, versions(rows([3, 4])), table) is Presence.SOMETHING
+    assert compare(TRADES, versions(rows([4])), table) is Presence.NOTHING
+
+
+def test_files_are_written_and_found_in_the_second_table(catalog: CatalogSettings) -> None:
+    target = TRADES_ICEBERG.load_or_create(catalog.load())
+    writer = Writer(Layout.of(TRADES, target))
+    writer.add(rows(range(100)))  # from half past eleven, so two days
+    writer.add(rows(range(10), symbol="B.X"))
+    writer.flush()
+    assert sorted(file.record_count for file in writer.written) == [40, 70]
+    append(target, writer.written)
+    scan = [ScanRange(("A.X",), (), span(0, 50))]
+    assert presence_of(TRADES, target, scan, lambda: versions(rows(range(100)))) is Presence.ALL
+    assert presence_of(TRADES, target, scan, lambda: versions(rows([99, 100]))) is Presence.SOMETHING
