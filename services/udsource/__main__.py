@@ -1,7 +1,5 @@
 """``python -m services.udsource``: serve a Kafka topic as source.v1 until SIGTERM."""
 
-from __future__ import annotations
-
 from services.common.config import load_settings
 from services.common.rpc.lifecycle import run
 from services.udsource.config import UdsourceSettings

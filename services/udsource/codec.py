@@ -1,16 +1,16 @@
-"""Kafka records as the bytes of source.v1 messages, and offsets back. Pure but for a warning about headers.
+"""Messages of source.v1: records as bytes, offsets, and the handshake that opens a stream. Pure.
 
-The only place that builds ReadResponse. A record is assembled by hand, field by field, since a protobuf object for each
-cost as much as reading it from Kafka:
+Only this module builds a ReadResponse. A record is assembled by hand, field by field, as a protobuf object for each one
+would cost as much as reading it from Kafka:
 
-    ReadResponse  0a len Result  12 00                    result 1; status 2, all of it default: no eot, SUCCESS
+    ReadResponse  0a len Result  12 00                    result 1; status 2, all defaults: no eot, SUCCESS
     Result        0a len payload                          payload 1
                   12 len (0a len offset  10 partition)    offset 2: its digits 1, partition_id 2
                   1a len (08 seconds  10 nanos)           event_time 3
                   22 len key                              keys 4
-                  2a len (0a len name  12 len value) ...  headers 5, an entry each
+                  2a len (0a len name  12 len value) ...  headers 5, one entry each
 
-Lengths and numbers are varints. A default (empty, or 0) takes no byte, but in a header's entry, as protobuf has it.
+Lengths and numbers are varints. A default (empty, or 0) takes no byte, except in a header's entry, as in protobuf.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any, Protocol
 from google.protobuf.empty_pb2 import Empty
 
 from services.common.kafka.client_options import WithHeaders, headers_of
+from services.common.model.errors import InvalidRequest
 from services.gen.source.v1 import source_pb2 as pb
 from services.udsource import replay
 
@@ -30,7 +31,7 @@ BASE64 = b"base64:"
 
 
 class KafkaRecord(WithHeaders, Protocol):
-    """What we use of a confluent-kafka message."""
+    """Methods of a confluent-kafka message that are used here."""
 
     def timestamp(self) -> tuple[int, int]: ...  # noqa: D102
     def key(self) -> bytes | None: ...  # noqa: D102
@@ -54,14 +55,14 @@ NACKED = pb.NackResponse(result=pb.NackResponse.Result(success=Empty()))
 
 
 def failed_batch(reason: str) -> bytes:
-    """The end of a batch for which Kafka could not be read."""
+    """Return the end of a batch for which Kafka could not be read."""
     return _end(code=pb.ReadResponse.Status.FAILURE, error=pb.ReadResponse.Status.OTHER, msg=reason)
 
 
 def as_text(value: bytes) -> bytes:
-    """Bytes as those of a proto string: UTF-8 as it is, anything else as ``base64:`` and its base64.
+    """Return bytes as those of a proto string: UTF-8 unchanged, anything else as ``base64:`` and its base64.
 
-    UTF-8 that itself starts with ``base64:`` is encoded too, so that the prefix always means what it says.
+    UTF-8 that starts with ``base64:`` is encoded too, so that the prefix is unambiguous.
     """
     try:
         value.decode()
@@ -70,15 +71,16 @@ def as_text(value: bytes) -> bytes:
     return BASE64 + base64.b64encode(value) if value.startswith(BASE64) else value
 
 
-def to_bytes(record: KafkaRecord) -> bytes:
-    """One record. A null key is no key, a null value or header is an empty one; of equal header names the last wins.
+def encode_record(record: KafkaRecord) -> bytes:
+    """Return the ReadResponse of a record.
 
-    A record without a timestamp gets 1970: Numaflow dies of a missing event time, and now would differ in a replay.
+    A null key gives no key, a null value or header an empty one. The last of several headers of one name wins. A record
+    without a timestamp gets 1970: Numaflow crashes without an event time, and the current time would differ in a replay.
     """
     value, key, headers = record.value(), record.key(), headers_of(record)
     digits = b"%d" % (record.offset() or 0)
     partition = _partition(record.partition() or 0)
-    # Both are below 128 bytes, so one byte says how long they are.
+    # Both are shorter than 128 bytes, so one byte holds their length.
     offset = b"\x12%c\x0a%c%b%b" % (2 + len(digits) + len(partition), len(digits), digits, partition)
     parts = [offset, _event_time(max(0, record.timestamp()[1]))]
     if value:
@@ -102,7 +104,7 @@ def _partition(number: int) -> bytes:
     return b"\x10" + _varint(number) if number else b""
 
 
-@lru_cache(maxsize=4_096)  # records that are produced together have the same millisecond
+@lru_cache(maxsize=4_096)  # records produced together share a millisecond
 def _event_time(time_ms: int) -> bytes:
     seconds, rest_ms = divmod(time_ms, 1_000)
     body = b"\x08" + _varint(seconds) if seconds else b""
@@ -120,7 +122,7 @@ def _long_varint(number: int) -> bytes:
 
 
 _SHORT_VARINTS = tuple(_long_varint(number) for number in range(1 << 14))
-"""Those of at most two bytes: the length of nearly everything."""
+"""Varints of at most two bytes, which nearly every length is."""
 
 
 def _varint(number: int) -> bytes:
@@ -128,9 +130,48 @@ def _varint(number: int) -> bytes:
 
 
 def to_pairs(offsets: Iterable[pb.Offset]) -> list[tuple[int, int]]:
-    """(partition, offset) of each.
+    """Return the (partition, offset) pair of each offset.
 
     Raises:
-        InvalidRequest: An offset is not a decimal number.
+        InvalidRequest: An offset is not a decimal number below 2**63.
     """
     return [(o.partition_id, replay.parse_number("offset", o.offset)) for o in offsets]
+
+
+# ---- handshake
+
+
+class Handshake:
+    """State of one stream of ReadFn or AckFn.
+
+        state      message of the client   next
+        OPENED     handshake with sot      GREETED
+        GREETED    request                 GREETED
+
+    Any other message is an error, which ends the stream. The client waits for the server's handshake before it sends
+    requests. The caller sends the answers to both.
+    """
+
+    def __init__(self) -> None:
+        self.greeted = False
+        """Whether the handshake was received; every message after it is a request."""
+
+    def receive(self, *, handshake: bool, sot: bool, request: bool) -> None:
+        """Take the next message of the client.
+
+        Args:
+            handshake: Whether the message has a handshake.
+            sot: Its start-of-transmission flag.
+            request: Whether the message has a request.
+        Raises:
+            InvalidRequest: The protocol does not allow this message next.
+        """
+        if handshake and request:
+            raise InvalidRequest("a message must have either a handshake or a request, not both")
+        if not self.greeted and not (handshake and sot):
+            raise InvalidRequest("the first message must be a handshake with sot = true")
+        if self.greeted and handshake:
+            raise InvalidRequest("duplicate handshake: the stream is open already")
+        if self.greeted and not request:
+            raise InvalidRequest("the message has neither a handshake nor a request")
+        self.greeted = True

@@ -1,4 +1,4 @@
-"""What can be set: ``DEXORDER_UDSOURCE_<NAME>``."""
+"""Settings, read from ``DEXORDER_UDSOURCE_<NAME>``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic_settings import SettingsConfigDict
 from services.common.config import ServiceSettings
 
 NUMAFLOW_FOLDER = Path("/var/run/numaflow")
-"""The volume a Numaflow pod mounts into its source container."""
+"""Volume that a Numaflow pod mounts into its source container."""
 
 
 def _numaflow_socket(validated: dict[str, Any]) -> Path | None:
@@ -33,23 +33,23 @@ class UdsourceSettings(ServiceSettings):
     max_message_bytes: int = Field(default=64 * 1024 * 1024, ge=1024)
     """Largest gRPC message, both ways, in bytes; the default is what Numaflow's own servers and clients use."""
     numaflow_folder: Path | None = NUMAFLOW_FOLDER
-    """Where this folder exists, ``source.sock`` in it is served by default. Empty: nowhere."""
+    """If this folder exists, ``source.sock`` in it is served by default. Empty turns this off."""
     socket: Path | None = Field(default_factory=_numaflow_socket)
-    """Unix socket to serve as well; default Numaflow's where its folder exists, else none. Empty means none."""
+    """Unix socket to serve too; by default Numaflow's if its folder exists, otherwise none. Empty means none."""
     server_info: Path | None = None
-    """Numaflow's server-info file, written once we listen; default ``sourcer-server-info`` beside the socket."""
+    """Numaflow's server-info file, written once the server listens; by default ``sourcer-server-info`` beside the socket."""
     kafka: str = "127.0.0.1:9092"
     """bootstrap.servers of the Kafka cluster."""
     kafka_options: dict[str, str] = Field(default_factory=dict, repr=False)
     """Further librdkafka properties as a JSON object, for example SASL and TLS. Default none."""
     topic: str = Field(default="dexorder.ohlc", min_length=1)
-    """The topic that is served."""
+    """Topic to serve."""
     group: str = Field(default="dexorder-spark", min_length=1)
     """Consumer group of plain reads; replays commit to ``<group>-replay``."""
     replay_consumers: int = Field(default=16, ge=1, le=256)
-    """Most ranges that are replayed at the same time; further ones wait."""
+    """Largest number of ranges that are replayed at the same time; others wait."""
     poll_seconds: float = Field(default=1.0, gt=0)
-    """How often Kafka is asked whether it is there, in seconds."""
+    """Time between two checks that Kafka is available, in seconds."""
 
     @field_validator("numaflow_folder", "socket", "server_info", mode="before")
     @classmethod
@@ -58,12 +58,12 @@ class UdsourceSettings(ServiceSettings):
 
     @property
     def replay_group(self) -> str:
-        """Group without members to which replays commit."""
+        """Group without members, to which replays commit."""
         return f"{self.group}-replay"
 
     @property
     def server_info_file(self) -> Path | None:
-        """Where the server-info file goes; none without a unix socket."""
+        """Path of the server-info file; None without a unix socket."""
         if self.socket is None:
             return None
         return self.server_info or self.socket.with_name("sourcer-server-info")

@@ -1,31 +1,69 @@
-"""What nobody foresaw ends the process, so that its container starts anew; nothing stays up that can read no more.
+"""Contract of a Numaflow source container: the server-info file, and the end of a process that fails unexpectedly.
 
-Numaflow's own servers do the same: INTERNAL with ``UDF_EXECUTION_ERROR(container)``, then exit status 1. The dataplane
-looks at no status of a batch, so an answer alone would leave its vertex waiting for ever.
+Numaflow learns from the file that a container listens and which contract it speaks. After an unexpected failure
+Numaflow's own servers answer INTERNAL with ``UDF_EXECUTION_ERROR(container)`` and exit with status 1; this service does
+the same, so that its container restarts. An answer alone would leave the vertex waiting forever, as the dataplane does
+not check the status of a batch.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import structlog
 
 log = structlog.get_logger(__name__)
 
+# ---- the server-info file
+
+END_MARKER = "U+005C__END__"
+"""The reader polls until the file ends with this text; it would wait forever for a file that ends with a newline."""
+
+# The dataplane depends on language and version, and calls NackFn only for Python from 0.11.0 on. The version is that of
+# the Python SDK whose contract this service keeps, as its own would be refused; "-z" means the stable release.
+CONTRACT = {
+    "protocol": "uds",
+    "language": "python",
+    "minimum_numaflow_version": "1.4.0-z",
+    "version": "0.14.0",
+    "metadata": {},
+}
+
+
+def write_server_info(path: Path) -> None:
+    """Write the file atomically; call once the socket listens.
+
+    Raises:
+        OSError: The folder is missing or not writable.
+    """
+    fresh = path.with_name(path.name + ".new")
+    fresh.write_text(json.dumps(CONTRACT) + END_MARKER)
+    fresh.replace(path)
+
+
+def remove_server_info(path: Path) -> None:
+    """Remove the file of an earlier process; call before the socket listens."""
+    path.unlink(missing_ok=True)
+
+
+# ---- unexpected failures
+
 PREFIX = "UDF_EXECUTION_ERROR(udsource)"
 """The dataplane files the error under the container's name in the first parentheses of the text."""
-MOST_CHARACTERS = 500
+MAX_CHARACTERS = 500
 """Longest text of an answer; it travels in a trailer of at most 8 KiB, where a character takes up to 12 bytes."""
 EXIT_STATUS = 1
 
 
 class FatalFailure:
-    """The first thing of this process that nobody foresaw.
+    """First unexpected failure of this process.
 
     Attributes:
-        error: It; none as long as all is well.
+        error: The failure; None while there is none.
     """
 
     def __init__(self, on_first: Callable[[], None] = lambda: None) -> None:
@@ -33,28 +71,28 @@ class FatalFailure:
         self.error: BaseException | None = None
 
     def note(self, place: str, error: BaseException) -> str:
-        """Remember it, if it is the first; returns the text for a caller.
+        """Keep a failure, if it is the first; return the text for the caller of the RPC.
 
         Args:
             place: The method or the task that raised it.
         """
         if self.error is None:
             self.error = error
-            log.error("failed; this process ends", place=place, exc_info=error)
+            log.error("unexpected failure; this process ends", place=place, exc_info=error)
             self._on_first()
         reason = f"{PREFIX}: {place} raised {type(error).__name__}: {error}"
-        return f"{reason[:MOST_CHARACTERS]}; udsource ends with status {EXIT_STATUS} so that its container starts anew"
+        return f"{reason[:MAX_CHARACTERS]}; udsource ends with status {EXIT_STATUS} so that its container restarts"
 
     async def guard(self, place: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Do what runs in the background; what it raises is noted, so that there is one way in which all ends."""
+        """Run a background task; note its failure, so that the process ends in the same way as for an RPC's."""
         try:
             await work()
         except Exception as error:
             self.note(place, error)
 
 
-def end_within(seconds: float) -> None:
-    """Whatever hangs then, for example a thread that waits in librdkafka, keeps the process no longer."""
+def exit_after(seconds: float) -> None:
+    """End the process after ``seconds``, even if something hangs, for example a thread that waits in librdkafka."""
     timer = threading.Timer(seconds, os._exit, (EXIT_STATUS,))
     timer.daemon = True
     timer.start()

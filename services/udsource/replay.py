@@ -1,7 +1,7 @@
-"""The metadata of replays: which range a ReadFn call asks for, and what PendingFn tells about the topic. Pure.
+"""Replays: the metadata of their calls, the check of a range, and the commits that follow from acks. Pure.
 
 ReadFn   x-partition, x-start, x-end   read [x-start, x-end) of the partition, the same records each time
-         (answer) the last eot has msg ``range complete``, then the stream ends with OK
+         (answer) the last eot has msg ``range complete``; then the stream ends with OK
 AckFn    x-replay: 1                   an acked offset n commits n + 1 to the replay group
 PendingFn (answer) x-starts, x-ends, x-committed   ``0:17,1:20``, partition:offset
 """
@@ -17,19 +17,19 @@ PARTITION, START, END = "x-partition", "x-start", "x-end"
 REPLAY = "x-replay"
 STARTS, ENDS, COMMITTED = "x-starts", "x-ends", "x-committed"
 COMPLETE = "range complete"
-"""``msg`` of the eot behind which the server ends the stream; nobody reads a request that is sent after it."""
-MOST_OFFSET = 2**63 - 1
+"""``msg`` of the eot after which the server ends the stream; a request sent after it is not read."""
+MAX_OFFSET = 2**63 - 1
 
 Metadata = Iterable[tuple[str, str | bytes]]
 
 
 class OffsetsGone(Conflict):
-    """Records that are asked for are no longer in the topic (or not any more at this offset)."""
+    """Requested records are no longer in the topic, or no longer at this offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """Offsets ``[start, end)`` of one partition."""
+    """Range ``[start, end)`` of offsets of one partition."""
 
     partition: int
     start: int
@@ -40,15 +40,15 @@ class OffsetRange:
 
 
 def is_range(metadata: Metadata) -> bool:
-    """Whether a ReadFn call asks for a range; else it is a plain read."""
+    """Return whether a ReadFn call requests a range; otherwise it is a plain read."""
     return any(name in (PARTITION, START, END) for name, _ in metadata)
 
 
 def parse_range(metadata: Metadata) -> OffsetRange:
-    """The range a ReadFn call asks for.
+    """Return the range that a ReadFn call requests.
 
     Raises:
-        InvalidRequest: One of the three is missing or no whole number, or the range is reversed.
+        InvalidRequest: One of the three values is missing or not a whole number, or the range is reversed.
     """
     given = dict(metadata)
     values = []
@@ -62,10 +62,10 @@ def parse_range(metadata: Metadata) -> OffsetRange:
 
 
 def is_replay(metadata: Metadata | None) -> bool:
-    """Whether an AckFn, PendingFn or PartitionsFn call is about replays.
+    """Return whether an AckFn, PendingFn or PartitionsFn call is about replays.
 
     Raises:
-        InvalidRequest: ``x-replay`` is there with another value than 1.
+        InvalidRequest: ``x-replay`` has another value than 1.
     """
     values = [value for name, value in metadata or () if name == REPLAY]
     if any(value != "1" for value in values):
@@ -74,35 +74,35 @@ def is_replay(metadata: Metadata | None) -> bool:
 
 
 def parse_number(name: str, value: str | bytes) -> int:
-    """A non-negative decimal number below 2**63.
+    """Return a non-negative decimal number below 2**63.
 
     Raises:
-        InvalidRequest: It is something else; names it and its value.
+        InvalidRequest: It is something else. The message names it and its value.
     """
-    if not value.isascii() or not value.isdigit() or len(value) > 19 or int(value) > MOST_OFFSET:
+    if not value.isascii() or not value.isdigit() or len(value) > 19 or int(value) > MAX_OFFSET:
         raise InvalidRequest(f"{name} {value!r} is not a decimal number below 2**63")
     return int(value)
 
 
 def format_offsets(offsets: Mapping[int, int]) -> str:
-    """``0:17,1:20``, ascending by partition."""
+    """Return ``0:17,1:20``, ascending by partition."""
     return ",".join(f"{partition}:{offset}" for partition, offset in sorted(offsets.items()))
 
 
 def check_range(span: OffsetRange, starts: Mapping[int, int], ends: Mapping[int, int]) -> None:
-    """Whether the topic holds the range.
+    """Check that the topic holds a range.
 
     Raises:
-        InvalidRequest: There is no such partition, or the log ends before the range does.
+        InvalidRequest: The partition does not exist, or the log ends before the range does.
         OffsetsGone: The log starts after the range does.
     """
     if span.partition not in ends:
-        raise InvalidRequest(f"metadata {PARTITION} {span.partition} is none of the topic's 0 to {len(ends) - 1}")
+        raise InvalidRequest(f"metadata {PARTITION} {span.partition} does not exist; the topic has 0 to {len(ends) - 1}")
     if span.end > ends[span.partition]:
         raise InvalidRequest(
             f"metadata {END} {span.end} is beyond the end {ends[span.partition]} of partition {span.partition}"
         )
-    # An empty range has no record that could be gone.
+    # an empty range has no record that could be gone
     if span.start < starts[span.partition] and span.start < span.end:
         raise OffsetsGone(
             f"offset {span.start} of partition {span.partition} is gone; the log starts at {starts[span.partition]}"
@@ -112,12 +112,12 @@ def check_range(span: OffsetRange, starts: Mapping[int, int], ends: Mapping[int,
 def replay_commits(
     acks: Sequence[tuple[int, int]], committed: Mapping[int, int], starts: Mapping[int, int], ends: Mapping[int, int]
 ) -> dict[int, int]:
-    """Partition -> position to commit for acked (partition, offset) pairs; only positions that move on.
+    """Return the position to commit of each partition for acked (partition, offset) pairs; only positions that advance.
 
-    Handed out is [committed, log end): any replica serves any range, so none remembers which it served.
+    Every offset in [committed, log end) counts as issued: any replica serves any range, and none remembers its ranges.
 
     Raises:
-        InvalidRequest: An offset is at or beyond the log's end, or there is no such partition.
+        InvalidRequest: An offset is at or beyond the log's end, or the partition does not exist.
     """
     moves: dict[int, int] = {}
     for partition, offset in acks:
@@ -125,7 +125,7 @@ def replay_commits(
             raise InvalidRequest(f"ack of partition {partition}, which the topic does not have")
         if offset >= ends[partition]:
             raise InvalidRequest(
-                f"ack of offset {offset} of partition {partition}, which ends at {ends[partition]}: never handed out"
+                f"ack of offset {offset} of partition {partition}, which ends at {ends[partition]}: never issued"
             )
         if offset >= committed.get(partition, starts.get(partition, 0)):
             moves[partition] = max(moves.get(partition, 0), offset + 1)

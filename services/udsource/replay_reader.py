@@ -1,7 +1,7 @@
-"""Ranges of the topic, read again and again the same: assign()-consumers without a group's members, kept in a pool.
+"""Replays of ranges of the topic by a pool of consumers that assign themselves and join no group.
 
-A consumer that has finished a range stays where it is: Spark's next range of the partition starts there, with its
-records already on the way.
+A consumer that has finished a range keeps its position: Spark's next range of the partition starts there, and its
+records are already being fetched.
 """
 
 from __future__ import annotations
@@ -18,22 +18,21 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from services.common.model.errors import Unavailable
 from services.udsource.config import UdsourceSettings
 from services.udsource.replay import OffsetRange, OffsetsGone
-from services.udsource.topic_state import TopicMonitor, client_options
+from services.udsource.topic_reader import MAX_RECORDS, fetch
+from services.udsource.topic_monitor import TopicMonitor, client_options
 
-MOST_RECORDS = 10_000
-"""Most records of one answer, however many are asked for; bounds what is in memory at once."""
 WAIT_SLICE_S = 0.1
 IDLE_SECONDS = 30.0
-"""A consumer nobody uses stops fetching after this time."""
+"""An unused consumer is closed after this time."""
 
 
 @dataclass(eq=False)
-class _Pooled:
+class _PooledConsumer:
     consumer: Consumer
     at: tuple[int, int] | None = None
-    """Partition and offset it reads next; none: anywhere."""
+    """Partition and offset that it reads next; None if it has no position."""
     held: list[Message] = field(default_factory=list)
-    """Records taken from Kafka that lie at or after ``at``."""
+    """Records fetched from Kafka, at or after ``at``."""
     used_s: float = 0.0
 
 
@@ -41,11 +40,11 @@ class RangeReader:
     """Reads one range once. `read` runs in a thread, one call at a time.
 
     Attributes:
-        position: Offset of the next record to hand out; holes may put it anywhere in the range.
-        done: Everything in the range has been handed out.
+        position: Offset after the last record that was returned.
+        done: All records of the range were returned.
     """
 
-    def __init__(self, topic: str, span: OffsetRange, pooled: _Pooled) -> None:
+    def __init__(self, topic: str, span: OffsetRange, pooled: _PooledConsumer) -> None:
         self._topic = topic
         self._span = span
         self._pooled = pooled
@@ -53,56 +52,51 @@ class RangeReader:
         self.position = span.start
         self.done = span.start >= span.end
         self.short = False
-        """The log ended before the range did when last seen."""
+        """At the last read the log ended before the range."""
         self.running: asyncio.Future[list[Message]] | None = None
-        """The `read` under way."""
+        """The running `read`."""
         if not self.done and pooled.at != (span.partition, span.start):
             pooled.held.clear()
             pooled.consumer.assign([TopicPartition(topic, span.partition, span.start)])
 
     def stop(self) -> None:
-        """Make a running `read` return soon; from any thread."""
+        """Make a running `read` return soon; may be called from any thread."""
         self._stopped = True
 
     def remaining(self) -> OffsetRange:
-        """What has not been handed out."""
+        """Return the part of the range that was not returned yet."""
         return OffsetRange(self._span.partition, self.position, self._span.end)
 
     def next_position(self) -> tuple[int, int] | None:
-        """Partition and offset at which the consumer stands; none unless it has read the range to its end."""
+        """Return the partition and offset of the consumer; None unless it has read the range to its end."""
         if self.done and self.position > self._span.start:
             return self._span.partition, self._span.end
         return None
 
-    def read(self, most: int, timeout_s: float) -> list[Message]:
-        """The next records of the range, at most ``most``; as soon as there are any, none after ``timeout_s``.
+    def read(self, limit: int, timeout_s: float) -> list[Message]:
+        """Return at most ``limit`` records of the range as soon as there are any; none after ``timeout_s``.
 
         Raises:
             OffsetsGone: The next record is no longer in the topic.
-            Unavailable: Kafka refuses to be read.
+            Unavailable: Kafka can't be read.
         """
         self.short = False
-        most = min(most, MOST_RECORDS, self._span.end - self.position)
+        limit = min(limit, MAX_RECORDS, self._span.end - self.position)
         deadline_s = time.monotonic() + timeout_s
         good: list[Message] = []
-        while most > 0 and not self.done and not good and not self._stopped:
+        while limit > 0 and not self.done and not good and not self._stopped:
             left_s = deadline_s - time.monotonic()
-            good = self._take(self._fetch(most, min(max(left_s, 0.0), WAIT_SLICE_S)))
+            good = self._take(self._fetch(limit, min(max(left_s, 0.0), WAIT_SLICE_S)))
             if left_s <= 0:
                 break
         return good
 
-    def _fetch(self, most: int, wait_s: float) -> list[Message]:
+    def _fetch(self, limit: int, wait_s: float) -> list[Message]:
         if self._pooled.held:
             taken = self._pooled.held
             self._pooled.held = []
             return taken
-        consumer = self._pooled.consumer
-        # consume() with a time limit waits for the full number, so wait for one and take what is there with it.
-        messages = consumer.consume(most, 0)
-        if not messages and (first := consumer.poll(wait_s)) is not None:
-            messages = [first, *consumer.consume(most - 1, 0)] if most > 1 else [first]
-        return messages
+        return fetch(self._pooled.consumer, limit, wait_s)
 
     def _take(self, messages: list[Message]) -> list[Message]:
         good: list[Message] = []
@@ -124,7 +118,7 @@ class RangeReader:
     def _note(self, error: KafkaError, offset: int) -> None:
         partition, code = self._span.partition, error.code()
         if code == KafkaError._PARTITION_EOF:
-            # Behind the last record may lie offsets without one (compaction, transaction markers).
+            # Offsets without a record (compaction, transaction markers) may follow the last record.
             self.done = self.done or offset >= self._span.end
             self.short = not self.done
         elif code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
@@ -134,28 +128,28 @@ class RangeReader:
 
 
 class ReplayPool:
-    """The pool. Ranges beyond ``replay_consumers`` wait for one to end.
+    """Pool of consumers. Ranges beyond ``replay_consumers`` wait for another to end.
 
     Attributes:
-        active: Ranges being read now.
+        active: Ranges that are being read.
     """
 
-    def __init__(self, settings: UdsourceSettings, watch: TopicMonitor) -> None:
+    def __init__(self, settings: UdsourceSettings, monitor: TopicMonitor) -> None:
         self._settings = settings
-        self._watch = watch
-        self._idle: list[_Pooled] = []
+        self._monitor = monitor
+        self._idle: list[_PooledConsumer] = []
         self._free = asyncio.Semaphore(settings.replay_consumers)
         self._threads = ThreadPoolExecutor(settings.replay_consumers, thread_name_prefix="replay")
         self.active = 0
 
     @asynccontextmanager
-    async def lease(self, span: OffsetRange) -> AsyncIterator[RangeReader]:
-        """A reader at the start of the range.
+    async def open(self, span: OffsetRange) -> AsyncIterator[RangeReader]:
+        """Lend a reader at the start of a range.
 
         Raises:
-            InvalidRequest, OffsetsGone, Unavailable: The topic does not hold the range, or can't be asked.
+            InvalidRequest, OffsetsGone, Unavailable: The topic does not hold the range, or can't be queried.
         """
-        await self._watch.check_range(span)
+        await self._monitor.check_range(span)
         await self._free.acquire()
         self.active += 1
         pooled = self._pick(span)
@@ -166,58 +160,58 @@ class ReplayPool:
             reader.stop()
             if reader.running is None:
                 self._put_back(reader, pooled)
-            else:  # the call was cancelled; its thread is about to see stop()
+            else:  # the call was cancelled; its thread returns soon after stop()
                 reader.running.add_done_callback(lambda _: self._put_back(reader, pooled))
 
-    async def read(self, reader: RangeReader, most: int, timeout_s: float) -> list[Message]:
-        """`RangeReader.read` in a thread; a cancelled call ends it early.
+    async def read(self, reader: RangeReader, limit: int, timeout_s: float) -> list[Message]:
+        """Call `RangeReader.read` in a thread; a cancelled call ends it early.
 
         Raises:
             OffsetsGone: Records of the range are gone.
-            InvalidRequest: The log now ends inside the range (the topic was made anew or lost records).
+            InvalidRequest: The log now ends inside the range, as the topic was created again or lost records.
             Unavailable: Kafka can't be read.
         """
         loop = asyncio.get_running_loop()
-        reader.running = loop.run_in_executor(self._threads, reader.read, most, timeout_s)
+        reader.running = loop.run_in_executor(self._threads, reader.read, limit, timeout_s)
         records = await asyncio.shield(reader.running)
         reader.running = None
         if not records and not reader.done:
-            if self._watch.failure is not None:
-                raise Unavailable(self._watch.failure)
+            if self._monitor.failure is not None:
+                raise Unavailable(self._monitor.failure)
             if reader.short:
-                await self._watch.check_range(reader.remaining())
+                await self._monitor.check_range(reader.remaining())
         return records
 
     def trim(self) -> None:
-        """Close consumers that nobody has used for a while; call now and then."""
+        """Close consumers that were not used for ``IDLE_SECONDS``; call periodically."""
         now_s = time.monotonic()
         for pooled in [p for p in self._idle if now_s - p.used_s > IDLE_SECONDS]:
             self._idle.remove(pooled)
             self._threads.submit(pooled.consumer.close)
 
     async def close(self, *, reachable: bool) -> None:
-        """Close every consumer; call when no range is being read. Without Kafka closing would wait for it."""
+        """Close every consumer; call when no range is being read. Without Kafka they are not closed, as that would wait."""
         if reachable:
             loop = asyncio.get_running_loop()
             await asyncio.gather(*(loop.run_in_executor(self._threads, p.consumer.close) for p in self._idle))
         self._idle.clear()
         self._threads.shutdown(wait=False)
 
-    def _pick(self, span: OffsetRange) -> _Pooled:
-        """The idle consumer that suits best: already there, of no use elsewhere, new, longest unused."""
+    def _pick(self, span: OffsetRange) -> _PooledConsumer:
+        """Return the best consumer: at the range's start, of the same partition or none, new, or longest unused."""
 
-        def suits(pooled: _Pooled) -> int:
+        def rank(pooled: _PooledConsumer) -> int:
             if pooled.at == (span.partition, span.start):
                 return 0
             return 1 if pooled.at is None or pooled.at[0] == span.partition else 2
 
-        best = min(self._idle, key=lambda p: (suits(p), p.used_s), default=None)
-        if best is None or (suits(best) == 2 and self.active + len(self._idle) <= self._settings.replay_consumers):
-            return _Pooled(Consumer(self._options()))
+        best = min(self._idle, key=lambda p: (rank(p), p.used_s), default=None)
+        if best is None or (rank(best) == 2 and self.active + len(self._idle) <= self._settings.replay_consumers):
+            return _PooledConsumer(Consumer(self._options()))
         self._idle.remove(best)
         return best
 
-    def _put_back(self, reader: RangeReader, pooled: _Pooled) -> None:
+    def _put_back(self, reader: RangeReader, pooled: _PooledConsumer) -> None:
         pooled.at = reader.next_position()
         if pooled.at is None:
             pooled.held.clear()
@@ -229,13 +223,13 @@ class ReplayPool:
     def _options(self) -> dict[str, object]:
         return {
             **client_options(self._settings),
-            # Required by librdkafka, never joined: this consumer only assigns itself.
+            # required by librdkafka; the consumer never joins the group
             "group.id": self._settings.replay_group,
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "enable.partition.eof": True,
             "auto.offset.reset": "error",
-            # A fetch that waits for new records delays the first one of a new range by up to this.
+            # A fetch that waits for new records delays the first record of a new range by up to this time.
             "fetch.wait.max.ms": 50,
             "fetch.queue.backoff.ms": 50,
             "queued.max.messages.kbytes": 16 * 1024,

@@ -1,11 +1,11 @@
-"""What starts and in which order it stops.
+"""Start and stop of udsource.
 
-    admin client -> gRPC on TCP and the unix socket -> server-info file -> health by a question to Kafka each second
+    admin client -> gRPC on TCP and the unix socket -> server-info file -> health by a query to Kafka each second
 
-The consumer group is joined by the first plain ReadFn, not here. At SIGTERM: not serving, nothing new is handed out,
-acks and running ranges come to their end within ``drain_seconds``, the streams end, the acked is committed. A
-stream whose client reads no more is cut, at the latest a second after that. What nobody foresaw, in a handler or in the
-background, is answered and ends the process the same way, with exit status 1.
+The first plain ReadFn joins the consumer group. On SIGTERM the service reports NOT_SERVING and issues no new records;
+acks and running ranges finish within ``drain_seconds``; the streams end, and the acked records are committed. A stream
+whose client no longer reads is cut at most a second later. An unexpected failure, in a handler or in the background, is
+answered and ends the process in the same way, with exit status 1.
 """
 
 from __future__ import annotations
@@ -24,19 +24,17 @@ from services.common.model.errors import Unavailable
 from services.common.rpc.lifecycle import RunningServer, grpc_server, stop_signal
 from services.gen.source.v1 import source_pb2
 from services.gen.source.v1 import source_pb2_grpc as rpc
-from services.udsource import server_info
 from services.udsource.config import UdsourceSettings
-from services.udsource.metrics import UdsourceMetrics
-from services.udsource.numaflow import FatalFailure, end_within
+from services.udsource.numaflow import FatalFailure, exit_after, remove_server_info, write_server_info
 from services.udsource.replay_reader import ReplayPool
 from services.udsource.service import SourceService
-from services.udsource.topic_reader import TopicReader
-from services.udsource.topic_state import TopicMonitor
+from services.udsource.topic_monitor import TopicMonitor
+from services.udsource.topic_reader import TopicReader, UdsourceMetrics
 
 log = structlog.get_logger(__name__)
 TICK_SECONDS = 0.5
 CLOSE_SECONDS = 15.0
-"""Beyond ``drain_seconds``, how long a failed process may take for its last commit and for leaving the group."""
+"""Time after ``drain_seconds`` for a failed process to commit and leave the group."""
 
 
 async def main(settings: UdsourceSettings) -> None:
@@ -49,7 +47,7 @@ async def main(settings: UdsourceSettings) -> None:
 
         def failed() -> None:
             stop.set()
-            end_within(settings.drain_seconds + CLOSE_SECONDS)
+            exit_after(settings.drain_seconds + CLOSE_SECONDS)
 
         async with serve(settings, FatalFailure(failed)):
             await stop.wait()
@@ -60,87 +58,87 @@ async def serve(settings: UdsourceSettings, failure: FatalFailure | None = None)
     """Serve until the block ends, then drain.
 
     Args:
-        failure: Gets what nobody foresaw; the block should end then.
+        failure: Notes unexpected failures; the block should end then.
     Raises:
-        OSError: An address can't be bound or the server-info file not be written.
-        Exception: What nobody foresaw, behind everything else.
+        OSError: An address can't be bound, or the server-info file can't be written.
+        Exception: The first unexpected failure, after everything has stopped.
     """
     failure = failure or FatalFailure()
     registry = CollectorRegistry()
     metrics = UdsourceMetrics(registry)
-    watch = TopicMonitor(settings)
-    topic = TopicReader(settings, metrics, lambda: watch.failure is None)
-    ranges = ReplayPool(settings, watch)
-    service = SourceService(watch, topic, ranges, metrics)
+    monitor = TopicMonitor(settings)
+    topic = TopicReader(settings, metrics, lambda: monitor.failure is None)
+    ranges = ReplayPool(settings, monitor)
+    service = SourceService(monitor, topic, ranges, metrics)
     source = source_pb2.DESCRIPTOR.services_by_name["Source"].full_name
 
     def register(server: grpc.aio.Server) -> Sequence[str]:
-        # The service does not know its transport, so it is no subclass of grpcio's.
+        # The service does not depend on its transport, so it is not a subclass of grpcio's servicer.
         rpc.add_SourceServicer_to_server(cast(rpc.SourceServicer, service), server)
         return [source]
 
     def internal_text(method: str, error: BaseException) -> str | None:
-        # Health, reflection and channelz are not what a source is for.
+        # A failure of health, reflection or channelz does not concern the source.
         return failure.note(method, error) if method.startswith(f"{source}/") else None
 
     info = settings.server_info_file
     if info is not None:
-        server_info.remove(info)
+        remove_server_info(info)
     sockets = [f"unix:{settings.socket}"] if settings.socket else []
     try:
         async with grpc_server(
             settings, register, registry=registry, extra_addresses=sockets, internal_text=internal_text
         ) as running:
             if info is not None:
-                server_info.write(info)
-            watching = partial(_watch_kafka, settings, running, watch, topic, ranges, metrics)
+                write_server_info(info)
+            monitoring = partial(_monitor_kafka, settings, running, monitor, topic, ranges, metrics)
             ticking = partial(_keep_ticking, topic)
             async with asyncio.TaskGroup() as group:
                 tasks = [
-                    group.create_task(failure.guard("the watch of Kafka", watching)),
-                    group.create_task(failure.guard("the care of the consumer", ticking)),
+                    group.create_task(failure.guard("the monitor of Kafka", monitoring)),
+                    group.create_task(failure.guard("the idle consumer", ticking)),
                 ]
                 try:
                     yield running
                 finally:
                     tasks[0].cancel()
                     if info is not None:
-                        server_info.remove(info)  # who connects anew waits for the next process
+                        remove_server_info(info)  # clients that connect again wait for the next process
                     await running.begin_stop()
                     await service.drain(settings.drain_seconds)
                     tasks[1].cancel()
     finally:
         await topic.close()
-        await ranges.close(reachable=watch.ready)
-        await watch.close()
+        await ranges.close(reachable=monitor.ready)
+        await monitor.close()
     if failure.error is not None:
         raise failure.error
 
 
-async def _watch_kafka(
+async def _monitor_kafka(
     settings: UdsourceSettings,
     running: RunningServer,
-    watch: TopicMonitor,
+    monitor: TopicMonitor,
     topic: TopicReader,
     ranges: ReplayPool,
     metrics: UdsourceMetrics,
 ) -> None:
-    """Keep health, metrics and what is remembered of the topic true."""
+    """Keep health, metrics and the cached state of the topic up to date."""
     serving: bool | None = None
     while True:
         try:
-            state = await watch.look()
+            state = await monitor.probe()
             metrics.pending.set(topic.pending(state))
         except Unavailable as error:
             metrics.pending.set(-1)
             if serving is not False:
                 log.warning("not serving", reason=str(error))
-        if serving is not watch.ready:
-            serving = watch.ready
+        if serving is not monitor.ready:
+            serving = monitor.ready
             await running.set_serving(serving)
             metrics.kafka_up.set(serving)
             if serving:
-                log.info("serving", topic=settings.topic, partitions=len(watch.state.ends))
+                log.info("serving", topic=settings.topic, partitions=len(monitor.state.ends))
         ranges.trim()
         await asyncio.sleep(settings.poll_seconds)
 

@@ -1,7 +1,7 @@
-"""Plain reads: one member of the consumer group, in a thread of its own.
+"""Plain reads by one member of the consumer group, in a thread of its own.
 
-The thread alone touches the consumer; the ledger is shared with acks, under a lock. Kafka gets no commit but the
-ledger's, so a crash loses no record and may repeat what was not acked.
+Only the thread uses the consumer. The ack tracker is shared with acks, under a lock. Kafka gets no commits but the
+tracker's, so a crash loses no record and may repeat records that were not acked.
 """
 
 from __future__ import annotations
@@ -15,27 +15,51 @@ from typing import TypeVar
 
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from services.common.model.errors import Conflict, Unavailable
 from services.udsource.ack_tracker import AckTracker
 from services.udsource.config import UdsourceSettings
-from services.udsource.metrics import UdsourceMetrics
-from services.udsource.topic_state import TopicState, client_options
+from services.udsource.topic_monitor import TopicState, client_options
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
-MOST_RECORDS = 10_000
-"""Most records of one answer, however many are asked for; bounds what is in memory at once."""
+MAX_RECORDS = 10_000
+"""Largest number of records in one batch, however many are requested; bounds the memory."""
 WAIT_SLICE_S = 0.05
-REST_AFTER_S = 5.0
-"""Without a read for this time the consumer stops fetching but stays in the group."""
+PAUSE_AFTER_S = 5.0
+"""Without a read for this time the consumer stops fetching, but stays in the group."""
+
+
+class UdsourceMetrics:
+    """Metrics of one process. Label ``mode`` is plain or replay."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"dexorder_udsource_{name}", text, labels, registry=registry)
+
+        def gauge(name: str, text: str) -> Gauge:
+            return Gauge(f"dexorder_udsource_{name}", text, registry=registry)
+
+        read = counter("records_read", "Records delivered.", "mode")
+        acked = counter("records_acked", "Records acked for the first time.", "mode")
+        self.plain_read = read.labels("plain")
+        self.replay_read = read.labels("replay")
+        self.plain_acked = acked.labels("plain")
+        self.replay_acked = acked.labels("replay")
+        self.redelivered = counter("records_redelivered", "Records delivered again.")
+        self.nacked = counter("records_nacked", "Records given back by NackFn.")
+        self.lost = counter("records_lost", "Records that the topic dropped before they were acked.")
+        self.replay_ranges = counter("replay_ranges", "Ranges replayed to their end.")
+        self.pending = gauge("pending", "Records not acked by the group; -1 if unknown.")
+        self.kafka_up = gauge("kafka_up", "Whether Kafka and the topic are available.")
 
 
 class TopicReader:
-    """What one client of plain reads sees. Joins the group at the first `open`, leaves it at `close`.
+    """Plain reads of one client. Joins the group at the first `open` and leaves it at `close`.
 
-    The newest stream owns the records: `open` makes all that is in flight due again, on that stream.
+    The newest stream owns the records: `open` takes back everything in flight, to be issued again on that stream.
     """
 
     def __init__(
@@ -46,7 +70,7 @@ class TopicReader:
         self._reachable = reachable
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="topic")
         self._lock = threading.Lock()
-        self._acks = AckTracker()
+        self._tracker = AckTracker()
         self._consumer: Consumer | None = None
         self._held: list[Message] = []
         self._paused = False
@@ -57,72 +81,72 @@ class TopicReader:
     # ---- called from the event loop
 
     async def open(self) -> int:
-        """A new client; returns the number of its stream. An older stream's next `read` fails."""
+        """Start a new stream and return its number; the next `read` of an older stream fails."""
         self._stream += 1
         stream = self._stream
         await self._run(self._start)
         return stream
 
-    async def read(self, stream: int, most: int, timeout_s: float) -> list[Message]:
-        """The next records, at most ``most``; as soon as there are any, none after ``timeout_s``.
+    async def read(self, stream: int, limit: int, timeout_s: float) -> list[Message]:
+        """Return at most ``limit`` records as soon as there are any, or none after ``timeout_s``.
 
         They are in flight from now on. While draining there are none.
 
         Raises:
-            Conflict: A newer stream has taken over.
-            Unavailable: Kafka refuses to be read.
-            KafkaException: The consumer is broken for good.
+            Conflict: There is a newer stream.
+            Unavailable: Kafka can't be read.
+            KafkaException: The consumer failed permanently.
         """
         given_up = threading.Event()
         try:
-            return await self._run(lambda: self._read(stream, min(most, MOST_RECORDS), timeout_s, given_up))
+            return await self._run(lambda: self._read(stream, min(limit, MAX_RECORDS), timeout_s, given_up))
         finally:
             given_up.set()
 
     def ack(self, pairs: Sequence[tuple[int, int]], state: TopicState) -> None:
-        """Settle (partition, offset) pairs; the commit follows by itself.
+        """Ack (partition, offset) pairs; the commit follows by itself.
 
         Raises:
-            InvalidRequest: One was never handed out; none is settled then.
+            InvalidRequest: One was never issued; none is acked then.
         """
         with self._lock:
-            self._metrics.plain_acked.inc(self._acks.ack(pairs, state.committed))
+            self._metrics.plain_acked.inc(self._tracker.ack(pairs, state.committed))
         self._thread.submit(self._commit)
 
     def nack(self, pairs: Sequence[tuple[int, int]], state: TopicState) -> None:
-        """Give (partition, offset) pairs back; they come again with a later read.
+        """Take back (partition, offset) pairs; a later read returns them again.
 
         Raises:
-            InvalidRequest: One was never handed out; none is given back then.
+            InvalidRequest: One was never issued; none is taken back then.
         """
         with self._lock:
-            self._metrics.nacked.inc(self._acks.nack(pairs, state.committed))
+            self._metrics.nacked.inc(self._tracker.nack(pairs, state.committed))
 
     def partitions(self) -> list[int]:
-        """Partitions that this process serves."""
+        """Return the partitions that this process serves."""
         with self._lock:
-            return self._acks.assigned()
+            return self._tracker.assigned()
 
     def pending(self, state: TopicState) -> int:
-        """Records of the topic that the group has not acked."""
+        """Return the number of records of the topic that the group has not acked."""
         with self._lock:
-            return self._acks.lag(state.starts, state.ends, state.committed)
+            return self._tracker.lag(state.starts, state.ends, state.committed)
 
     def in_flight(self) -> int:
-        """Records handed out and not answered."""
+        """Return the number of records issued and not answered."""
         with self._lock:
-            return self._acks.in_flight()
+            return self._tracker.in_flight()
 
     def drain(self) -> None:
-        """Hand out nothing more; acks go on."""
+        """Issue no more records; acks are still accepted."""
         self._draining = True
 
     async def tick(self) -> None:
-        """Keep the group membership alive and commits moving while nobody reads; call about twice a second."""
-        await self._run(self._rest)
+        """Keep the membership alive and commit while there are no reads; call about twice a second."""
+        await self._run(self._serve_idle)
 
     async def close(self) -> None:
-        """Commit what is acked and leave the group; without Kafka neither is possible and both would wait for it."""
+        """Commit the acked records and leave the group; without Kafka do neither, as both would wait for it."""
         if self._reachable():
             await self._run(self._stop)
         self._thread.shutdown(wait=False)
@@ -139,55 +163,51 @@ class TopicReader:
                 [self._settings.topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
             )
         with self._lock:
-            self._acks.restart()
+            self._tracker.restart()
 
-    def _read(self, stream: int, most: int, timeout_s: float, given_up: threading.Event) -> list[Message]:
+    def _read(self, stream: int, limit: int, timeout_s: float, given_up: threading.Event) -> list[Message]:
         deadline_s = time.monotonic() + timeout_s
         self._resume()
         while True:
             if stream != self._stream:
-                raise Conflict("another client has opened ReadFn and taken the records over")
+                raise Conflict("another client has opened ReadFn and owns the records now")
             left_s = deadline_s - time.monotonic()
             if self._draining:
                 given_up.wait(max(0.0, min(left_s, WAIT_SLICE_S)))
                 records: list[Message] = []
             else:
                 self._rewind()
-                records = self._deliver(self._fetch(most, min(max(left_s, 0.0), WAIT_SLICE_S)))
+                records = self._issue(self._fetch(limit, min(max(left_s, 0.0), WAIT_SLICE_S)))
             self._commit()
             self._read_s = time.monotonic()
-            if records or most <= 0 or left_s <= 0 or given_up.is_set():
+            if records or limit <= 0 or left_s <= 0 or given_up.is_set():
                 return records
 
-    def _fetch(self, most: int, wait_s: float) -> list[Message]:
+    def _fetch(self, limit: int, wait_s: float) -> list[Message]:
         assert self._consumer is not None
-        if most <= 0:
+        if limit <= 0:
             return []
         if self._held:
-            taken = self._held[:most]
-            self._held = self._held[most:]
+            taken = self._held[:limit]
+            self._held = self._held[limit:]
             return taken
-        # consume() with a time limit waits for the full number, so wait for one and take what is there with it.
-        messages = self._consumer.consume(most, 0)
-        if not messages and (first := self._consumer.poll(wait_s)) is not None:
-            messages = [first, *self._consumer.consume(most - 1, 0)] if most > 1 else [first]
-        return messages
+        return fetch(self._consumer, limit, wait_s)
 
-    def _deliver(self, messages: list[Message]) -> list[Message]:
+    def _issue(self, messages: list[Message]) -> list[Message]:
         good: list[Message] = []
         error: KafkaError | None = None
         with self._lock:
-            redelivered, lost = self._acks.redelivered, self._acks.lost
+            redelivered, lost = self._tracker.redelivered, self._tracker.lost
             for message in messages:
                 if (problem := message.error()) is not None:
                     error = problem
-                elif self._acks.deliver(message.partition() or 0, message.offset() or 0):
+                elif self._tracker.issue(message.partition() or 0, message.offset() or 0):
                     good.append(message)
-            redelivered, lost = self._acks.redelivered - redelivered, self._acks.lost - lost
+            redelivered, lost = self._tracker.redelivered - redelivered, self._tracker.lost - lost
         self._metrics.redelivered.inc(redelivered)
         if lost:
             self._metrics.lost.inc(lost)
-            log.error("records were dropped by the topic before they were acked", count=lost)
+            log.error("the topic dropped records before they were acked", count=lost)
         if error is not None and (error.fatal() or error.code() == KafkaError._FATAL):  # it will never read again
             raise KafkaException(error)
         if error is not None and not good:
@@ -197,23 +217,23 @@ class TopicReader:
     def _rewind(self) -> None:
         assert self._consumer is not None
         with self._lock:
-            wanted = self._acks.rewinds()
+            wanted = self._tracker.rewinds()
         for partition, offset in wanted.items():
             try:
                 self._consumer.seek(TopicPartition(self._settings.topic, partition, offset))
-            except KafkaException as error:  # just assigned, not fetched yet; the next read tries again
-                log.debug("rewind has to wait", partition=partition, offset=offset, reason=error.args[0].str())
+            except KafkaException as error:  # just assigned and not fetched yet; the next read tries again
+                log.debug("rewind delayed", partition=partition, offset=offset, reason=error.args[0].str())
                 continue
             self._held = [m for m in self._held if m.partition() != partition]
             with self._lock:
-                self._acks.rewound(partition)
+                self._tracker.rewound(partition)
 
     def _commit(self, *, wait: bool = False) -> None:
-        # A commit without Kafka would wait in librdkafka, and hold up a stop; what is acked stays in the ledger.
+        # Without Kafka a commit would wait in librdkafka and delay a stop; the acks stay in the tracker.
         if self._consumer is None or not self._reachable():
             return
         with self._lock:
-            positions = self._acks.commits()
+            positions = self._tracker.commits()
         offsets = [TopicPartition(self._settings.topic, p, o) for p, o in positions.items()]
         if not offsets:
             return
@@ -225,15 +245,15 @@ class TopicReader:
         except KafkaException as error:
             self._on_commit(error.args[0], offsets)
 
-    def _rest(self) -> None:
+    def _serve_idle(self) -> None:
         if self._consumer is None:
             return
         self._commit()
-        if time.monotonic() - self._read_s < REST_AFTER_S:
+        if time.monotonic() - self._read_s < PAUSE_AFTER_S:
             return
         self._consumer.pause(self._consumer.assignment())
         self._paused = True
-        # Serves rebalances and commit results. A record that was already on its way is kept for the next read.
+        # Handles rebalances and results of commits. A record that was already fetched is kept for the next read.
         if (message := self._consumer.poll(0)) is not None:
             self._held.append(message)
 
@@ -255,12 +275,12 @@ class TopicReader:
         try:
             committed = consumer.committed(partitions, timeout=10)
         except KafkaException as error:
-            # The consumer starts at the commit all the same; the ledger then knows it from the first record.
-            log.warning("commits of the group are unknown", reason=error.args[0].str())
+            # The consumer starts at the commit even so; the tracker learns it from the first record.
+            log.warning("the group's commits are unknown", reason=error.args[0].str())
             committed = partitions
         with self._lock:
             for part in committed:
-                self._acks.assign(part.partition, part.offset if part.offset >= 0 else None)
+                self._tracker.assign(part.partition, part.offset if part.offset >= 0 else None)
         log.info("partitions assigned", partitions=[p.partition for p in partitions])
 
     def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
@@ -268,18 +288,18 @@ class TopicReader:
         self._on_lost(consumer, partitions)
 
     def _on_lost(self, _: Consumer, partitions: list[TopicPartition]) -> None:
-        gone = {p.partition for p in partitions}
-        self._held = [m for m in self._held if m.partition() not in gone]
+        revoked = {p.partition for p in partitions}
+        self._held = [m for m in self._held if m.partition() not in revoked]
         with self._lock:
-            for partition in gone:
-                self._acks.revoke(partition)
-        log.info("partitions revoked", partitions=sorted(gone))
+            for partition in revoked:
+                self._tracker.revoke(partition)
+        log.info("partitions revoked", partitions=sorted(revoked))
 
     def _on_commit(self, error: KafkaError | None, offsets: list[TopicPartition]) -> None:
         failed = [p.partition for p in offsets if error is not None or p.error is not None]
         if failed:
             with self._lock:
-                self._acks.commit_failed(failed)
+                self._tracker.commit_failed(failed)
             log.warning("commit failed and will be repeated", partitions=failed, reason=error.str() if error else "")
 
     def _options(self) -> dict[str, object]:
@@ -291,9 +311,20 @@ class TopicReader:
             "auto.offset.reset": "earliest",
             "partition.assignment.strategy": "cooperative-sticky",
             "on_commit": self._on_commit,
-            # How long others wait for a killed process, and a stop for a commit that finds no coordinator.
+            # Time that others wait for a killed process, and a stop for a commit that finds no coordinator.
             "session.timeout.ms": 10_000,
             "fetch.wait.max.ms": 50,
             "fetch.queue.backoff.ms": 50,
             "queued.max.messages.kbytes": 32 * 1024,
         }
+
+
+def fetch(consumer: Consumer, limit: int, wait_s: float) -> list[Message]:
+    """Return at most ``limit`` messages as soon as there are any, or none after ``wait_s``.
+
+    consume() with a timeout waits for the full number, so this waits for one message and takes the others that are there.
+    """
+    messages = consumer.consume(limit, 0)
+    if not messages and (first := consumer.poll(wait_s)) is not None:
+        messages = [first, *consumer.consume(limit - 1, 0)] if limit > 1 else [first]
+    return messages

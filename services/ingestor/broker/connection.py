@@ -22,9 +22,10 @@ from services.common.clock import Clock
 from services.common.messaging.curve import curve_client
 from services.common.messaging.frames import WorkFrame, decode_work, encode_work
 from services.common.model.errors import InvalidRequest
+from services.common.model.instrument import Instrument
+from services.common.model.periods import check_span
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
-from services.ingestor.broker.dispatch import Completion, Dispatch, read_dispatch, work_complete
-from services.ingestor.broker.slots import Slots
+from services.ingestor.broker.slots import Completion, Dispatch, Slots
 from services.ingestor.config import IngestorSettings
 from services.ingestor.metrics import IngestorMetrics
 
@@ -243,6 +244,37 @@ class BrokerConnection:
             self._slots.complete(completion)
             self._outgoing.put_nowait(work_complete(completion))
         self._queue_offers()
+
+
+def read_dispatch(request: pb.DataRequest) -> Dispatch:
+    """Return the dispatch in a DataRequest.
+
+    Raises:
+        InvalidRequest: This ingestor does not serve the type, or a field is missing, out of range or off the grid.
+    """
+    if not request.job_id:
+        raise InvalidRequest("job_id is missing")
+    if request.type != pb.DataRequest.HISTORICAL_OHLC:
+        names = {value: name for name, value in pb.DataRequest.RequestType.items()}
+        raise InvalidRequest(f"type {names.get(request.type, request.type)} is not served by this ingestor")
+    if not request.HasField("historical"):
+        raise InvalidRequest("historical is missing")
+    wanted = request.historical
+    return Dispatch(
+        id=request.job_id,
+        request_id=request.request_id,
+        instrument=Instrument.parse(request.ticker),
+        span=check_span(wanted.start_time, wanted.end_time, wanted.period_seconds),
+        period_seconds=wanted.period_seconds,
+        limit=wanted.limit,
+    )
+
+
+def work_complete(completion: Completion) -> pb.WorkComplete:
+    """Return the message that reports a completion to the relay."""
+    return pb.WorkComplete(
+        job_id=completion.dispatch_id, success=completion.success, error_message=completion.message or None
+    )
 
 
 async def _wait_for(monitor: zmq.asyncio.Socket, events: int) -> int:

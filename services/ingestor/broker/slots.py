@@ -1,4 +1,4 @@
-"""State of this ingestor's slots and of everything the broker was told about them. Pure.
+"""Dispatches, the slots that they hold, and everything the broker was told about them. Pure.
 
     slot        event                     next
     free        WorkerReady sent          offered
@@ -19,8 +19,37 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from services.ingestor.broker.dispatch import Completion
+from services.common.model.instrument import Instrument
+from services.common.model.time_range import TimeRange
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """One attempt of a job for historical candles.
+
+    Attributes:
+        id: Id of this attempt; ``job_id`` on the wire.
+        span: Half open, nanoseconds; both ends on the period's grid.
+        limit: Stop after this many candles; 0 means all of ``span``.
+    """
+
+    id: str
+    request_id: str
+    instrument: Instrument
+    span: TimeRange
+    period_seconds: int
+    limit: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """End of a dispatch. Without ``success`` the relay queues the rest of the job again."""
+
+    dispatch_id: str
+    success: bool
+    message: str = ""
 
 
 class Slots:

@@ -1,0 +1,289 @@
+"""State of the topic and of the consumer groups, queried from Kafka and cached briefly.
+
+Every query has a time limit, and none makes this process a member of a group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+
+from services.common.kafka.client_errors import COORDINATOR_CHANGING, error_text
+from services.common.kafka.client_options import LIBRDKAFKA_LOG
+from services.common.model.errors import InvalidRequest, Unavailable
+from services.udsource import replay
+from services.udsource.config import UdsourceSettings
+
+T = TypeVar("T")
+
+REQUEST_TIMEOUT_S = 5.0
+UNRESPONSIVE_S = 3.0
+"""A Kafka that was available counts as unavailable after this time without an answer, however long a query may take."""
+_COORDINATOR_PAUSE_S = 0.05
+
+
+def client_options(settings: UdsourceSettings) -> dict[str, Any]:
+    """Return the librdkafka properties of every client of this service."""
+    return {
+        "bootstrap.servers": settings.kafka,
+        "client.id": "dexorder-udsource",
+        "reconnect.backoff.max.ms": 1_000,
+        "logger": LIBRDKAFKA_LOG,
+        **settings.kafka_options,
+    }
+
+
+@dataclass(frozen=True)
+class TopicState:
+    """Offsets by partition, at one moment.
+
+    Attributes:
+        starts: First offset that is still in the topic.
+        ends: Offset after the last one that a reader can get, which excludes open transactions.
+        committed: Commits of the group of plain reads; a partition without one is absent.
+        replayed: Commits of the replay group.
+    """
+
+    starts: Mapping[int, int] = field(default_factory=dict)
+    ends: Mapping[int, int] = field(default_factory=dict)
+    committed: Mapping[int, int] = field(default_factory=dict)
+    replayed: Mapping[int, int] = field(default_factory=dict)
+
+    def replay_lag(self) -> int:
+        """Return the number of records that the replay group has not acked."""
+        return sum(max(0, end - self.replay_position(partition)) for partition, end in self.ends.items())
+
+    def replay_position(self, partition: int) -> int:
+        """Return the first offset that the replay group has not acked, of those in the topic."""
+        return max(self.replayed.get(partition, 0), self.starts.get(partition, 0))
+
+
+class TopicMonitor:
+    """State of one topic of one cluster.
+
+    Attributes:
+        state: The last answer; empty before the first.
+        failure: Reason why the last query had no answer; None if it had one or none has been made.
+    """
+
+    def __init__(self, settings: UdsourceSettings) -> None:
+        self._settings = settings
+        options = client_options(settings)
+        self._admin = AdminClient(options)
+        self._plain_group = GroupOffsets(options, settings.group, settings.topic)
+        self._replay_group = GroupOffsets(options, settings.replay_group, settings.topic)
+        self._fetching: asyncio.Task[TopicState] | None = None
+        self._fetched_s = 0.0
+        self._failed_s = 0.0
+        self._commit_lock = asyncio.Lock()
+        self.state = TopicState()
+        self.failure: str | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether Kafka and the topic were available at the last query."""
+        return self._fetched_s > 0 and self.failure is None
+
+    async def fresh(self, max_age_s: float) -> TopicState:
+        """Return the state, at most ``max_age_s`` seconds old; concurrent callers share one query.
+
+        Raises:
+            Unavailable: Kafka does not answer, or the topic does not exist.
+        """
+        if self.ready and time.monotonic() - self._fetched_s <= max_age_s:
+            return self.state
+        if self.failure is not None and time.monotonic() - self._failed_s <= self._settings.poll_seconds:
+            raise Unavailable(self.failure)  # a query to a broker that is unavailable takes its whole time limit
+        # A running query started before this call: good enough unless the newest state is wanted.
+        if self._fetching is None or max_age_s <= 0:
+            self._fetching = asyncio.create_task(self._query())
+            # All callers may be cancelled; the failure is kept in ``failure`` even so.
+            self._fetching.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return await asyncio.shield(self._fetching)
+
+    async def probe(self) -> TopicState:
+        """Return the current state, for health; fail after ``UNRESPONSIVE_S`` if Kafka was available before.
+
+        Raises:
+            Unavailable: Kafka does not answer, or the topic does not exist.
+        """
+        try:
+            async with asyncio.timeout(UNRESPONSIVE_S if self.ready else None):
+                return await self.fresh(0)
+        except TimeoutError:
+            self.failure = f"Kafka at {self._settings.kafka}: no answer within {UNRESPONSIVE_S:g} s"
+            self._failed_s = time.monotonic()
+            raise Unavailable(self.failure) from None
+
+    async def _query(self) -> TopicState:
+        started_s = time.monotonic()
+        try:
+            state = await self._fetch()
+        except (KafkaException, Unavailable) as error:
+            self.failure = f"Kafka at {self._settings.kafka}: {error_text(error)}"
+            self._failed_s = time.monotonic()
+            raise Unavailable(self.failure) from error
+        finally:
+            self._admin.poll(0)  # delivers librdkafka's log lines
+            if self._fetching is asyncio.current_task():
+                self._fetching = None
+        if started_s >= self._fetched_s:  # an older query must not overwrite a newer answer
+            self.state = state
+            self._fetched_s = started_s
+            self.failure = None
+        return state
+
+    async def _fetch(self) -> TopicState:
+        partitions = await self._partitions()
+        starts, ends, committed, replayed = await asyncio.gather(
+            self._watermarks(partitions, OffsetSpec.earliest()),  # type: ignore[no-untyped-call]
+            self._watermarks(partitions, OffsetSpec.latest()),  # type: ignore[no-untyped-call]
+            self._plain_group.committed(partitions),
+            self._replay_group.committed(partitions),
+        )
+        return TopicState(starts, ends, committed, replayed)
+
+    async def _partitions(self) -> list[int]:
+        """Return the topic's partitions, ascending.
+
+        Queried through the client that queries the watermarks: only this refreshes its cache of the leaders' epochs,
+        and with an old epoch every later query would be refused (FENCED_LEADER_EPOCH).
+        """
+        name = self._settings.topic
+        metadata = await asyncio.to_thread(self._admin.list_topics, name, timeout=REQUEST_TIMEOUT_S)
+        topic = metadata.topics[name]
+        if topic.error is not None:
+            raise Unavailable(f"topic {name}: {topic.error.str()}")
+        return sorted(topic.partitions)
+
+    async def _watermarks(self, partitions: list[int], spec: OffsetSpec) -> dict[int, int]:
+        futures = self._admin.list_offsets(
+            {TopicPartition(self._settings.topic, p): spec for p in partitions},
+            isolation_level=IsolationLevel.READ_COMMITTED,
+            request_timeout=REQUEST_TIMEOUT_S,
+        )
+        answers = await asyncio.gather(*(_result(f) for f in futures.values()))
+        return {p.partition: a.offset for p, a in zip(futures, answers, strict=True)}
+
+    async def ack_replayed(self, acks: list[tuple[int, int]]) -> int:
+        """Commit acked (partition, offset) pairs to the replay group; return how many records the commits passed.
+
+        Returns once Kafka has the commits.
+
+        Raises:
+            InvalidRequest: An offset is beyond the end of the log.
+            Unavailable: Kafka does not answer; the commit may have succeeded, and repeating the ack is safe.
+        """
+        if not acks:
+            return 0
+        async with self._commit_lock:  # or an older commit could arrive after a newer one
+            state = await self.fresh(0)
+            moves = replay.replay_commits(acks, state.replayed, state.starts, state.ends)
+            if moves:
+                try:
+                    await self._replay_group.commit(moves)
+                except KafkaException as error:
+                    raise Unavailable(f"group {self._settings.replay_group}: {error_text(error)}") from error
+                self.state = TopicState(state.starts, state.ends, state.committed, {**state.replayed, **moves})
+            return sum(position - state.replay_position(p) for p, position in moves.items())
+
+    async def check_range(self, span: replay.OffsetRange) -> None:
+        """Check that the topic holds a range; query Kafka only if the cached state does not show it.
+
+        Raises:
+            InvalidRequest, OffsetsGone, Unavailable: See `replay.check_range` and `fresh`.
+        """
+        if self.ready:
+            try:
+                return replay.check_range(span, self.state.starts, self.state.ends)
+            except (InvalidRequest, replay.OffsetsGone):
+                pass  # the log may have grown since
+        state = await self.fresh(0)
+        return replay.check_range(span, state.starts, state.ends)
+
+    async def close(self) -> None:
+        """Close the connections; call last."""
+        await asyncio.gather(*(g.close(reachable=self.ready) for g in (self._plain_group, self._replay_group)))
+
+
+class GroupOffsets:
+    """One group's commits of one topic, read and written without membership. Calls run one after the other.
+
+    It uses a consumer that never subscribes. The admin client has the same calls, but librdkafka 2.16 crashes the process
+    if the group's coordinator is not ready and the client has no group, as at the first query to a fresh broker.
+    """
+
+    def __init__(self, options: Mapping[str, Any], group: str, topic: str) -> None:
+        self._topic = topic
+        self._group = group
+        # The session timeout also limits how long a commit waits for a coordinator.
+        limits = {"enable.auto.commit": False, "session.timeout.ms": 6_000}
+        self._consumer = Consumer({**options, **limits, "group.id": group})
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="group")
+
+    async def committed(self, partitions: Iterable[int]) -> dict[int, int]:
+        """Return the committed offset of each partition; partitions without a commit are absent.
+
+        Raises:
+            KafkaException: Kafka does not answer in time.
+            Unavailable: Kafka refuses one partition.
+        """
+        wanted = [TopicPartition(self._topic, p) for p in partitions]
+        answer = await self._run(lambda: self._consumer.committed(wanted, timeout=REQUEST_TIMEOUT_S))
+        return {p.partition: p.offset for p in self._checked(answer) if p.offset >= 0}
+
+    async def commit(self, positions: Mapping[int, int]) -> None:
+        """Commit an offset for each partition; return once Kafka has them.
+
+        Raises:
+            KafkaException: Kafka refuses, for example because the group has members.
+            Unavailable: Kafka does not answer in time, or refuses one partition.
+        """
+        wanted = [TopicPartition(self._topic, p, o) for p, o in positions.items()]
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                answer = await self._run(lambda: self._consumer.commit(offsets=wanted, asynchronous=False))
+        except TimeoutError:
+            raise Unavailable(f"group {self._group} was not committed in {REQUEST_TIMEOUT_S:g} s") from None
+        self._checked(answer or ())
+
+    async def close(self, *, reachable: bool) -> None:
+        """Close the connections; without Kafka the consumer is not closed, as that would wait for Kafka."""
+        if reachable:
+            await self._in_thread(self._consumer.close)
+        self._thread.shutdown(wait=False)
+
+    def _checked(self, partitions: Iterable[TopicPartition]) -> Iterable[TopicPartition]:
+        for part in partitions:
+            if part.error is not None:
+                raise Unavailable(f"commit of group {self._group}, partition {part.partition}: {part.error.str()}")
+        return partitions
+
+    async def _run(self, call: Callable[[], T]) -> T:
+        """Make a call in the thread, and repeat it while the group's coordinator is not ready."""
+
+        def repeat() -> T:
+            deadline_s = time.monotonic() + REQUEST_TIMEOUT_S
+            while True:
+                try:
+                    return call()
+                except KafkaException as error:
+                    if error.args[0].code() not in COORDINATOR_CHANGING or time.monotonic() > deadline_s:
+                        raise
+                time.sleep(_COORDINATOR_PAUSE_S)
+
+        return await self._in_thread(repeat)
+
+    async def _in_thread(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+
+async def _result(future: Future[T]) -> T:
+    return await asyncio.wrap_future(future)
