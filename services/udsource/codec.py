@@ -1,4 +1,4 @@
-"""Messages of source.v1: records as bytes, offsets, and the handshake that opens a stream. Pure.
+"""Messages of source.v1: records as bytes, offsets, and the handshake that opens a stream.
 
 Only this module builds a ReadResponse. A record is assembled by hand, field by field, as a protobuf object for each one
 would cost as much as reading it from Kafka:
@@ -75,7 +75,8 @@ def encode_record(record: KafkaRecord) -> bytes:
     """Return the ReadResponse of a record.
 
     A null key gives no key, a null value or header an empty one. The last of several headers of one name wins. A record
-    without a timestamp gets 1970: Numaflow crashes without an event time, and the current time would differ in a replay.
+    without a timestamp gets 1970: Numaflow crashes without an event time, and the current time would differ in a
+    replay.
     """
     value, key, headers = record.value(), record.key(), headers_of(record)
     digits = b"%d" % (record.offset() or 0)

@@ -97,7 +97,9 @@ def check_range(span: OffsetRange, starts: Mapping[int, int], ends: Mapping[int,
         OffsetsGone: The log starts after the range does.
     """
     if span.partition not in ends:
-        raise InvalidRequest(f"metadata {PARTITION} {span.partition} does not exist; the topic has 0 to {len(ends) - 1}")
+        raise InvalidRequest(
+            f"metadata {PARTITION} {span.partition} does not exist; the topic has 0 to {len(ends) - 1}"
+        )
     if span.end > ends[span.partition]:
         raise InvalidRequest(
             f"metadata {END} {span.end} is beyond the end {ends[span.partition]} of partition {span.partition}"

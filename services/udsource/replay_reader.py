@@ -18,8 +18,8 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from services.common.model.errors import Unavailable
 from services.udsource.config import UdsourceSettings
 from services.udsource.replay import OffsetRange, OffsetsGone
-from services.udsource.topic_reader import MAX_RECORDS, fetch
 from services.udsource.topic_monitor import TopicMonitor, client_options
+from services.udsource.topic_reader import MAX_RECORDS, fetch
 
 WAIT_SLICE_S = 0.1
 IDLE_SECONDS = 30.0
@@ -190,7 +190,7 @@ class ReplayPool:
             self._threads.submit(pooled.consumer.close)
 
     async def close(self, *, reachable: bool) -> None:
-        """Close every consumer; call when no range is being read. Without Kafka they are not closed, as that would wait."""
+        """Close every consumer; call when no range is being read. Without Kafka, closing would wait for it."""
         if reachable:
             loop = asyncio.get_running_loop()
             await asyncio.gather(*(loop.run_in_executor(self._threads, p.consumer.close) for p in self._idle))

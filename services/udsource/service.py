@@ -37,7 +37,7 @@ class CallContext(Protocol):
 
 
 class SourceService:
-    """source.v1 over one topic; create it inside the event loop. Errors are raised; `rpc.policy` gives them a status."""
+    """source.v1 over one topic; create it inside the event loop. `rpc.policy` gives the raised errors a status."""
 
     def __init__(self, monitor: TopicMonitor, topic: TopicReader, ranges: ReplayPool, metrics: UdsourceMetrics) -> None:
         self._monitor = monitor
@@ -138,7 +138,7 @@ class SourceService:
     # ---- state
 
     async def PendingFn(self, request: Empty, context: CallContext) -> pb.PendingResponse:  # noqa: N802
-        """Return the number of records not acked, negative if unknown; metadata has the topic's ends and replay commits."""
+        """Return how many records are not acked, negative if unknown; metadata has the topic's ends and commits."""
         replayed = replay.is_replay(context.invocation_metadata())
         try:
             state = await self._monitor.fresh(MAX_PENDING_AGE_S)

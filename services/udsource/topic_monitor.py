@@ -216,8 +216,9 @@ class TopicMonitor:
 class GroupOffsets:
     """One group's commits of one topic, read and written without membership. Calls run one after the other.
 
-    It uses a consumer that never subscribes. The admin client has the same calls, but librdkafka 2.16 crashes the process
-    if the group's coordinator is not ready and the client has no group, as at the first query to a fresh broker.
+    It uses a consumer that never subscribes. The admin client has the same calls, but librdkafka 2.16 crashes the
+    process if the group's coordinator is not ready and the client has no group, as at the first query to a fresh
+    broker.
     """
 
     def __init__(self, options: Mapping[str, Any], group: str, topic: str) -> None:

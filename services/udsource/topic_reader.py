@@ -322,7 +322,8 @@ class TopicReader:
 def fetch(consumer: Consumer, limit: int, wait_s: float) -> list[Message]:
     """Return at most ``limit`` messages as soon as there are any, or none after ``wait_s``.
 
-    consume() with a timeout waits for the full number, so this waits for one message and takes the others that are there.
+    consume() with a timeout waits for the full number, so this waits for one message and takes the others that are
+    there.
     """
     messages = consumer.consume(limit, 0)
     if not messages and (first := consumer.poll(wait_s)) is not None:

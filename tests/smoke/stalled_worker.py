@@ -10,8 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from services.common.clock import SystemClock
 from services.ingestor.broker.connection import BrokerConnection
-from services.ingestor.broker.dispatch import Completion, Dispatch
-from services.ingestor.broker.slots import Slots
+from services.ingestor.broker.slots import Completion, Dispatch, Slots
 from services.ingestor.config import IngestorSettings
 from services.ingestor.metrics import IngestorMetrics
 

@@ -32,9 +32,7 @@ NOT_YET: frozenset[str] = frozenset(
         "services.gateway.events.ingress.validation",
         "services.gateway.events.proto_mapping",
         "services.gateway.events.store.schema",
-        "services.ingestor.broker.dispatch",
         "services.relay.convert",
-        "services.udsource.codec",
         "spark.source.records",
         "spark.tables.ohlc",
     }

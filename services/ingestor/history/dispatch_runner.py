@@ -19,7 +19,7 @@ from services.common.model.errors import Unavailable
 from services.common.model.page import Kind, PageHeaders
 from services.common.model.time_range import TimeRange
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
-from services.ingestor.broker.dispatch import Completion, Dispatch
+from services.ingestor.broker.slots import Completion, Dispatch
 from services.ingestor.config import IngestorSettings
 from services.ingestor.exchange.venue import Venue
 from services.ingestor.history.agreement import Agreement

@@ -11,7 +11,7 @@ from services.common.model.page import Candle
 from services.common.model.periods import count_periods, floor_to_grid, next_open, split_by_periods
 from services.common.model.time_range import TimeRange, intersect, subtract
 from services.common.model.times import SECOND_NS
-from services.ingestor.broker.dispatch import Dispatch
+from services.ingestor.broker.slots import Dispatch
 from services.ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
 from services.ingestor.exchange.venue import Session, Venue
 from services.ingestor.history.agreement import Agreement

@@ -31,7 +31,7 @@ def break_it(where: str) -> None:
     if where == "stuck":
         setattr(TopicReader, "_stop", wait_for_ever)  # noqa: B010 - mypy takes no assignment to a method
     if where == "tick":
-        ack, rest, acked = TopicReader.ack, TopicReader._rest, threading.Event()
+        ack, rest, acked = TopicReader.ack, TopicReader._serve_idle, threading.Event()
 
         def note_ack(*given: Any) -> None:
             ack(*given)
@@ -43,7 +43,7 @@ def break_it(where: str) -> None:
             rest(reader)
 
         setattr(TopicReader, "ack", note_ack)  # noqa: B010
-        setattr(TopicReader, "_rest", rest_until_acked)  # noqa: B010
+        setattr(TopicReader, "_serve_idle", rest_until_acked)  # noqa: B010
 
 
 if __name__ == "__main__":

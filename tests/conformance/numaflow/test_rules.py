@@ -184,7 +184,7 @@ def test_newest_reader_has_the_records(vertex: Vertex) -> None:
     places = [record.place for record in vertex.reader.collect(10)]
     newer = vertex.udsource.connect()
     assert payloads(newer.collect(10)) == written
-    with pytest.raises(Refused, match="taken the records over") as caught:
+    with pytest.raises(Refused, match="owns the records now") as caught:
         vertex.reader.read(10)
     assert caught.value.code == "FAILED_PRECONDITION"
     vertex.reader.ack(places)  # of the first copies, which spares the second ones their acks

@@ -25,7 +25,7 @@ from services.ingestor.metrics import IngestorMetrics
 from services.relay.config import RelaySettings
 from services.relay.metrics import RelayMetrics
 from services.udsource.config import UdsourceSettings
-from services.udsource.metrics import UdsourceMetrics
+from services.udsource.topic_reader import UdsourceMetrics
 from spark.config import SparkSettings
 from spark.metrics import Metrics as SparkMetrics
 from tests.paths import ROOT

@@ -86,7 +86,7 @@ RECORDS = st.builds(
 @example(Record(body=bytes(1 << 21)))
 @example(Record(extra=[("a", b"1"), ("b", b"\xff"), ("a", b"base64:"), ("n", None)]))
 def test_bytes_of_a_record_say_what_protobuf_would(record: Record) -> None:
-    data = codec.to_bytes(record)
+    data = codec.encode_record(record)
     assert pb.ReadResponse.FromString(data) == by_protobuf(record)
     # No shorter way to say it was missed, and no longer one taken.
     assert len(data) == by_protobuf(record).ByteSize()
@@ -94,7 +94,7 @@ def test_bytes_of_a_record_say_what_protobuf_would(record: Record) -> None:
 
 def test_record_has_the_bytes_peers_expect() -> None:
     record = Record(extra=[("a", b"1"), ("b", b"\xff"), ("a", "2é".encode()), ("n", None)])
-    assert codec.to_bytes(record).hex() == "".join(
+    assert codec.encode_record(record).hex() == "".join(
         (
             "0a43",  # result, 67 bytes
             "0a0200ff",  # payload
@@ -110,7 +110,7 @@ def test_record_has_the_bytes_peers_expect() -> None:
 
 
 def test_bare_record_still_has_offset_and_event_time() -> None:
-    data = codec.to_bytes(Record(name=None, body=None, extra=None, time=(0, -1), at=(0, 0)))
+    data = codec.encode_record(Record(name=None, body=None, extra=None, time=(0, -1), at=(0, 0)))
     assert data.hex() == "0a0712030a01301a001200"
     response = pb.ReadResponse.FromString(data)
     assert response.result.offset.offset == b"0"
@@ -120,7 +120,7 @@ def test_bare_record_still_has_offset_and_event_time() -> None:
 
 
 def test_empty_key_is_a_key() -> None:
-    assert list(pb.ReadResponse.FromString(codec.to_bytes(Record(name=b""))).result.keys) == [""]
+    assert list(pb.ReadResponse.FromString(codec.encode_record(Record(name=b""))).result.keys) == [""]
 
 
 @pytest.mark.parametrize(
@@ -170,3 +170,41 @@ def test_ack_of_an_older_client_is_a_batch_of_one() -> None:
     """The contract before batches had a single offset in the same field."""
     request = pb.AckRequest.FromString(bytes.fromhex("0a07 0a05 0a01 37 1003"))
     assert codec.to_pairs(request.request.offsets) == [(3, 7)]
+
+
+# ---- handshake
+
+HELLO = {"handshake": True, "sot": True, "request": False}
+REQUEST = {"handshake": False, "sot": False, "request": True}
+NOTHING = {"handshake": False, "sot": False, "request": False}
+
+
+def test_requests_follow_one_handshake() -> None:
+    state = codec.Handshake()
+    for message in (HELLO, REQUEST, REQUEST):
+        state.receive(**message)
+        assert state.greeted
+
+
+@pytest.mark.parametrize(
+    ("before", "message", "text"),
+    [
+        ([], REQUEST, "first message must be a handshake"),
+        ([], NOTHING, "first message must be a handshake"),
+        ([], {**HELLO, "sot": False}, "first message must be a handshake"),
+        ([], {**HELLO, "request": True}, "not both"),
+        ([HELLO], HELLO, "duplicate handshake"),
+        ([HELLO], {**HELLO, "sot": False}, "duplicate handshake"),
+        ([HELLO], NOTHING, "neither"),
+        ([HELLO, REQUEST], {**HELLO, "request": True}, "not both"),
+    ],
+)
+def test_handshake_refuses_messages_out_of_order(
+    before: list[dict[str, bool]], message: dict[str, bool], text: str
+) -> None:
+    state = codec.Handshake()
+    for each in before:
+        state.receive(**each)
+    with pytest.raises(InvalidRequest, match=text):
+        state.receive(**message)
+    assert state.greeted == bool(before)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -14,10 +15,9 @@ from prometheus_client import CollectorRegistry
 from services.common.model.errors import Unavailable
 from services.udsource import server
 from services.udsource.config import UdsourceSettings
-from services.udsource.metrics import UdsourceMetrics
-from services.udsource.numaflow import FatalFailure
+from services.udsource.numaflow import FatalFailure, remove_server_info, write_server_info
 from services.udsource.server import serve
-from services.udsource.topic_reader import TopicReader
+from services.udsource.topic_reader import TopicReader, UdsourceMetrics
 from tests.unit.services.udsource.client import SourceClient
 from tests.unit.services.udsource.conftest import MakeSettings
 
@@ -29,7 +29,7 @@ def test_first_one_is_kept_and_told_once() -> None:
     failure, first = FatalFailure(lambda: told.append(1)), ValueError("x 7")
     assert failure.note("source.v1.Source/ReadFn", first) == (
         "UDF_EXECUTION_ERROR(udsource): source.v1.Source/ReadFn raised ValueError: x 7; "
-        "udsource ends with status 1 so that its container starts anew"
+        "udsource ends with status 1 so that its container restarts"
     )
     failure.note("source.v1.Source/AckFn", KeyError("y"))
     assert failure.error is first and told == [1]
@@ -128,4 +128,29 @@ def test_consumer_that_is_broken_for_good_is_a_failure(code: int, raised: type[E
     """All else may pass, so it is told in the eot; a dataplane does not look there."""
     reader = TopicReader(UdsourceSettings(socket=None), UdsourceMetrics(CollectorRegistry()))
     with pytest.raises(raised):
-        reader._deliver([Told(code)])  # type: ignore[list-item]
+        reader._issue([Told(code)])  # type: ignore[list-item]
+
+
+# ---- the server-info file
+
+
+def test_file_is_json_with_the_marker_right_behind(tmp_path: Path) -> None:
+    path = tmp_path / "sourcer-server-info"
+    write_server_info(path)
+    assert path.read_bytes() == (
+        b'{"protocol": "uds", "language": "python", "minimum_numaflow_version": "1.4.0-z", '
+        b'"version": "0.14.0", "metadata": {}}U+005C__END__'
+    )
+    assert [p.name for p in tmp_path.iterdir()] == ["sourcer-server-info"]
+    remove_server_info(path)
+    remove_server_info(path)
+    assert not path.exists()
+
+
+def test_file_stands_beside_the_socket_unless_told_otherwise() -> None:
+    def file_of(**given: object) -> Path | None:
+        return UdsourceSettings(**given).server_info_file  # type: ignore[arg-type]
+
+    assert file_of(socket="/a/source.sock") == Path("/a/sourcer-server-info")
+    assert file_of(socket="/a/source.sock", server_info="/b/info") == Path("/b/info")
+    assert file_of(socket="", server_info="/b/info") is None

@@ -136,7 +136,7 @@ async def test_rested_reader_loses_nothing(
     kafka: str, kafka_topic: MakeTopic, start_source: StartSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody reads for a while: the consumer stops fetching with records already taken, then goes on in order."""
-    monkeypatch.setattr(topic_reader, "REST_AFTER_S", 0.0)
+    monkeypatch.setattr(topic_reader, "PAUSE_AFTER_S", 0.0)
     topic = kafka_topic(2)
     async with start_source(topic) as source:
         reader = await source.read()

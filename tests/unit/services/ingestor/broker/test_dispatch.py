@@ -7,7 +7,8 @@ import pytest
 from services.common.model.errors import InvalidRequest
 from services.common.model.instrument import Instrument
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
-from services.ingestor.broker.dispatch import Dispatch, read_dispatch
+from services.ingestor.broker.connection import read_dispatch
+from services.ingestor.broker.slots import Dispatch
 from tests.unit.services.ingestor.conftest import minutes
 from tests.unit.services.ingestor.fakes import dispatch
 

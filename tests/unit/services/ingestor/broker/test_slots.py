@@ -5,8 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from services.ingestor.broker.dispatch import Completion
-from services.ingestor.broker.slots import Slots
+from services.ingestor.broker.slots import Completion, Slots
 
 
 def slots(**capacity: int) -> Slots:

@@ -13,7 +13,7 @@ from services.common.model.page import Candle
 from services.common.model.periods import open_times
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS
-from services.ingestor.broker.dispatch import Dispatch
+from services.ingestor.broker.slots import Dispatch
 from services.ingestor.config import IngestorSettings
 from services.ingestor.exchange.dialects.table import CallLimits
 from services.ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle

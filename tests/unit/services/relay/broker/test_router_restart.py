@@ -13,8 +13,7 @@ from services.common.clock import ManualClock, SystemClock
 from services.common.model.times import SECOND_NS
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from services.ingestor.broker.connection import BrokerConnection
-from services.ingestor.broker.dispatch import Completion, Dispatch
-from services.ingestor.broker.slots import Slots
+from services.ingestor.broker.slots import Completion, Dispatch, Slots
 from services.ingestor.config import IngestorSettings
 from services.ingestor.metrics import IngestorMetrics
 from tests.fixtures_kafka import free_ports

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from services.common.model.page import Candle
 from services.common.model.periods import next_open, open_times, split_by_periods
 from services.common.model.time_range import TimeRange, merge, subtract
-from services.ingestor.broker.dispatch import Dispatch
+from services.ingestor.broker.slots import Dispatch
 from services.ingestor.history.fetch import Fetcher, Missing
 from services.ingestor.history.paging import Page, page_periods
 from tests.unit.services.ingestor.history.simulated.exchange import FAILURE, Exchange, Killed

@@ -14,7 +14,7 @@ from services.common.model.instrument import Instrument
 from services.common.model.page import Candle
 from services.common.model.periods import MONTH_SECONDS, WEEK_SECONDS, floor_to_grid, next_open
 from services.common.model.time_range import TimeRange
-from services.ingestor.broker.dispatch import Dispatch
+from services.ingestor.broker.slots import Dispatch
 from services.ingestor.exchange.dialects.table import CallLimits
 
 BEFORE, BEHIND = 150, 150
