@@ -37,7 +37,7 @@ class UdsourceSettings(ServiceSettings):
     socket: Path | None = Field(default_factory=_numaflow_socket)
     """Unix socket to serve too; by default Numaflow's if its folder exists, otherwise none. Empty means none."""
     server_info: Path | None = None
-    """Server-info file of Numaflow, written once the server listens; by default ``sourcer-server-info`` beside the socket."""
+    """Numaflow file, written once the server listens; ``sourcer-server-info`` beside the socket by default."""
     kafka: str = "127.0.0.1:9092"
     """bootstrap.servers of the Kafka cluster."""
     kafka_options: dict[str, str] = Field(default_factory=dict, repr=False)
