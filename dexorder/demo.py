@@ -1,8 +1,8 @@
-"""``python -m dexorder.demo`` (``make demo``): the whole suite, one request, its rows, a chart, the notification.
+"""Demonstration (``make demo``): the whole suite, one request, its rows, a chart, the notification.
 
-Starts ``dexorder up`` on free ports with its state in ``demo-out/suite``, which is removed at the end; the chart stays
-in ``demo-out/chart.html``. The simulated exchange spoils a fifth of its answers about candles. Exits 0 only if some
-were spoiled, the request ended OK, its rows are the exchange's own candles, and no process of the suite is left.
+It starts ``dexorder up`` on free ports with its state in ``demo-out/suite``, which is removed at the end; the chart
+stays in ``demo-out/chart.html``. The simulated exchange corrupts a fifth of its candle responses. The exit status is 0
+only if some were corrupted, the request ended OK, its rows equal the exchange's candles, and no process is left.
 """
 
 from __future__ import annotations
@@ -26,40 +26,40 @@ import pyarrow as pa
 from dexorder.aio import new_request_id
 from dexorder.cli import history, output
 from dexorder.client import Client
-from dexorder.demo_exchange import SHARE, Comparison, DemoExchange, Mischief, Values, compare
+from dexorder.demo_exchange import FAULT_SHARE, Comparison, DemoExchange, FaultCounts, Values, compare
 from dexorder.errors import DexorderError, SuiteFailed
 from dexorder.run_store import RunStore
 from dexorder.runs import Shown
 from dexorder.supervisor.orphan_guard import guarded
 from dexorder.supervisor.plan import Ports, SuiteOptions
-from dexorder.supervisor.prepare import taken_ports
+from dexorder.supervisor.prepare import ports_in_use
 from dexorder.supervisor.state import PartState, read_state
 
 TICKER, PERIOD, SINCE, UNTIL = "BTC/USDT.SIM", "1m", "2024-03-01", "2024-03-15"
 MARKET_ID = "BTCUSDT"
-"""What the exchange calls it."""
+"""Id of the instrument at the exchange."""
 READY_SECONDS = 240.0
 STOP_SECONDS = 120.0
 TAIL_LINES = 15
 MARKER = "DEXORDER_DEMO_RUN"
-"""Environment variable that every process of the demo's suite inherits, by which those left behind are found."""
+"""Environment variable that every process of the demo inherits; it identifies processes that are left behind."""
 
 
 def main() -> int:
-    """Run it; returns the exit code."""
+    """Run the demonstration and return the exit code."""
     started = time.monotonic()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops in order, as Ctrl-C does
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops the suite in order, as Ctrl-C does
     folder = Path("demo-out").absolute()
     state_dir, marker = folder / "suite", uuid.uuid4().hex
     shutil.rmtree(state_dir, ignore_errors=True)
     options = SuiteOptions(state_dir, Ports.from_base(free_base_port()))
-    forget_own_settings()
+    unset_own_settings()
     try:
         with running_suite(options, marker):
             code = show_request(options, folder / "chart.html")
         left = processes_marked(marker)
         if left:
-            raise SuiteFailed(f"processes are left behind: {left}")
+            raise SuiteFailed(f"processes are still running: {left}")
     except DexorderError as error:
         say(f"demo: {error}")
         return 1
@@ -71,13 +71,13 @@ def main() -> int:
 
 
 def show_request(options: SuiteOptions, chart: Path) -> int:
-    """One request while the exchange spoils answers, then the verdict; on failure the logs' ends, then the error."""
+    """Run one request while the exchange corrupts responses, then compare; on failure show the last log lines."""
     exchange, request_id = DemoExchange(options.address("sim")), new_request_id()
-    exchange.misbehave()
-    say(f"\nthe simulated exchange now spoils {SHARE:.0%} of its answers about candles")
+    exchange.start_faults()
+    say(f"\nthe simulated exchange now corrupts {FAULT_SHARE:.0%} of its candle responses")
     try:
         code = show_history(options, chart, request_id)
-        show_verdict(exchange.behave(), compare_rows(options, exchange, request_id))
+        show_verdict(exchange.stop_faults(), compare_rows(options, exchange, request_id))
     except DexorderError:
         show_logs(options, options.parts)
         raise
@@ -85,7 +85,7 @@ def show_request(options: SuiteOptions, chart: Path) -> int:
 
 
 def show_history(options: SuiteOptions, chart: Path, request_id: str) -> int:
-    """The request through the command's own code; what it shows goes to stdout."""
+    """Run the request through the command's own code, which prints to stdout."""
     say(f"$ dexorder history {TICKER} {PERIOD} --since {SINCE} --until {UNTIL} --chart --plot {chart.name}")
     shown = Shown(plot=chart, chart=True, rows=10)
     relay = options.address("relay")
@@ -94,7 +94,7 @@ def show_history(options: SuiteOptions, chart: Path, request_id: str) -> int:
 
 
 def compare_rows(options: SuiteOptions, exchange: DemoExchange, request_id: str) -> Comparison:
-    """The request's rows in Iceberg beside what the exchange says now that it behaves."""
+    """Compare the request's rows in Iceberg with the exchange's candles, without faults."""
     with Client(options.address("relay")) as client:
         ended = client.wait(request_id, timeout=30)
         rows = client.read(ended)
@@ -102,36 +102,36 @@ def compare_rows(options: SuiteOptions, exchange: DemoExchange, request_id: str)
 
 
 def values_of(rows: pa.Table) -> Iterator[tuple[int, Values]]:
-    """Rows of ``trading.ohlc`` as open time in ns and values."""
+    """Return rows of ``trading.ohlc`` as open time in ns and values."""
     opens: list[Any] = rows["open_time"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_pylist()
     values = zip(*(rows[name].to_pylist() for name in ("open", "high", "low", "close", "volume")), strict=True)
     return ((micros * 1_000, row) for micros, row in zip(opens, values, strict=True))
 
 
-def show_verdict(done: Mischief, compared: Comparison) -> None:
-    """What went wrong beside what came of it.
+def show_verdict(faults: FaultCounts, compared: Comparison) -> None:
+    """Show the faults and the comparison.
 
     Raises:
-        SuiteFailed: Nothing went wrong, so that nothing was shown; or a row is not the exchange's candle.
+        SuiteFailed: No response was corrupted, so nothing was demonstrated, or a row is not the exchange's candle.
     """
-    for line in (*done.lines(), compared.line()):
+    for line in (*faults.lines(), compared.line()):
         say(line)
-    if not done.spoiled:
-        raise SuiteFailed("no answer was spoiled, so nothing was shown")
+    if not faults.total:
+        raise SuiteFailed("no response was corrupted, so nothing was demonstrated")
     if not compared.equal:
-        raise SuiteFailed(f"the rows are not the exchange's candles: {compared.line()}")
+        raise SuiteFailed(f"the rows differ from the exchange's candles: {compared.line()}")
 
 
 @contextmanager
 def running_suite(options: SuiteOptions, marker: str) -> Iterator[None]:
-    """``dexorder up`` while the block runs, ready when it begins.
+    """Run ``dexorder up`` for the block, which starts when all parts are ready.
 
     Raises:
-        SuiteFailed: It does not become ready, or does not stop; the logs' ends were shown.
+        SuiteFailed: It does not become ready or does not stop; the last log lines were shown.
     """
     command = [*guarded(), sys.executable, "-m", "dexorder", "up", "--dir", str(options.directory)]
     command += ["--base-port", str(options.ports.relay)]
-    # A session of its own: Ctrl-C reaches this process alone, which then stops the suite in order.
+    # In its own session, so that Ctrl-C reaches only this process, which then stops the suite in order.
     suite = subprocess.Popen(command, env={**os.environ, MARKER: marker}, start_new_session=True)
     try:
         wait_ready(suite, options)
@@ -142,13 +142,13 @@ def running_suite(options: SuiteOptions, marker: str) -> Iterator[None]:
         try:
             suite.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            suite.kill()  # its guard ends the rest
+            suite.kill()  # its orphan guard kills the rest
             suite.wait()
             raise SuiteFailed(f"the suite did not stop within {STOP_SECONDS:g} s and was killed") from None
 
 
 def wait_ready(suite: subprocess.Popen[bytes], options: SuiteOptions) -> None:
-    """Until every part is ready; fails as soon as one keeps dying."""
+    """Wait until every part is ready; fail as soon as one is failing."""
     deadline = time.monotonic() + READY_SECONDS
     while time.monotonic() < deadline:
         if (code := suite.poll()) is not None:
@@ -168,44 +168,44 @@ def wait_ready(suite: subprocess.Popen[bytes], options: SuiteOptions) -> None:
 
 
 def show_logs(options: SuiteOptions, parts: tuple[str, ...] | list[str]) -> None:
-    """The last lines of the parts' logs, on stderr."""
+    """Show the last lines of the parts' logs on stderr."""
     for name in parts:
         with suppress(FileNotFoundError):
             lines = (options.directory / "logs" / f"{name}.log").read_text(errors="replace").splitlines()
-            say(f"--- the end of {name}'s log")
+            say(f"--- last lines of {name}'s log")
             for line in lines[-TAIL_LINES:]:
                 say(f"    {line}")
 
 
 def free_base_port() -> int:
-    """Start of a block of ports of which none is in use, below those that systems hand out on their own."""
+    """Return the start of a block of free ports below the ephemeral range."""
     for _ in range(200):
         base = random.randrange(15_000, 30_000, len(fields(Ports)))  # noqa: S311 - no secret
-        if not taken_ports(SuiteOptions(Path(), Ports.from_base(base))):
+        if not ports_in_use(SuiteOptions(Path(), Ports.from_base(base))):
             return base
-    raise SuiteFailed("no block of free ports was found between 15000 and 30000")
+    raise SuiteFailed("found no block of free ports between 15000 and 30000")
 
 
-def forget_own_settings() -> None:
-    """The demo is about its own suite, whatever the shell's settings point at."""
+def unset_own_settings() -> None:
+    """Remove settings of the shell that point to another suite."""
     for name in list(os.environ):
         if name in ("DEXORDER_RELAY", "DEXORDER_DIR") or name.startswith("DEXORDER_CATALOG_"):
             del os.environ[name]
 
 
 def processes_marked(marker: str) -> list[int]:
-    """Processes whose environment carries the marker; none on a system without /proc."""
+    """Return the processes whose environment has the marker; none on a system without /proc."""
     wanted = f"{MARKER}={marker}".encode()
     found = []
     for environ in Path("/proc").glob("[0-9]*/environ"):
-        with suppress(OSError):  # gone meanwhile, or another user's
+        with suppress(OSError):  # it has ended, or belongs to another user
             if wanted in environ.read_bytes().split(b"\0"):
                 found.append(int(environ.parent.name))
     return found
 
 
 def say(text: str) -> None:
-    """A line on stderr, in order with what the command prints there."""
+    """Print a line on stderr, in order with the command's own output there."""
     output.stderr().print(text, markup=False)
 
 

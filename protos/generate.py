@@ -1,6 +1,6 @@
-"""Write services/gen from the protos; ``--check`` fails when it is stale.
+"""Generation of services/gen from the protos; ``--check`` fails if it is stale.
 
-protoc writes into a temporary folder first, so a failed run leaves the old code in place.
+protoc writes to a temporary folder first, so a failed run keeps the old code.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DOCSTRING = '"""Generated from protos/ by protos/generate.py; never edited."""\n
 
 
 def proto_files(module: Path) -> list[str]:
-    """Paths of a module's files relative to it; the vendor module is not part of the outer one."""
+    """Return the paths of a module's files, relative to it; the vendor module is not part of the outer one."""
     files = (p.relative_to(module) for p in sorted(module.rglob("*.proto")))
     return [str(p) for p in files if p.parts[0] != "vendor"]
 
@@ -49,7 +49,7 @@ def run_protoc(out: Path) -> None:
 
 
 def prefix_imports(text: str, packages: list[str]) -> str:
-    """Make absolute imports of our own generated packages imports below ``services.gen``."""
+    """Change absolute imports of our generated packages to imports below ``services.gen``."""
     for package in packages:
         text = re.sub(rf"^from {package}(\.| )", rf"from services.gen.{package}\1", text, flags=re.M)
         text = re.sub(rf"^import {package}(\.| )", rf"import services.gen.{package}\1", text, flags=re.M)
@@ -71,14 +71,14 @@ def finish(out: Path) -> None:
 
 
 def differences(left: Path, right: Path) -> list[str]:
-    """Relative paths that are missing on one side or differ in content."""
+    """Return the relative paths that are missing on one side or differ in content."""
     names = {str(p.relative_to(d)) for d in (left, right) for p in d.rglob("*.py*") if "__pycache__" not in p.parts}
     same = filecmp.cmpfiles(left, right, sorted(names), shallow=False)[0]
     return sorted(names - set(same))
 
 
 def main() -> int:
-    """Generate, then either compare with or replace services/gen."""
+    """Generate, then compare with or replace services/gen; return the exit status."""
     with tempfile.TemporaryDirectory() as name:
         out = Path(name)
         run_protoc(out)

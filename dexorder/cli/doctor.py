@@ -19,7 +19,7 @@ from dexorder.setup import jars, java
 from dexorder.setup.config import SetupError
 from dexorder.setup.manifest import check_folder, parse_lock
 from dexorder.supervisor.plan import Ports, SuiteOptions
-from dexorder.supervisor.prepare import taken_ports
+from dexorder.supervisor.prepare import ports_in_use
 from dexorder.supervisor.state import default_directory, process_alive, read_state
 from services.common.config import BadSettings, read_settings, state_folder
 from services.common.lake.catalog import CatalogSettings
@@ -154,7 +154,7 @@ def _ports(options: SuiteOptions) -> Iterator[Finding]:
     if suite is not None and process_alive(suite.pid):
         yield Finding("ports", True, f"in use by the suite that runs in {options.directory} (process {suite.pid})")
         return
-    if taken := taken_ports(options):
+    if taken := ports_in_use(options):
         listed = ", ".join(f"{port} ({part})" for part, _, port in taken)
         yield Finding(
             "ports",

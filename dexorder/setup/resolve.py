@@ -1,7 +1,7 @@
-"""The two resolvers of jars: the Ivy that pyspark ships (needs only Java) and Maven.
+"""Resolvers of jars: the Ivy that pyspark ships (needs only Java), and Maven.
 
-Both are run as commands, both find the repositories from the user's own settings, and both leave the jars in a tree
-``group.parts/artifact/version/artifact-version[-classifier].jar`` so that the coordinate of each file is known.
+Both run as commands, take the repositories from the user's settings, and write the jars to a tree
+``group.parts/artifact/version/artifact-version[-classifier].jar``, which gives the coordinate of each file.
 """
 
 import importlib.util
@@ -20,7 +20,7 @@ from dexorder.setup.java import Java, trust_options
 from dexorder.setup.manifest import WantedSet
 
 TIMEOUT_SECONDS = 900
-# With type `jar` alone the jars packed as OSGi bundles stay behind: 7 of Kafka's 55.
+# The type `jar` alone omits jars packed as OSGi bundles: 7 of Kafka's 55.
 _IVY_TYPES = ("jar", "bundle")
 
 Resolver = Callable[[WantedSet, Path, Java], None]
@@ -39,11 +39,11 @@ def find_jars(tree: Path) -> dict[str, Path]:
 def ivy(wanted: WantedSet, scratch: Path, java: Java) -> None:
     """Resolve with Ivy into ``scratch/tree``.
 
-    Its cache is in ``scratch`` too: a user's Ivy cache with a failed download in it would fail us again and again. A
-    second call with the same ``scratch`` continues where the first one stopped.
+    Its cache is also in ``scratch``, because a failed download in the user's Ivy cache would fail again. A second call
+    with the same ``scratch`` continues the first one.
 
     Raises:
-        ResolveError: Something could not be found or fetched.
+        ResolveError: A jar could not be found or downloaded.
         SetupError: pyspark is not installed.
     """
     module = scratch / "ivy.xml"
@@ -65,7 +65,7 @@ def maven(wanted: WantedSet, scratch: Path, java: Java) -> None:
     """Resolve with the installed ``mvn`` into ``scratch/tree``; mirrors, proxies and passwords as in its settings.
 
     Raises:
-        ResolveError: Something could not be found or fetched, or ``mvn`` is not installed.
+        ResolveError: A jar could not be found or downloaded, or ``mvn`` is not installed.
     """
     project = scratch / "pom.xml"
     project.write_text(maven_project(wanted))
@@ -76,7 +76,7 @@ def maven(wanted: WantedSet, scratch: Path, java: Java) -> None:
 
 
 def ivy_module(wanted: WantedSet) -> str:
-    """Return the Ivy file that asks for a set."""
+    """Return the Ivy file that requests a set."""
     # A Maven dependency's `default` is the jar with its run-time dependencies, `master` the jar alone.
     conf = "default->default" if wanted.transitive else "default->master"
     lines = []
@@ -98,7 +98,7 @@ def ivy_module(wanted: WantedSet) -> str:
 
 
 def maven_project(wanted: WantedSet) -> str:
-    """Return the Maven project that asks for a set."""
+    """Return the Maven project that requests a set."""
     exclusions = (
         ""
         if wanted.transitive
@@ -123,10 +123,10 @@ def maven_project(wanted: WantedSet) -> str:
 
 
 def ivy_settings(scratch: Path) -> Path | None:
-    """Return the settings file Ivy is to use: the user's, or one made from Maven's mirror; none for Ivy's own.
+    """Return the settings file for Ivy: the user's, or one with Maven's mirror; None for Ivy's defaults.
 
     Raises:
-        SetupError: DEXORDER_SETUP_IVY_SETTINGS names no file.
+        SetupError: DEXORDER_SETUP_IVY_SETTINGS does not name a file.
     """
     own = user_ivy_settings()
     if own is not None:
@@ -144,24 +144,24 @@ def ivy_settings(scratch: Path) -> Path | None:
 
 
 def user_ivy_settings() -> Path | None:
-    """Return the Ivy settings the user gave, in the variable or at the usual place; none if there are none.
+    """Return the user's Ivy settings file, from the variable or the default path, or None.
 
     Raises:
-        SetupError: DEXORDER_SETUP_IVY_SETTINGS names no file.
+        SetupError: DEXORDER_SETUP_IVY_SETTINGS does not name a file.
     """
     given = config.load().ivy_settings
     if given is not None:
         if not given.is_file():
-            raise SetupError(f"DEXORDER_SETUP_IVY_SETTINGS names no file: {given}")
+            raise SetupError(f"DEXORDER_SETUP_IVY_SETTINGS: {given} is not a file")
         return given.absolute()
-    usual = Path.home() / ".ivy2" / "ivysettings.xml"
-    return usual if usual.is_file() else None
+    default = Path.home() / ".ivy2" / "ivysettings.xml"
+    return default if default.is_file() else None
 
 
 def mirror_of_central(settings_xml: str) -> str | None:
-    """Return the address of the mirror that a Maven settings text names for the central repository; none if none.
+    """Return the URL of the mirror of the central repository in a Maven settings text, or None.
 
-    Passwords are not taken over: a mirror that wants them needs Ivy settings or Maven itself.
+    Passwords are not copied: a mirror that requires one needs Ivy settings or Maven itself.
     """
     try:
         root = ElementTree.fromstring(settings_xml)  # noqa: S314 - the user's own file
@@ -177,7 +177,7 @@ def mirror_of_central(settings_xml: str) -> str | None:
 
 
 def proxy_options(proxies: Mapping[str, str]) -> list[str]:
-    """Return the Java options for proxies given as the environment gives them (Java does not read http_proxy)."""
+    """Return Java options for the proxies of the environment (Java does not read http_proxy)."""
     options = []
     for scheme in ("http", "https"):
         parts = urllib.parse.urlsplit(proxies.get(scheme, ""))
@@ -210,11 +210,11 @@ def _run(tool: str, command: list[str], extra_env: Mapping[str, str]) -> None:
     except subprocess.TimeoutExpired:
         raise ResolveError(f"{tool} did not finish within {TIMEOUT_SECONDS} s") from None
     if done.returncode:
-        raise ResolveError(f"{tool} failed: {_telling_line(done.stdout + done.stderr)}")
+        raise ResolveError(f"{tool} failed: {_reason_line(done.stdout + done.stderr)}")
 
 
-def _telling_line(output: str) -> str:
-    """Return the line of a resolver's output that most likely says what went wrong."""
+def _reason_line(output: str) -> str:
+    """Return the line of a resolver's output that most likely has the reason of its failure."""
     lines = [line.strip() for line in output.splitlines() if line.strip(" .\t:")]
     for word in (
         "SSLHandshakeException",
@@ -228,4 +228,4 @@ def _telling_line(output: str) -> str:
         for line in lines:
             if word.lower() in line.lower():
                 return line.strip("[]: ")[:300]
-    return lines[-1][:300] if lines else "it said nothing"
+    return lines[-1][:300] if lines else "no output"

@@ -1,8 +1,8 @@
-"""A stopped suite's folder in one file, and back. All of it together: requests, tables, Kafka's log and Spark's
-checkpoint refer to each other, so a copy of one part beside older others would lose or ask again for data.
+"""Backup of a stopped suite's folder to one file, and its restore.
 
-The archive is a gzipped tar; its last member lists every file with its SHA-256. Iceberg's metadata names its files by
-their full path, so a backup goes back to the folder it came from.
+The whole folder is copied: requests, tables, Kafka's log and Spark's checkpoint refer to each other, so one part beside
+older ones would lose data or fetch it again. The archive is a gzipped tar; its last member lists every file with its
+SHA-256. Iceberg's metadata names files by their full path, so a backup is restored to the folder it was taken from.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from dexorder.supervisor.prepare import suite_lock
 MANIFEST = "dexorder-backup.json"
 FORMAT = 1
 LEFT_OUT = frozenset({"tmp", "logs", "suite.lock", "suite.json"})
-"""Top-level names a restored suite makes anew."""
+"""Top-level names that a suite creates at start."""
 OnFile = Callable[[str, int], None]
-"""Told each file's name and size."""
+"""Receives the name and size of each file."""
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What an archive holds."""
+    """Summary of an archive."""
 
     directory: Path
     files: int
@@ -40,7 +40,7 @@ class Contents:
 
 
 class _Hashing(io.RawIOBase):
-    """A file that is hashed while something else reads it."""
+    """File that is hashed while it is read."""
 
     def __init__(self, source: IO[bytes]) -> None:
         self._source = source
@@ -53,15 +53,15 @@ class _Hashing(io.RawIOBase):
 
 
 def backup(directory: Path, archive: Path, on_file: OnFile = lambda *_: None) -> Contents:
-    """Write the folder of a stopped suite to ``archive``, whole or not at all.
+    """Write the folder of a stopped suite to ``archive``, completely or not at all.
 
     Raises:
-        SuiteFailed: The suite runs, the folder is none, or the archive is there already or inside of it.
+        SuiteFailed: The suite runs, the folder is not a suite's, or the archive exists or is inside the folder.
     """
     if not (directory / "suite.lock").is_file():
         raise SuiteFailed(f"{directory} is not the folder of a suite")
     if archive.exists() or archive.absolute().is_relative_to(directory):
-        raise SuiteFailed(f"{archive} is there already, or inside {directory}: choose another file")
+        raise SuiteFailed(f"{archive} exists or is inside {directory}: choose another file")
     partial = archive.with_name(archive.name + ".partial")
     files: dict[str, str] = {}
     size = 0
@@ -80,37 +80,37 @@ def backup(directory: Path, archive: Path, on_file: OnFile = lambda *_: None) ->
 
 
 def restore(archive: Path, on_file: OnFile = lambda *_: None) -> Contents:
-    """Bring the folder back where it was, once every file of the archive is proven whole.
+    """Restore the folder to its path after every file of the archive was verified.
 
     Raises:
-        SuiteFailed: No backup of ours, damaged, or the folder it goes to is not empty.
+        SuiteFailed: The archive is not a backup or is damaged, or the folder is not empty.
     """
     contents, files = inspect(archive)
     target = contents.directory
     if target.exists() and any(target.iterdir()):
-        raise SuiteFailed(f"{target} is not empty: move it away first; a backup goes back to the folder it came from")
-    arriving = target.with_name(target.name + ".restoring")
-    shutil.rmtree(arriving, ignore_errors=True)
+        raise SuiteFailed(f"{target} is not empty: move it away first; a backup is restored to the same path")
+    incoming = target.with_name(target.name + ".restoring")
+    shutil.rmtree(incoming, ignore_errors=True)
     try:
         with _open(archive) as tar:
             for member in tar:
                 if member.name in files:
-                    tar.extract(member, arriving, filter="data")
+                    tar.extract(member, incoming, filter="data")
                     on_file(member.name, member.size)
-        (arriving / "suite.lock").touch()
+        (incoming / "suite.lock").touch()
         with suppress(FileNotFoundError):
             target.rmdir()
-        arriving.replace(target)
+        incoming.replace(target)
     finally:
-        shutil.rmtree(arriving, ignore_errors=True)
+        shutil.rmtree(incoming, ignore_errors=True)
     return contents
 
 
 def inspect(archive: Path) -> tuple[Contents, dict[str, str]]:
-    """Read an archive to its end and check every file; what it holds, and the SHA-256 of each.
+    """Verify every file of an archive; return its summary and the SHA-256 of each file.
 
     Raises:
-        SuiteFailed: No backup of ours, cut short, or a file differs from its sum.
+        SuiteFailed: The archive is not a backup, is truncated, or a file differs from its checksum.
     """
     found: dict[str, str] = {}
     size, manifest = 0, None
@@ -118,14 +118,14 @@ def inspect(archive: Path) -> tuple[Contents, dict[str, str]]:
         for member in tar:
             data = tar.extractfile(member)
             if data is None:
-                raise SuiteFailed(f"{archive}: {member.name} is no file")
+                raise SuiteFailed(f"{archive}: {member.name} is not a file")
             if member.name == MANIFEST:
                 manifest = json.loads(data.read())
             else:
                 found[member.name] = hashlib.file_digest(data, "sha256").hexdigest()  # type: ignore[arg-type]
                 size += member.size
     if manifest is None or manifest.get("format") != FORMAT:
-        raise SuiteFailed(f"{archive} is not a whole backup of a suite: its list of files is missing")
+        raise SuiteFailed(f"{archive} is not a complete backup of a suite: its list of files is missing")
     if damaged := sorted(
         name for name in {*found, *manifest["files"]} if found.get(name) != manifest["files"].get(name)
     ):
@@ -155,7 +155,7 @@ def _add_manifest(tar: tarfile.TarFile, content: dict[str, Any]) -> None:
 
 @contextmanager
 def _open(archive: Path) -> Iterator[tarfile.TarFile]:
-    """An archive to read through once; whatever is wrong with its bytes is one sentence."""
+    """Open an archive for one sequential read; any error of its bytes becomes a SuiteFailed."""
     try:
         with tarfile.open(archive, mode="r|gz") as tar:
             yield tar

@@ -1,4 +1,4 @@
-"""Asks a part whether it is ready. The address says how: ``grpc://``, ``http://`` or ``kafka://`` and host:port."""
+"""Health checks of the parts by ``grpc://``, ``http://`` or ``kafka://`` and host:port."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from services.common.rpc.client_retry import code_of
 
 @dataclass(frozen=True)
 class Health:
-    """Whether a part is ready, and if not, why."""
+    """Readiness of a part, with the reason if it is not ready."""
 
     ready: bool
     detail: str = ""
 
 
 async def check(address: str, *, timeout_s: float = 2.0) -> Health:
-    """Ask once; never raises for a part that is down, and takes little longer than ``timeout_s`` seconds."""
+    """Check once within about ``timeout_s`` seconds; a part that is down is not an error."""
     scheme, _, target = address.partition("://")
-    ask = {"grpc": _ask_grpc, "http": _ask_http, "kafka": _ask_kafka}[scheme]
+    probe = {"grpc": _check_grpc, "http": _check_http, "kafka": _check_kafka}[scheme]
     try:
         async with asyncio.timeout(timeout_s + 1.0):
-            return await ask(target, timeout_s)
+            return await probe(target, timeout_s)
     except TimeoutError:
         return Health(False, f"no answer within {timeout_s:g} s")
 
 
-async def _ask_grpc(target: str, timeout_s: float) -> Health:
-    # A channel for each question: one that is kept would wait out its backoff after the part is back.
+async def _check_grpc(target: str, timeout_s: float) -> Health:
+    # A new channel for each check: an old one would wait for its reconnect backoff after the part has restarted.
     async with open_channel(target) as channel:
         try:
-            stub: Any = health_pb2_grpc.HealthStub(channel)  # its stubs leave the methods out
+            stub: Any = health_pb2_grpc.HealthStub(channel)  # its type stubs lack the methods
             answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
             match code_of(error):
@@ -55,12 +55,12 @@ async def _ask_grpc(target: str, timeout_s: float) -> Health:
     return Health(False, "runs, but is not serving yet")
 
 
-async def _ask_http(target: str, timeout_s: float) -> Health:
+async def _check_http(target: str, timeout_s: float) -> Health:
     return await asyncio.to_thread(_get_healthz, target, timeout_s)
 
 
 def _get_healthz(target: str, timeout_s: float) -> Health:
-    # No proxy: the environment's is not meant for loopback.
+    # Without the environment's proxy, which is not meant for loopback.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(f"http://{target}/healthz", timeout=timeout_s):
@@ -77,9 +77,9 @@ def _get_healthz(target: str, timeout_s: float) -> Health:
         return Health(False, str(error) or type(error).__name__)
 
 
-async def _ask_kafka(target: str, timeout_s: float) -> Health:
+async def _check_kafka(target: str, timeout_s: float) -> Health:
     host, port = split_address(target)
-    try:  # librdkafka would wait out its timeout on a closed port
+    try:  # librdkafka would wait for its whole timeout on a closed port
         async with asyncio.timeout(timeout_s):
             _, writer = await asyncio.open_connection(host, port)
             writer.close()

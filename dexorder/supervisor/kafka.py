@@ -1,11 +1,11 @@
-"""The embedded Kafka: one real broker that is its own controller (KRaft), on loopback, for the local suite.
+"""Embedded Kafka: one real broker that is its own controller (KRaft), on loopback, for the local suite.
 
 ``python -m dexorder.supervisor.kafka --dir DIR --port P --controller-port Q`` prepares DIR/kafka and then *becomes* the
-Java process, so whoever started it watches, signals and reaps exactly one process. It logs warnings to its stdout.
+Java process, so its parent watches, signals and reaps one process. It logs warnings to its stdout.
 SIGTERM stops it cleanly; after a kill it recovers its log at the next start. Ports may differ from start to start.
 
 DIR/kafka holds ``server.properties`` (written at every start), ``data`` (the log; its ``meta.properties`` keeps the
-cluster's id) and ``lock``, which the process holds as long as it lives.
+cluster's id) and ``lock``, which the process holds until it ends.
 """
 
 import argparse
@@ -38,7 +38,7 @@ _FORMAT_TIMEOUT_SECONDS = 120
 
 @dataclass(frozen=True)
 class KafkaPaths:
-    """Where a broker keeps its things under the suite's folder (absolute)."""
+    """Absolute paths of a broker's files in the suite's folder."""
 
     root: Path
 
@@ -49,17 +49,17 @@ class KafkaPaths:
 
     @property
     def properties(self) -> Path:
-        """The broker's settings file."""
+        """Return the broker's settings file."""
         return self.root / "server.properties"
 
     @property
     def lock(self) -> Path:
-        """The file whose lock the running broker holds; its text is the holder's process id."""
+        """Return the file that the running broker locks; its text is the broker's process id."""
         return self.root / "lock"
 
     @property
     def data(self) -> Path:
-        """The broker's only log folder."""
+        """Return the broker's only log folder."""
         return self.root / "data"
 
 
@@ -68,9 +68,9 @@ def kafka_properties(data: Path, *, port: int, controller_port: int, advertised_
 
     Args:
         data: Absolute folder for ``log.dirs``.
-        port: Where the broker listens for clients.
-        controller_port: Where the broker talks to itself as the controller.
-        advertised_port: Where clients are told to connect, if something stands between.
+        port: Port for clients.
+        controller_port: Port on which the broker connects to itself as the controller.
+        advertised_port: Port that clients receive from the broker, if a proxy is in between.
     """
     settings: dict[str, object] = {
         "process.roles": "broker,controller",
@@ -82,7 +82,7 @@ def kafka_properties(data: Path, *, port: int, controller_port: int, advertised_
         "controller.listener.names": "CONTROLLER",
         "inter.broker.listener.name": "PLAINTEXT",
         "log.dirs": data,
-        # Topics are made with the partitions they are meant to have, by whoever owns them; never by a typing error.
+        # The owner of a topic creates it with its partitions; a misspelled name must not create one.
         "auto.create.topics.enable": "false",
         "num.partitions": 4,
         "message.max.bytes": MAX_MESSAGE_BYTES,
@@ -95,12 +95,12 @@ def kafka_properties(data: Path, *, port: int, controller_port: int, advertised_
         "transaction.state.log.replication.factor": 1,
         "transaction.state.log.min.isr": 1,
         "transaction.state.log.num.partitions": 4,
-        # Nobody else is about to join: the default waits 3 s before the first assignment.
+        # The default waits 3 s for further members before the first assignment.
         "group.initial.rebalance.delay.ms": 0,
         # After a kill the controller refuses the new broker until the old one's session is over: 9 s by default.
         "broker.session.timeout.ms": 3000,
         "broker.heartbeat.interval.ms": 500,
-        # A suite may rest for weeks; a group that forgot its offsets would read everything again.
+        # A suite may be stopped for weeks; a group without offsets would read everything again.
         "offsets.retention.minutes": 60 * 24 * 365,
         "log.retention.hours": 24 * 7,
         # The defaults are for big machines: threads by the dozen and 128 MB of heap for the log cleaner.
@@ -119,9 +119,9 @@ def java_command(java: Java, jars: Path, main: str, arguments: Sequence[str], *,
         str(java.executable),
         "-Xms64m",
         f"-Xmx{heap_mb}m",
-        # Java's second compiler took more of a backfill's CPU time in the broker than it gave back.
+        # Java's second compiler used more CPU time during a backfill than it saved.
         "-XX:TieredStopAtLevel=1",
-        # Out of memory, a broker limps on for long; dead, it is restarted.
+        # A broker that is out of memory works badly for a long time; a dead one is restarted.
         "-XX:+ExitOnOutOfMemoryError",
         "-Djava.awt.headless=true",
         f"-Djava.io.tmpdir={tempfile.gettempdir()}",  # Java does not read TMPDIR
@@ -144,13 +144,13 @@ def kafka_command(java: Java, jars: Path, properties: Path) -> list[str]:
 def format_storage(
     java: Java, jars: Path, paths: KafkaPaths, *, port: int, controller_port: int, scram: Sequence[str] = ()
 ) -> None:
-    """Give the broker an empty, formatted log folder with a new cluster id; does nothing if there is one.
+    """Create a formatted log folder with a new cluster id if there is none.
 
-    Formatting writes several files. It is done beside the place and the folder renamed, so a kill in between leaves
-    nothing half made.
+    Formatting writes several files, so it happens in another folder that is renamed at the end, and a kill in between
+    leaves no incomplete folder.
 
     Args:
-        scram: Users the cluster begins with, ``SCRAM-SHA-256=[name=...,password=...]``.
+        scram: Initial users of the cluster, ``SCRAM-SHA-256=[name=...,password=...]``.
     Raises:
         SetupError: Kafka's tool failed; the message carries its last line.
     """
@@ -178,22 +178,22 @@ def new_cluster_id() -> str:
     """Return a random cluster id: 16 bytes as 22 URL-safe base64 characters, not starting with a dash."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        # A leading dash would be taken for an option.
+        # A leading dash would be read as an option.
         if not text.startswith("-"):
             return text
 
 
 def hold_lock(paths: KafkaPaths) -> int:
-    """Lock the folder for this process and for what it becomes by ``exec``; the end of the process unlocks it.
+    """Lock the folder for this process, also after ``exec``; the end of the process releases the lock.
 
-    Kafka's own lock comes too late: a second broker on the same folder has by then opened the first one's metadata log
-    for writing and damaged it (seen with 3.9.1). The usual second one is that of a suite whose supervisor was killed.
+    Kafka takes its own lock too late: before that, a second broker on the folder opens the first one's metadata log for
+    writing and damages it (observed with 3.9.1). Such a second broker starts when a suite's supervisor was killed.
 
     Returns:
         The open file that holds the lock; closing it unlocks.
 
     Raises:
-        SetupError: Another process holds it; the message gives its id.
+        SetupError: Another process holds the lock; the message has its id.
     """
     try:
         handle = take_lock(paths.lock)
@@ -215,10 +215,10 @@ def prepare(
     """Lock the folder, write the settings, format the log if needed, and return the command of the broker.
 
     Args:
-        properties: A file of further settings, which win over ours.
+        properties: File of settings that extend or override ours.
         scram: As in `format_storage`.
     Raises:
-        SetupError: Java or the jars are missing, the folder is in use, or formatting failed.
+        SetupError: Java or a jar is missing, the folder is in use, or formatting failed.
     """
     java = find_java()
     jars = jar_folder("kafka")
@@ -227,7 +227,7 @@ def prepare(
     hold_lock(paths)
     format_storage(java, jars, paths, port=port, controller_port=controller_port, scram=scram)
     settings = kafka_properties(paths.data, port=port, controller_port=controller_port, advertised_port=advertised_port)
-    # Of a name that comes twice Java takes the last.
+    # Java takes the last of duplicate names.
     paths.properties.write_text(settings + (properties.read_text() if properties else ""))
     return kafka_command(java, jars, paths.properties)
 
@@ -236,9 +236,9 @@ def wait_ready(bootstrap: str, timeout_s: float) -> None:
     """Wait until a broker answers with its metadata.
 
     Raises:
-        TimeoutError: None did within ``timeout_s`` seconds; the message carries the last reason.
+        TimeoutError: None answered within ``timeout_s`` seconds; the message has the last reason.
     """
-    # Refused connections while the broker starts are expected: librdkafka would print each of them.
+    # Refused connections are expected while the broker starts; librdkafka would print each of them.
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0, "reconnect.backoff.max.ms": 500})
     deadline = time.monotonic() + timeout_s
     reason = "no answer"
@@ -255,13 +255,11 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     """Prepare and become the broker; exits with status 1 and one sentence on stderr if it cannot."""
     parser = argparse.ArgumentParser(prog="python -m dexorder.supervisor.kafka", description=__doc__.split("\n")[0])
     parser.add_argument("--dir", type=Path, required=True, help="the suite's folder; Kafka uses DIR/kafka")
-    parser.add_argument("--port", type=int, required=True, help="where clients connect, on 127.0.0.1")
-    parser.add_argument("--controller-port", type=int, required=True, help="where the broker talks to itself")
-    parser.add_argument("--advertised-port", type=int, help="where clients are told to connect, behind a proxy")
-    parser.add_argument("--properties", type=Path, help="a file of further broker settings, which win")
-    parser.add_argument(
-        "--add-scram", action="append", default=[], help="a user to begin with, as kafka-storage has it"
-    )
+    parser.add_argument("--port", type=int, required=True, help="port for clients on 127.0.0.1")
+    parser.add_argument("--controller-port", type=int, required=True, help="port of the broker's controller")
+    parser.add_argument("--advertised-port", type=int, help="port that clients receive from the broker, behind a proxy")
+    parser.add_argument("--properties", type=Path, help="file of settings that extend or override the broker's")
+    parser.add_argument("--add-scram", action="append", default=[], help="initial user, in the form of kafka-storage")
     options = parser.parse_args(arguments)
     given = {name: getattr(options, name) for name in ("port", "controller_port", "advertised_port", "properties")}
     try:

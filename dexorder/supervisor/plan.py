@@ -1,12 +1,12 @@
-"""What the local suite consists of: ports, parts, their commands and environments. Pure.
+"""Plan of the local suite: ports, parts, their commands and environments. Pure.
 
-    kafka ──▶ gateway ──▶ ingestor      an arrow: the right one starts when the left one is ready
+    kafka ──▶ gateway ──▶ ingestor      arrow: the right part starts when the left one is ready
       └─────▶ udsource      ▲
     relay ──────────────────┤
     sim ────────────────────┘
     spark                               its JVM starts at once; it is ready when it reads from udsource
 
-Stopped in this order: spark, ingestor, udsource, gateway, relay, sim, kafka, so that nobody loses the one it needs.
+Stop order: spark, ingestor, udsource, gateway, relay, sim, kafka, so that no part loses one that it needs.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ STARTS_AFTER: Mapping[str, tuple[str, ...]] = {
 }
 NEEDS_JAVA = ("kafka", "spark")
 STOP_SECONDS: Mapping[str, float] = {"spark": 30.0, "kafka": 20.0}
-"""How long a part may take to end after SIGTERM before it is killed; 15 s for the others."""
+"""Seconds between SIGTERM and SIGKILL; 15 for the other parts."""
 
 
 @dataclass(frozen=True)
 class Ports:
-    """Every port the suite uses on loopback; the defaults are those of a suite without ``--base-port``."""
+    """Ports of the suite on loopback; the defaults apply without ``--base-port``."""
 
     relay: int = 50051
     udsource: int = 50052
@@ -58,10 +58,10 @@ class Ports:
 
     @staticmethod
     def from_base(base: int) -> Ports:
-        """The block of ports from ``base`` on, in the order of the fields.
+        """Return a block of ports that starts at ``base``, in the order of the fields.
 
         Raises:
-            ValueError: The block does not lie within 1024-65535.
+            ValueError: The block exceeds 1024-65535.
         """
         names = [field.name for field in fields(Ports)]
         if not 1024 <= base <= 65_536 - len(names):
@@ -78,19 +78,19 @@ OWNED: Mapping[str, tuple[str, ...]] = {
     "ingestor": ("ingestor", "ingestor_metrics"),
     "spark": ("spark", "spark_metrics"),
 }
-"""Which part listens on which ports."""
+"""Ports on which each part listens."""
 
 
 @dataclass(frozen=True)
 class SuiteOptions:
-    """What ``dexorder up`` was asked for.
+    """Options of ``dexorder up``.
 
     Attributes:
-        directory: Absolute; all state lies below it.
+        directory: Absolute path of the folder that holds all state.
         only: The parts to start; empty for all.
-        kafka: host:port of a Kafka that is not ours; empty for the embedded one.
-        recorded: ``FILE=SYMBOL`` entries for the simulated exchange, the files absolute.
-        catalog: A catalog that is not ours, which the parts find in their environment; None for the embedded one.
+        kafka: host:port of an external Kafka; empty for the embedded one.
+        recorded: ``FILE=SYMBOL`` entries for the simulated exchange, with absolute files.
+        catalog: External catalog, which the parts read from their environment; None for the embedded one.
     """
 
     directory: Path
@@ -102,31 +102,31 @@ class SuiteOptions:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Names of the parts to start, in start order."""
+        """Return the names of the parts to start, in start order."""
         wanted = self.only or PARTS
         return tuple(part for part in PARTS if part in wanted and not (part == "kafka" and self.kafka))
 
     @property
     def bootstrap(self) -> str:
-        """Kafka's ``bootstrap.servers``."""
+        """Return Kafka's ``bootstrap.servers``."""
         return self.kafka or f"{HOST}:{self.ports.kafka}"
 
     def address(self, port_name: str) -> str:
-        """host:port of one of the ports."""
+        """Return host:port of one of the ports."""
         return f"{HOST}:{getattr(self.ports, port_name)}"
 
     @property
     def scratch(self) -> Path:
-        """Temporary files of every part; emptied at start, since a killed part can't tidy up."""
+        """Return the folder of temporary files; it is emptied at start because a killed part leaves its files."""
         return self.directory / "tmp"
 
     @property
     def jwt_keys(self) -> Path:
-        """The keys of users' tokens: what signs them here, and what the gateway knows them by."""
+        """Return the folder of the key pair that signs users' tokens here and verifies them in the gateway."""
         return self.directory / "jwt-keys"
 
     def catalog_properties(self) -> dict[str, str]:
-        """What pyiceberg's ``load_catalog`` needs to read the tables, but for secrets."""
+        """Return the properties for pyiceberg's ``load_catalog``, without secrets."""
         if self.catalog:
             return self.catalog.public_properties()
         return {
@@ -138,13 +138,13 @@ class SuiteOptions:
 
 @dataclass(frozen=True)
 class Part:
-    """One child process.
+    """Child process of the suite.
 
     Attributes:
-        address: What users connect to.
-        health: How its readiness is asked for: ``grpc://``, ``http://`` or ``kafka://`` and host:port.
+        address: Address for users.
+        health: Address of its health check: ``grpc://``, ``http://`` or ``kafka://`` and host:port.
         after: Parts of this suite that must be ready before it starts.
-        env: Variables set in addition to the supervisor's own.
+        env: Variables in addition to the supervisor's own.
     """
 
     name: str
@@ -157,20 +157,20 @@ class Part:
 
 
 def parse_only(text: str) -> tuple[str, ...]:
-    """The parts of a comma list.
+    """Return the parts of a comma-separated list.
 
     Raises:
-        ValueError: An unknown name; lists the known ones.
+        ValueError: A name is unknown; the message lists the known ones.
     """
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     for name in names:
         if name not in PARTS:
-            raise ValueError(f"{name!r} is no part of the suite; the parts are {', '.join(PARTS)}")
+            raise ValueError(f"{name!r} is not a part of the suite; use {', '.join(PARTS)}")
     return names
 
 
 def plan(options: SuiteOptions, *, java: Mapping[str, str]) -> list[Part]:
-    """The parts to start, in start order.
+    """Return the parts to start, in start order.
 
     Args:
         java: ``JAVA_HOME`` and ``PATH`` for the parts that start Java.
@@ -194,7 +194,7 @@ def _part(name: str, options: SuiteOptions, shared: Mapping[str, str], java: Map
     prefix = f"DEXORDER_{name.upper()}_"
     env = {**shared, **(java if name in NEEDS_JAVA else {}), **{prefix + key: value for key, value in own.items()}}
     if name == "gateway":
-        env["DEXORDER_PIXY_CONFIG"] = ""  # whose clusters are not the suite's
+        env["DEXORDER_PIXY_CONFIG"] = ""  # a KafkaPixy file would name other clusters
         env |= {f"DEXORDER_EVENTS_{key}": value for key, value in _events_env(options).items()}
     if name == "spark":
         env["SPARK_LOCAL_DIRS"] = str(options.scratch)
@@ -246,7 +246,7 @@ def _events_env(options: SuiteOptions) -> dict[str, str]:
 
 
 def _command(name: str, options: SuiteOptions) -> tuple[str, ...]:
-    # -P: a child runs inside the suite's folder, whose subfolders must not pass for packages.
+    # -P: a child runs in the suite's folder, whose subfolders must not be importable as packages.
     python = (sys.executable, "-P", "-m")
     match name:
         case "kafka":
@@ -255,14 +255,14 @@ def _command(name: str, options: SuiteOptions) -> tuple[str, ...]:
         case "sim":
             return (*python, "services.exchange_sim")
         case "spark":
-            # Its batches take every processor there is; the parts that answer calls, or start again, go first.
+            # Its batches use every processor; parts that answer calls or restart have priority.
             return ("nice", "-n", "5", *python, "spark")
         case _:
             return (*python, f"services.{name}")
 
 
 def summary_rows(options: SuiteOptions) -> list[tuple[str, str, str]]:
-    """Rows of the table shown when all is ready: what, address, how it is used."""
+    """Return the rows of the table that is shown when all is ready: part, address, use."""
     uses: Sequence[tuple[str, str, str]] = (
         ("relay", "relay", "gRPC: requests, progress, notifications"),
         ("relay", "broker", "ZeroMQ: ingestors"),
@@ -280,6 +280,6 @@ def summary_rows(options: SuiteOptions) -> list[tuple[str, str, str]]:
 
 
 def metrics_addresses(options: SuiteOptions) -> dict[str, str]:
-    """Where each part serves its Prometheus metrics."""
+    """Return the URL of each part's Prometheus metrics."""
     names = {part: f"{part}_metrics" for part in options.parts}
     return {part: f"http://{options.address(name)}/metrics" for part, name in names.items() if name in OWNED[part]}

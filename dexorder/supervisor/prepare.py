@@ -1,4 +1,4 @@
-"""What must hold before the first part starts: a folder of our own, free ports, Java and jars, an exchanges file."""
+"""Checks and files before the first part starts: folder lock, free ports, Java and jars, exchanges file, keys."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from services.common.lake.catalog import CatalogSettings
 
 SIM_VENUES = "SIM"
-"""What the names of the simulated exchange's venues begin with, one for each of its dialects."""
+"""Prefix of the simulated exchange's venues, one for each of its dialects."""
 
 
 @contextmanager
 def suite_lock(directory: Path) -> Iterator[None]:
-    """Make the folder and hold it for this process.
+    """Create the folder if needed and lock it for this process.
 
     Raises:
-        SuiteFailed: Another process holds it.
+        SuiteFailed: Another process holds the lock.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -54,16 +54,16 @@ def suite_lock(directory: Path) -> Iterator[None]:
 
 
 def empty_scratch(folder: Path) -> None:
-    """Leave an empty folder for temporary files."""
+    """Replace the folder by an empty one."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
 
 
 def external_catalog() -> CatalogSettings | None:
-    """The catalog the environment names, if it names one.
+    """Return the catalog that the environment names, or None.
 
     Raises:
-        SuiteFailed: A variable of it has a bad value.
+        SuiteFailed: One of its variables is invalid.
     """
     if "DEXORDER_CATALOG_URI" not in os.environ:
         return None
@@ -76,10 +76,10 @@ def external_catalog() -> CatalogSettings | None:
 
 
 def java_and_jars(options: SuiteOptions) -> dict[str, str]:
-    """Environment for the parts that start Java, once their jars are seen to be there.
+    """Check for the jars and return the environment of the parts that start Java.
 
     Raises:
-        SuiteFailed: Something of it is missing; says to run the set-up.
+        SuiteFailed: Java or a jar is missing; the message says how to install it.
     """
     wanted = [part for part in options.parts if part in NEEDS_JAVA]
     if not wanted:
@@ -93,9 +93,9 @@ def java_and_jars(options: SuiteOptions) -> dict[str, str]:
         raise SuiteFailed(f"{error}; or `make setup` in a checkout") from None
 
 
-def taken_ports(options: SuiteOptions) -> list[tuple[str, str, int]]:
-    """Part, port name and number of each port that somebody listens on already."""
-    taken = []
+def ports_in_use(options: SuiteOptions) -> list[tuple[str, str, int]]:
+    """Return part, port name and number of each port that is in use."""
+    used = []
     for part in options.parts:
         for name in OWNED[part]:
             port = getattr(options.ports, name)
@@ -104,33 +104,33 @@ def taken_ports(options: SuiteOptions) -> list[tuple[str, str, int]]:
                 try:
                     probe.bind((HOST, port))
                 except OSError:
-                    taken.append((part, name, port))
-    return taken
+                    used.append((part, name, port))
+    return used
 
 
-async def ports_free(options: SuiteOptions, *, patience_s: float = 3.0) -> None:
-    """Wait until every port is free; those of a suite that was just killed are after a moment.
+async def ports_free(options: SuiteOptions, *, timeout_s: float = 3.0) -> None:
+    """Wait until every port is free; after a suite was killed, this takes a moment.
 
     Raises:
-        SuiteFailed: One is still taken after ``patience_s`` seconds; names port and part.
+        SuiteFailed: A port is in use after ``timeout_s`` seconds; the message names port and part.
     """
-    deadline = time.monotonic() + patience_s
-    while taken := taken_ports(options):
+    deadline = time.monotonic() + timeout_s
+    while used := ports_in_use(options):
         if time.monotonic() > deadline:
-            part, name, port = taken[0]
-            what = part if name == part else f"{part}, {name.removeprefix(part + '_')}"
-            more = f" ({len(taken) - 1} more are taken too)" if len(taken) > 1 else ""
+            part, name, port = used[0]
+            owner = part if name == part else f"{part}, {name.removeprefix(part + '_')}"
+            more = f" (and {len(used) - 1} more)" if len(used) > 1 else ""
             raise SuiteFailed(
-                f"port {port} ({what}) is taken{more}: stop what uses it, or choose other ports with --base-port"
+                f"port {port} ({owner}) is in use{more}: stop its program or choose other ports with --base-port"
             )
         await asyncio.sleep(0.1)
 
 
 def write_exchanges(source: Path | None, options: SuiteOptions) -> None:
-    """Write DIR/exchanges.yaml: the user's file or the shipped one, venues SIM... pointed at our simulated exchange.
+    """Write DIR/exchanges.yaml from the user's file or the shipped one, with the address of the simulated exchange.
 
     Raises:
-        SuiteFailed: The user's file is not there or not right; names the place in it.
+        SuiteFailed: The user's file is missing or invalid; the message names the place in it.
     """
     if source is None:
         text = (resources.files("dexorder") / "data" / "sim.yaml").read_text()
@@ -141,11 +141,11 @@ def write_exchanges(source: Path | None, options: SuiteOptions) -> None:
         except (OSError, ValueError) as error:
             raise SuiteFailed(f"exchanges file: {error}") from None
     target = options.directory / "exchanges.yaml"
-    target.write_text(yaml.safe_dump(point_sim(yaml.safe_load(text), options.address("sim")), sort_keys=False))
+    target.write_text(yaml.safe_dump(with_sim_address(yaml.safe_load(text), options.address("sim")), sort_keys=False))
 
 
-def point_sim(content: dict[str, Any], address: str) -> dict[str, Any]:
-    """The file's content with every venue whose name begins with SIM reached at ``address`` (host:port)."""
+def with_sim_address(content: dict[str, Any], address: str) -> dict[str, Any]:
+    """Return the file's content with ``address`` (host:port) for every venue whose name begins with SIM."""
     simulated = {"rest_url": f"http://{address}", "ws_url": f"ws://{address}"}
     venues = {
         name: {**venue, **simulated} if name.startswith(SIM_VENUES) else venue
@@ -155,7 +155,10 @@ def point_sim(content: dict[str, Any], address: str) -> dict[str, Any]:
 
 
 def make_jwt_keys(options: SuiteOptions) -> None:
-    """A pair of keys for users' tokens, once: ``dexorder events token USER --key DIR/jwt-keys/suite.key`` signs one."""
+    """Create a key pair for users' tokens if there is none.
+
+    ``dexorder events token USER --key DIR/jwt-keys/suite.key`` signs a token.
+    """
     from services.gateway.events.sessions.user_tokens import make_keys  # deferred: cryptography is slow to import
 
     if "gateway" in options.parts and not options.jwt_keys.exists():
@@ -163,18 +166,18 @@ def make_jwt_keys(options: SuiteOptions) -> None:
 
 
 def recorded_entries(entries: Iterable[str]) -> tuple[str, ...]:
-    """``FILE=SYMBOL`` entries with absolute files.
+    """Return ``FILE=SYMBOL`` entries with absolute files.
 
     Raises:
-        ValueError: An entry is not of that form, or the file is not there.
+        ValueError: An entry has another form, or its file does not exist.
     """
     found = []
     for entry in entries:
         file, equals, symbol = entry.rpartition("=")
         if not equals or not file or not symbol:
-            raise ValueError(f"{entry!r} is not FILE=SYMBOL, for example candles.parquet=BTC/USDT")
+            raise ValueError(f"{entry!r} is not FILE=SYMBOL; use for example candles.parquet=BTC/USDT")
         path = Path(file).expanduser().absolute()
         if not path.is_file():
-            raise ValueError(f"the file {file} is not there")
+            raise ValueError(f"the file {file} does not exist")
         found.append(f"{path}={symbol}")
     return tuple(found)

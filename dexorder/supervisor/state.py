@@ -1,4 +1,4 @@
-"""What a running suite leaves on disk for others: DIR/suite.json, and a registry entry by the relay's port."""
+"""State of a running suite on disk: DIR/suite.json, and a registry entry by the relay's port."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ SUITE_FILE = "suite.json"
 
 @dataclass(frozen=True)
 class PartState:
-    """One part of a running suite.
+    """State of one part of a running suite.
 
     Attributes:
-        pid: Of the running process; None between two lives of it.
+        pid: Id of the process; None while it does not run.
         state: waiting, starting, ready, restarting, failing (died five times in quick succession) or stopped.
-        restarts: How often it was started again.
-        detail: Why it died last; empty if it never did.
+        restarts: Number of restarts.
+        detail: Reason of its last death; empty if it never died.
     """
 
     address: str
@@ -36,7 +36,7 @@ class PartState:
 
 @dataclass(frozen=True)
 class SuiteState:
-    """A suite as its supervisor describes it."""
+    """Content of suite.json."""
 
     pid: int
     started_at: str
@@ -45,12 +45,12 @@ class SuiteState:
 
 
 def write_state(directory: Path, state: SuiteState) -> None:
-    """Replace DIR/suite.json at once, so that a reader never sees half of it."""
+    """Replace DIR/suite.json atomically."""
     _write(directory / SUITE_FILE, asdict(state))
 
 
 def read_state(directory: Path) -> SuiteState | None:
-    """What DIR/suite.json says; None without one."""
+    """Return the content of DIR/suite.json, or None if there is none."""
     try:
         raw = json.loads((directory / SUITE_FILE).read_text())
         parts = {name: PartState(**part) for name, part in raw.pop("parts").items()}
@@ -58,29 +58,29 @@ def read_state(directory: Path) -> SuiteState | None:
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, KeyError) as error:
-        raise SuiteFailed(f"{directory / SUITE_FILE} is not readable as a suite's state: {error}") from None
+        raise SuiteFailed(f"{directory / SUITE_FILE} is not a valid suite state: {error}") from None
 
 
 def remove_state(directory: Path) -> None:
-    """After the suite has stopped."""
+    """Remove DIR/suite.json after the suite has stopped."""
     (directory / SUITE_FILE).unlink(missing_ok=True)
 
 
 def register(relay_port: int, directory: Path) -> None:
-    """Let others find the suite's folder by the relay's port."""
+    """Make the suite's folder known by the relay's port."""
     entry = _registry() / f"{relay_port}.json"
     entry.parent.mkdir(parents=True, exist_ok=True)
     _write(entry, {"dir": str(directory)})
 
 
 def unregister(relay_port: int, directory: Path) -> None:
-    """Take the entry back if it is this suite's."""
+    """Remove the entry if it belongs to this suite."""
     if registered(relay_port) == directory:
         (_registry() / f"{relay_port}.json").unlink(missing_ok=True)
 
 
 def registered(relay_port: int) -> Path | None:
-    """Folder of the suite whose relay has that port."""
+    """Return the folder of the suite whose relay uses this port, or None."""
     try:
         return Path(json.loads((_registry() / f"{relay_port}.json").read_text())["dir"])
     except (FileNotFoundError, ValueError, KeyError):
@@ -88,7 +88,7 @@ def registered(relay_port: int) -> Path | None:
 
 
 def find_directory(directory: Path | None, relay: str | None) -> Path | None:
-    """The suite meant by ``--dir``, ``DEXORDER_DIR``, or the relay's port; else the default folder if it is one."""
+    """Return the suite's folder by ``--dir``, ``DEXORDER_DIR`` or the relay's port, else an existing default."""
     given = directory or (Path(os.environ["DEXORDER_DIR"]) if os.environ.get("DEXORDER_DIR") else None)
     if given is not None:
         return given.absolute()
@@ -100,12 +100,12 @@ def find_directory(directory: Path | None, relay: str | None) -> Path | None:
 
 
 def default_directory() -> Path:
-    """``DEXORDER_DIR``, else ``dexorder-data`` in the working folder; absolute."""
+    """Return the absolute path of ``DEXORDER_DIR``, else of ``dexorder-data`` in the working folder."""
     return Path(os.environ.get("DEXORDER_DIR") or "dexorder-data").absolute()
 
 
 def process_alive(pid: int | None) -> bool:
-    """Whether a process with that id runs (a zombie does not)."""
+    """Return whether a process with this id runs; a zombie does not."""
     if pid is None:
         return False
     try:
@@ -117,7 +117,7 @@ def process_alive(pid: int | None) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
-        return not Path("/proc/self").exists()  # a system without /proc: the signal's answer is all there is
+        return not Path("/proc/self").exists()  # without /proc, only the signal's answer is known
 
 
 def _registry() -> Path:

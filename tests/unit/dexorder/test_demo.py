@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from dexorder import demo
-from dexorder.demo_exchange import FAULTS, Comparison, DemoExchange, Mischief, Values, compare
+from dexorder.demo_exchange import FAULTS, Comparison, DemoExchange, FaultCounts, Values, compare
 from dexorder.errors import SuiteFailed
 from dexorder.supervisor.plan import Ports, SuiteOptions
-from dexorder.supervisor.prepare import taken_ports
+from dexorder.supervisor.prepare import ports_in_use
 from dexorder.supervisor.state import PartState, SuiteState, write_state
 from services.common.model.time_range import TimeRange
 from services.common.model.times import parse_time
@@ -33,7 +33,7 @@ def test_marked_processes_are_found_until_they_end() -> None:
 
 
 def test_a_free_block_is_free() -> None:
-    assert taken_ports(SuiteOptions(Path(), Ports.from_base(demo.free_base_port()))) == []
+    assert ports_in_use(SuiteOptions(Path(), Ports.from_base(demo.free_base_port()))) == []
 
 
 def test_a_failing_part_ends_the_wait_with_its_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,41 +76,41 @@ def test_rows_are_compared_to_the_last_digit(rows: list[tuple[int, Values]], exp
 
 def test_the_verdict_fails_where_nothing_went_wrong_or_something_was_lost(capsys: pytest.CaptureFixture[str]) -> None:
     good, lossy = Comparison(10, 0, 0, 0, 0), Comparison(9, 1, 0, 0, 0)
-    demo.show_verdict(Mischief(20, {"hole": 1, "html": 3}), good)
+    demo.show_verdict(FaultCounts(20, {"hole": 1, "html": 3}), good)
     assert capsys.readouterr().err.splitlines() == [
-        "the exchange spoiled 4 of its 20 answers about candles:",
+        "the exchange corrupted 4 of its 20 candle responses:",
         "  3 × HTTP 200 with a web page",
         "  1 × ten candles missing in the middle",
-        "beside the exchange's own candles: 10 rows, 0 lost, 0 doubled, 0 invented, 0 with other values",
+        "compared with the exchange's candles: 10 rows, 0 lost, 0 duplicate, 0 unknown, 0 with other values",
     ]
-    with pytest.raises(SuiteFailed, match="no answer was spoiled"):
-        demo.show_verdict(Mischief(20, {}), good)
+    with pytest.raises(SuiteFailed, match="no response was corrupted"):
+        demo.show_verdict(FaultCounts(20, {}), good)
     with pytest.raises(SuiteFailed, match="9 rows, 1 lost"):
-        demo.show_verdict(Mischief(20, {"hole": 1}), lossy)
+        demo.show_verdict(FaultCounts(20, {"hole": 1}), lossy)
 
 
-async def test_the_exchange_spoils_what_it_is_told_to_and_then_tells_the_truth() -> None:
+async def test_exchange_corrupts_responses_until_faults_are_stopped() -> None:
     span = TimeRange(parse_time("2024-03-01"), parse_time("2024-03-02"))
     async with serve(SimSettings(listen="127.0.0.1:0")) as url:
         exchange = DemoExchange(url.removeprefix("http://"))
 
-        def ask() -> tuple[dict[int, Values], int, Mischief, dict[int, Values]]:
+        def ask() -> tuple[dict[int, Values], int, FaultCounts, dict[int, Values]]:
             before = exchange.candles(demo.MARKET_ID, demo.PERIOD, span)
-            exchange.misbehave()
+            exchange.start_faults()
             failed = 0
             for _ in range(40):
                 try:
                     failed += exchange.candles(demo.MARKET_ID, demo.PERIOD, span) != before
                 except (SuiteFailed, TypeError, KeyError):
                     failed += 1
-            return before, failed, exchange.behave(), exchange.candles(demo.MARKET_ID, demo.PERIOD, span)
+            return before, failed, exchange.stop_faults(), exchange.candles(demo.MARKET_ID, demo.PERIOD, span)
 
         before, failed, done, after = await asyncio.to_thread(ask)
         assert len(before) == 1_440
         assert before == after
-        assert 0 < failed <= done.spoiled < done.answers
+        assert 0 < failed <= done.total < done.responses
         assert set(done.faults) <= set(FAULTS)
-        with pytest.raises(SuiteFailed, match="answers 404 to /nowhere"):
+        with pytest.raises(SuiteFailed, match="answered 404 to /nowhere"):
             await asyncio.to_thread(exchange._call, "GET", "/nowhere")
     with pytest.raises(SuiteFailed, match="does not answer /sim/stats"):
         await asyncio.to_thread(exchange._call, "GET", "/sim/stats")

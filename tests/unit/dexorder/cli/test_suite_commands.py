@@ -97,9 +97,9 @@ def test_no_suite_is_one_line(tmp_dir: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--only", "relay,web"], "'web' is no part of the suite"),
+        (["--only", "relay,web"], "'web' is not a part of the suite"),
         (["--base-port", "80"], "base port 80 is not within"),
-        (["--recorded", "nothing.csv=BTC/USDT"], "nothing.csv is not there"),
+        (["--recorded", "nothing.csv=BTC/USDT"], "nothing.csv does not exist"),
         (["--only", "kafka", "--kafka", "a:1"], "leave no part"),
     ],
 )

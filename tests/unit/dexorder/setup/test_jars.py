@@ -88,7 +88,7 @@ def test_damaged_cache_is_fetched_anew(use: Use) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"g.one:a:1": b"aaa", "g.two:b:2": b"evil"}, "g.two:b:2 has another SHA-256"),
+        ({"g.one:a:1": b"aaa", "g.two:b:2": b"evil"}, "g.two:b:2 differs from the pinned SHA-256"),
         ({"g.one:a:1": b"aaa"}, "g.two:b:2 is missing"),
     ],
 )

@@ -35,7 +35,7 @@ def test_a_classifier_is_part_of_the_file_name(tmp_path: Path) -> None:
 
 def test_wrong_sum_names_the_coordinate(tmp_path: Path) -> None:
     fill(tmp_path, **{"one-1.0.jar": b"tampered"})
-    assert check_folder(tmp_path, (ONE, TWO)) == ["g:one:1.0 has another SHA-256 than the one pinned"]
+    assert check_folder(tmp_path, (ONE, TWO)) == ["g:one:1.0 differs from the pinned SHA-256"]
 
 
 def test_missing_jar_names_the_coordinate(tmp_path: Path) -> None:

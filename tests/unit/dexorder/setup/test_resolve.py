@@ -71,7 +71,7 @@ def test_proxies_of_the_environment_become_java_options() -> None:
 
 def test_ivy_settings_given_but_absent_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEXORDER_SETUP_IVY_SETTINGS", str(tmp_path / "none.xml"))
-    with pytest.raises(SetupError, match="DEXORDER_SETUP_IVY_SETTINGS names no file"):
+    with pytest.raises(SetupError, match=r"DEXORDER_SETUP_IVY_SETTINGS: .* is not a file"):
         resolve.user_ivy_settings()
 
 

@@ -117,5 +117,5 @@ def test_health_is_asked_in_the_parts_own_way() -> None:
 def test_only_takes_known_names() -> None:
     assert parse_only("spark, relay") == ("spark", "relay")
     assert list(parts(only=("spark", "relay"))) == ["relay", "spark"]
-    with pytest.raises(ValueError, match=r"'web' is no part .* kafka, sim"):
+    with pytest.raises(ValueError, match=r"'web' is not a part .* kafka, sim"):
         parse_only("relay,web")

@@ -59,11 +59,11 @@ async def test_a_taken_port_is_named_with_its_part() -> None:
         other.listen()
         port = other.getsockname()[1]
         options = SuiteOptions(Path("/nowhere"), Ports(broker=port), only=("relay",))
-        assert ("relay", "broker", port) in prepare.taken_ports(options)
+        assert ("relay", "broker", port) in prepare.ports_in_use(options)
         options = SuiteOptions(Path("/nowhere"), Ports(sim=port), only=("sim",))
-        with pytest.raises(SuiteFailed, match=rf"port {port} \(sim\) is taken: .*--base-port"):
-            await prepare.ports_free(options, patience_s=0)
-    await prepare.ports_free(options, patience_s=0)
+        with pytest.raises(SuiteFailed, match=rf"port {port} \(sim\) is in use: .*--base-port"):
+            await prepare.ports_free(options, timeout_s=0)
+    await prepare.ports_free(options, timeout_s=0)
 
 
 def test_a_folder_has_one_suite(tmp_path: Path) -> None:
@@ -82,9 +82,9 @@ def test_recorded_files_are_absolute_and_there(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     assert prepare.recorded_entries(["a=b.csv=BTC/USDT"]) == (f"{tmp_path}/a=b.csv=BTC/USDT",)
     for wrong, message in (
-        ("a=b.csv", "is not there"),
+        ("a=b.csv", "does not exist"),
         ("BTC", "is not FILE=SYMBOL"),
-        ("x.csv=A/B", "x.csv is not there"),
+        ("x.csv=A/B", "x.csv does not exist"),
     ):
         with pytest.raises(ValueError, match=message):
             prepare.recorded_entries([wrong])

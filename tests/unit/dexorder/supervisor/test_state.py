@@ -27,9 +27,9 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert state.read_state(tmp_path) is None
 
 
-def test_half_a_file_is_said_to_be_one(tmp_path: Path) -> None:
+def test_truncated_file_is_an_error_that_names_it(tmp_path: Path) -> None:
     (tmp_path / "suite.json").write_text('{"pid": 1')
-    with pytest.raises(SuiteFailed, match=r"suite\.json is not readable"):
+    with pytest.raises(SuiteFailed, match=r"suite\.json is not a valid suite state"):
         state.read_state(tmp_path)
 
 
