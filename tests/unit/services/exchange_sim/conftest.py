@@ -14,6 +14,7 @@ import pytest
 
 from services.exchange_sim.config import SimSettings
 from services.exchange_sim.server import serve
+from tests.fixtures_ccxt import cheap_clients as cheap_clients
 
 NOW_NS = 1_700_000_123 * 1_000_000_000
 """2023-11-14 22:15:23, in the middle of a minute."""

@@ -16,8 +16,6 @@ from services.exchange_sim.venue import Venue
 
 from .conftest import NOW_NS, Exchange
 
-pytestmark = pytest.mark.smoke
-
 NOW_S, NOW_MS = NOW_NS // 10**9, NOW_NS // 10**6
 VENUE = Venue([], seed=9)
 PAIRS = kraken_names.pairs(VENUE)

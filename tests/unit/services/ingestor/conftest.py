@@ -23,6 +23,7 @@ from services.gen.dexorder.relay.v1 import ingestor_service_pb2_grpc as relay_rp
 from services.gen.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
 from services.ingestor.config import IngestorSettings
 from services.ingestor.server import work
+from tests.fixtures_ccxt import cheap_clients as cheap_clients
 from tests.paths import ROOT
 from tests.unit.services.ingestor.fakes import FakeBroker, FakeGateway, FakeRelay, grpc_peer
 

@@ -15,8 +15,6 @@ from tests.unit.services.ingestor.conftest import Sim, exchanges_file, minutes, 
 from tests.unit.services.ingestor.fakes import dispatch
 from tests.unit.services.ingestor.test_ingestor import check_dispatch, rows, run_job
 
-pytestmark = pytest.mark.smoke
-
 SPAN = minutes(0, 30)
 """Of a market with four trades a second: eight answers of trades."""
 LOUD = ("http_502", "unavailable", "html", "text", "null", "cut_json", "empty", "reversed", "null_fields", "reset")

@@ -27,8 +27,6 @@ from tests.unit.services.ingestor.exchange.dialects.shapes import (
 )
 from tests.unit.services.ingestor.exchange.test_venue import Bench
 
-pytestmark = pytest.mark.smoke
-
 SPAN = minutes(0, 10)
 ROWS = [[START_MS + n * 60_000, 2.0 + n, 4.0 + n, 1.0 + n, 3.0 + n, 5.0] for n in range(10)]
 
