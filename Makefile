@@ -41,7 +41,7 @@ test: classes  ## All tests but the long ones; real Kafka and Spark, one of each
 	$(PY) -m pytest -n 2 --dist loadgroup -m "not smoke and not soak"
 
 smoke: classes  ## The whole suite as processes, every part killed once; and whatever else takes more than some seconds.
-	$(PY) -m pytest -m smoke
+	$(PY) -m pytest -n 2 --dist loadgroup -m smoke
 
 soak: classes  ## Long campaigns; results under bench/results.
 	$(PY) -m pytest -s -m soak tests/soak tests/production

@@ -13,8 +13,9 @@ settings.load_profile("gate")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Group the tests that need Kafka, and those that need Spark, so that a run starts one of each; others by file."""
+    """Group the tests that need Kafka, Spark or the smoke suite, so that a run starts one of each; others by file."""
     for item in items:
         needs = {mark.name for mark in item.iter_markers()} | set(getattr(item, "fixturenames", ()))
-        group = next((name for name in ("spark", "kafka") if name in needs), item.nodeid.partition("::")[0])
+        shared = ("smoke_suite", "spark", "kafka")
+        group = next((name for name in shared if name in needs), item.nodeid.partition("::")[0])
         item.add_marker(pytest.mark.xdist_group(group))

@@ -1,5 +1,4 @@
-"""One running suite for the kills and the shortened campaigns, whose exchange answers some calls badly all the time;
-providers of user events; a browser."""
+"""Fixtures of the smoke tests: a running suite whose exchange always has faults, event providers, a browser."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ FAULTS = [
 
 
 @pytest.fixture(scope="session")
-def suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suite]:
+def smoke_suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suite]:
     folder = tmp_path_factory.mktemp("suite")
     pq.write_table(recorded(), folder / "recorded.parquet")
     with running_suite(

@@ -1,4 +1,4 @@
-"""The page of user events in a tab: how to get in, and where to look."""
+"""Events page in a browser tab: sign-in and selectors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CONNECTION = "document.querySelector('#connection').textContent"
 
 @asynccontextmanager
 async def opened(url: str, chromium: Browser, token: str) -> AsyncIterator[Page]:
-    """A tab with the page, signed in with this token."""
+    """Open a tab with the page and sign in with this token."""
     page = await chromium.page()
     await page.screen(1440, 900)
     await page.goto(url)
@@ -22,6 +22,6 @@ async def opened(url: str, chromium: Browser, token: str) -> AsyncIterator[Page]
 
 
 async def sign_in(page: Page, token: str) -> None:
-    """Paste a token and send it off."""
+    """Enter a token and submit it."""
     await page.fill("#token", token)
     await page.click("#sign-in-submit")

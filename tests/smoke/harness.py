@@ -1,4 +1,4 @@
-"""A running suite to kill parts of, and an oracle that knows every candle it must end up with."""
+"""Running suite whose parts can be killed, and an oracle that computes every candle it must have at the end."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Suite:
         return f"127.0.0.1:{self.base_port}"
 
     def address(self, part: str) -> str:
-        """host:port that the part's users connect to."""
+        """Return host:port for users of the part."""
         return str(self._part(part)["address"])
 
     def dexorder(self, *arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
@@ -78,28 +78,28 @@ class Suite:
         )
 
     def status(self) -> dict[str, Any]:
-        """What `dexorder status --json` says."""
-        answer: dict[str, Any] = json.loads(
+        """Return the output of `dexorder status --json`."""
+        status: dict[str, Any] = json.loads(
             self.dexorder("status", "--json", "--dir", str(self.directory)).stdout or "{}"
         )
-        return answer
+        return status
 
     def pid(self, part: str) -> int:
-        """The part's process now; waits while it is between two lives."""
+        """Return the id of the part's process; wait while it is being restarted."""
         wait_for(lambda: self._part(part)["pid"] is not None, 60, self.logs)
         return int(self._part(part)["pid"])
 
     def kill(self, part: str) -> None:
-        """`kill -9`; the supervisor starts it again."""
+        """Send SIGKILL to the part; the supervisor restarts it."""
         os.kill(self.pid(part), signal.SIGKILL)
 
     def is_new(self, part: str, old_pid: int) -> bool:
-        """Whether the part is ready as another process than ``old_pid``."""
+        """Return whether the part is ready in a process other than ``old_pid``."""
         state = self._part(part)
         return bool(state["state"] == "ready" and state["pid"] not in (None, old_pid))
 
     def record(self, request_id: str) -> RequestRecord | None:
-        """A request's record, asked once over a connection of its own; None when the relay does not answer."""
+        """Return a request's record over a new connection, in one attempt; None if the relay does not answer."""
         try:
             with open_sync_channel(self.relay) as channel:
                 answer = rpc.RelayServiceStub(channel).GetRequest(
@@ -112,7 +112,7 @@ class Suite:
         return record_from(answer.record)
 
     def notifications(self, request_id: str, seconds: float = 3) -> list[str]:
-        """Distinct statuses announced for the request within so many seconds; every repeat must say the same."""
+        """Return the distinct statuses that were announced for the request within so many seconds."""
         seen: set[str] = set()
         with open_sync_channel(self.relay) as channel:
             stream = rpc.RelayServiceStub(channel).SubscribeNotifications(
@@ -130,22 +130,22 @@ class Suite:
         return part
 
     def wait_ready(self, seconds: float = READY_SECONDS) -> None:
-        """Until every part is ready."""
+        """Wait until every part is ready."""
         wait_for(lambda: self.dexorder("status", "--dir", str(self.directory)).returncode == 0, seconds, self.logs)
 
     def logs(self) -> str:
-        """The end of every part's log, for the message of a failure."""
+        """Return the last lines of every part's log, for the message of a failure."""
         tails = [
             f"== {p.name}\n{p.read_text(errors='replace')[-1500:]}" for p in sorted(self.directory.glob("logs/*.log"))
         ]
         return "\n".join(tails)
 
     def metric(self, part: str, name: str) -> float:
-        """A metric of the part; see `metric_at`."""
+        """Return a metric of the part; see `metric_at`."""
         return metric_at(self.base_port + METRICS_PORT[part], name)
 
     def rows(self, ticker: str, period_seconds: int, span: TimeRange) -> pa.Table:
-        """The rows of a range as pyiceberg reads them now, in time order."""
+        """Return the rows of a range as pyiceberg reads them, in time order."""
         catalog = load_catalog(
             "dexorder",
             type="sql",
@@ -163,7 +163,7 @@ class Suite:
 
 
 def metric_at(port: int, name: str) -> float:
-    """A metric from a Prometheus endpoint: with labels in ``name`` that one, else the sum; 0 if absent."""
+    """Return a metric of a Prometheus endpoint: that with the labels in ``name``, else the sum; 0 if absent."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
         text = answer.read().decode()
     labels = "" if name.endswith("}") else r"(?:\{[^}]*\})?"
@@ -171,7 +171,7 @@ def metric_at(port: int, name: str) -> float:
 
 
 def wait_for(done: Callable[[], bool], seconds: float, explain: Callable[[], str]) -> None:
-    """Poll until ``done``; fails with the explanation at the deadline."""
+    """Poll until ``done``; fail with the explanation at the deadline."""
     deadline = time.monotonic() + seconds
     while not done():
         if time.monotonic() > deadline:
@@ -181,7 +181,7 @@ def wait_for(done: Callable[[], bool], seconds: float, explain: Callable[[], str
 
 @contextmanager
 def running_suite(directory: Path, *options: str, **environment: str) -> Iterator[Suite]:
-    """A ready suite below ``directory``; stopped at the end, and no process of it is left."""
+    """Run a suite below ``directory``; at the end stop it and assert that none of its processes is left."""
     base_port, marker = free_block(20), uuid.uuid4().hex
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / "up.log").open("wb") as log:
@@ -208,15 +208,17 @@ def running_suite(directory: Path, *options: str, **environment: str) -> Iterato
 
 
 def left_over(marker: str) -> list[str]:
-    """Command lines of live processes whose environment carries the marker; every descendant inherits it."""
+    """Return the command lines of processes whose environment has the marker, which every descendant inherits."""
     return [
         Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ") for pid in processes_marked(marker)
     ]
 
 
 def free_block(size: int) -> int:
-    """The first of ``size`` neighbouring ports that are free now, below the range the kernel gives out."""
-    for base in range(20_000 + os.getpid() % 5_000, 32_000, size):
+    """Return the first of ``size`` consecutive free ports below the ephemeral range, in this xdist worker's share."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    first = 20_000 + 4_000 * (worker % 3)
+    for base in range(first + os.getpid() % 2_000, first + 4_000, size):
         sockets = []
         try:
             for port in range(base, base + size):
@@ -232,7 +234,7 @@ def free_block(size: int) -> int:
 
 
 def oracle(symbol: str, period: str, span: TimeRange) -> pa.Table:
-    """What the simulated exchange's pure market says the rows of a range are; in time order."""
+    """Return the rows of a range as the simulated exchange's pure market computes them, in time order."""
     instrument = next(i for i in INSTRUMENTS if i.symbol == symbol)
     market = SyntheticMarket(instrument, seed=SimSettings().seed)
     step_ms = PERIOD_SECONDS[period] * 1_000
@@ -250,9 +252,9 @@ def oracle(symbol: str, period: str, span: TimeRange) -> pa.Table:
 
 
 def assert_equal(rows: pa.Table, expected: pa.Table) -> None:
-    """Same keys in the same number, same values bit for bit."""
+    """Assert the same keys in the same number, and the same values bit for bit."""
     times = pc.cast(rows["open_time"], pa.int64())
-    assert len(pc.unique(times)) == len(rows), "doubled rows"
+    assert len(pc.unique(times)) == len(rows), "duplicate rows"
     assert len(rows) == len(expected)
     assert times.equals(expected["open_time"]), "other keys"
     for name in VALUES:
@@ -260,6 +262,6 @@ def assert_equal(rows: pa.Table, expected: pa.Table) -> None:
 
 
 def minutes(start_minute: int, count: int) -> TimeRange:
-    """A range of one-minute candles from 2024-01-01 on."""
+    """Return a range of one-minute candles, counted from 2024-01-01."""
     start_ns = (1_704_067_200 + start_minute * 60) * SECOND_NS
     return TimeRange(start_ns, start_ns + count * 60 * SECOND_NS)

@@ -1,4 +1,4 @@
-"""An ingestor's worker that stands still at its first job: ``python -m tests.smoke.stalled_worker BROKER S``."""
+"""Ingestor's worker that blocks for S seconds at its first job: ``python -m tests.smoke.stalled_worker BROKER S``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def main(broker: str, stalled_s: float) -> None:
         if not stop.is_set():
             stop.set()
             print("stalled", flush=True)
-            time.sleep(stalled_s)  # noqa: ASYNC251 - this is what it is for
+            time.sleep(stalled_s)  # noqa: ASYNC251 - it blocks on purpose
         return None
 
     async def on_connected(there: bool) -> None:

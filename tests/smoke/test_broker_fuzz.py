@@ -1,4 +1,4 @@
-"""The fuzz of `tests/soak/test_broker_campaign.py`, shortened; no latency is asserted."""
+"""Shortened fuzz campaign of `tests/soak/test_broker_campaign.py`, without its latencies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.soak import broker_campaign
 pytestmark = [pytest.mark.smoke, pytest.mark.timeout(300)]
 
 
-def test_bad_frames_cost_no_honest_job(tmp_path: Path) -> None:
+def test_invalid_frames_disturb_no_valid_job(tmp_path: Path) -> None:
     seen = broker_campaign.run(tmp_path, frames=2_000, rate=2_000, rounds=1)
     assert seen.requests and seen.quiet and seen.fuzzed and not seen.bad
     assert seen.dropped.keys() >= {"version", "type", "undecodable", "frame_count", "not_current", "exchange"}

@@ -1,6 +1,6 @@
-"""Each campaign of tests/soak once, shortened, on the running suite.
+"""Shortened campaigns of tests/soak on the running suite.
 
-`test_kills` is that of the kills; a driver that dies behind its commit is in test_source_crashes.
+`test_kills` has the kills; test_source_crashes has a driver that dies after its commit.
 """
 
 from __future__ import annotations
@@ -19,35 +19,37 @@ from tests.soak.queued import Campaign
 
 pytestmark = [pytest.mark.smoke, pytest.mark.timeout(600)]
 FIRST_MINUTE = -500_000
-"""No other test of the running suite asks for what is before 2024."""
+"""Minutes before 2024, which no other test of the running suite requests."""
 
 
-async def test_what_was_acknowledged_is_there_after_a_kill(tmp_path: Path) -> None:
+async def test_acknowledged_requests_survive_a_kill(tmp_path: Path) -> None:
     campaign = Campaign(tmp_path / "relay")
     await campaign.run(10)
     assert len(campaign.in_flight) == 10 and len(campaign.acknowledged) >= 10
 
 
-def test_a_stopped_ingestor_changes_nothing_when_it_goes_on(suite: Suite) -> None:
-    seen = stopped_ingestor.run(suite, "LTC/USDT", first_minute=FIRST_MINUTE, candles=6_000, stop_seconds=8)
-    assert seen.late_reports > seen.held, "its own, and one made up for each job"
+def test_reports_of_an_ingestor_that_was_suspended_change_nothing(smoke_suite: Suite) -> None:
+    seen = stopped_ingestor.run(smoke_suite, "LTC/USDT", first_minute=FIRST_MINUTE, candles=6_000, stop_seconds=8)
+    assert seen.late_reports > seen.held, "its own, and a forged one for each job"
 
 
-def test_one_id_submitted_by_many_is_planned_once(suite: Suite) -> None:
-    seen = same_id.run(suite, "LINK/USDT", first_minute=FIRST_MINUTE, candles=12_000, submissions=2_000)
+def test_id_submitted_many_times_is_planned_once(smoke_suite: Suite) -> None:
+    seen = same_id.run(smoke_suite, "LINK/USDT", first_minute=FIRST_MINUTE, candles=12_000, submissions=2_000)
     assert seen.jobs == 1
 
 
-def test_a_frozen_kafka_loses_nothing(suite: Suite) -> None:
-    kafka = suite.pid("kafka")
+def test_suspended_kafka_loses_nothing(smoke_suite: Suite) -> None:
+    kafka = smoke_suite.pid("kafka")
 
-    def thaw() -> float:
+    def resume() -> float:
         os.kill(kafka, signal.SIGCONT)
         return time.monotonic()
 
     try:
-        with Backfills(suite, "frozen", candles=20_000, at_once=1, symbols=("BNB/USDT",)) as backfills:
-            kafka_outage.run(suite, backfills, stop=lambda: os.kill(kafka, signal.SIGSTOP), start=thaw, seconds=5)
+        with Backfills(smoke_suite, "frozen", candles=20_000, at_once=1, symbols=("BNB/USDT",)) as backfills:
+            kafka_outage.run(
+                smoke_suite, backfills, stop=lambda: os.kill(kafka, signal.SIGSTOP), start=resume, seconds=5
+            )
     finally:
-        thaw()
+        resume()
     backfills.assert_all_ended_well()

@@ -1,4 +1,4 @@
-"""Ingestors that go away in the worst moment for libzmq: see docs/decisions/0018. None takes the relay with it."""
+"""Ingestors that die at the worst moment for libzmq (docs/decisions/0018); the relay survives each."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from tests.unit.services.ingestor.fakes import dispatch
 
 pytestmark = [pytest.mark.smoke, pytest.mark.timeout(180)]
 HEARTBEAT_S = 0.5
-BEAT = encode_work(pb.WorkHeartbeat(job_id="0" * 32))
+BEAT_FRAMES = encode_work(pb.WorkHeartbeat(job_id="0" * 32))
 FLOOD_S, KILLS, BREAKS = 1.0, 2, 20
 STALLED_S = 8.0
-"""Longer than the ingestor's heartbeats need to find out, and to be due once more."""
+"""Longer than the ingestor's heartbeats need to detect the loss and to be due once more."""
 INGESTOR = """
 import sys, time, zmq
-address, pause_s, *beat = sys.argv[1:]
+address, pause_s, *heartbeat_frames = sys.argv[1:]
 dealer = zmq.Context().socket(zmq.DEALER)
 dealer.setsockopt(zmq.IDENTITY, b"same")
 dealer.setsockopt(zmq.HEARTBEAT_IVL, 100)
 dealer.connect(address)
-print("begun", flush=True)
+print("started", flush=True)
 while True:
-    dealer.send_multipart([bytes.fromhex(frame) for frame in beat])
+    dealer.send_multipart([bytes.fromhex(frame) for frame in heartbeat_frames])
     time.sleep(float(pause_s))
 """
 
@@ -49,19 +49,19 @@ def relay(tmp_path: Path) -> Iterator[Relay]:
 
 @contextmanager
 def sending(relay: Relay, pause_s: float) -> Iterator[None]:
-    """An ingestor of its own process says one thing again and again until it is killed, at the block's end."""
-    order = [relay.broker, str(pause_s), *(frame.hex() for frame in BEAT)]
+    """Run an ingestor process that repeats one message until it is killed at the end of the block."""
+    order = [relay.broker, str(pause_s), *(frame.hex() for frame in BEAT_FRAMES)]
     process = subprocess.Popen([sys.executable, "-c", INGESTOR, *order], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     try:
-        assert process.stdout is not None and process.stdout.readline() == "begun\n"
+        assert process.stdout is not None and process.stdout.readline() == "started\n"
         yield
     finally:
         process.kill()
         process.communicate()
 
 
-def assert_it_serves(relay: Relay) -> None:
-    """A frame of somebody new comes to the engine."""
+def assert_relay_serves(relay: Relay) -> None:
+    """Assert that a frame of a new peer reaches the engine."""
     before = relay.dropped().get("no_job_id", 0)
     with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
         dealer.connect(relay.broker)
@@ -69,40 +69,40 @@ def assert_it_serves(relay: Relay) -> None:
         wait_for(lambda: relay.dropped().get("no_job_id", 0) == before + 1, 60, relay.log.read_text)
 
 
-def test_killed_in_a_flood(relay: Relay) -> None:
+def test_ingestor_killed_during_a_flood(relay: Relay) -> None:
     for _ in range(KILLS):
         with sending(relay, 0.0):
             time.sleep(FLOOD_S)
         time.sleep(2 * HEARTBEAT_S)
         assert relay.process.is_alive(), relay.log.read_text()
-    assert_it_serves(relay)
+    assert_relay_serves(relay)
 
 
-def test_broken_off_in_a_flood_with_a_heartbeat_in_it(relay: Relay) -> None:
-    flood = (zmtp.message(*BEAT) * 60 + zmtp.PING) * 200
+def test_connection_broken_during_a_flood_with_a_heartbeat_in_it(relay: Relay) -> None:
+    flood = (zmtp.message(*BEAT_FRAMES) * 60 + zmtp.PING) * 200
     for _ in range(BREAKS):
         peer = zmtp.connect(relay.broker)
         peer.sendall(flood)
         zmtp.reset(peer)
         time.sleep(0.1)
         assert relay.process.is_alive(), relay.log.read_text()
-    assert_it_serves(relay)
+    assert_relay_serves(relay)
 
 
-def test_the_older_of_two_under_one_identity_is_killed(relay: Relay) -> None:
-    """The younger has taken the identity; what the older sends nobody reads any more."""
-    with ExitStack() as younger:
+def test_older_of_two_ingestors_with_one_identity_is_killed(relay: Relay) -> None:
+    """The newer connection has the identity; nothing reads the frames of the older one."""
+    with ExitStack() as newer:
         with sending(relay, 0.05):
             time.sleep(FLOOD_S)
-            younger.enter_context(sending(relay, 0.05))
+            newer.enter_context(sending(relay, 0.05))
             time.sleep(FLOOD_S)
         time.sleep(4 * HEARTBEAT_S)
         assert relay.process.is_alive(), relay.log.read_text()
-        assert_it_serves(relay)
+        assert_relay_serves(relay)
 
 
-def test_an_ingestor_outlives_a_relay_that_goes_while_a_thousand_dispatches_are_unread() -> None:
-    """More than it has offered, which a relay of ours never sends."""
+def test_ingestor_survives_a_relay_that_ends_while_a_thousand_dispatches_are_unread() -> None:
+    """More dispatches than slots, which our relay never sends."""
     with zmq.Context() as context, context.socket(zmq.ROUTER) as relay:
         port = relay.bind_to_random_port("tcp://127.0.0.1")
         process = subprocess.Popen(

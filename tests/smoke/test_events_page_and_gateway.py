@@ -1,4 +1,4 @@
-"""The page in a real Chromium at a real gateway that is killed: a container's events come over ZMQ."""
+"""Events page in a real Chromium at a real gateway that is killed, with events of a container over ZMQ."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ pytestmark = [pytest.mark.smoke, pytest.mark.timeout(240)]
 KEYS = "[...document.querySelectorAll('.card')].map(e => JSON.parse(e.dataset.key))"
 
 
-async def test_a_kill_loses_and_repeats_nothing_on_the_page(
-    tmp_path: Path, outside: Outside, chromium: Browser
-) -> None:
+async def test_kill_loses_and_repeats_nothing_on_the_page(tmp_path: Path, outside: Outside, chromium: Browser) -> None:
     rig = make_rig(tmp_path, outside)
     user, name = rig.user(), rig.name()
     shown, racing, waiting, later = (
@@ -34,15 +32,15 @@ async def test_a_kill_loses_and_repeats_nothing_on_the_page(
         ):
             await page.until(f"{CONNECTION} === 'Live'")
             await container.queued(shown)
-            assert await container.delivered(shown) == given.WEB, "the page said that it has it"
+            assert await container.delivered(shown) == given.WEB, "the page has acknowledged it"
             assert await page.until(f"{KEYS}.length && {KEYS}") == [[name, "shown"]]
             await container.queued(racing)
-            gateway.kill()  # the page may have it or not, and its ack may have come or not
+            gateway.kill()  # the page may or may not have the event, and its ack may or may not have arrived
 
             await page.until(f"{CONNECTION} === 'Connection lost'")
             sending = asyncio.create_task(container.send(waiting))
             await asyncio.sleep(0.5)
-            assert not sending.done(), "nobody takes it"
+            assert not sending.done(), "nothing accepts it"
             gateway.start()
             await sending
             await page.until(f"{CONNECTION} === 'Live'")

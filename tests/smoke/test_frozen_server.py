@@ -1,4 +1,4 @@
-"""A server that is frozen, or vanished without a word, is noticed by all clients of ours after 15 s."""
+"""Suspended or vanished server: every client detects it after 15 s."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ server.wait_for_termination()
 
 @pytest.fixture
 def server() -> Iterator[tuple[int, int]]:
-    """Its process and port."""
+    """Process id and port of a server."""
     process = subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -41,7 +41,7 @@ def server() -> Iterator[tuple[int, int]]:
         process.communicate()
 
 
-async def test_stream_of_a_frozen_server_ends(server: tuple[int, int]) -> None:
+async def test_stream_of_a_suspended_server_ends(server: tuple[int, int]) -> None:
     pid, port = server
     async with open_channel(f"127.0.0.1:{port}") as channel:
         watch: Any = channel.unary_stream("/grpc.health.v1.Health/Watch")

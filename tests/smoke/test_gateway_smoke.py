@@ -1,4 +1,4 @@
-"""Gateways of one group under load, on a broker of their own: killed, stopped, joining, leaving, and Kafka away."""
+"""Gateways of one group under load: kills, stops, joins, leaves, and a Kafka that is unavailable."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def test_gateways_join_and_leave(broker: ControlledKafka, tmp_path: Path) -> Non
         gateway_life.joins_and_leaves(fleet, 5)
         fleet.leave(random.choice([member for member in fleet.members if member.asked]))
         fleet.finish()
-        assert fleet.ledger.repeats().acked_too_late == 0, "nobody was killed"
+        assert fleet.ledger.repeats().acked_too_late == 0, "no gateway was killed"
 
 
-def test_restarted_gateway_brings_exactly_what_was_not_acked(broker: ControlledKafka, tmp_path: Path) -> None:
+def test_restarted_gateway_delivers_exactly_the_unacked_records(broker: ControlledKafka, tmp_path: Path) -> None:
     topic = create_topic(broker.address, 4)
     with GatewayProcess(tmp_path / "first", broker.address, drain_seconds=0.5, ack_timeout_seconds=600) as first:
         first.wait_ready()
@@ -61,7 +61,7 @@ def consume(gateway: GatewayProcess, topic: str, count: int) -> list[pb.ConsRs]:
     return [gateway.consume(topic, no_ack=True) for _ in range(count)]
 
 
-def test_kafka_is_away_for_ten_seconds(broker: ControlledKafka, tmp_path: Path) -> None:
+def test_kafka_is_unavailable_for_ten_seconds(broker: ControlledKafka, tmp_path: Path) -> None:
     patient = Fleet(broker.address, tmp_path, writes=False, subscription_timeout_seconds=60)
     with patient as fleet, gateway_life.writing(fleet) as writers:
         gateway_life.outage(fleet, writers, stop=broker.freeze, start=broker.thaw, seconds=10)

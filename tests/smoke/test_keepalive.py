@@ -1,4 +1,4 @@
-"""A client that pings every ten seconds keeps its idle stream. A default aio server ends it after about thirty."""
+"""Idle stream of a client that pings every ten seconds; a default aio server closes it (GOAWAY too_many_pings)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.smoke, pytest.mark.timeout(120)]
 IDLE_SECONDS = 45
 
 
-async def test_an_idle_stream_outlives_the_pings() -> None:
+async def test_idle_stream_survives_keepalive_pings() -> None:
     async with (
         grpc_server(ServiceSettings(listen="127.0.0.1:0", drain_seconds=1), lambda server: ()) as running,
         open_channel(running.address) as channel,

@@ -1,7 +1,7 @@
-"""The whole chain, with `kill -9` of each part once at a random moment of a request's life.
+"""The whole chain while each part is killed once, at a random delay_s during a request.
 
-Each part gets a request of its own, slow enough for the kill to land inside it; the exchange answers some calls badly
-meanwhile. The oracle is the simulated exchange's market, computed here, not served.
+Each part has its own request, which is slow enough for the kill to happen during it; the exchange has faults meanwhile.
+The oracle is the simulated exchange's market, computed in this process.
 """
 
 from __future__ import annotations
@@ -57,52 +57,52 @@ def start_history(suite: Suite, symbol: str, span: TimeRange) -> subprocess.Pope
 
 
 @pytest.mark.parametrize("part", SYMBOLS)
-def test_a_killed_part_loses_and_doubles_nothing(suite: Suite, part: str) -> None:
+def test_killed_part_causes_no_loss_and_no_duplicate(smoke_suite: Suite, part: str) -> None:
     span = minutes(0, CANDLES)
     symbol = SYMBOLS[part]
-    moment = random.uniform(0.0, 3.0)
-    command = start_history(suite, symbol, span)
+    delay_s = random.uniform(0.0, 3.0)
+    command = start_history(smoke_suite, symbol, span)
     assert command.stderr is not None
     command.stderr.readline()  # the first line of progress: the request is accepted
-    time.sleep(moment)
-    assert command.poll() is None, "the request was over before the kill"
-    suite.kill(part)
+    time.sleep(delay_s)
+    assert command.poll() is None, "the request had ended before the kill"
+    smoke_suite.kill(part)
     stdout, stderr = command.communicate(timeout=240)
-    assert command.returncode == 0, f"killed {part} after {moment:.2f} s\n{stderr}\n{suite.logs()}"
+    assert command.returncode == 0, f"killed {part} after {delay_s:.2f} s\n{stderr}\n{smoke_suite.logs()}"
     answer = json.loads(stdout)
     assert (answer["status"], answer["row_count"]) == ("OK", CANDLES)
-    suite.wait_ready()
-    assert_equal(suite.rows(f"{symbol}.SIM", 60, span), oracle(symbol, "1m", span))
-    record = json.loads(suite.dexorder("requests", "show", answer["request_id"], "--json").stdout)
+    smoke_suite.wait_ready()
+    assert_equal(smoke_suite.rows(f"{symbol}.SIM", 60, span), oracle(symbol, "1m", span))
+    record = json.loads(smoke_suite.dexorder("requests", "show", answer["request_id"], "--json").stdout)
     assert record["status"] == "OK"
-    assert suite.notifications(answer["request_id"]) == ["OK"], "one final status, announced"
+    assert smoke_suite.notifications(answer["request_id"]) == ["OK"], "one final status is announced"
 
 
-def test_the_same_range_again_is_answered_from_the_table(suite: Suite) -> None:
+def test_the_same_range_again_is_answered_from_the_table(smoke_suite: Suite) -> None:
     span = minutes(0, CANDLES)
-    before = suite.rows("BTC/USDT.SIM", 60, span)
-    command = start_history(suite, "BTC/USDT", span)
+    before = smoke_suite.rows("BTC/USDT.SIM", 60, span)
+    command = start_history(smoke_suite, "BTC/USDT", span)
     stdout, stderr = command.communicate(timeout=60)
     assert command.returncode == 0, stderr
     assert json.loads(stdout)["row_count"] == CANDLES
-    assert suite.rows("BTC/USDT.SIM", 60, span).equals(before)
+    assert smoke_suite.rows("BTC/USDT.SIM", 60, span).equals(before)
 
 
-def test_true_holes_are_verified_empty(suite: Suite) -> None:
+def test_true_holes_are_verified_empty(smoke_suite: Suite) -> None:
     table = recorded()
     span = minutes(0, 2_160)
-    stdout, stderr = start_history(suite, "HOLE/USDT", span).communicate(timeout=120)
+    stdout, stderr = start_history(smoke_suite, "HOLE/USDT", span).communicate(timeout=120)
     answer = json.loads(stdout or "{}")
     assert answer.get("status") == "OK", stderr
     assert (answer["row_count"], answer["empty_periods"]) == (len(table), 2_160 - len(table))
     expected = table.rename_columns(["open_time", *table.column_names[1:]])
     times = pc.multiply(expected["open_time"], 1_000)
-    assert_equal(suite.rows("HOLE/USDT.SIM", 60, span), expected.set_column(0, "open_time", times))
+    assert_equal(smoke_suite.rows("HOLE/USDT.SIM", 60, span), expected.set_column(0, "open_time", times))
 
 
-def test_the_first_candles_only(suite: Suite) -> None:
+def test_limit_returns_the_first_candles_only(smoke_suite: Suite) -> None:
     span = minutes(0, 2_160)
-    run = suite.dexorder(
+    run = smoke_suite.dexorder(
         "history",
         "TRX/USDT.SIM",
         "1m",
@@ -115,24 +115,24 @@ def test_the_first_candles_only(suite: Suite) -> None:
         "--json",
     )
     assert json.loads(run.stdout)["row_count"] == 10, run.stderr
-    assert len(suite.rows("TRX/USDT.SIM", 60, span)) == 10
+    assert len(smoke_suite.rows("TRX/USDT.SIM", 60, span)) == 10
 
 
-def test_an_unknown_symbol_ends_in_an_error_that_names_it(suite: Suite) -> None:
-    command = start_history(suite, "NOSUCH/USDT", minutes(0, 60))
+def test_unknown_symbol_is_an_error_that_names_it(smoke_suite: Suite) -> None:
+    command = start_history(smoke_suite, "NOSUCH/USDT", minutes(0, 60))
     _, stderr = command.communicate(timeout=120)
     assert command.returncode == 1
     assert "NOSUCH/USDT" in stderr
 
 
-def test_garbage_on_the_broker_port_changes_nothing(suite: Suite, tmp_path: Path) -> None:
+def test_invalid_frames_on_the_broker_port_are_dropped_and_counted(smoke_suite: Suite, tmp_path: Path) -> None:
     import zmq
 
     counter = "dexorder_relay_frames_dropped_total"
-    before = suite.metric("relay", counter)  # a part killed earlier may have left a late frame or two
+    before = smoke_suite.metric("relay", counter)  # a part that was killed before may have left late frames
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.setsockopt(zmq.LINGER, 1_000)
-        socket.connect(f"tcp://127.0.0.1:{suite.base_port + 5}")
+        socket.connect(f"tcp://127.0.0.1:{smoke_suite.base_port + 5}")
         for frames in (
             [b""],
             [b"\x02", b"\x20"],
@@ -141,8 +141,8 @@ def test_garbage_on_the_broker_port_changes_nothing(suite: Suite, tmp_path: Path
             [b"a", b"b", b"c"],
         ):
             socket.send_multipart(frames)
-    command = start_history(suite, "LTC/USDT", minutes(0, 500))
+    command = start_history(smoke_suite, "LTC/USDT", minutes(0, 500))
     stdout, stderr = command.communicate(timeout=120)
     assert command.returncode == 0, stderr
     assert json.loads(stdout)["row_count"] == 500
-    assert suite.metric("relay", counter) - before == 5, "each is dropped and counted"
+    assert smoke_suite.metric("relay", counter) - before == 5, "each is dropped and counted"

@@ -1,7 +1,7 @@
-"""Each fault between Kafka and Iceberg once; the campaign of them is tests/soak/test_source_campaign.py.
+"""Faults between Kafka and Iceberg, each once; tests/soak/test_source_campaign.py is their campaign.
 
-One driver is there for all of it, and starts again only where its death is what is tested. It starts while the plain
-reader, which needs no Spark, is tested.
+All tests share one driver, which restarts only where its death is tested. It starts during the test of the plain
+reader, which needs no Spark.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def rig(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         kafka.broker.stop()
 
 
-async def test_a_plain_reader_misses_nothing_when_udsource_is_killed(rig: Rig, tmp_path: Path) -> None:
+async def test_plain_reader_misses_nothing_when_udsource_is_killed(rig: Rig, tmp_path: Path) -> None:
     with PlainReads(rig.kafka.address, tmp_path) as reads:
         await reads.live_and_die(commits=True)
         await reads.live_and_end()
@@ -50,13 +50,13 @@ async def test_a_plain_reader_misses_nothing_when_udsource_is_killed(rig: Rig, t
         pytest.param(faults.driver_at(Moment.COMMITTING), id="the driver killed in its commit"),
     ],
 )
-def test_a_crash_loses_and_doubles_nothing(rig: Rig, death: Death) -> None:
+def test_crash_causes_no_loss_and_no_duplicate(rig: Rig, death: Death) -> None:
     faults.outlive(rig, death).fail_if_wrong()
 
 
-def test_a_driver_killed_behind_its_commit_goes_on_from_an_older_checkpoint(rig: Rig) -> None:
+def test_driver_killed_after_its_commit_continues_from_an_older_checkpoint(rig: Rig) -> None:
     faults.outlive(rig, faults.driver_at(Moment.ROWS_COMMITTED), Checkpoint.OLDER).fail_if_wrong()
 
 
-def test_udsource_and_driver_killed_at_once_go_on_from_a_fresh_checkpoint(rig: Rig) -> None:
+def test_udsource_and_driver_killed_together_continue_from_a_new_checkpoint(rig: Rig) -> None:
     faults.outlive(rig, faults.both_before_the_ack, Checkpoint.FRESH).fail_if_wrong()
