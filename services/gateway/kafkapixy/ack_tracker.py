@@ -37,7 +37,7 @@ from services.gateway.kafkapixy.pending_runs import NO_HOLDER, UNARY, PendingRun
 
 @dataclass(frozen=True, slots=True)
 class AckRules:
-    """When a record is delivered again, and how many records of a partition unary callers may have unacked."""
+    """Limits of deliveries: the ack timeout, retries, and unacked records of a partition at unary callers."""
 
     ack_timeout_ns: int
     max_retries: int = -1
@@ -86,21 +86,16 @@ class AckTracker(Generic[T]):
 
     @property
     def full(self) -> bool:
-        """Whether unary callers may get no new record."""
+        """True if unary callers may get no new record."""
         return self._pending.unacked_of(UNARY).records >= self._rules.max_pending
 
     def unacked_of(self, caller: int) -> Unacked:
         """Return how much of the partition a caller has."""
         return self._pending.unacked_of(caller)
 
-    @property
-    def last_ack_deadline_ns(self) -> int:
-        """Latest end of an ack timeout, in ns of the caller's clock; 0 if nothing is pending."""
-        return max((run.due_ns for run in self._pending), default=0)
-
-    def last_ack_deadline_of(self, caller: int) -> int:
-        """Return the same for the records of one caller."""
-        return max((run.due_ns for run in self._pending if run.holder == caller), default=0)
+    def last_ack_deadline_ns(self, caller: int | None = None) -> int:
+        """Return the latest end of an ack timeout, of one caller or all; 0 if nothing is pending."""
+        return max((run.due_ns for run in self._pending if caller in (None, run.holder)), default=0)
 
     def was_delivered(self, offset: int) -> bool:
         """Return whether the record was delivered by this tracker's owner or an earlier one, or was passed."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
 
+import structlog
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
@@ -24,7 +25,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from services.common.kafka.client_errors import COORDINATOR_CHANGING, admin_error
+from services.common.kafka.client_errors import COORDINATOR_CHANGING, admin_error, error_text
 from services.common.model.errors import Exhausted, NotFound, Unavailable
 from services.gateway.kafkapixy.admin_views import (
     GroupView,
@@ -41,8 +42,10 @@ from services.gateway.kafkapixy.admin_views import (
 from services.gateway.kafkapixy.cluster_config import ClusterConfig
 from services.gateway.kafkapixy.commits import Commit
 from services.gateway.kafkapixy.group_commits import commit_now, committed, metadata_of
+from services.gateway.kafkapixy.metrics import Place
 from services.gateway.kafkapixy.options import consumer_options
 
+log = structlog.get_logger(__name__)
 T = TypeVar("T")
 CALL_TIMEOUT_SECONDS = 10.0
 """Longest time of a whole call."""
@@ -52,12 +55,6 @@ _RETRY_SECONDS = 0.2
 _MAX_THREADS = 16
 """Queries that block a thread; one more is refused."""
 _TOPIC_CONFIG = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
-
-
-def isolation_level(config: ClusterConfig) -> IsolationLevel:
-    """Return the isolation level of a cluster's consumers, which decides where a log ends for them."""
-    read_committed = config.consume.isolation_level == "read_committed"
-    return IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED
 
 
 class Admin:
@@ -73,7 +70,8 @@ class Admin:
         self._client = client
         self._failure = failure
         self._earliest = config.consume.new_group_start == "earliest"
-        self._isolation = isolation_level(config)
+        read_committed = config.consume.isolation_level == "read_committed"
+        self._isolation = IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED
         self._threads = 0
 
     @asynccontextmanager
@@ -179,6 +177,23 @@ class Admin:
         )
         answers = await asyncio.gather(*map(asyncio.wrap_future, futures.values()))
         return {place.partition: answer.offset for place, answer in zip(futures, answers, strict=True)}
+
+    async def log_ends(self, places: Collection[Place]) -> dict[Place, int]:
+        """Return the known ends of logs; none for a partition without a leader or a deleted topic."""
+        latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        query: Any = {TopicPartition(topic, partition): latest for topic, partition in places}
+        if not query:
+            return {}
+        try:
+            futures = self._client.list_offsets(
+                query, isolation_level=self._isolation, request_timeout=_QUERY_TIMEOUT_SECONDS
+            )
+        except KafkaException as error:
+            log.warning("could not query the ends of logs", reason=error_text(error))
+            return {}
+        answers = await asyncio.gather(*map(asyncio.wrap_future, futures.values()), return_exceptions=True)
+        ends = zip(futures, answers, strict=True)
+        return {(each.topic, each.partition): end.offset for each, end in ends if not isinstance(end, BaseException)}
 
     async def offsets(self, group: str, topic: str) -> list[OffsetsView]:
         """Return every partition of the topic with the group's commit in it; the group need not exist.

@@ -42,7 +42,7 @@ class Batch:
 
     @property
     def is_queued(self) -> bool:
-        """Whether all records were queued or failed."""
+        """True if all records were queued or failed."""
         return self.next == len(self.records)
 
     def value_bytes(self, index: int) -> int:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import wait
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import structlog
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from services.common.kafka.client_errors import ConnectionErrors, error_text
 from services.common.model.errors import InvalidRequest, Unavailable
-from services.gateway.kafkapixy.admin import Admin, isolation_level
+from services.gateway.kafkapixy.admin import Admin
 from services.gateway.kafkapixy.admin_views import RequestedOffset, check_requested, commits_of
 from services.gateway.kafkapixy.cluster_config import ClusterConfig, TopicSpec
 from services.gateway.kafkapixy.consumers import Consumers
@@ -51,8 +50,8 @@ class Cluster:
         own = metrics.cluster(config.name)
         self.producer = RecordProducer(config, own, lambda topic: self._partitions.get(topic, 0))
         self.consumers = Consumers(config, own)
-        self._log_ends = LogEnds(self._admin, isolation_level(config))
-        own.log_end = self._log_ends.get
+        self._log_ends: dict[Place, int] = {}
+        own.log_end = lambda place: self._log_ends.get(place)
 
     def start(self) -> None:
         """Take requests; the cluster need not be available yet."""
@@ -61,8 +60,7 @@ class Cluster:
     async def watch(self) -> None:
         """List the cluster's topics regularly and create the configured ones that are missing. Never returns."""
         async with asyncio.TaskGroup() as group:
-            seconds = _LOG_END_POLLS * self.config.poll_seconds
-            group.create_task(self._log_ends.watch(self.consumers.places, seconds))
+            group.create_task(self._watch_log_ends())
             group.create_task(self._watch_topics())
 
     async def _watch_topics(self) -> None:
@@ -81,6 +79,15 @@ class Cluster:
                     log.info("cluster is available", cluster=self.config.name, topics=len(self._partitions))
             self.consumers.kafka_is_up(self.failure is None)
             await asyncio.sleep(self.config.poll_seconds)
+
+    async def _watch_log_ends(self) -> None:
+        # A consumer learns them only with the records it fetches, and it fetches none while its callers take none: just
+        # then the lag grows.
+        while True:
+            places = self.consumers.places()
+            known = {place: end for place, end in self._log_ends.items() if place in places}
+            self._log_ends = known | await self.admin.log_ends(places)
+            await asyncio.sleep(_LOG_END_POLLS * self.config.poll_seconds)
 
     async def _check(self) -> None:
         self._partitions = await self._list_topics()
@@ -183,48 +190,6 @@ class Clusters:
             return self._by_name[name]
         except KeyError:
             raise InvalidRequest(f"cluster {name!r} is not configured") from None
-
-
-class LogEnds:
-    """Ends of the logs that are read, queried regularly.
-
-    A consumer learns them only with the records it fetches, and it fetches none while its callers take none: just then
-    the lag grows.
-    """
-
-    def __init__(self, admin: AdminClient, isolation: IsolationLevel) -> None:
-        self._admin = admin
-        self._isolation = isolation
-        self._latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        self._known: dict[Place, int] = {}
-
-    def get(self, place: Place) -> int | None:
-        """Return the end by the last query; for any thread."""
-        return self._known.get(place)
-
-    async def watch(self, places: Callable[[], Collection[Place]], every_seconds: float) -> None:
-        """Keep the ends of what ``places`` returns. Never returns."""
-        while True:
-            wanted = places()
-            known = {place: end for place, end in self._known.items() if place in wanted}
-            if wanted:
-                known |= await asyncio.to_thread(self._query, wanted)
-            self._known = known
-            await asyncio.sleep(every_seconds)
-
-    def _query(self, places: Collection[Place]) -> dict[Place, int]:
-        """Return the known ends; none for a partition without a leader or a deleted topic."""
-        query: Any = {TopicPartition(topic, partition): self._latest for topic, partition in places}
-        try:
-            futures = self._admin.list_offsets(
-                query, isolation_level=self._isolation, request_timeout=_QUERY_TIMEOUT_SECONDS
-            )
-        except KafkaException as error:
-            log.warning("could not query the ends of logs", reason=str(error))
-            return {}
-        done, _ = wait(futures.values(), 2 * _QUERY_TIMEOUT_SECONDS)
-        answered = ((place, future) for place, future in futures.items() if future in done and not future.exception())
-        return {(place.topic, place.partition): future.result().offset for place, future in answered}
 
 
 def _missing_topics(wanted: Sequence[TopicSpec], existing: Mapping[str, int]) -> list[TopicSpec]:

@@ -111,7 +111,7 @@ def committed_ranges(offset: int, metadata: str, *, end: int) -> list[Range]:
         return []
     text, stop, _ = metadata.partition(_STOP)
     if not stop:
-        raise ValueError("it has no full stop, so its end is unknown")
+        raise ValueError("the full stop is missing, so its end is unknown")
     return [(start, min(stop_offset, end)) for start, stop_offset in decode_ranges(offset, text) if start < end]
 
 

@@ -115,19 +115,9 @@ class DeliveryQueue(Generic[T]):
         """Assigned partitions."""
         return list(self._partitions)
 
-    @property
-    def pending(self) -> int:
-        """Records delivered and not acked."""
-        return sum(owned.tracker.pending for owned in self._partitions.values())
-
-    @property
-    def last_ack_deadline_ns(self) -> int:
-        """Latest end of an ack timeout, in ns of the caller's clock; 0 if nothing is pending."""
-        return max((owned.tracker.last_ack_deadline_ns for owned in self._partitions.values()), default=0)
-
-    def last_ack_deadline_of(self, caller: int) -> int:
-        """Return the same for the records of one caller."""
-        return max((owned.tracker.last_ack_deadline_of(caller) for owned in self._partitions.values()), default=0)
+    def last_ack_deadline_ns(self, caller: int | None = None) -> int:
+        """Return the latest end of an ack timeout, of one caller or all; 0 if nothing is pending."""
+        return max((owned.tracker.last_ack_deadline_ns(caller) for owned in self._partitions.values()), default=0)
 
     def progress(self) -> dict[int, Progress]:
         """Return the progress of each partition."""
@@ -149,7 +139,7 @@ class DeliveryQueue(Generic[T]):
 
     @property
     def has_undelivered(self) -> bool:
-        """Whether fetched records were not delivered; after an empty ``take``, its limits are the reason."""
+        """True if fetched records were not delivered; after an empty ``take``, its limits are the reason."""
         return any(owned.fetched for owned in self._partitions.values())
 
     def full_partitions(self) -> dict[int, int]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 from confluent_kafka import KafkaError, KafkaException
 
 from services.common.kafka.client_errors import COORDINATOR_CHANGING
 from services.common.model.errors import Conflict, Unavailable
+from services.gateway.kafkapixy.admin import Admin
 from services.gateway.kafkapixy.admin_views import GroupView, MemberView
 from services.gateway.kafkapixy.commits import Commit
+from services.gateway.kafkapixy.consumers import Consumers
+from services.gateway.kafkapixy.subscription import Subscription
 from services.gateway.kafkapixy.types import NotAssigned
 
 _RETRY_SECONDS = 0.2
@@ -24,40 +26,7 @@ _MEMBERSHIP_CHANGED = COORDINATOR_CHANGING | {
 }
 
 
-class Reader(Protocol):
-    """Subscription of this gateway, as a member of the group."""
-
-    topic: str
-
-    @property
-    def member_id(self) -> str:
-        """Id that Kafka gave it."""
-
-    async def set_offsets(self, topic: str, wanted: Mapping[int, Commit]) -> None:
-        """Commit, and continue from there if it reads the topic."""
-
-
-class Readers(Protocol):
-    """Subscriptions of this gateway."""
-
-    def members(self, group: str) -> Sequence[Reader]:
-        """Return those of a group."""
-
-    async def wait_until_left(self, group: str) -> None:
-        """Wait for those that are leaving a group."""
-
-
-class Groups(Protocol):
-    """Kafka's groups."""
-
-    async def group(self, name: str) -> GroupView:
-        """Return a group and its members."""
-
-    async def commit(self, group: str, topic: str, wanted: Mapping[int, Commit]) -> None:
-        """Commit for a group without members."""
-
-
-async def set_offsets(groups: Groups, readers: Readers, group: str, topic: str, wanted: Mapping[int, Commit]) -> None:
+async def set_offsets(admin: Admin, consumers: Consumers, group: str, topic: str, wanted: Mapping[int, Commit]) -> None:
     """Commit for a group, all or none; this gateway's readers continue there at once.
 
     Raises:
@@ -67,25 +36,25 @@ async def set_offsets(groups: Groups, readers: Readers, group: str, topic: str, 
     """
     try:
         async with asyncio.timeout(_TIMEOUT_SECONDS):
-            while not await _try_once(groups, readers, group, topic, wanted):  # noqa: ASYNC110  # there is no event
+            while not await _try_once(admin, consumers, group, topic, wanted):  # noqa: ASYNC110  # there is no event
                 await asyncio.sleep(_RETRY_SECONDS)
     except TimeoutError as error:
         raise Unavailable(f"group {group!r} is rebalancing, or Kafka does not answer; try again") from error
 
 
-async def _try_once(groups: Groups, readers: Readers, group: str, topic: str, wanted: Mapping[int, Commit]) -> bool:
+async def _try_once(admin: Admin, consumers: Consumers, group: str, topic: str, wanted: Mapping[int, Commit]) -> bool:
     """Return False if the group is changing."""
-    await readers.wait_until_left(group)
-    ours = readers.members(group)
+    await consumers.wait_until_left(group)
+    ours = consumers.members(group)
     here = next((reader for reader in ours if reader.topic == topic), None)
     if here is not None and await _commit_as_member(here, topic, wanted):
         return True
-    found = await groups.group(group)
+    found = await admin.group(group)
     _refuse_if_held(found, topic, wanted, ours)
     if here is not None or not found.settled:
         return False
     if not found.members:
-        return await _commit_without_members(groups, group, topic, wanted)
+        return await _commit_without_members(admin, group, topic, wanted)
     if not ours:
         raise Conflict(
             f"group {group!r} is read by {_names(found.members)}, and Kafka takes commits only from these: "
@@ -95,11 +64,11 @@ async def _try_once(groups: Groups, readers: Readers, group: str, topic: str, wa
     # took them meanwhile would not have seen the commit: then it does not count.
     if not await _commit_as_member(ours[0], topic, wanted):
         return False
-    found = await groups.group(group)
+    found = await admin.group(group)
     return found.settled and not found.holders(topic, wanted)
 
 
-async def _commit_as_member(reader: Reader, topic: str, wanted: Mapping[int, Commit]) -> bool:
+async def _commit_as_member(reader: Subscription, topic: str, wanted: Mapping[int, Commit]) -> bool:
     try:
         await reader.set_offsets(topic, wanted)
     except (NotAssigned, Unavailable):
@@ -109,9 +78,9 @@ async def _commit_as_member(reader: Reader, topic: str, wanted: Mapping[int, Com
     return True
 
 
-async def _commit_without_members(groups: Groups, group: str, topic: str, wanted: Mapping[int, Commit]) -> bool:
+async def _commit_without_members(admin: Admin, group: str, topic: str, wanted: Mapping[int, Commit]) -> bool:
     try:
-        await groups.commit(group, topic, wanted)
+        await admin.commit(group, topic, wanted)
     except KafkaException as error:
         return _raise_unless_changed(error)
     return True
@@ -124,7 +93,7 @@ def _raise_unless_changed(error: KafkaException) -> bool:
     return False
 
 
-def _refuse_if_held(found: GroupView, topic: str, wanted: Mapping[int, Commit], ours: Sequence[Reader]) -> None:
+def _refuse_if_held(found: GroupView, topic: str, wanted: Mapping[int, Commit], ours: Sequence[Subscription]) -> None:
     names = {reader.member_id for reader in ours}
     others = [member for member in found.holders(topic, wanted) if member.member_id not in names]
     if others:

@@ -323,7 +323,7 @@ class Subscription:
         if time.monotonic() - self._last_request_s < self._config.subscription_timeout_seconds:
             return False
         with self._lock:  # a record within its ack timeout may still be acked
-            return self._queue.last_ack_deadline_ns <= time.monotonic_ns()
+            return self._queue.last_ack_deadline_ns() <= time.monotonic_ns()
 
     def _check_kafka(self) -> None:
         """Stop the streams that wait while Kafka is unavailable for longer than a long poll."""
@@ -352,7 +352,7 @@ class Subscription:
         """Stop the streams that are to stop and have nothing left to ack within its ack timeout."""
         for number in tuple(self._stopping):
             with self._lock:
-                done = self._queue.last_ack_deadline_of(number) <= time.monotonic_ns()
+                done = self._queue.last_ack_deadline_ns(number) <= time.monotonic_ns()
             if done:
                 self._streams[number].stop(self._stopping.pop(number))
 
@@ -364,7 +364,7 @@ class Subscription:
 
     def _check_drained(self) -> None:
         with self._lock:
-            if self._queue.last_ack_deadline_ns <= time.monotonic_ns():
+            if self._queue.last_ack_deadline_ns() <= time.monotonic_ns():
                 self._drained.set()
 
     def leave(self, error: SuiteError | None = None) -> None:

@@ -257,8 +257,8 @@ class TopicReader:
             raise NotAssigned(f"partitions {others} are not assigned to this gateway")
         starts = {}
         for partition, (offset, metadata) in wanted.items():
-            part = TopicPartition(self._topic, partition)
-            low, high = consumer.get_watermark_offsets(part, timeout=_SET_OFFSETS_TIMEOUT_SECONDS)
+            place = TopicPartition(self._topic, partition)
+            low, high = consumer.get_watermark_offsets(place, timeout=_SET_OFFSETS_TIMEOUT_SECONDS)
             start = start_position(offset, metadata, low=low, high=high, earliest=self._earliest)
             # The commit stays as it was set, whatever its metadata is, until an ack changes it.
             starts[partition] = replace(start, committed=True)

@@ -107,7 +107,7 @@ class Caller(Protocol):
 
     @property
     def done(self) -> bool:
-        """Whether it no longer waits."""
+        """True if it no longer waits."""
 
     def demand(self) -> Demand:
         """Return what it would take."""

@@ -61,7 +61,7 @@ def _duration_ns(text: object) -> object:
         return parse_duration(text)
     # Without a unit Go takes nanoseconds, which is never meant by 300.
     if 0 < abs(int(text)) < _MIN_WITHOUT_UNIT_NS:
-        raise ValueError(f"{text} has no unit and means {text} ns; use {text}s or {text}ms")
+        raise ValueError(f"{text} lacks a unit and means {text} ns; use {text}s or {text}ms")
     return int(text)
 
 

@@ -399,7 +399,7 @@ class BatchesAgainstADict(RuleBasedStateMachine):
             own = [offset for offset, who in self.holder.items() if who == caller]
             held = self.tracker.unacked_of(caller)
             assert (held.records, held.bytes) == (len(own), sum(len(f"record {o}") for o in own))
-            assert self.tracker.last_ack_deadline_of(caller) == max((self.due[o] for o in own), default=0)
+            assert self.tracker.last_ack_deadline_ns(caller) == max((self.due[o] for o in own), default=0)
 
     @invariant()
     def committed_is_what_was_acked(self) -> None:

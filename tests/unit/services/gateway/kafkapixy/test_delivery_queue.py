@@ -24,6 +24,10 @@ def fetch(into: DeliveryQueue[str], partition: int, *offsets: int) -> None:
     into.fetched(partition, [(offset, f"{partition}:{offset}") for offset in offsets])
 
 
+def pending(of: DeliveryQueue[str]) -> int:
+    return sum(each.pending for each in of.progress().values())
+
+
 def take(of: DeliveryQueue[str], count: int, now_ns: int = 0) -> list[str]:
     found = [delivery for _ in range(count) for delivery in of.take(Demand(), now_ns=now_ns)]
     return [delivery.record for delivery in found]
@@ -114,7 +118,7 @@ def test_revoked_partition_is_forgotten() -> None:
     of.revoke(0)
     fetch(of, 0, 1)
     of.give_back(Delivery(0, [(0, "")]), now_ns=0)
-    assert (take(of, 2), of.pending, of.partitions) == ([], 0, [1])
+    assert (take(of, 2), pending(of), of.partitions) == ([], 0, [1])
     with pytest.raises(NotAssigned, match="partition 0"):
         of.ack(0, 0)
 
@@ -128,7 +132,7 @@ def lost_after_acks() -> DeliveryQueue[str]:
     assert of.commits() == {0: (0, "BB.")}
     of.ack(0, 3)
     of.lose(0)
-    assert (of.pending, of.partitions) == (0, [])
+    assert (pending(of), of.partitions) == (0, [])
     return of
 
 
@@ -180,9 +184,9 @@ def test_records_given_up_are_named() -> None:
     of = offers(0, 1, max_retries=0)
     fetch(of, 1, 0)
     take(of, 1)
-    assert of.last_ack_deadline_ns == TIMEOUT
+    assert of.last_ack_deadline_ns() == TIMEOUT
     assert [(p, run.first) for p, run in of.give_up(now_ns=TIMEOUT)] == [(1, 0)]
-    assert of.last_ack_deadline_ns == 0
+    assert of.last_ack_deadline_ns() == 0
 
 
 def test_offsets_that_were_set_begin_a_partition_anew() -> None:
@@ -191,7 +195,7 @@ def test_offsets_that_were_set_begin_a_partition_anew() -> None:
     assert take(of, 2) == ["0:0", "0:1"]
     of.ack(0, 0)
     of.restart(0, StartPosition(5, ((6, 7),), committed=True))
-    assert (of.pending, of.last_ack_deadline_ns, of.commits()) == (0, 0, {})
+    assert (pending(of), of.last_ack_deadline_ns(), of.commits()) == (0, 0, {})
     fetch(of, 0, 5, 6, 7)
     assert take(of, 3) == ["0:5", "0:7"]
     of.ack(0, 1)  # of before

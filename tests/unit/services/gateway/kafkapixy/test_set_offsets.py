@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -71,7 +72,8 @@ class FakeKafka:
         return
 
     async def set(self) -> None:
-        await set_offsets(self, self, "g", "t", WANTED)
+        admin_and_consumers: Any = self
+        await set_offsets(admin_and_consumers, admin_and_consumers, "g", "t", WANTED)
 
 
 @pytest.fixture(autouse=True)

@@ -329,7 +329,7 @@ def test_largest_message() -> None:
         ),
         (
             "{consumer: {ack_timeout: 300}}",
-            "proxies.main.consumer.ack_timeout: 300 has no unit and means 300 ns",
+            "proxies.main.consumer.ack_timeout: 300 lacks a unit and means 300 ns",
         ),
         (
             "{consumer: {ack_timeout: 0s}}",
