@@ -1,9 +1,9 @@
-"""KafkaPixy's speed, each figure beside its limit measured in the same run.
+"""Throughput of KafkaPixy, each figure with its limit measured in the same run.
 
     .venv/bin/python -m bench.pixy [unary] [streams] [--small]
 
-One broker, topics of 4 partitions, values of 1 KiB, one connection. Client, gateway and the servers that do nothing are
-processes of their own; they take turns. Prints Markdown. ``--small`` only shows that the scripts work.
+One broker, topics of 4 partitions, values of 1 KiB, one connection. Client, gateway and the empty servers are separate
+processes that run in turn. Prints Markdown. ``--small`` only shows that the scripts work.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from bench.parts.report import Row
 from tests.fixtures_kafka import RunningKafka
 
 PARTS = ("unary", "streams")
-UNARY_AIM = 0.85
-STREAM_AIMS = {"stream produce": 0.7, "stream consume": 0.5}
+UNARY_TARGET = 0.85
+STREAM_TARGETS = {"stream produce": 0.7, "stream consume": 0.5}
 
 
 def measure(wanted: list[str], folder: Path, plan: Plan) -> Iterator[str]:
-    """The tables, each as soon as it is there."""
+    """Yield the tables, each as soon as it is measured."""
     broker = RunningKafka(folder)
     try:
         for topic in (WRITE, READ):
@@ -50,33 +50,33 @@ def measure(wanted: list[str], folder: Path, plan: Plan) -> Iterator[str]:
 
 
 def unary_table(results: Results) -> str:
-    """The aims are against grpcio as it comes; what our own options and interceptor leave of it stands beside."""
+    """Return the table of unary calls. Targets are relative to plain grpcio; the limit also shows our interceptor."""
     return report.table(
-        "Unary calls a second; limit: the same calls to a server whose handlers do nothing",
+        "Unary calls a second; limit: the same calls to a server with empty handlers",
         [unary_row(kind, callers, samples) for (kind, callers), samples in results.items()],
     )
 
 
 def unary_row(kind: str, callers: int, samples: Samples) -> Row:
     limit = f"{samples.rate('bare'):,.0f}; {samples.rate('suite'):,.0f} behind our interceptor"
-    what, ours = f"{kind}, {callers} at a time", f"{samples.rate('gateway'):,.0f}"
+    name, ours = f"{kind}, {callers} at a time", f"{samples.rate('gateway'):,.0f}"
     if kind != "produce sync":
         ratio = samples.ratio("bare")
-        return Row(what, ours, limit, f"{ratio:.2f}", verdict(ratio, UNARY_AIM))
+        return Row(name, ours, limit, f"{ratio:.2f}", verdict(ratio, UNARY_TARGET))
     if callers > 1:
-        return Row(what, ours, limit, f"{samples.ratio('bare'):.2f}")
+        return Row(name, ours, limit, f"{samples.ratio('bare'):.2f}")
     ratio = samples.ratio("bare", "raw")
     limit += f"; {samples.rate('raw'):,.0f} confluent-kafka one by one; both after another {both(samples):,.0f}"
-    return Row(what, ours, limit, f"{ratio:.2f}", verdict(ratio, UNARY_AIM))
+    return Row(name, ours, limit, f"{ratio:.2f}", verdict(ratio, UNARY_TARGET))
 
 
 def both(samples: Samples) -> float:
-    """A second's calls or records when each is an empty handler's and then confluent-kafka's, one after the other."""
+    """Return the rate if each call passes an empty handler and then confluent-kafka, one after the other."""
     return 1 / (1 / samples.rate("bare") + 1 / samples.rate("raw"))
 
 
 def cpu_table(results: Results) -> str:
-    """What the servers spend, the gateway's Kafka threads included; says where the rates come from."""
+    """Return the table of the servers' CPU, the gateway's Kafka threads included."""
     rows = []
     for (kind, callers), samples in results.items():
         bare, suite, ours = (statistics.median(samples.cpu_us[side]) for side in ("bare", "suite", "gateway"))
@@ -86,7 +86,7 @@ def cpu_table(results: Results) -> str:
 
 
 def streams_table(results: Results) -> str:
-    """The aims are against confluent-kafka alone; what grpcio leaves of it to whoever is behind it stands beside."""
+    """Return the table of streams. Targets are relative to confluent-kafka alone; the limit also shows grpcio."""
     return report.table(
         "Records a second on a stream; limit: confluent-kafka alone, in bulk",
         [stream_row(kind, samples) for (kind, _), samples in results.items()],
@@ -98,23 +98,23 @@ def stream_row(kind: str, samples: Samples) -> Row:
     limit = f"{samples.rate('raw'):,.0f}; {samples.rate('bare'):,.0f} grpcio alone moving the same messages"
     limit += f"; both after another {both(samples):,.0f}"
     ratios = f"{ratio:.2f}; {samples.ratio('raw', 'bare'):.2f} of both"
-    return Row(kind, f"{samples.rate('gateway'):,.0f}", limit, ratios, verdict(ratio, STREAM_AIMS[kind]))
+    return Row(kind, f"{samples.rate('gateway'):,.0f}", limit, ratios, verdict(ratio, STREAM_TARGETS[kind]))
 
 
-def verdict(ratio: float, aim: float) -> str:
-    """The aim, and whether it is reached."""
-    return f"at least {aim}: {'ok' if ratio >= aim else 'short'}"
+def verdict(ratio: float, target: float) -> str:
+    """Return the target, and whether it is reached."""
+    return f"at least {target}: {'ok' if ratio >= target else 'short'}"
 
 
 def main() -> int:
-    """Run and print."""
+    """Run the measurements and print them."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="which of them; all by default")
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="parts to measure; all by default")
     parser.add_argument("--small", action="store_true")
     options = parser.parse_args()
     plan = SMALL if options.small else FULL
-    print(report.heading("KafkaPixy beside its limits"), flush=True)
-    print(f"Medians of {plan.rounds} rounds in which every side has its turn; 1 KiB, 4 partitions, one connection.\n")
+    print(report.heading("KafkaPixy and its limits"), flush=True)
+    print(f"Medians of {plan.rounds} rounds in which every side runs once; 1 KiB, 4 partitions, one connection.\n")
     with tempfile.TemporaryDirectory() as folder:
         for text in measure(options.parts or list(PARTS), Path(folder), plan):
             print(text, flush=True)

@@ -1,8 +1,8 @@
-"""grpcio's ceiling: KafkaPixy and KafkaService whose handlers do nothing, as a process.
+"""Process that serves KafkaPixy and KafkaService with empty handlers, to measure grpcio's limit.
 
     python -m bench.parts.pixy_empty HOST:PORT bare|suite
 
-``bare`` is grpcio as it comes; ``suite`` has the options, the interceptor and the companions of our servers.
+``bare`` is plain grpcio; ``suite`` has the options, the interceptor and the extra services of our servers.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from services.gen.kafkapixy import kafkapixy_pb2 as pb
 from services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
 
 
-class Nothing(rpc.KafkaPixyServicer):
-    """Answers as large as the gateway's."""
+class EmptyPixy(rpc.KafkaPixyServicer):
+    """Handlers with responses as large as the gateway's."""
 
     def __init__(self) -> None:
         self._written = pb.ProdRs(partition=1, offset=1_000_000)
         self._read = pb.ConsRs(partition=1, offset=1_000_000, key_undefined=True, message=os.urandom(1_024))
 
     async def Produce(self, request: pb.ProdRq, context: Any) -> pb.ProdRs:  # noqa: N802
-        """As if it were written."""
+        """Respond as if the record were written."""
         return self._written
 
     async def ConsumeNAck(self, request: pb.ConsNAckRq, context: Any) -> pb.ConsRs:  # noqa: N802
-        """The same record again and again."""
+        """Return the same record each time."""
         return self._read
 
 
 def register(server: grpc.aio.Server) -> Sequence[str]:
-    servicer = Nothing()  # type: ignore[abstract]  # the other methods stay UNIMPLEMENTED
+    servicer = EmptyPixy()  # type: ignore[abstract]  # the other methods stay UNIMPLEMENTED
     rpc.add_KafkaPixyServicer_to_server(servicer, server)
     kafka_rpc.add_KafkaServiceServicer_to_server(EmptyStreams(), server)
     return ["KafkaPixy", "dexorder.kafka.v1.KafkaService"]

@@ -1,4 +1,4 @@
-"""The streams of the server that does nothing: what is sent is ready-made, what comes is only parsed."""
+"""Streams of the empty server: responses are made in advance, requests are only parsed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OFFSET = 1_000_000
 
 
 class EmptyStreams(rpc.KafkaServiceServicer):
-    """Answers and batches as large as the gateway's."""
+    """Streams with responses as large as the gateway's."""
 
     def __init__(self) -> None:
         self._written = pb.ProduceResponse(
@@ -32,14 +32,14 @@ class EmptyStreams(rpc.KafkaServiceServicer):
     async def Produce(  # noqa: N802
         self, request_iterator: AsyncIterator[pb.ProduceRequest], context: Any
     ) -> AsyncIterator[pb.ProduceResponse]:
-        """As if each batch were written when it comes."""
+        """Answer each batch at once, as if it were written."""
         async for _ in request_iterator:
             yield self._written
 
     async def Consume(  # noqa: N802
         self, request_iterator: AsyncIterator[pb.ConsumeRequest], context: Any
     ) -> AsyncIterator[pb.ConsumeResponse]:
-        """The same batch again and again, as long as there is credit for it."""
+        """Send the same batch repeatedly, as long as there is credit for it."""
         left, granted = 0, asyncio.Queue[int]()
         async with beside(_listen(request_iterator, granted)):
             while True:

@@ -1,7 +1,7 @@
-"""The client of ``bench.pixy``, a process of its own: a job a line on stdin, what it measured a line on stdout.
+"""Client process of ``bench.pixy``: one job per line on stdin, one result per line on stdout.
 
-One connection a job; every caller repeats its call until the time is up. The same calls and streams go to the gateway
-and to the server that does nothing.
+One connection per job; every caller repeats its call until the time is up. The gateway and the empty server get the
+same calls and streams.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ Call = Callable[[], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Job:
-    """What to do.
+    """Measurement to run.
 
     Attributes:
         kind: A key of ``UNARY`` or ``STREAMS``.
-        warm_seconds: Unary calls before the measurement begins.
-        seconds: How long unary calls are counted.
-        records: How many records a stream carries.
+        warm_seconds: Time of unary calls before the measurement begins.
+        seconds: Time during which unary calls are counted.
+        records: Number of records of a stream.
     """
 
     kind: str
@@ -53,14 +53,14 @@ class Job:
 
 @dataclass(frozen=True)
 class Measured:
-    """What came out: ``rate`` per second; ``calls`` include those before the measurement."""
+    """Result: ``rate`` per second; ``calls`` include those before the measurement."""
 
     rate: float
     calls: int
 
 
 def produce(stub: Any, job: Job, *, async_mode: bool) -> Call:
-    """A caller that writes the same record again and again, to any partition."""
+    """Return a caller that writes the same record repeatedly, to any partition."""
     request = pixy.ProdRq(topic=job.topic, key_undefined=True, message=VALUE, async_mode=async_mode)
 
     async def call() -> None:
@@ -70,7 +70,7 @@ def produce(stub: Any, job: Job, *, async_mode: bool) -> Call:
 
 
 def consume_auto(stub: Any, job: Job) -> Call:
-    """A caller that reads with ``auto_ack``."""
+    """Return a caller that reads with ``auto_ack``."""
     request = pixy.ConsNAckRq(topic=job.topic, group=job.group, auto_ack=True)
 
     async def call() -> None:
@@ -80,7 +80,7 @@ def consume_auto(stub: Any, job: Job) -> Call:
 
 
 def consume_chained(stub: Any, job: Job) -> Call:
-    """A caller that acks the record before with each call."""
+    """Return a caller that acks the previous record with each call."""
     request = pixy.ConsNAckRq(topic=job.topic, group=job.group, no_ack=True)
 
     async def call() -> None:
@@ -100,7 +100,7 @@ UNARY: dict[str, Callable[[Any, Job], Call]] = {
 
 
 async def unary(channel: grpc.aio.Channel, job: Job) -> Measured:
-    """Let the callers run; counts what ended within the measurement."""
+    """Run the callers; count the calls that ended within the measurement."""
     stub = KafkaPixyStub(channel)
     begin = time.perf_counter() + job.warm_seconds
     end = begin + job.seconds
@@ -123,7 +123,7 @@ async def unary(channel: grpc.aio.Channel, job: Job) -> Measured:
 
 
 async def stream_produce(channel: grpc.aio.Channel, job: Job) -> Measured:
-    """Write the records in batches, a few of them unanswered; timed from the first request to the last answer."""
+    """Write the records in batches, a few of them unanswered; time from the first request to the last answer."""
     room = asyncio.Semaphore(STREAM_BATCHES_OUT)
     values = [VALUE] * STREAM_BATCH
     batches = job.records // STREAM_BATCH
@@ -132,7 +132,7 @@ async def stream_produce(channel: grpc.aio.Channel, job: Job) -> Measured:
         for number in range(batches):
             await room.acquire()
             request = kafka.ProduceRequest(batch_id=number, topic=job.topic)
-            request.records.values.extend(values)  # a message that is put into another is copied
+            request.records.values.extend(values)  # assigning a ready message would copy it
             yield request
 
     written = 0
@@ -148,7 +148,7 @@ async def stream_produce(channel: grpc.aio.Channel, job: Job) -> Measured:
 
 
 async def stream_consume(channel: grpc.aio.Channel, job: Job) -> Measured:
-    """Read and ack the records; timed from the first answer, as joining the group takes its time, to the last."""
+    """Read and ack the records; time from the first response, as joining the group takes a while, to the last."""
     call = KafkaServiceStub(channel).Consume()
     start = kafka.ConsumeStart(topic=job.topic, group=job.group)
     await call.write(kafka.ConsumeRequest(start=start, credit=STREAM_CREDIT))
@@ -174,14 +174,14 @@ STREAMS = {"stream produce": stream_produce, "stream consume": stream_consume}
 
 
 async def measure(job: Job) -> Measured:
-    """Do one job over a connection of its own."""
+    """Run one job over its own connection."""
     async with grpc.aio.insecure_channel(job.address) as channel:
         await channel.channel_ready()
         return await STREAMS.get(job.kind, unary)(channel, job)
 
 
 async def main() -> None:
-    """Do what is asked until stdin ends."""
+    """Run jobs until stdin ends."""
     while line := await asyncio.to_thread(sys.stdin.readline):
         print(json.dumps(asdict(await measure(Job(**json.loads(line))))), flush=True)
 

@@ -1,4 +1,4 @@
-"""The processes of ``bench.pixy``: gateway, empty servers, client."""
+"""Processes of ``bench.pixy``: gateway, empty servers, client."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from tests.fixtures_kafka import free_ports
 from tests.paths import ROOT
 
 _START_SECONDS = 60.0
-_MOST_POLLS = 20
+_MAX_POLLS = 20
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
 class Server:
-    """A process that serves KafkaPixy and KafkaService."""
+    """Process that serves KafkaPixy and KafkaService."""
 
     address: str
     pid: int
 
     def cpu_seconds(self) -> float:
-        """What it has spent since it started, in user and kernel mode."""
+        """Return its CPU time since the start, in user and kernel mode."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 @contextmanager
 def gateway(bootstrap: str) -> Iterator[Server]:
-    """A gateway that answers; further settings come from our own environment."""
+    """Start a gateway and wait until it serves; further settings come from our own environment."""
     address = f"127.0.0.1:{free_ports(1)[0]}"
     ours = {
         "LISTEN": address,
@@ -65,7 +65,7 @@ def gateway(bootstrap: str) -> Iterator[Server]:
 
 @contextmanager
 def empty_server(kind: str) -> Iterator[Server]:
-    """A server whose handlers do nothing; ``kind`` as ``pixy_empty`` has it."""
+    """Start a server with empty handlers; ``kind`` is that of ``pixy_empty``."""
     address = f"127.0.0.1:{free_ports(1)[0]}"
     with (
         running("-m", "bench.parts.pixy_empty", address, kind) as process,
@@ -76,30 +76,30 @@ def empty_server(kind: str) -> Iterator[Server]:
 
 
 def join(gateway: Server, topic: str, group: str) -> None:
-    """Read one record, through empty long polls: joining a group takes its time."""
+    """Read one record; repeat empty long polls, as joining a group takes a while."""
     request = pixy.ConsNAckRq(topic=topic, group=group, auto_ack=True)
     with grpc.insecure_channel(gateway.address) as channel:
-        for _ in range(_MOST_POLLS):
+        for _ in range(_MAX_POLLS):
             try:
                 KafkaPixyStub(channel).ConsumeNAck(request)
                 return
             except grpc.RpcError as error:
                 if error.code() is not grpc.StatusCode.NOT_FOUND:
                     raise
-    raise AssertionError(f"nothing came from {topic}")
+    raise AssertionError(f"no record of {topic} was delivered")
 
 
 class Load:
-    """The client process."""
+    """Client process."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
     def run(self, job: Job) -> Measured:
-        """Have a job done.
+        """Run a job.
 
         Raises:
-            AssertionError: It failed; why is on stderr.
+            AssertionError: It failed; the reason is on stderr.
         """
         assert self._process.stdin and self._process.stdout
         self._process.stdin.write(json.dumps(asdict(job)) + "\n")
@@ -112,14 +112,14 @@ class Load:
 
 @contextmanager
 def load() -> Iterator[Load]:
-    """A client that waits for jobs."""
+    """Start a client that waits for jobs."""
     with running("-m", "bench.parts.pixy_load") as process:
         yield Load(process)
 
 
 @contextmanager
 def running(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """A Python process with pipes for its stdin and stdout; ended with the block."""
+    """Run a Python process with pipes for its stdin and stdout until the block ends."""
     process = subprocess.Popen(
         [sys.executable, *arguments],
         cwd=ROOT,

@@ -1,4 +1,4 @@
-"""The limits of the broker: confluent-kafka alone, in this process."""
+"""Limits of the broker: confluent-kafka alone, in this process."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from confluent_kafka.cimpl import NewTopic
 VALUE = os.urandom(1_024)
 PARTITIONS = 4
 BATCH = 1_000
-_LONGEST_SECONDS = 120.0
+_TIMEOUT_SECONDS = 120.0
 
 
 def make_topic(bootstrap: str, name: str) -> None:
-    """A topic with the partitions of the whole measurement."""
+    """Create a topic with the partitions of all measurements."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(name, num_partitions=PARTITIONS, replication_factor=1)])[name].result(timeout=30)
 
 
 def producer(bootstrap: str) -> Producer:
-    """acks=all, everything else as it comes."""
+    """Return a producer with acks=all, and everything else by default."""
     return Producer({"bootstrap.servers": bootstrap, "acks": "all", "sticky.partitioning.linger.ms": 0})
 
 
 def produce_one_by_one(bootstrap: str, topic: str, seconds: float) -> float:
-    """Records a second, each waited for before the next."""
+    """Return records per second, waiting for each before the next."""
     alone = producer(bootstrap)
     written(alone, topic)  # connects
     count, started = 0, time.perf_counter()
@@ -41,12 +41,12 @@ def produce_one_by_one(bootstrap: str, topic: str, seconds: float) -> float:
 
 def written(alone: Producer, topic: str) -> None:
     alone.produce(topic, VALUE)
-    if alone.flush(_LONGEST_SECONDS):
+    if alone.flush(_TIMEOUT_SECONDS):
         raise AssertionError("the record was not written")
 
 
 def produce_bulk(bootstrap: str, topic: str, records: int) -> float:
-    """Records a second as fast as they go, each one's report seen."""
+    """Return records per second in bulk, with a report for each."""
     alone = producer(bootstrap)
     written(alone, topic)
     acked = 0
@@ -65,21 +65,21 @@ def produce_bulk(bootstrap: str, topic: str, records: int) -> float:
             except BufferError:
                 alone.poll(0.01)
         alone.poll(0)
-    alone.flush(_LONGEST_SECONDS)
+    alone.flush(_TIMEOUT_SECONDS)
     if acked != records:
         raise AssertionError(f"{acked} of {records} records were written")
     return records / (time.perf_counter() - started)
 
 
 def consume_batches(bootstrap: str, topic: str, records: int) -> float:
-    """Records a second in batches, from the first batch, as joining the group takes its time, to the last."""
+    """Return records per second in batches, from the first batch, as joining takes a while, to the last."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": uuid.uuid4().hex, "auto.offset.reset": "earliest"})
     consumer.subscribe([topic])
     started, first, read = 0.0, 0, 0
     while read < records:
-        taken = sum(message.error() is None for message in consumer.consume(BATCH, _LONGEST_SECONDS))
+        taken = sum(message.error() is None for message in consumer.consume(BATCH, _TIMEOUT_SECONDS))
         if not taken:
-            raise AssertionError(f"only {read} of {records} records came")
+            raise AssertionError(f"only {read} of {records} records were read")
         read += taken
         if not started:
             started, first = time.perf_counter(), taken

@@ -1,4 +1,4 @@
-"""The rounds of ``bench.pixy``: every side's turn comes in each, so that what changes with time changes for all."""
+"""Rounds of ``bench.pixy``: each contains every side once, so that changes over time affect all alike."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from bench.parts.pixy_load import STREAM_BATCH, STREAMS, UNARY, Job
 from bench.parts.pixy_processes import Load, Server, join
 
 CALLERS = (1, 16, 64)
-MOST_CALLS_PER_SECOND = 10_000
-"""More than a unary reader takes; so much is there to be read."""
+MAX_CALLS_PER_SECOND = 10_000
+"""More than a unary reader takes; sizes the topic that is read."""
 WRITE, READ = "bench-write", "bench-read"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How long and how often."""
+    """Number and length of the measurements."""
 
     rounds: int
     seconds: float
@@ -30,7 +30,7 @@ class Plan:
     @property
     def preload(self) -> int:
         """Records in the topic that is read."""
-        unary = int(self.rounds * (self.warm_seconds + self.seconds) * len(CALLERS) * MOST_CALLS_PER_SECOND)
+        unary = int(self.rounds * (self.warm_seconds + self.seconds) * len(CALLERS) * MAX_CALLS_PER_SECOND)
         return max(unary, self.stream_records + STREAM_BATCH)
 
 
@@ -40,17 +40,17 @@ SMALL = Plan(rounds=1, seconds=0.2, stream_records=4_000, warm_seconds=0.1)
 
 @dataclass
 class Samples:
-    """One figure a round for each side; rates a second, and microseconds of the server's CPU a call."""
+    """One figure per round and side: rate per second, and microseconds of the server's CPU per call."""
 
     rates: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     cpu_us: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def rate(self, side: str) -> float:
-        """The median of the rounds."""
+        """Return the median of the rounds."""
         return statistics.median(self.rates[side])
 
     def ratio(self, *limits: str) -> float:
-        """Of the gateway to what is left when every call takes the time of all the limits; the median of the rounds."""
+        """Return the gateway's rate relative to calls that take the time of all limits; the median of the rounds."""
         sides = (self.rates["gateway"], *(self.rates[limit] for limit in limits))
         rounds: Iterable[tuple[float, ...]] = zip(*sides, strict=True)
         return statistics.median([ours * sum(1 / limit for limit in others) for ours, *others in rounds])
@@ -61,7 +61,7 @@ Results = dict[tuple[str, int], Samples]
 
 
 def unary(plan: Plan, load: Load, sides: Mapping[str, Server], bootstrap: str) -> Results:
-    """Every kind at every concurrency, side by side; one record after the other also without any gRPC."""
+    """Run every kind at every concurrency on each side; single records also without gRPC."""
     results: Results = defaultdict(Samples)
     for kind in UNARY:
         if kind.startswith("consume"):
@@ -69,7 +69,7 @@ def unary(plan: Plan, load: Load, sides: Mapping[str, Server], bootstrap: str) -
     for number in range(plan.rounds):
         for kind in UNARY:
             for callers in CALLERS:
-                for side in turns(sides, number):
+                for side in order_of(sides, number):
                     unary_run(plan, load, results[kind, callers], side, sides[side], kind, callers)
         one_by_one = raw.produce_one_by_one(bootstrap, WRITE, plan.seconds)
         results["produce sync", 1].rates["raw"].append(one_by_one)
@@ -86,18 +86,18 @@ def unary_run(plan: Plan, load: Load, samples: Samples, side: str, server: Serve
 
 
 def group_of(kind: str) -> str:
-    """The consumer group of a kind of call; kept over the rounds."""
+    """Return the consumer group of a kind of call; the same in all rounds."""
     return kind.replace(" ", "-")
 
 
 def streams(plan: Plan, load: Load, sides: Mapping[str, Server], bootstrap: str) -> Results:
-    """The streaming calls, side by side, beside confluent-kafka alone."""
+    """Run the streaming calls on each side, and confluent-kafka alone."""
     results: Results = defaultdict(Samples)
     alone = {"stream produce": (raw.produce_bulk, WRITE), "stream consume": (raw.consume_batches, READ)}
     for number in range(plan.rounds):
         for kind in STREAMS:
             in_bulk, topic = alone[kind]
-            for side in turns(("raw", *sides), number):
+            for side in order_of(("raw", *sides), number):
                 if side == "raw":
                     rate = in_bulk(bootstrap, topic, plan.stream_records)
                 else:
@@ -107,6 +107,6 @@ def streams(plan: Plan, load: Load, sides: Mapping[str, Server], bootstrap: str)
     return results
 
 
-def turns(sides: Iterable[str], number: int) -> list[str]:
-    """The sides in the order of this round: every other one goes backwards."""
+def order_of(sides: Iterable[str], number: int) -> list[str]:
+    """Return the sides in the order of this round: every second round is reversed."""
     return list(sides)[:: 1 if number % 2 == 0 else -1]

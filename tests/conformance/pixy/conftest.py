@@ -15,7 +15,7 @@ from tests.gateway_process import GatewayProcess, StartProcess
 
 @pytest.fixture
 def start_process(kafka: str, tmp_path: Path) -> Iterator[StartProcess]:
-    """Start gateways with these settings; what still runs at the end of the test is killed."""
+    """Return a function that starts gateways; those that still run at the end of the test are killed."""
     count = itertools.count()
     with ExitStack() as stack:
 

@@ -1,4 +1,4 @@
-"""Acks, and what happens to records without one."""
+"""Acks, and redelivery of records without one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.kafka
 
 
 def nothing_more(gateway: GatewayThread, topic: str) -> bool:
-    """A long poll that ends without a record."""
+    """Assert that a long poll ends without a record."""
     request = pb.ConsNAckRq(topic=topic, group=topic, no_ack=True)
     return refusal(lambda: gateway.stub.ConsumeNAck(request))[0] == grpc.StatusCode.NOT_FOUND
 
@@ -33,7 +33,7 @@ def test_second_ack_of_a_record_is_ok(shared_gateway: GatewayThread, kafka_topic
     shared_gateway.ack(topic, 1, 1, 0, 0)
 
 
-def test_record_acked_before_it_was_handed_out_is_skipped(
+def test_record_acked_before_its_delivery_is_skipped(
     start_gateway: StartGateway, kafka: str, kafka_topic: MakeTopic, write: Write
 ) -> None:
     topic = kafka_topic(1)
@@ -64,10 +64,10 @@ def test_record_dropped_after_its_retries_is_acked(
     gateway = start_gateway(ack_timeout_seconds=0.3, max_retries=0, long_polling_timeout_ms=300)
     assert gateway.offsets(topic, 2) == [0, 1]
     until(lambda: nothing_more(gateway, topic) and committed(kafka, topic) == (2, ""))
-    gateway.ack(topic, 0)  # late, and as good as any second ack
+    gateway.ack(topic, 0)  # late, and accepted like any repeated ack
 
 
-def test_ack_on_the_way_makes_room_for_the_next_record(
+def test_ack_in_a_consume_call_makes_room_for_the_next_record(
     start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write
 ) -> None:
     topic = kafka_topic(1)
@@ -101,6 +101,6 @@ def test_due_record_comes_before_new_ones_and_lowest_first(
     gateway = start_gateway(ack_timeout_seconds=1.5, long_polling_timeout_ms=100)
     assert gateway.offsets(topic, 3) == [0, 1, 2]
     write(topic, *numbers(1))
-    # Whether the fourth is still handed out before the first is due again depends on the machine; the order does not.
+    # The machine's speed decides whether the fourth is delivered before the first is due again, but not the order.
     found = gateway.offsets(topic, 5)
     assert [offset for offset in found if offset < 3][:3] == [0, 1, 2]

@@ -1,4 +1,4 @@
-"""Clusters side by side, and one that does not answer: nobody is told OK for what is dropped."""
+"""Several clusters, and one that does not answer: no call is OK whose record is dropped."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TOPICS = 6
 
 @dataclass
 class Broker:
-    """A broker that a test may stop, and topics that were made while it ran."""
+    """Broker that a test may stop, and topics created while it ran."""
 
     running: RunningKafka
     topics: list[str]
@@ -55,13 +55,13 @@ def module_broker(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture
 def broker(module_broker: Broker) -> Iterator[Broker]:
-    """It goes on after the test, also after one that failed."""
+    """Resume the broker after the test, also after a failed one."""
     yield module_broker
     module_broker.thaw()
 
 
 def post_until_kafka_is_missed(gateway: GatewayThread, topic: str) -> list[bytes]:
-    """Async records that were answered with OK, in the order of the calls."""
+    """Write async records; return those answered with OK, in the order of the calls."""
     accepted: list[bytes] = []
     for number in itertools.count():
         request = pb.ProdRq(topic=topic, message=b"%d" % number, key_value=b"k", async_mode=True)
@@ -77,7 +77,7 @@ def post_until_kafka_is_missed(gateway: GatewayThread, topic: str) -> list[bytes
 
 @pytest.mark.smoke
 @pytest.mark.parametrize("produce_timeout_seconds", [600.0, 1.0])
-def test_async_records_that_were_accepted_are_written_when_kafka_is_back(
+def test_accepted_async_records_are_written_when_kafka_is_available_again(
     broker: Broker, produce_timeout_seconds: float
 ) -> None:
     topic = broker.topics.pop()
@@ -98,7 +98,7 @@ def test_async_records_that_were_accepted_are_written_when_kafka_is_back(
 
 
 @pytest.mark.smoke
-def test_stop_while_kafka_is_away_is_bounded(broker: Broker, tmp_path: Path) -> None:
+def test_stop_while_kafka_is_unavailable_is_bounded(broker: Broker, tmp_path: Path) -> None:
     topic = broker.topics.pop()
     with GatewayProcess(tmp_path, broker.address, drain_seconds=1.0, ack_timeout_seconds=600) as gateway:
         gateway.wait_ready()
@@ -114,7 +114,7 @@ def test_stop_while_kafka_is_away_is_bounded(broker: Broker, tmp_path: Path) -> 
 
 
 @pytest.mark.smoke
-def test_acks_given_while_kafka_is_away_for_longer_than_a_session_are_committed_when_it_is_back(
+def test_acks_during_an_outage_longer_than_a_session_are_committed_after_it(
     broker: Broker,
 ) -> None:
     topic = broker.topics.pop()
@@ -129,7 +129,7 @@ def test_acks_given_while_kafka_is_away_for_longer_than_a_session_are_committed_
         broker.freeze()
         gateway.wait_for_health(HealthCheckResponse.NOT_SERVING)
         gateway.ack(topic, 0, 2)
-        time.sleep(4.0)  # by then the session is over, and with it the assignment
+        time.sleep(4.0)  # longer than the session, which ends the assignment
         broker.thaw()
         gateway.wait_ready()
         assert sorted(gateway.offsets(topic, 2)) == [1, 3]
@@ -139,7 +139,7 @@ def test_acks_given_while_kafka_is_away_for_longer_than_a_session_are_committed_
         gateway.stop()
 
 
-def test_clusters_have_topics_and_groups_of_their_own_and_one_that_is_away_disturbs_no_other(
+def test_clusters_have_separate_topics_and_groups_and_an_unavailable_one_affects_no_other(
     broker: Broker, kafka: str, tmp_path: Path
 ) -> None:
     topic = broker.topics.pop()
@@ -149,7 +149,7 @@ def test_clusters_have_topics_and_groups_of_their_own_and_one_that_is_away_distu
     file.write_text("\n".join(["proxies:", *(f"  {n}: {{kafka: {{seed_peers: ['{a}']}}}}" for n, a in peers.items())]))
     gateway = GatewayThread(pixy_config=file, drain_seconds=0.0)
     try:
-        # It is SERVING with the first cluster that answers.
+        # SERVING as soon as the first cluster answers.
         probe = pb.ConsNAckRq(cluster="second", topic="no-such-topic", group="same")
         until(lambda: gateway.wait_ready().stub.ConsumeNAck.future(probe).code() == grpc.StatusCode.NOT_FOUND)
         for cluster in ("", "second", "first"):

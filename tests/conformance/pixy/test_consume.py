@@ -1,4 +1,4 @@
-"""What a ConsumeNAck answers with, and how long it waits."""
+"""Responses of ConsumeNAck, and its long poll."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.kafka
 
 
 def joined(gateway: GatewayThread, topic: str, write: Write) -> None:
-    """Be a reader with nothing left to read."""
+    """Read the topic until no record is left."""
     write(topic, b"")
     assert gateway.consume(topic, auto_ack=True).offset == 0
 
@@ -32,10 +32,10 @@ def test_idle_callers_each_end_with_not_found(
     assert [call.code() for call in calls] == [grpc.StatusCode.NOT_FOUND] * 8
 
 
-def test_no_waiting_caller_uses_up_the_poll_of_another(
+def test_each_waiting_caller_has_the_whole_long_poll(
     start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write
 ) -> None:
-    """With Kafka-Pixy the callers wait in series, so with one that has gone all of them would have to wait longer."""
+    """In Kafka-Pixy the callers wait in series, so one that went away would delay all others."""
     topic = kafka_topic(1)
     gateway = start_gateway(long_polling_timeout_ms=int(WAIT_SECONDS * 2_000))
     joined(gateway, topic, write)
@@ -47,7 +47,7 @@ def test_no_waiting_caller_uses_up_the_poll_of_another(
     assert sorted(call.result(WAIT_SECONDS).offset for call in patient) == [1, 2, 3]
 
 
-def test_missing_topic_is_found_once_it_exists(
+def test_missing_topic_is_found_once_it_is_created(
     start_gateway: StartGateway, kafka: str, kafka_topic: MakeTopic, write: Write
 ) -> None:
     gateway = start_gateway()
@@ -59,7 +59,7 @@ def test_missing_topic_is_found_once_it_exists(
     assert gateway.consume(name, auto_ack=True).offset == 0
 
 
-def test_order_of_each_partition_is_kept_and_none_has_to_wait_for_another(
+def test_each_partition_keeps_its_order_and_none_waits_for_another(
     start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write
 ) -> None:
     topic = kafka_topic(4)
@@ -75,16 +75,18 @@ def test_order_of_each_partition_is_kept_and_none_has_to_wait_for_another(
     assert len(found[0]) < 3_000, "the others came after all of its records"
 
 
-def test_ack_on_the_way_never_fails_the_call(start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write) -> None:
+def test_ack_in_a_consume_call_never_fails_the_call(
+    start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write
+) -> None:
     topic = kafka_topic(1)
     write(topic, *numbers(4))
     gateway = start_gateway()
-    places = [(0, 0), (7, 3), (0, 1_000), (0, 0)]  # not handed out yet, no such partition, far ahead, twice
+    places = [(0, 0), (7, 3), (0, 1_000), (0, 0)]  # not delivered yet, unknown partition, far ahead, repeated
     found = [gateway.consume(topic, ack_partition=partition, ack_offset=offset).offset for partition, offset in places]
     assert found == [0, 1, 2, 3]
 
 
-def test_ack_on_the_way_skips_nothing_that_was_not_handed_out(
+def test_ack_in_a_consume_call_skips_no_undelivered_record(
     start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write
 ) -> None:
     topic = kafka_topic(1)
@@ -144,5 +146,5 @@ def test_records_of_open_and_aborted_transactions(
     assert gateway.consume(topic, auto_ack=True).message == b"committed"
 
 
-def test_default_is_to_deliver_them() -> None:
+def test_records_of_transactions_are_delivered_by_default() -> None:
     assert GatewaySettings().isolation_level == "read_uncommitted"

@@ -1,4 +1,4 @@
-"""What a call that can't be served ends with, whichever call it is."""
+"""Status of calls that can't be served, for every call."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ILLEGAL_TOPICS = ["", ".", "..", "a/b", "a b", "ä", "x" * 250]
 
 
 def call_of(gateway: GatewayThread, name: str, **fields: str) -> Callable[[], Message]:
-    """The call, with those of the fields that its request has."""
+    """Make the call with those of the fields that its request has."""
     known = {field: value for field, value in fields.items() if field in REQUESTS[name].DESCRIPTOR.fields_by_name}
     return partial(getattr(gateway.stub, name), REQUESTS[name](**known))
 
@@ -39,7 +39,7 @@ def test_illegal_topic_is_named_by_every_call(shared_gateway: GatewayThread, nam
 
 
 @pytest.mark.parametrize(("no_ack", "auto_ack"), [(True, False), (False, True)])
-def test_negative_place_that_is_not_acked_does_not_matter(
+def test_negative_offset_that_is_not_acked_is_ignored(
     shared_gateway: GatewayThread, kafka_topic: MakeTopic, write: Write, no_ack: bool, auto_ack: bool
 ) -> None:
     topic = kafka_topic(1)
@@ -48,7 +48,7 @@ def test_negative_place_that_is_not_acked_does_not_matter(
     assert answer.offset == 0
 
 
-def test_ack_of_what_the_group_does_not_read_here_is_internal(
+def test_ack_of_a_topic_the_group_does_not_read_is_internal(
     shared_gateway: GatewayThread, kafka_topic: MakeTopic, write: Write
 ) -> None:
     topic = kafka_topic(1)

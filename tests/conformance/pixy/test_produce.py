@@ -1,4 +1,4 @@
-"""Where records go, and that an accepted one gets there."""
+"""Partition of a record, and that accepted records are written."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PLACES = {
 
 
 def fnv1a(key: bytes, partitions: int) -> int:
-    """32-bit FNV-1a, taken as a signed number; the remainder of a division that truncates, without its sign."""
+    """Return the partition: 32-bit FNV-1a as a signed number, truncated remainder, without its sign."""
     value = 2_166_136_261
     for byte in key:
         value = (value ^ byte) * 16_777_619 % 2**32
@@ -37,20 +37,20 @@ def fnv1a(key: bytes, partitions: int) -> int:
 
 
 @pytest.mark.parametrize("partitions", [4, 7])
-def test_written_down_places_are_those_of_the_definition(partitions: int) -> None:
+def test_listed_partitions_follow_the_definition(partitions: int) -> None:
     assert [places[partitions == 7] for places in PLACES.values()] == [fnv1a(key, partitions) for key in PLACES]
 
 
 @pytest.mark.parametrize("partitions", [4, 7])
 @pytest.mark.parametrize("async_mode", [False, True])
-def test_key_decides_the_partition(
+def test_key_determines_the_partition(
     kafka: str, shared_gateway: GatewayThread, kafka_topic: MakeTopic, partitions: int, async_mode: bool
 ) -> None:
     topic = kafka_topic(partitions)
     keys = [*PLACES, *(b"key-%d" % n for n in range(30))]
     for key in keys:
         shared_gateway.stub.Produce(pb.ProdRq(topic=topic, key_value=key, async_mode=async_mode))
-    # One partition's record after another's, so whatever was queued before this is written.
+    # A partition's records are written in order, so everything queued before this is written.
     last = [shared_gateway.stub.Produce(pb.ProdRq(topic=topic, key_value=key)).partition for key in PLACES]
     assert last == [places[partitions == 7] for places in PLACES.values()]
 
@@ -61,7 +61,7 @@ def test_key_decides_the_partition(
     assert found() == {key: fnv1a(key, partitions) for key in keys}
 
 
-def test_full_queue_is_refused_and_what_was_accepted_is_written_in_order(
+def test_full_queue_refuses_records_and_accepted_ones_are_written_in_order(
     kafka: str, start_gateway: StartGateway, kafka_topic: MakeTopic
 ) -> None:
     topic = kafka_topic(1)
@@ -91,7 +91,7 @@ def test_full_queue_refuses_sync_records_too(start_gateway: StartGateway, kafka_
     assert refused[0] == grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-def test_sigterm_writes_what_was_accepted(kafka: str, start_process: StartProcess, kafka_topic: MakeTopic) -> None:
+def test_sigterm_writes_accepted_records(kafka: str, start_process: StartProcess, kafka_topic: MakeTopic) -> None:
     topic = kafka_topic(1)
     gateway = start_process(produce_linger_ms=25_000, drain_seconds=30).wait_ready()
     for value in numbers(50):

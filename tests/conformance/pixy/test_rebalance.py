@@ -1,4 +1,4 @@
-"""Several gateways in one group: every record comes, and none again that was acked."""
+"""Several gateways in one group: every record is delivered, and no acked one again."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_one_of_two_is_killed(kafka: str, tmp_path: Path) -> None:
         fleet.finish()
 
 
-def test_acks_out_of_order_go_with_their_partition(
+def test_acks_out_of_order_move_with_their_partition(
     start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write
 ) -> None:
     topic = kafka_topic(2)

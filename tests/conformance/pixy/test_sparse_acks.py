@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 
 
 def delete_before(kafka: str, topic: str, offset: int) -> None:
-    """Let the log begin here, as retention does."""
+    """Truncate the log before this offset, as retention does."""
     admin, part = AdminClient({"bootstrap.servers": kafka}), TopicPartition(topic, 0, offset)
     admin.delete_records([part])[part].result(WAIT_SECONDS)
 
@@ -32,9 +32,7 @@ def test_many_gaps_survive_a_stop(
     assert second.offsets(topic, 35) == [*range(0, 50, 2), *range(50, 60)]
 
 
-def test_acks_ahead_of_everything_handed_out_survive_a_stop(
-    start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write
-) -> None:
+def test_early_acks_survive_a_stop(start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write) -> None:
     topic = kafka_topic(1)
     write(topic, *numbers(5))
     first = start_gateway()

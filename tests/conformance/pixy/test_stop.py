@@ -1,4 +1,4 @@
-"""SIGTERM: nothing new is taken, acks still are, and the process ends whatever state it is in."""
+"""SIGTERM: new requests are refused, acks accepted, and the process ends in every state."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_stop_ends_with_the_last_ack_and_commits_it(
     assert committed(kafka, topic) == (3, "")
 
 
-def test_stop_does_not_wait_for_acks_longer_than_it_may(
+def test_stop_waits_for_acks_at_most_drain_seconds(
     start_process: StartProcess, kafka: str, kafka_topic: MakeTopic, write: Write
 ) -> None:
     topic = kafka_topic(1)
@@ -48,17 +48,17 @@ def test_stop_does_not_wait_for_acks_longer_than_it_may(
     assert start_process().wait_ready().offsets(topic, 2) == [0, 2]
 
 
-def test_stop_in_the_middle_of_a_join(start_process: StartProcess, kafka_topic: MakeTopic) -> None:
+def test_stop_during_a_join(start_process: StartProcess, kafka_topic: MakeTopic) -> None:
     topics = [kafka_topic(4) for _ in range(5)]
     gateway = start_process(long_polling_timeout_ms=FOREVER_MS).wait_ready()
     calls = [gateway.stub.ConsumeNAck.future(consume(topic)) for topic in topics]
-    assert refusal(lambda: gateway.ack(topics[-1], 0))[0] == grpc.StatusCode.INTERNAL  # it came after them
+    assert refusal(lambda: gateway.ack(topics[-1], 0))[0] == grpc.StatusCode.INTERNAL  # received after the calls above
     assert gateway.stop() == 0
     assert [call.code() for call in calls] == [grpc.StatusCode.UNAVAILABLE] * len(calls)
 
 
 def test_stop_after_requests_that_could_not_be_served(start_process: StartProcess, kafka_topic: MakeTopic) -> None:
-    """An empty group keeps Kafka-Pixy from ever ending."""
+    """An empty group prevents Kafka-Pixy from ending."""
     gateway = start_process().wait_ready()
     for request in (pb.ConsNAckRq(topic=kafka_topic(1)), consume("no-such-topic")):
         gateway.stub.ConsumeNAck.future(request).code()

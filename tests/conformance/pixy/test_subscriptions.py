@@ -1,4 +1,4 @@
-"""A group is joined by its first request and left when no more come."""
+"""A group is joined at its first request, and left when it is idle."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ pytestmark = pytest.mark.kafka
 
 
 def members(kafka: str, group: str) -> int:
-    """How many members Kafka has for the group."""
+    """Return the number of the group's members in Kafka."""
     admin = AdminClient({"bootstrap.servers": kafka})
     return len(admin.describe_consumer_groups([group])[group].result(WAIT_SECONDS).members)
 
 
-def test_first_request_joins_and_silence_leaves(
+def test_first_request_joins_and_an_idle_group_is_left(
     start_gateway: StartGateway, kafka: str, kafka_topic: MakeTopic, write: Write
 ) -> None:
     topic = kafka_topic(1)
@@ -39,13 +39,13 @@ def test_waiting_call_keeps_the_group(
     gateway.consume(topic, auto_ack=True)
     waiting = gateway.stub.ConsumeNAck.future(pb.ConsNAckRq(topic=topic, group=topic, auto_ack=True))
     until(lambda: members(kafka, topic) == 1)
-    time.sleep(1.5)  # there would be time enough to leave
+    time.sleep(1.5)  # long enough to leave
     assert members(kafka, topic) == 1
     write(topic, *numbers(1))
     assert waiting.result(WAIT_SECONDS).offset == 1
 
 
-def test_one_topic_of_a_group_is_left_while_another_is_read_on(
+def test_one_topic_of_a_group_is_left_while_another_is_read(
     start_gateway: StartGateway, kafka: str, kafka_topic: MakeTopic, write: Write
 ) -> None:
     left, kept = kafka_topic(1), kafka_topic(1)

@@ -1,4 +1,4 @@
-"""pytest-grpc's stub, for the gateway that the tests of a module share."""
+"""Stub of pytest-grpc for the gateway that the tests of a module share."""
 
 from __future__ import annotations
 

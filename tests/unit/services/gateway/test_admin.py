@@ -44,7 +44,7 @@ def consumers(stub: rpc.KafkaPixyStub, topic: str, group: str = "") -> dict[str,
 def test_group_without_commits_has_none(grpc_stub: rpc.KafkaPixyStub, kafka_topic: MakeTopic, write: Write) -> None:
     topic = kafka_topic(2)
     write(topic, *numbers(3), partition=1)
-    # it would begin at the beginning (new_group_start=earliest), so all of it is before it
+    # new_group_start=earliest: the group would read all of it
     assert offsets(grpc_stub, topic) == [
         pb.PartitionOffset(partition=0, offset=-1),
         pb.PartitionOffset(partition=1, end=3, count=3, offset=-1, lag=3),
@@ -77,20 +77,20 @@ def test_offsets_of_a_group_with_sparse_acks(start_gateway: StartGateway, kafka_
     ("metadata", "shown"),
     [(b"BBBC", "BBBC"), (b"BB", "BB"), (b"any text", "any text"), (b"\xff\xfe\x00abc", ""), ("häh€".encode(), "häh€")],
 )
-def test_metadata_of_others_is_shown_and_not_believed(
+def test_metadata_of_others_is_shown_but_has_no_effect(
     grpc_stub: rpc.KafkaPixyStub, kafka: str, kafka_topic: MakeTopic, write: Write, metadata: bytes, shown: str
 ) -> None:
     topic = kafka_topic(1)
     write(topic, *numbers(8))
     commit_as_others_do(kafka, topic, topic, 2, metadata)
     (found,) = offsets(grpc_stub, topic)
-    # Where foreign bytes behind it are text themselves, nobody can tell.
+    # Foreign bytes that are text themselves can't be detected.
     assert found.metadata.startswith(shown)
     assert "\0" not in found.metadata
     assert (found.offset, found.lag, found.sparse_acks) == (2, 6, "")
 
 
-def test_log_that_was_cut_begins_later(grpc_stub: rpc.KafkaPixyStub, kafka: str, kafka_topic: MakeTopic) -> None:
+def test_truncated_log_begins_later(grpc_stub: rpc.KafkaPixyStub, kafka: str, kafka_topic: MakeTopic) -> None:
     topic = kafka_topic(1)
     for value in numbers(5):
         grpc_stub.Produce(pb.ProdRq(topic=topic, message=value))
@@ -100,7 +100,7 @@ def test_log_that_was_cut_begins_later(grpc_stub: rpc.KafkaPixyStub, kafka: str,
 
 
 def cut_before(kafka: str, topic: str, offset: int) -> None:
-    admin = AdminClient({"bootstrap.servers": kafka})  # its futures end with it
+    admin = AdminClient({"bootstrap.servers": kafka})  # kept alive: its futures end with it
     (done,) = admin.delete_records([TopicPartition(topic, 0, offset)]).values()
     done.result(timeout=30)
 
@@ -110,7 +110,7 @@ def cut_before(kafka: str, topic: str, offset: int) -> None:
 
 @pytest.fixture
 def odd_topic(kafka: str, kafka_topic: MakeTopic) -> str:
-    """A topic with a configuration of its own."""
+    """Create a topic with its own configuration."""
     return create_topic(kafka, 2, f"{kafka_topic(1)}-odd", {"retention.ms": "1234567"})
 
 
@@ -155,7 +155,7 @@ def test_consumers_of_a_topic(shared_gateway: GatewayThread, kafka_topic: MakeTo
     assert refusal(lambda: consumers(stub, other, topic))[0] == grpc.StatusCode.NOT_FOUND
 
 
-def test_consumers_of_two_gateways_are_told_apart(
+def test_consumers_of_two_gateways_have_different_names(
     start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write
 ) -> None:
     topic = kafka_topic(2)
@@ -173,7 +173,7 @@ def test_consumers_of_two_gateways_are_told_apart(
     assert all(name.startswith("dexorder-gateway-") for name in found)
 
 
-def test_topic_that_nobody_reads_has_no_consumers(grpc_stub: rpc.KafkaPixyStub, kafka_topic: MakeTopic) -> None:
+def test_unread_topic_has_no_consumers(grpc_stub: rpc.KafkaPixyStub, kafka_topic: MakeTopic) -> None:
     topic = kafka_topic(1)
     assert consumers(grpc_stub, topic) == {}
     assert consumers(grpc_stub, "no-such-topic") == {}
@@ -222,7 +222,7 @@ def test_bad_request_is_refused_by_name(grpc_stub: rpc.KafkaPixyStub, method: st
     assert text in details
 
 
-def test_questions_are_answered_while_the_gateway_stops(
+def test_queries_are_answered_while_the_gateway_stops(
     start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write
 ) -> None:
     topic = kafka_topic(1)

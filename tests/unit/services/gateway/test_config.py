@@ -1,4 +1,4 @@
-"""Settings: what they say and what they refuse."""
+"""Settings: their values and errors."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ WriteFile = Callable[[str], Path]
 
 @pytest.fixture
 def pixy_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WriteFile:
-    """Give a function that writes Kafka-Pixy's file and points the environment at it."""
+    """Return a function that writes Kafka-Pixy's file and sets its path in the environment."""
 
     def write(text: str) -> Path:
         path = tmp_path / "pixy.yaml"
@@ -64,7 +64,7 @@ def refused(**given: object) -> str:
     return str(caught.value)
 
 
-def test_file_says_where_to_listen_and_which_clusters_there_are(pixy_file: WriteFile, tmp_path: Path) -> None:
+def test_file_sets_addresses_and_clusters(pixy_file: WriteFile, tmp_path: Path) -> None:
     for name in ("crt", "key", "ca"):
         (tmp_path / name).touch()
     pixy_file(
@@ -77,7 +77,7 @@ def test_file_says_where_to_listen_and_which_clusters_there_are(pixy_file: Write
     assert [(c.name, c.kafka, c.topics) for c in settings.clusters()] == [("a", "k:1", ()), ("b", "localhost:9092", ())]
 
 
-def test_what_the_file_leaves_open(pixy_file: WriteFile, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_missing_in_the_file(pixy_file: WriteFile, monkeypatch: pytest.MonkeyPatch) -> None:
     pixy_file("proxies: {a: , b: {producer: {max_message_bytes: 5000000}}}")
     settings = load_settings(GatewaySettings)
     assert (settings.listen, settings.unix, settings.topics) == ("127.0.0.1:19091", None, "")
@@ -109,7 +109,7 @@ def test_what_the_file_leaves_open(pixy_file: WriteFile, monkeypatch: pytest.Mon
         ("UNIX", "/u", "unix_addr"),
     ],
 )
-def test_what_both_say_names_both(
+def test_setting_in_both_places_names_both(
     pixy_file: WriteFile, monkeypatch: pytest.MonkeyPatch, name: str, value: str, place: str
 ) -> None:
     path = pixy_file("grpc_addr: 127.0.0.1:0\nunix_addr: /run/pixy.sock\nproxies: {main: }")
@@ -117,7 +117,9 @@ def test_what_both_say_names_both(
     assert f"DEXORDER_GATEWAY_{name} is set, and so is {place} in {path}" in refused()
 
 
-def test_address_beyond_loopback_needs_tls_or_consent(pixy_file: WriteFile, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_address_beyond_loopback_needs_tls_or_allow_insecure(
+    pixy_file: WriteFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = pixy_file("grpc_addr: 0.0.0.0:19091\nproxies: {main: }")
     assert f"0.0.0.0:19091 (grpc_addr in {path}) is reachable from outside without TLS" in refused()
     monkeypatch.setenv("DEXORDER_ALLOW_INSECURE", "1")
@@ -136,23 +138,23 @@ def test_address_beyond_loopback_needs_tls_or_consent(pixy_file: WriteFile, monk
         ("proxies: {main: }\ntls: {certificate_path: /, key_path: /no}", "tls.certificate_path: / can't be read: Is a"),
     ],
 )
-def test_wrong_file_is_named_with_the_place(pixy_file: WriteFile, text: str, problem: str) -> None:
+def test_invalid_file_is_named_with_the_place(pixy_file: WriteFile, text: str, problem: str) -> None:
     path = pixy_file(text)
     assert f"{path}: {problem}" in refused()
 
 
-def test_every_wrong_place_has_a_line_of_its_own(pixy_file: WriteFile) -> None:
+def test_every_invalid_place_has_its_own_line(pixy_file: WriteFile) -> None:
     path = pixy_file("proxies: {a: {net: x}, b: {net: x}}")
     assert refused().splitlines()[1:] == [f"  {path}: proxies.{c}.net: is not a mapping" for c in "ab"]
 
 
-def test_file_that_is_not_there_or_no_text(tmp_path: Path) -> None:
+def test_file_that_is_missing_or_not_text(tmp_path: Path) -> None:
     assert f"DEXORDER_PIXY_CONFIG: {tmp_path}/no can't be read: No such file" in refused(pixy_config=tmp_path / "no")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\xfd")
     assert f"{tmp_path}/binary is not UTF-8 text" in refused(pixy_config=tmp_path / "binary")
 
 
-def test_flag_wins_over_the_variable_and_an_empty_one_is_none(
+def test_flag_overrides_the_variable_and_an_empty_variable_means_none(
     pixy_file: WriteFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pixy_file("proxies: {environment: }")
@@ -163,7 +165,7 @@ def test_flag_wins_over_the_variable_and_an_empty_one_is_none(
     assert load_settings(GatewaySettings).pixy is None
 
 
-def test_password_of_the_file_is_in_no_text(pixy_file: WriteFile) -> None:
+def test_password_of_the_file_is_in_no_repr_or_dump(pixy_file: WriteFile) -> None:
     pixy_file("proxies: {main: {net: {sasl: {enable: yes, user: u, password: hunter2}}}}")
     settings = load_settings(GatewaySettings)
     assert settings.clusters()[0].options["sasl.password"] == "hunter2"

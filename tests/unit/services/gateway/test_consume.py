@@ -28,7 +28,7 @@ from tests.raw_headers import produce_raw
 pytestmark = pytest.mark.kafka
 
 
-def test_record_comes_as_it_was_produced(
+def test_record_is_delivered_as_it_was_produced(
     grpc_stub: rpc.KafkaPixyStub, shared_gateway: GatewayThread, kafka_topic: MakeTopic
 ) -> None:
     topic = kafka_topic(1)
@@ -43,14 +43,14 @@ def test_record_comes_as_it_was_produced(
     ]
 
 
-def test_header_with_a_name_that_is_not_utf8_costs_a_record_its_headers(
+def test_record_with_a_header_name_that_is_not_utf8_comes_without_headers(
     start_gateway: StartGateway, kafka: str, kafka_topic: MakeTopic
 ) -> None:
     topic = kafka_topic(1)
     produce_raw(kafka, topic, [b"x"], [(b"a", b"1")])
     produce_raw(kafka, topic, [b"y"], [(b"a", b"1"), (b"n\xff", b"2")])
     gateway = start_gateway(ack_timeout_seconds=1.0)
-    for _ in range(3):  # unacked, so the same two come again
+    for _ in range(3):  # unacked, so the same two are delivered again
         found = [gateway.consume(topic, no_ack=True) for _ in range(2)]
         assert [(record.offset, record.message) for record in found] == [(0, b"x"), (1, b"y")]
         assert [[(each.key, each.value) for each in record.headers] for record in found] == [[("a", b"1")], []]
@@ -81,7 +81,7 @@ def test_first_call_acks_nothing(start_gateway: StartGateway, kafka_topic: MakeT
     assert start_gateway().offsets(topic, 2) == [0, 1]
 
 
-def test_acked_records_do_not_come_again_after_a_restart(
+def test_acked_records_are_not_delivered_again_after_a_restart(
     start_gateway: StartGateway, kafka: str, kafka_topic: MakeTopic, write: Write
 ) -> None:
     topic = kafka_topic(1)
@@ -98,7 +98,7 @@ def test_acked_records_do_not_come_again_after_a_restart(
     assert committed(kafka, topic) == (6, "")
 
 
-def test_no_ack_wins_over_auto_ack(start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write) -> None:
+def test_no_ack_overrides_auto_ack(start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write) -> None:
     topic = kafka_topic(1)
     write(topic, *numbers(3))
     first = start_gateway()
@@ -119,7 +119,7 @@ def test_acks_are_committed_while_running(
     until(lambda: committed(kafka, topic) == (1, "BB."))
 
 
-def test_unacked_records_come_again_lowest_first(
+def test_unacked_records_are_redelivered_lowest_first(
     start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write
 ) -> None:
     topic = kafka_topic(1)
@@ -139,7 +139,9 @@ def test_record_is_dropped_after_its_retries(start_gateway: StartGateway, kafka_
     assert refusal(lambda: gateway.stub.ConsumeNAck(request))[0] == grpc.StatusCode.NOT_FOUND
 
 
-def test_too_many_pending_stop_the_partition(start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write) -> None:
+def test_partition_delivers_nothing_new_at_max_pending(
+    start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write
+) -> None:
     topic = kafka_topic(1)
     write(topic, *numbers(4))
     gateway = start_gateway(max_pending_messages=2, long_polling_timeout_ms=300)
@@ -150,7 +152,7 @@ def test_too_many_pending_stop_the_partition(start_gateway: StartGateway, kafka_
     assert gateway.offsets(topic, 1) == [2]
 
 
-def test_new_group_starts_at_the_end_and_says_so_at_once(
+def test_new_group_starts_at_the_end_and_commits_that_at_once(
     start_gateway: StartGateway, kafka: str, kafka_topic: MakeTopic, write: Write
 ) -> None:
     topic = kafka_topic(1)
@@ -168,7 +170,9 @@ def test_new_group_starts_at_the_end_and_says_so_at_once(
     assert start_gateway(new_group_start="latest").offsets(topic, 1) == [3]
 
 
-def test_waiting_callers_are_bounded(start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write) -> None:
+def test_number_of_waiting_callers_is_limited(
+    start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write
+) -> None:
     topic = kafka_topic(1)
     gateway = start_gateway(channel_buffer_size=2, long_polling_timeout_ms=20_000)
     request = pb.ConsNAckRq(topic=topic, group=topic, auto_ack=True)
@@ -180,7 +184,7 @@ def test_waiting_callers_are_bounded(start_gateway: StartGateway, kafka_topic: M
     assert sorted(call.result(WAIT_SECONDS).offset for call in calls if call is not refused) == [0, 1]
 
 
-def test_caller_that_went_away_takes_nothing(start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write) -> None:
+def test_cancelled_caller_takes_no_record(start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write) -> None:
     topic = kafka_topic(1)
     gateway = start_gateway(long_polling_timeout_ms=20_000)
     request = pb.ConsNAckRq(topic=topic, group=topic, auto_ack=True)
@@ -214,11 +218,13 @@ def test_bad_request_is_refused_by_name(grpc_stub: rpc.KafkaPixyStub, method: st
     assert text in details
 
 
-def test_ack_of_what_nobody_reads_is_refused(grpc_stub: rpc.KafkaPixyStub) -> None:
+def test_ack_of_an_unread_topic_is_refused(grpc_stub: rpc.KafkaPixyStub) -> None:
     assert refusal(lambda: grpc_stub.Ack(pb.AckRq(topic="t", group="g")))[0] == grpc.StatusCode.INTERNAL
 
 
-def test_missing_topic_disturbs_nobody(shared_gateway: GatewayThread, kafka_topic: MakeTopic, write: Write) -> None:
+def test_missing_topic_affects_no_other_caller(
+    shared_gateway: GatewayThread, kafka_topic: MakeTopic, write: Write
+) -> None:
     topic = kafka_topic(1)
     write(topic, *numbers(2))
     assert shared_gateway.consume(topic, auto_ack=True).offset == 0
@@ -271,7 +277,7 @@ def test_two_gateways_share_the_partitions_and_lose_nothing(
         until(lambda: len(records()) >= 4 * count)
 
     try:
-        while len(found) < 2:  # until each of them owns something
+        while len(found) < 2:  # until each owns a partition
             assert count < 500
             write_round()
         stopping.add(second)
@@ -285,7 +291,7 @@ def test_two_gateways_share_the_partitions_and_lose_nothing(
     assert records() == [(partition, offset) for partition in range(4) for offset in range(count)]
 
 
-def test_group_is_left_when_nobody_asks_and_resumed_later(
+def test_idle_group_is_left_and_resumed_later(
     start_gateway: StartGateway, kafka: str, kafka_topic: MakeTopic, write: Write
 ) -> None:
     topic = kafka_topic(1)
@@ -294,7 +300,7 @@ def test_group_is_left_when_nobody_asks_and_resumed_later(
     gateway.consume(topic, auto_ack=True)
 
     def left() -> bool:
-        # An ack finds no subscription; acking what is acked changes nothing.
+        # An ack finds no subscription; a repeated ack changes nothing.
         try:
             gateway.ack(topic, 0)
         except grpc.RpcError:
@@ -310,7 +316,7 @@ def test_pending_records_keep_the_group(start_gateway: StartGateway, kafka_topic
     write(topic, *numbers(1))
     gateway = start_gateway(subscription_timeout_seconds=0.05, ack_timeout_seconds=20)
     gateway.offsets(topic, 1)
-    time.sleep(0.6)  # more than a tick: there would be time enough to leave
+    time.sleep(0.6)  # more than a tick: long enough to leave
     gateway.ack(topic, 0)
 
 

@@ -1,4 +1,4 @@
-"""What /metrics of a gateway says while it works; every metric has its line in the docs."""
+"""Metrics of a working gateway; each has a line in the docs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def endpoint() -> str:
 
 @pytest.fixture
 def scrape(endpoint: str) -> Samples:
-    """Gives the samples of one metric, by the value of one label, for those that have the other labels."""
+    """Return the samples of one metric with these labels, by the value of one further label."""
 
     def samples(name: str, by: str, **labels: str) -> dict[str, float]:
         with urllib.request.urlopen(f"http://{endpoint}/metrics") as answer:
@@ -40,7 +40,7 @@ def scrape(endpoint: str) -> Samples:
 
 
 @pytest.mark.kafka
-def test_pending_and_lag_follow_a_group_partition_by_partition(
+def test_pending_and_lag_of_each_partition(
     start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write, endpoint: str, scrape: Samples
 ) -> None:
     topic = kafka_topic(2)
@@ -53,16 +53,16 @@ def test_pending_and_lag_follow_a_group_partition_by_partition(
     until(lambda: scrape("records_lag", "partition", **of) == {"0": 3, "1": 1})
     gateway.ack(topic, 0, 2, 2)
     assert scrape("records_pending", "partition", **of) == {"0": 1, "1": 1}
-    assert scrape("records_lag", "partition", **of) == {"0": 2, "1": 1}  # from 1 on: acked above does not count
+    assert scrape("records_lag", "partition", **of) == {"0": 2, "1": 1}  # from 1 on: an ack above does not count
     assert scrape("records_consumed_total", "cluster", **of) == {"default": len(taken)}
     assert scrape("records_acked_total", "cluster", **of) == {"default": 2}
 
 
 @pytest.mark.kafka
-def test_lag_grows_while_nobody_takes_records(
+def test_lag_grows_while_no_record_is_taken(
     start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write, endpoint: str, scrape: Samples
 ) -> None:
-    """What a consumer itself knows of the log's end stands still then."""
+    """A consumer itself learns of no new log end then."""
     topic = kafka_topic(1)
     write(topic, *numbers(1))
     gateway = start_gateway(metrics_listen=endpoint, poll_seconds=0.05, max_pending_messages=1)
@@ -75,7 +75,7 @@ def test_lag_grows_while_nobody_takes_records(
 
 
 @pytest.mark.kafka
-def test_copies_and_drops_are_counted(
+def test_redeliveries_and_drops_are_counted(
     start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write, endpoint: str, scrape: Samples
 ) -> None:
     topic = kafka_topic(1)
@@ -92,7 +92,7 @@ def test_copies_and_drops_are_counted(
 
 
 @pytest.mark.kafka
-def test_gauges_of_a_group_go_with_its_subscription_and_counters_stay(
+def test_gauges_of_a_group_end_with_its_subscription_and_counters_stay(
     start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write, endpoint: str, scrape: Samples
 ) -> None:
     topic = kafka_topic(1)
@@ -113,7 +113,7 @@ def test_gauges_of_a_group_go_with_its_subscription_and_counters_stay(
 
 
 @pytest.mark.kafka
-def test_waiting_callers_and_the_cluster_show(
+def test_waiting_callers_and_kafka_up(
     start_gateway: StartGateway, kafka_topic: MakeTopic, endpoint: str, scrape: Samples
 ) -> None:
     topic = kafka_topic(1)

@@ -1,4 +1,4 @@
-"""Produce against a real broker, read back past the gateway."""
+"""Produce against a real broker; records are read back without the gateway."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KEYS = [b"", b"a", b"abc", b"\x00", b"\xff" * 9, "ключ".encode(), *(f"key-{n
 
 
 def fnv1a_partition(key: bytes, partitions: int) -> int:
-    """The definition: 32-bit FNV-1a, taken as a signed number, remainder truncated towards zero, sign dropped."""
+    """Return the partition by definition: 32-bit FNV-1a as a signed number, truncated remainder, without its sign."""
     value = 0x811C9DC5
     for byte in key:
         value = ((value ^ byte) * 0x01000193) & 0xFFFFFFFF
@@ -44,7 +44,7 @@ def read_all(bootstrap: str, topic: str, partition: int, count: int) -> list[Any
 
 
 @pytest.mark.parametrize(("partitions", "of_empty"), [(4, 3), (7, 2)])
-def test_key_decides_the_partition_as_kafka_pixy_has_it(
+def test_key_determines_the_partition_as_in_kafka_pixy(
     grpc_stub: rpc.KafkaPixyStub, kafka_topic: Callable[[int], str], partitions: int, of_empty: int
 ) -> None:
     topic = kafka_topic(partitions)
@@ -64,7 +64,7 @@ def test_without_a_key_any_partition(
     assert read_all(kafka, topic, placed[0], 1)[0].key() is None
 
 
-def test_sync_record_is_in_kafka_as_it_was_given(
+def test_sync_record_is_stored_unchanged(
     kafka: str, grpc_stub: rpc.KafkaPixyStub, kafka_topic: Callable[[int], str]
 ) -> None:
     topic = kafka_topic(1)
@@ -90,7 +90,7 @@ def test_async_records_arrive_in_order(
     assert [m.value() for m in read_all(kafka, topic, 0, 50)] == values
 
 
-def test_stop_writes_what_was_accepted(
+def test_stop_writes_accepted_records(
     kafka: str, start_gateway: StartGateway, kafka_topic: Callable[[int], str]
 ) -> None:
     topic = kafka_topic(1)
@@ -149,7 +149,7 @@ def test_message_over_the_topics_limit_is_refused(
     assert "5000 bytes" in details
 
 
-def test_configured_topics_are_made_and_others_left_alone(
+def test_configured_topics_are_created_and_others_do_not_change(
     start_gateway: StartGateway, kafka: str, kafka_topic: Callable[[int], str]
 ) -> None:
     existing = kafka_topic(2)

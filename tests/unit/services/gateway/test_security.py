@@ -1,4 +1,4 @@
-"""To Kafka with passwords and certificates, from clients with certificates; all of it said in Kafka-Pixy's file."""
+"""Passwords and certificates to Kafka, and certificates of clients, configured in Kafka-Pixy's file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WRONG = "not-the-password"
 
 @dataclass(frozen=True)
 class SecureKafka:
-    """A broker that wants a login at one port and a certificate at another."""
+    """Start a broker that requires a login at one port and a certificate at another."""
 
     broker: RunningKafka
     authority: Authority
@@ -76,7 +76,7 @@ def _properties(port: int, controller: int, login: int, certificate: int, keysto
 
 
 def login(kafka: SecureKafka, user: str, password: str, mechanism: str = "", tls: str = "") -> str:
-    """A cluster of the file, in flow style."""
+    """Return a cluster of the file, in flow style."""
     how = f", mechanism: {mechanism}" if mechanism else ""
     trust = tls or f"ca_certificate_file: {kafka.authority.ca}"
     return (
@@ -101,7 +101,7 @@ def file(folder: Path, clusters: dict[str, str], more: str = "") -> Path:
 
 @pytest.fixture(scope="module")
 def gateway(secure: SecureKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayThread]:
-    """One gateway with every way to log in, the wrong ones too."""
+    """Start one gateway with every way to log in, including wrong ones."""
     scram, plain = PASSWORDS["scram"], PASSWORDS["plain"]
     clusters = {
         "plain": login(secure, "plain", plain),
@@ -121,7 +121,7 @@ def gateway(secure: SecureKafka, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 def produce(gateway: GatewayThread, cluster: str, topic: str) -> bool:
-    """False while the gateway has no answer from the cluster."""
+    """Return False while the gateway has no answer from the cluster."""
     try:
         gateway.stub.Produce(pb.ProdRq(cluster=cluster, topic=topic, message=cluster.encode()))
     except grpc.RpcError as error:
@@ -131,7 +131,7 @@ def produce(gateway: GatewayThread, cluster: str, topic: str) -> bool:
 
 
 @pytest.mark.parametrize("cluster", ["plain", "scram-256", "scram-512", "insecure", "certificate"])
-def test_record_goes_in_and_out(gateway: GatewayThread, secure: SecureKafka, cluster: str) -> None:
+def test_record_is_written_and_read(gateway: GatewayThread, secure: SecureKafka, cluster: str) -> None:
     topic = create_topic(secure.broker.bootstrap, 1)
     until(lambda: produce(gateway, cluster, topic))
     assert gateway.consume(topic, cluster=cluster, auto_ack=True).message == cluster.encode()
@@ -146,7 +146,7 @@ def test_record_goes_in_and_out(gateway: GatewayThread, secure: SecureKafka, clu
         ("no-certificate", "alert bad certificate"),
     ],
 )
-def test_refused_by_kafka_or_refusing_it_says_why(gateway: GatewayThread, cluster: str, why: str) -> None:
+def test_refused_connection_names_the_reason(gateway: GatewayThread, cluster: str, why: str) -> None:
     def call() -> str:
         code, text = refusal(lambda: gateway.stub.Produce(pb.ProdRq(cluster=cluster, topic="t")))
         assert code == grpc.StatusCode.UNAVAILABLE and WRONG not in text
@@ -155,11 +155,11 @@ def test_refused_by_kafka_or_refusing_it_says_why(gateway: GatewayThread, cluste
     until(lambda: why in call())
 
 
-def test_others_are_served_beside_those_that_are_refused(gateway: GatewayThread) -> None:
+def test_refused_connections_affect_no_other_cluster(gateway: GatewayThread) -> None:
     gateway.wait_ready()
 
 
-def test_wrong_password_alone_is_not_serving_and_stays_unsaid(secure: SecureKafka, tmp_path: Path) -> None:
+def test_wrong_password_is_not_serving_and_is_not_logged(secure: SecureKafka, tmp_path: Path) -> None:
     path = file(tmp_path, {"main": login(secure, "plain", WRONG)})
     with capture_logs() as logged:
         gateway = GatewayThread(pixy_config=path, drain_seconds=0.0)
@@ -171,7 +171,7 @@ def test_wrong_password_alone_is_not_serving_and_stays_unsaid(secure: SecureKafk
     assert WRONG not in repr(logged)
 
 
-def test_clients_show_their_certificate(secure: SecureKafka, tmp_path: Path) -> None:
+def test_clients_present_their_certificate(secure: SecureKafka, tmp_path: Path) -> None:
     server, client, ca = secure.authority.server(), secure.authority.client("desk"), secure.authority.ca
     tls = f"tls: {{certificate_path: {server.certificate}, key_path: {server.key}, client_ca_path: {ca}}}\n"
     clusters = {"main": f"{{kafka: {{seed_peers: ['{secure.broker.bootstrap}']}}}}"}

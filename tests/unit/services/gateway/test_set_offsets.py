@@ -1,4 +1,4 @@
-"""SetOffsets against a real broker: groups without members, groups that are read here, and elsewhere."""
+"""SetOffsets against a real broker: groups without members, groups read here, and groups read elsewhere."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def set_offsets(gateway: GatewayThread, topic: str, *offsets: Place, group: str 
 
 
 def places(gateway: GatewayThread, topic: str, group: str = "") -> list[Place]:
-    """Partition, offset and metadata, as SetOffsets takes them."""
+    """Partition, offset and metadata of a SetOffsets request."""
     found = gateway.stub.GetOffsets(pb.GetOffsetsRq(topic=topic, group=group or topic)).offsets
     return [Place(partition=each.partition, offset=each.offset, metadata=each.metadata) for each in found]
 
@@ -40,7 +40,7 @@ def places_read(gateway: GatewayThread, topic: str, count: int) -> list[tuple[in
 # ---- groups without members
 
 
-def test_group_without_members_begins_where_it_was_set(
+def test_group_without_members_starts_at_the_set_offset(
     shared_gateway: GatewayThread, kafka_topic: MakeTopic, write: Write
 ) -> None:
     topic = kafka_topic(2)
@@ -49,7 +49,7 @@ def test_group_without_members_begins_where_it_was_set(
     wanted = [Place(partition=0, offset=3), Place(partition=1, offset=5)]
     set_offsets(shared_gateway, topic, *wanted)
     assert places(shared_gateway, topic) == wanted
-    set_offsets(shared_gateway, topic, Place(partition=1, offset=4))  # the other one stays
+    set_offsets(shared_gateway, topic, Place(partition=1, offset=4))  # the other one does not change
     assert places_read(shared_gateway, topic, 3) == [(0, 3), (0, 4), (1, 4)]
 
 
@@ -59,12 +59,12 @@ def test_sparse_acks_that_were_set_are_not_delivered(
     topic = kafka_topic(1)
     write(topic, *numbers(6))
     gateway = start_gateway()
-    set_offsets(gateway, topic, Place(metadata="BBBC"))  # as a Kafka-Pixy showed it
+    set_offsets(gateway, topic, Place(metadata="BBBC"))  # as Kafka-Pixy shows it
     assert committed(kafka, topic) == (0, "BBBC.")
     assert gateway.offsets(topic, 3) == [0, 2, 5]
 
 
-def test_what_one_group_shows_another_can_be_given(
+def test_offsets_of_one_group_can_be_set_for_another(
     start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write
 ) -> None:
     topic = kafka_topic(1)
@@ -88,14 +88,14 @@ def test_note_of_the_caller_stays_until_an_ack(
     set_offsets(gateway, topic, *wanted)
     assert places(gateway, topic) == wanted
     assert gateway.offsets(topic, 1) == [1]
-    set_offsets(gateway, topic, *wanted)  # now by a member
+    set_offsets(gateway, topic, *wanted)  # this time by a member
     assert gateway.offsets(topic, 1) == [1]
     assert places(gateway, topic) == wanted
     gateway.ack(topic, 1)
     until(lambda: places(gateway, topic) == [Place(offset=2)])
 
 
-def test_nothing_to_set_is_fine(shared_gateway: GatewayThread, kafka_topic: MakeTopic) -> None:
+def test_empty_request_is_accepted(shared_gateway: GatewayThread, kafka_topic: MakeTopic) -> None:
     topic = kafka_topic(1)
     set_offsets(shared_gateway, topic)
     assert places(shared_gateway, topic) == [Place(offset=-1)]
@@ -104,7 +104,7 @@ def test_nothing_to_set_is_fine(shared_gateway: GatewayThread, kafka_topic: Make
 # ---- groups that are read here
 
 
-def test_reading_goes_on_where_it_was_set(
+def test_reading_continues_at_the_set_offset(
     start_gateway: StartGateway, kafka: str, kafka_topic: MakeTopic, write: Write
 ) -> None:
     topic = kafka_topic(1)
@@ -123,7 +123,7 @@ def test_reading_goes_on_where_it_was_set(
     assert start_gateway().offsets(topic, 1) == [7]
 
 
-def test_records_of_before_are_forgotten_and_their_acks_skip_nothing(
+def test_earlier_deliveries_are_forgotten_and_their_acks_skip_nothing(
     start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write
 ) -> None:
     topic = kafka_topic(1)
@@ -131,14 +131,16 @@ def test_records_of_before_are_forgotten_and_their_acks_skip_nothing(
     gateway = start_gateway(long_polling_timeout_ms=500)
     assert gateway.offsets(topic, 4) == [0, 1, 2, 3]
     set_offsets(gateway, topic, Place(offset=2))
-    gateway.ack(topic, 0, 3)  # late: 0 is passed, 3 will come again
+    gateway.ack(topic, 0, 3)  # late: 0 is passed, 3 will be delivered again
     found = [gateway.consume(topic, auto_ack=True).offset for _ in range(2)]
     assert found == [2, 3]
     request = pb.ConsNAckRq(topic=topic, group=topic, no_ack=True)
     assert refusal(lambda: gateway.stub.ConsumeNAck(request))[0] == grpc.StatusCode.NOT_FOUND
 
 
-def test_caller_that_waits_gets_what_was_set(start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write) -> None:
+def test_waiting_caller_gets_the_record_at_the_set_offset(
+    start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write
+) -> None:
     topic = kafka_topic(1)
     write(topic, *numbers(2))
     gateway = start_gateway(long_polling_timeout_ms=30_000)
@@ -149,7 +151,7 @@ def test_caller_that_waits_gets_what_was_set(start_gateway: StartGateway, kafka_
     assert waiting.result(WAIT_SECONDS).offset == 1
 
 
-def test_other_partitions_of_the_group_are_not_disturbed(
+def test_other_partitions_of_the_group_are_not_affected(
     start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write
 ) -> None:
     topic = kafka_topic(2)
@@ -162,7 +164,7 @@ def test_other_partitions_of_the_group_are_not_disturbed(
     gateway.ack(topic, 0)
 
 
-def test_topic_that_the_group_does_not_read_is_set_through_another_one(
+def test_offsets_of_an_unread_topic_are_set_through_another_topic(
     start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write
 ) -> None:
     topic, other = kafka_topic(1), kafka_topic(1)
@@ -198,7 +200,7 @@ def test_group_that_another_gateway_reads_is_refused(
     assert asked.offsets(topic, 1) == [0]
 
 
-def test_group_that_two_gateways_share_is_set_where_it_is_read(
+def test_shared_group_is_set_at_the_gateway_that_reads_the_partition(
     start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write
 ) -> None:
     topic = kafka_topic(2)

@@ -1,4 +1,4 @@
-"""A broker that is not there, or stops answering."""
+"""A broker that is unavailable, or stops answering."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def administrative_calls(stub: rpc.KafkaPixyStub, topic: str) -> list[tuple[Any,
     ]
 
 
-def test_without_a_broker_everything_is_unavailable_and_health_says_so() -> None:
+def test_without_a_broker_calls_are_unavailable_and_health_is_not_serving() -> None:
     gateway = GatewayThread(kafka=f"127.0.0.1:{free_ports(1)[0]}", drain_seconds=0.0)
     try:
         gateway.wait_for_health(HealthCheckResponse.NOT_SERVING)
@@ -45,7 +45,7 @@ def test_without_a_broker_everything_is_unavailable_and_health_says_so() -> None
         assert failure.code == grpc.StatusCode.UNAVAILABLE.value[0]
         assert consume.ending()[0] == grpc.StatusCode.UNAVAILABLE
         produce.cancel()
-        # What is wrong with the request is said all the same.
+        # Errors in a request are reported all the same.
         assert refusal(lambda: gateway.stub.Produce(pb.ProdRq()))[0] == grpc.StatusCode.INVALID_ARGUMENT
     finally:
         gateway.stop()
@@ -53,7 +53,7 @@ def test_without_a_broker_everything_is_unavailable_and_health_says_so() -> None
 
 @pytest.mark.smoke
 @pytest.mark.kafka
-def test_broker_that_stops_answering_and_comes_back(kafka_jars: Path, tmp_path: Path) -> None:
+def test_broker_that_stops_answering_and_recovers(kafka_jars: Path, tmp_path: Path) -> None:
     broker = RunningKafka(tmp_path)
     gateway = GatewayThread(
         kafka=broker.bootstrap, drain_seconds=0.0, produce_timeout_seconds=2.0, long_polling_timeout_ms=300
@@ -61,7 +61,7 @@ def test_broker_that_stops_answering_and_comes_back(kafka_jars: Path, tmp_path: 
     try:
         gateway.wait_ready()
         topic = create_topic(broker.bootstrap, 1)
-        # Nobody has committed anything on this broker: librdkafka's admin client would crash (docs/decisions/0009).
+        # This broker has no commits: librdkafka's admin client would crash (docs/decisions/0009).
         nothing = pb.GetOffsetsRs(offsets=[pb.PartitionOffset(offset=-1)])
         assert gateway.stub.GetOffsets(pb.GetOffsetsRq(topic=topic, group=topic)) == nothing
         for value in (b"1", b"2"):
@@ -80,7 +80,7 @@ def test_broker_that_stops_answering_and_comes_back(kafka_jars: Path, tmp_path: 
         (failure,) = produce.write(topic, Record()).failures
         assert failure.code == grpc.StatusCode.UNAVAILABLE.value[0]
         assert waiting.ending()[0] == grpc.StatusCode.UNAVAILABLE
-        # What was fetched before is still handed out; after that the poll says why nothing comes.
+        # Records fetched before are still delivered; after that the poll ends with the reason.
         assert gateway.consume(topic, auto_ack=True).message == b"2"
         consume = pb.ConsNAckRq(topic=topic, group=topic, auto_ack=True)
         assert refusal(lambda: gateway.stub.ConsumeNAck(consume))[0] == grpc.StatusCode.UNAVAILABLE

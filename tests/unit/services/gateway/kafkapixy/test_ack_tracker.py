@@ -29,7 +29,7 @@ def redeliver(of: AckTracker[str], now_ns: int) -> int | None:
 
 
 @pytest.mark.parametrize(
-    ("offered", "acked", "position"),
+    ("delivered", "acked", "position"),
     [
         ([], [], (0, "")),
         ([0], [], (0, "")),
@@ -42,16 +42,18 @@ def redeliver(of: AckTracker[str], now_ns: int) -> int | None:
         # Holes count as acked: Kafka has no records 2 to 4.
         ([0, 1, 5], [0, 1], (5, "")),
         ([0, 1, 5], [1], (0, "BE.")),
-        # Acked before they were offered.
+        # Acked before their delivery.
         ([0], [3], (0, "DB.")),
         ([0], [0, 1], (1, "AB.")),
         ([], [0], (0, "AB.")),
         ([], [2, 0, 1], (0, "AD.")),
     ],
 )
-def test_position_is_the_lowest_unacked_offset(offered: list[int], acked: list[int], position: tuple[int, str]) -> None:
+def test_position_is_the_lowest_unacked_offset(
+    delivered: list[int], acked: list[int], position: tuple[int, str]
+) -> None:
     of = tracker()
-    assert deliver(of, *offered) == offered
+    assert deliver(of, *delivered) == delivered
     assert all(of.ack(offset) for offset in acked)
     assert of.position() == position
 
@@ -63,22 +65,22 @@ def test_second_ack_changes_nothing() -> None:
     assert of.position() == (0, "BBFB.")
 
 
-def test_record_acked_ahead_is_skipped_when_it_comes() -> None:
+def test_record_acked_early_is_skipped() -> None:
     of = tracker()
     of.ack(1)
     assert deliver(of, 0, 1, 2) == [0, 2]
 
 
-def test_acks_ahead_are_bounded() -> None:
+def test_number_of_early_acks_is_limited() -> None:
     of = tracker(max_pending=2)
     of.ack(10)
     of.ack(20)
-    of.ack(11)  # joins a range, needs no further one
+    of.ack(11)  # extends a range
     with pytest.raises(Exhausted, match="30"):
         of.ack(30)
 
 
-def test_restart_delivers_what_was_not_acked() -> None:
+def test_restart_delivers_unacked_records() -> None:
     of = tracker()
     deliver(of, 0, 1, 2, 3, 4)
     for offset in (1, 3, 4):
@@ -135,7 +137,7 @@ def test_full_until_a_record_is_acked() -> None:
 
 
 class AgainstASet(RuleBasedStateMachine):
-    """Offsets with holes, offered, acked, timed out and restarted in any order."""
+    """Offsets with holes, delivered, acked, timed out and restarted in any order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -149,9 +151,9 @@ class AgainstASet(RuleBasedStateMachine):
     def offer_next(self, hole: int) -> None:
         self.acked.update(range(self.next, self.next + hole))
         offset = self.next + hole
-        offered = self.tracker.deliver([(offset, "")], now_ns=self.now) is not None
-        assert offered == (offset not in self.acked)
-        if offered:
+        delivered = self.tracker.deliver([(offset, "")], now_ns=self.now) is not None
+        assert delivered == (offset not in self.acked)
+        if delivered:
             self.pending[offset] = self.now + TIMEOUT
         self.next = offset + 1
 
@@ -164,7 +166,7 @@ class AgainstASet(RuleBasedStateMachine):
         self.acked.add(offset)
 
     @rule(distance=st.integers(0, 6))
-    def ack_ahead(self, distance: int) -> None:
+    def ack_early(self, distance: int) -> None:
         offset = self.next + distance
         assert self.tracker.ack(offset) == (offset not in self.acked)
         self.acked.add(offset)
@@ -225,7 +227,7 @@ def batch(*offsets: int) -> list[tuple[int, str]]:
     return [(offset, f"record {offset}") for offset in offsets]
 
 
-def test_range_acks_what_its_caller_was_given_and_names_the_rest() -> None:
+def test_range_acks_the_callers_records_and_names_the_rest() -> None:
     of = tracker()
     of.deliver(batch(0, 1, 2), now_ns=0, caller=1)
     of.deliver(batch(3), now_ns=0)
@@ -238,7 +240,7 @@ def test_range_acks_what_its_caller_was_given_and_names_the_rest() -> None:
     assert (of.unacked_of(1).records, of.unacked_of(0).records, of.unacked_of(2).records) == (1, 1, 2)
 
 
-def test_late_range_counts_though_another_caller_has_the_records() -> None:
+def test_late_ack_of_a_range_counts_although_another_caller_has_the_records() -> None:
     of = tracker()
     of.deliver(batch(0, 1), now_ns=0, caller=1)
     assert of.redeliver(1, now_ns=TIMEOUT, caller=2) is not None
@@ -255,7 +257,7 @@ def test_released_caller_has_nothing_and_acks_nothing() -> None:
     of.deliver(batch(0, 1), now_ns=0, caller=1)
     of.deliver(batch(2), now_ns=0, caller=2)
     of.release(1, now_ns=5)
-    assert of.give_up(now_ns=5) == []  # it does not count
+    assert of.give_up(now_ns=5) == []  # it is not a retry
     again = of.redeliver(10, now_ns=5, caller=2)
     assert again is not None
     assert (again.records, again.redelivery) == (batch(0, 1), "given_back")
@@ -263,7 +265,7 @@ def test_released_caller_has_nothing_and_acks_nothing() -> None:
     assert (of.unacked_of(1).records, of.unacked_of(2).records, of.unacked_of(2).bytes) == (0, 3, 24)
 
 
-def test_records_on_their_way_are_not_changed_by_acks() -> None:
+def test_records_in_flight_are_not_changed_by_acks() -> None:
     of = tracker()
     run = of.deliver(batch(0, 1, 2, 3), now_ns=0, caller=1)
     assert run is not None
@@ -273,7 +275,7 @@ def test_records_on_their_way_are_not_changed_by_acks() -> None:
     assert taken == batch(0, 1, 2, 3)
 
 
-def test_batch_leaves_out_what_is_acked() -> None:
+def test_batch_leaves_out_acked_records() -> None:
     of = tracker(0, ((2, 4),))
     run = of.deliver(batch(0, 1, 2, 3, 4), now_ns=0, caller=1)
     assert run is not None
@@ -285,7 +287,7 @@ def test_batch_leaves_out_what_is_acked() -> None:
 
 
 class BatchesAgainstADict(RuleBasedStateMachine):
-    """Callers take batches, ack and give back ranges, leave and come back; every record is on its own in the model."""
+    """Callers take batches, ack and give back ranges, leave and return; the model has each record separately."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -317,7 +319,7 @@ class BatchesAgainstADict(RuleBasedStateMachine):
             self.due[offset], self.retries[offset] = self.now + TIMEOUT, 0
 
     @rule(distance=st.integers(0, 4))
-    def ack_ahead(self, distance: int) -> None:
+    def ack_early(self, distance: int) -> None:
         self.tracker.ack(self.next + distance)
         self.acked.add(self.next + distance)
 
@@ -375,7 +377,7 @@ class BatchesAgainstADict(RuleBasedStateMachine):
         assert all(self.retries[offset] < 2 for offset in due)
         found = self.tracker.redeliver(most, now_ns=self.now, caller=caller)
         offsets = [offset for offset, _ in found.records] if found else []
-        assert offsets == due[: len(offsets)]  # the lowest, without a gap
+        assert offsets == due[: len(offsets)]  # the lowest ones
         assert bool(offsets) == bool(due)
         assert len(offsets) <= most
         for offset in offsets:

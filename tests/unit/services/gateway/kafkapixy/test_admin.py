@@ -1,4 +1,4 @@
-"""Administrative questions whose answers a real broker gives too rarely."""
+"""Administrative queries with answers that a real broker rarely gives."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def done(result: Any) -> Future[Any]:
 
 
 class FakeClient:
-    """What AdminClient gives, from what a test puts in."""
+    """AdminClient with answers set by a test."""
 
     def __init__(self) -> None:
         self.topics: dict[str, Any] = {}
@@ -71,7 +71,7 @@ def group(name: str, state: str = "Stable", error: int | None = None, **assignme
     return SimpleNamespace(id=name, state=state, error=failure, protocol_type="consumer", members=members)
 
 
-async def test_topics_that_are_going_or_coming_or_not_ours_to_read() -> None:
+async def test_topics_that_are_deleted_created_or_forbidden() -> None:
     client, gone = FakeClient(), KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
     client.topics = {
         "fine": listed(),
@@ -106,7 +106,7 @@ async def test_group_whose_coordinator_moves_is_not_settled() -> None:
     assert await admin(client).group("other") == GroupView("other", settled=True)
 
 
-async def test_group_that_may_not_be_described_is_said() -> None:
+async def test_group_that_may_not_be_described_is_an_error() -> None:
     client = FakeClient()
     client.groups = [group("g", error=KafkaError.GROUP_AUTHORIZATION_FAILED)]
     with pytest.raises(NotAllowed):
@@ -114,14 +114,14 @@ async def test_group_that_may_not_be_described_is_said() -> None:
             await admin(client).group("g")
 
 
-async def test_assignment_of_a_protocol_of_their_own_is_no_partitions() -> None:
+async def test_assignment_of_another_protocol_has_no_partitions() -> None:
     client = FakeClient()
     client.groups = [group("g", m=b"\x07what is this")]
     (member,) = (await admin(client).group("g")).members
     assert member.partitions == {}
 
 
-async def test_group_that_never_comes_to_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_group_that_keeps_rebalancing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SETTLE_SECONDS", 0.02)
     monkeypatch.setattr(module, "_RETRY_SECONDS", 0.005)
     client = FakeClient()
@@ -132,7 +132,7 @@ async def test_group_that_never_comes_to_rest(monkeypatch: pytest.MonkeyPatch) -
     assert await admin(client).consumers("t") == {"g": {"c": [3]}}
 
 
-async def test_questions_that_hang_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_number_of_blocked_queries_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MAX_THREADS", 2)
     client = FakeClient()
     client.gate.clear()
@@ -144,7 +144,7 @@ async def test_questions_that_hang_are_bounded(monkeypatch: pytest.MonkeyPatch) 
     waiting[0].cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting[0]
-    with pytest.raises(Exhausted):  # its thread is still there
+    with pytest.raises(Exhausted):  # its thread still runs
         await asked.topics()
     client.gate.set()
     assert await waiting[1] == {}
@@ -156,7 +156,7 @@ async def test_questions_that_hang_are_bounded(monkeypatch: pytest.MonkeyPatch) 
             await asyncio.sleep(0)
 
 
-async def test_call_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_call_that_takes_too_long_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CALL_TIMEOUT_SECONDS", 0.01)
     client = FakeClient()
     client.gate.clear()
@@ -167,7 +167,7 @@ async def test_call_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPa
     client.gate.set()
 
 
-async def test_nothing_is_asked_of_a_cluster_that_is_away() -> None:
+async def test_unavailable_cluster_is_not_queried() -> None:
     with pytest.raises(Unavailable, match="no such host"):
         async with admin(FakeClient(), "no such host").call():
             raise AssertionError

@@ -1,4 +1,4 @@
-"""Partitions in turn, buffers, and who may have how much."""
+"""The delivery queue: order of partitions, buffers, limits of callers, commits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from services.gateway.kafkapixy.types import Buffer, Delivery, Demand, NotAssign
 TIMEOUT = 100
 
 
-def offers(*partitions: int, buffer: int = 4, **rules: int) -> DeliveryQueue[str]:
+def queue_of(*partitions: int, buffer: int = 4, **rules: int) -> DeliveryQueue[str]:
     made: DeliveryQueue[str] = DeliveryQueue(AckRules(**{"ack_timeout_ns": TIMEOUT, **rules}), buffer=Buffer(buffer))
     for partition in partitions:
         made.assign(partition, StartPosition(0, committed=True))
@@ -34,7 +34,7 @@ def take(of: DeliveryQueue[str], count: int, now_ns: int = 0) -> list[str]:
 
 
 def test_partitions_take_turns_and_keep_their_order() -> None:
-    of = offers(0, 1, 2)
+    of = queue_of(0, 1, 2)
     fetch(of, 0, 0, 1, 2)
     fetch(of, 1, 0)
     fetch(of, 2, 0, 1)
@@ -42,7 +42,7 @@ def test_partitions_take_turns_and_keep_their_order() -> None:
 
 
 def test_due_record_comes_before_new_ones() -> None:
-    of = offers(0)
+    of = queue_of(0)
     fetch(of, 0, 0, 1, 2)
     assert take(of, 2) == ["0:0", "0:1"]
     assert of.take(Demand(), now_ns=TIMEOUT) == [Delivery(0, [(0, "0:0")], "timeout")]
@@ -53,7 +53,7 @@ def test_due_record_comes_before_new_ones() -> None:
 
 
 def test_full_partition_does_not_stop_the_others() -> None:
-    of = offers(0, 1, max_pending=1)
+    of = queue_of(0, 1, max_pending=1)
     fetch(of, 0, 0, 1)
     fetch(of, 1, 0)
     assert take(of, 4) == ["0:0", "1:0"]
@@ -62,7 +62,7 @@ def test_full_partition_does_not_stop_the_others() -> None:
 
 
 def test_buffer_has_room_again_at_half() -> None:
-    of = offers(0)
+    of = queue_of(0)
     fetch(of, 0, 0, 1, 2)
     assert of.full_partitions() == {}
     fetch(of, 0, 3)
@@ -73,8 +73,8 @@ def test_buffer_has_room_again_at_half() -> None:
     assert of.has_room(0)
 
 
-def test_partition_is_stuck_when_nobody_takes_or_another_wants_to_be_fetched() -> None:
-    of = offers(0, 1, 2, buffer=4)
+def test_full_partition_is_paused_when_it_is_not_emptied_or_another_needs_fetching() -> None:
+    of = queue_of(0, 1, 2, buffer=4)
     fetch(of, 0, *range(6))
     fetch(of, 1, *range(4))
     fetch(of, 2, *range(3))
@@ -90,8 +90,8 @@ def test_partition_is_stuck_when_nobody_takes_or_another_wants_to_be_fetched() -
     assert of.partitions_to_pause({1: 4}, []) == []
 
 
-def test_commits_are_what_changed() -> None:
-    of = offers(0, 1)
+def test_commits_are_the_changed_positions() -> None:
+    of = queue_of(0, 1)
     assert of.commits() == {}
     fetch(of, 1, 0, 1)
     take(of, 2)
@@ -106,13 +106,13 @@ def test_commits_are_what_changed() -> None:
 
 
 def test_new_group_commits_its_first_position() -> None:
-    of = offers()
+    of = queue_of()
     of.assign(3, StartPosition(9))
     assert of.commits() == {3: (9, "")}
 
 
 def test_revoked_partition_is_forgotten() -> None:
-    of = offers(0, 1)
+    of = queue_of(0, 1)
     fetch(of, 0, 0)
     take(of, 1)
     of.revoke(0)
@@ -124,8 +124,8 @@ def test_revoked_partition_is_forgotten() -> None:
 
 
 def lost_after_acks() -> DeliveryQueue[str]:
-    """Lost with 1 and 3 acked, while the commit of 1 was on its way."""
-    of = offers(0)
+    """Return a queue that lost its partition with 1 and 3 acked, while the commit of 1 was in flight."""
+    of = queue_of(0)
     fetch(of, 0, 0, 1, 2, 3, 4)
     take(of, 4)
     of.ack(0, 1)
@@ -137,7 +137,7 @@ def lost_after_acks() -> DeliveryQueue[str]:
 
 
 @pytest.mark.parametrize("acked", [(), ((1, 2),)])
-def test_lost_partition_goes_on_with_its_acks_if_kafka_has_one_of_our_commits(acked: tuple[tuple[int, int]]) -> None:
+def test_lost_partition_keeps_its_acks_if_kafka_has_one_of_our_commits(acked: tuple[tuple[int, int]]) -> None:
     of = lost_after_acks()
     start = of.resume_position(0, StartPosition(0, acked, committed=True), end=9)
     assert start == StartPosition(0, ((1, 2), (3, 4)))
@@ -150,13 +150,13 @@ def test_lost_partition_goes_on_with_its_acks_if_kafka_has_one_of_our_commits(ac
 @pytest.mark.parametrize(
     ("start", "end"),
     [
-        (StartPosition(2, committed=True), 9),  # somebody went on
+        (StartPosition(2, committed=True), 9),  # another member continued
         (StartPosition(0, ((3, 4),), committed=True), 9),
         (StartPosition(0, warning="metadata of others"), 9),
-        (StartPosition(0, committed=True), -1),  # the log was cut
+        (StartPosition(0, committed=True), -1),  # the log was truncated
     ],
 )
-def test_lost_partition_starts_at_the_commit_of_others(start: StartPosition, end: int) -> None:
+def test_lost_partition_starts_at_the_commit_of_another_member(start: StartPosition, end: int) -> None:
     of = lost_after_acks()
     assert of.resume_position(0, start, end=end) == start
     assert of.resume_position(0, StartPosition(0, committed=True), end=9) == StartPosition(0, committed=True), (
@@ -164,16 +164,16 @@ def test_lost_partition_starts_at_the_commit_of_others(start: StartPosition, end
     )
 
 
-def test_lost_partition_that_was_never_committed_starts_anew() -> None:
-    of = offers()
+def test_lost_partition_without_a_commit_starts_as_new() -> None:
+    of = queue_of()
     of.assign(0, StartPosition(9))
     of.lose(0)
     of.lose(0)
     assert of.resume_position(0, StartPosition(9), end=9) == StartPosition(9)
 
 
-def test_ack_on_the_way_leaves_alone_what_was_not_offered() -> None:
-    of = offers(0)
+def test_ack_of_delivered_records_only_ignores_others() -> None:
+    of = queue_of(0)
     fetch(of, 0, 0, 1)
     assert not of.ack(0, 0, delivered_only=True)
     assert take(of, 1) == ["0:0"]
@@ -181,7 +181,7 @@ def test_ack_on_the_way_leaves_alone_what_was_not_offered() -> None:
 
 
 def test_records_given_up_are_named() -> None:
-    of = offers(0, 1, max_retries=0)
+    of = queue_of(0, 1, max_retries=0)
     fetch(of, 1, 0)
     take(of, 1)
     assert of.last_ack_deadline_ns() == TIMEOUT
@@ -189,8 +189,8 @@ def test_records_given_up_are_named() -> None:
     assert of.last_ack_deadline_ns() == 0
 
 
-def test_offsets_that_were_set_begin_a_partition_anew() -> None:
-    of = offers(0, 1)
+def test_set_offsets_restart_a_partition() -> None:
+    of = queue_of(0, 1)
     fetch(of, 0, 0, 1, 2, 3)
     assert take(of, 2) == ["0:0", "0:1"]
     of.ack(0, 0)
@@ -198,14 +198,14 @@ def test_offsets_that_were_set_begin_a_partition_anew() -> None:
     assert (pending(of), of.last_ack_deadline_ns(), of.commits()) == (0, 0, {})
     fetch(of, 0, 5, 6, 7)
     assert take(of, 3) == ["0:5", "0:7"]
-    of.ack(0, 1)  # of before
+    of.ack(0, 1)  # delivered before the restart
     assert of.commits() == {}
     of.ack(0, 5)
     assert of.commits() == {0: (7, "")}
 
 
-def test_late_acks_of_what_was_forgotten_skip_nothing() -> None:
-    of = offers(0)
+def test_late_acks_of_forgotten_records_skip_nothing() -> None:
+    of = queue_of(0)
     fetch(of, 0, 0, 1, 2)
     assert take(of, 3) == ["0:0", "0:1", "0:2"]
     of.restart(0, StartPosition(1, committed=True))
@@ -214,7 +214,7 @@ def test_late_acks_of_what_was_forgotten_skip_nothing() -> None:
         assert of.ack(0, offset) is False
     fetch(of, 0, 0, 1, 2)
     assert take(of, 2) == ["0:0", "0:1"]
-    assert of.ack(0, 1) is True  # offered anew
+    assert of.ack(0, 1) is True  # delivered again
     assert take(of, 2) == ["0:2"]
     assert of.commits() == {0: (0, "BB.")}
 
@@ -222,16 +222,16 @@ def test_late_acks_of_what_was_forgotten_skip_nothing() -> None:
 # ---- batches
 
 
-def batches(of: DeliveryQueue[str], ask: Demand, now_ns: int = 0) -> list[tuple[int, list[int], str]]:
-    return [(d.partition, [o for o, _ in d.records], d.redelivery) for d in of.take(ask, now_ns=now_ns)]
+def batches(of: DeliveryQueue[str], demand: Demand, now_ns: int = 0) -> list[tuple[int, list[int], str]]:
+    return [(d.partition, [o for o, _ in d.records], d.redelivery) for d in of.take(demand, now_ns=now_ns)]
 
 
-def stream(records: int, *, caller: int = 1, most: int = 100, size: int = 10_000) -> Demand:
-    return Demand(caller, records, max_unacked=Unacked(most, size))
+def stream(records: int, *, caller: int = 1, limit: int = 100, size: int = 10_000) -> Demand:
+    return Demand(caller, records, max_unacked=Unacked(limit, size))
 
 
 def test_batch_is_filled_from_partition_to_partition() -> None:
-    of = offers(0, 1, 2, buffer=100)
+    of = queue_of(0, 1, 2, buffer=100)
     fetch(of, 0, 0, 1, 2)
     fetch(of, 1, 0, 5)
     fetch(of, 2, 7)
@@ -241,20 +241,20 @@ def test_batch_is_filled_from_partition_to_partition() -> None:
     assert of.unacked_of(1) == Unacked(6, 18)
 
 
-def test_stream_is_bound_by_what_it_holds_but_gets_what_is_due() -> None:
-    of = offers(0, 1, buffer=100)
+def test_stream_is_limited_by_its_unacked_records_but_gets_due_ones() -> None:
+    of = queue_of(0, 1, buffer=100)
     fetch(of, 0, 0, 1, 2, 3, 4, 5)
     fetch(of, 1, 0, 1)
-    assert batches(of, stream(9, most=4)) == [(0, [0, 1, 2, 3], "")]
-    assert batches(of, stream(9, most=4)) == []
-    assert batches(of, stream(1, caller=2, most=4), now_ns=1) == [(0, [4], "")]  # it has a bound of its own
-    assert batches(of, stream(9, most=4), now_ns=TIMEOUT) == [(0, [0, 1, 2, 3], "timeout")]
+    assert batches(of, stream(9, limit=4)) == [(0, [0, 1, 2, 3], "")]
+    assert batches(of, stream(9, limit=4)) == []
+    assert batches(of, stream(1, caller=2, limit=4), now_ns=1) == [(0, [4], "")]  # it has its own limit
+    assert batches(of, stream(9, limit=4), now_ns=TIMEOUT) == [(0, [0, 1, 2, 3], "timeout")]
     assert of.ack_spans(1, [Span(0, 1, 2)]) == (2, [])
-    assert batches(of, stream(9, most=4), now_ns=TIMEOUT) == [(1, [0, 1], "")]
+    assert batches(of, stream(9, limit=4), now_ns=TIMEOUT) == [(1, [0, 1], "")]
 
 
-def test_bytes_of_a_batch_and_of_what_is_held_are_bounded() -> None:
-    of = offers(0, buffer=100)
+def test_bytes_of_a_batch_and_of_unacked_records_are_limited() -> None:
+    of = queue_of(0, buffer=100)
     of.fetched(0, [(n, "x" * 40) for n in range(6)])
     assert batches(of, Demand(1, 9, 50, Unacked(9, 100))) == [(0, [0, 1], "")]
     assert batches(of, Demand(1, 9, 50, Unacked(9, 100))) == [(0, [2], "")]
@@ -262,19 +262,19 @@ def test_bytes_of_a_batch_and_of_what_is_held_are_bounded() -> None:
     assert of.ack_spans(1, [Span(0, 0, 2)])[0] == 3
     of.fetched(0, [(6, "x" * 5_000)])
     assert batches(of, Demand(1, 9, 9_999, Unacked(9, 9_999))) == [(0, [3, 4, 5, 6], "")]
-    assert batches(offers(0), Demand(1, 9, 50, Unacked(9, 100))) == []
+    assert batches(queue_of(0), Demand(1, 9, 50, Unacked(9, 100))) == []
 
 
-def test_unary_callers_and_streams_have_bounds_of_their_own() -> None:
-    of = offers(0, buffer=100, max_pending=2)
+def test_unary_callers_and_streams_have_separate_limits() -> None:
+    of = queue_of(0, buffer=100, max_pending=2)
     fetch(of, 0, *range(9))
     assert batches(of, stream(4)) == [(0, [0, 1, 2, 3], "")]
     assert take(of, 4) == ["0:4", "0:5"]
     assert batches(of, stream(9)) == [(0, [6, 7, 8], "")]
 
 
-def test_stream_that_goes_leaves_its_records_to_the_next_caller() -> None:
-    of = offers(0, 1, buffer=100)
+def test_records_of_an_ended_stream_go_to_the_next_caller() -> None:
+    of = queue_of(0, 1, buffer=100)
     fetch(of, 0, 0, 1, 2)
     fetch(of, 1, 0)
     batches(of, stream(9))
@@ -286,16 +286,16 @@ def test_stream_that_goes_leaves_its_records_to_the_next_caller() -> None:
 
 
 def test_spans_given_back_are_due_at_once() -> None:
-    of = offers(0, 1, buffer=100)
+    of = queue_of(0, 1, buffer=100)
     fetch(of, 0, 0, 1, 2)
     batches(of, stream(9))
-    of.give_back_spans(2, [Span(0, 0, 2)], now_ns=0)  # not its own
+    of.give_back_spans(2, [Span(0, 0, 2)], now_ns=0)  # delivered to another caller
     of.give_back_spans(1, [Span(0, 1, 7), Span(5, 0, 0)], now_ns=0)
     assert batches(of, stream(9)) == [(0, [1, 2], "given_back")]
 
 
-def test_refused_acks_say_why() -> None:
-    of = offers(0, buffer=100)
+def test_refused_acks_have_a_reason() -> None:
+    of = queue_of(0, buffer=100)
     fetch(of, 0, 0, 1, 2)
     batches(of, stream(1))
     take(of, 1)

@@ -1,4 +1,4 @@
-"""What is counted for how long, and how lag is reckoned."""
+"""Lifetime of counters, and the calculation of lag."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from services.gateway.kafkapixy.types import Progress
 
 
 class Clock:
-    """Stands still until it is set."""
+    """Clock that stands still until it is set."""
 
     now_s = 0.0
 
@@ -24,13 +24,13 @@ def test_counts_outlive_their_subscription_for_a_while() -> None:
     metrics.opened("g", "t").consumed = 3
     metrics.closed("g", "t")
     clock.now_s = KEPT_SECONDS
-    assert [(name, tally.consumed) for name, tally in metrics.read_counts()] == [(("g", "t"), 3)]
+    assert [(name, counts.consumed) for name, counts in metrics.read_counts()] == [(("g", "t"), 3)]
     clock.now_s += 1
     assert metrics.read_counts() == []
     assert metrics.opened("g", "t").consumed == 0
 
 
-def test_counts_go_on_when_the_group_comes_back_in_time() -> None:
+def test_counts_continue_when_the_group_returns_in_time() -> None:
     clock = Clock()
     metrics = ClusterMetrics(clock)
     metrics.opened("g", "t").consumed = 3
@@ -41,7 +41,7 @@ def test_counts_go_on_when_the_group_comes_back_in_time() -> None:
     assert len(metrics.read_counts()) == 1
 
 
-def test_the_next_subscription_counts_while_the_last_one_still_leaves() -> None:
+def test_next_subscription_shares_the_counts_of_one_that_is_leaving() -> None:
     clock = Clock()
     metrics = ClusterMetrics(clock)
     leaving, joining = metrics.opened("g", "t"), metrics.opened("g", "t")
@@ -57,7 +57,7 @@ def test_the_next_subscription_counts_while_the_last_one_still_leaves() -> None:
         (Progress(0, 5, 5), 5, 0),
         (Progress(0, 5, 5), 9, 4),
         (Progress(2, 3, 7), 9, 6),
-        (Progress(0, 7, 7), 5, 0),  # the end was asked for before the last two came
+        (Progress(0, 7, 7), 5, 0),  # the end was queried before the last two were written
         (Progress(1, 6, 7), 5, 1),
     ],
 )
@@ -65,8 +65,8 @@ def test_lag_counts_from_the_lowest_unacked_record(progress: Progress, log_end: 
     assert lag_of(progress, log_end) == lag
 
 
-def test_a_records_series_begin_at_nothing() -> None:
-    """Or a first failure would be no increase."""
+def test_series_of_a_topic_begin_at_zero() -> None:
+    """Otherwise the first failure would not show as an increase."""
     registry = CollectorRegistry()
     metrics = KafkaMetrics(registry).cluster("c")
     metrics.declare("t", "sync")

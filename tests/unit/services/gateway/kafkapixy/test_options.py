@@ -1,4 +1,4 @@
-"""The properties that librdkafka gets."""
+"""Properties passed to librdkafka."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def consuming(**rules: Any) -> dict[str, Any]:
 def test_producer(rules: dict[str, Any], options: dict[str, Any]) -> None:
     found = producing(**rules)
     assert {name: found[name] for name in options} == options
-    assert Producer(found) is not None  # librdkafka takes them together
+    assert Producer(found) is not None  # librdkafka accepts the combination
 
 
-def test_what_is_not_set_is_librdkafkas_default() -> None:
+def test_missing_settings_are_librdkafkas_defaults() -> None:
     assert not {"batch.size", "retries", "retry.backoff.ms", "request.timeout.ms"} & producing().keys()
 
 
@@ -72,11 +72,11 @@ def test_consumer(rules: dict[str, Any], options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("made", [client_options, producer_options, consumer_options])
-def test_the_users_options_are_on_top(made: Any) -> None:
+def test_users_options_override_ours(made: Any) -> None:
     options = {"client.id": "mine", "linger.ms": "3", "fetch.wait.max.ms": "9"}
     assert options.items() <= made(ClusterConfig("c", "k:1", options=options)).items()
 
 
-def test_linger_as_the_users_option_is_checked_too() -> None:
+def test_linger_of_the_users_options_is_checked() -> None:
     with pytest.raises(ValueError, match="produce_linger_ms"):
         producer_options(ClusterConfig("c", "k:1", options={"linger.ms": "60000"}))

@@ -1,4 +1,4 @@
-"""Who commits when offsets are set: rules against groups and readers that are told what to answer."""
+"""SetOffsets: which member commits, with fake groups and readers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def refused(code: int) -> KafkaException:
 
 @dataclass
 class FakeReader:
-    """Fails as told, once an entry, then commits."""
+    """Reader that raises the given failures in turn, then commits."""
 
     topic: str
     failures: list[Exception] = field(default_factory=list)
@@ -50,7 +50,7 @@ class FakeReader:
 
 @dataclass
 class FakeKafka:
-    """Answers the views in turn, the last one for ever."""
+    """Groups and consumers; returns the views in turn, the last one repeatedly."""
 
     views: list[GroupView]
     readers: list[FakeReader] = field(default_factory=list)
@@ -81,19 +81,19 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_RETRY_SECONDS", 0.0)
 
 
-async def test_anybody_commits_for_a_group_without_members() -> None:
+async def test_commit_for_a_group_without_members() -> None:
     kafka = FakeKafka([EMPTY])
     await kafka.set()
     assert kafka.commits == [("t", WANTED)]
 
 
-async def test_our_reader_of_the_topic_commits_without_a_question() -> None:
+async def test_our_reader_of_the_topic_commits_without_a_query() -> None:
     reader = FakeReader("t")
     await FakeKafka([], [FakeReader("u"), reader]).set()
     assert reader.commits == [("t", WANTED)]
 
 
-async def test_a_group_that_changes_is_waited_for() -> None:
+async def test_changing_group_is_tried_again() -> None:
     kafka = FakeKafka([CHANGING, CHANGING, EMPTY], failures=[refused(KafkaError.UNKNOWN_MEMBER_ID)])
     await kafka.set()
     assert kafka.commits == [("t", WANTED)]
@@ -109,7 +109,7 @@ async def test_a_group_that_changes_is_waited_for() -> None:
         refused(KafkaError.NOT_COORDINATOR),
     ],
 )
-async def test_our_reader_is_asked_again_when_the_group_moved(failure: Exception) -> None:
+async def test_our_reader_tries_again_after_a_rebalance(failure: Exception) -> None:
     reader = FakeReader("t", failures=[failure])
     await FakeKafka([stable(member("us", "t", 0, 1))], [reader]).set()
     assert reader.commits == [("t", WANTED)]
@@ -123,41 +123,41 @@ async def test_partitions_read_elsewhere_are_refused_by_name() -> None:
     assert (kafka.commits, reader.commits) == ([], [])
 
 
-async def test_partitions_read_elsewhere_are_refused_when_we_read_nothing() -> None:
+async def test_partitions_read_elsewhere_are_refused_if_we_read_none() -> None:
     kafka = FakeKafka([stable(member("them", "t", 0, 1, 2))])
     with pytest.raises(Conflict, match=r"partitions \[0, 1\] of topic 't'"):
         await kafka.set()
     assert kafka.commits == []
 
 
-async def test_members_elsewhere_that_read_other_topics_keep_us_from_committing() -> None:
+async def test_members_elsewhere_that_read_other_topics_prevent_a_commit() -> None:
     kafka = FakeKafka([stable(member("them", "u", 0))])
     with pytest.raises(Conflict, match=r"client-them at 10\.0\.0\.1"):
         await kafka.set()
     assert kafka.commits == []
 
 
-async def test_our_reader_of_another_topic_commits_what_nobody_reads() -> None:
+async def test_our_reader_of_another_topic_commits_for_unread_partitions() -> None:
     reader = FakeReader("u")
     await FakeKafka([stable(member("us", "u", 0), member("them", "t", 2))], [reader]).set()
     assert reader.commits == [("t", WANTED)]
 
 
-async def test_commit_that_somebody_may_have_missed_does_not_count() -> None:
+async def test_commit_that_a_new_member_may_have_missed_does_not_count() -> None:
     before, after = stable(member("us", "u", 0)), stable(member("us", "u", 0), member("them", "t", 0))
     kafka = FakeKafka([before, after], [FakeReader("u")])
     with pytest.raises(Conflict, match="client-them"):
         await kafka.set()
 
 
-async def test_what_kafka_refuses_for_good_is_said() -> None:
+async def test_permanent_refusal_is_raised() -> None:
     failure = refused(KafkaError.OFFSET_METADATA_TOO_LARGE)
     for kafka in (FakeKafka([EMPTY], failures=[failure]), FakeKafka([EMPTY], [FakeReader("t", failures=[failure])])):
         with pytest.raises(KafkaException):
             await kafka.set()
 
 
-async def test_group_that_never_comes_to_rest_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_group_that_keeps_rebalancing_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_TIMEOUT_SECONDS", 0.05)
     with pytest.raises(Unavailable, match="rebalancing"):
         await FakeKafka([CHANGING]).set()

@@ -1,4 +1,4 @@
-"""Who waits is served by what happens, not by the next tick. No Kafka: the reader's thread is not started."""
+"""Waiting callers are served by events, not by the next tick. Without Kafka: the reader's thread is not started."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WAIT_SECONDS = 30.0
 
 
 class Reading:
-    """A subscription whose records are put in by hand."""
+    """Subscription with records added by the test."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, rules: ConsumeConfig) -> None:
         monkeypatch.setattr("services.gateway.kafkapixy.subscription._TICK_SECONDS", 3_600.0)
@@ -28,7 +28,7 @@ class Reading:
         self.of.start()
 
     def fetch(self, *offsets: int) -> None:
-        """As the thread does, with the lock held."""
+        """Add records as the thread does, with the lock held."""
         records: Any = [(offset, b"v") for offset in offsets]
         with self.of._lock:
             self.of._queue.fetched(0, records)
@@ -43,7 +43,7 @@ async def reading(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Reading]:
 
 
 async def waiting(reading: Reading) -> asyncio.Task[int]:
-    """A call that waits; gives the offset it got."""
+    """Start a call that waits; the task returns its offset."""
 
     async def offset() -> int:
         return (await reading.of.consume()).offset
@@ -54,13 +54,13 @@ async def waiting(reading: Reading) -> asyncio.Task[int]:
     return task
 
 
-async def test_a_fetched_record_goes_to_who_waits(reading: Reading) -> None:
+async def test_fetched_record_goes_to_the_waiting_caller(reading: Reading) -> None:
     task = await waiting(reading)
     reading.fetch(0)
     assert await asyncio.wait_for(task, WAIT_SECONDS) == 0
 
 
-async def test_an_ack_lets_the_next_record_go_to_who_waits(reading: Reading) -> None:
+async def test_ack_releases_the_next_record_to_the_waiting_caller(reading: Reading) -> None:
     reading.fetch(0, 1)
     assert (await reading.of.consume()).offset == 0
     task = await waiting(reading)
@@ -68,7 +68,7 @@ async def test_an_ack_lets_the_next_record_go_to_who_waits(reading: Reading) -> 
     assert await asyncio.wait_for(task, WAIT_SECONDS) == 1
 
 
-async def test_an_ack_does_so_also_for_what_was_fetched_while_the_caller_waited(reading: Reading) -> None:
+async def test_ack_releases_a_record_fetched_while_the_caller_waited(reading: Reading) -> None:
     reading.fetch(0)
     assert (await reading.of.consume()).offset == 0
     task = await waiting(reading)
@@ -79,7 +79,7 @@ async def test_an_ack_does_so_also_for_what_was_fetched_while_the_caller_waited(
     assert await asyncio.wait_for(task, WAIT_SECONDS) == 1
 
 
-async def test_a_record_given_back_goes_to_who_waits(reading: Reading) -> None:
+async def test_record_given_back_goes_to_the_waiting_caller(reading: Reading) -> None:
     reading.fetch(0)
     delivery = await reading.of.consume()
     task = await waiting(reading)
@@ -88,7 +88,7 @@ async def test_a_record_given_back_goes_to_who_waits(reading: Reading) -> None:
 
 
 class Stream:
-    """Takes one record at a time and keeps it."""
+    """Stream that takes one record at a time and does not ack it."""
 
     done = False
 
@@ -103,11 +103,11 @@ class Stream:
         self.given.set()
 
     def stop(self, error: Exception) -> None:
-        """Not in these tests."""
+        """Not called in these tests."""
 
 
 @pytest.mark.parametrize("how", ["give back", "end"])
-async def test_what_a_stream_had_goes_to_who_waits(reading: Reading, how: str) -> None:
+async def test_unacked_record_of_a_stream_goes_to_the_waiting_caller(reading: Reading, how: str) -> None:
     stream = Stream()
     stream.number = reading.of.attach(stream)
     reading.of.wait(stream.number)

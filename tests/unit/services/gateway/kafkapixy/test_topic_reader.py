@@ -1,4 +1,4 @@
-"""Fetching ahead of callers that do not come."""
+"""Fetching ahead, pauses, and set offsets."""
 
 from __future__ import annotations
 
@@ -31,9 +31,11 @@ def test_full_buffers_pause_fetching_and_nothing_is_skipped(
         failures.append(failure)
         ended.set()
 
-    offers: DeliveryQueue[Record] = DeliveryQueue(AckRules(ack_timeout_ns=10**12, max_pending=10**6), buffer=Buffer(64))
+    delivery_queue: DeliveryQueue[Record] = DeliveryQueue(
+        AckRules(ack_timeout_ns=10**12, max_pending=10**6), buffer=Buffer(64)
+    )
     config = ClusterConfig("default", kafka, consume=ConsumeConfig(new_group_start="earliest"))
-    reader = TopicReader(config, topic, topic, offers, lock, fetched.set, end)
+    reader = TopicReader(config, topic, topic, delivery_queue, lock, fetched.set, end)
     reader.start()
     found: dict[int, list[int]] = {0: [], 1: []}
     pauses = 0
@@ -47,7 +49,7 @@ def test_full_buffers_pause_fetching_and_nothing_is_skipped(
             pauses += 1
         fetched.clear()
         with lock:
-            deliveries = offers.take(Demand(), now_ns=0)
+            deliveries = delivery_queue.take(Demand(), now_ns=0)
         if not deliveries:
             fetched.wait(0.05)
         for delivery in deliveries:
@@ -61,28 +63,30 @@ def test_full_buffers_pause_fetching_and_nothing_is_skipped(
 
 
 @pytest.mark.kafka
-def test_reading_goes_on_where_offsets_were_set(
+def test_reading_continues_at_set_offsets(
     kafka: str, kafka_topic: Callable[[int], str], write: Callable[..., None]
 ) -> None:
     topic, count = kafka_topic(2), 2_000
     for partition in range(2):
         write(topic, *[b"v"] * count, partition=partition)
     lock, fetched, ended = threading.Lock(), threading.Event(), threading.Event()
-    offers: DeliveryQueue[Record] = DeliveryQueue(AckRules(ack_timeout_ns=10**12, max_pending=10**6), buffer=Buffer(64))
+    delivery_queue: DeliveryQueue[Record] = DeliveryQueue(
+        AckRules(ack_timeout_ns=10**12, max_pending=10**6), buffer=Buffer(64)
+    )
     config = ClusterConfig("default", kafka, consume=ConsumeConfig(new_group_start="earliest"))
-    reader = TopicReader(config, topic, topic, offers, lock, fetched.set, lambda failure: ended.set())
-    assert reader.set_offsets(topic, {0: (500, "")}).cancel()  # not begun yet, so nothing comes of it
+    reader = TopicReader(config, topic, topic, delivery_queue, lock, fetched.set, lambda failure: ended.set())
+    assert reader.set_offsets(topic, {0: (500, "")}).cancel()  # the reader has not started, so it has no effect
     reader.start()
     deadline = time.monotonic() + 2 * WAIT_SECONDS
 
     def take(most: dict[int, int]) -> dict[int, list[int]]:
-        """Records, until there are so many of each partition."""
+        """Take records until there are as many of each partition."""
         found: dict[int, list[int]] = {0: [], 1: []}
         while any(len(found[partition]) < most[partition] for partition in most):
             assert time.monotonic() < deadline
             fetched.clear()
             with lock:
-                deliveries = offers.take(Demand(), now_ns=0)
+                deliveries = delivery_queue.take(Demand(), now_ns=0)
             if not deliveries:
                 fetched.wait(0.05)
             for delivery in deliveries:

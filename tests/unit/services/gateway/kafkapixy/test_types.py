@@ -1,4 +1,4 @@
-"""Names that librdkafka would misread."""
+"""Names of topics and groups, including those that librdkafka would misread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gateway with Kafka-Pixy's file: as a command, on TCP and a unix socket, and what its settings do to records."""
+"""The gateway with Kafka-Pixy's file: as a command, on TCP and a unix socket, and the effect of its settings."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STOP_SECONDS = 60.0
 
 @pytest.fixture
 def start_with(tmp_path: Path) -> Iterator[StartWith]:
-    """Start gateways with a file's text; they stop with the test."""
+    """Return a function that starts gateways with a file's text; they stop with the test."""
     running: list[GatewayThread] = []
 
     def start(text: str, **given: Any) -> GatewayThread:
@@ -103,7 +103,7 @@ def test_command_serves_tcp_and_the_unix_socket(kafka: str, kafka_topic: MakeTop
         process.wait()
 
 
-def test_command_ends_with_the_place_of_what_is_wrong(tmp_path: Path) -> None:
+def test_command_ends_with_the_place_of_the_error(tmp_path: Path) -> None:
     file = tmp_path / "pixy.yaml"
     file.write_text("proxies: {main: {consumer: {ack_timeout: 5 minutes}}}")
     done = subprocess.run(
@@ -117,11 +117,11 @@ def test_command_ends_with_the_place_of_what_is_wrong(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-# ---- what the settings do to records
+# ---- effect of the settings
 
 
 @pytest.mark.kafka
-def test_sync_record_does_not_wait_for_the_flush_and_takes_the_async_ones_with_it(
+def test_sync_record_does_not_wait_for_the_flush_and_flushes_async_ones(
     kafka: str, kafka_topic: MakeTopic, start_with: StartWith
 ) -> None:
     running = start_with(f"proxies: {{main: {cluster(kafka, 'producer: {flush_frequency: 15m}')}}}").wait_ready()
@@ -186,7 +186,7 @@ def test_acks(kafka: str, kafka_topic: MakeTopic, start_with: StartWith, acks: s
 
 
 @pytest.mark.kafka
-def test_message_over_the_limit_is_the_callers_mistake(
+def test_message_over_the_limit_is_an_invalid_argument(
     kafka: str, kafka_topic: MakeTopic, start_with: StartWith
 ) -> None:
     running = start_with(f"proxies: {{main: {cluster(kafka, 'producer: {max_message_bytes: 5000}')}}}").wait_ready()
@@ -207,7 +207,7 @@ def test_disabled_consumer(kafka: str, kafka_topic: MakeTopic, start_with: Start
 
 
 @pytest.mark.kafka
-def test_cluster_that_is_away_takes_no_other_with_it(kafka: str, kafka_topic: MakeTopic, start_with: StartWith) -> None:
+def test_unavailable_cluster_does_not_affect_others(kafka: str, kafka_topic: MakeTopic, start_with: StartWith) -> None:
     (dead,) = free_ports(1)
     with capture_logs() as logged:
         running = start_with(
@@ -230,13 +230,13 @@ def test_cluster_that_is_away_takes_no_other_with_it(kafka: str, kafka_topic: Ma
     assert unknown[0] == grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_no_cluster_at_all_is_not_serving(start_with: StartWith) -> None:
+def test_without_any_cluster_health_is_not_serving(start_with: StartWith) -> None:
     first, second = free_ports(2)
     clusters = "".join(f"  c{port}: {cluster(f'127.0.0.1:{port}')}\n" for port in (first, second))
     start_with(f"proxies:\n{clusters}").wait_for_health(HealthCheckResponse.NOT_SERVING)
 
 
-# ---- a file that Kafka's client does not take
+# ---- files that Kafka's client refuses
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_no_cluster_at_all_is_not_serving(start_with: StartWith) -> None:
         ("kafka: {tls: true, client_certificate_file: %s, client_key_file: %s}", "ssl.certificate.location failed"),
     ],
 )
-async def test_what_librdkafka_refuses_names_the_cluster(tmp_path: Path, settings: str, why: str) -> None:
+async def test_options_that_librdkafka_refuses_name_the_cluster(tmp_path: Path, settings: str, why: str) -> None:
     broken, file = tmp_path / "broken.pem", tmp_path / "pixy.yaml"
     write(broken, "no certificate")
     write(file, f"proxies: {{main: {{{settings.replace('%s', str(broken))}}}}}")

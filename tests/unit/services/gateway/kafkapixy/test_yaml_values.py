@@ -1,4 +1,4 @@
-"""Go's durations: what Go prints is read back, and nothing else is guessed at."""
+"""Go's durations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ UNITS_NS = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "m": 60
 
 
 def as_go_prints(ns: int) -> str:
-    """``time.Duration.String``: the largest unit a fraction stands behind, below a second its own."""
+    """Return what ``time.Duration.String`` returns: fractions of seconds, below a second of the largest unit."""
     if ns == 0:
         return "0s"
     if abs(ns) < 10**9:
@@ -32,7 +32,7 @@ def fraction(whole: int, rest: int, size: int) -> str:
 
 
 @given(st.integers(-(2**63) + 1, 2**63 - 1))
-def test_what_go_prints_is_read_back(ns: int) -> None:
+def test_durations_printed_by_go_are_parsed(ns: int) -> None:
     assert parse_duration(as_go_prints(ns)) == ns
 
 
@@ -55,7 +55,7 @@ def test_terms_whose_sum_is_over_292_years_are_refused() -> None:
 
 
 @given(st.text(alphabet="0123456789.+-hmsnuµ e_x", max_size=8))
-def test_anything_else_is_refused_and_nothing_crashes(text: str) -> None:
+def test_any_text_is_parsed_or_refused(text: str) -> None:
     try:
         parse_duration(text)
     except ValueError as error:
@@ -108,6 +108,6 @@ def test_durations(text: str, ns: int) -> None:
         "9999999h",
     ],
 )
-def test_no_durations(text: str) -> None:
+def test_text_that_is_not_a_duration(text: str) -> None:
     with pytest.raises(ValueError, match=r"duration"):
         parse_duration(text)

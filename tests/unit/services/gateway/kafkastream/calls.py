@@ -1,4 +1,4 @@
-"""Streams to talk on, one message at a time."""
+"""Streams that tests use one message at a time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True)
 class Record:
-    """A record of a batch, whose message has columns of them; None: null, no key."""
+    """Record of a batch; None is a null value or no key."""
 
     value: bytes | None = None
     key: bytes | None = None
@@ -41,7 +41,7 @@ class _Call:
         self.call.cancel()
 
     def ending(self) -> tuple[grpc.StatusCode, str]:
-        """Status and text, behind whatever else still comes."""
+        """Return status and text after the remaining responses."""
         try:
             for _ in self.call:
                 pass
@@ -52,7 +52,7 @@ class _Call:
 
 
 class ProduceCall(_Call):
-    """A Produce stream."""
+    """Produce stream."""
 
     def __init__(self, gateway: GatewayUser) -> None:
         super().__init__(gateway.streams.Produce, _STREAM_SECONDS)
@@ -73,7 +73,7 @@ class ProduceCall(_Call):
 
 
 class ConsumeCall(_Call):
-    """A Consume stream; its group is named as its topic."""
+    """Consume stream; its group has the topic's name by default."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class ConsumeCall(_Call):
         self._requests.put(pb.ConsumeRequest(**fields))
 
     def batches(self) -> Iterator[pb.RecordBatch]:
-        """As they come."""
+        """Yield batches as they are received."""
         while True:
             while self._batches:
                 yield self._batches.pop(0)
@@ -106,7 +106,7 @@ class ConsumeCall(_Call):
         self.refused += response.refused_acks
 
     def offsets(self, count: int) -> list[int]:
-        """So many, and not more of the response they come in."""
+        """Return the next offsets; their responses must contain no more."""
         return [offset for _, offset in self.places(count)]
 
     def places(self, count: int) -> list[Place]:
@@ -122,7 +122,7 @@ class ConsumeCall(_Call):
         self.request(acks=[span(first, last, partition) for first, last in ranges], credit=credit)
 
     def refusal(self) -> tuple[pb.OffsetRange, int]:
-        """Of the next ack that is refused."""
+        """Return range and code of the next refused ack."""
         while not self.refused:
             self._read()
         refused = self.refused.pop(0)
@@ -142,7 +142,7 @@ def values(records: Iterable[bytes]) -> list[Record]:
 
 
 def columns(records: Sequence[Record]) -> pb.Records:
-    """A column that may be left out is there if it says something."""
+    """Return columns; those without any value are left out."""
     found = pb.Records(
         values=[record.value or b"" for record in records],
         null_values=[index for index, record in enumerate(records) if record.value is None],
@@ -160,7 +160,7 @@ def columns(records: Sequence[Record]) -> pb.Records:
 
 
 def records(batch: pb.RecordBatch) -> list[Record]:
-    """What its columns say; each has to be of the right length, and left out where it says nothing."""
+    """Return the records of a batch; check the length of its columns, and that empty ones are left out."""
     found, count = batch.records, len(batch.offsets)
     assert count and len(found.values) == count
     headers: list[tuple[tuple[str, bytes], ...]] = [

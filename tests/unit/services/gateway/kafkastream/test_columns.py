@@ -1,4 +1,4 @@
-"""Records from columns and into them, without a broker."""
+"""Conversion of records from and to columns, without a broker."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HEADERS = (("a", b"1"), ("a", b""))
 
 @dataclass(frozen=True)
 class Stored:
-    """Stands in for a confluent-kafka message."""
+    """Fake message of confluent-kafka."""
 
     record: Record
 
@@ -54,7 +54,7 @@ class Stored:
 
 
 def consumed(*batches: Sequence[Record], again: str = "") -> list[pb.ConsumeResponse]:
-    """What a caller gets; the batches are of partitions 0, 1, ..., their offsets 10, 11, ..."""
+    """Return the responses; the batches are of partitions 0, 1, ..., their offsets 10, 11, ..."""
     deliveries: Deliveries = [
         Delivery(partition, [(10 + place, Stored(record)) for place, record in enumerate(batch)], again)
         for partition, batch in enumerate(batches)
@@ -116,12 +116,12 @@ def test_records_become_columns(batch: list[Record]) -> None:
         ([Record(b""), Record(b"", timestamp_ms=5)], pb.Records(values=[b"", b""], timestamps_ms=[0, 5])),
     ],
 )
-def test_column_that_says_nothing_is_left_out(batch: list[Record], wanted: pb.Records) -> None:
+def test_empty_column_is_left_out(batch: list[Record], wanted: pb.Records) -> None:
     (response,) = consumed(batch)
     assert response == pb.ConsumeResponse(batches=[pb.RecordBatch(offsets=range(10, 10 + len(batch)), records=wanted)])
 
 
-def test_batch_says_where_it_is_from_and_whether_it_was_handed_out_before() -> None:
+def test_batch_has_partition_offsets_and_redelivered() -> None:
     for again in ("", "timeout"):
         (response,) = consumed([Record()], [Record()], again=again)
         assert [(batch.partition, batch.redelivered) for batch in response.batches] == [
@@ -146,7 +146,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("bad", "text"), BAD)
-def test_columns_that_do_not_fit_are_refused_by_name(bad: pb.Records, text: str) -> None:
+def test_columns_that_do_not_match_are_refused_by_name(bad: pb.Records, text: str) -> None:
     with pytest.raises(InvalidRequest, match=f"^{re.escape(text)}$"):
         new_records(bad)
 
@@ -165,7 +165,7 @@ def test_columns_that_do_not_fit_are_refused_by_name(bad: pb.Records, text: str)
         ([[30] * 2, [30] * 3], [[2, 2], [1]]),
     ],
 )
-def test_response_is_full_with_so_many_bytes(sizes: list[list[int]], responses: list[list[int]]) -> None:
+def test_response_is_limited_in_bytes(sizes: list[list[int]], responses: list[list[int]]) -> None:
     found = consumed(*([Record(b"x" * size) for size in batch] for batch in sizes))
     assert [[len(batch.offsets) for batch in response.batches] for response in found] == responses
 
@@ -180,7 +180,7 @@ some_records = st.builds(
 
 
 @given(st.lists(st.lists(some_records, min_size=1, max_size=15), min_size=1, max_size=4))
-def test_records_come_as_they_are_in_responses_that_are_full_and_not_more(batches: list[list[Record]]) -> None:
+def test_records_are_unchanged_in_responses_of_the_right_size(batches: list[list[Record]]) -> None:
     responses = consumed(*batches)
     found: list[list[Record]] = [[] for _ in batches]
     offsets: list[list[int]] = [[] for _ in batches]

@@ -1,4 +1,4 @@
-"""Consume streams against a real broker, alone and beside unary callers of the same group."""
+"""Consume streams against a real broker, alone and with unary callers of the same group."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def numbers(count: int, start: int = 0) -> list[bytes]:
 
 
 def ack(call: ConsumeCall, batch: pb.RecordBatch) -> None:
-    """All of it, and grant as many more."""
+    """Ack a batch and grant as much credit."""
     call.ack((batch.offsets[0], batch.offsets[-1]), partition=batch.partition, credit=len(batch.offsets))
 
 
-def test_record_comes_as_it_was_produced(shared_gateway: GatewayThread, kafka_topic: MakeTopic) -> None:
+def test_record_is_delivered_as_it_was_produced(shared_gateway: GatewayThread, kafka_topic: MakeTopic) -> None:
     topic = kafka_topic(1)
     given = [
         Record(b"v", b"k", headers=(("a", b"1"), ("a", b"\xff")), timestamp_ms=1_700_000_000_123),
@@ -48,13 +48,13 @@ def test_record_comes_as_it_was_produced(shared_gateway: GatewayThread, kafka_to
     assert records(batch) == given
 
 
-def test_header_with_a_name_that_is_not_utf8_costs_a_record_its_headers(
+def test_record_with_a_header_name_that_is_not_utf8_comes_without_headers(
     shared_gateway: GatewayThread, kafka: str, kafka_topic: MakeTopic
 ) -> None:
     topic = kafka_topic(1)
     for headers in [(b"a", b"1")], [(b"a", b"1"), (b"n\xff", b"2")], [(b"b", b"2")]:
         produce_raw(kafka, topic, [b"x"] * 50, headers)
-    for _ in range(2):  # what the first stream did not ack goes to the second
+    for _ in range(2):  # records that the first stream did not ack go to the second
         call = ConsumeCall(shared_gateway, topic, credit=150)
         found: list[Record] = []
         for batch in call.batches():
@@ -65,16 +65,16 @@ def test_header_with_a_name_that_is_not_utf8_costs_a_record_its_headers(
         assert [record.headers for record in found] == [(("a", b"1"),)] * 50 + [()] * 50 + [(("b", b"2"),)] * 50
 
 
-def test_credit_is_what_comes(shared_gateway: GatewayThread, kafka_topic: MakeTopic, write: Write) -> None:
+def test_credit_limits_the_records_sent(shared_gateway: GatewayThread, kafka_topic: MakeTopic, write: Write) -> None:
     topic = kafka_topic(1)
     write(topic, *numbers(20))
     call = ConsumeCall(shared_gateway, topic)
-    # The unary caller of the same group gets whatever the stream leaves: without credit that is all.
+    # The unary caller of the same group gets all records, as the stream has no credit.
     assert shared_gateway.offsets(topic, 2) == [0, 1]
     call.request(credit=3)
     assert call.offsets(3) == [2, 3, 4]
     assert shared_gateway.offsets(topic, 1) == [5]
-    call.ack((2, 4))  # gives no credit back
+    call.ack((2, 4))  # returns no credit
     assert shared_gateway.offsets(topic, 1) == [6]
     call.request(credit=1)
     call.request(credit=1)
@@ -83,7 +83,7 @@ def test_credit_is_what_comes(shared_gateway: GatewayThread, kafka_topic: MakeTo
     call.cancel()
 
 
-def test_batches_are_no_larger_than_asked_for(
+def test_batches_are_limited_by_max_batch_records(
     shared_gateway: GatewayThread, kafka_topic: MakeTopic, write: Write
 ) -> None:
     topic = kafka_topic(1)
@@ -99,20 +99,20 @@ def test_batches_are_no_larger_than_asked_for(
     assert seen == list(range(10))
 
 
-def test_responses_fit_into_what_clients_take(
+def test_responses_fit_into_the_clients_default_limit(
     shared_gateway: GatewayThread, kafka_topic: MakeTopic, write: Write
 ) -> None:
     topic, large = kafka_topic(1), b"x" * 700_000
     write(topic, *[large] * 9)
     first = ConsumeCall(shared_gateway, topic, credit=9)
-    assert first.offsets(9) == list(range(9))  # 6.3 MB; a client takes 4 MiB a response
+    assert first.offsets(9) == list(range(9))  # 6.3 MB; a client accepts responses of 4 MiB
     first.cancel()
     again = ConsumeCall(shared_gateway, topic, credit=9)
     assert again.offsets(9) == list(range(9))
     again.cancel()
 
 
-def test_acks_are_committed_as_the_unary_ones(
+def test_acks_are_committed_like_unary_ones(
     start_gateway: StartGateway, kafka: str, kafka_topic: MakeTopic, write: Write
 ) -> None:
     topic = kafka_topic(1)
@@ -122,7 +122,7 @@ def test_acks_are_committed_as_the_unary_ones(
     assert call.offsets(10) == list(range(10))
     call.ack((0, 2), (2, 3), (6, 7))
     until(lambda: committed(kafka, topic) == (4, "CC."))
-    gateway.ack(topic, 4)  # a unary ack of what the stream has
+    gateway.ack(topic, 4)  # a unary ack of a record that the stream has
     until(lambda: committed(kafka, topic) == (5, "BC."))
     call.ack((5, 9))
     until(lambda: committed(kafka, topic) == (10, ""))
@@ -131,7 +131,7 @@ def test_acks_are_committed_as_the_unary_ones(
     assert start_gateway().offsets(topic, 1) == [10]
 
 
-def test_ack_of_what_the_stream_was_not_given_is_refused(
+def test_ack_of_records_of_others_is_refused(
     shared_gateway: GatewayThread, kafka_topic: MakeTopic, write: Write
 ) -> None:
     topic = kafka_topic(1)
@@ -161,7 +161,7 @@ def half_close(call: ConsumeCall) -> None:
 
 
 @pytest.mark.parametrize("end", [cancel, half_close])
-def test_stream_that_ends_gives_back_what_it_did_not_ack(
+def test_ended_stream_gives_back_its_unacked_records(
     shared_gateway: GatewayThread, kafka: str, kafka_topic: MakeTopic, write: Write, end: Any
 ) -> None:
     topic = kafka_topic(1)
@@ -175,13 +175,13 @@ def test_stream_that_ends_gives_back_what_it_did_not_ack(
     assert shared_gateway.offsets(topic, 4) == [1, 3, 4, 5]
 
 
-def test_stream_that_passes_its_deadline_gives_back_what_it_did_not_ack(
+def test_stream_past_its_deadline_gives_back_its_unacked_records(
     shared_gateway: GatewayThread, kafka_topic: MakeTopic, write: Write
 ) -> None:
     topic = kafka_topic(1)
     write(topic, *numbers(5))
     seen = 0
-    for timeout in (1, 4, 16):  # until one is long enough to get something
+    for timeout in (1, 4, 16):  # until one is long enough to get a record
         call = ConsumeCall(shared_gateway, topic, credit=4, timeout=timeout)
         with pytest.raises(grpc.RpcError):
             for batch in call.batches():
@@ -194,7 +194,7 @@ def test_stream_that_passes_its_deadline_gives_back_what_it_did_not_ack(
     assert shared_gateway.offsets(topic, 5) == [0, 1, 2, 3, 4]
 
 
-def test_redelivered_after_the_ack_timeout_and_a_late_ack_counts(
+def test_records_are_redelivered_after_the_ack_timeout_and_a_late_ack_counts(
     start_gateway: StartGateway, kafka: str, kafka_topic: MakeTopic, write: Write
 ) -> None:
     topic = kafka_topic(1)
@@ -211,7 +211,7 @@ def test_redelivered_after_the_ack_timeout_and_a_late_ack_counts(
     call.cancel()
 
 
-def test_given_back_records_come_again_at_once_until_their_retries_are_used_up(
+def test_records_given_back_are_redelivered_at_once_up_to_max_retries(
     start_gateway: StartGateway, kafka: str, kafka_topic: MakeTopic, write: Write
 ) -> None:
     topic = kafka_topic(1)
@@ -227,7 +227,7 @@ def test_given_back_records_come_again_at_once_until_their_retries_are_used_up(
     call.cancel()
 
 
-def test_what_a_stream_may_hold_is_bounded_and_unary_callers_keep_their_own_bound(
+def test_unacked_records_of_a_stream_are_limited_apart_from_unary_callers(
     start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write
 ) -> None:
     topic = kafka_topic(1)
@@ -247,7 +247,9 @@ def test_what_a_stream_may_hold_is_bounded_and_unary_callers_keep_their_own_boun
     call.cancel()
 
 
-def test_bytes_a_stream_may_hold_are_bounded(start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write) -> None:
+def test_unacked_bytes_of_a_stream_are_limited(
+    start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write
+) -> None:
     topic = kafka_topic(1)
     write(topic, *[b"x" * 1_000] * 6)
     gateway = start_gateway(stream_max_pending_kbytes=2)
@@ -259,7 +261,7 @@ def test_bytes_a_stream_may_hold_are_bounded(start_gateway: StartGateway, kafka_
     call.cancel()
 
 
-def test_auto_ack_acks_what_was_sent_and_a_half_closed_stream_uses_its_credit_up(
+def test_auto_ack_acks_sent_records_and_a_half_closed_stream_uses_its_credit(
     start_gateway: StartGateway, kafka: str, kafka_topic: MakeTopic, write: Write
 ) -> None:
     topic = kafka_topic(1)
@@ -273,7 +275,7 @@ def test_auto_ack_acks_what_was_sent_and_a_half_closed_stream_uses_its_credit_up
     assert committed(kafka, topic) == (7, "")
 
 
-def test_streams_and_unary_callers_share_and_nothing_comes_twice(
+def test_streams_and_unary_callers_share_records_without_duplicates(
     start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write
 ) -> None:
     topic, count = kafka_topic(2), 600
@@ -320,7 +322,7 @@ def test_streams_and_unary_callers_share_and_nothing_comes_twice(
     assert all(found)
 
 
-def test_partition_that_went_to_another_gateway_refuses_the_ack_and_comes_there(
+def test_partition_that_moved_refuses_the_ack_and_is_redelivered_by_its_owner(
     start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write
 ) -> None:
     topic = kafka_topic(2)
@@ -342,7 +344,7 @@ def test_partition_that_went_to_another_gateway_refuses_the_ack_and_comes_there(
     other.cancel()
 
 
-def test_gateway_that_stops_hands_its_partitions_over_without_a_loss_or_a_copy(
+def test_partitions_of_a_stopping_gateway_move_without_loss_or_duplicate(
     start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write
 ) -> None:
     topic = kafka_topic(4)
@@ -374,7 +376,9 @@ def test_gateway_that_stops_hands_its_partitions_over_without_a_loss_or_a_copy(
         return len({*found[0], *found[1]}) == 20 * rounds
 
     try:
-        while not all(found):  # until each of them owns something; who joins may get again what was acked too late
+        while not all(
+            found
+        ):  # until each owns a partition; a new member may get records again that were acked too late
             assert rounds < 500
             write_round()
             until(all_came)
@@ -401,12 +405,12 @@ def test_idle_stream_keeps_the_group(start_gateway: StartGateway, kafka_topic: M
     call = ConsumeCall(gateway, topic, credit=1)
     assert call.offsets(1) == [0]
     call.ack((0, 0))
-    time.sleep(0.6)  # more than a tick: there would be time enough to leave
-    gateway.ack(topic, 0)  # there is a subscription
+    time.sleep(0.6)  # more than a tick: long enough to leave
+    gateway.ack(topic, 0)  # the subscription still exists
     call.cancel()
 
 
-def test_streams_of_a_group_and_topic_are_bounded(start_gateway: StartGateway, kafka_topic: MakeTopic) -> None:
+def test_number_of_streams_of_a_group_and_topic_is_limited(start_gateway: StartGateway, kafka_topic: MakeTopic) -> None:
     topic = kafka_topic(1)
     gateway = start_gateway(channel_buffer_size=2)
     calls = [ConsumeCall(gateway, topic, credit=1) for _ in range(3)]
@@ -417,7 +421,7 @@ def test_streams_of_a_group_and_topic_are_bounded(start_gateway: StartGateway, k
         call.cancel()
 
 
-def test_stop_takes_acks_and_then_ends_the_streams(
+def test_stop_accepts_acks_and_then_ends_the_streams(
     start_gateway: StartGateway, kafka: str, kafka_topic: MakeTopic, write: Write
 ) -> None:
     topic = kafka_topic(1)
@@ -446,7 +450,7 @@ BAD = [
     (pb.ConsumeRequest(start=pb.ConsumeStart(topic="t", group="")), "group ''"),
 ]
 BAD_LATER = [
-    (pb.ConsumeRequest(start=pb.ConsumeStart(topic="t", group="g")), "start is in a later request"),
+    (pb.ConsumeRequest(start=pb.ConsumeStart(topic="t", group="g")), "start is only accepted in the first request"),
     (pb.ConsumeRequest(acks=[span(0, 1), pb.OffsetRange(first=1, last=1)]), "acks[1].partition is missing"),
     (pb.ConsumeRequest(acks=[pb.OffsetRange(partition=0, last=1)]), "acks[0].first is missing"),
     (pb.ConsumeRequest(give_backs=[pb.OffsetRange(partition=0, first=1)]), "give_backs[0].last is missing"),
@@ -487,7 +491,7 @@ def test_missing_topic_is_not_found(shared_gateway: GatewayThread) -> None:
     assert (code, "no-such-topic" in details) == (grpc.StatusCode.NOT_FOUND, True)
 
 
-def test_health_and_reflection_know_the_service(shared_gateway: GatewayThread) -> None:
+def test_health_and_reflection_list_the_service(shared_gateway: GatewayThread) -> None:
     name = "dexorder.kafka.v1.KafkaService"
     with grpc.insecure_channel(shared_gateway.address) as channel:
         health: Any = health_pb2_grpc.HealthStub(channel)
@@ -497,5 +501,5 @@ def test_health_and_reflection_know_the_service(shared_gateway: GatewayThread) -
         assert name in ProtoReflectionDescriptorDatabase(channel).get_services()
 
 
-def test_stream_without_a_word_ends_well(shared_gateway: GatewayThread) -> None:
+def test_stream_without_a_request_ends_with_ok(shared_gateway: GatewayThread) -> None:
     assert list(shared_gateway.streams.Consume(iter(()), timeout=30)) == []

@@ -1,4 +1,4 @@
-"""The example on the gateway's page, executed."""
+"""The example of docs/gateway-kafka.md is executed."""
 
 from __future__ import annotations
 

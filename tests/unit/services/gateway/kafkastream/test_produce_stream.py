@@ -20,7 +20,7 @@ INVALID, UNAVAILABLE = 3, 14
 
 
 def read_back(kafka: str, topic: str, count: int, partition: int = 0) -> list[Any]:
-    """Kafka's messages, past the gateway."""
+    """Return Kafka's messages, read without the gateway."""
     consumer = Consumer({"bootstrap.servers": kafka, "group.id": topic, "log_level": 2})
     try:
         consumer.assign([TopicPartition(topic, partition, 0)])
@@ -31,7 +31,7 @@ def read_back(kafka: str, topic: str, count: int, partition: int = 0) -> list[An
         consumer.close()
 
 
-def test_records_are_answered_in_order_and_stored_as_they_are(
+def test_records_are_answered_in_order_and_stored_unchanged(
     shared_gateway: GatewayThread, kafka: str, kafka_topic: MakeTopic
 ) -> None:
     topic = kafka_topic(1)
@@ -58,7 +58,7 @@ def test_records_are_answered_in_order_and_stored_as_they_are(
     assert found[0].timestamp()[1] > 1_700_000_000_123
 
 
-def test_partition_is_that_of_the_unary_call(shared_gateway: GatewayThread, kafka_topic: MakeTopic) -> None:
+def test_partition_is_the_same_as_of_the_unary_call(shared_gateway: GatewayThread, kafka_topic: MakeTopic) -> None:
     topic, keys = kafka_topic(5), [b"", b"a", b"bc", b"\xff\x00", b"key-17"]
     call = ProduceCall(shared_gateway)
     streamed = call.write(topic, *(Record(key=key) for key in keys)).partitions
@@ -79,7 +79,7 @@ def test_bad_record_among_good_ones_fails_alone(shared_gateway: GatewayThread, k
     assert "timestamp_ms -1" in answer.failures[1].message
 
 
-def test_bad_batch_fails_and_the_stream_goes_on(shared_gateway: GatewayThread, kafka_topic: MakeTopic) -> None:
+def test_bad_batch_fails_and_the_stream_continues(shared_gateway: GatewayThread, kafka_topic: MakeTopic) -> None:
     topic = kafka_topic(1)
     call = ProduceCall(shared_gateway)
     record = Record(b"v")
@@ -99,11 +99,11 @@ def test_bad_batch_fails_and_the_stream_goes_on(shared_gateway: GatewayThread, k
     assert good == pb.ProduceResponse(partitions=[0], offsets=[0])
 
 
-def test_half_close_ends_the_stream_behind_all_answers_and_keys_keep_their_order(
+def test_half_close_ends_the_stream_after_all_answers_and_keys_keep_their_order(
     start_gateway: StartGateway, kafka: str, kafka_topic: MakeTopic
 ) -> None:
     topic, batches, size = kafka_topic(3), 40, 50
-    # So little fits into the queue and the window that the gateway has to wait for room all the time.
+    # The queue and the window are so small that the gateway waits for room all the time.
     gateway = start_gateway(produce_queue_messages=64, produce_stream_records=120)
     call = ProduceCall(gateway)
     for number in range(batches):
@@ -126,8 +126,8 @@ def test_half_close_ends_the_stream_behind_all_answers_and_keys_keep_their_order
     assert [int(m.value()) for m in stored] == [by_place[partition, m.offset()] for m in stored]
 
 
-def test_caller_that_takes_no_answers_is_not_read_any_more(shared_gateway: GatewayThread) -> None:
-    # Answers of records that fail are long, and nothing has to be written. HTTP/2 itself holds some MiB of both.
+def test_caller_that_takes_no_answers_is_not_read(shared_gateway: GatewayThread) -> None:
+    # Answers of failed records are long, and nothing needs to be written. HTTP/2 itself buffers some MiB of both.
     batch = pb.ProduceRequest(topic="no-such-topic", records=pb.Records(values=[b"x" * 200] * 1_000))
     taken, total = 0, 300
 
@@ -138,7 +138,7 @@ def test_caller_that_takes_no_answers_is_not_read_any_more(shared_gateway: Gatew
 
     call = shared_gateway.streams.Produce(requests(), timeout=4 * WAIT_SECONDS)
     before = -1
-    while before != taken:  # until it stands still; if it only looked like that for a moment, all is well too
+    while before != taken:  # until it stops; if it only pauses, the test passes as well
         before = taken
         time.sleep(0.5)
     assert 0 < taken < total
@@ -166,7 +166,7 @@ def test_other_callers_are_served_beside_a_stream(start_gateway: StartGateway, k
         call.cancel()
 
 
-def test_stop_answers_what_came_and_ends_the_stream(start_gateway: StartGateway, kafka_topic: MakeTopic) -> None:
+def test_stop_answers_received_batches_and_ends_the_stream(start_gateway: StartGateway, kafka_topic: MakeTopic) -> None:
     topic = kafka_topic(1)
     gateway = start_gateway(drain_seconds=20)
     call, idle = ProduceCall(gateway), ProduceCall(gateway)
@@ -186,10 +186,10 @@ def test_stop_answers_what_came_and_ends_the_stream(start_gateway: StartGateway,
     [
         (pb.Records(values=[b""] * 10_001), "10001 records"),
         (pb.Records(values=[b""] * 5, keys=[b""] * 3), "3 keys for 5 values"),
-        (pb.Records(values=[b""] * 5, null_values=[7]), "null_values[0] 7 is no index of 5 values"),
+        (pb.Records(values=[b""] * 5, null_values=[7]), "null_values[0] 7 is not an index of 5 values"),
     ],
 )
-def test_batch_that_cannot_be_read_ends_the_stream_behind_the_answers(
+def test_invalid_batch_ends_the_stream_after_the_answers(
     shared_gateway: GatewayThread, kafka_topic: MakeTopic, records: pb.Records, text: str
 ) -> None:
     topic = kafka_topic(1)
