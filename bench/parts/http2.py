@@ -2,7 +2,7 @@
 
 Plain HTTP/2 (RFC 9113) with gRPC's messages in its DATA frames, for servers that we start ourselves: headers are sent
 uncompressed, received ones are not read, and a call that the server ends before we do is a failure. grpcio's own
-client costs 17 us a message, this one about 3; a general HTTP/2 library costs more than either.
+client costs 17 us a message, the package h2 some 30 us a frame, this one about 3 us.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class Stream:
         return self._inbox.popleft()
 
     def finish(self) -> None:
-        """End the call and wait until the server has ended it: pynumaflow's exits if a client only closes the connection."""
+        """End the call and wait until the server has: pynumaflow's exits if a client only closes the connection."""
         self.ends = True
         self._connection.send_frame(_DATA, _END_STREAM, self._number, b"")
         while not self.ended:

@@ -1,4 +1,4 @@
-"""A broker that stops and comes back when a campaign says so."""
+"""Broker that a campaign stops and starts again."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from tests.smoke.harness import free_block
 
 
 class ControlledKafka:
-    """A broker that no supervisor starts again."""
+    """Broker without a supervisor."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        port = free_block(2)  # ports that nobody is given while Kafka is down
+        port = free_block(2)  # ports that no other process gets while Kafka is down
         self.broker = RunningKafka(folder, (port, port + 1))
 
     @property
     def address(self) -> str:
-        """``bootstrap.servers``; stays the same."""
+        """``bootstrap.servers``; does not change."""
         return self.broker.bootstrap
 
     def kill(self) -> None:
@@ -40,5 +40,5 @@ class ControlledKafka:
 
     @property
     def modes(self) -> dict[str, tuple[Callable[[], None], Callable[[], float]]]:
-        """Two ways to stop it and to have it back; the latter return the monotonic second at which it was."""
+        """Two ways to stop and to resume it; resuming returns the monotonic second at which it was available."""
         return {"SIGSTOP": (self.freeze, self.thaw), "SIGKILL": (self.kill, self.start)}

@@ -1,4 +1,4 @@
-"""What happens to a fleet of gateways in a campaign: joins and leaves, kills, Kafka away."""
+"""Events of a campaign with a fleet of gateways: joins and leaves, kills, outages of Kafka."""
 
 from __future__ import annotations
 
@@ -16,52 +16,52 @@ from tests.soak.numbered import NoCommits, PixyWriter
 from tests.soak.watching import HealthLog
 
 AROUND = 30
-"""Records that every caller writes before Kafka goes away, and again when it is back."""
-FEWEST, MOST = 2, 4
-"""Gateways of the group that are asked at the same time."""
+"""Records that every caller writes before an outage of Kafka, and again after it."""
+MIN_ACTIVE, MAX_ACTIVE = 2, 4
+"""Gateways of the group that get requests at the same time."""
 NOT_SERVING_S, SERVING_S = 5, 15
-"""Limits: from Kafka's end to NOT_SERVING, from its return to SERVING."""
+"""Limits: from Kafka's stop to NOT_SERVING, from its return to SERVING."""
 
 
 def joins_and_leaves(fleet: Fleet, count: int) -> Counter[str]:
-    """So many gateways join or leave the group, some while the one before is still being dealt with.
+    """Let gateways join or leave the group, some during the rebalance of the previous change.
 
     Returns:
-        How many of each kind.
+        Number of changes of each kind.
     """
-    while len(fleet.members) < FEWEST:
+    while len(fleet.members) < MIN_ACTIVE:
         fleet.join()
     done: Counter[str] = Counter()
     for _ in range(count):
         awake = [member for member in fleet.members if member.asked]
         silent = [member for member in fleet.members if not member.asked]
-        if len(awake) == FEWEST or (len(awake) < MOST and random.random() < 0.5):
+        if len(awake) == MIN_ACTIVE or (len(awake) < MAX_ACTIVE and random.random() < 0.5):
             if silent and random.random() < 0.5:
-                done["asked again"] += 1
+                done["active again"] += 1
                 fleet.wake(random.choice(silent))
             else:
                 done["started"] += 1
                 fleet.join()
-        elif len(silent) < FEWEST and random.random() < 0.5:
-            done["not asked any more"] += 1
+        elif len(silent) < MIN_ACTIVE and random.random() < 0.5:
+            done["idle"] += 1
             random.choice(awake).fall_silent()
         else:
             done["SIGTERM"] += 1
-            fleet.leave(random.choice(fleet.members if len(awake) > FEWEST else silent))
+            fleet.leave(random.choice(fleet.members if len(awake) > MIN_ACTIVE else silent))
         if random.random() < 0.5:
             fleet.catch_up()
     return done
 
 
 def kills(fleet: Fleet, count: int) -> list[float]:
-    """One of two gateways is killed, again and again.
+    """Kill one of two gateways, repeatedly.
 
     Returns:
-        Seconds until the other one had read all that was written before the kill.
+        Seconds until the other one had read all records written before the kill.
     """
     seconds = []
     for _ in range(count):
-        while len(fleet.members) < FEWEST:
+        while len(fleet.members) < MIN_ACTIVE:
             fleet.join()
         time.sleep(random.uniform(0.0, 1.0))
         seconds.append(fleet.kill(random.choice(fleet.members)))
@@ -70,17 +70,17 @@ def kills(fleet: Fleet, count: int) -> list[float]:
 
 @dataclass
 class Outage:
-    """Kafka was away; seconds."""
+    """Outage of Kafka; seconds."""
 
     not_serving: float
     serving: float
     again: float
-    """From its return until every caller had a new record accepted and all sync ones were read."""
+    """From Kafka's return until every caller had a new record accepted and all sync ones were read."""
     refused: int
-    """Calls of Produce that ended with UNAVAILABLE or RESOURCE_EXHAUSTED."""
+    """Produce calls that ended with UNAVAILABLE or RESOURCE_EXHAUSTED."""
 
     def beyond_limits(self) -> list[str]:
-        """Every figure beyond its limit."""
+        """Return every figure beyond its limit."""
         figures = {"NOT_SERVING": (self.not_serving, NOT_SERVING_S), "SERVING": (self.serving, SERVING_S)}
         return [f"{what} after {value:.1f} s" for what, (value, limit) in figures.items() if value > limit]
 
@@ -99,7 +99,7 @@ class Writers:
         ]
 
     def accepted(self, *, async_mode: bool) -> set[int]:
-        """Numbers that were answered with OK."""
+        """Return the numbers that were answered with OK."""
         return {n for writer in self.all if writer.async_mode is async_mode for n in list(writer.accepted)}
 
     @property
@@ -108,7 +108,7 @@ class Writers:
         return sum(writer.refused for writer in self.all)
 
     def wait_for_each(self, more: int, explain: Callable[[], str]) -> None:
-        """Until each of them has had so many more records accepted."""
+        """Wait until each of them has had ``more`` further records accepted."""
         wanted = [len(writer.accepted) + more for writer in self.all]
         until(
             lambda: all(len(w.accepted) >= count for w, count in zip(self.all, wanted, strict=True)),
@@ -117,14 +117,14 @@ class Writers:
         )
 
     def stop(self) -> None:
-        """They write no more."""
+        """Stop writing."""
         for writer in self.all:
             writer.stop()
 
 
 @contextmanager
-def writing(fleet: Fleet, gateways: int = FEWEST) -> Iterator[Writers]:
-    """So many gateways, all read and written through until the block ends."""
+def writing(fleet: Fleet, gateways: int = MIN_ACTIVE) -> Iterator[Writers]:
+    """Start gateways, and read and write through all of them until the block ends."""
     for _ in range(gateways):
         fleet.start().ask()
     writers = Writers(fleet)
@@ -139,10 +139,10 @@ def writing(fleet: Fleet, gateways: int = FEWEST) -> Iterator[Writers]:
 def outage(
     fleet: Fleet, writers: Writers, *, stop: Callable[[], None], start: Callable[[], float], seconds: float
 ) -> Outage:
-    """Kafka stops under load for at least so many seconds, and until every gateway has noticed.
+    """Stop Kafka under load for at least ``seconds``, and until every gateway has noticed.
 
     Args:
-        start: Returns the monotonic second at which Kafka was there again.
+        start: Returns the monotonic second at which Kafka was available again.
     """
     names = tuple(fleet.names)
     refused = writers.refused

@@ -1,4 +1,4 @@
-"""Kafka stops in the middle of backfills and comes back: nothing is lost, health says so, memory stays."""
+"""Outage of Kafka during backfills: nothing is lost, health reports it, memory does not grow."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from tests.smoke.harness import Suite, wait_for
 from tests.soak.backfills import Backfills
 from tests.soak.watching import HealthLog, Memory, RelayFile
 
-ASKED = ("gateway", "udsource")
+CHECKED = ("gateway", "udsource")
 MEASURED = ("relay", "ingestor", "gateway", "udsource", "spark")
 NOT_SERVING_SECONDS, SERVING_SECONDS, GROWTH_MIB = 5, 15, 200
 PATIENCE_SECONDS = 300
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What an outage looked like; seconds, and MiB by which the parts' peaks lie above what they had before."""
+class OutageFigures:
+    """Figures of an outage: seconds, and MiB by which the parts' peaks exceed their memory before."""
 
     not_serving: dict[str, float]
     serving: dict[str, float]
@@ -26,7 +26,7 @@ class Seen:
     growth: dict[str, float]
 
     def beyond_limits(self) -> list[str]:
-        """Every figure beyond its limit."""
+        """Return every figure beyond its limit."""
         return [
             f"{what} of {part}: {value:.1f}"
             for what, values, limit in (
@@ -41,12 +41,12 @@ class Seen:
 
 def run(
     suite: Suite, backfills: Backfills, *, stop: Callable[[], None], start: Callable[[], float], seconds: float
-) -> Seen:
-    """One outage of at least so many seconds, and until the parts have noticed it.
+) -> OutageFigures:
+    """Run one outage of at least ``seconds``, and until the parts have noticed it.
 
     Args:
-        backfills: Under way.
-        start: Returns the monotonic second at which Kafka was there again.
+        backfills: In progress.
+        start: Returns the monotonic second at which Kafka was available again.
     """
     file = RelayFile(suite)
 
@@ -54,17 +54,17 @@ def run(
         backfills.check()
         return any(held.in_the_middle for held in file.held().values())
 
-    with HealthLog(suite, ASKED) as health, Memory(suite, MEASURED) as memory:
-        wait_for(lambda: in_flight() and all(map(health.serving, ASKED)), PATIENCE_SECONDS, suite.logs)
+    with HealthLog(suite, CHECKED) as health, Memory(suite, MEASURED) as memory:
+        wait_for(lambda: in_flight() and all(map(health.serving, CHECKED)), PATIENCE_SECONDS, suite.logs)
         held = file.held().values()
         stop()
         stopped_s = time.monotonic()
-        wait_for(lambda: not any(map(health.serving, ASKED)), PATIENCE_SECONDS, suite.logs)
+        wait_for(lambda: not any(map(health.serving, CHECKED)), PATIENCE_SECONDS, suite.logs)
         time.sleep(max(0.0, seconds - (time.monotonic() - stopped_s)))
         settled = {each.job: each for each in file.held().values()}
         back_s = start()
-        wait_for(lambda: all(map(health.serving, ASKED)), PATIENCE_SECONDS, suite.logs)
-        # the jobs that were held go on where they were, whoever holds them now, and rows land again
+        wait_for(lambda: all(map(health.serving, CHECKED)), PATIENCE_SECONDS, suite.logs)
+        # the jobs that were leased continue where they were, at any worker, and rows are written again
         covered = file.covered_ns()
         wait_for(
             lambda: (
@@ -75,9 +75,9 @@ def run(
             suite.logs,
         )
         again_s = time.monotonic() - back_s
-    return Seen(
-        {part: health.first(part, False, stopped_s) for part in ASKED},
-        {part: health.first(part, True, back_s) for part in ASKED},
+    return OutageFigures(
+        {part: health.first(part, False, stopped_s) for part in CHECKED},
+        {part: health.first(part, True, back_s) for part in CHECKED},
         again_s,
         memory.growth(),
     )

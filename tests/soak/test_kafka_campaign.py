@@ -1,4 +1,4 @@
-"""Kafka stopped for a minute in the middle of backfills: first frozen, then killed."""
+"""Outages of Kafka for a minute during backfills: first frozen, then killed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_an_outage_of_kafka_loses_nothing(kafka_jars: Path, tmp_path: Path) -> N
         started_s = time.monotonic()
         with Listener(suite, "kafka") as listener:
             with Backfills(suite, "kafka", candles=CANDLES) as backfills:
-                # every part has the memory that its work takes before it is measured; Spark starts workers as it goes
+                # measure only when every part has allocated the memory of its work; Spark starts workers later
                 with Memory(suite, ("spark",)) as memory:
                     wait_for(
                         lambda: len(listener.statuses) >= WARM_UP_BACKFILLS and memory.steady("spark", STEADY_SECONDS),

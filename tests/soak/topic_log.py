@@ -1,4 +1,4 @@
-"""A topic of a test's own, from Kafka's side: what was written to it, and what groups have committed of it."""
+"""Topic of one test, seen by Kafka: its records, and the commits of groups."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.fixtures_kafka import create_topic
 Record = tuple[int, str, bytes, Mapping[str, str]]
 """Partition, key, value, headers."""
 _WAIT_SECONDS = 60.0
-_MOVING = (
+_COORDINATOR_MOVES = (
     KafkaError.NOT_COORDINATOR,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
@@ -21,16 +21,16 @@ _MOVING = (
 
 
 def _passes(error: BaseException) -> bool:
-    """A busy broker is just moving the group's coordinator."""
-    return isinstance(error, KafkaException) and error.args[0].code() in _MOVING
+    """Return whether a busy broker is moving the group's coordinator."""
+    return isinstance(error, KafkaException) and error.args[0].code() in _COORDINATOR_MOVES
 
 
 class TopicLog:
-    """One writer's topic; a context manager that closes the connections.
+    """Topic with one writer; a context manager that closes the connections.
 
     Attributes:
-        name: The topic's.
-        ends: Partition -> offset after the last record that was written; those without one are absent.
+        name: Name of the topic.
+        ends: Partition -> offset after the last written record; partitions without one are absent.
     """
 
     def __init__(self, kafka: str, partitions: int) -> None:
@@ -39,18 +39,18 @@ class TopicLog:
         self._parts = [TopicPartition(self.name, partition) for partition in range(partitions)]
         self._options: dict[str, Any] = {"bootstrap.servers": kafka, "log_level": 2, "reconnect.backoff.max.ms": 500}
         self._producer = Producer({**self._options, "linger.ms": 5, "acks": "all"})
-        self._askers: dict[str, Consumer] = {}
+        self._readers: dict[str, Consumer] = {}
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for asker in self._askers.values():
-            asker.close()
+        for reader in self._readers.values():
+            reader.close()
 
     def write(self, records: Iterable[Record]) -> None:
-        """Write them, each partition's in order; returns when Kafka has them all."""
-        for partition, key, value, headers in [*records]:  # all made before the first goes out: they arrive together
+        """Write records, each partition's in order; return when Kafka has all of them."""
+        for partition, key, value, headers in [*records]:  # all made before the first is sent: they arrive together
             self._producer.produce(
                 self.name,
                 value,
@@ -68,14 +68,14 @@ class TopicLog:
         reraise=True,
     )
     def committed(self, group: str) -> dict[int, int]:
-        """Partition -> committed offset; those without a commit are absent.
+        """Return partition -> committed offset; partitions without a commit are absent.
 
         Raises:
-            KafkaException: Kafka does not answer, or says no for good.
+            KafkaException: Kafka does not answer, or refuses permanently.
         """
-        if group not in self._askers:  # it never subscribes, so it is no member
-            self._askers[group] = Consumer({**self._options, "group.id": group})
-        found = self._askers[group].committed(self._parts, timeout=_WAIT_SECONDS)
+        if group not in self._readers:  # it never subscribes, so it is not a member
+            self._readers[group] = Consumer({**self._options, "group.id": group})
+        found = self._readers[group].committed(self._parts, timeout=_WAIT_SECONDS)
         for part in found:
             if part.error is not None:
                 raise KafkaException(part.error)

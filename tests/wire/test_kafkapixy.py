@@ -1,4 +1,4 @@
-"""The bytes of Kafka-Pixy's messages and the names of its calls, as its clients send and read them."""
+"""Bytes of Kafka-Pixy's messages and names of its calls, as its clients use them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_bytes(message: Message, data: str) -> None:
     assert type(message).FromString(bytes.fromhex(data)) == message
 
 
-def test_repeated_numbers_are_read_one_by_one_too() -> None:
+def test_unpacked_repeated_numbers_are_parsed_too() -> None:
     assert pb.ConsumerPartitions.FromString(b"\x08\x00\x08\x02").partitions == [0, 2]
 
 
