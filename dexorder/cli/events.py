@@ -24,7 +24,7 @@ from dexorder.cli.events_text import ack_json, event_line, record_cells, record_
 from dexorder.errors import DexorderError, WaitEnded
 from dexorder.events import gateway_client
 from dexorder.events.event_builder import build_event
-from dexorder.events.outcome import FinalStatus, Outcome
+from dexorder.events.outcomes import FinalStatus, Outcome
 from dexorder.events.publisher import Publisher
 from services.common.model.user_events import Channel, Preference
 from services.gateway.events.config import EventsSettings

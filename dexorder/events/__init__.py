@@ -1,10 +1,9 @@
-"""For containers: tell users what happens. `Publisher` keeps an event until the gateway has settled it."""
+"""Library with which containers publish user events. `Publisher` keeps an event until the gateway has settled it."""
 
-from dexorder.events.aio import AsyncPublisher
 from dexorder.events.config import PublisherSettings
 from dexorder.events.errors import EventRefused, EventUnknown, OutboxFailed, OutboxFull, PublisherClosed
-from dexorder.events.outcome import FinalStatus, Outcome
-from dexorder.events.publisher import Publisher
+from dexorder.events.outcomes import FinalStatus, Outcome
+from dexorder.events.publisher import AsyncPublisher, Publisher
 from services.common.model.user_events import Channel, Preference, Priority
 from services.gen.dexorder.events.v1.user_events_pb2 import EventType
 

@@ -1,4 +1,4 @@
-"""Commands of other threads to the publisher's thread, and the wake-up that goes with them."""
+"""Queue of commands to the publisher's thread, with the wake-up that goes with it."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from dexorder.events.errors import PublisherClosed
-from dexorder.events.outcome import Outcome
-from dexorder.events.outcomes import fail
+from dexorder.events.outcomes import Outcome, fail
 from services.common.model.user_events import Priority
 
-MOST_INFORMATIONAL = 10_000
-"""Commands in the mailbox from which on INFORMATIONAL events are dropped."""
+MAX_INFORMATIONAL = 10_000
+"""Number of queued commands at which INFORMATIONAL events are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishCommand:
-    """Send an event; ``kept`` is done when it is on the disk, None for one that is not kept.
+    """Command to send an event.
 
     Attributes:
-        frame: The event with its type byte.
+        frame: Event with its type byte.
+        written: Completed when the event is in the outbox; None for an event that is not written there.
     """
 
     event_id: str
     user_id: str
     priority: Priority
     frame: bytes
-    kept: Future[str] | None
+    written: Future[str] | None
 
 
 @dataclass(frozen=True, slots=True)
 class OutcomeQuery:
-    """Tell how an event ends."""
+    """Command to complete ``outcome`` with the outcome of an event."""
 
     event_id: str
     outcome: Future[Outcome]
@@ -41,65 +41,69 @@ class OutcomeQuery:
 
 @dataclass(frozen=True, slots=True)
 class FlushCommand:
-    """Tell when no event waits any more."""
+    """Command to complete ``flushed`` when the outbox is empty."""
 
-    drained: Future[None]
+    flushed: Future[None]
 
 
 Command = PublishCommand | OutcomeQuery | FlushCommand
 
 
 class CommandQueue:
-    """``give`` and ``close`` are for any thread, the rest for the publisher's."""
+    """Queue of commands. ``put`` and ``close`` are for any thread, the rest for the publisher's.
+
+    Attributes:
+        wakeup: Socket that is readable while commands wait; for a poller.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._commands: list[Command] = []
         self._open = True
-        self._bell, self.bell = socket.socketpair()
+        self._waker, self.wakeup = socket.socketpair()
 
-    def give(self, command: Command) -> None:
-        """Have a command done, in order.
+    def put(self, command: Command) -> None:
+        """Add a command; commands are executed in order.
 
         Raises:
-            PublisherClosed: No command is done any more.
+            PublisherClosed: The queue is closed.
         """
         with self._lock:
             if not self._open:
                 raise PublisherClosed("the publisher is closed")
             waiting = len(self._commands)
-            if isinstance(command, PublishCommand) and command.kept is None and waiting >= MOST_INFORMATIONAL:
-                return  # dropped, as what nobody looks at is
+            if isinstance(command, PublishCommand) and command.written is None and waiting >= MAX_INFORMATIONAL:
+                return  # dropped, as any INFORMATIONAL event may be
             self._commands.append(command)
             if not waiting:
-                self._bell.send(b"\x00")
+                self._waker.send(b"\x00")
 
     def close(self) -> None:
-        """Take no more."""
+        """Accept no more commands."""
         with self._lock:
             if self._open:
                 self._open = False
-                self._bell.send(b"\x00")
+                self._waker.send(b"\x00")
 
     def take(self) -> tuple[list[Command], bool]:
-        """What was given since the last time, and whether more may come."""
+        """Return the commands since the last call, and whether the queue is still open."""
         with self._lock:
             commands = self._commands
             self._commands = []
             return commands, self._open
 
-    def hush(self) -> None:
-        """The bell was heard."""
-        self.bell.recv(4096)
+    def clear_wakeup(self) -> None:
+        """Read the wake-up bytes."""
+        self.wakeup.recv(4096)
 
-    def end(self) -> None:
-        """Take no more, and refuse what was not taken."""
+    def shut_down(self) -> None:
+        """Close the queue, fail the commands that were not taken, and close the sockets."""
         self.close()
         for command in self.take()[0]:
             match command:
-                case PublishCommand(kept=future) | OutcomeQuery(outcome=future) | FlushCommand(drained=future):
+                case PublishCommand(written=future) | OutcomeQuery(outcome=future) | FlushCommand(flushed=future):
                     if future is not None:
                         fail(future, PublisherClosed("the publisher is closed"))
         with self._lock:
-            self._bell.close()
-            self.bell.close()
+            self._waker.close()
+            self.wakeup.close()

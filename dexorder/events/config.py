@@ -1,4 +1,4 @@
-"""What can be set of a container's publisher: ``DEXORDER_PUBLISHER_<NAME>``."""
+"""Settings of a container's publisher: ``DEXORDER_PUBLISHER_<NAME>``."""
 
 from __future__ import annotations
 
@@ -20,45 +20,45 @@ class PublisherSettings(BaseSettings):
     )
 
     outbox: Path = Field(default_factory=lambda: state_folder() / "outbox.db", validate_default=True)
-    """SQLite file of what the gateway has not settled, on a disk that outlives the container; default
+    """SQLite file of events that the gateway has not settled, on a volume that outlives the container; default
     ``outbox.db`` in ``$XDG_STATE_HOME/dexorder`` or ``~/.local/state/dexorder``."""
     fast: str = "tcp://127.0.0.1:5570"
-    """The gateway's address of the fast path."""
+    """Address of the gateway's fast path."""
     guaranteed: str = "tcp://127.0.0.1:5571"
-    """The gateway's address of the guaranteed path."""
+    """Address of the gateway's guaranteed path."""
     bind: bool = False
     """Bind both addresses, for a gateway that connects, instead of connecting."""
     heartbeat_ms: int = Field(default=500, ge=10)
-    """How often, in milliseconds, a connection is tried for life; it is cut after twice as long."""
+    """Interval, in milliseconds, of heartbeats; a connection is closed after two intervals without an answer."""
     curve_key: SecretKeyFile | None = None
-    """Our ``.key_secret`` file; with curve_server it turns CURVE on."""
+    """The container's ``.key_secret`` file; with curve_server it turns CURVE on."""
     curve_server: PublicKeyFile | None = None
     """The gateway's ``.key`` file."""
     allow_insecure: bool = Field(default=False, validation_alias="DEXORDER_ALLOW_INSECURE")
-    """Permit addresses beyond loopback without CURVE; for a mesh whose sidecar encrypts."""
+    """Permit addresses beyond loopback without CURVE, for a service mesh that encrypts."""
     max_payload_bytes: int = Field(default=65_536, ge=1)
-    """Largest payload of an event, in bytes; the gateway's own setting of that name decides."""
+    """Limit of an event's payload, in bytes. The gateway has its own limit of that name."""
     max_frame_bytes: int = Field(default=262_144, ge=1024)
-    """Largest ZMQ frame, in bytes; the gateway cuts a container that sends a larger one."""
+    """Limit of a ZMQ frame, in bytes; the gateway disconnects a container that sends a larger one."""
     max_events: int = Field(default=100_000, ge=1)
-    """Most events in the outbox; another one is refused."""
+    """Limit of events in the outbox; further ones are refused."""
     window: int = Field(default=1_000, ge=1)
-    """Most events on the guaranteed path that are not answered yet."""
+    """Limit of events on the guaranteed path that are not answered yet."""
     retransmit_base_seconds: float = Field(default=1.0, gt=0)
-    """Wait, in seconds, for the first answer to an event before it is sent again; doubled each time."""
+    """Time, in seconds, before an unanswered event is sent again; doubled each time."""
     retransmit_max_seconds: float = Field(default=30.0, gt=0)
-    """Longest of these waits, in seconds."""
+    """Limit, in seconds, of that time."""
     query_seconds: float = Field(default=60.0, gt=0)
-    """How often, in seconds, the gateway is asked for the state of an event that it has queued."""
+    """Interval, in seconds, of queries for the state of an event that the gateway has queued."""
 
     @model_validator(mode="after")
     def _safe_by_default(self) -> Self:
         if (self.curve_key is None) != (self.curve_server is None):
-            raise ValueError("curve_key and curve_server go together")
+            raise ValueError("curve_key and curve_server must be set together")
         exposed = [address for address in (self.fast, self.guaranteed) if not is_loopback(address)]
         if exposed and not self.curve_key and not self.allow_insecure:
             raise ValueError(
-                f"{', '.join(exposed)} lies beyond loopback and needs curve_key and curve_server, "
+                f"{', '.join(exposed)} is not a loopback address: set curve_key and curve_server, "
                 "or DEXORDER_ALLOW_INSECURE=1"
             )
         if self.retransmit_max_seconds < self.retransmit_base_seconds:

@@ -1,4 +1,4 @@
-"""A socket to the gateway that knows whether it is connected, and is opened anew where libzmq would give up."""
+"""Socket to the gateway that tracks its connection, and is reopened where libzmq would give up."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _REFUSED = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 _EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | _REFUSED
 _SEND_LIMIT = 10_000
 _LINGER_MS = 1_000
-_AGAIN_NS = 2_000_000_000
+_REOPEN_NS = 2_000_000_000
 
 
 class Connection:
-    """An XPUB or DEALER with its monitor, for one thread.
+    """XPUB or DEALER socket with its monitor, for one thread.
 
     Attributes:
-        socket: Another one after `look` has said so.
-        address: Where it is bound, or connects to.
-        connected: The handshake with the gateway is done; if we bind, with whoever came last.
+        socket: Present socket; `poll` may replace it.
+        address: Address that it is bound or connected to.
+        connected: Whether the handshake with the gateway is complete; with ``bind``, with the latest peer.
     """
 
     def __init__(self, context: zmq.Context[Any], kind: int, address: str, settings: PublisherSettings) -> None:
@@ -35,7 +35,7 @@ class Connection:
         self._settings = settings
         self.connected = False
         self._reopen_ns: int | None = None
-        self._say_again_ns = 0
+        self._log_again_ns = 0
         self._open()
 
     def _open(self) -> None:
@@ -57,9 +57,12 @@ class Connection:
     def _prepare(self, socket: zmq.Socket[Any]) -> None:
         beat_ms = self._settings.heartbeat_ms
         for option, value in (
-            (zmq.IMMEDIATE, 1),  # no queue without a gateway, and XPUB is told of the end of its subscriptions
+            (zmq.IMMEDIATE, 1),  # no queue without a gateway, and XPUB learns when subscriptions end
             (zmq.SNDHWM, _SEND_LIMIT),
-            (zmq.RCVHWM, 0),  # acks of its own events; with heartbeats a full pipe ends the process: decision 0017
+            (
+                zmq.RCVHWM,
+                0,
+            ),  # acks of our own events only; a full pipe with heartbeats would abort the process: decision 0017
             (zmq.MAXMSGSIZE, self._settings.max_frame_bytes),
             (zmq.RECONNECT_IVL, 100),
             (zmq.RECONNECT_IVL_MAX, 2_000),
@@ -71,37 +74,40 @@ class Connection:
         ):
             socket.setsockopt(option, value)
         if self._kind == zmq.XPUB:
-            socket.setsockopt(zmq.XPUB_NODROP, 1)  # a full pipe says EAGAIN instead of losing the event
+            socket.setsockopt(zmq.XPUB_NODROP, 1)  # a full pipe gives EAGAIN instead of dropping the event
             socket.setsockopt(zmq.LINGER, _LINGER_MS)  # the fast path has no second copy
         if self._settings.curve_key and self._settings.curve_server:
             curve_client(socket, self._settings.curve_key, self._settings.curve_server)
 
-    def look(self, *, now_ns: int) -> bool:
-        """Take what the monitor says; whether the link is connected anew. ``socket`` may be another one then."""
-        anew = False
+    def poll(self, *, now_ns: int) -> bool:
+        """Process monitor events. Returns whether the connection was established again; ``socket`` may be a new one."""
+        reconnected = False
         while self.monitor.poll(0):
             event = parse_monitor_message(self.monitor.recv_multipart())["event"]
             if event & _REFUSED:
-                if now_ns >= self._say_again_ns:  # some refusals libzmq tries again ten times a second
-                    log.error("no handshake with the gateway; is CURVE set alike?", address=self.address)
-                    self._say_again_ns = now_ns + _AGAIN_NS
-                self._reopen_ns = None if self._settings.bind else self._reopen_ns or now_ns + _AGAIN_NS
+                if now_ns >= self._log_again_ns:  # libzmq repeats some refused handshakes ten times a second
+                    log.error(
+                        "the handshake with the gateway failed; check the CURVE keys on both sides",
+                        address=self.address,
+                    )
+                    self._log_again_ns = now_ns + _REOPEN_NS
+                self._reopen_ns = None if self._settings.bind else self._reopen_ns or now_ns + _REOPEN_NS
             self.connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
             if self.connected:
-                anew = True
+                reconnected = True
                 self._reopen_ns = None
-        if self._reopen_ns is not None and now_ns >= self._reopen_ns:  # libzmq does not try again after a refusal
+        if self._reopen_ns is not None and now_ns >= self._reopen_ns:  # libzmq does not retry after a refusal
             self._reopen_ns = None
             self._close(linger_ms=0)
             self._open()
-        return anew
+        return reconnected
 
     def next_due_ns(self) -> int | None:
-        """When `look` wants to be called at the latest."""
+        """Return the latest time for the next `poll`; None for no limit."""
         return self._reopen_ns
 
     def close(self) -> None:
-        """Close it; what a XPUB still has leaves within a second."""
+        """Close the socket; an XPUB sends its queued events within a second."""
         self._close(linger_ms=None)
 
     def _close(self, linger_ms: int | None) -> None:

@@ -1,12 +1,12 @@
-"""What a publisher, and whoever asks the gateway of events, raises; each a `DexorderError`.
+"""Errors of a publisher and of the gateway's client; each is a `DexorderError`.
 
 DexorderError
-├── EventRefused        the event can't be sent: its payload, size or fields; nothing was kept of it
-├── OutboxFull          as many events wait for the gateway as may
-├── OutboxFailed        the outbox can't be read or written, or another process uses it; nothing was kept of the event
-├── EventUnknown        no event of that id waits, and none has ended lately
-├── PublisherClosed     it takes no more events
-└── GatewayRefused      the gateway will not do it, and says why
+├── EventRefused        the event's payload, size or fields are invalid; nothing was stored
+├── OutboxFull          the outbox has its maximum number of events
+├── OutboxFailed        the outbox can't be read or written, or another process uses it; the event was not stored
+├── EventUnknown        the event is neither pending nor among the recent outcomes
+├── PublisherClosed     the publisher accepts no more events
+└── GatewayRefused      the gateway refused the call
     └── GatewayUnreachable  the gateway does not answer
 """
 
@@ -17,11 +17,11 @@ from services.common.model.errors import Code
 
 
 class EventRefused(DexorderError):
-    """The event can't be sent as it is."""
+    """The event is invalid."""
 
 
 class OutboxFull(DexorderError):
-    """As many events wait for the gateway as may."""
+    """The outbox has its maximum number of events."""
 
 
 class OutboxFailed(DexorderError):
@@ -29,18 +29,18 @@ class OutboxFailed(DexorderError):
 
 
 class EventUnknown(DexorderError):
-    """No event of that id waits, and none has ended lately."""
+    """The event is neither pending nor among the recent outcomes."""
 
 
 class PublisherClosed(DexorderError):
-    """The publisher was closed."""
+    """The publisher is closed."""
 
 
 class GatewayRefused(DexorderError):
-    """The gateway will not do it, and says why.
+    """The gateway refused the call.
 
     Attributes:
-        code: As it answered.
+        code: Status code of the answer.
     """
 
     def __init__(self, message: str, code: Code) -> None:

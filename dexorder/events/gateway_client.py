@@ -1,4 +1,4 @@
-"""The gateway's gRPC services of user events, as people and programs beside the containers call them."""
+"""Client of the gateway's gRPC services of user events, for the command line and other programs than containers."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ from services.gen.dexorder.events.v1 import user_events_pb2 as given
 
 DEFAULT_GATEWAY = "127.0.0.1:50053"
 CALL_SECONDS = 10.0
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.2, 5.0
-Handle = Callable[[pb.SubscribeResponse, pb.Cursor], bool]
+FIRST_PAUSE_SECONDS = 0.2
+MAX_PAUSE_SECONDS = 5.0
+Handler = Callable[[pb.SubscribeResponse, pb.Cursor], bool]
 
 
-def gateway_address(asked: str | None) -> str:
-    """host:port: the given one, else ``DEXORDER_GATEWAY_ADDRESS``, else 127.0.0.1:50053."""
-    return asked or os.environ.get("DEXORDER_GATEWAY_ADDRESS") or DEFAULT_GATEWAY
+def gateway_address(address: str | None) -> str:
+    """Return host:port: the given one, else ``DEXORDER_GATEWAY_ADDRESS``, else 127.0.0.1:50053."""
+    return address or os.environ.get("DEXORDER_GATEWAY_ADDRESS") or DEFAULT_GATEWAY
 
 
 @asynccontextmanager
 async def _channel(address: str, token: str | None = None) -> AsyncIterator[grpc.aio.Channel]:
-    """A channel whose calls carry a user's JWT, if one is given, else who we are by the settings."""
+    """Open a channel with a user's JWT, or with the identity of the settings if ``token`` is None."""
     try:
         given_token = {} if token is None else {"token": SecretStr(token)}
         channel = open_channel(address, read_settings(ChannelSettings, **given_token))
@@ -51,22 +52,22 @@ def _translated(address: str, error: grpc.aio.AioRpcError) -> DexorderError:
     code = code_of(error)
     if code is Code.UNAVAILABLE:
         return GatewayUnreachable(
-            f"the gateway at {address} does not answer ({details_of(error)}); is it running, or elsewhere: "
-            "--gateway or DEXORDER_GATEWAY_ADDRESS?",
+            f"the gateway at {address} does not answer ({details_of(error)}); start it, or give its address with "
+            "--gateway or DEXORDER_GATEWAY_ADDRESS",
             code,
         )
     if code is Code.UNIMPLEMENTED:
         return GatewayRefused(
-            f"the gateway at {address} serves no user events: DEXORDER_EVENTS_DB is not set there", code
+            f"the gateway at {address} does not serve user events; set DEXORDER_EVENTS_DB there", code
         )
     return GatewayRefused(f"the gateway at {address} answered {error_text(error)}", code)
 
 
 async def get_event(address: str, container: str, event_id: str) -> pb.EventRecord:
-    """What became of an event.
+    """Return the record of an event.
 
     Raises:
-        GatewayRefused: There is none, or we may not ask.
+        GatewayRefused: There is no such event, or the caller may not read it.
     """
     async with _channel(address) as channel:
         request = pb.GetEventRequest(container=container, event_id=event_id)
@@ -74,13 +75,13 @@ async def get_event(address: str, container: str, event_id: str) -> pb.EventReco
         return (await stub.GetEvent(request, timeout=CALL_SECONDS)).record  # type: ignore[no-any-return]
 
 
-async def list_events(address: str, request: pb.ListEventsRequest, most: int) -> list[pb.EventRecord]:
-    """The newest events that a request asks for, newest first, at most ``most``."""
+async def list_events(address: str, request: pb.ListEventsRequest, limit: int) -> list[pb.EventRecord]:
+    """Return the records that match a request, newest first, at most ``limit``."""
     found: list[pb.EventRecord] = []
     async with _channel(address) as channel:
         stub: Any = rpc.EventLogServiceStub(channel)
-        while len(found) < most:
-            request.page_size = min(1_000, most - len(found))
+        while len(found) < limit:
+            request.page_size = min(1_000, limit - len(found))
             answer = await stub.ListEvents(request, timeout=CALL_SECONDS)
             found += answer.records
             request.page_token = answer.next_page_token
@@ -90,7 +91,7 @@ async def list_events(address: str, request: pb.ListEventsRequest, most: int) ->
 
 
 async def publish(address: str, event: given.UserEvent) -> AsyncGenerator[given.EventAck, None]:
-    """Publish an event over gRPC; its acks, the last of which is final."""
+    """Publish an event over gRPC and yield its acks; the last one is final."""
     async with _channel(address) as channel:
         stub: Any = rpc.EventPublisherServiceStub(channel)
         call = stub.PublishMany()
@@ -108,31 +109,35 @@ async def follow(
     address: str,
     token: Callable[[], str],
     cursor: pb.Cursor | None,
-    handle: Handle,
+    handle: Handler,
     *,
     client_name: str,
     receive: bool,
     on_note: Callable[[str], None],
 ) -> None:
-    """A user's session, opened again where it was whenever it breaks, until ``handle`` has enough.
+    """Follow a user's session, which is resumed whenever it breaks, until ``handle`` returns False.
 
     Args:
-        token: Gives the user's JWT; asked for anew at each connection, since JWTs are short-lived.
-        cursor: What was received before; None begins with what still waits.
-        handle: Given each message, once, with the cursor behind it; whether there shall be more.
-        receive: Ack each event after ``handle``; else whoever looks only looks.
-        on_note: Told when the session breaks, and why.
+        token: Returns the user's JWT; called for each connection, because JWTs are short-lived.
+        cursor: Last position received; None starts with the events that still wait.
+        handle: Called once for each message with the cursor after it; returns whether to continue.
+        receive: Acknowledge each event after ``handle``; otherwise the session only observes.
+        on_note: Called with the reason when the session breaks.
 
     Raises:
-        GatewayRefused: The token is not good, though it is fresh, or the session is not possible.
+        GatewayRefused: A new token is not accepted, or the session is refused.
     """
-    place, pause, opened = cursor, FIRST_PAUSE_SECONDS, False
+    place = cursor
+    pause = FIRST_PAUSE_SECONDS
+    opened = False
     while True:
         try:
             async with _channel(address, token()) as channel:
                 stub: Any = rpc.EventServiceStub(channel)
                 async for message in stub.Subscribe(pb.SubscribeRequest(cursor=place, client_name=client_name)):
-                    place, opened, pause = _behind(message, place), True, FIRST_PAUSE_SECONDS
+                    place = _cursor_after(message, place)
+                    opened = True
+                    pause = FIRST_PAUSE_SECONDS
                     more = handle(message, place)
                     if receive and message.event.sequence:
                         ack = pb.AckRequest(place=place, kind=pb.ACK_KIND_RECEIVED)
@@ -141,18 +146,18 @@ async def follow(
                         return
                 on_note("the session has ended")
         except (GatewayUnreachable, GatewayRefused) as error:
-            # A session ends with its token, so one that was open goes on with a fresh one.
+            # A session ends with its token, so one that was open continues with a new token.
             expired = opened and error.code is Code.UNAUTHENTICATED
             if failure_of(error.code) not in (Failure.UNANSWERED, Failure.OVERLOADED) and not expired:
                 raise
             opened = False
             on_note(str(error))
         await asyncio.sleep(pause)
-        pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+        pause = min(2 * pause, MAX_PAUSE_SECONDS)
 
 
-def _behind(message: pb.SubscribeResponse, place: pb.Cursor | None) -> pb.Cursor:
-    """The cursor after a message; an event of the fast path has no place and moves nothing."""
+def _cursor_after(message: pb.SubscribeResponse, place: pb.Cursor | None) -> pb.Cursor:
+    """Return the cursor after a message; an event of the fast path has no sequence and leaves the cursor as it is."""
     if message.HasField("opened"):
         return message.opened.cursor
     if message.HasField("reset"):

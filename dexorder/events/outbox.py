@@ -1,6 +1,6 @@
-"""A container's SQLite file of what the gateway has not settled. WAL, ``synchronous=FULL``: a commit is on the disk.
+"""SQLite file of a container's events that the gateway has not settled; a commit is on disk.
 
-One process at a time: SQLite's own lock on the file says so, and the kernel lets go of it when the process ends.
+One process at a time may use it. SQLite's lock ensures that, and the kernel releases it when the process ends.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ _STEPS = (
     "CREATE TABLE events("
     "number INTEGER PRIMARY KEY AUTOINCREMENT, event_id TEXT NOT NULL UNIQUE, frame BLOB NOT NULL);",
 )
-_NEWER = "it has version {}, and this publisher reads version {}"
+_NEWER = "it has version {}; this publisher supports up to version {}"
 
 
 class Outbox:
-    """Used by the publisher's thread alone."""
+    """Open outbox, for the publisher's thread."""
 
     def __init__(self, path: Path) -> None:
-        """Open it, or make it.
+        """Open or create the file.
 
         Raises:
-            OutboxFailed: Another process uses it, or it is no outbox, or can't be written.
+            OutboxFailed: Another process uses the file, it is not an outbox, or it can't be written.
         """
         self._path = path
-        try:  # private: events tell what users do
+        try:  # private: events show the users' actions
             self._connection = open_durable(path, _STEPS, newer=_NEWER, private=True, exclusive=True)
         except OSError as error:
             raise OutboxFailed(f"the outbox {path} can't be opened: {error}") from None
@@ -39,7 +39,7 @@ class Outbox:
             raise OutboxFailed(f"the outbox {path} {why}") from None
 
     def write(self, added: Sequence[tuple[str, bytes]], settled: Sequence[str]) -> None:
-        """Keep events (id and frame), forget others, in one commit; all of it or nothing.
+        """Add events (id and frame) and remove settled ones in one transaction.
 
         Raises:
             OutboxFailed: Nothing was written.
@@ -55,23 +55,23 @@ class Outbox:
             raise OutboxFailed(f"the outbox {self._path} can't be written: {error}") from None
 
     def frame(self, event_id: str) -> bytes:
-        """An event as it is sent, its type byte first.
+        """Return an event as it is sent, with its type byte.
 
         Raises:
-            OutboxFailed: It can't be read, or is gone.
+            OutboxFailed: The event can't be read or is missing.
         """
         try:
             row = self._connection.execute("SELECT frame FROM events WHERE event_id = ?", (event_id,)).fetchone()
         except sqlite3.Error as error:
             raise OutboxFailed(f"the outbox {self._path} can't be read: {error}") from None
         if row is None:
-            raise OutboxFailed(f"the outbox {self._path} has lost event {event_id!r}")
+            raise OutboxFailed(f"the outbox {self._path} does not have event {event_id!r}")
         return bytes(row[0])
 
     def events(self) -> Iterator[str]:
-        """The ids of all events, in the order in which they were added."""
+        """Return the ids of all events in the order of their addition."""
         return (row[0] for row in self._connection.execute("SELECT event_id FROM events ORDER BY number"))
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._connection.close()

@@ -1,4 +1,4 @@
-"""What a container publishes with.
+"""Publisher of user events, for threads and for asyncio.
 
 from dexorder.events import Publisher
 with Publisher() as publisher:
@@ -7,6 +7,7 @@ with Publisher() as publisher:
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 import uuid
@@ -19,8 +20,7 @@ from dexorder.events.commands import FlushCommand, OutcomeQuery, PublishCommand
 from dexorder.events.config import PublisherSettings
 from dexorder.events.errors import EventRefused
 from dexorder.events.event_builder import ChannelChoice, Payload, build_event
-from dexorder.events.outcome import Outcome
-from dexorder.events.outcomes import done
+from dexorder.events.outcomes import Outcome, complete
 from dexorder.events.sender import Sender
 from services.common.config import BadSettings, read_settings
 from services.common.messaging.frames import encode_event
@@ -32,10 +32,10 @@ OnOutcome = Callable[[Outcome], None]
 
 
 class Publisher:
-    """Sends events of one container, each until the gateway has settled it. Threads may share it.
+    """Publisher of one container's events. It sends each event until the gateway has settled it. Threads may share it.
 
-    A thread of its own has the sockets and the outbox. One publisher an outbox; it may be closed, or killed, at any
-    moment: what the gateway has not settled goes out when the next publisher opens the same outbox.
+    Its own thread uses the sockets and the outbox. Each outbox has one publisher, which may be closed or killed at any
+    time: events that are not settled are sent when the next publisher opens the same outbox.
     """
 
     def __init__(
@@ -46,17 +46,17 @@ class Publisher:
         on_queued: Callable[[str], None] | None = None,
         **overrides: Any,
     ) -> None:
-        """Open the outbox and begin to connect; the gateway need not be there.
+        """Open the outbox and start to connect; the gateway need not be running.
 
         Args:
-            settings: Else from the environment.
-            on_outcome: Told, in the publisher's thread, how each event ends, those of earlier publishers included; of
-                one that ended just before a crash it may be told twice. It may `submit`, and must not wait.
-            on_queued: Told the event_id likewise when the gateway has an event on its disk.
+            settings: Settings; None reads them from the environment.
+            on_outcome: Called in the publisher's thread with the outcome of each event, including events of earlier
+                publishers; after a crash possibly twice for the same event. It may `submit` but must not wait.
+            on_queued: Called likewise with the event_id when the gateway has an event on disk.
             overrides: Single settings by name, for example ``outbox``.
 
         Raises:
-            DexorderError: A setting is bad or an address can't be used.
+            DexorderError: A setting is invalid or an address can't be used.
             OutboxFailed: The outbox can't be used, or another publisher uses it.
         """
         try:
@@ -83,28 +83,29 @@ class Publisher:
         event_id: str | None = None,
         timestamp_ms: int | None = None,
     ) -> str:
-        """Publish an event; returns its event_id.
+        """Publish an event and return its event_id.
 
-        NORMAL and CRITICAL: it is on the disk then, and goes out until the gateway has settled it. While the user has a
-        session open, NORMAL goes out once, on the fast path. INFORMATIONAL goes out only then, and never waits.
+        A NORMAL or CRITICAL event is on disk when this returns, and is sent until the gateway has settled it. While the
+        user has a session open, a NORMAL event is sent once, on the fast path. An INFORMATIONAL event is sent only
+        then and never waits.
 
         Args:
-            event_type: A name or number of `EventType`.
-            payload: What JSON can say, or a payload message of ``user_events.proto``; decimals as text.
-            channels: Names, `Channel` or `Preference`, in the order to try them; none takes the user's own order.
-            event_id: Makes a repeat the same event, if the timestamp is given too; else a new one.
-            timestamp_ms: When it happened, milliseconds since the epoch; else now.
+            event_type: Name or number of an `EventType`.
+            payload: Values that JSON can represent, or a payload message of ``user_events.proto``; decimals as text.
+            channels: Names, `Channel` or `Preference`, in the order to try them; empty for the user's own order.
+            event_id: Id for deduplication, together with the timestamp; None for a new one.
+            timestamp_ms: Time of the event, milliseconds since the epoch; None for now.
 
         Raises:
-            EventRefused: It can't be sent as it is.
-            OutboxFull: ``max_events`` wait already.
-            OutboxFailed: It could not be kept.
-            PublisherClosed: After ``close``.
+            EventRefused: The event is invalid.
+            OutboxFull: The outbox has ``max_events`` events.
+            OutboxFailed: The event could not be written.
+            PublisherClosed: The publisher is closed.
         """
-        kept = self.submit(
+        written = self.submit(
             user_id, event_type, payload, priority, channels, event_id=event_id, timestamp_ms=timestamp_ms
         )
-        return self._wait(kept, None)
+        return self._wait(written, None)
 
     def submit(
         self,
@@ -117,11 +118,11 @@ class Publisher:
         event_id: str | None = None,
         timestamp_ms: int | None = None,
     ) -> Future[str]:
-        """As `publish`, but does not wait for the disk: many at once share its commits.
+        """Publish an event without waiting for the disk, so that several events share a commit.
 
         Returns:
-            The event_id, once the event is on the disk; its errors are OutboxFull, OutboxFailed, PublisherClosed and,
-            for an event_id that is taken, EventRefused.
+            Future of the event_id, completed when the event is on disk. It fails with OutboxFull, OutboxFailed,
+            PublisherClosed, or EventRefused if the event_id belongs to another event.
         """
         event = build_event(
             user_id,
@@ -136,53 +137,56 @@ class Publisher:
         return self.submit_event(event)
 
     def submit_event(self, event: pb.UserEvent) -> Future[str]:
-        """As `submit`, for an event that is ready."""
+        """Publish an event that is already built; see `submit`."""
         frame = encode_event(event)[1]
         if len(frame) > self._settings.max_frame_bytes:
-            raise EventRefused(f"the event has {len(frame):,} bytes, and a frame {self._settings.max_frame_bytes:,}")
+            raise EventRefused(
+                f"the event has {len(frame):,} bytes; a frame may have {self._settings.max_frame_bytes:,}"
+            )
         future: Future[str] = Future()
-        how = Priority(event.delivery.priority)
-        kept = None if how is Priority.INFORMATIONAL else future
-        self._sender.commands.give(PublishCommand(event.event_id, event.user_id, how, frame, kept))
-        if kept is None:
-            done(future, event.event_id)
+        priority = Priority(event.delivery.priority)
+        written = None if priority is Priority.INFORMATIONAL else future
+        self._sender.commands.put(PublishCommand(event.event_id, event.user_id, priority, frame, written))
+        if written is None:
+            complete(future, event.event_id)
         return future
 
     def outcome(self, event_id: str) -> Future[Outcome]:
-        """How an event ends, once it has; of INFORMATIONAL ones only ``on_outcome`` is told.
+        """Return a future of an event's outcome. Outcomes of INFORMATIONAL events only reach ``on_outcome``.
 
-        Its errors are PublisherClosed and EventUnknown: none of that id waits or is among the last 10,000 to end.
+        It fails with PublisherClosed, or with EventUnknown if the event is neither pending nor among the last 10,000
+        outcomes.
         """
         future: Future[Outcome] = Future()
-        self._sender.commands.give(OutcomeQuery(event_id, future))
+        self._sender.commands.put(OutcomeQuery(event_id, future))
         return future
 
     def subscribed(self, user_id: str) -> bool:
-        """Whether the user has a session open, as the gateway last said; if not, INFORMATIONAL is not worth making."""
+        """Return whether the user has a session open; if not, an INFORMATIONAL event would be dropped."""
         return self._sender.subscribed(user_id)
 
     @property
     def connected(self) -> bool:
-        """Whether the guaranteed path is up."""
+        """Whether the guaranteed path is connected."""
         return self._sender.guaranteed.connected
 
     @property
     def addresses(self) -> tuple[str, str]:
-        """Of the fast and the guaranteed path; with ``bind`` the real ports, where 0 was asked for."""
+        """Addresses of the fast and the guaranteed path; with ``bind`` they have the actual ports."""
         return self._sender.fast.address, self._sender.guaranteed.address
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Wait until no event waits for the gateway; False if ``timeout`` seconds were not enough."""
-        drained: Future[None] = Future()
-        self._sender.commands.give(FlushCommand(drained))
+        """Wait until the gateway has settled all events; False after ``timeout`` seconds."""
+        flushed: Future[None] = Future()
+        self._sender.commands.put(FlushCommand(flushed))
         try:
-            self._wait(drained, timeout)
+            self._wait(flushed, timeout)
         except TimeoutError:
             return False
         return True
 
     def close(self) -> None:
-        """End the thread; `flush` before it to wait for the gateway. What still waits goes out after the next start."""
+        """Stop the thread. Pending events are sent after the next start; `flush` waits for the gateway."""
         self._sender.commands.close()
         self._sender.thread.join()
 
@@ -190,3 +194,74 @@ class Publisher:
         if threading.current_thread() is self._sender.thread and not future.done():
             raise RuntimeError("a callback must not wait for its own thread; it may submit")
         return future.result(timeout)
+
+
+class AsyncPublisher:
+    """Publisher for asyncio: ``async with await AsyncPublisher.open()``. Concurrent calls share a commit."""
+
+    def __init__(self, publisher: Publisher) -> None:
+        """Wrap a publisher; `close` closes it."""
+        self.publisher = publisher
+
+    @classmethod
+    async def open(
+        cls,
+        settings: PublisherSettings | None = None,
+        *,
+        on_outcome: OnOutcome | None = None,
+        on_queued: Callable[[str], None] | None = None,
+        **overrides: Any,
+    ) -> Self:
+        """Open a `Publisher`; callbacks are called in the loop's thread."""
+        loop = asyncio.get_running_loop()
+
+        def in_loop(callback: Callable[[T], None] | None) -> Callable[[T], None]:
+            def call(value: T) -> None:
+                if callback and not loop.is_closed():
+                    loop.call_soon_threadsafe(callback, value)
+
+            return call
+
+        def make() -> Publisher:
+            return Publisher(settings, on_outcome=in_loop(on_outcome), on_queued=in_loop(on_queued), **overrides)
+
+        return cls(await asyncio.to_thread(make))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def publish(
+        self,
+        user_id: str,
+        event_type: int | str,
+        payload: Payload,
+        priority: Priority | str = Priority.NORMAL,
+        channels: Sequence[ChannelChoice] = (),
+        *,
+        event_id: str | None = None,
+        timestamp_ms: int | None = None,
+    ) -> str:
+        """Publish an event; see Publisher.publish. Cancelling the call does not withdraw the event."""
+        written = self.publisher.submit(
+            user_id, event_type, payload, priority, channels, event_id=event_id, timestamp_ms=timestamp_ms
+        )
+        return await asyncio.shield(asyncio.wrap_future(written))
+
+    async def outcome(self, event_id: str) -> Outcome:
+        """Wait for an event's outcome; see Publisher.outcome."""
+        return await asyncio.wrap_future(self.publisher.outcome(event_id))
+
+    def subscribed(self, user_id: str) -> bool:
+        """See Publisher.subscribed."""
+        return self.publisher.subscribed(user_id)
+
+    async def flush(self, timeout: float | None = None) -> bool:
+        """See Publisher.flush."""
+        return await asyncio.to_thread(self.publisher.flush, timeout)
+
+    async def close(self) -> None:
+        """See Publisher.close."""
+        await asyncio.to_thread(self.publisher.close)

@@ -1,7 +1,11 @@
-"""Which events go out on the guaranteed path, and when again. Pure; times are monotonic nanoseconds.
+"""Transmission and retransmission of events on the guaranteed path. Pure; times are monotonic nanoseconds.
 
-An event is *waiting* (its turn has come), *open* (sent, no answer yet) or *asleep* until it is due again. At most
-``window`` are open. Only a final answer takes an event out.
+    state      entered by                                 left by
+    waiting    `add`, `next` when due, `reconnected`      `sent` -> open
+    open       `sent`                                     `queued` -> asleep; when due -> waiting
+    asleep     `queued`                                   when due -> waiting
+
+At most ``window`` events are open. Only `settled` removes an event, from any state.
 """
 
 from __future__ import annotations
@@ -14,34 +18,34 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RetransmitPolicy:
-    """How often; nanoseconds.
+    """Intervals in nanoseconds, and the window.
 
     Attributes:
-        base_ns: From the first try to the second without an answer; doubled each time.
-        most_ns: Longest such wait.
-        ask_ns: From an answer QUEUED to the next question.
-        window: Most events that are open.
+        base_ns: Interval between the first transmission and the second if there is no answer; doubled each time.
+        max_ns: Limit of that interval.
+        query_ns: Interval between an answer QUEUED and the next transmission, which asks for the state.
+        window: Limit of open events.
     """
 
     base_ns: int
-    most_ns: int
-    ask_ns: int
+    max_ns: int
+    query_ns: int
     window: int
 
 
 @dataclass(slots=True)
 class _Entry:
-    tries: int = 0
+    attempts: int = 0
     due_ns: int = 0
     waiting: bool = True
 
 
 class RetransmitQueue:
-    """The events that have no final answer yet."""
+    """Events that have no final answer yet."""
 
-    def __init__(self, pace: RetransmitPolicy, jitter: Callable[[], float]) -> None:
-        """``jitter`` gives a factor for each wait, about 1, so that containers do not come all at once."""
-        self._pace = pace
+    def __init__(self, policy: RetransmitPolicy, jitter: Callable[[], float]) -> None:
+        """Create an empty queue; ``jitter`` returns a factor about 1 for each interval, to spread the load."""
+        self._policy = policy
         self._jitter = jitter
         self._entries: dict[str, _Entry] = {}
         self._waiting: deque[str] = deque()
@@ -56,13 +60,16 @@ class RetransmitQueue:
         return event_id in self._entries
 
     def add(self, event_ids: Iterable[str]) -> None:
-        """New events, to go out as soon as there is room."""
+        """Add new events, to be transmitted as soon as the window allows."""
         for event_id in event_ids:
             self._entries[event_id] = _Entry()
             self._waiting.append(event_id)
 
     def next(self, *, now_ns: int) -> str | None:
-        """The event whose turn it is; say `sent` if it has gone out. None if the window is full or nothing is due."""
+        """Return the next event to transmit; None if the window is full or no event is due.
+
+        The caller confirms the transmission with `sent`.
+        """
         while self._due and self._due[0][0] <= now_ns:
             due_ns, _, event_id = heapq.heappop(self._due)
             entry = self._entries.get(event_id)
@@ -71,48 +78,52 @@ class RetransmitQueue:
                 self._open.discard(event_id)
                 self._waiting.append(event_id)
         while self._waiting and not ((entry := self._entries.get(self._waiting[0])) and entry.waiting):
-            self._waiting.popleft()  # it ended while it waited
-        return self._waiting[0] if self._waiting and len(self._open) < self._pace.window else None
+            self._waiting.popleft()  # settled while it waited
+        return self._waiting[0] if self._waiting and len(self._open) < self._policy.window else None
 
     def sent(self, event_id: str, *, now_ns: int) -> None:
-        """What `next` said went out; without an answer it will again, later each time."""
+        """Record the transmission of the event that `next` returned; without an answer it is repeated."""
         entry = self._entries[event_id]
         self._waiting.popleft()
-        wait_ns = min(self._pace.base_ns << min(entry.tries, 32), self._pace.most_ns)
-        entry.tries += 1
+        wait_ns = min(self._policy.base_ns << min(entry.attempts, 32), self._policy.max_ns)
+        entry.attempts += 1
         self._open.add(event_id)
-        self._sleep(event_id, entry, now_ns, wait_ns)
+        self._schedule(event_id, entry, now_ns, wait_ns)
 
     def queued(self, event_id: str, *, now_ns: int) -> bool:
-        """The gateway has it; it is asked again after a while, in case its end gets lost. False if not open."""
+        """Record the answer QUEUED; later the event is sent again in case its final answer is lost.
+
+        Returns:
+            False if the event is not open.
+        """
         entry = self._entries.get(event_id)
         if entry is None or event_id not in self._open:
             return False
         self._open.discard(event_id)
-        entry.tries = 0
-        self._sleep(event_id, entry, now_ns, self._pace.ask_ns)
+        entry.attempts = 0
+        self._schedule(event_id, entry, now_ns, self._policy.query_ns)
         return True
 
     def settled(self, event_id: str) -> bool:
-        """It has ended; False if it had before, or was never here."""
+        """Remove an event; False if it is not in the queue."""
         self._open.discard(event_id)
         return self._entries.pop(event_id, None) is not None
 
     def reconnected(self) -> None:
-        """Answers may have been lost with the connection: all go out again, in their order."""
+        """Make all events wait again in their order: answers may have been lost with the connection."""
         self._open.clear()
         self._due.clear()
         self._waiting = deque(self._entries)
         for entry in self._entries.values():
-            entry.tries = 0
+            entry.attempts = 0
             entry.waiting = True
 
     def next_due_ns(self) -> int | None:
-        """When `next` may have more to say, if nothing else happens."""
+        """Return when `next` may return another event if nothing else happens."""
         return self._due[0][0] if self._due else None
 
-    def _sleep(self, event_id: str, entry: _Entry, now_ns: int, wait_ns: int) -> None:
+    def _schedule(self, event_id: str, entry: _Entry, now_ns: int, wait_ns: int) -> None:
         entry.waiting = False
         entry.due_ns = now_ns + int(wait_ns * self._jitter())
-        self._order = self._order + 1
+        self._order += 1
         heapq.heappush(self._due, (entry.due_ns, self._order, event_id))

@@ -1,7 +1,7 @@
-"""The publisher's thread: it alone touches the sockets, the outbox and the rules, so none of them needs a lock.
+"""The publisher's thread. It alone uses the sockets, the outbox and the rules, so none of them needs a lock.
 
-A turn: wait -> subscriptions, answers -> commands of other threads -> one commit for all of them -> tell their callers
--> send. An event is sent, and its caller told, only once it is on the disk.
+One iteration: wait; read subscriptions and answers; execute commands of other threads; commit them together and
+complete their futures; send. An event is sent, and its caller answered, only after it is on disk.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from dexorder.events.config import PublisherSettings
 from dexorder.events.connection import Connection
 from dexorder.events.errors import EventRefused, OutboxFailed, OutboxFull, PublisherClosed
 from dexorder.events.outbox import Outbox
-from dexorder.events.outcome import FinalStatus, Outcome
-from dexorder.events.outcomes import OutcomeTracker, done, fail
+from dexorder.events.outcomes import FinalStatus, Outcome, OutcomeTracker, complete, fail
 from dexorder.events.retransmit import RetransmitPolicy, RetransmitQueue
 from services.common.messaging.frames import VERSION, BadFrame, decode_ack, topic
 from services.common.model.user_events import Channel, Priority
@@ -30,12 +29,12 @@ from services.gen.dexorder.events.v1 import user_events_pb2 as pb
 
 log = structlog.get_logger(__name__)
 _SECOND_NS = 1_000_000_000
-_SETTLE_NS = 200_000_000
-_AT_ONCE = 512
+_CLEANUP_NS = 200_000_000
+_MAX_BATCH = 512
 
 
 class Sender:
-    """Its thread runs from ``thread.start()`` until the mailbox is closed."""
+    """Thread that runs from ``thread.start()`` until the command queue is closed."""
 
     def __init__(
         self, settings: PublisherSettings, on_outcome: Callable[[Outcome], None], on_queued: Callable[[str], None]
@@ -44,21 +43,21 @@ class Sender:
         self.commands = CommandQueue()
         self._max_events = settings.max_events
         self._outcomes = OutcomeTracker(on_outcome, on_queued)
-        pace = RetransmitPolicy(
+        policy = RetransmitPolicy(
             int(settings.retransmit_base_seconds * _SECOND_NS),
             int(settings.retransmit_max_seconds * _SECOND_NS),
             int(settings.query_seconds * _SECOND_NS),
             settings.window,
         )
-        self._retransmits = RetransmitQueue(pace, lambda: random.uniform(0.9, 1.1))  # noqa: S311 - spreads load, hides nothing
+        self._pending = RetransmitQueue(policy, lambda: random.uniform(0.9, 1.1))  # noqa: S311 - not a secret
         self._subscribed: set[bytes] = set()
         self._settled: list[str] = []
-        self._settle_ns: int | None = None
-        self._drains: list[FlushCommand] = []
+        self._cleanup_ns: int | None = None
+        self._flushes: list[FlushCommand] = []
         self._bound = settings.bind
         self._blocked = False
         with ExitStack() as closing:
-            closing.callback(self.commands.end)
+            closing.callback(self.commands.shut_down)
             closing.callback(self._outcomes.close)
             self._outbox = Outbox(settings.outbox)
             closing.callback(self._outbox.close)
@@ -67,153 +66,152 @@ class Sender:
             closing.callback(self.fast.close)
             self.guaranteed = Connection(context, zmq.DEALER, settings.guaranteed, settings)
             closing.callback(self.guaranteed.close)
-            self._retransmits.add(self._outbox.events())
+            self._pending.add(self._outbox.events())
             self._closing = closing.pop_all()
         self.thread = threading.Thread(target=self._run, name="dexorder-publisher", daemon=True)
 
     def subscribed(self, user_id: str) -> bool:
-        """Whether the gateway has a session of this user open; for any thread."""
+        """Return whether the gateway has a session of this user open; for any thread."""
         return topic(user_id) in self._subscribed
 
-    # ---- the thread ----------------------------------------------------------------------------------------------
+    # ---- thread
 
     def _run(self) -> None:
         with self._closing:
             try:
-                while self._turn():
+                while self._iterate():
                     pass
-                self._settle(time.monotonic_ns())
+                self._remove_settled(time.monotonic_ns())
             except Exception:
-                log.exception("the publisher has failed; what is in its outbox goes out at the next start")
-            for drain in self._drains:
-                fail(drain.drained, PublisherClosed("the publisher is closed"))
+                log.exception("the publisher has failed; the events in its outbox are sent after the next start")
+            for flush in self._flushes:
+                fail(flush.flushed, PublisherClosed("the publisher is closed"))
 
-    def _turn(self) -> bool:
-        """One turn; False when it was the last."""
+    def _iterate(self) -> bool:
+        """Run one iteration; False after the last one."""
         self._wait()
         now_ns = time.monotonic_ns()
-        if self.guaranteed.look(now_ns=now_ns):
-            self._retransmits.reconnected()
+        if self.guaranteed.poll(now_ns=now_ns):
+            self._pending.reconnected()
             self._blocked = False
-        self.fast.look(now_ns=now_ns)
-        self._take_subscriptions()
-        self._take_answers(now_ns)
+        self.fast.poll(now_ns=now_ns)
+        self._read_subscriptions()
+        self._read_answers(now_ns)
         commands, more = self.commands.take()
-        self._do(commands)
-        if self._settle_ns is not None and now_ns >= self._settle_ns:
-            self._settle(now_ns)
+        self._execute(commands)
+        if self._cleanup_ns is not None and now_ns >= self._cleanup_ns:
+            self._remove_settled(now_ns)
         self._send(now_ns)
-        if self._drains and not len(self._retransmits):
-            for drain in self._drains:
-                done(drain.drained, None)
-            self._drains.clear()
+        if self._flushes and not len(self._pending):
+            for flush in self._flushes:
+                complete(flush.flushed, None)
+            self._flushes.clear()
         return more
 
     def _wait(self) -> None:
         now_ns = time.monotonic_ns()
-        dues = [self._settle_ns, self.fast.next_due_ns(), self.guaranteed.next_due_ns()]
-        if self._open_to_send():
-            more = self._retransmits.next(now_ns=now_ns) is not None
-            dues.append(now_ns if more else self._retransmits.next_due_ns())
+        dues = [self._cleanup_ns, self.fast.next_due_ns(), self.guaranteed.next_due_ns()]
+        if self._can_send():
+            more = self._pending.next(now_ns=now_ns) is not None
+            dues.append(now_ns if more else self._pending.next_due_ns())
         due_ns = min((due for due in dues if due is not None), default=None)
         poller = zmq.Poller()
-        poller.register(self.commands.bell, zmq.POLLIN)
+        poller.register(self.commands.wakeup, zmq.POLLIN)
         for each in (self.fast.socket, self.fast.monitor, self.guaranteed.socket, self.guaranteed.monitor):
             poller.register(each, zmq.POLLIN)
         if self._blocked:
             poller.register(self.guaranteed.socket, zmq.POLLIN | zmq.POLLOUT)
         ready: dict[Any, int] = dict(poller.poll(None if due_ns is None else _milliseconds(due_ns - now_ns)))
-        if self.commands.bell.fileno() in ready:
-            self.commands.hush()
+        if self.commands.wakeup.fileno() in ready:
+            self.commands.clear_wakeup()
         if ready.get(self.guaranteed.socket, 0) & zmq.POLLOUT:
             self._blocked = False
 
-    def _take_subscriptions(self) -> None:
+    def _read_subscriptions(self) -> None:
         while (message := _received(self.fast.socket)) is not None:
             if message[0][:1] == b"\x01":
                 self._subscribed.add(message[0][1:])
             elif message[0][:1] == b"\x00":
                 self._subscribed.discard(message[0][1:])
 
-    def _take_answers(self, now_ns: int) -> None:
-        for _ in range(_AT_ONCE):
+    def _read_answers(self, now_ns: int) -> None:
+        for _ in range(_MAX_BATCH):
             if (frames := _received(self.guaranteed.socket)) is None:
                 return
             try:
                 ack = decode_ack(frames)
             except BadFrame as error:
-                log.warning("an answer of the gateway can't be read", reason=error.reason)
+                log.warning("invalid answer of the gateway", reason=error.reason)
                 continue
             if not ack.event_id:
                 log.warning("the gateway could not read an event", error=ack.error_message)
             elif ack.status == pb.QUEUED:
-                if self._retransmits.queued(ack.event_id, now_ns=now_ns):
+                if self._pending.queued(ack.event_id, now_ns=now_ns):
                     self._outcomes.queued(ack.event_id)
-            elif ack.status in (pb.DELIVERED, pb.ACK_ERROR) and self._retransmits.settled(ack.event_id):
-                self._ended(_outcome(ack), now_ns)
+            elif ack.status in (pb.DELIVERED, pb.ACK_ERROR) and self._pending.settled(ack.event_id):
+                self._settle(_outcome(ack), now_ns)
 
-    # ---- commands ------------------------------------------------------------------------------------------------
+    # ---- commands
 
-    def _do(self, commands: Iterable[Command]) -> None:
+    def _execute(self, commands: Iterable[Command]) -> None:
         added: dict[str, PublishCommand] = {}
-        repeats: list[PublishCommand] = []
+        duplicates: list[PublishCommand] = []
         for command in commands:
             if isinstance(command, OutcomeQuery):
-                waits = command.event_id in self._retransmits or command.event_id in added
-                self._outcomes.ask(command.event_id, command.outcome, waits=waits)
+                pending = command.event_id in self._pending or command.event_id in added
+                self._outcomes.query(command.event_id, command.outcome, pending=pending)
             elif isinstance(command, FlushCommand):
-                self._drains.append(command)
-            elif command.kept is None:
-                self._outcomes.tell(
-                    Outcome(command.event_id, FinalStatus.SENT if self._fast(command) else FinalStatus.DROPPED)
-                )
-            elif command.event_id in added or command.event_id in self._retransmits:
-                repeats.append(command)
-            elif len(self._retransmits) + len(added) >= self._max_events:
-                fail(command.kept, OutboxFull(f"{self._max_events:,} events wait for the gateway already"))
+                self._flushes.append(command)
+            elif command.written is None:
+                status = FinalStatus.SENT if self._send_fast(command) else FinalStatus.DROPPED
+                self._outcomes.notify(Outcome(command.event_id, status))
+            elif command.event_id in added or command.event_id in self._pending:
+                duplicates.append(command)
+            elif len(self._pending) + len(added) >= self._max_events:
+                fail(command.written, OutboxFull(f"the outbox has {self._max_events:,} events, its maximum"))
             else:
                 added[command.event_id] = command
         if added:
-            self._keep(list(added.values()))
-        for repeat in repeats:
-            self._repeat(repeat)
+            self._write(list(added.values()))
+        for duplicate in duplicates:
+            self._answer_duplicate(duplicate)
 
-    def _keep(self, added: list[PublishCommand]) -> None:
+    def _write(self, added: list[PublishCommand]) -> None:
         try:
-            self._outbox.write([(post.event_id, post.frame) for post in added], self._settled)
+            self._outbox.write([(command.event_id, command.frame) for command in added], self._settled)
         except OutboxFailed as error:
-            for post in added:
-                _answer(post, error)
-                self._outcomes.lost(post.event_id, error)
+            for command in added:
+                _answer(command, error)
+                self._outcomes.lost(command.event_id, error)
             return
         self._settled = []
-        self._settle_ns = None
-        self._retransmits.add(post.event_id for post in added)
+        self._cleanup_ns = None
+        self._pending.add(command.event_id for command in added)
         now_ns = time.monotonic_ns()
-        for post in added:
-            _answer(post)
-            if post.priority is Priority.NORMAL and self._fast(post):
-                self._retransmits.settled(post.event_id)
-                self._ended(Outcome(post.event_id, FinalStatus.SENT), now_ns)
+        for command in added:
+            _answer(command)
+            if command.priority is Priority.NORMAL and self._send_fast(command):
+                self._pending.settled(command.event_id)
+                self._settle(Outcome(command.event_id, FinalStatus.SENT), now_ns)
 
-    def _repeat(self, post: PublishCommand) -> None:
-        """An event whose id still waits: the same one changes nothing."""
+    def _answer_duplicate(self, command: PublishCommand) -> None:
+        """Accept an event that is already in the outbox; refuse another one with its id."""
         try:
-            if self._outbox.frame(post.event_id) != post.frame:
-                raise EventRefused(f"event_id {post.event_id!r} is taken by another event that still waits")
-            _answer(post)
+            if self._outbox.frame(command.event_id) != command.frame:
+                raise EventRefused(f"event_id {command.event_id!r} belongs to another event in the outbox")
+            _answer(command)
         except (EventRefused, OutboxFailed) as error:
-            _answer(post, error)
+            _answer(command, error)
 
-    # ---- sending and ends ----------------------------------------------------------------------------------------
+    # ---- sending and settlement
 
-    def _fast(self, post: PublishCommand) -> bool:
-        to = topic(post.user_id)
-        return to in self._subscribed and _sent(self.fast.socket, [to, VERSION, post.frame])
+    def _send_fast(self, command: PublishCommand) -> bool:
+        to = topic(command.user_id)
+        return to in self._subscribed and _sent(self.fast.socket, [to, VERSION, command.frame])
 
     def _send(self, now_ns: int) -> None:
-        for _ in range(_AT_ONCE):
-            event_id = self._retransmits.next(now_ns=now_ns) if self._open_to_send() else None
+        for _ in range(_MAX_BATCH):
+            event_id = self._pending.next(now_ns=now_ns) if self._can_send() else None
             if event_id is None:
                 return
             try:
@@ -221,28 +219,28 @@ class Sender:
             except OutboxFailed as error:
                 log.error("an event can't be read; it is tried again later", error=str(error))
             if not self._blocked:
-                self._retransmits.sent(event_id, now_ns=now_ns)
+                self._pending.sent(event_id, now_ns=now_ns)
 
-    def _open_to_send(self) -> bool:
-        # What is sent before `reconnected` was told would be sent twice; whom a bound socket serves it can't tell.
+    def _can_send(self) -> bool:
+        # Events sent before the connection is up would be sent again by `reconnected`. A bound socket can't tell.
         return not self._blocked and (self.guaranteed.connected or self._bound)
 
-    def _ended(self, outcome: Outcome, now_ns: int) -> None:
+    def _settle(self, outcome: Outcome, now_ns: int) -> None:
         self._settled.append(outcome.event_id)
-        self._settle_ns = self._settle_ns or now_ns + _SETTLE_NS
-        self._outcomes.ended(outcome)
+        self._cleanup_ns = self._cleanup_ns or now_ns + _CLEANUP_NS
+        self._outcomes.settled(outcome)
 
-    def _settle(self, now_ns: int) -> None:
-        """Forget what has ended. Until then a start would send it again, which changes nothing."""
+    def _remove_settled(self, now_ns: int) -> None:
+        """Remove settled events from the outbox. A start before that sends them again, which has no effect."""
         if not self._settled:
             return
         try:
             self._outbox.write([], self._settled)
             self._settled = []
-            self._settle_ns = None
+            self._cleanup_ns = None
         except OutboxFailed as error:
-            log.error("what has ended stays in the outbox for now", error=str(error))
-            self._settle_ns = now_ns + _SECOND_NS
+            log.error("settled events stay in the outbox for now", error=str(error))
+            self._cleanup_ns = now_ns + _SECOND_NS
 
 
 def _received(socket: zmq.Socket[bytes]) -> list[bytes] | None:
@@ -260,12 +258,12 @@ def _sent(socket: zmq.Socket[bytes], frames: list[bytes]) -> bool:
     return True
 
 
-def _answer(post: PublishCommand, error: Exception | None = None) -> None:
-    assert post.kept is not None
+def _answer(command: PublishCommand, error: Exception | None = None) -> None:
+    assert command.written is not None
     if error is None:
-        done(post.kept, post.event_id)
+        complete(command.written, command.event_id)
     else:
-        fail(post.kept, error)
+        fail(command.written, error)
 
 
 def _outcome(ack: pb.EventAck) -> Outcome:

@@ -1,4 +1,4 @@
-"""What a link says of a gateway that does not let it in."""
+"""Log lines of a connection that the gateway refuses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dexorder.events.config import PublisherSettings
 from dexorder.events.connection import Connection
 
 
-class Said:
+class CountingLog:
     """A log that counts."""
 
     def __init__(self) -> None:
@@ -24,18 +24,18 @@ class Said:
         self.lines.append(line)
 
 
-def test_a_refusal_is_said_once_in_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """libzmq tries one that hangs up again ten times a second."""
-    monkeypatch.setattr(under_test, "log", said := Said())
+def test_a_refusal_is_logged_at_intervals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """libzmq reconnects ten times a second to a peer that hangs up."""
+    monkeypatch.setattr(under_test, "log", counting := CountingLog())
     with zmq.Context() as context, socket.create_server(("127.0.0.1", 0)) as gateway:
         gateway.settimeout(20)
         settings = PublisherSettings(outbox=tmp_path / "o.db")
-        link = Connection(context, zmq.DEALER, f"tcp://127.0.0.1:{gateway.getsockname()[1]}", settings)
+        connection = Connection(context, zmq.DEALER, f"tcp://127.0.0.1:{gateway.getsockname()[1]}", settings)
         try:
             for _ in range(4):
                 gateway.accept()[0].close()
-                assert link.monitor.poll(20_000)
-                assert not link.look(now_ns=1)  # no time passes for it
-            assert said.lines == ["no handshake with the gateway; is CURVE set alike?"]
+                assert connection.monitor.poll(20_000)
+                assert not connection.poll(now_ns=1)  # its clock stands still
+            assert counting.lines == ["the handshake with the gateway failed; check the CURVE keys on both sides"]
         finally:
-            link.close()
+            connection.close()

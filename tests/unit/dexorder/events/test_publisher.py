@@ -247,7 +247,7 @@ def test_the_window_is_bounded(container: Container) -> None:
 def test_the_outbox_is_bounded(container: Container) -> None:
     publisher = container.start(max_events=2)
     kept = [publisher.publish("alice", 0, PAYLOAD, "CRITICAL") for _ in range(2)]
-    with pytest.raises(OutboxFull, match="2 events wait for the gateway already"):
+    with pytest.raises(OutboxFull, match="the outbox has 2 events, its maximum"):
         publisher.publish("alice", 0, PAYLOAD, "CRITICAL")
     assert container.gateway.event()
     container.gateway.answer(kept[0], pb.DELIVERED, via=pb.WEB)
@@ -259,7 +259,7 @@ def test_the_same_event_again_is_the_same_event(container: Container) -> None:
     publisher, gateway = container.start(), container.gateway
     for _ in range(2):
         publisher.publish("alice", 0, PAYLOAD, "CRITICAL", event_id="fill-17", timestamp_ms=5)
-    with pytest.raises(EventRefused, match="event_id 'fill-17' is taken by another event"):
+    with pytest.raises(EventRefused, match="event_id 'fill-17' belongs to another event in the outbox"):
         publisher.publish("alice", 0, PAYLOAD, "CRITICAL", event_id="fill-17", timestamp_ms=6)
     assert gateway.event() and gateway.event(100) is None
     gateway.answer("fill-17", pb.DELIVERED, via=pb.WEB)
@@ -326,11 +326,11 @@ def test_a_callback_may_publish_and_may_fail(gateway: Gateway, tmp_path: Path) -
         assert event and event.event_id == "second" and waited.is_set()
 
 
-def test_a_closed_publisher_says_so(container: Container) -> None:
+def test_a_closed_publisher_raises_publisher_closed(container: Container) -> None:
     publisher = container.start()
     event_id = publisher.publish("alice", 0, PAYLOAD, "CRITICAL")
     outcome = publisher.outcome(event_id)
-    with pytest.raises(EventUnknown, match="no event 'other' waits"):
+    with pytest.raises(EventUnknown, match="event 'other' is not pending and is not among the recent outcomes"):
         publisher.outcome("other").result(5)
     assert not publisher.flush(0.05)
     publisher.close()
@@ -344,7 +344,7 @@ def test_a_closed_publisher_says_so(container: Container) -> None:
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"guaranteed": "tcp://10.0.0.1:5571"}, "beyond loopback and needs curve_key"),
+        ({"guaranteed": "tcp://10.0.0.1:5571"}, "is not a loopback address: set curve_key"),
         ({"fast": "nonsense"}, "bad settings|can't connect to nonsense"),
         ({"window": 0}, "DEXORDER_PUBLISHER_WINDOW"),
     ],

@@ -5,7 +5,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from dexorder.events.retransmit import RetransmitPolicy, RetransmitQueue
 
-PACE = RetransmitPolicy(base_ns=100, most_ns=1_000, ask_ns=5_000, window=3)
+POLICY = RetransmitPolicy(base_ns=100, max_ns=1_000, query_ns=5_000, window=3)
 
 
 class Machine(RuleBasedStateMachine):
@@ -13,7 +13,7 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.resends = RetransmitQueue(PACE, lambda: 1.0)
+        self.queue = RetransmitQueue(POLICY, lambda: 1.0)
         self.now = 0
         self.alive: list[str] = []
         self.open: set[str] = set()
@@ -22,25 +22,25 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def add(self) -> None:
         self.made += 1
-        self.resends.add([f"e{self.made}"])
+        self.queue.add([f"e{self.made}"])
         self.alive.append(f"e{self.made}")
 
     @rule()
     def send(self) -> None:
-        event_id = self.resends.next(now_ns=self.now)
+        event_id = self.queue.next(now_ns=self.now)
         if event_id is not None:
             assert event_id in self.alive
-            self.resends.sent(event_id, now_ns=self.now)
+            self.queue.sent(event_id, now_ns=self.now)
 
     @precondition(lambda self: self.alive)
     @rule(data=strategies.data(), final=strategies.booleans())
     def answer(self, data: strategies.DataObject, final: bool) -> None:
         event_id = data.draw(strategies.sampled_from(self.alive))
         if final:
-            assert self.resends.settled(event_id) and not self.resends.settled(event_id)
+            assert self.queue.settled(event_id) and not self.queue.settled(event_id)
             self.alive.remove(event_id)
         else:
-            self.resends.queued(event_id, now_ns=self.now)
+            self.queue.queued(event_id, now_ns=self.now)
 
     @rule(ns=strategies.integers(1, 20_000))
     def wait(self, ns: int) -> None:
@@ -48,55 +48,55 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def reconnect(self) -> None:
-        self.resends.reconnected()
+        self.queue.reconnected()
 
     @rule()
     def everything_comes_again(self) -> None:
         """Given time and a gateway that answers Q, every live event goes out."""
-        self.now += PACE.ask_ns
+        self.now += POLICY.query_ns
         left = set(self.alive)
-        while (event_id := self.resends.next(now_ns=self.now)) is not None:
-            self.resends.sent(event_id, now_ns=self.now)
-            self.resends.queued(event_id, now_ns=self.now)
+        while (event_id := self.queue.next(now_ns=self.now)) is not None:
+            self.queue.sent(event_id, now_ns=self.now)
+            self.queue.queued(event_id, now_ns=self.now)
             left.discard(event_id)
         assert not left
 
     @invariant()
     def as_many_as_live(self) -> None:
-        assert len(self.resends) == len(self.alive) and all(each in self.resends for each in self.alive)
-        assert len(self.resends._open) <= PACE.window
+        assert len(self.queue) == len(self.alive) and all(each in self.queue for each in self.alive)
+        assert len(self.queue._open) <= POLICY.window
 
 
 TestResends = Machine.TestCase
 TestResends.settings = settings(max_examples=20, stateful_step_count=30, deadline=None)
 
 
-def sent(resends: RetransmitQueue, now_ns: int) -> list[str]:
+def sent(queue: RetransmitQueue, now_ns: int) -> list[str]:
     found = []
-    while (event_id := resends.next(now_ns=now_ns)) is not None:
-        resends.sent(event_id, now_ns=now_ns)
+    while (event_id := queue.next(now_ns=now_ns)) is not None:
+        queue.sent(event_id, now_ns=now_ns)
         found.append(event_id)
     return found
 
 
 def test_waits_double_up_to_the_longest() -> None:
-    resends, now, waits = RetransmitQueue(PACE, lambda: 1.0), 0, []
-    resends.add(["e"])
+    queue, now, waits = RetransmitQueue(POLICY, lambda: 1.0), 0, []
+    queue.add(["e"])
     for _ in range(6):
-        assert sent(resends, now) == ["e"]
-        due = resends.next_due_ns()
-        assert due is not None and sent(resends, due - 1) == []
+        assert sent(queue, now) == ["e"]
+        due = queue.next_due_ns()
+        assert due is not None and sent(queue, due - 1) == []
         waits.append(due - now)
         now = due
     assert waits == [100, 200, 400, 800, 1_000, 1_000]
 
 
 def test_an_event_that_is_queued_makes_room_and_is_asked_for_later() -> None:
-    resends = RetransmitQueue(PACE, lambda: 1.0)
-    resends.add(["a", "b", "c", "d"])
-    assert sent(resends, 0) == ["a", "b", "c"]
-    assert resends.queued("b", now_ns=10) and not resends.queued("b", now_ns=11) and not resends.queued("x", now_ns=11)
-    assert sent(resends, 20) == ["d"]
+    queue = RetransmitQueue(POLICY, lambda: 1.0)
+    queue.add(["a", "b", "c", "d"])
+    assert sent(queue, 0) == ["a", "b", "c"]
+    assert queue.queued("b", now_ns=10) and not queue.queued("b", now_ns=11) and not queue.queued("x", now_ns=11)
+    assert sent(queue, 20) == ["d"]
     for each in "acd":
-        resends.settled(each)
-    assert sent(resends, 5_009) == [] and sent(resends, 5_010) == ["b"]
+        queue.settled(each)
+    assert sent(queue, 5_009) == [] and sent(queue, 5_010) == ["b"]
