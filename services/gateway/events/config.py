@@ -88,7 +88,7 @@ class EventsSettings(BaseSettings):
     jwt_max_seconds: Seconds = 900.0
     """Limit, in seconds, of the time from a JWT's `iat` to its `exp`."""
     session_queue: int = Field(default=10_000, ge=1)
-    """Limit of events that wait for a slow session; above it the session ends and its client resumes from the cursor."""
+    """Limit of events that wait for a slow session; above it the session ends, to be resumed from its cursor."""
     sessions_per_user: int = Field(default=20, ge=1)
     """Limit of open sessions of one user."""
 
