@@ -1,4 +1,4 @@
-"""What the parts of user events say to each other. Protobuf stops at the edge; these are our own, frozen."""
+"""Values of user events that the gateway's parts exchange: events, messages, results of a channel, contacts. Pure."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from services.common.model.user_events import Channel, Preference, Priority
 
 
 class EventKey(NamedTuple):
-    """What makes an event one: a repeat has the same key. A tuple, as it is made and looked up most of all."""
+    """Identity of an event: a duplicate has the same key. A tuple, as it is made and looked up most often."""
 
     container: str
     event_id: str
 
 
 class Event(NamedTuple):
-    """An event that has passed its checks. A tuple, as many are made; its payload is not in its repr.
+    """Event that has passed validation. A tuple, as many are made; its payload is not in its repr.
 
     Attributes:
         event_type: The given protocol's number, known or not.
-        channels: As the container named them, without those we do not know; empty for the user's own order.
-        body: The UserEvent as it came, serialized: what makes a repeat a repeat, and what sessions get.
+        channels: As the container named them, without unknown ones; empty for the user's own order.
+        body: UserEvent as it arrived, serialized. A duplicate must have the same body, and sessions get it.
     """
 
     key: EventKey
@@ -39,11 +39,10 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """An event as people read it; plain text, which each channel escapes its own way.
+    """Event as people read it: plain text, which each channel escapes in its own way.
 
     Attributes:
-        reference: The same for every try of the same event and of no other: Message-ID, collapse key. Up to 32
-            characters of [0-9a-f].
+        reference: Identifies the event in all its attempts (Message-ID, collapse key); up to 32 characters of [0-9a-f].
     """
 
     reference: str
@@ -53,15 +52,15 @@ class Message:
     timestamp_ms: int
 
 
-# What came of one try on one channel.
+# Results of one attempt at one channel.
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """The provider has taken it.
+    """The provider has accepted the message.
 
     Attributes:
-        gone: Destinations of this user that no longer exist, though another one took it.
+        gone: Destinations of this user that no longer exist, though another one accepted it.
     """
 
     gone: tuple[str, ...] = field(default=(), repr=False)
@@ -69,10 +68,10 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """For good: the same call would be refused again.
+    """Permanent refusal: the same call would be refused again.
 
     Attributes:
-        reason: A class of reasons in words ("blocked by the user", "no such address"); never a token, address or id.
+        reason: Kind of reason in words ("blocked by the user", "no such address"); never a token, address or id.
         gone: Destinations of this user that no longer exist.
     """
 
@@ -82,11 +81,11 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """Not now.
+    """Temporary failure.
 
     Attributes:
         reason: As in `Refused`.
-        retry_after_ms: What the provider asked for; then nothing more goes to this ``lane`` before.
+        retry_after_ms: Pause that the provider asked for; no call to it begins before.
     """
 
     reason: str
@@ -107,7 +106,7 @@ class QuietHours:
 
 @dataclass(frozen=True, slots=True)
 class WebPushSubscription:
-    """A browser's, as its PushSubscription says it."""
+    """Subscription of a browser, with the fields of its PushSubscription."""
 
     endpoint: str = field(repr=False)
     p256dh: str = field(repr=False)
@@ -116,7 +115,7 @@ class WebPushSubscription:
 
 @dataclass(frozen=True, slots=True)
 class Contacts:
-    """How a user can be reached, and what they want; empty where nothing is known. No address is in its repr."""
+    """Addresses and wishes of a user; empty where nothing is known. No address is in its repr."""
 
     telegram_chat_id: str = field(default="", repr=False)
     email: str = field(default="", repr=False)

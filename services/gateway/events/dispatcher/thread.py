@@ -12,7 +12,7 @@ from services.common.clock import Clock
 from services.gateway.events.dispatcher.transaction import TransactionProcessor
 from services.gateway.events.dispatcher.unit_of_work import AfterCommit
 from services.gateway.events.ingress.acks import Ack
-from services.gateway.events.ingress.intake import ReadCopy, read_copies
+from services.gateway.events.ingress.receiver import ReadCopy, read_copies
 from services.gateway.events.ingress.socket_monitor import Waker
 from services.gateway.events.ingress.sockets import EventSockets
 from services.gateway.events.store.outbox import Committed

@@ -23,8 +23,8 @@ from services.gateway.events.dispatcher.metrics import DispatcherMetrics
 from services.gateway.events.dispatcher.unit_of_work import AfterCommit, UnitOfWork
 from services.gateway.events.ingress.acks import PendingAcks
 from services.gateway.events.ingress.containers import Container
-from services.gateway.events.ingress.intake import Copy, Intake, ReadCopy, read_copies
 from services.gateway.events.ingress.quotas import Quotas
+from services.gateway.events.ingress.receiver import Copy, EventReceiver, ReadCopy, read_copies
 from services.gateway.events.model import Contacts, EventKey, Result
 from services.gateway.events.store.outbox import Committed, Outbox
 
@@ -62,7 +62,7 @@ class TransactionProcessor:
         self._forgotten = outbox.forgotten()
         self.epoch = outbox.epoch
         self._work = UnitOfWork(clock.wall_ns())
-        self._intake = Intake(
+        self._receiver = EventReceiver(
             outbox, delivery, settings, metrics, clock, self._quotas, self._pending_acks, self._topics, self._work
         )
         self._newest = outbox.sequences()
@@ -87,15 +87,15 @@ class TransactionProcessor:
         Returns:
             Number of new events above a hard quota.
         """
-        return self._intake.take(read_copies(copies))
+        return self._receiver.take(read_copies(copies))
 
     def take_read(self, copies: Sequence[ReadCopy]) -> int:
         """Like `take`, after `read_copies`."""
-        return self._intake.take(copies)
+        return self._receiver.take(copies)
 
     def take_published(self, published: Iterable[tuple[Container, bytes, bytes]]) -> None:
         """Take events of the fast path: container, topic, UserEvent. CRITICAL ones are stored nevertheless."""
-        self._intake.take_published(published)
+        self._receiver.take_published(published)
 
     # ---- inputs from the event loop
 
@@ -195,7 +195,7 @@ class TransactionProcessor:
             self._outbox.write(work.changes, work.contacts, presence, meanwhile)
             self._count(work.changes, time.perf_counter() - started)
         effects = work.end(self._pending_acks)
-        self._work = self._intake.work = UnitOfWork(0)
+        self._work = self._receiver.work = UnitOfWork(0)
         if effects.acks:
             self._metrics.acked(Counter([ack.status for _, ack in effects.acks]))
         if effects.transient:

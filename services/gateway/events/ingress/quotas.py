@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from services.common.model.user_events import Priority
-from services.gateway.events.config import EventsSettings
-from services.gateway.events.ingress.containers import NO_QUOTA, Container
+
+if TYPE_CHECKING:
+    from services.gateway.events.config import EventsSettings
+    from services.gateway.events.ingress.containers import Container
 
 _SECOND_NS = 1_000_000_000
 
@@ -71,9 +74,9 @@ class Quotas:
         """Count a new event. CRITICAL ones count as well, and are never refused or delayed."""
         name, own = container.name, container.quota
         soft, hard, queued = self._limits
-        if own is not NO_QUOTA:
-            soft, hard = own.soft_events_per_second or soft, own.hard_events_per_second or hard
-            queued = own.queued_events or queued
+        soft = own.soft_events_per_second or soft
+        hard = own.hard_events_per_second or hard
+        queued = own.queued_events or queued
         buckets = self._buckets.get(name)
         if buckets is None:
             buckets = self._buckets[name] = Bucket(), Bucket()

@@ -1,4 +1,4 @@
-"""What the dispatcher's poll waits for beside messages: other threads, and lost connections of a ROUTER."""
+"""Reasons to wake the dispatcher's poll other than messages: calls of other threads, lost connections of a ROUTER."""
 
 from __future__ import annotations
 

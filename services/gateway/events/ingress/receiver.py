@@ -1,4 +1,4 @@
-"""Intake of containers' events: each is compared with known events, validated, and stored, passed on or refused."""
+"""Receiver of containers' events: each is compared with known events, validated, and stored, passed on or refused."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Copy = tuple[Container, bytes | None, ReplyTo | None]
 ReadCopy = tuple[Container, Event | Refusal, ReplyTo | None]
 
 
-class Intake:
+class EventReceiver:
     """Part of the transaction processor that handles inputs of containers.
 
     Attributes:
