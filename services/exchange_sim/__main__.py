@@ -16,8 +16,8 @@ def main(argv: list[str] | None = None) -> None:
     """Read the environment and the command line (which wins) and serve until SIGTERM."""
     parser = argparse.ArgumentParser(prog="python -m services.exchange_sim", description=__doc__)
     parser.add_argument("--listen", metavar="HOST:PORT", help="default 127.0.0.1:9000; port 0 takes a free one")
-    parser.add_argument("--seed", type=int, help="which synthetic market")
-    parser.add_argument("--now-ns", type=int, help="a clock that stands still, nanoseconds since the epoch")
+    parser.add_argument("--seed", type=int, help="seed of the synthetic market")
+    parser.add_argument("--now-ns", type=int, help="stop the clock at this time, nanoseconds since the epoch")
     parser.add_argument(
         "--recorded",
         action="append",

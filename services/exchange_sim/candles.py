@@ -1,4 +1,4 @@
-"""Candle columns and the one rule that adds fine candles up to coarse ones. Pure."""
+"""Candle columns, their aggregation to coarser periods, and summaries for tickers. Pure."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from services.exchange_sim.instruments import Instrument
-from services.exchange_sim.periods import Period
+from services.exchange_sim.periods import MINUTE, PERIODS, Period
 
 Column = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Candles:
-    """Candles in time order, one array a column.
+    """Candles in time order, one array per column.
 
     Prices and volumes are float64 in quote and base units, or int64 in ticks and lots inside `market`.
     """
@@ -35,13 +35,13 @@ class Candles:
         return Candles(*(column[part] for column in self.columns()))
 
     def columns(self) -> tuple[Column, ...]:
-        """The six columns, open time first."""
+        """Return the six columns, open time first."""
         return self.open_s, self.open, self.high, self.low, self.close, self.volume
 
 
 @dataclass(frozen=True, slots=True)
 class CandleQuery:
-    """Which candles a caller wants: both ends inclusive on the open time, in milliseconds.
+    """Request for candles: both ends inclusive on the open time, in milliseconds.
 
     With ``start_ms`` the oldest ``limit`` candles from there on; without it the newest ``limit`` up to ``end_ms``.
     """
@@ -52,33 +52,33 @@ class CandleQuery:
 
 
 class Source(Protocol):
-    """Where one symbol's candles come from."""
+    """Source of one symbol's candles."""
 
     @property
     def instrument(self) -> Instrument:
-        """The market these candles belong to."""
+        """Return the market of these candles."""
         ...
 
     def candles(self, period: Period, query: CandleQuery, *, now_ns: int) -> Candles:
-        """Candles in units (float64), ascending, none that opens after ``now_ns``; empty where there is no data."""
+        """Return ascending candles in units (float64) that open by ``now_ns``; empty where there is no data."""
         ...
 
     def newest_s(self, *, now_ns: int) -> int:
-        """The last second the data reach, for windows that end "now"; at most ``now_ns``."""
+        """Return the last second with data, for windows that end "now"; at most ``now_ns``."""
         ...
 
 
 def concat(parts: list[Candles]) -> Candles:
-    """Join candles that follow each other."""
+    """Join consecutive candles."""
     return Candles(*(np.concatenate(columns) for columns in zip(*(part.columns() for part in parts), strict=True)))
 
 
 def aggregate(fine: Candles, period: Period) -> Candles:
-    """Add candles up to a coarser period; a coarse candle without any fine one does not appear.
+    """Aggregate candles to a coarser period; a coarse candle without any fine one does not appear.
 
     Args:
         fine: Ascending candles of any lengths, none of which crosses a boundary of ``period``.
-        period: The grid to add up to.
+        period: Period of the result.
     """
     if not len(fine):
         return fine
@@ -93,3 +93,30 @@ def aggregate(fine: Candles, period: Period) -> Candles:
         fine.close[last],
         np.add.reduceat(fine.volume, first),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Summary of some hours of one market, to the minute; all 0 where there was no candle.
+
+    ``mean`` is the price weighted by volume, estimated from the minutes' closes.
+    """
+
+    open: float = 0.0
+    high: float = 0.0
+    low: float = 0.0
+    close: float = 0.0
+    volume: float = 0.0
+    mean: float = 0.0
+
+
+def sum_up(source: Source, start_s: int, end_s: int, *, now_ns: int) -> Summary:
+    """Summarize the minutes that open in [start_s, end_s]."""
+    query = CandleQuery(start_s * 1000, end_s * 1000, (end_s - start_s) // MINUTE + 1)
+    minutes = source.candles(PERIODS["1m"], query, now_ns=now_ns)
+    if not len(minutes):
+        return Summary()
+    volume = float(minutes.volume.sum())
+    mean = float(np.average(minutes.close, weights=minutes.volume)) if volume else float(minutes.close[-1])
+    high, low = float(minutes.high.max()), float(minutes.low.min())
+    return Summary(float(minutes.open[0]), high, low, float(minutes.close[-1]), volume, mean)

@@ -1,4 +1,4 @@
-"""What can be set: ``DEXORDER_SIM_<NAME>``."""
+"""Settings of the simulated exchange: ``DEXORDER_SIM_<NAME>``."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class SimSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="DEXORDER_SIM_", frozen=True, use_attribute_docstrings=True)
 
     allow_insecure: bool = Field(default=False, validation_alias="DEXORDER_ALLOW_INSECURE")
-    """Permit listening beyond the loopback interface, where anyone may switch faults. Default false."""
+    """Permit listening beyond the loopback interface, where anyone may set faults. Default false."""
     listen: str = "127.0.0.1:9000"
-    """Address ``host:port``; port 0 takes a free one. Default 127.0.0.1:9000."""
+    """Address ``host:port``; port 0 selects a free one. Default 127.0.0.1:9000."""
     seed: int = 9
-    """Which synthetic market and fault sequence. Default 9: under it BTC, ETH and SOL cost about what they do."""
+    """Seed of the synthetic market and of faults. Default 9, with which BTC, ETH and SOL have realistic prices."""
     now_ns: int | None = Field(default=None, ge=0, lt=2**63)
-    """A clock that stands still, nanoseconds since the epoch; without it the machine's clock. Default none."""
+    """Time at which the clock stands still, nanoseconds since the epoch. Default none: the machine's clock."""
     recorded: tuple[str, ...] = ()
     """``FILE=SYMBOL`` or ``FILE=SYMBOL@PERIOD`` entries, see `recorded.load`. Default none."""
     faults: tuple[FaultRule, ...] = ()
@@ -29,9 +29,9 @@ class SimSettings(BaseSettings):
     latency_ms: float = Field(default=0, ge=0)
     """Delay before every answer, milliseconds. Default 0."""
     weight_limit: int = Field(default=0, ge=0)
-    """Request weight a minute beyond which answers are 429; 0 only counts. Default 0."""
+    """Request weight per minute above which answers are 429; 0 only counts. Default 0."""
     call_limit: int = Field(default=0, ge=0)
-    """Requests in any second beyond which answers are 429; 0 only counts. Default 0."""
+    """Requests in any second above which answers are 429; 0 only counts. Default 0."""
 
     @field_validator("listen")
     @classmethod
@@ -47,10 +47,10 @@ class SimSettings(BaseSettings):
 
     @property
     def host(self) -> str:
-        """Host part of ``listen``."""
+        """Return the host part of ``listen``."""
         return self.listen.rpartition(":")[0].strip("[]")
 
     @property
     def port(self) -> int:
-        """Port part of ``listen``."""
+        """Return the port part of ``listen``."""
         return int(self.listen.rpartition(":")[2])

@@ -1,7 +1,7 @@
-"""Fault switches: which request goes wrong, and how. Pure; the server carries the verdict out, `spoiling` the rows.
+"""Fault rules: the requests that fail, and how. Pure; the server applies them to answers, `spoiling` to rows.
 
-Statuses and bodies are what exchanges and the boxes in front of them really send: a 200 with half a JSON text or with a
-web page is the kind that loses data silently.
+Statuses and bodies are those that exchanges and their proxies really send: a 200 with half a JSON text or with a web
+page is the kind that loses data silently.
 """
 
 from __future__ import annotations
@@ -61,63 +61,63 @@ STATUSES: dict[str, tuple[int, str, str]] = {
     "http_503": (503, "text/html", "<html><head><title>503 Service Unavailable</title></head></html>"),
     "http_504": (504, "text/html", "<html><head><title>504 Gateway Time-out</title></head></html>"),
 }
-"""Kinds that end a request with a status: status, content type, body; a dialect may have a body of its own."""
+"""Kinds that answer with an error status: status, content type, body; a dialect may have its own body."""
 BODIES: dict[str, tuple[str, str]] = {
     "html": ("text/html", "<!DOCTYPE html><html><body><h1>Down for maintenance</h1></body></html>"),
     "text": ("text/plain", "temporarily unavailable"),
     "null": ("application/json", "null"),
     "empty": ("application/json", "[]"),
 }
-"""Kinds that answer 200 with something else: content type, body; dialects word ``slow_down`` and ``unavailable``."""
+"""Kinds that answer 200 with another body: content type, body; dialects define ``slow_down`` and ``unavailable``."""
 SILENCES = ("hang", "drip", "stall", "reset")
-"""Kinds that never give a whole answer: no byte; the answer byte by byte; half of it; a connection reset at once."""
+"""Kinds without a complete answer: no byte; byte by byte; half of it; an immediate connection reset."""
 BANS = ("http_429", "http_418")
-"""Kinds that carry Retry-After and open a ban window."""
+"""Kinds that send Retry-After and begin a ban."""
 PLACED = ("hole", "null_fields", "off_grid", "low_above_high", "edited")
-"""Kinds that touch rows somewhere in an answer."""
+"""Kinds that change some rows of an answer."""
 HISTORY_PATHS = ("/api/v3/klines", "/0/public/OHLC", "/0/public/Trades")
-"""What the path ``history`` means: where each dialect's candles come from."""
+"""Meaning of the path ``history``: the paths of candles and trades."""
 Window = tuple[int, int]
 
 
 class FaultRule(BaseModel):
-    """When one kind of fault strikes: every matching request is numbered from 1, the fields below pick some of them."""
+    """Requests that fail in one way: matching ones are numbered from 1, and the fields below select some of them."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     kind: Kind
-    """What goes wrong."""
+    """Kind of the fault."""
     path: str = "history"
-    """The request path it strikes; ``history`` is any of `HISTORY_PATHS`, ``*`` any path of the exchange."""
+    """Path of the requests; ``history`` is any of `HISTORY_PATHS`, ``*`` any path of the exchange."""
     symbol: str | None = None
     """Only requests for this exchange id (``BTCUSDT``; in Kraken's dialect the pair's key, ``XXBTZUSD``)."""
     span: Window | None = None
-    """Only requests whose asked window touches [start, end), nanoseconds; kinds in `PLACED` touch the rows of it."""
+    """Only requests whose window overlaps [start, end), nanoseconds; kinds in `PLACED` change the rows in it."""
     after: int = Field(default=0, ge=0)
-    """Leave this many matching requests alone first."""
+    """Matching requests that succeed before the first fault."""
     every: int | None = Field(default=None, ge=1)
-    """Strike each n-th request."""
+    """Fail each n-th request."""
     probability: float = Field(default=1.0, gt=0, le=1)
-    """Strike with this chance, decided by seed, rule and request number."""
+    """Probability of a fault, decided by seed, rule and request number."""
     count: int | None = Field(default=None, ge=1)
-    """Strike at most this often."""
+    """Maximum number of faults."""
     retry_after_s: int = Field(default=1, ge=0)
     """Retry-After of http_429 and http_418, seconds."""
     hang_s: float = Field(default=3600, ge=0)
-    """How long ``hang`` and ``stall`` keep silent before they close the connection, seconds."""
+    """Silence of ``hang`` and ``stall`` before they close the connection, seconds."""
     drip_s: float = Field(default=1, gt=0)
     """Time between two bytes of ``drip``, seconds."""
     size: int = Field(default=0, ge=0)
-    """Rows that ``hole`` (10), ``duplicate_tail`` and ``outside`` (2) touch, or ``short`` leaves (half); 0: as said."""
+    """Rows that ``hole`` (10), ``duplicate_tail`` and ``outside`` (2) change, or ``short`` keeps (half); 0: default."""
     place: Literal["middle", "random"] = "middle"
-    """Where in the answer kinds in `PLACED` touch rows; at random is decided by seed, rule and request number."""
+    """Position of the rows that kinds in `PLACED` change; ``random`` is decided by seed, rule and request number."""
     other: str | None = None
-    """Exchange id of the market whose answer ``other_symbol`` gives; without it ETH, or BTC where ETH was asked."""
+    """Exchange id of the market that ``other_symbol`` answers for; by default ETH, or BTC where ETH was requested."""
 
     @model_validator(mode="after")
     def _one_cadence(self) -> FaultRule:
         if self.every is not None and "probability" in self.model_fields_set:
-            raise ValueError("every and probability exclude each other")
+            raise ValueError("every and probability exclude each other; set one of them")
         return self
 
     @model_validator(mode="after")
@@ -125,24 +125,24 @@ class FaultRule(BaseModel):
         if self.span is not None and not 0 <= self.span[0] < self.span[1] < 2**63:
             raise ValueError(f"span {self.span} is not start < end, nanoseconds since the epoch")
         if "place" in self.model_fields_set and self.kind not in PLACED:
-            raise ValueError(f"place means nothing for {self.kind}, only for {', '.join(PLACED)}")
+            raise ValueError(f"place has no effect on {self.kind}, only on {', '.join(PLACED)}")
         if "place" in self.model_fields_set and self.span is not None:
-            raise ValueError("span and place exclude each other")
+            raise ValueError("span and place exclude each other; set one of them")
         if self.other is not None and self.kind != "other_symbol":
-            raise ValueError(f"other means nothing for {self.kind}, only for other_symbol")
+            raise ValueError(f"other has no effect on {self.kind}, only on other_symbol")
         return self
 
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """A rule that strikes, and 64 random bits of its own."""
+    """Rule that applies to a request, and 64 random bits."""
 
     rule: FaultRule
     roll: int = 0
 
 
 class FaultPlan:
-    """The rules in force and how far each has come. The first rule that strikes wins; all of them count on."""
+    """Active rules and their counters. The first rule that applies wins; all of them count the request."""
 
     def __init__(self, rules: Sequence[FaultRule], *, seed: int) -> None:
         self.rules = tuple(rules)
@@ -151,12 +151,12 @@ class FaultPlan:
         self._struck = [0] * len(self.rules)
 
     def pick(self, path: str, symbol: str | None, window_ns: Window | None = None) -> Strike | None:
-        """Count one request and say what goes wrong with it, if anything.
+        """Count a request and return the fault that applies to it, if any.
 
         Args:
-            path: The request's path.
-            symbol: The exchange's id of the market it is about, if any.
-            window_ns: The time it asks about, half open, if any.
+            path: Path of the request.
+            symbol: Exchange id of its market, if any.
+            window_ns: Time range that it requests, half open, if any.
         """
         chosen: int | None = None
         for number, rule in enumerate(self.rules):

@@ -1,4 +1,4 @@
-"""The markets the simulated exchange lists. Pure data."""
+"""Markets of the simulated exchange. Pure data."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Instrument:
         lot_decimals: Decimals of the lot size; None for recorded data.
         active: False lists the market as halted (``BREAK``); its history stays readable.
         listed_s: First second with data, midnight UTC.
-        delisted_s: First second without data any more, midnight UTC; None for a market that goes on.
-        outage_s: First second of a hole in the data and the first one after it, both midnight UTC.
+        delisted_s: First second after the data, midnight UTC; None for a market that continues.
+        outage_s: First second of a gap in the data and the first one after it, both midnight UTC.
         busy_minutes: Minutes of each hour that have trades; the others have no candle.
         busy_seconds: Seconds of each such minute that have trades.
         price: Price on the reference day (see `market`).
         daily_volatility: Standard deviation of a day's logarithmic return.
-        daily_turnover: Typical quote units traded a day.
+        daily_turnover: Typical quote units traded per day.
     """
 
     base: str
@@ -42,16 +42,16 @@ class Instrument:
 
     @property
     def id(self) -> str:
-        """The exchange's name for the market, ``BTCUSDT``."""
+        """Return the exchange's id of the market, ``BTCUSDT``."""
         return self.base + self.quote
 
     @property
     def symbol(self) -> str:
-        """The unified name, ``BTC/USDT``."""
+        """Return the unified symbol, ``BTC/USDT``."""
         return f"{self.base}/{self.quote}"
 
     def is_active(self, now_s: int) -> bool:
-        """Whether it is traded at a time, seconds since the epoch."""
+        """Return whether it is traded at a time, seconds since the epoch."""
         return self.active and (self.delisted_s is None or now_s < self.delisted_s)
 
 
@@ -101,16 +101,16 @@ _ODD = (
         *("ZEC", "USD", 2, 5, True, _day("2019-01-01"), 28, 0.05, 2e6),
         outage_s=(_day("2022-03-10"), _day("2022-03-13")),
     ),
-    # gone
+    # delisted
     Instrument("OMG", "USD", 4, 3, True, _day("2019-01-01"), 0.7, 0.05, 2e6, delisted_s=_day("2023-06-15")),
-    # names: a coin that Kraken calls otherwise, and a dot
+    # names: a coin with another name at Kraken, and one with a dot
     Instrument("DOGE", "USD", 5, 0, True, _day("2019-07-05"), 0.09, 0.05, 2e7, busy_seconds=10),
     Instrument("ETH2.S", "ETH", 5, 5, True, _day("2021-01-01"), 0.98, 0.004, 1e3, busy_minutes=12, busy_seconds=1),
 )
 
 INSTRUMENTS = (*_read(_COLUMNS, active=True), *_read(_HALTED, active=False), *_ODD)
-"""The synthetic markets; recorded files replace or extend them (see `venue`)."""
+"""Synthetic markets; recorded files replace or extend them (see `venue`)."""
 DARK_POOLS = (
     Instrument("BTC", "USD", 2, 5, True, _day("2019-01-01"), 44_000, 0.03, 1e6, busy_minutes=5, busy_seconds=1),
 )
-"""Second markets under the name of one above, with trades of their own; only some dialects list them."""
+"""Further markets with the symbol of one above and their own trades; only some dialects list them."""

@@ -1,16 +1,16 @@
-"""Endless, deterministic candles for one symbol. Pure: the same seed, symbol and time always give the same numbers.
+"""Endless, deterministic candles of one symbol. Pure: the same seed, symbol and time always give the same numbers.
 
-The path is drawn from the top down. A random walk built from hats at powers of two days gives the price at every
-midnight without walking to it. A day is then split into 24 hours, an hour into 60 minutes, a minute into 60 seconds, a
-second into 4 trades; each split fills its parent exactly: prices chain from the parent's open to its close, one child
-touches the parent's high and one its low, and volumes add up. Any range of any period therefore costs only its own
-length, and sums of fine candles equal coarse ones to the last tick and lot.
+The path is drawn from the top down. A random walk, the sum of hat functions over powers of two days, gives the price at
+any midnight directly. A day is then split into 24 hours, an hour into 60 minutes, a minute into 60 seconds, a second
+into 4 trades. Each split fills its parent exactly: prices run from the parent's open to its close, one child reaches
+the parent's high and one its low, and volumes add up. So a range of any period costs only its own length, and sums of
+fine candles equal coarse ones to the last tick and lot.
 
-A quiet market splits its hours into fewer minutes and its minutes into fewer seconds, drawn anew for each; an outage
-leaves out days. Both by fixed numbers, so that the trades of any moment are still had without counting from the first.
+A quiet market splits its hours into fewer minutes and its minutes into fewer seconds, drawn for each; an outage omits
+days. Both have fixed counts, so that trades of any time are found without counting from the first.
 
-Below the day everything is integer arithmetic or single correctly rounded operations on rows that do not know each
-other, so how a range is sliced cannot change it.
+Below the day everything is integer arithmetic or single, correctly rounded operations on independent rows, so a
+range does not depend on how it is sliced.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ TRADES_A_SECOND = 4
 _STEPS_S = (DAY, HOUR, MINUTE, 1)
 _NEVER_S = 1 << 60
 _REFERENCE_DAY = 19_723
-"""2024-01-01, the day `Instrument.price` speaks of."""
+"""2024-01-01, the day of `Instrument.price`."""
 _CHUNK_DAYS = 1024
 _LONGEST_SWING_DAYS = 256
-"""Longer swings keep this one's amplitude: prices wander for centuries without leaving their decade."""
+"""Longer swings have this one's amplitude, so that prices keep their order of magnitude for centuries."""
 _LEAST_DAY_LOTS = 1 << 25
-"""Enough for every trade of every second to carry at least one lot."""
+"""Enough for at least one lot in every trade of every second."""
 _LEAST_TICKS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Trades:
-    """Trades in time order; ids are consecutive from the listing on, prices and amounts in units (float64)."""
+    """Trades in time order; ids are consecutive since the listing, prices and amounts in units (float64)."""
 
     id: Ints
     time_ms: Ints
@@ -56,7 +56,7 @@ class Trades:
 
 
 def usual_trades(instrument: Instrument, lengths_s: Ints) -> Ints:
-    """How many trades whole candles of these lengths hold, where the market is quiet on average; 0 for recordings."""
+    """Return the average number of trades in candles of these lengths; 0 for recordings."""
     if instrument.price_decimals is None:
         return np.zeros_like(lengths_s)
     seconds, minutes = instrument.busy_seconds / 60, instrument.busy_minutes / 60
@@ -65,7 +65,7 @@ def usual_trades(instrument: Instrument, lengths_s: Ints) -> Ints:
 
 
 class SyntheticMarket:
-    """Candles and trades of one instrument, from its listing to its delisting or any now."""
+    """Candles and trades of one instrument, from its listing to its delisting or the present."""
 
     def __init__(self, instrument: Instrument, *, seed: int) -> None:
         if instrument.price_decimals is None or instrument.lot_decimals is None:
@@ -85,7 +85,7 @@ class SyntheticMarket:
     # Candles
 
     def candles(self, period: Period, query: CandleQuery, *, now_ns: int) -> Candles:
-        """See `Source.candles`; the last candle may be the one still running at ``now_ns``."""
+        """See `Source.candles`; the last candle may be unfinished at ``now_ns``."""
         now_s = now_ns // 1_000_000_000
         start_ms = None if query.start_ms is None else max(query.start_ms, 0)
         end_ms = now_s * 1000 if query.end_ms is None else min(query.end_ms, now_s * 1000)
@@ -102,7 +102,7 @@ class SyntheticMarket:
         return min(now_ns // 1_000_000_000, self._end_s)
 
     def _oldest(self, period: Period, low: int, high: int, limit: int, now_s: int) -> Candles:
-        """The first ``limit`` candles with indexes in [low, high]; looks further where there are holes."""
+        """Return the first ``limit`` candles with indexes in [low, high]; search further where there are gaps."""
         parts, count, width = [self._rows(0, 0, 0)], 0, limit
         while count < limit and low <= high:
             parts.append(self._span(period, low, min(high, low + width - 1), now_s)[: limit - count])
@@ -110,7 +110,7 @@ class SyntheticMarket:
         return concat(parts)
 
     def _newest(self, period: Period, low: int, high: int, limit: int, now_s: int) -> Candles:
-        """The last ``limit`` candles with indexes in [low, high]; looks further where there are holes."""
+        """Return the last ``limit`` candles with indexes in [low, high]; search further where there are gaps."""
         parts, count, width = [self._rows(0, 0, 0)], 0, limit
         while count < limit and low <= high:
             rows = self._span(period, max(low, high - width + 1), high, now_s)
@@ -119,13 +119,13 @@ class SyntheticMarket:
         return concat(parts[::-1])
 
     def _span(self, period: Period, low: int, high: int, now_s: int) -> Candles:
-        """The candles with indexes in [low, high]."""
+        """Return the candles with indexes in [low, high]."""
         start_s = max(period.open_s(low), self.instrument.listed_s)
         level = next(level for level, step in enumerate(_STEPS_S) if (period.step_s or DAY) % step == 0)
         return aggregate(self._until(level, start_s, period.open_s(high + 1), now_s + 1), period)
 
     def _until(self, level: int, start_s: int, end_s: int, stop_s: int) -> Candles:
-        """Rows of a level over [start_s, end_s), the part after the last whole row before ``stop_s`` in finer rows."""
+        """Return rows of a level over [start_s, end_s), with finer rows after the last whole row before ``stop_s``."""
         parts = [self._rows(0, 0, 0)]
         for finer in range(level, len(_STEPS_S)):
             step = _STEPS_S[finer]
@@ -136,7 +136,7 @@ class SyntheticMarket:
         return concat(parts)
 
     def _rows(self, level: int, start_s: int, end_s: int) -> Candles:
-        """Whole rows of a level over [start_s, end_s), in ticks and lots; both ends on the level's step."""
+        """Return whole rows of a level over [start_s, end_s), in ticks and lots; both ends are on the level's step."""
         step = _STEPS_S[level]
         if level == 0:
             return self._days(start_s // DAY, end_s // DAY)
@@ -154,7 +154,7 @@ class SyntheticMarket:
     # Days
 
     def _days(self, first: int, end: int) -> Candles:
-        """Whole days [first, end) that have data; drawn in fixed chunks, which are kept."""
+        """Return the days [first, end) that have data; drawn in fixed chunks, which are cached."""
         parts = []
         for number in range(first // _CHUNK_DAYS, max(first, end - 1) // _CHUNK_DAYS + 1):
             chunk = self._chunks.get(number)
@@ -165,7 +165,7 @@ class SyntheticMarket:
         return concat(parts)
 
     def _draw_days(self, first: int) -> Candles:
-        """The days of one chunk, less the outage and what follows the delisting."""
+        """Return the days of one chunk without the outage and the days after the delisting."""
         market = self.instrument
         days = np.arange(first, first + _CHUNK_DAYS + 1)
         price = market.price * np.exp(self._walk(days) - self._reference)
@@ -175,7 +175,7 @@ class SyntheticMarket:
         wick = 0.4 * market.daily_volatility
         high = top + np.rint(top * wick * np.abs(self._normal("high", days))).astype(np.int64)
         low = bottom - np.rint(bottom * wick * np.abs(self._normal("low", days))).astype(np.int64)
-        # Busy days are the ones that move.
+        # days with large moves are busy
         move = np.abs(closes - opens) / (opens * market.daily_volatility)
         lots = market.daily_turnover / price[:-1] * self._lot * np.exp(0.35 * self._normal("volume", days))
         volume = np.rint(np.maximum(lots * (0.6 + 0.5 * move), _LEAST_DAY_LOTS)).astype(np.int64)
@@ -183,7 +183,7 @@ class SyntheticMarket:
         return Candles(*(column[there] for column in (days * DAY, opens, high, low, closes, volume)))
 
     def _walk(self, days: Ints) -> NDArray[np.float64]:
-        """Logarithmic price at midnight: the hats of every span of 2, 4, 8 ... days that hold the day, added up."""
+        """Return the logarithmic price at midnight: the sum of the hats of all spans of 2, 4, 8 ... days around it."""
         walk = np.zeros(len(days))
         for power in range(1, 17):
             span = 1 << power
@@ -195,7 +195,7 @@ class SyntheticMarket:
     # Splitting
 
     def _split(self, parents: Candles, step_s: int) -> Candles:
-        """Cut each parent into its busy children, which fill it exactly."""
+        """Split each parent into its busy children, which fill it exactly."""
         starts = self._busy(parents.open_s, step_s)
         count = starts.shape[1]
         first, second = self._hash(f"path{step_s}", starts), self._hash(f"size{step_s}", starts)
@@ -216,7 +216,7 @@ class SyntheticMarket:
         return Candles(*(column.ravel() for column in (starts, opens, highs, lows, closes, volumes)))
 
     def _busy(self, parents_s: Ints, step_s: int) -> Ints:
-        """Opens of the children that have trades, a row a parent: all of them, or so many chosen by chance."""
+        """Return the opens of the children with trades, one row per parent: all, or a fixed number drawn at random."""
         whole, count = self._children[step_s]
         starts = parents_s[:, None] + np.arange(whole) * step_s
         if count == whole:
@@ -227,7 +227,7 @@ class SyntheticMarket:
     # Trades
 
     def trades(self, first_id: int, limit: int, *, now_ns: int) -> Trades:
-        """Up to ``limit`` trades from an id on, none after ``now_ns``; they add up to the 1s candles exactly."""
+        """Return up to ``limit`` trades from an id on, none after ``now_ns``; they add up to the 1s candles exactly."""
         now_s, now_ms = now_ns // 1_000_000_000, now_ns // 1_000_000
         first, last = (self._minute_s(number // self._minute_trades) for number in (first_id, first_id + limit - 1))
         end_s = min(last + MINUTE, now_s // MINUTE * MINUTE + MINUTE)
@@ -251,7 +251,7 @@ class SyntheticMarket:
         )
 
     def first_trade_at(self, time_ms: int, *, now_ns: int) -> int:
-        """Id of the first trade at or after a time; one past the newest if there is none."""
+        """Return the id of the first trade at or after a time; one past the newest if there is none."""
         time_ms = min(time_ms, now_ns // 1_000_000 + 1)
         if time_ms <= self.instrument.listed_s * 1000:
             return 0
@@ -259,12 +259,12 @@ class SyntheticMarket:
         first_id = self._minutes_before(minute_s) * self._minute_trades
         if self._minute_s(first_id // self._minute_trades) != minute_s or minute_s >= self._end_s:
             return first_id
-        # The trades of the minute that holds the time, seen from its end.
+        # trades of the minute that contains the time, as of its end
         minute = self.trades(first_id, self._minute_trades, now_ns=(minute_s + MINUTE) * 1_000_000_000 - 1)
         return first_id + int(np.count_nonzero(minute.time_ms < time_ms))
 
     def _minutes_before(self, minute_s: int) -> int:
-        """How many busy minutes lie between the listing and a minute."""
+        """Return the number of busy minutes between the listing and a minute."""
         minute_s = min(minute_s, self._end_s)
         hour_s = minute_s // HOUR * HOUR
         start_s, end_s = self._outage_s
@@ -275,7 +275,7 @@ class SyntheticMarket:
         return before + int(np.count_nonzero(self._busy(np.array([hour_s]), MINUTE) < minute_s))
 
     def _minute_s(self, number: int) -> int:
-        """Open of a busy minute, counted from the listing."""
+        """Return the open of a busy minute, numbered from the listing."""
         hours, place = divmod(number, self.instrument.busy_minutes)
         hour_s = self.instrument.listed_s + min(hours, _NEVER_S // DAY) * HOUR
         if hour_s >= self._outage_s[0]:
@@ -285,11 +285,11 @@ class SyntheticMarket:
     # Random numbers
 
     def _normal(self, what: str, numbers: Ints) -> NDArray[np.float64]:
-        """Bell-shaped, mean 0, deviation 1, bounded by 3.47."""
+        """Return bell-shaped numbers: mean 0, standard deviation 1, bounded by 3.47."""
         return _bell(self._hash(what, numbers)) / 37_837.0
 
     def _hash(self, what: str, numbers: Ints) -> Hashes:
-        """64 random bits for each number, by the splitmix64 finaliser; ``what`` keeps the uses apart."""
+        """Return 64 random bits for each number, by the splitmix64 finaliser; ``what`` separates the uses."""
         salt = int.from_bytes(hashlib.blake2b(what.encode(), digest_size=8).digest(), "big") ^ self._key
         x = numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(salt)
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -302,20 +302,20 @@ def _bits(hashes: Hashes, shift: int, count: int) -> Ints:
 
 
 def _bell(hashes: Hashes) -> Ints:
-    """The sum of four 16-bit numbers less its mean: bell-shaped, deviation 37,837, at most 131,070 either way."""
+    """Return the sum of four 16-bit numbers less its mean: bell-shaped, deviation 37,837, within ±131,070."""
     total: Ints = np.sum([_bits(hashes, shift, 16) for shift in (0, 16, 32, 48)], axis=0)
     return total - 131_070
 
 
 def _square(hashes: Hashes, shift: int) -> Ints:
-    """The square of 16 bits: mostly small, sometimes large."""
+    """Return the square of 16 bits: mostly small, sometimes large."""
     number = _bits(hashes, shift, 16)
     squared: Ints = number * number
     return squared
 
 
 def _bridge(steps: Ints, o: Ints, h: Ints, low: Ints, c: Ints) -> Ints:
-    """The children's closes: a random walk tied to the parent's open and close, folded back into its range."""
+    """Return the children's closes: a random walk from the parent's open to its close, reflected into its range."""
     count = steps.shape[1]
     walk = np.cumsum(steps, axis=1)
     place = np.arange(1, count + 1)
@@ -330,7 +330,7 @@ def _bridge(steps: Ints, o: Ints, h: Ints, low: Ints, c: Ints) -> Ints:
 
 
 def _share(whole: Ints, weights: Ints, least: Ints) -> Ints:
-    """Deal each row's whole out by weight in whole lots, ``least`` to each first; rows add up exactly."""
+    """Divide each row's volume by weight in whole lots, ``least`` to each first; rows add up exactly."""
     running = np.cumsum(weights, axis=1)
     rest = (whole - least * weights.shape[1])[:, None]
     dealt = np.floor(rest * (running / running[:, -1:])).astype(np.int64)

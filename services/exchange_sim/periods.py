@@ -15,17 +15,17 @@ MINUTE, HOUR, DAY = 60, 3600, 86400
 _WEEK_OFFSET = 4 * DAY
 """1970-01-05 was a Monday."""
 _THREE_DAYS_OFFSET = DAY
-"""Recorded 3d candles of two listings open on days of which the epoch day leaves 1 when divided by 3."""
+"""Recorded 3d candles of two listings open on days since the epoch with remainder 1 modulo 3."""
 
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """One interval of the exchange.
+    """Candle period of the exchange.
 
     Attributes:
-        name: The exchange's own word, ``1m`` or ``1M``; case matters.
+        name: The exchange's name, ``1m`` or ``1M``; case-sensitive.
         step_s: Length in seconds; 0 for the calendar month.
-        offset_s: The open of the candle with index 0, seconds since the epoch.
+        offset_s: Open of the candle with index 0, seconds since the epoch.
     """
 
     name: str
@@ -33,38 +33,38 @@ class Period:
     offset_s: int = 0
 
     def index(self, time_s: int) -> int:
-        """Index of the candle that holds a second (years 1970 to 9999 for the month)."""
+        """Return the index of the candle that contains a second (years 1970 to 9999 for the month)."""
         if self.step_s:
             return (time_s - self.offset_s) // self.step_s
         day = dt.datetime.fromtimestamp(time_s, dt.UTC)
         return (day.year - 1970) * 12 + day.month - 1
 
     def indexes(self, times_s: NDArray[np.int64]) -> NDArray[np.int64]:
-        """`index` for an array."""
+        """Return `index` for an array."""
         if self.step_s:
             return (times_s - self.offset_s) // self.step_s
         return times_s.astype("datetime64[s]").astype("datetime64[M]").astype(np.int64)
 
     def open_s(self, index: int) -> int:
-        """First second of the candle with this index."""
+        """Return the first second of the candle with this index."""
         if self.step_s:
             return index * self.step_s + self.offset_s
         return int(dt.datetime(1970 + index // 12, index % 12 + 1, 1, tzinfo=dt.UTC).timestamp())
 
     def opens_s(self, indexes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """`open_s` for an array."""
+        """Return `open_s` for an array."""
         if self.step_s:
             return indexes * self.step_s + self.offset_s
         return indexes.astype("datetime64[M]").astype("datetime64[s]").astype(np.int64)
 
     def first_index(self, time_ms: int) -> int:
-        """Index of the first candle that opens at or after a time in milliseconds."""
+        """Return the index of the first candle that opens at or after a time in milliseconds."""
         time_s = -(-time_ms // 1000)
         index = self.index(time_s)
         return index if self.open_s(index) == time_s else index + 1
 
     def nests(self, finer: Period) -> bool:
-        """Whether candles of ``finer`` fill this period's candles exactly, so that they can be added up."""
+        """Return whether candles of ``finer`` fill this period's candles exactly, so that they can be aggregated."""
         if not finer.step_s or finer.step_s == self.step_s:
             return False
         if self.step_s and not self.offset_s and not finer.offset_s:
@@ -84,4 +84,4 @@ PERIODS = {
         Period("1M", 0),
     )
 }
-"""Every interval the exchange knows, finest first."""
+"""All periods of the exchange, finest first."""

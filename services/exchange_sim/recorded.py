@@ -1,4 +1,4 @@
-"""Recorded candles from files: served as they are, holes and all."""
+"""Recorded candles from files, served unchanged, with their gaps."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _TIME_COLUMNS = ("timestamp", "time", "open_time")
 _VALUE_COLUMNS = ("open", "high", "low", "close", "volume")
 _NO_CANDLES = Candles(np.array([], np.int64), *(np.array([], np.float64) for _ in range(5)))
 _EARLIEST_MS = 10**11
-"""1973; a smaller stamp is in seconds."""
+"""1973; a smaller timestamp is in seconds."""
 
 
 class RecordedMarket:
-    """One symbol's candles, by period, as recorded. A period the files lack is added up from a finer one they have."""
+    """Recorded candles of one symbol, by period. A missing period is aggregated from a finer one."""
 
     def __init__(self, instrument: Instrument, tables: dict[str, Candles]) -> None:
         self.instrument = instrument
@@ -33,7 +33,7 @@ class RecordedMarket:
         self._sums: dict[str, tuple[int, Candles]] = {}
 
     def candles(self, period: Period, query: CandleQuery, *, now_ns: int) -> Candles:
-        """See `Source.candles`; a recorded candle shows once its whole length lies before ``now_ns``."""
+        """See `Source.candles`; a recorded candle is visible once it ends by ``now_ns``."""
         rows = self._finished(period, now_ns // 1_000_000_000)
         times_ms = rows.open_s * 1000
         low = 0 if query.start_ms is None else int(np.searchsorted(times_ms, query.start_ms))
@@ -43,7 +43,7 @@ class RecordedMarket:
         return rows[low : max(low, min(high, low + query.limit))]
 
     def newest_s(self, *, now_ns: int) -> int:
-        """See `Source.newest_s`: where the recording ends, or now if that is earlier."""
+        """See `Source.newest_s`: the end of the recording, or now if that is earlier."""
         ends = (int(rows.open_s[-1]) + PERIODS[name].step_s for name, rows in self._tables.items())
         return min(max(ends), now_ns // 1_000_000_000)
 
@@ -63,7 +63,7 @@ class RecordedMarket:
 
 
 def _finished_count(rows: Candles, period: Period, now_s: int) -> int:
-    """How many rows lie wholly before now."""
+    """Return the number of rows that end by now."""
     running = period.open_s(period.index(now_s))
     return int(np.searchsorted(rows.open_s, running))
 
@@ -73,10 +73,10 @@ def load(specs: Iterable[str]) -> list[RecordedMarket]:
 
     Args:
         specs: ``FILE=SYMBOL`` or ``FILE=SYMBOL@PERIOD``. FILE is parquet or CSV with a time column in milliseconds,
-            open, high, low, close, volume and, if it holds several periods, ``timeframe``. Several files may name one
-            symbol if they hold different periods. Without ``timeframe`` and PERIOD the spacing of the rows decides.
+            open, high, low, close, volume and, if it has several periods, ``timeframe``. Several files may name one
+            symbol if their periods differ. Without ``timeframe`` and PERIOD, the spacing of the rows decides.
     Raises:
-        ValueError: A spec or a file that cannot be served exactly; the message names it.
+        ValueError: A spec or a file can't be served exactly; the message names it.
     """
     tables: dict[str, dict[str, Candles]] = {}
     for spec in specs:
@@ -99,18 +99,20 @@ def _market(symbol: str, tables: dict[str, Candles]) -> RecordedMarket:
 
 
 def read_file(path: Path, period: str | None) -> dict[str, Candles]:
-    """Candles of one file by period name; see `load` for columns and errors."""
+    """Return the candles of one file by period name; see `load` for columns and errors."""
     table = pyarrow.csv.read_csv(path) if ".csv" in path.suffixes else pq.read_table(path)
     time = next((name for name in _TIME_COLUMNS if name in table.column_names), None)
     missing = [name for name in _VALUE_COLUMNS if name not in table.column_names]
     if time is None or missing or not table.num_rows:
-        raise ValueError(f"recorded {path}: rows with one of {_TIME_COLUMNS} and {_VALUE_COLUMNS} are needed")
+        raise ValueError(
+            f"recorded {path}: needs rows with one of {_TIME_COLUMNS} and all of {_VALUE_COLUMNS}"
+        )
     if "timeframe" not in table.column_names:
         return _named(path, period, _rows(path, table, time))
     names = [str(name) for name in pc.unique(table["timeframe"]).to_pylist()]
     unknown = [name for name in names if name not in PERIODS]
     if unknown:
-        raise ValueError(f"recorded {path}: unknown timeframe {unknown[0]!r}")
+        raise ValueError(f"recorded {path}: unknown timeframe {unknown[0]!r}; known: {', '.join(PERIODS)}")
     parts = {
         name: table.filter(pc.equal(table["timeframe"], pa.scalar(name, table["timeframe"].type)))
         for name in names
@@ -124,13 +126,13 @@ def _named(path: Path, period: str | None, rows: Candles) -> dict[str, Candles]:
         spacing = int(np.gcd.reduce(np.diff(rows.open_s))) if len(rows) > 1 else 0
         fits = [p for p in PERIODS.values() if p.step_s and spacing % p.step_s == 0] if spacing else []
         if not fits:
-            raise ValueError(f"recorded {path}: the period cannot be told from the rows; write FILE=SYMBOL@PERIOD")
+            raise ValueError(f"recorded {path}: the rows do not determine the period; use FILE=SYMBOL@PERIOD")
         period = max(fits, key=lambda p: p.step_s).name
     return {period: _checked(path, PERIODS[period], rows)}
 
 
 def _rows(path: Path, table: Any, time: str) -> Candles:
-    """Rows of an Arrow table in time order."""
+    """Return the rows of an Arrow table in time order."""
     stamps = table[time]
     if pa.types.is_timestamp(stamps.type):
         stamps = stamps.cast(pa.timestamp("ms")).cast(pa.int64())
@@ -146,7 +148,7 @@ def _rows(path: Path, table: Any, time: str) -> Candles:
 
 def _checked(path: Path, period: Period, rows: Candles) -> Candles:
     if (np.diff(rows.open_s) == 0).any():
-        raise ValueError(f"recorded {path}: two rows of one {period.name} candle")
+        raise ValueError(f"recorded {path}: duplicate {period.name} candle")
     if (period.opens_s(period.indexes(rows.open_s)) != rows.open_s).any():
         raise ValueError(f"recorded {path}: a row opens off the {period.name} grid")
     return rows

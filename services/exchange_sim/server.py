@@ -1,10 +1,12 @@
-"""The HTTP server around the dialects: control paths, faults, start and stop."""
+"""HTTP server around the dialects: control paths, faults, start and stop."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import signal
+import socket
+import struct
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -20,7 +22,6 @@ from services.exchange_sim.config import SimSettings
 from services.exchange_sim.dialects import binance, kraken
 from services.exchange_sim.dialects.dialect import Answer, Dialect, Query, Refusal
 from services.exchange_sim.faults import BANS, BODIES, SILENCES, STATUSES, FaultPlan, FaultRule, Strike
-from services.exchange_sim.silence import keep_silent
 from services.exchange_sim.spoiling import spoil
 from services.exchange_sim.stats import Stats
 from services.exchange_sim.venue import Clock, Venue
@@ -28,10 +29,11 @@ from services.exchange_sim.venue import Clock, Venue
 _RULES = TypeAdapter(tuple[FaultRule, ...])
 _DIALECTS = (binance.DIALECT, kraken.DIALECT)
 _log = structlog.get_logger(__name__)
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 class Simulator:
-    """One exchange: its markets, its clock, the faults in force and what it has counted.
+    """Simulated exchange: its markets, its clock, its fault rules and its statistics.
 
     Raises:
         ValueError: A recorded file cannot be served, or a fault rule names an unknown market.
@@ -45,7 +47,7 @@ class Simulator:
         self.stats = Stats()
 
     def app(self) -> web.Application:
-        """The routes: control paths, and everything else to the dialects."""
+        """Return the routes: control paths; everything else goes to the dialects."""
         app = web.Application()
         app.router.add_get("/healthz", self._health)
         app.router.add_get("/sim/stats", self._get_stats)
@@ -72,7 +74,7 @@ class Simulator:
         return _json([rule.model_dump() for rule in self.plan.rules])
 
     async def _set_faults(self, request: web.Request) -> web.Response:
-        """Replace all rules; ``[]`` clears them. Each rule's count starts anew."""
+        """Replace all rules; ``[]`` clears them. Each rule's counters start at 0."""
         try:
             self.plan = self._plan(_RULES.validate_json(await request.read()))
         except (ValidationError, ValueError) as error:
@@ -82,18 +84,18 @@ class Simulator:
     def _plan(self, rules: Sequence[FaultRule]) -> FaultPlan:
         for rule in rules:
             if rule.other is not None and not any(dialect.knows(rule.other, self.venue) for dialect in _DIALECTS):
-                raise ValueError(f"other {rule.other!r} is no market of this exchange")
+                raise ValueError(f"other: {rule.other!r} is not a market of this exchange")
         return FaultPlan(rules, seed=self._settings.seed)
 
     async def _set_clock(self, request: web.Request) -> web.Response:
-        """``{"now_ns": N}``: stand still there; ``{"now_ns": null}``: the machine's; ``{"advance_ns": N}`` moves it."""
+        """Set the clock: ``{"now_ns": N}`` stops it, null is the machine's, ``{"advance_ns": N}`` moves it."""
         try:
             body = orjson.loads(await request.read())
             now_ns = self.clock.now_ns() + int(body["advance_ns"]) if "advance_ns" in body else body["now_ns"]
         except (ValueError, KeyError, TypeError) as error:
-            return _json({"error": f"now_ns or advance_ns is needed: {error}"}, status=400)
+            return _json({"error": f"the body must be JSON with now_ns or advance_ns: {error}"}, status=400)
         if now_ns is not None and not (isinstance(now_ns, int) and 0 <= now_ns < 2**63):
-            return _json({"error": f"now_ns {now_ns!r} is out of range"}, status=400)
+            return _json({"error": f"now_ns {now_ns!r} is out of range; use 0 to 2**63 - 1, or null"}, status=400)
         self.clock.set(now_ns)
         return _json({"now_ns": self.clock.now_ns()})
 
@@ -113,7 +115,7 @@ class Simulator:
             return self._send(answer)
         self.stats.fault(strike.rule.kind)
         if strike.rule.kind in SILENCES:
-            return await keep_silent(request, strike.rule, self._send(answer))
+            return await _keep_silent(request, strike.rule, self._send(answer))
         if strike.rule.kind == "other_symbol":
             query = dialect.of_other(request.query, self.venue, strike.rule.other)
             return self._send(self._ask(dialect, request.path, query))
@@ -160,7 +162,7 @@ class Simulator:
         return self._weighed(response, answer.weight) if answer.weight else response
 
     def _weighed(self, response: web.Response, weight: int) -> web.Response:
-        """Count the weight, say it, and refuse beyond the limit if there is one."""
+        """Count the weight, report it, and refuse requests above the limit, if there is one."""
         now_s = time.time()
         used = self.stats.weigh(weight, now_s=now_s)
         limit = self._settings.weight_limit
@@ -171,15 +173,47 @@ class Simulator:
         return response
 
 
+async def _keep_silent(request: web.Request, rule: FaultRule, answer: web.Response) -> web.StreamResponse:
+    """Apply a fault of `faults.SILENCES`; the returned response never arrives completely.
+
+    ``hang`` sends nothing, ``stall`` the head and half of the body, ``drip`` the head and a byte every ``drip_s``.
+    ``reset`` answers with a TCP reset.
+    """
+    body = answer.body if isinstance(answer.body, bytes) else b""
+    sent: web.StreamResponse = web.Response()
+    if rule.kind in ("stall", "drip"):
+        sent = web.StreamResponse(headers={"Content-Type": "application/json", "Content-Length": str(len(body))})
+        await sent.prepare(request)
+    if rule.kind == "drip":
+        for byte in body:
+            await sent.write(bytes([byte]))
+            await asyncio.sleep(rule.drip_s)
+    if rule.kind == "stall":
+        await sent.write(body[: len(body) // 2])
+    if rule.kind in ("hang", "stall"):
+        await asyncio.sleep(rule.hang_s)
+    _cut(request, reset=rule.kind == "reset")
+    return sent
+
+
+def _cut(request: web.Request, *, reset: bool) -> None:
+    if request.transport is None:
+        return
+    if reset:
+        own: socket.socket = request.transport.get_extra_info("socket")
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+    request.transport.abort()
+
+
 def _json(body: object, *, status: int = 200) -> web.Response:
     return web.Response(body=orjson.dumps(body), status=status, content_type="application/json")
 
 
 @asynccontextmanager
 async def serve(settings: SimSettings) -> AsyncIterator[str]:
-    """Serve until the block ends; gives the base URL, ``http://127.0.0.1:9000``. The end cuts open requests off."""
+    """Serve in a context; yield the base URL, ``http://127.0.0.1:9000``. The end aborts open requests."""
     simulator = Simulator(settings)
-    # The timeout is the wait for open requests; 0 would mean for ever.
+    # the timeout is the wait for open requests; 0 would mean for ever
     runner = web.AppRunner(simulator.app(), access_log=None, handler_cancellation=True, shutdown_timeout=0.01)
     await runner.setup()
     try:

@@ -1,4 +1,4 @@
-"""What a fault does to the rows of an answer, in any dialect. Pure."""
+"""Faults in the rows of an answer, in any dialect. Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from services.exchange_sim.faults import Strike
 
 
 def spoil(strike: Strike, history: History) -> Rows:
-    """The rows as the fault leaves them; kinds that mean nothing for these rows leave them as they are.
+    """Return the rows with the fault; kinds that do not apply to these rows leave them unchanged.
 
     Args:
-        strike: The rule that struck; with ``span`` the rows of that time are touched, else some in its ``place``.
-        history: The true rows; not changed.
+        strike: Rule that applies; with ``span`` it changes the rows of that time, else some at its ``place``.
+        history: True rows; not changed.
     """
     rows = history.rows
     if strike.rule.kind == "outside":
@@ -52,7 +52,7 @@ _WHOLE: dict[str, Callable[[History, int], Rows]] = {
 
 
 def _touched(strike: Strike, history: History) -> range | list[int]:
-    """Which rows a fault in some place touches."""
+    """Return the indexes of the rows that a placed fault changes."""
     rule, rows = strike.rule, history.rows
     if rule.span is not None:
         times_ns = map(history.layout.time_ns, rows)
@@ -67,7 +67,7 @@ def _touched(strike: Strike, history: History) -> range | list[int]:
 def _spoil_row(kind: str, row: Row, layout: Layout) -> Row:
     if kind == "null_fields":
         return _with(row, {layout.close: None, layout.volume: None})
-    if kind == "edited":  # sound in itself, but not what was answered before
+    if kind == "edited":  # valid, but different from earlier answers
         if layout.high is None:
             return _with(row, {layout.volume: f"{2 * float(row[layout.volume]):.8f}"})
         return _with(row, {layout.close: row[layout.high]})

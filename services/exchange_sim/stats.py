@@ -1,4 +1,4 @@
-"""What the exchange has seen, for tests that judge a client's manners. Pure."""
+"""Statistics of requests, for tests of a client's rate limits. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Window:
-    """A sum over the last so many seconds, and the largest it ever was."""
+    """Sum over the last seconds, and its maximum."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -16,7 +16,7 @@ class Window:
         self.most = 0
 
     def add(self, amount: int, *, now_s: float) -> int:
-        """Add an amount now; the sum with it."""
+        """Add an amount now; return the sum including it."""
         while self._items and self._items[0][0] <= now_s - self._seconds:
             self.total -= self._items.popleft()[1]
         self._items.append((now_s, amount))
@@ -26,7 +26,7 @@ class Window:
 
 
 class Stats:
-    """Counters since the start or the last reset. Times are monotonic seconds unless said otherwise."""
+    """Counters since the start or the last reset. Times are monotonic seconds unless noted."""
 
     def __init__(self) -> None:
         self._requests: Counter[str] = Counter()
@@ -41,7 +41,7 @@ class Stats:
         self._weight_60s = Window(60)
 
     def request(self, path: str, *, now_s: float) -> int:
-        """Count a request for a path of the exchange; how many came within a second of it."""
+        """Count a request for a path of the exchange; return the number of requests within the last second."""
         self._requests[path] += 1
         self._calls_60s.add(1, now_s=now_s)
         if now_s < self._ban_end_s:
@@ -55,11 +55,11 @@ class Stats:
         self._faults[kind] += 1
 
     def ban(self, retry_after_s: float, *, now_s: float) -> None:
-        """Open a ban window: calls before it ends are counted."""
+        """Begin a ban: calls before its end are counted."""
         self._ban_start_s, self._ban_end_s = now_s, max(self._ban_end_s, now_s + retry_after_s)
 
     def weigh(self, weight: int, *, now_s: float) -> int:
-        """Add a request's weight and give the sum of the current minute. The time is the wall's."""
+        """Add a request's weight; return the sum of the current minute. The time is the wall clock's."""
         self._weight_60s.add(weight, now_s=now_s)
         minute = int(now_s // 60)
         if minute != self._minute:
@@ -69,10 +69,10 @@ class Stats:
         return self._weight
 
     def snapshot(self) -> dict[str, Any]:
-        """Counts as JSON types.
+        """Return the counters as JSON types.
 
-        ``calls_in_ban_ms`` says how long after the ban's answer the first 1000 calls came; ``most_…`` are the largest
-        sums in any window of that length, wherever it begins.
+        ``calls_in_ban_ms`` are the times of the first 1000 calls after the answer that began the ban; ``most_…`` are
+        the largest sums in any window of that length.
         """
         return {
             "requests": dict(self._requests),

@@ -1,4 +1,4 @@
-"""The exchange behind the dialects: its clock and its markets."""
+"""Exchange behind the dialects: its clock and its markets."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from services.exchange_sim.market import SyntheticMarket
 
 
 class Clock:
-    """The exchange's time: the machine's, or one that stands still until it is moved."""
+    """Clock of the exchange: the machine's, or one that stands still until it is set."""
 
     def __init__(self, now_ns: int | None = None) -> None:
         self._now_ns = now_ns
 
     def now_ns(self) -> int:
-        """Nanoseconds since the epoch."""
+        """Return nanoseconds since the epoch."""
         return time.time_ns() if self._now_ns is None else self._now_ns
 
     def set(self, now_ns: int | None) -> None:
-        """Stand still at a time; None returns to the machine's clock."""
+        """Stop at a time; None returns to the machine's clock."""
         self._now_ns = now_ns
 
 
 class Venue:
-    """All markets by the exchange's id; recorded ones replace synthetic ones of the same symbol.
+    """Markets by the exchange's id; recorded ones replace synthetic ones of the same symbol.
 
     ``dark`` holds the dark pools by the id of the market whose name they share.
     """
@@ -34,6 +34,6 @@ class Venue:
     def __init__(self, recorded: Iterable[Source], *, seed: int) -> None:
         synthetic: list[Source] = [SyntheticMarket(instrument, seed=seed) for instrument in INSTRUMENTS]
         self.sources = {source.instrument.id: source for source in (*synthetic, *recorded)}
-        # A seed of their own, or they would trade at the other market's prices.
+        # another seed, or they would trade at the other market's prices
         dark: list[Source] = [SyntheticMarket(instrument, seed=-1 - seed) for instrument in DARK_POOLS]
         self.dark = {source.instrument.id: source for source in dark}

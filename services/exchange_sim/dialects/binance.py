@@ -1,7 +1,7 @@
-"""Binance's spot REST dialect: query parameters in, answer out. Pure.
+"""REST dialect of Binance's spot market. Pure.
 
-Candles and trades are exact. A kline's quote volume and taker columns are estimates from its own prices and do not add
-up between periods; its trade count is the market's constant rate, and 0 for recorded candles.
+Candles and trades are exact. A kline's quote volume and taker columns are estimates from its own prices, which do not
+add up between periods; its trade count is the market's average rate, and 0 for recorded candles.
 """
 
 from __future__ import annotations
@@ -11,13 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from services.exchange_sim.candles import CandleQuery, Candles, Source
-from services.exchange_sim.dialects.dialect import Answer, Dialect, History, Layout, Query, Refusal, Row, Rows
-from services.exchange_sim.dialects.text import printer
+from services.exchange_sim.candles import CandleQuery, Candles, Source, sum_up
+from services.exchange_sim.dialects.dialect import Answer, Dialect, History, Layout, Query, Refusal, Row, Rows, printer
 from services.exchange_sim.instruments import Instrument
 from services.exchange_sim.market import SyntheticMarket, usual_trades
 from services.exchange_sim.periods import DAY, PERIODS, Period
-from services.exchange_sim.summary import sum_up
 from services.exchange_sim.venue import Venue
 
 MAX_LIMIT = 1000
@@ -30,7 +28,7 @@ _OTHERS = ("ETHUSDT", "BTCUSDT")
 
 
 class BinanceError(Refusal):
-    """An error as Binance words it: a code, a message, HTTP 400."""
+    """Error in Binance's form: a code, a message, HTTP 400."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(Answer({"code": code, "msg": message}, status=400))
@@ -158,7 +156,7 @@ def _kline_history(source: Source, period: Period, wanted: CandleQuery, rows: Ro
 
 
 def kline_rows(candles: Candles, period: Period, instrument: Instrument) -> list[list[Any]]:
-    """Candles as the twelve columns of a kline; values as text that reads back to the same float64."""
+    """Return candles as the twelve columns of a kline; values are text that reads back to the same float64."""
     indexes = period.indexes(candles.open_s)
     ends_s = period.opens_s(indexes + 1)
     price, lot = printer(instrument.price_decimals), printer(instrument.lot_decimals)
@@ -185,7 +183,7 @@ def _agg_trades(query: Query, venue: Venue, now_ns: int) -> Answer:
     if first_id is not None and (start_ms is not None or end_ms is not None):
         raise BinanceError(-1128, "Combination of optional parameters invalid.")
     if not isinstance(source, SyntheticMarket):
-        return Answer([], weight=4)  # Recordings hold candles only.
+        return Answer([], weight=4)  # recordings have candles only
     stop_id = source.first_trade_at((now_ns // 1_000_000 if end_ms is None else end_ms) + 1, now_ns=now_ns)
     if first_id is None:
         first_id = stop_id - limit if start_ms is None else source.first_trade_at(start_ms, now_ns=now_ns)
@@ -232,7 +230,7 @@ def _ticker(query: Query, venue: Venue, now_ns: int) -> Answer:
 
 
 def _day(source: Source, now_ns: int) -> dict[str, Any]:
-    """The last 24 hours, to the minute."""
+    """Return the ticker of the last 24 hours, to the minute."""
     end_s = source.newest_s(now_ns=now_ns)
     start_s = end_s - DAY
     day = sum_up(source, start_s, end_s, now_ns=now_ns)

@@ -1,4 +1,4 @@
-"""What every dialect gives the server: answers, and about their rows what the faults need to know. Pure types."""
+"""Interface of a dialect: answers, and the layout of their rows, which faults need. Pure."""
 
 from __future__ import annotations
 
@@ -6,27 +6,30 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from services.exchange_sim.candles import Column
 from services.exchange_sim.venue import Venue
 
 Query = Mapping[str, str]
 Key = int | str
 Row = Any
-"""A list or a dict; `Layout` says where it keeps what."""
+"""List or dict; `Layout` describes it."""
 Rows = list[Row]
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the rows of an answer keep what: places in lists, names in dicts.
+    """Fields of the rows of an answer: indexes in lists, names in dicts.
 
     Attributes:
-        time: A candle's open or a trade's time.
-        unit_ns: What one of that time is worth, nanoseconds.
-        close: A candle's last price, a trade's only one; text.
+        time: Open of a candle, or time of a trade.
+        unit_ns: Unit of the time, in nanoseconds.
+        close: Last price of a candle, or price of a trade; text.
         volume: Text.
-        high: None for trades, which have no grid, no lows and no unfinished rows either.
-        low: The same.
-        off_grid: What moves a candle's open off its grid.
+        high: None for trades, which also have no grid, no lows and no unfinished rows.
+        low: None for trades.
+        off_grid: Amount that moves a candle's open off its grid.
     """
 
     time: Key
@@ -38,24 +41,24 @@ class Layout:
     off_grid: int = 0
 
     def time_ns(self, row: Row) -> int:
-        """A row's time, nanoseconds since the epoch."""
+        """Return a row's time, nanoseconds since the epoch."""
         time_ns: float = row[self.time] * self.unit_ns
         return round(time_ns)
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The rows of an answer about history, and what the market could have put there instead.
+    """Rows of an answer with candles or trades, and alternatives that faults put there.
 
     Attributes:
         rows: As the exchange sends them, ascending.
-        layout: Where they keep what.
-        window_ns: What was asked for, as far as this answer goes, half open; nanoseconds since the epoch.
-        wrap: The answer's body around rows.
-        nothing: The body of an answer without rows.
-        earlier: That many rows from right before the asked start.
-        half: The last row's candle as it was in the middle of its period; None if there was none, or for trades.
-        running: Time of the candle that is still running; None for trades.
+        layout: Their fields.
+        window_ns: Requested range as far as this answer covers it, half open; nanoseconds since the epoch.
+        wrap: Returns the answer's body with rows.
+        nothing: Body of an answer without rows.
+        earlier: Returns this many rows before the requested start.
+        half: Returns the last row's candle as of the middle of its period; None if there was none, or for trades.
+        running: Time of the unfinished candle; None for trades.
     """
 
     rows: Rows
@@ -70,7 +73,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer: JSON types, request weight (0 is not counted), HTTP status; ``history`` where it is about history."""
+    """JSON body, request weight (0 is not counted) and HTTP status; ``history`` where it has candles or trades."""
 
     body: Any
     weight: int = 1
@@ -79,7 +82,7 @@ class Answer:
 
 
 class Refusal(Exception):
-    """The exchange refuses the request, in its own words."""
+    """Refusal of a request, as the exchange words it."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(str(answer.body))
@@ -88,15 +91,15 @@ class Refusal(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One exchange's way of talking.
+    """REST protocol of one exchange.
 
     Attributes:
         answer: Answers one request by path, query, venue and now (nanoseconds); None for a path the exchange does not
             have. Raises `Refusal`.
-        knows: Whether an id is one of its markets'.
-        market: The exchange's id of the market a query names; None if it names none.
-        of_other: The query with another market in it: the given one (an id), or one that is always there.
-        bodies: Content type and body of fault kinds that this exchange words otherwise than `faults` does.
+        knows: Returns whether an id is one of its markets'.
+        market: Returns the exchange's id of the market that a query names; None if it names none.
+        of_other: Returns the query for another market: the given id, or one that always exists.
+        bodies: Content type and body of fault kinds that differ from those in `faults`.
     """
 
     answer: Callable[[str, Query, Venue, int], Answer | None]
@@ -104,3 +107,17 @@ class Dialect:
     market: Callable[[Query, Venue], str | None]
     of_other: Callable[[Query, Venue, str | None], Query]
     bodies: Mapping[str, tuple[str, str]]
+
+
+def printer(decimals: int | None) -> Callable[[Column], list[str]]:
+    """Return a formatter of a column as decimal text; None for as few decimals as read back to the same float64."""
+    if decimals is None:
+        return lambda column: [_shortest(value) for value in column.tolist()]
+    form = f"%.{decimals}f"
+    return lambda column: [form % value for value in column.tolist()]
+
+
+def _shortest(value: float) -> str:
+    """Return the shortest text that reads back to the same float, without an exponent, which no exchange sends."""
+    text = repr(value)
+    return text if "e" not in text else np.format_float_positional(value, trim="0")

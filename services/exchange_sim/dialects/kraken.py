@@ -1,4 +1,4 @@
-"""Kraken's spot REST dialect: query parameters in, answer out. Pure."""
+"""REST dialect of Kraken's spot market. Pure."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from services.exchange_sim.candles import Source
-from services.exchange_sim.dialects.dialect import Answer, Dialect, Query
+from services.exchange_sim.candles import Source, sum_up
+from services.exchange_sim.dialects.dialect import Answer, Dialect, Query, printer
 from services.exchange_sim.dialects.kraken_history import ohlc, trades
-from services.exchange_sim.dialects.kraken_names import Pair, altname, asset, find, pairs
-from services.exchange_sim.dialects.kraken_query import one_pair
-from services.exchange_sim.dialects.text import printer
+from services.exchange_sim.dialects.kraken_query import Pair, altname, asset, find, one_pair, pairs
 from services.exchange_sim.market import usual_trades
 from services.exchange_sim.periods import DAY
-from services.exchange_sim.summary import sum_up
 from services.exchange_sim.venue import Venue
 
 _NS = 1_000_000_000
@@ -118,7 +115,7 @@ def _ticker(query: Query, venue: Venue, now_ns: int) -> Answer:
 
 
 def _day(source: Source, now_ns: int) -> dict[str, Any]:
-    """Today since midnight and the last 24 hours, to the minute."""
+    """Return the ticker: today since midnight and the last 24 hours, to the minute."""
     end_s = source.newest_s(now_ns=now_ns)
     today, day = (sum_up(source, start_s, end_s, now_ns=now_ns) for start_s in (end_s // DAY * DAY, end_s - DAY))
     price = printer(source.instrument.price_decimals)

@@ -1,7 +1,7 @@
-"""Kraken's candles and trades. Pure.
+"""Candles and trades in Kraken's dialect. Pure.
 
-Candles reach back 720 periods, whatever is asked: history is had from the trades, which are the ones that Binance's
-dialect serves, at the same milliseconds. Volume-weighted prices and counts of trades are estimates.
+Candles cover the last 720 periods, whatever is requested; older history comes from the trades, which are those of
+Binance's dialect, at the same milliseconds. Volume-weighted prices and numbers of trades are estimates.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ from typing import Any
 import numpy as np
 
 from services.exchange_sim.candles import CandleQuery, Source
-from services.exchange_sim.dialects.dialect import Answer, History, Layout, Query, Row, Rows
-from services.exchange_sim.dialects.kraken_names import Pair
-from services.exchange_sim.dialects.kraken_query import KrakenError, integer, one_pair, since_ns
-from services.exchange_sim.dialects.text import printer
+from services.exchange_sim.dialects.dialect import Answer, History, Layout, Query, Row, Rows, printer
+from services.exchange_sim.dialects.kraken_query import KrakenError, Pair, integer, one_pair, since_ns
 from services.exchange_sim.market import SyntheticMarket, usual_trades
 from services.exchange_sim.periods import DAY, PERIODS, Period
 from services.exchange_sim.venue import Venue
@@ -30,11 +28,11 @@ _PERIODS = {
     10_080: Period("7d", 7 * DAY),
     21_600: Period("15d", 15 * DAY),
 }
-"""By ``interval``, in minutes; weeks and half months count from the epoch, so weeks open on Thursdays."""
+"""Periods by ``interval``, in minutes; weeks and half months count from the epoch, so weeks open on Thursdays."""
 
 
 def ohlc(query: Query, venue: Venue, now_ns: int) -> Answer:
-    """The newest 720 finished candles and the running one; of the finished those that open after ``since``."""
+    """Return the newest 720 finished candles and the running one; of the finished, those that open after ``since``."""
     pair = one_pair(query, venue)
     period = _PERIODS.get(integer(query, "interval", 1))
     if period is None:
@@ -83,13 +81,13 @@ def _candles(source: Source, period: Period, wanted: CandleQuery, now_ns: int) -
 
 
 def trades(query: Query, venue: Venue, now_ns: int) -> Answer:
-    """The oldest trades after ``since``, which is exclusive; without it the newest ones."""
+    """Return the oldest trades after ``since``, which is exclusive; without it, the newest ones."""
     pair, since = one_pair(query, venue), since_ns(query)
     count = min(integer(query, "count", MAX_TRADES), MAX_TRADES)
     if count < 1:
         raise KrakenError("EGeneral:Invalid arguments:count")
     source, asked = pair.source, str(now_ns if since is None else since)
-    if not isinstance(source, SyntheticMarket):  # recordings hold candles only
+    if not isinstance(source, SyntheticMarket):  # recordings have candles only
         return Answer(_wrap(pair, asked)([]), weight=0)
     stop_id = source.first_trade_at(now_ns // _MS, now_ns=now_ns)
     first_id = max(0, stop_id - count) if since is None else _first_after(source, since, now_ns)
@@ -107,14 +105,14 @@ def trades(query: Query, venue: Venue, now_ns: int) -> Answer:
 
 
 def _first_after(source: SyntheticMarket, since_ns: int, now_ns: int) -> int:
-    """Id of the first trade after a time."""
+    """Return the id of the first trade after a time."""
     first_id = source.first_trade_at(since_ns // _MS, now_ns=now_ns)
     _, times_ns = _trade_rows(source, first_id, 1, now_ns)
     return first_id + 1 if times_ns and times_ns[0] <= since_ns else first_id
 
 
 def _trade_rows(source: SyntheticMarket, first_id: int, limit: int, now_ns: int) -> tuple[Rows, list[int]]:
-    """Rows and the nanoseconds of each: some microseconds into the market's millisecond, never on a whole one."""
+    """Return rows and their nanoseconds: some microseconds after the market's millisecond, never exactly on one."""
     found = source.trades(first_id, max(0, limit), now_ns=now_ns)
     times_ns = (found.time_ms * _MS + (found.id % 997 + 1) * 1000).tolist()
     columns = (

@@ -118,7 +118,7 @@ def test_one_file_may_hold_several_timeframes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"timestamp": [START_MS, START_MS, START_MS + 60_000]}, "two rows"),
+        ({"timestamp": [START_MS, START_MS, START_MS + 60_000]}, "duplicate 1m candle"),
         ({"timestamp": [1_546_300_800, 1_546_300_860, 1_546_300_920]}, "milliseconds"),
         ({"timestamp": [START_MS, START_MS + 500, START_MS + 60_000]}, "whole seconds"),
         ({"open": [1.0, float("nan"), 1.0]}, "empty or infinite"),
