@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.exchange_sim.dialects import binance, kraken, kraken_names
+from services.exchange_sim.dialects import binance, kraken, kraken_query
 from services.exchange_sim.dialects.dialect import Refusal
 from services.exchange_sim.faults import Kind
 from services.exchange_sim.venue import Venue
@@ -18,7 +18,7 @@ from .conftest import NOW_NS, Exchange
 
 NOW_S, NOW_MS = NOW_NS // 10**9, NOW_NS // 10**6
 VENUE = Venue([], seed=9)
-PAIRS = kraken_names.pairs(VENUE)
+PAIRS = kraken_query.pairs(VENUE)
 LIT = [pair for pair in PAIRS.values() if pair.wsname]
 SINCE = 1_577_836_800_000
 Rows = list[list[Any]]
@@ -50,7 +50,7 @@ def klines(id: str, start_s: int, limit: int = 1) -> Rows:
 
 @given(st.sampled_from(LIT), st.integers(1_546_300_800, NOW_S - 60), st.integers(1, 1000))
 @settings(deadline=None, max_examples=60)
-def test_trades_add_up_to_the_candles_of_the_other_dialect(pair: kraken_names.Pair, time_s: int, count: int) -> None:
+def test_trades_add_up_to_the_candles_of_the_other_dialect(pair: kraken_query.Pair, time_s: int, count: int) -> None:
     minute_s = time_s // 60 * 60
     rows = [*trades(pair.key, minute_s * 10**9, (minute_s + 60) * 10**9, max(count, 100))]
     candles = [row for row in klines(pair.source.instrument.id, minute_s) if row[0] == minute_s * 1000]
@@ -67,7 +67,7 @@ def test_trades_add_up_to_the_candles_of_the_other_dialect(pair: kraken_names.Pa
 
 @given(st.sampled_from(LIT), st.integers(1_546_300_800, NOW_S))
 @settings(deadline=None, max_examples=40)
-def test_since_is_exclusive_in_seconds_or_nanoseconds(pair: kraken_names.Pair, since_s: int) -> None:
+def test_since_is_exclusive_in_seconds_or_nanoseconds(pair: kraken_query.Pair, since_s: int) -> None:
     page = ask("Trades", pair=pair.altname, since=since_s)
     assert page == ask("Trades", pair=pair.key, since=since_s * 10**9)
     rows = page[pair.key]
@@ -142,7 +142,7 @@ def test_a_dark_pool_has_prices_of_its_own() -> None:
 def test_names(coins: str, names: tuple[str, ...]) -> None:
     [pair] = [pair for pair in LIT if pair.source.instrument.symbol == coins]
     assert (pair.key, pair.altname, pair.wsname, pair.base, pair.quote) == names
-    assert {kraken_names.find(name, VENUE) for name in names[:3]} == {pair}
+    assert {kraken_query.find(name, VENUE) for name in names[:3]} == {pair}
 
 
 @pytest.mark.parametrize(
