@@ -104,9 +104,7 @@ def read_file(path: Path, period: str | None) -> dict[str, Candles]:
     time = next((name for name in _TIME_COLUMNS if name in table.column_names), None)
     missing = [name for name in _VALUE_COLUMNS if name not in table.column_names]
     if time is None or missing or not table.num_rows:
-        raise ValueError(
-            f"recorded {path}: needs rows with one of {_TIME_COLUMNS} and all of {_VALUE_COLUMNS}"
-        )
+        raise ValueError(f"recorded {path}: needs rows with one of {_TIME_COLUMNS} and all of {_VALUE_COLUMNS}")
     if "timeframe" not in table.column_names:
         return _named(path, period, _rows(path, table, time))
     names = [str(name) for name in pc.unique(table["timeframe"]).to_pylist()]
