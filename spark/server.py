@@ -22,7 +22,7 @@ from spark.config import MaintenanceSettings, SparkSettings
 from spark.maintenance.runner import MaintenanceRunner
 from spark.metrics import MaintenanceMetrics
 from spark.pipeline.driver import Driver
-from spark.runtime.writer_lock import WriterLock
+from spark.runtime.locks import WriterLock
 from spark.service import MAINTENANCE, MaintenanceService
 from spark.tables.ohlc import CANDLES
 

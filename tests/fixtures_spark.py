@@ -17,7 +17,7 @@ from dexorder.setup.java import java_env
 from services.common.lake.catalog import CatalogSettings
 from spark.config import SparkSettings
 from spark.runtime.session import build_session, catalog_conf
-from spark.tables import ensure_tables
+from spark.tables.table import ensure_tables
 
 _numbers = itertools.count()
 

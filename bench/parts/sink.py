@@ -22,8 +22,8 @@ from spark.pipeline.batch import Pipeline
 from spark.pipeline.decode import DECODED_DDL, decode_batches
 from spark.pipeline.reporter import FinalReport
 from spark.runtime.session import build_session, catalog_conf
-from spark.tables import ensure_tables
 from spark.tables.ohlc import CANDLES
+from spark.tables.table import ensure_tables
 from tests.smoke.harness import Suite, minutes
 
 if TYPE_CHECKING:

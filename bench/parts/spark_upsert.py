@@ -25,8 +25,8 @@ from services.common.model.times import SECOND_NS
 from spark.pipeline.batch import Pipeline
 from spark.runtime.session import catalog_conf
 from spark.source.records import RAW, RAW_DDL
-from spark.tables import ensure_tables
 from spark.tables.ohlc import CANDLES
+from spark.tables.table import ensure_tables
 from tests.smoke.harness import minutes
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Maintenance of the Iceberg tables by their only writer, between its batches (rules: ``spark/maintenance/policy.py``).
 
-Each step holds the writer lock (``spark/runtime/writer_lock.py``), so none commits concurrently with a batch, and a
+Each step holds the writer lock (``spark/runtime/locks.py``), so none commits concurrently with a batch, and a
 batch waits for one step at most. Inspection and the removal of unreferenced files commit nothing and need no lock.
 """
 
@@ -22,8 +22,8 @@ from spark.maintenance import procedures
 from spark.maintenance.policy import Compact, Expire, MergeCoverage, Policy, Step, TableState, plan
 from spark.maintenance.procedures import StepResult
 from spark.metrics import MaintenanceMetrics
-from spark.runtime.writer_lock import WriterLock
-from spark.tables import TABLES
+from spark.runtime.locks import WriterLock
+from spark.tables.table import TABLES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -21,15 +21,13 @@ from spark.metrics import Metrics
 from spark.pipeline.batch import Pipeline
 from spark.pipeline.fault import Fault, kill_driver
 from spark.pipeline.reporter import RelayReporter, Reporter
-from spark.runtime.checkpoint_lock import CheckpointLock
+from spark.runtime.locks import CheckpointLock, WriterLock
 from spark.runtime.session import build_session, jvm_pid
 from spark.runtime.warm_up import warm_up
-from spark.runtime.writer_lock import WriterLock
 from spark.source.client import SourceClient
 from spark.source.offsets import SourceState, from_json
 from spark.source.udsource import ack_before
-from spark.tables import ensure_tables
-from spark.tables.table import PageTable
+from spark.tables.table import PageTable, ensure_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

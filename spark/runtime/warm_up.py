@@ -20,8 +20,8 @@ from spark.pipeline.batch import Pipeline
 from spark.pipeline.reporter import FinalReport
 from spark.runtime.session import catalog_conf
 from spark.source.records import RAW, RAW_DDL
-from spark.tables import ensure_tables
 from spark.tables.ohlc import CANDLES
+from spark.tables.table import ensure_tables
 
 _MINUTE_NS = 60_000_000_000
 

@@ -1,4 +1,4 @@
-"""Declaration of a table that the pipeline fills from pages."""
+"""Declaration of a table that pages fill, and the list of all tables that the driver writes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,21 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import pyarrow as pa
+from pyiceberg.catalog import Catalog
 
-from services.common.lake.tables import IcebergTable
+from services.common.lake.tables import COVERAGE, DEAD_LETTERS, OHLC, IcebergTable
 from services.common.model.page import PageHeaders
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 
 Decode: TypeAlias = Callable[[PageHeaders, pb.DataResponse], pa.RecordBatch]
+
+TABLES = (OHLC, COVERAGE, DEAD_LETTERS)
+
+
+def ensure_tables(catalog: Catalog) -> None:
+    """Create the tables that do not exist; leave the others unchanged."""
+    for table in TABLES:
+        table.load_or_create(catalog)
 
 
 @dataclass(frozen=True)

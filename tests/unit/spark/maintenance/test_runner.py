@@ -33,7 +33,7 @@ from spark.pipeline.batch import Pipeline
 from spark.pipeline.coverage_table import append_coverage
 from spark.pipeline.decode import decode_record
 from spark.pipeline.driver import start_query
-from spark.runtime.writer_lock import WriterLock
+from spark.runtime.locks import WriterLock
 from spark.tables.ohlc import CANDLES
 from tests.fakes.pages import control, page
 from tests.fakes.pipeline import Oracle, Recorder, frame

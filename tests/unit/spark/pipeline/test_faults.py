@@ -20,8 +20,8 @@ from spark.config import SparkSettings
 from spark.pipeline.driver import Driver
 from spark.pipeline.reporter import RelayReporter
 from spark.runtime.session import catalog_conf
-from spark.tables import ensure_tables
 from spark.tables.ohlc import CANDLES
+from spark.tables.table import ensure_tables
 from tests.fakes.pages import control
 from tests.fakes.pipeline import Oracle, wait_until
 from tests.fakes.pipeline_relay import PipelineRelay, served

@@ -13,7 +13,7 @@ from pyiceberg.transforms import DayTransform
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType, TimestamptzType
 
 from services.common.lake.catalog import CatalogSettings
-from services.common.lake.tables import MICROSECONDS, IcebergTable
+from services.common.lake.tables import MICROSECONDS, OHLC, IcebergTable
 from services.common.model.errors import InvalidRequest
 from services.common.model.page import PageHeaders
 from services.common.model.times import iso_microseconds
@@ -33,7 +33,7 @@ from spark.pipeline.upsert import (
     scan_ranges,
 )
 from spark.tables.ohlc import CANDLES
-from spark.tables.table import PageTable
+from spark.tables.table import TABLES, PageTable, ensure_tables
 from tests.fakes.pages import DAY, MINUTE_NS, control, span
 
 TRADES_ICEBERG = IcebergTable(
@@ -160,3 +160,26 @@ def test_files_are_written_and_found_in_the_second_table(catalog: CatalogSetting
     scan = [ScanRange(("A.X",), (), span(0, 50))]
     assert presence_of(TRADES, target, scan, lambda: versions(rows(range(100)))) is Presence.ALL
     assert presence_of(TRADES, target, scan, lambda: versions(rows([99, 100]))) is Presence.SOMETHING
+
+
+# ---- the declared tables -------------------------------------------------------------------------------------------
+
+
+def test_tables_are_created_once_and_left_unchanged(catalog: CatalogSettings) -> None:
+    before = {layout.name: catalog.load().load_table(layout.name).metadata.table_uuid for layout in TABLES}
+    ensure_tables(catalog.load())
+    assert {layout.name: catalog.load().load_table(layout.name).metadata.table_uuid for layout in TABLES} == before
+
+
+def test_ohlc_is_laid_out_as_the_design_says(catalog: CatalogSettings) -> None:
+    table = catalog.load().load_table(OHLC.name)
+    assert table.format_version == 2
+    assert [str(f.transform) for f in table.spec().fields] == ["month", "bucket[4]"]
+    assert [table.schema().find_column_name(f.source_id) for f in table.sort_order().fields] == [
+        "ticker",
+        "period_seconds",
+        "open_time",
+    ]
+    assert table.schema().identifier_field_names() == {"ticker", "period_seconds", "open_time"}
+    assert {table.properties[f"write.{a}.mode"] for a in ("merge", "update", "delete")} == {"merge-on-read"}
+    assert table.properties["write.distribution-mode"] == "none"

@@ -17,7 +17,7 @@ from services.gen.dexorder.market.v1 import ohlcv_pb2
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
 from services.relay.history import fetch_ohlc
 from services.relay.history.table_reader import CANDLE_COLUMNS
-from spark.tables import TABLES
+from spark.tables.table import TABLES
 from tests.unit.services.relay.harness import TICKER, VALUES, Suite, at, candle, page, settings, suite
 
 OK, NOT_FOUND, ERROR = ingest.Response.OK, ingest.Response.NOT_FOUND, ingest.Response.ERROR

@@ -1,27 +1,81 @@
-"""Lock that gives a checkpoint to one driver. Two drivers would append rows that neither of them can see yet.
-
-The JVM of a killed driver survives for a moment and may finish a commit. So the lock's file records its process id, and
-the next driver waits for its end. Checkpoints outside local files are not locked: there the cluster starts one driver.
-"""
+"""Locks that give the tables one writer: one driver per checkpoint, and in it one batch or step at a time."""
 
 from __future__ import annotations
 
 import fcntl
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
 import structlog
 
+from services.common.clock import Clock, SystemClock
 from services.common.model.errors import Conflict
 
 log = structlog.get_logger(__name__)
 _PAUSE_S = 0.2
 
 
+class WriterLock:
+    """Lock that lets either a batch or one step of maintenance commit to the tables, never both.
+
+    A batch waits for at most one step, the running one; a step waits for every batch that has arrived, so batches have
+    priority. Under load a step acquires the lock between two batches, while Spark writes its commit log.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._free = threading.Condition()
+        self._batches = 0
+        self._busy = False
+        self._idle_since_ns = self._clock.monotonic_ns()
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """Hold the lock for one micro-batch."""
+        with self._free:
+            self._batches += 1
+            self._free.wait_for(lambda: not self._busy)
+            self._busy = True
+        try:
+            yield
+        finally:
+            with self._free:
+                self._batches -= 1
+                self._busy = False
+                self._idle_since_ns = self._clock.monotonic_ns()
+                self._free.notify_all()
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Hold the lock for one bounded step of maintenance."""
+        with self._free:
+            self._free.wait_for(lambda: not self._busy and not self._batches)
+            self._busy = True
+        try:
+            yield
+        finally:
+            with self._free:
+                self._busy = False
+                self._free.notify_all()
+
+    def idle_ns(self) -> int:
+        """Return the nanoseconds since the last batch ended; 0 while one runs or waits."""
+        with self._free:
+            return 0 if self._batches else self._clock.monotonic_ns() - self._idle_since_ns
+
+
 class CheckpointLock:
-    """Context manager that holds a lock on ``<checkpoint>.lock``."""
+    """Context manager that holds a lock on ``<checkpoint>.lock``. Two drivers would append rows unknown to each other.
+
+    The JVM of a killed driver survives for a moment and may finish a commit. So the lock's file records its process id,
+    and the next driver waits for its end. Checkpoints outside local files are not locked: there the cluster starts one
+    driver.
+    """
 
     def __init__(self, checkpoint: str, *, timeout_seconds: float = 60.0) -> None:
         path = checkpoint.removeprefix("file://")

@@ -23,14 +23,14 @@ from services.common.model.time_range import TimeRange, merge
 from services.common.model.times import SECOND_NS
 from services.relay.history.table_reader import TableReader
 from spark.config import MaintenanceSettings
-from spark.maintenance import coverage_merge, procedures
-from spark.maintenance.coverage_merge import Merged, merge_coverage
+from spark.maintenance import procedures
 from spark.maintenance.coverage_rows import merge_rows
 from spark.maintenance.policy import MergeCoverage, PartitionState, TableState
+from spark.maintenance.procedures import Merged, merge_coverage
 from spark.maintenance.runner import MaintenanceFailed, MaintenanceRunner
 from spark.metrics import MaintenanceMetrics
 from spark.pipeline.coverage_table import append_coverage
-from spark.runtime.writer_lock import WriterLock
+from spark.runtime.locks import WriterLock
 from tests.fakes.pages import TICKER, span
 
 NOW_NS = 1_800_000_000 * SECOND_NS
@@ -175,7 +175,7 @@ def test_a_row_of_an_unexpected_writer_is_not_lost(tables: Catalog, monkeypatch:
         append_coverage(tables, [page(60, 10)], now_ns=NOW_NS - SECOND_NS)
         return merge_rows(*given)
 
-    monkeypatch.setattr(coverage_merge, "merge_rows", meanwhile)
+    monkeypatch.setattr(procedures, "merge_rows", meanwhile)
     with pytest.raises(ValidationException):
         merge_coverage(tables, STEP)
     assert relay_sees(tables)[0] == [span(0, 70)]
