@@ -17,23 +17,48 @@ from typing import Self
 
 import pyarrow as pa
 
-from dexorder import coverage, errors, iceberg, reading, records
+from dexorder import errors, iceberg, reading
 from dexorder.connection import Connection, relay_address
-from dexorder.coverage import Coverage
-from dexorder.request import HistoryRequest, Moment, make_request, read_part
-from dexorder.verification import Checking, Verification, checking_from, verification_from
+from dexorder.request import Moment, make_request, read_part
 from services.common.lake.catalog import OHLC_TABLE
+from services.common.model.coverage import (
+    Coverage,
+    CoveragePage,
+    CoverageRange,
+    VerificationProgress,
+    VerificationResult,
+)
+from services.common.model.history import (
+    HistoryRequest,
+    Notification,
+    Progress,
+    RequestRecord,
+    RequestState,
+    RequestStatus,
+)
+from services.common.model.instrument import InstrumentList, Series
+from services.common.rpc.history_messages import (
+    decode_coverage_page,
+    decode_coverage_range,
+    decode_instruments,
+    decode_notification,
+    decode_progress,
+    decode_record,
+    decode_verification,
+    decode_verification_progress,
+    encode_request,
+)
 from services.gen.dexorder.ingest.v1 import ingest_pb2
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
 
 GRACE_SECONDS = 10.0
 """How long a notification may stay behind the record's end before the record alone is believed."""
-OnProgress = Callable[[records.Progress], None]
-OnChecking = Callable[[Checking], None]
+OnProgress = Callable[[Progress], None]
+OnChecking = Callable[[VerificationProgress], None]
 _RAISES = {
-    records.Status.NOT_FOUND: errors.HistoryNotFound,
-    records.Status.ERROR: errors.HistoryFailed,
-    records.Status.TIMEOUT: errors.HistoryTimedOut,
+    RequestStatus.NOT_FOUND: errors.HistoryNotFound,
+    RequestStatus.ERROR: errors.HistoryFailed,
+    RequestStatus.TIMEOUT: errors.HistoryTimedOut,
 }
 
 
@@ -41,8 +66,8 @@ _RAISES = {
 class Ended:
     """A request that has its final status, whatever it is."""
 
-    record: records.RequestRecord
-    notification: records.Notification
+    record: RequestRecord
+    notification: Notification
 
 
 class AsyncClient:
@@ -148,10 +173,10 @@ class AsyncClient:
             RequestRefused: INVALID or ERROR, with the relay's sentence.
         """
         if request.refresh:
-            anew = pb.RefreshHistoricalRequest(request=request.message())
+            anew = pb.RefreshHistoricalRequest(request=encode_request(request))
             answer = await self._call(self._stub.RefreshHistorical, anew)
         else:
-            answer = await self._call(self._stub.SubmitHistorical, request.message())
+            answer = await self._call(self._stub.SubmitHistorical, encode_request(request))
         if answer.status in (ingest_pb2.SubmitResponse.QUEUED, ingest_pb2.SubmitResponse.DUPLICATE):
             return str(answer.notification_topic)
         status = ingest_pb2.SubmitResponse.SubmitStatus.Name(answer.status)
@@ -196,41 +221,41 @@ class AsyncClient:
             yield batch
 
     async def _where(self, ended: Ended) -> tuple[str, Mapping[str, str]]:
-        if ended.record.status is not records.Status.OK:
+        if ended.record.status is not RequestStatus.OK:
             raise history_error(ended.record)
         return self._catalog or await self.catalog()
 
     # ---- single calls --------------------------------------------------------------------------------------------
 
-    async def get_request(self, request_id: str) -> records.RequestRecord:
+    async def get_request(self, request_id: str) -> RequestRecord:
         """One request's record; RequestUnknown if there is none."""
         answer = await self._call(self._stub.GetRequest, pb.GetRequestRequest(request_id=request_id))
-        return records.record_from(answer.record)
+        return decode_record(answer.record)
 
     async def list_requests(
-        self, client_id: str = "", *, state: records.State | None = None, most: int = 100
-    ) -> list[records.RequestRecord]:
+        self, client_id: str = "", *, state: RequestState | None = None, most: int = 100
+    ) -> list[RequestRecord]:
         """The newest ``most`` records, newest first; only this client's, or only in this state, if one is given."""
-        wanted = pb.RequestState.Value(f"REQUEST_STATE_{state or records.State.UNSPECIFIED}")
-        found: list[records.RequestRecord] = []
+        wanted = pb.RequestState.Value(f"REQUEST_STATE_{state or RequestState.UNSPECIFIED}")
+        found: list[RequestRecord] = []
         token = ""
         while len(found) < most:
             request = pb.ListRequestsRequest(
                 client_id=client_id, state=wanted, page_size=min(1_000, most - len(found)), page_token=token
             )
             answer = await self._call(self._stub.ListRequests, request)
-            found += map(records.record_from, answer.records)
+            found += map(decode_record, answer.records)
             token = answer.next_page_token
             if not token:
                 break
         return found
 
-    async def cancel(self, request_id: str) -> records.RequestRecord:
+    async def cancel(self, request_id: str) -> RequestRecord:
         """End a request as ERROR "cancelled"; one that had ended keeps its status. The record after it."""
         answer = await self._call(self._stub.CancelRequest, pb.CancelRequestRequest(request_id=request_id))
-        return records.record_from(answer.record)
+        return decode_record(answer.record)
 
-    async def markets(self, venue: str) -> records.MarketList:
+    async def markets(self, venue: str) -> InstrumentList:
         """The markets of a venue, as its ingestors last reported them.
 
         Raises:
@@ -241,7 +266,7 @@ class AsyncClient:
             answer = await self._call(self._stub.ListMarkets, request)
         except errors.RequestUnknown as error:
             raise errors.VenueUnknown(f"the relay knows no markets of {venue!r}: {error}") from None
-        return records.markets_from(venue, answer)
+        return decode_instruments(venue, answer)
 
     async def coverage(
         self,
@@ -264,11 +289,11 @@ class AsyncClient:
         request = pb.GetCoverageRequest(
             ticker=ticker, period_seconds=seconds, start_time=start_ns, end_time=end_ns, detail=detail
         )
-        known, pages = list[coverage.Known](), list[coverage.Page]()
+        known, pages = list[CoverageRange](), list[CoveragePage]()
         async with aclosing(self._connection.answers(self._stub.GetCoverage, request)) as answers:
             async for answer in answers:
-                known += map(coverage.known_from, answer.ranges)
-                pages += map(coverage.page_from, answer.pages)
+                known += map(decode_coverage_range, answer.ranges)
+                pages += map(decode_coverage_page, answer.pages)
         return Coverage(ticker, seconds, tuple(known), tuple(pages))
 
     async def verify(
@@ -280,7 +305,7 @@ class AsyncClient:
         *,
         repair: bool = False,
         on_progress: OnChecking | None = None,
-    ) -> Verification:
+    ) -> VerificationResult:
         """Check the table against coverage: all of a market, or between two times (floored to the grid).
 
         Args:
@@ -298,9 +323,9 @@ class AsyncClient:
         async with aclosing(self._connection.answers(self._stub.VerifyCoverage, request)) as answers:
             async for answer in answers:
                 if answer.HasField("result"):
-                    return verification_from(ticker, seconds, answer.result)
+                    return decode_verification(Series(ticker, seconds), answer.result)
                 if on_progress is not None:
-                    on_progress(checking_from(answer.progress))
+                    on_progress(decode_verification_progress(answer.progress))
         raise errors.DexorderError("the relay ended its answer without a result; verify again")
 
     async def catalog(self) -> tuple[str, dict[str, str]]:
@@ -310,7 +335,7 @@ class AsyncClient:
 
     # ---- following -----------------------------------------------------------------------------------------------
 
-    async def _notified(self, request_id: str, on_progress: OnProgress) -> records.Notification | None:
+    async def _notified(self, request_id: str, on_progress: OnProgress) -> Notification | None:
         """The notification; None if it stays behind the record's end for longer than the grace."""
         topic = f"HISTORY_READY:{request_id}"
         listening = asyncio.create_task(self._first_notification(topic, request_id))
@@ -332,17 +357,17 @@ class AsyncClient:
         request = pb.WatchProgressRequest(request_id=request_id)
         known = partial(self.get_request, request_id)
         async for message in self._connection.stream(self._stub.WatchProgress, request, known):
-            progress = records.progress_from(message.state, message.progress)
+            progress = decode_progress(message.state, message.progress)
             on_progress(progress)
-            if progress.state is records.State.FINISHED:
+            if progress.state is RequestState.FINISHED:
                 return
 
-    async def _first_notification(self, topic: str, request_id: str) -> records.Notification:
+    async def _first_notification(self, topic: str, request_id: str) -> Notification:
         # Cursor 0 at every connect: the topic holds one request's end, and a repeat of it is as good as the first.
         request = pb.SubscribeNotificationsRequest(topic=topic)
         known = partial(self.get_request, request_id)
         async for message in self._connection.stream(self._stub.SubscribeNotifications, request, known):
-            notification = records.notification_from(topic, message)
+            notification = decode_notification(topic, message)
             if notification.request_id == request_id:
                 return notification
         raise AssertionError("the stream of notifications has no end")
@@ -353,9 +378,9 @@ class _Told:
 
     def __init__(self, on_progress: OnProgress | None) -> None:
         self._on_progress = on_progress or (lambda _: None)
-        self._last: records.Progress | None = None
+        self._last: Progress | None = None
 
-    def __call__(self, now: records.Progress) -> None:
+    def __call__(self, now: Progress) -> None:
         if now != self._last:
             self._last = now
             self._on_progress(now)
@@ -366,22 +391,13 @@ def new_request_id() -> str:
     return uuid.uuid4().hex
 
 
-def history_error(record: records.RequestRecord) -> errors.HistoryError:
+def history_error(record: RequestRecord) -> errors.HistoryError:
     """The error for a record whose status is not OK."""
-    assert record.status is not None and record.status is not records.Status.OK
+    assert record.status is not None and record.status is not RequestStatus.OK
     return _RAISES[record.status](f"request {record.request_id} ended {record.status}: {record.reason()}", record)
 
 
-def _notification_of(record: records.RequestRecord) -> records.Notification:
-    if record.status is None:
+def _notification_of(record: RequestRecord) -> Notification:
+    if record.outcome is None:
         raise errors.DexorderError(f"request {record.request_id} was announced but has no status")
-    return records.Notification(
-        f"HISTORY_READY:{record.request_id}",
-        0,
-        record.request_id,
-        record.status,
-        record.error_message,
-        record.row_count,
-        OHLC_TABLE,
-        record.completed_ns or 0,
-    )
+    return Notification(f"HISTORY_READY:{record.request_id}", 0, record.request, record.outcome, OHLC_TABLE)

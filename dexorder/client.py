@@ -13,10 +13,10 @@ from typing import Any, Self, TypeVar
 import pyarrow as pa
 
 from dexorder.aio import AsyncClient, Ended, OnChecking, OnProgress
-from dexorder.coverage import Coverage
-from dexorder.records import MarketList, RequestRecord, State
-from dexorder.request import HistoryRequest, Moment
-from dexorder.verification import Verification
+from dexorder.request import Moment
+from services.common.model.coverage import Coverage, VerificationResult
+from services.common.model.history import HistoryRequest, RequestRecord, RequestState
+from services.common.model.instrument import InstrumentList
 
 T = TypeVar("T")
 
@@ -111,7 +111,9 @@ class Client:
         """See AsyncClient.get_request."""
         return self._run(self._client.get_request(request_id))
 
-    def list_requests(self, client_id: str = "", *, state: State | None = None, most: int = 100) -> list[RequestRecord]:
+    def list_requests(
+        self, client_id: str = "", *, state: RequestState | None = None, most: int = 100
+    ) -> list[RequestRecord]:
         """See AsyncClient.list_requests."""
         return self._run(self._client.list_requests(client_id, state=state, most=most))
 
@@ -119,7 +121,7 @@ class Client:
         """See AsyncClient.cancel."""
         return self._run(self._client.cancel(request_id))
 
-    def markets(self, venue: str) -> MarketList:
+    def markets(self, venue: str) -> InstrumentList:
         """See AsyncClient.markets."""
         return self._run(self._client.markets(venue))
 
@@ -144,7 +146,7 @@ class Client:
         *,
         repair: bool = False,
         on_progress: OnChecking | None = None,
-    ) -> Verification:
+    ) -> VerificationResult:
         """See AsyncClient.verify. A thread calls ``on_progress``."""
         return self._run(self._client.verify(ticker, period, since, until, repair=repair, on_progress=on_progress))
 

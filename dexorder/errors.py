@@ -24,7 +24,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dexorder.records import RequestRecord
+    from services.common.model.history import RequestRecord
 
 
 class DexorderError(Exception):

@@ -16,8 +16,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from dexorder.errors import CatalogError, HistoryMismatch
 from dexorder.iceberg import open_catalog
-from dexorder.records import RequestRecord
 from services.common.lake.catalog import OHLC_TABLE
+from services.common.model.history import RequestRecord
 from services.common.model.periods import split_by_periods
 from services.common.model.time_range import TimeRange
 

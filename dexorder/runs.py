@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from dexorder.request import HistoryRequest, check_ticker
+from dexorder.request import check_ticker
+from services.common.model.history import HistoryRequest
 from services.common.model.periods import PERIODS
 from services.common.model.time_range import TimeRange
 
@@ -63,7 +64,14 @@ class Run:
         ticker = self.tickers[index]
         check_ticker(ticker)
         return HistoryRequest(
-            self.request_id(index), ticker, self.period_seconds, self.span, self.limit, self.client_id, self.refresh
+            self.request_id(index),
+            ticker,
+            self.span.start_ns,
+            self.span.end_ns,
+            self.period_seconds,
+            self.limit,
+            self.client_id,
+            self.refresh,
         )
 
     def own_file(self, index: int) -> Path | None:

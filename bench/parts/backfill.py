@@ -10,9 +10,9 @@ import ccxt.async_support as ccxt
 
 from bench.parts.report import Row, table
 from dexorder import Client
-from dexorder.records import Status
 from dexorder.request import make_request
 from services.common.exchanges import Exchange, override_urls
+from services.common.model.history import RequestStatus
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS
 from tests.smoke.harness import Suite, minutes
@@ -51,7 +51,7 @@ def chain(suite: Suite, symbol: str, span: TimeRange, candles: int) -> float:
         client.submit(request)
         ended = client.wait(request.request_id, timeout=1_800)
         seconds = time.perf_counter() - started
-    if (ended.record.status, ended.record.row_count) != (Status.OK, candles):
+    if (ended.record.status, ended.record.row_count) != (RequestStatus.OK, candles):
         raise AssertionError(f"the request ended with {ended.record}")
     return seconds
 

@@ -259,10 +259,10 @@ def list_requests(
 ) -> None:
     """List the newest requests."""
     from dexorder.cli import requests as command
-    from dexorder.records import State
+    from services.common.model.history import RequestState
 
     try:
-        wanted = State(state.upper()) if state else None
+        wanted = RequestState(state.upper()) if state else None
     except ValueError:
         raise typer.BadParameter(f"--state: {state!r} is not a state; use QUEUED, RUNNING or FINISHED") from None
     with reported():

@@ -9,12 +9,12 @@ from typing import Any
 
 from dexorder.cli import output
 from dexorder.client import Client
-from dexorder.coverage import Coverage, Kind, Known, Page
 from dexorder.request import read_part
+from services.common.model.coverage import Coverage, CoverageKind, CoveragePage, CoverageRange
 from services.common.model.periods import PERIODS, count_periods
 from services.common.model.times import iso
 
-_WORDS = {Kind.ROWS: "rows", Kind.EMPTY: "verified empty", Kind.MISSING: "not covered"}
+_WORDS = {CoverageKind.ROWS: "rows", CoverageKind.EMPTY: "verified empty", CoverageKind.MISSING: "not covered"}
 
 
 def run(
@@ -40,19 +40,19 @@ def run(
     out.print(f"{name}: {_shares(found, whole)}", markup=False)
 
 
-def _shares(found: Coverage, whole: list[Known]) -> str:
+def _shares(found: Coverage, whole: list[CoverageRange]) -> str:
     counts = found.periods(whole)
     total = sum(counts.values())
-    parts = (f"{counts[kind]:,} {_WORDS[kind]} ({counts[kind] / total:.1%})" for kind in Kind)
+    parts = (f"{counts[kind]:,} {_WORDS[kind]} ({counts[kind] / total:.1%})" for kind in CoverageKind)
     return f"{total:,} periods: {', '.join(parts)}"
 
 
-def _cells(each: Known, found: Coverage) -> tuple[str, ...]:
+def _cells(each: CoverageRange, found: Coverage) -> tuple[str, ...]:
     periods = count_periods(each.span, found.period_seconds)
     return iso(each.span.start_ns), iso(each.span.end_ns), f"{periods:,}", _WORDS[each.kind]
 
 
-def _page_cells(page: Page) -> tuple[str, ...]:
+def _page_cells(page: CoveragePage) -> tuple[str, ...]:
     taken_back = ", ".join(map(str, page.retracted)) or "-"
     return (
         iso(page.span.start_ns),

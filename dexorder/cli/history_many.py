@@ -12,13 +12,13 @@ from typing import Any
 
 import orjson
 
-from dexorder import errors, records
+from dexorder import errors
 from dexorder.aio import AsyncClient, Ended
 from dexorder.cli import output, progress
 from dexorder.cli.history_one import result_json
 from dexorder.cli.sinks import FileRows, file_rows
-from dexorder.request import HistoryRequest
 from dexorder.runs import Run
+from services.common.model.history import HistoryRequest, RequestStatus
 
 QUOTA_SECONDS = 2.0
 """How long until a submission that found the quota used up is tried again, if nothing of this run has ended before."""
@@ -112,7 +112,7 @@ class ManyFollower:
                 self._print_summary()
         if run.shown.out is not None:
             self._err.print(f"rows: {run.shown.out}", markup=False)
-        return 0 if all(outcome.status == records.Status.OK for outcome in self._outcomes.values()) else 1
+        return 0 if all(outcome.status == RequestStatus.OK for outcome in self._outcomes.values()) else 1
 
     def goodbye(self) -> str:
         """How many requests are where."""
@@ -138,7 +138,7 @@ class ManyFollower:
             outcome = await self._one(client, shown, index)
             self._outcomes[index] = outcome
             self._room.set()
-            ok = outcome.status == records.Status.OK
+            ok = outcome.status == RequestStatus.OK
             shown.ended(outcome.request_id, outcome.line(), ok=ok, rows=outcome.rows)
             if self._run.shown.as_json:
                 sys.stdout.buffer.write(orjson.dumps(outcome.as_json(), option=orjson.OPT_APPEND_NEWLINE))
@@ -160,7 +160,7 @@ class ManyFollower:
         except errors.DexorderError as error:
             return Outcome(ticker, request_id, "FAILED", error=str(error))
         record = ended.record
-        if record.status is not records.Status.OK:
+        if record.status is not RequestStatus.OK:
             return Outcome(ticker, request_id, str(record.status), ended, record.reason())
         try:
             await self._keep(client, ended, index)

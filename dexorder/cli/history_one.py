@@ -9,11 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from dexorder import records
 from dexorder.aio import AsyncClient, Ended, history_error
 from dexorder.cli import output, progress
 from dexorder.cli.sinks import Ends, JsonRows, RowSink, file_rows
 from dexorder.runs import Run
+from services.common.model.history import RequestStatus, range_json
 
 
 class OneFollower:
@@ -36,7 +36,7 @@ class OneFollower:
                 await client.submit(self._request)
                 self._accepted = True
                 ended = await client.wait(self._request.request_id, on_progress=on_progress, timeout=self._timeout)
-            if ended.record.status is not records.Status.OK:
+            if ended.record.status is not RequestStatus.OK:
                 if self._shown.as_json:
                     output.print_json({**result_json(ended), "rows": None})
                 raise history_error(ended.record)
@@ -110,7 +110,7 @@ def result_json(ended: Ended) -> dict[str, Any]:
         "error_message": record.error_message or None,
         "row_count": record.row_count,
         "empty_periods": record.empty_periods,
-        "missing": [records.ranges_json(r) for r in record.missing],
+        "missing": [range_json(r) for r in record.missing],
         "snapshot_id": record.snapshot_id,
         "table": note.table,
         "topic": note.topic,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 from dexorder.cli import output
 from dexorder.client import Client
 from services.common.model.times import iso
@@ -15,7 +13,7 @@ def run(venue: str, text: str, names_only: bool, as_json: bool, relay: str | Non
         found = client.markets(venue)
     markets = [market for market in found.markets if text.lower() in market.ticker.lower()]
     if as_json:
-        listed = [asdict(market) for market in markets]
+        listed = [market._asdict() for market in markets]
         output.print_json({"venue": found.venue, "fetched_at": iso(found.fetched_ns), "markets": listed})
         return
     out = output.stdout()

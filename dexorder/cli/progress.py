@@ -9,9 +9,9 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from dexorder import records
 from dexorder.aio import OnProgress
-from dexorder.request import HistoryRequest
+from services.common.model import history
+from services.common.model.history import HistoryRequest, RequestState
 from services.common.model.periods import PERIODS
 
 Say = Callable[[str], None]
@@ -21,13 +21,13 @@ def nothing(_: object) -> None:
     """For those who want no progress."""
 
 
-def note(now: records.Progress) -> str:
+def note(now: history.Progress) -> str:
     """What a request is waiting for."""
-    if now.state is records.State.FINISHED:
+    if now.state is RequestState.FINISHED:
         return "finished"
     if now.expected_periods and now.settled_periods >= now.expected_periods:
         return "writing to Iceberg"
-    if now.state is records.State.QUEUED:
+    if now.state is RequestState.QUEUED:
         return "queued"
     return f"{now.settled_pages:,} of {now.expected_pages:,} pages, {now.running_jobs} of {now.jobs} jobs running"
 
@@ -58,7 +58,7 @@ def of_one(request: HistoryRequest, console: Console, *, quiet: bool) -> Iterato
         yield _Tenths(console.print, what)
     else:
         with bars_on(console) as bars:
-            task = bars.add_task(what, total=request.expected_candles, unit="candles", note="submitting")
+            task = bars.add_task(what, total=request.max_candles, unit="candles", note="submitting")
             yield lambda now: _move(bars, task, now, request)
 
 
@@ -70,10 +70,10 @@ class _Tenths:
         self._what = what
         self._tenth = -1
 
-    def __call__(self, now: records.Progress) -> None:
+    def __call__(self, now: history.Progress) -> None:
         tenth = now.settled_periods * 10 // now.expected_periods if now.expected_periods else 0
-        if tenth > self._tenth or now.state is records.State.FINISHED:
-            self._tenth = 11 if now.state is records.State.FINISHED else tenth
+        if tenth > self._tenth or now.state is RequestState.FINISHED:
+            self._tenth = 11 if now.state is RequestState.FINISHED else tenth
             self._say(f"{self._what}: {now.settled_periods:,} of {now.expected_periods:,} candles, {note(now)}")
 
 
@@ -131,7 +131,7 @@ class _Rows:
     def started(self, request: HistoryRequest) -> OnProgress:
         task = self._bars.add_task(
             request.ticker,
-            total=request.expected_candles,
+            total=request.max_candles,
             unit="candles",
             note="submitting",
             visible=len(self._tasks) < self._most,
@@ -164,6 +164,6 @@ def bars_on(console: Console) -> Progress:
     )
 
 
-def _move(bars: Progress, task: TaskID, now: records.Progress, request: HistoryRequest) -> None:
-    total = now.expected_periods or request.expected_candles
+def _move(bars: Progress, task: TaskID, now: history.Progress, request: HistoryRequest) -> None:
+    total = now.expected_periods or request.max_candles
     bars.update(task, total=total, completed=now.settled_periods, note=note(now))

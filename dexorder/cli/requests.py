@@ -7,14 +7,14 @@ from rich.table import Table
 from dexorder.cli import output
 from dexorder.cli.progress import note
 from dexorder.client import Client
-from dexorder.records import RequestRecord, State
+from services.common.model.history import RequestRecord, RequestState
 from services.common.model.periods import PERIODS
 from services.common.model.times import iso
 
 _MISSING_SHOWN = 20
 
 
-def list_requests(client_id: str, state: State | None, most: int, as_json: bool, relay: str | None) -> None:
+def list_requests(client_id: str, state: RequestState | None, most: int, as_json: bool, relay: str | None) -> None:
     """Print the newest requests, newest first."""
     with Client(relay) as client:
         found = client.list_requests(client_id, state=state, most=most)

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from dexorder.aio import AsyncClient
 from dexorder.cli import output, progress
-from dexorder.records import RequestRecord
-from dexorder.verification import Checking, Verification
+from services.common.model.coverage import VerificationProgress, VerificationResult
+from services.common.model.history import RequestRecord
 from services.common.model.periods import PERIODS, count_periods
 from services.common.model.time_range import TimeRange
 from services.common.model.times import iso
@@ -57,7 +57,7 @@ async def _all(
     relay: str | None,
     err: Console,
     repairs: list[str],
-) -> tuple[Verification, list[RequestRecord]]:
+) -> tuple[VerificationResult, list[RequestRecord]]:
     say = progress.nothing if quiet else progress.once(err.print)
     async with AsyncClient(relay, on_note=say) as client:
         with _shown(f"{ticker} {period}", err, quiet=quiet) as on_progress:
@@ -73,21 +73,21 @@ async def _all(
 
 
 @contextmanager
-def _shown(what: str, err: Console, *, quiet: bool) -> Iterator[Callable[[Checking], None]]:
+def _shown(what: str, err: Console, *, quiet: bool) -> Iterator[Callable[[VerificationProgress], None]]:
     if quiet or not err.is_terminal:
         yield progress.nothing
         return
     with progress.bars_on(err) as bars:
         task = bars.add_task(what, total=0, unit="windows", note="")
 
-        def move(now: Checking) -> None:
+        def move(now: VerificationProgress) -> None:
             lost = f", {now.lost_periods:,} seem lost" if now.lost_periods else ""
             bars.update(task, total=now.windows, completed=now.checked_windows, note=f"{now.rows:,} rows{lost}")
 
         yield move
 
 
-def _show(found: Verification, ended: Sequence[RequestRecord], well: bool) -> None:
+def _show(found: VerificationResult, ended: Sequence[RequestRecord], well: bool) -> None:
     out, name = output.stdout(), f"{found.ticker} {PERIODS[found.period_seconds]}"
     if found.checked is None:
         out.print(f"{name}: neither coverage nor the table has anything", markup=False)
@@ -121,11 +121,11 @@ def _show(found: Verification, ended: Sequence[RequestRecord], well: bool) -> No
     out.print(f"{name}: {'all is well' if well else _advice(found)}", markup=False)
 
 
-def _cells(span: TimeRange, found: Verification) -> tuple[str, str, str]:
+def _cells(span: TimeRange, found: VerificationResult) -> tuple[str, str, str]:
     return iso(span.start_ns), iso(span.end_ns), f"{count_periods(span, found.period_seconds):,}"
 
 
-def _advice(found: Verification) -> str:
+def _advice(found: VerificationResult) -> str:
     if found.lost_periods and not found.repairs:
         return "rows are lost; --repair fetches them again"
     if found.lost_periods != found.repaired_periods:

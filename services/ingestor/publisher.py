@@ -11,7 +11,7 @@ import structlog
 import tenacity
 
 from services.common.model.errors import Unavailable
-from services.common.model.history import ListedInstrument
+from services.common.model.instrument import ListedInstrument
 from services.common.model.page import OHLC_TOPIC, PageHeaders
 from services.common.rpc.client_retry import Failure, code_of, error_text, is_failure
 from services.gen.dexorder.relay.v1 import ingestor_service_pb2 as relay_pb

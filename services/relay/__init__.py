@@ -1,1 +1,1 @@
-"""The relay: takes requests, splits them into jobs, hands jobs to ingestors, decides how each request ends."""
+"""Relay: accepts requests, splits them into jobs, gives jobs to ingestors, decides the outcome of each request."""

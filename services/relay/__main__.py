@@ -1,4 +1,4 @@
-"""``python -m services.relay``: start the relay."""
+"""Entry point of the relay: ``python -m services.relay``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Who may see and do what, and how much of it. Pure; ``None`` as the caller means that no identity is asked for.
+"""Access rights and quotas of callers. Pure. ``None`` as the caller means that identity is off.
 
-A request belongs to its client_id. To anyone else, admins apart, it is as if it did not exist: what is another's and
-what was never there get the same NOT_FOUND, so that nobody learns which ids are taken.
+A request belongs to its client_id. For anyone else except admins it does not exist: a request of another client and one
+that never existed get the same NOT_FOUND, so that nobody learns which ids are taken.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from services.common.model.errors import Exhausted, InvalidRequest, NotFound
-from services.common.model.history import Record, Submission
-from services.common.model.periods import count_periods
+from services.common.model.history import HistoryRequest, RequestRecord
 from services.common.model.times import SECOND_NS
 from services.common.rpc.identity import Caller, Role
 
@@ -22,50 +21,38 @@ ROLES = {
     "dexorder.relay.v1.IngestorService": (Role.INGESTOR,),
     "dexorder.relay.v1.PipelineService": (Role.PIPELINE,),
 }
-"""Which roles may call which service, with identity on."""
+"""Roles that may call each service, with identity on."""
 MINUTE_NS = 60 * SECOND_NS
 
 
 def unknown_request(request_id: str) -> NotFound:
-    """The one answer for a request that is not there, or not there for this caller."""
+    """Return the error for a request that does not exist, or not for this caller."""
     return NotFound(f"request_id {request_id[:64]!r} is not known")
 
 
-def signed(caller: Caller | None, submission: Submission) -> Submission:
-    """The submission under the caller's own client_id, whatever was left out.
-
-    Raises:
-        InvalidRequest: It names another client.
-    """
+def signed(caller: Caller | None, request: HistoryRequest) -> HistoryRequest:
+    """Return the request with the caller's own client_id; InvalidRequest if it names another client."""
     if caller is None:
-        return submission
-    if submission.client_id and submission.client_id != caller.client_id:
-        raise InvalidRequest(f"client_id {submission.client_id[:64]!r} is not the caller's, {caller.client_id!r}")
-    return dataclasses.replace(submission, client_id=caller.client_id)
+        return request
+    if request.client_id and request.client_id != caller.client_id:
+        raise InvalidRequest(f"client_id {request.client_id[:64]!r} is not the caller's, {caller.client_id!r}")
+    return dataclasses.replace(request, client_id=caller.client_id)
 
 
-def sees(caller: Caller | None, submission: Submission) -> bool:
-    """Whether a request is there for this caller."""
-    return caller is None or caller.role is Role.ADMIN or submission.client_id == caller.client_id
+def sees(caller: Caller | None, request: HistoryRequest) -> bool:
+    """Return whether the caller may see a request."""
+    return caller is None or caller.role is Role.ADMIN or request.client_id == caller.client_id
 
 
-def seen(caller: Caller | None, record: Record) -> Record:
-    """The record.
-
-    Raises:
-        NotFound: It is another's.
-    """
-    if not sees(caller, record.submission):
-        raise unknown_request(record.submission.request_id)
+def seen(caller: Caller | None, record: RequestRecord) -> RequestRecord:
+    """Return the record; NotFound if it is another client's."""
+    if not sees(caller, record.request):
+        raise unknown_request(record.request_id)
     return record
 
 
 def listed(caller: Caller | None, client_id: str) -> str:
-    """The client whose requests a list or a topic is about; empty for all.
-
-    Raises:
-        NotFound: It is another's.
-    """
+    """Return the client whose requests a list or a topic is about, empty for all; NotFound if it is another client."""
     if caller is None or caller.role is Role.ADMIN:
         return client_id
     if client_id not in ("", caller.client_id):
@@ -75,7 +62,7 @@ def listed(caller: Caller | None, client_id: str) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Limits:
-    """Most of each that one client may have; see the settings ``quota_*``."""
+    """Quotas of one client; the settings ``quota_*`` describe them."""
 
     unfinished_requests: int
     submissions_per_minute: int
@@ -84,14 +71,14 @@ class Limits:
 
 
 class Quotas:
-    """What each client uses, against its limits. Without a caller nothing is limited."""
+    """Usage of each client against its limits. Without a caller nothing is limited."""
 
     def __init__(self, limits: Limits, on_refused: Callable[[str, str], None]) -> None:
-        """Nothing is in use.
+        """Start with no usage.
 
         Args:
-            limits: Of a caller that has none of its own.
-            on_refused: Told client_id and quota at each refusal.
+            limits: Limits of a caller that has none of its own.
+            on_refused: Called with client_id and quota at each refusal.
         """
         self._limits = limits
         self._on_refused = on_refused
@@ -100,25 +87,25 @@ class Quotas:
         self._streams: Counter[str] = Counter()
         self._paid_until_ns: dict[str, int] = {}
 
-    def enter(self, submission: Submission) -> None:
-        """A request has been accepted, or was read back at start."""
-        if submission.client_id:
-            self._unfinished[submission.client_id][submission.request_id] = _periods(submission)
-            self._periods[submission.client_id] += _periods(submission)
+    def enter(self, request: HistoryRequest) -> None:
+        """Count a request that was accepted, or was read from the store at start."""
+        if request.client_id:
+            self._unfinished[request.client_id][request.request_id] = request.max_candles
+            self._periods[request.client_id] += request.max_candles
 
-    def leave(self, submission: Submission) -> None:
-        """A request has ended."""
-        if submission.client_id:
-            own = self._unfinished[submission.client_id]
-            self._periods[submission.client_id] -= own.pop(submission.request_id, 0)
+    def leave(self, request: HistoryRequest) -> None:
+        """Stop counting a request that has ended."""
+        if request.client_id:
+            own = self._unfinished[request.client_id]
+            self._periods[request.client_id] -= own.pop(request.request_id, 0)
             if not own:
-                del self._unfinished[submission.client_id], self._periods[submission.client_id]
+                del self._unfinished[request.client_id], self._periods[request.client_id]
 
     def submit(self, caller: Caller | None, *, now_ns: int) -> None:
-        """Count an attempt to submit; each is worth its part of a minute, and a minute's worth may come at once.
+        """Count a submission; each uses its part of a minute, and a minute's worth may come at once.
 
         Raises:
-            Exhausted: Too many; says when the next one is taken.
+            Exhausted: Too many; the message says when the next one is accepted.
         """
         if caller is None:
             return
@@ -127,28 +114,28 @@ class Quotas:
         wait_ns = paid_until_ns - now_ns - MINUTE_NS
         if wait_ns > 0:
             seconds = wait_ns / SECOND_NS
-            hint = f"the next one is taken in {seconds:.3f} s"
+            hint = f"the next one is accepted in {seconds:.3f} s"
             raise self._refused(caller, "submissions_per_minute", limit + 1, limit, hint, seconds)
         self._paid_until_ns[caller.client_id] = paid_until_ns
 
-    def admit(self, caller: Caller | None, submission: Submission) -> None:
-        """Check that there is room for one more request; before it is accepted.
+    def admit(self, caller: Caller | None, request: HistoryRequest) -> None:
+        """Check that there is room for one more request, before it is accepted.
 
         Raises:
-            Exhausted: There is none; says what makes room.
-            InvalidRequest: It is too long to be admitted ever.
+            Exhausted: There is none; the message says what makes room.
+            InvalidRequest: The request is too long to be ever admitted.
         """
         if caller is None:
             return
-        limits, later = self._of(caller), "submit it again when one that is unfinished has ended"
+        limits, later = self._of(caller), "submit it again when an unfinished one has ended"
         requests = len(self._unfinished.get(caller.client_id, ())) + 1
         if requests > limits.unfinished_requests:
             raise self._refused(caller, "unfinished_requests", requests, limits.unfinished_requests, later)
-        own = _periods(submission)
-        if own > limits.unfinished_periods:  # no time makes room for it, so a caller must not wait for that
+        own = request.max_candles
+        if own > limits.unfinished_periods:  # waiting would not help
             raise InvalidRequest(
                 f"the range has {own} periods, {limits.unfinished_periods} are allowed for client_id "
-                f"{caller.client_id!r}; ask for a shorter one"
+                f"{caller.client_id!r}; request a shorter one"
             )
         periods = self._periods[caller.client_id] + own
         if periods > limits.unfinished_periods:
@@ -156,7 +143,7 @@ class Quotas:
 
     @contextmanager
     def stream(self, caller: Caller | None) -> Iterator[None]:
-        """A stream is open for as long as the block runs.
+        """Count an open stream while the block runs.
 
         Raises:
             Exhausted: The caller has too many.
@@ -184,8 +171,3 @@ class Quotas:
             f"{quota} would be {value}, {limit} are allowed for client_id {caller.client_id!r}; {hint}",
             retry_seconds=retry_seconds,
         )
-
-
-def _periods(submission: Submission) -> int:
-    periods = count_periods(submission.span, submission.period_seconds)
-    return periods if submission.limit is None else min(periods, submission.limit)

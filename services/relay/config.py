@@ -14,30 +14,30 @@ from services.relay.access import Limits
 
 
 class RelaySettings(ServiceSettings):
-    """Everything the relay can be told. ``DEXORDER_RELAY_<NAME>`` unless an alias is given."""
+    """Settings of the relay, ``DEXORDER_RELAY_<NAME>`` in the environment unless an alias is given."""
 
     model_config = SettingsConfigDict(frozen=True, extra="ignore", populate_by_name=True, env_prefix="DEXORDER_RELAY_")
 
     listen: str = "127.0.0.1:50051"
-    """host:port of the gRPC server; port 0 takes a free one."""
+    """host:port of the gRPC server; port 0 uses a free one."""
     metrics_listen: str = "127.0.0.1:9464"
     """host:port of the Prometheus endpoint; empty serves none."""
     broker_listen: str = "tcp://127.0.0.1:5567"
-    """ZMQ endpoint for ingestors; port 0 takes a free one."""
+    """ZMQ endpoint for ingestors; port 0 uses a free one."""
     broker_max_frame_bytes: int = Field(default=65_536, ge=1024)
     """Largest frame an ingestor may send, in bytes; a peer that sends a larger one is disconnected."""
     broker_heartbeat_seconds: float = Field(default=5.0, gt=0)
     """Time between ZMTP pings, in seconds; a peer silent for three of them is dropped."""
     broker_curve_key: SecretKeyFile | None = None
-    """The broker's own .key_secret file, open to nobody else; with broker_curve_clients it turns CURVE on."""
+    """The broker's own .key_secret file, readable by nobody else; with broker_curve_clients it turns CURVE on."""
     broker_curve_clients: KeyFolder | None = None
-    """Folder of the public .key files of those ingestors that may connect; read again when it changes."""
+    """Folder of the public .key files of the ingestors that may connect; read again when it changes."""
     max_slots_per_ingestor: int = Field(default=1_000, ge=1)
     """Offers kept for one socket identity; further ones are dropped and counted."""
     db: Path = Path("relay.db")
-    """SQLite file with requests, jobs, told coverage and notifications."""
+    """SQLite file with requests, jobs, reported coverage and notifications."""
     exchanges: Path = Field(default=Path("exchanges/sim.yaml"), validation_alias="DEXORDER_EXCHANGES")
-    """The exchanges file; its venues are those a ticker may name."""
+    """The exchanges file; a ticker may name any of its venues."""
     lease_seconds: float = Field(default=15.0, ge=1)
     """Longest silence of a running job, in seconds, before it is given to another ingestor."""
     max_attempts: int = Field(default=5, ge=1)
@@ -47,27 +47,27 @@ class RelaySettings(ServiceSettings):
     request_timeout_seconds: float = Field(default=900.0, gt=0)
     """A request ends as TIMEOUT after this long without progress, in seconds."""
     job_periods: int = Field(default=50_000, ge=1)
-    """Most candle periods in one job."""
+    """Largest number of candle periods in one job."""
     page_periods: int = Field(default=1_000, ge=1)
     """Candle periods in a page, for the page counts of the progress."""
     max_request_periods: int = Field(default=200_000_000, ge=1)
-    """Most candle periods one request may ask for."""
+    """Largest number of candle periods of one request."""
     retention_days: float = Field(default=30.0, gt=0)
     """How long ended requests and their notifications are kept, in days."""
     count_attempts: int = Field(default=6, ge=1)
-    """Tries to count a request's rows before it waits for the next round; 0.2 s, 0.4 s, ... apart."""
+    """Attempts to count a request's rows in one round; 0.2 s, 0.4 s, ... apart."""
 
     quota_unfinished_requests: int = Field(default=10_000, ge=0)
-    """Most unfinished requests of one client. Quotas hold with identity on only; a caller's entry may have its own."""
+    """Largest number of unfinished requests of one client. Quotas need identity; a caller's entry may have its own."""
     quota_submissions_per_minute: int = Field(default=6_000, ge=1)
-    """Most submissions of one client in a minute, repeats included."""
+    """Largest number of submissions of one client in a minute, repeats included."""
     quota_unfinished_periods: int = Field(default=1_000_000_000, ge=0)
-    """Most candle periods in the unfinished requests of one client."""
+    """Largest number of candle periods in the unfinished requests of one client."""
     quota_open_streams: int = Field(default=1_000, ge=0)
-    """Most streams one client may have open: progress, notifications, FetchOhlc, coverage, verification."""
+    """Largest number of open streams of one client: progress, notifications, FetchOhlc, coverage, verification."""
 
     def limits(self) -> Limits:
-        """What a caller may use whose entry says nothing else."""
+        """Return the quotas of a caller whose entry has none."""
         return Limits(
             unfinished_requests=self.quota_unfinished_requests,
             submissions_per_minute=self.quota_submissions_per_minute,
@@ -78,9 +78,9 @@ class RelaySettings(ServiceSettings):
     @model_validator(mode="after")
     def _whole_curve(self) -> Self:
         if (self.broker_curve_key is None) != (self.broker_curve_clients is None):
-            raise ValueError("broker_curve_key and broker_curve_clients go together")
+            raise ValueError("broker_curve_key and broker_curve_clients must be set together")
         return self
 
     def exposed_addresses(self) -> list[str]:
-        """The broker's frames are encrypted by CURVE alone, whatever the gRPC side has."""
+        """Return the addresses that are not encrypted; only CURVE encrypts the broker's frames."""
         return [*super().exposed_addresses(), *([] if self.broker_curve_key else [self.broker_listen])]

@@ -1,4 +1,4 @@
-"""Which markets each exchange has, as its ingestors last said. Kept in the store, so a restart forgets none."""
+"""Instruments of each exchange as ingestors last reported them. They are in the store, so a restart keeps them."""
 
 from __future__ import annotations
 
@@ -6,63 +6,59 @@ from collections.abc import Container
 
 from services.common.clock import Clock
 from services.common.model.errors import InvalidRequest, NotFound
-from services.common.model.history import InstrumentList
-from services.common.model.instrument import Instrument
+from services.common.model.instrument import Instrument, InstrumentList
 from services.common.model.times import MAX_TIME_NS
 from services.relay.store.database import Store
 from services.relay.store.schema import Batch
 
 
 class Instruments:
-    """What the two RPCs about markets do."""
+    """Stores reports of instruments and answers questions about them."""
 
     def __init__(self, store: Store, venues: Container[str], clock: Clock) -> None:
+        """Accept reports for ``venues``."""
         self._store = store
         self._venues = venues
         self._clock = clock
 
-    async def report(self, exchange: str, listed: InstrumentList) -> None:
-        """Replace what is kept of an exchange, unless that is newer; on disk when this returns.
+    async def report(self, listed: InstrumentList) -> None:
+        """Replace the stored instruments of a venue unless they are newer; on disk when this returns.
 
         Raises:
-            InvalidRequest: The exchange is none of ours, or the report can't be one.
+            InvalidRequest: The exchange is unknown, or the report is invalid.
         """
-        if exchange not in self._venues:
-            raise InvalidRequest(f"exchange {exchange[:64]!r} is not known")
+        if listed.venue not in self._venues:
+            raise InvalidRequest(f"exchange {listed.venue[:64]!r} is not known")
         batch = Batch()
-        batch.markets(exchange, check(exchange, listed, now_ns=self._clock.wall_ns()))
+        batch.instruments(check(listed, now_ns=self._clock.wall_ns()))
         await self._store.commit(batch)
 
-    async def listed(self, exchange: str) -> InstrumentList:
-        """An exchange's markets, by ticker.
-
-        Raises:
-            NotFound: The exchange is none of ours, or no ingestor has reported it yet.
-        """
-        if exchange not in self._venues:
-            raise NotFound(f"exchange {exchange[:64]!r} is not known")
-        listed = await self._store.markets(exchange)
+    async def listed(self, venue: str) -> InstrumentList:
+        """Return the instruments of a venue, by ticker; NotFound if it is unknown, or was not reported yet."""
+        if venue not in self._venues:
+            raise NotFound(f"exchange {venue[:64]!r} is not known")
+        listed = await self._store.instruments(venue)
         if listed is None:
-            raise NotFound(f"no ingestor has reported the markets of {exchange!r} yet")
+            raise NotFound(f"no ingestor has reported the markets of {venue!r} yet")
         return listed
 
 
-def check(exchange: str, listed: InstrumentList, *, now_ns: int) -> InstrumentList:
-    """The report, by ticker; a time after now is now, so that a clock ahead does not shut out later reports. Pure.
+def check(listed: InstrumentList, *, now_ns: int) -> InstrumentList:
+    """Return a report sorted by ticker, with a time of at most now, so that a clock ahead does not block later reports.
 
     Raises:
-        InvalidRequest: No markets, no time, a ticker of another exchange, or one twice.
+        InvalidRequest: No instruments, no time, a ticker of another exchange, or a duplicate ticker.
     """
     if not listed.markets:
         raise InvalidRequest("markets is empty")
     if not 0 < listed.fetched_ns <= MAX_TIME_NS:
         raise InvalidRequest(f"fetched_at {listed.fetched_ns} is outside [1, {MAX_TIME_NS}] nanoseconds")
-    markets = sorted(listed.markets)
+    instruments = sorted(listed.markets)
     previous = ""
-    for series in markets:
-        if Instrument.parse(series.ticker).venue != exchange:
-            raise InvalidRequest(f"ticker {series.ticker[:64]!r} is not one of exchange {exchange!r}")
-        if series.ticker == previous:
-            raise InvalidRequest(f"ticker {series.ticker[:64]!r} is there twice")
-        previous = series.ticker
-    return InstrumentList(tuple(markets), min(listed.fetched_ns, now_ns))
+    for each in instruments:
+        if Instrument.parse(each.ticker).venue != listed.venue:
+            raise InvalidRequest(f"ticker {each.ticker[:64]!r} is not one of exchange {listed.venue!r}")
+        if each.ticker == previous:
+            raise InvalidRequest(f"ticker {each.ticker[:64]!r} is a duplicate")
+        previous = each.ticker
+    return InstrumentList(listed.venue, tuple(instruments), min(listed.fetched_ns, now_ns))

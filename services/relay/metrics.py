@@ -1,4 +1,4 @@
-"""The relay's Prometheus metrics; docs/relay.md says what each tells."""
+"""Prometheus metrics of the relay; docs/relay.md describes them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from services.common.model.history import RequestState
 from services.relay.broker.leases import Load, SlotKind
-from services.relay.history.progress import waiting_since
-from services.relay.history.state import HistoryState
+from services.relay.history.state import HistoryState, waiting_since
 
 PREFIX = "dexorder_relay"
 GROUP_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -18,7 +17,7 @@ COMMIT_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.
 
 
 class RelayMetrics:
-    """Counters and histograms by what happened; gauges as ``sample`` last found them."""
+    """Counters and histograms of events; gauges of the last ``sample``."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def counter(name: str, text: str, *labels: str) -> Counter:
@@ -43,12 +42,14 @@ class RelayMetrics:
 
         self.dispatches = counter("dispatches", "Jobs sent to an ingestor.", "exchange")
         self.requeues = counter("requeues", "Dispatches that ended without a result.", "exchange", "reason")
-        self.failures_in_a_row = counter(
-            "dispatches_without_progress", "Of those, the ones that brought no page.", "exchange"
+        self.without_progress = counter(
+            "dispatches_without_progress", "Requeues whose dispatch made no progress.", "exchange"
         )
-        self.given_up = counter("jobs_given_up", "Jobs whose attempts in a row brought no page.", "exchange")
+        self.given_up = counter("jobs_given_up", "Jobs given up after attempts in a row without progress.", "exchange")
         self.dropped = counter("frames_dropped", "Broker frames ignored.", "reason")
-        self.connections_refused = counter("broker_connections_refused", "Ingestors' handshakes that failed.", "reason")
+        self.connections_refused = counter(
+            "broker_connections_refused", "Handshakes of ingestors that failed.", "reason"
+        )
         self.submitted = counter("submissions", "Submissions answered.", "status")
         self.refused = counter("quota_refusals", "Calls refused for a quota.", "client_id", "quota")
         self.finished = counter("requests_finished", "Requests ended.", "status")
@@ -59,12 +60,12 @@ class RelayMetrics:
         self._exchanges: set[str] = set()
 
     def committed(self, batches: int, seconds: float) -> None:
-        """One group commit of the store; may be called from its thread."""
+        """Count a group commit of the store; may be called from its thread."""
         self.group_size.observe(batches)
         self.commit_seconds.observe(seconds)
 
     def sample(self, found: Sample) -> None:
-        """Set the gauges; an exchange that is gone from the sample has nothing left."""
+        """Set the gauges; those of an exchange that is no longer in the sample become 0."""
         self._exchanges |= found.load.keys()
         for exchange in self._exchanges:
             load = found.load.get(exchange, IDLE)
@@ -83,7 +84,7 @@ IDLE = Load(0, 0, {})
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The state of a board at a moment, as the gauges show it."""
+    """Values of the gauges at one moment."""
 
     load: dict[str, Load]
     waiting_seconds: dict[str, float]
@@ -92,7 +93,7 @@ class Sample:
 
 
 def sample(state: HistoryState, *, wall_ns: int, report_age_ns: int) -> Sample:
-    """Look at a board. Pure."""
+    """Return the values of the gauges for a state. Pure."""
     waiting = {exchange: (wall_ns - since_ns) / 1e9 for exchange, since_ns in waiting_since(state).items()}
     states = Tally(request.state for request in state.requests.values())
     return Sample(state.leases.load(), waiting, states, report_age_ns / 1e9)

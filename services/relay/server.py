@@ -1,7 +1,8 @@
-"""What starts and in which order it stops.
+"""Start and stop of the relay.
 
-Start: store, coverage, broker socket, engine, gRPC; then health says SERVING. Stop: health NOT_SERVING, streams end,
-running calls drain, engine and socket stop, the store writes what it was given and closes. Jobs go on without us.
+Start: store, coverage, broker socket, engine, gRPC; then health is SERVING. Stop: health NOT_SERVING, streams end,
+running calls drain, engine and socket stop, the store writes what it was given and closes. Ingestors continue their
+jobs meanwhile.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from services.common.model.times import SECOND_NS
 from services.common.rpc.lifecycle import grpc_server, stop_signal
 from services.relay.access import ROLES
 from services.relay.broker.leases import Leases
-from services.relay.broker.retry_policy import RetryPolicy
 from services.relay.broker.router import open_broker
 from services.relay.config import RelaySettings
-from services.relay.history import coverage, dispatches, planner
-from services.relay.history.coverage_queries import CoverageQueries
+from services.relay.history import coverage, planner
 from services.relay.history.engine import Engine
 from services.relay.history.fetch_ohlc import Answers
+from services.relay.history.job import RetryPolicy
 from services.relay.history.outcome import OutcomeDecider
+from services.relay.history.queries import CoverageQueries
 from services.relay.history.retraction_log import RetractionLog, RetractionTable
 from services.relay.history.state import HistoryState
 from services.relay.history.table_reader import TableReader
@@ -49,7 +50,7 @@ LOAD_ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True)
 class RunningRelay:
-    """Where a relay listens."""
+    """Addresses of a running relay."""
 
     address: str
     broker_address: str
@@ -64,27 +65,22 @@ async def serve(settings: RelaySettings, catalog: CatalogSettings) -> None:
 
 @asynccontextmanager
 async def relay(settings: RelaySettings, catalog: CatalogSettings, clock: Clock) -> AsyncIterator[RunningRelay]:
-    """A relay that serves until the block ends; a failure of a part ends the block with it.
+    """Run a relay until the block ends; a failure of a part ends the block with it.
 
     Raises:
-        OSError: An address can't be bound.
-        ValueError: The exchanges file or the database is not one of ours, or another relay uses the database.
+        OSError: An address cannot be bound.
+        ValueError: The exchanges file or the database is invalid, or another relay uses the database.
     """
     venues = load_exchanges(settings.exchanges)
     registry = CollectorRegistry()
     metrics = RelayMetrics(registry)
     async with open_store(settings.db, metrics.committed) as store:
         tables = await asyncio.to_thread(catalog.load)
-        reader, retractions = TableReader(tables), RetractionTable(tables)
-        state = HistoryState(
-            _leases(settings),
-            _retry_policy(settings),
-            job_periods=settings.job_periods,
-            page_periods=settings.page_periods,
-        )
-        await _fill(state, store, reader, retractions, clock)
+        reader, retraction_table = TableReader(tables), RetractionTable(tables)
+        state = _empty_state(settings)
+        await _load(state, store, reader, retraction_table, clock)
         last_ns = max((each.latest_ns for each in state.retractions.values()), default=0)
-        retraction_log = RetractionLog(retractions, clock, last_ns=last_ns)
+        retraction_log = RetractionLog(retraction_table, clock, last_ns=last_ns)
         decider = OutcomeDecider(state, reader, retraction_log, clock, attempts=settings.count_attempts)
         engine = Engine(
             settings,
@@ -104,9 +100,9 @@ async def relay(settings: RelaySettings, catalog: CatalogSettings, clock: Clock)
                     engine=engine,
                     metrics=metrics,
                     catalog=catalog,
-                    answers=Answers(engine, reader, most_bytes=settings.max_message_bytes),
-                    markets=Instruments(store, engine.venues, clock),
-                    ledger=CoverageQueries(state, reader),
+                    answers=Answers(engine, reader, max_bytes=settings.max_message_bytes),
+                    instruments=Instruments(store, engine.venues, clock),
+                    coverage=CoverageQueries(state, reader),
                     verifier=Verifier(engine, state, reader, settings),
                 )
                 async with grpc_server(settings, add, registry=registry, roles=ROLES) as server:
@@ -119,32 +115,30 @@ async def relay(settings: RelaySettings, catalog: CatalogSettings, clock: Clock)
                     task.cancel()
 
 
-def _leases(settings: RelaySettings) -> Leases:
-    return Leases(
+def _empty_state(settings: RelaySettings) -> HistoryState:
+    leases = Leases(
         lease_ns=int(settings.lease_seconds * SECOND_NS),
         new_id=lambda: uuid.uuid4().hex,
         max_slots=settings.max_slots_per_ingestor,
     )
+    retry_policy = RetryPolicy(settings.max_attempts, int(settings.retry_backoff_seconds * SECOND_NS))
+    return HistoryState(leases, retry_policy, job_periods=settings.job_periods, page_periods=settings.page_periods)
 
 
-def _retry_policy(settings: RelaySettings) -> RetryPolicy:
-    return RetryPolicy(settings.max_attempts, int(settings.retry_backoff_seconds * SECOND_NS))
-
-
-async def _fill(state: HistoryState, store: Store, reader: TableReader, table: RetractionTable, clock: Clock) -> None:
-    """What the database has, less what was taken back beyond it, then what the coverage table has beyond it."""
+async def _load(state: HistoryState, store: Store, reader: TableReader, table: RetractionTable, clock: Clock) -> None:
+    """Load the database, then apply retractions and claims that the tables have beyond it."""
     await store.load(state, now_ns=clock.monotonic_ns())
-    followed = await store.retractions()
-    tries = AsyncRetrying(stop=stop_after_attempt(LOAD_ATTEMPTS), wait=wait_exponential(0.2, max=5), reraise=True)
-    made: list[Retraction] = await tries(asyncio.to_thread, table.read)
-    ranges: list[Claim] = await tries(asyncio.to_thread, lambda: list(reader.coverage()))
-    batch, news = Batch(), [each for each in made if each not in followed]
-    for each in news:
+    applied = await store.retractions()
+    attempts = AsyncRetrying(stop=stop_after_attempt(LOAD_ATTEMPTS), wait=wait_exponential(0.2, max=5), reraise=True)
+    made: list[Retraction] = await attempts(asyncio.to_thread, table.read)
+    claims: list[Claim] = await attempts(asyncio.to_thread, lambda: list(reader.coverage()))
+    batch, new = Batch(), [each for each in made if each not in applied]
+    for each in new:
         coverage.retract(state, each.series, [each.span], each.retracted_ns, batch)
-    for row in ranges:
-        coverage.cover(state, row.series, row.span, row.empty, row.fetched_ns, batch)
-    for each in news:
+    for claim in claims:
+        coverage.cover(state, claim.series, claim.span, claim.empty, claim.fetched_ns, batch)
+    for each in new:
         planner.replan(state, each.series, [each.span], batch)
-    dispatches.trim(state, batch)
+    coverage.settle_jobs(state, batch)
     await store.commit(batch)
-    log.info("loaded", requests=len(state.requests), jobs=len(state.jobs), covered_ranges=len(ranges))
+    log.info("loaded", requests=len(state.requests), jobs=len(state.jobs), covered_ranges=len(claims))

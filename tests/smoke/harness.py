@@ -25,11 +25,12 @@ import pyarrow.compute as pc
 from pyiceberg.catalog import load_catalog
 
 from dexorder.demo import MARKER, processes_marked
-from dexorder.records import RequestRecord, record_from
+from services.common.model.history import RequestRecord
 from services.common.model.periods import PERIOD_SECONDS
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS
 from services.common.rpc.channel import open_sync_channel
+from services.common.rpc.history_messages import decode_record
 from services.exchange_sim.candles import CandleQuery
 from services.exchange_sim.config import SimSettings
 from services.exchange_sim.instruments import INSTRUMENTS
@@ -109,7 +110,7 @@ class Suite:
             if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
                 return None
             raise
-        return record_from(answer.record)
+        return decode_record(answer.record)
 
     def notifications(self, request_id: str, seconds: float = 3) -> list[str]:
         """Return the distinct statuses that were announced for the request within so many seconds."""

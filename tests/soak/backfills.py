@@ -10,7 +10,7 @@ from typing import Self
 import grpc
 import pyarrow as pa
 
-from dexorder.records import State, Status
+from services.common.model.history import RequestState, RequestStatus
 from services.common.model.time_range import TimeRange
 from services.common.rpc.channel import open_sync_channel
 from services.gen.dexorder.ingest.v1 import ingest_pb2
@@ -76,7 +76,7 @@ class Backfills:
             wait_for(lambda: self._ended(each), seconds, suite.logs)  # noqa: B023 - called at once
             record = suite.record(each.request_id)
             assert record is not None
-            assert (record.status, record.row_count) == (Status.OK, self._candles), record
+            assert (record.status, record.row_count) == (RequestStatus.OK, self._candles), record
         if announced is not None:
             wait_for(lambda: len(announced) >= len(self.sent), 60, lambda: str(announced))
             assert announced == {each.request_id: {"OK"} for each in self.sent}
@@ -90,7 +90,7 @@ class Backfills:
 
     def _ended(self, each: Backfill) -> bool:
         record = self._suite.record(each.request_id)
-        return record is not None and record.state is State.FINISHED
+        return record is not None and record.state is RequestState.FINISHED
 
     def _run(self) -> None:
         try:
@@ -107,7 +107,7 @@ class Backfills:
         if record is None:
             return False
         progress = record.progress
-        return record.state is State.FINISHED or 0 < progress.expected_periods == progress.settled_periods
+        return record.state is RequestState.FINISHED or 0 < progress.expected_periods == progress.settled_periods
 
     def _submit(self) -> Backfill:
         number, room = len(self.sent), (LAST_MINUTE - FIRST_MINUTE) // self._candles

@@ -18,7 +18,7 @@ from typing import Any, get_args
 
 import pyarrow as pa
 
-from dexorder.records import State, Status
+from services.common.model.history import RequestState, RequestStatus
 from services.common.model.periods import PERIOD_SECONDS, count_periods, next_open
 from services.common.model.time_range import TimeRange
 from services.exchange_sim.candles import Candles, aggregate
@@ -181,7 +181,7 @@ def _check_thin(suite: Suite, thin: Thin, asked: Mapping[str, TimeRange], listen
         wait_for(lambda: _ended(suite, request_id), PATIENCE_SECONDS, suite.logs)  # noqa: B023 - called at once
         record, rows = suite.record(request_id), len(thin.within(part))
         assert record is not None
-        status = Status.OK if rows else Status.NOT_FOUND
+        status = RequestStatus.OK if rows else RequestStatus.NOT_FOUND
         found = (record.status, record.row_count, record.empty_periods)
         assert found == (status, rows, count_periods(part, seconds) - rows), record
         empty += record.empty_periods
@@ -194,7 +194,7 @@ def _check_thin(suite: Suite, thin: Thin, asked: Mapping[str, TimeRange], listen
 
 def _ended(suite: Suite, request_id: str) -> bool:
     record = suite.record(request_id)
-    return record is not None and record.state is State.FINISHED
+    return record is not None and record.state is RequestState.FINISHED
 
 
 def _stats(suite: Suite) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import grpc
 
-from dexorder.records import Status
+from services.common.model.history import RequestStatus
 from services.common.rpc.channel import open_sync_channel
 from services.gen.dexorder.ingest.v1 import ingest_pb2
 from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
@@ -71,7 +71,7 @@ def run(suite: Suite, symbol: str, *, first_minute: int, candles: int, submissio
     assert statuses["QUEUED"] == 1 or (statuses["QUEUED"] == 0 and lost > 0), statuses
     assert set(statuses) <= {"QUEUED", "DUPLICATE"}, statuses
 
-    assert (record.status, record.row_count) == (Status.OK, candles)
+    assert (record.status, record.row_count) == (RequestStatus.OK, candles)
     assert record.progress.jobs == -(-candles // 50_000), "planned more than once"
     pages = -(-candles // PAGE)
     assert pages <= calls < 2 * pages, f"{calls} calls for {pages} pages"

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import zmq
 
-from dexorder.records import RequestRecord, State, Status
 from services.common.kafka.page_record import final_value, page_value
 from services.common.messaging.frames import encode_work
+from services.common.model.history import RequestRecord, RequestState, RequestStatus
 from services.common.model.page import Candle, Kind, PageHeaders
 from services.common.model.time_range import TimeRange
 from services.common.rpc.channel import open_sync_channel
@@ -99,7 +99,7 @@ def run(suite: Suite, symbol: str, *, first_minute: int, candles: int, stop_seco
         ended(suite, barrier)
     for request_id, record in before.items():
         assert suite.record(request_id) == record, "a final status changed"
-        assert (record.status, record.row_count) == (Status.OK, candles)
+        assert (record.status, record.row_count) == (RequestStatus.OK, candles)
         assert suite.notifications(request_id, 1) == ["OK"]
     whole = minutes(first_minute, 8 * candles + 100)
     assert_equal(suite.rows(f"{symbol}.SIM", 60, whole), oracle(symbol, "1m", whole))
@@ -161,7 +161,7 @@ def ended(suite: Suite, request_id: str) -> RequestRecord:
 
     def done() -> bool:
         record = suite.record(request_id)
-        if record is not None and record.state is State.FINISHED:
+        if record is not None and record.state is RequestState.FINISHED:
             found.append(record)
         return bool(found)
 

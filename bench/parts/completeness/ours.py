@@ -14,8 +14,8 @@ from dexorder import Client
 from dexorder.aio import new_request_id
 from dexorder.errors import WaitEnded
 from dexorder.reading import find_answer
-from dexorder.records import RequestRecord, Status
 from dexorder.request import make_request
+from services.common.model.history import RequestRecord, RequestStatus
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS
 
@@ -57,6 +57,6 @@ def end_of(record: RequestRecord, rows: list[Row]) -> str:
     there = sum(record.span.start_ns <= (open_ns or 0) < record.span.end_ns for open_ns, _ in rows)
     if there != record.row_count:
         return f"{record.status}, but {record.row_count:,} rows announced and {there:,} there"
-    if record.status is Status.ERROR and record.missing and str(record.missing[0]) not in record.error_message:
+    if record.status is RequestStatus.ERROR and record.missing and str(record.missing[0]) not in record.error_message:
         return f"{record.status}, but its message names no missing range"
     return str(record.status)

@@ -1,51 +1,55 @@
-"""What the relay's rooms pass to each other. Plain values; protobuf stops at ``service.py`` and ``broker.py``."""
+"""Requests for history and everything that describes them, for relay, client, ingestor and pipeline alike. Pure.
+
+``services/common/rpc/history_messages.py`` converts these values to protobuf messages and back.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntEnum
-from typing import NamedTuple
+from enum import IntEnum, StrEnum
+from typing import Any, Self
 
 from services.common.model.instrument import Series
+from services.common.model.periods import count_periods
 from services.common.model.time_range import TimeRange
+from services.common.model.times import iso
 
 
-class ListedInstrument(NamedTuple):
-    """A market as its exchange lists it; fields of the proto's Market."""
+class _NumberedEnum(StrEnum):
+    """Enum whose members are declared in the order of the protocol's numbers, from 0."""
 
-    ticker: str
-    active: bool
-    type: str
-    base: str
-    quote: str
+    @property
+    def number(self) -> int:
+        """Number of the member in the protocol and in the relay's database."""
+        return list(type(self)).index(self)
 
-
-class InstrumentList(NamedTuple):
-    """All markets of an exchange, by ticker, and when an ingestor had them from it."""
-
-    markets: tuple[ListedInstrument, ...]
-    fetched_ns: int
+    @classmethod
+    def from_number(cls, number: int) -> Self:
+        """Return the member with a number; IndexError if there is none."""
+        return list(cls)[number]
 
 
-class RequestState(IntEnum):
-    """Where a request is in its life; numbers of the proto's RequestState."""
+class RequestState(_NumberedEnum):
+    """State of a request. ``services/relay/history/request.py`` has the transitions."""
 
-    QUEUED = 1
-    RUNNING = 2
-    FINISHED = 3
+    UNSPECIFIED = "UNSPECIFIED"
+    QUEUED = "QUEUED"
+    RUNNING = "RUNNING"
+    FINISHED = "FINISHED"
 
 
-class RequestStatus(IntEnum):
-    """How a request ended; numbers of the proto's NotificationStatus."""
+class RequestStatus(_NumberedEnum):
+    """Final status of a request."""
 
-    OK = 0
-    NOT_FOUND = 1
-    ERROR = 2
-    TIMEOUT = 3
+    OK = "OK"
+    NOT_FOUND = "NOT_FOUND"
+    ERROR = "ERROR"
+    TIMEOUT = "TIMEOUT"
 
 
 class FinalStatus(IntEnum):
-    """How a dispatch ended; numbers of the proto's ResponseStatus."""
+    """Status of a dispatch's final record, with the numbers of the proto's ResponseStatus."""
 
     OK = 0
     NOT_FOUND = 1
@@ -53,11 +57,14 @@ class FinalStatus(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Submission:
-    """A request as a client made it; two are the same request when all fields are equal.
+class HistoryRequest:
+    """A request for the candles of one series in a half-open range. Two requests are the same if all fields are equal.
 
     Attributes:
-        refresh: Coverage of its range is taken back before it is planned.
+        end_ns: Exclusive; both ends are on the period's grid.
+        limit: Number of candles after which the answer ends; None for the whole range.
+        client_id: The caller, which also receives the notification on its own topic; may be empty.
+        refresh: Fetch the whole range from the exchange again, whatever the table has.
     """
 
     request_id: str
@@ -66,30 +73,37 @@ class Submission:
     end_ns: int
     period_seconds: int
     limit: int | None = None
-    client_id: str | None = None
+    client_id: str = ""
     refresh: bool = False
 
     @property
     def series(self) -> Series:
-        """Its series."""
+        """The series."""
         return Series(self.ticker, self.period_seconds)
 
     @property
     def span(self) -> TimeRange:
-        """Its whole range; valid only after ``requests.check``."""
+        """The requested range. Raises InvalidRequest if the fields have not been checked and are reversed."""
         return TimeRange(self.start_ns, self.end_ns)
 
     @property
+    def max_candles(self) -> int:
+        """Largest number of candles that can answer the request."""
+        periods = count_periods(self.span, self.period_seconds)
+        return periods if self.limit is None else min(periods, self.limit)
+
+    @property
     def topics(self) -> tuple[str, ...]:
-        """Where its end is announced; the last one is the topic the client is told."""
+        """Topics on which the end is announced. The client is told the last one."""
         own = f"HISTORY_READY:{self.request_id}"
         return (own, f"RESPONSE:{self.client_id}") if self.client_id else (own,)
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a request is; counts settled periods, so nothing counts twice."""
+    """Progress of a request. A period is settled by a candle or by the proof that there is none, and counts once."""
 
+    state: RequestState
     expected_periods: int
     settled_periods: int
     candles: int
@@ -105,8 +119,10 @@ class Outcome:
     """The one end of a request.
 
     Attributes:
-        end_ns: Where the answered range ends; before the asked end only where ``limit`` was reached.
-        snapshot_id: The table's snapshot at which ``row_count`` was counted.
+        end_ns: End of the answer, exclusive: that of the request or, where ``limit`` was reached, of the last candle.
+        empty_periods: Periods of the answer verified to have no candle.
+        missing: Ranges neither committed nor verified empty.
+        snapshot_id: Snapshot of the table at which ``row_count`` was counted; None if the table has none.
     """
 
     status: RequestStatus
@@ -120,44 +136,188 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """One request as the relay keeps it; ``outcome`` only in state FINISHED."""
+class RequestRecord:
+    """A request and what became of it.
 
-    submission: Submission
+    Attributes:
+        outcome: None until the request has ended.
+        sequence: Position in the relay's list of requests; 0 where it is not known.
+    """
+
+    request: HistoryRequest
     submitted_ns: int
-    state: RequestState
     progress: Progress
     outcome: Outcome | None = None
     sequence: int = 0
 
+    @property
+    def request_id(self) -> str:
+        """Id of the request."""
+        return self.request.request_id
+
+    @property
+    def client_id(self) -> str:
+        """The caller; may be empty."""
+        return self.request.client_id
+
+    @property
+    def ticker(self) -> str:
+        """Ticker of the request."""
+        return self.request.ticker
+
+    @property
+    def period_seconds(self) -> int:
+        """Period of the request."""
+        return self.request.period_seconds
+
+    @property
+    def span(self) -> TimeRange:
+        """The requested range."""
+        return self.request.span
+
+    @property
+    def limit(self) -> int | None:
+        """Limit of the request."""
+        return self.request.limit
+
+    @property
+    def topic(self) -> str:
+        """Topic of which the client was told."""
+        return self.request.topics[-1]
+
+    @property
+    def state(self) -> RequestState:
+        """State of the request."""
+        return self.progress.state
+
+    @property
+    def status(self) -> RequestStatus | None:
+        """Final status; None until the request has ended."""
+        return self.outcome.status if self.outcome else None
+
+    @property
+    def error_message(self) -> str:
+        """Reason for a status other than OK; may be empty."""
+        return self.outcome.error if self.outcome else ""
+
+    @property
+    def row_count(self) -> int:
+        """Rows of the answer."""
+        return self.outcome.row_count if self.outcome else 0
+
+    @property
+    def empty_periods(self) -> int:
+        """Periods of the answer verified to have no candle."""
+        return self.outcome.empty_periods if self.outcome else 0
+
+    @property
+    def missing(self) -> tuple[TimeRange, ...]:
+        """Ranges neither committed nor verified empty at the end."""
+        return self.outcome.missing if self.outcome else ()
+
+    @property
+    def snapshot_id(self) -> int | None:
+        """Snapshot of the table at which the rows were counted."""
+        return self.outcome.snapshot_id if self.outcome else None
+
+    @property
+    def completed_ns(self) -> int | None:
+        """Time of the end; None until then."""
+        return self.outcome.completed_ns if self.outcome else None
+
+    @property
+    def answered_end_ns(self) -> int | None:
+        """End of the answer, exclusive; None until the request has ended."""
+        return self.outcome.end_ns if self.outcome else None
+
+    def reason(self) -> str:
+        """Return why the request did not end OK, with the missing ranges."""
+        text = self.error_message
+        if self.status is RequestStatus.NOT_FOUND:
+            text = text or f"no candle of {self.ticker} exists in {self.span}"
+        if self.missing and "missing" not in text:
+            text = f"{text}{'; ' if text else ''}missing {describe_ranges(self.missing, 5)}"
+        return text
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain JSON values, with times as UTC text."""
+        return {
+            "request_id": self.request_id,
+            "client_id": self.client_id,
+            "ticker": self.ticker,
+            "period_seconds": self.period_seconds,
+            "since": iso(self.span.start_ns),
+            "until": iso(self.span.end_ns),
+            "limit": self.limit,
+            "refresh": self.request.refresh,
+            "state": self.state.value,
+            "status": self.status.value if self.status else None,
+            "error_message": self.error_message or None,
+            "row_count": self.row_count,
+            "empty_periods": self.empty_periods,
+            "missing": [range_json(span) for span in self.missing],
+            "snapshot_id": self.snapshot_id,
+            "topic": self.topic,
+            "submitted_at": iso(self.submitted_ns),
+            "completed_at": iso(self.completed_ns) if self.completed_ns else None,
+            "answered_until": iso(self.answered_end_ns) if self.answered_end_ns else None,
+            "settled_periods": self.progress.settled_periods,
+            "expected_periods": self.progress.expected_periods,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """One entry of a topic's log."""
+    """Announcement that a request has ended.
 
+    Attributes:
+        topic: Topic on which it was sent.
+        cursor: Position in the topic; 0 if it was made from the record because no notification came.
+        request: Without limit and client on the receiver's side.
+        outcome: Without missing ranges, empty periods and snapshot on the receiver's side.
+        table: Name of the Iceberg table, ``namespace.name``.
+    """
+
+    topic: str
     cursor: int
-    submission: Submission
+    request: HistoryRequest
     outcome: Outcome
+    table: str
+
+    @property
+    def request_id(self) -> str:
+        """Id of the request."""
+        return self.request.request_id
+
+    @property
+    def status(self) -> RequestStatus:
+        """Final status of the request."""
+        return self.outcome.status
+
+    @property
+    def row_count(self) -> int:
+        """Rows of the answer."""
+        return self.outcome.row_count
 
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """A job on its way to an ingestor: the sub-range that is still wanted, under a fresh job_id."""
+    """One attempt of a job at one ingestor: the range that is still to fetch. The wire calls its id ``job_id``."""
 
     dispatch_id: str
     request_id: str
     series: Series
     span: TimeRange
-    client_id: str | None
+    client_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class PageResult:
-    """One page as Spark committed or refused it.
+    """Result of the pipeline for one page: committed, or refused for a reason.
 
     Attributes:
         refused: The reason; None for a good page.
-        fetched_ns: When the exchange answered; 0 when that is not known.
+        fetched_ns: Time at which the exchange answered; 0 if it is not known.
         rows: Candles written; 0 for a refused page.
     """
 
@@ -172,8 +332,20 @@ class PageResult:
 
 @dataclass(frozen=True, slots=True)
 class FinalResult:
-    """The final record of one dispatch, as Spark read it."""
+    """The final record of one dispatch, as the pipeline read it."""
 
     dispatch_id: str
     status: FinalStatus
     error: str = ""
+
+
+def describe_ranges(ranges: Sequence[TimeRange], limit: int) -> str:
+    """Return the first ``limit`` ranges as text, with the number of the others."""
+    text = ", ".join(map(str, ranges[:limit]))
+    rest = len(ranges) - limit
+    return f"{text} and {rest} more" if rest > 0 else text
+
+
+def range_json(span: TimeRange) -> dict[str, Any]:
+    """Return a range as JSON values, with both forms of its ends."""
+    return {"start_ns": span.start_ns, "end_ns": span.end_ns, "since": iso(span.start_ns), "until": iso(span.end_ns)}

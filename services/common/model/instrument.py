@@ -50,3 +50,26 @@ class Series(NamedTuple):
     def exchange(self) -> str:
         """The venue of the ticker."""
         return Instrument.parse(self.ticker).venue
+
+
+class ListedInstrument(NamedTuple):
+    """An instrument as its venue lists it.
+
+    Attributes:
+        active: Whether it is traded now. It may have history either way.
+        type: spot, swap, future or option.
+    """
+
+    ticker: str
+    active: bool
+    type: str
+    base: str
+    quote: str
+
+
+class InstrumentList(NamedTuple):
+    """All instruments of a venue by ticker, and the time at which an ingestor received them from the exchange."""
+
+    venue: str
+    markets: tuple[ListedInstrument, ...]
+    fetched_ns: int

@@ -12,8 +12,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from services.common.model.errors import InvalidRequest
-from services.common.model.history import ListedInstrument
-from services.common.model.instrument import Instrument
+from services.common.model.instrument import Instrument, ListedInstrument
 from services.ingestor.exchange.dialects.table import TABLE
 
 CcxtMarket = Mapping[str, Any]

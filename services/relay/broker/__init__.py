@@ -1,1 +1,1 @@
-"""The broker: port 5567, slots and leases, and how often a job is tried again."""
+"""Broker: port 5567, and the slots and leases of jobs."""

@@ -1,9 +1,9 @@
-"""The broker's socket: frames in, checked and handed to the engine; dispatches out.
+"""ROUTER socket of the broker: decodes frames for the engine and sends dispatches.
 
-Port 5567's table is in ``services/common/messaging/frames.py``. A frame outside the table is dropped and
-counted, and the peer stays connected. With CURVE, a peer without an allowed key gets no connection, so none of its
-frames arrives here. Peers connect through a TCP proxy (``services/common/messaging/zmq_tcp_proxy.py``): without it, a
-peer that dies during a flood could end the process.
+``services/common/messaging/frames.py`` has the frames of port 5567. Any other frame is dropped and counted, and the
+peer stays connected. With CURVE, a peer without an allowed key gets no connection, so none of its frames arrive here.
+Peers connect through a TCP proxy (``services/common/messaging/zmq_tcp_proxy.py``), as a peer that dies while it floods
+the socket could otherwise end the process.
 """
 
 from __future__ import annotations
@@ -38,38 +38,39 @@ _REFUSALS = {
 
 
 class Handler(Protocol):
-    """What the engine does with frames; each answers False when it had no use for it."""
+    """Receiver of frames; each method returns False if the frame had no effect."""
 
     venues: frozenset[str]
 
     def ready(self, slot: Slot) -> bool:
-        """One more slot."""
+        """Add a slot."""
 
-    def heartbeat(self, job_id: str, identity: bytes) -> bool:
-        """A running job is alive."""
+    def heartbeat(self, dispatch_id: str, identity: bytes) -> bool:
+        """Renew the lease of a running dispatch."""
 
-    def complete(self, job_id: str) -> bool:
-        """Kafka has the final record."""
+    def complete(self, dispatch_id: str) -> bool:
+        """Record that Kafka has the final record."""
 
-    def give_back(self, job_id: str, reason: str, *, kind: str, rejected_by: bytes | None = None) -> bool:
-        """The ingestor can't take the job, or can't go on with it."""
+    def give_back(self, dispatch_id: str, reason: str, *, kind: str, rejected_by: bytes | None = None) -> bool:
+        """Take back a dispatch that the ingestor rejected or cannot continue."""
 
 
 class Broker:
-    """A bound ROUTER. ``open_broker`` makes one."""
+    """A bound ROUTER socket; ``open_broker`` creates it."""
 
     def __init__(
         self, socket: zmq.asyncio.Socket, monitor: zmq.asyncio.Socket, metrics: RelayMetrics, address: str
     ) -> None:
+        """Use sockets that the caller closes; ``address`` is the endpoint that peers connect to."""
         self._socket = socket
         self._monitor = monitor
         self._metrics = metrics
         self.address = address
 
     async def run(self, handler: Handler) -> None:
-        """Take frames until cancelled."""
+        """Receive frames until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._take_frames(handler))
+            tasks.create_task(self._receive_frames(handler))
             tasks.create_task(self._count_refusals())
 
     async def _count_refusals(self) -> None:
@@ -77,19 +78,20 @@ class Broker:
             event = parse_monitor_message(await self._monitor.recv_multipart())["event"]
             self._metrics.connections_refused.labels(_REFUSALS[zmq.Event(event)]).inc()
 
-    async def _take_frames(self, handler: Handler) -> None:
-        taken = 0
+    async def _receive_frames(self, handler: Handler) -> None:
+        received = 0
         while True:
             identity, *frames = await self._socket.recv_multipart()
-            reason = self._take(identity, frames, handler)
+            reason = self._handle(identity, frames, handler)
             if reason:
                 self._metrics.dropped.labels(reason).inc()
                 log.debug("frame dropped", reason=reason)
-            taken += 1
-            if taken % FRAMES_BEFORE_A_BREAK == 0:  # a receive that has data at hand never yields to the loop
+            received += 1
+            if received % FRAMES_BEFORE_A_BREAK == 0:  # a receive with data available never yields to the loop
                 await asyncio.sleep(0)
 
-    def _take(self, identity: bytes, frames: list[bytes], handler: Handler) -> str | None:
+    def _handle(self, identity: bytes, frames: list[bytes], handler: Handler) -> str | None:
+        """Pass a message to the handler; return the reason if it is dropped."""
         try:
             message = decode_work(frames)
         except BadFrame as error:
@@ -97,13 +99,13 @@ class Broker:
         if not isinstance(message, FROM_INGESTOR):
             return "direction"
         if isinstance(message, pb.WorkerReady):
-            return _ready(identity, message, handler)
+            return _handle_ready(identity, message, handler)
         if not message.job_id:
             return "no_job_id"
-        return None if _of_job(identity, message, handler) else "not_current"
+        return None if _handle_dispatch(identity, message, handler) else "not_current"
 
     async def send(self, identity: bytes, dispatch: Dispatch) -> bool:
-        """Send a dispatch; False when the peer is gone (EHOSTUNREACH) or takes nothing more (EAGAIN)."""
+        """Send a dispatch; return False if the peer is gone (EHOSTUNREACH) or its queue is full (EAGAIN)."""
         request = pb.DataRequest(
             request_id=dispatch.request_id,
             type=pb.DataRequest.HISTORICAL_OHLC,
@@ -113,7 +115,7 @@ class Broker:
                 end_time=dispatch.span.end_ns,
                 period_seconds=dispatch.series.period_seconds,
             ),
-            client_id=dispatch.client_id,
+            client_id=dispatch.client_id or None,
             job_id=dispatch.dispatch_id,
         )
         try:
@@ -125,7 +127,7 @@ class Broker:
         return True
 
 
-def _ready(identity: bytes, message: pb.WorkerReady, handler: Handler) -> str | None:
+def _handle_ready(identity: bytes, message: pb.WorkerReady, handler: Handler) -> str | None:
     if len(message.exchanges) != 1 or message.exchanges[0] not in handler.venues:
         return "exchange"
     if int(message.job_type) not in set(SlotKind):
@@ -134,7 +136,7 @@ def _ready(identity: bytes, message: pb.WorkerReady, handler: Handler) -> str | 
     return None if handler.ready(slot) else "too_many_slots"
 
 
-def _of_job(identity: bytes, message: WorkFrame, handler: Handler) -> bool:
+def _handle_dispatch(identity: bytes, message: WorkFrame, handler: Handler) -> bool:
     if isinstance(message, pb.WorkHeartbeat):
         return handler.heartbeat(message.job_id, identity)
     if isinstance(message, pb.WorkReject):
@@ -143,17 +145,17 @@ def _of_job(identity: bytes, message: WorkFrame, handler: Handler) -> bool:
     assert isinstance(message, pb.WorkComplete)
     if message.success:
         return handler.complete(message.job_id)
-    reason = f"the ingestor can't go on: {message.error_message or 'no reason given'}"
+    reason = f"the ingestor cannot continue: {message.error_message or 'no reason given'}"
     return handler.give_back(message.job_id, reason, kind="failed")
 
 
 @contextmanager
 def open_broker(settings: RelaySettings, metrics: RelayMetrics) -> Iterator[Broker]:
-    """Bind the ROUTER; frames still unsent at the end are dropped. Needs a running event loop.
+    """Bind the ROUTER socket; frames unsent at the end are dropped. Needs a running event loop.
 
     Raises:
-        OSError: The address can't be bound.
-        ValueError: A key file can't be used.
+        OSError: The address cannot be bound.
+        ValueError: A key file cannot be used.
     """
     context = zmq.asyncio.Context()
     socket, monitor = context.socket(zmq.ROUTER), context.socket(zmq.PAIR)
@@ -165,13 +167,13 @@ def open_broker(settings: RelaySettings, metrics: RelayMetrics) -> Iterator[Brok
         heartbeat_ms = int(settings.broker_heartbeat_seconds * 1_000)
         for option, value in (
             (zmq.LINGER, 0),
-            (zmq.ROUTER_MANDATORY, 1),  # without it a send to a dead peer is dropped and looks like success
-            (zmq.ROUTER_HANDOVER, 1),  # a peer that reconnects under its identity gets it, not the dead connection
+            (zmq.ROUTER_MANDATORY, 1),  # else a message to a dead peer is dropped without an error
+            (zmq.ROUTER_HANDOVER, 1),  # a peer that reconnects under its identity replaces the dead connection
             (zmq.MAXMSGSIZE, settings.broker_max_frame_bytes),
             (zmq.HEARTBEAT_IVL, heartbeat_ms),
             (zmq.HEARTBEAT_TIMEOUT, 2 * heartbeat_ms),
             (zmq.HEARTBEAT_TTL, 3 * heartbeat_ms),
-            (zmq.HANDSHAKE_IVL, 2 * heartbeat_ms),  # who connects and says nothing does not hold a file descriptor
+            (zmq.HANDSHAKE_IVL, 2 * heartbeat_ms),  # a silent connection does not hold a file descriptor
         ):
             socket.setsockopt(option, value)
         if settings.broker_curve_key and settings.broker_curve_clients:

@@ -1,4 +1,4 @@
-"""A window of the table against what coverage says of it. Pure."""
+"""Comparison of a window of the table with its coverage. Pure."""
 
 from __future__ import annotations
 
@@ -24,17 +24,19 @@ Times = NDArray[np.int64]
 
 
 @dataclass(slots=True)
-class Finding:
-    """What was found in one range, or in several put together.
+class Comparison:
+    """Differences between table and coverage in one range, or in several adjacent ones.
 
     Attributes:
-        rows: Rows of the market.
-        row_periods: Periods claimed as rows; ``empty_periods`` those as verified empty.
-        lost: Claimed as rows, and there is none.
-        unexpected: Claimed as empty, and there is a row.
-        duplicates: Periods with more than one row; ``surplus_rows`` counts those that are too many.
-        off_grid_rows: Rows whose open time is no candle's.
-        unclaimed_periods: Periods with a row that nothing claims.
+        rows: Rows of the series.
+        row_periods: Periods that coverage claims as rows.
+        empty_periods: Periods that it claims as verified empty.
+        lost: Ranges claimed as rows that have no row.
+        unexpected: Ranges claimed as empty that have a row.
+        duplicates: Periods with more than one row.
+        surplus_rows: Rows beyond the first of a period.
+        off_grid_rows: Rows whose open time is not on the grid.
+        unclaimed_periods: Periods with a row that coverage does not claim.
     """
 
     rows: int = 0
@@ -52,49 +54,49 @@ class Finding:
         """Whether table and coverage contradict each other; a second look may show that one was just ahead."""
         return bool(self.lost or self.unexpected)
 
-    def add(self, other: Finding) -> None:
-        """Put what was found in a later range to it."""
+    def add(self, other: Comparison) -> None:
+        """Add the differences in a later range."""
         for name in ("rows", "row_periods", "empty_periods", "surplus_rows", "off_grid_rows", "unclaimed_periods"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in ("lost", "unexpected", "duplicates"):
             setattr(self, name, _joined(getattr(self, name), getattr(other, name)))
 
 
-def compare(opens: Times, covered: Sequence[TimeRange], empty: Iterable[TimeRange], period_seconds: int) -> Finding:
-    """Compare a window's rows with its coverage.
+def compare(opens: Times, covered: Sequence[TimeRange], empty: Iterable[TimeRange], period_seconds: int) -> Comparison:
+    """Compare the rows of a window with its coverage.
 
     Args:
-        opens: Open times of all its rows, nanoseconds, in any order.
-        covered: What coverage claims of the window, rows or empty, on the grid.
-        empty: What it claims as empty; counts where it is claimed at all.
+        opens: Open times of all rows, nanoseconds, in any order.
+        covered: Ranges that coverage claims in the window, rows or empty, on the grid.
+        empty: Ranges that it claims as empty; they count only where they are claimed at all.
     """
     times, counts = np.unique(opens, return_counts=True)
     known = on_grid(times, period_seconds)
-    there = runs(times[known], period_seconds)
+    present = runs(times[known], period_seconds)
     full = subtract(covered, empty)
     void = subtract(covered, full)
-    return Finding(
+    return Comparison(
         rows=len(opens),
         row_periods=total_periods(full, period_seconds),
         empty_periods=total_periods(void, period_seconds),
-        lost=subtract(full, there),
-        unexpected=subtract(void, subtract(void, there)),
+        lost=subtract(full, present),
+        unexpected=subtract(void, subtract(void, present)),
         duplicates=runs(times[known & (counts > 1)], period_seconds),
         surplus_rows=int(len(opens) - len(times)),
         off_grid_rows=int(counts[~known].sum()),
-        unclaimed_periods=total_periods(subtract(there, covered), period_seconds),
+        unclaimed_periods=total_periods(subtract(present, covered), period_seconds),
     )
 
 
 def candles_at(opens: Times, period_seconds: int) -> list[TimeRange]:
-    """The candles that open at any of those times, in any order; an open time off the grid is no candle's."""
+    """Return the candles that open at any of these times, in any order. A time that is not on the grid opens none."""
     times = np.sort(opens)
-    times = times[np.diff(times, prepend=-1) > 0]  # np.unique of numpy 2.4 takes fifty times as long
+    times = times[np.diff(times, prepend=-1) > 0]  # np.unique of numpy 2.4 is fifty times slower
     return runs(times[on_grid(times, period_seconds)], period_seconds)
 
 
 def on_grid(times: Times, period_seconds: int) -> NDArray[np.bool_]:
-    """Which of the times open a candle."""
+    """Return which of the times open a candle."""
     if period_seconds == MONTH_SECONDS:
         return np.fromiter((is_on_grid(int(time), period_seconds) for time in times), np.bool_, len(times))
     steps: Times = (times - ceil_to_grid(0, period_seconds)) % (period_seconds * SECOND_NS)
@@ -102,7 +104,7 @@ def on_grid(times: Times, period_seconds: int) -> NDArray[np.bool_]:
 
 
 def runs(times: Times, period_seconds: int) -> list[TimeRange]:
-    """The candles that open at those ascending times of the grid, each once, as merged ranges."""
+    """Return the candles that open at these ascending, distinct times of the grid as merged ranges."""
     if period_seconds == MONTH_SECONDS:
         return merge(TimeRange(int(time), next_open(int(time), period_seconds)) for time in times)
     step_ns = period_seconds * SECOND_NS
@@ -112,22 +114,24 @@ def runs(times: Times, period_seconds: int) -> list[TimeRange]:
     return [TimeRange(start, end) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
 
-def repairs(lost: Iterable[TimeRange], covered: RangeSet, period_seconds: int, most_periods: int) -> list[TimeRange]:
-    """Ranges of requests that bring what is lost and nothing else: all the rest of each is covered.
+def repair_ranges(
+    lost: Iterable[TimeRange], covered: RangeSet, period_seconds: int, max_periods: int
+) -> list[TimeRange]:
+    """Return ranges of requests that fetch what is lost and nothing else: the rest of each range is covered.
 
     Args:
         lost: In time order.
-        covered: What coverage claims, the lost ranges included.
-        most_periods: Most periods of one request.
+        covered: Ranges that coverage claims, the lost ones included.
+        max_periods: Largest number of periods of one request.
     """
-    asked: list[TimeRange] = []
-    for part in (piece for each in lost for piece in split_by_periods(each, period_seconds, most_periods)):
-        joined = TimeRange(asked[-1].start_ns, part.end_ns) if asked else part
-        if asked and count_periods(joined, period_seconds) <= most_periods and not covered.holes(joined):
-            asked[-1] = joined
+    ranges: list[TimeRange] = []
+    for part in (piece for each in lost for piece in split_by_periods(each, period_seconds, max_periods)):
+        joined = TimeRange(ranges[-1].start_ns, part.end_ns) if ranges else part
+        if ranges and count_periods(joined, period_seconds) <= max_periods and not covered.holes(joined):
+            ranges[-1] = joined
         else:
-            asked.append(part)
-    return asked
+            ranges.append(part)
+    return ranges
 
 
 def _joined(before: list[TimeRange], later: list[TimeRange]) -> list[TimeRange]:

@@ -1,4 +1,4 @@
-"""How requests come to their end: when all their jobs are over, when they are cancelled, when nothing goes on."""
+"""End of requests: all jobs are over, a client cancels, or there is no progress for too long."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from services.common.model.errors import Unavailable
 from services.common.model.history import Outcome, RequestStatus
 from services.common.model.times import SECOND_NS
 from services.relay.history import planner
-from services.relay.history import request as requests
 from services.relay.history.context import Context
-from services.relay.history.job import LiveRequest
 from services.relay.history.outcome import OutcomeDecider
-from services.relay.history.progress import progress, timed_out
+from services.relay.history.request import CANCELLED, LiveRequest, cut_short, describe_missing
+from services.relay.history.state import progress, timed_out
 from services.relay.store.schema import Batch
 
 log = structlog.get_logger(__name__)
@@ -22,79 +21,80 @@ RETRY_NS = 5 * SECOND_NS
 
 
 class Completion:
-    """The only one who ends requests."""
+    """The only part that ends requests."""
 
     def __init__(self, context: Context, decider: OutcomeDecider) -> None:
+        """End requests with the outcomes that ``decider`` works out."""
         self._context = context
         self._decider = decider
         self._ending: dict[str, LiveRequest] = {}
 
     def live(self, request_id: str) -> LiveRequest | None:
-        """A request whose end is not on disk."""
+        """Return a request whose outcome is not on disk."""
         return self._context.state.requests.get(request_id) or self._ending.get(request_id)
 
-    def consider(self, of: Iterable[LiveRequest] | None = None) -> None:
-        """Start to decide those requests, or all, whose jobs are all over."""
+    def check_ready(self, requests: Iterable[LiveRequest] | None = None) -> None:
+        """Start to work out the outcome of those requests, or of any, whose jobs are all over."""
         context, now_ns = self._context, self._context.clock.monotonic_ns()
-        for request in list(context.state.requests.values() if of is None else of):
-            idle = not request.deciding and not request.ending and now_ns >= request.retry_ns
-            if context.tasks is not None and idle and context.state.ready(request):
-                request.deciding = True
-                context.start(self._decide(request))
+        for live in list(context.state.requests.values() if requests is None else requests):
+            idle = not live.deciding and not live.ending and now_ns >= live.retry_ns
+            if context.tasks is not None and idle and context.state.is_ready(live):
+                live.deciding = True
+                context.start(self._decide(live))
 
-    async def _decide(self, request: LiveRequest) -> None:
-        """Count, then end the request or plan its next wave."""
+    async def _decide(self, live: LiveRequest) -> None:
+        """Work out the outcome, then end the request or dispatch its next wave."""
         try:
             batch = Batch()
-            outcome = await self._decider.decide(request, batch)
-            if outcome is None or request.ending:
+            outcome = await self._decider.decide(live, batch)
+            if outcome is None or live.ending:
                 await self._context.store.commit(batch)
                 self._context.wake.set()
             else:
-                await self._finish(request, outcome, batch)
-        except Unavailable as error:  # counting goes on at the next round, until the request times out
-            log.warning("rows can't be counted", request_id=request.submission.request_id, error=str(error))
-            request.retry_ns = self._context.clock.monotonic_ns() + RETRY_NS
+                await self._finish(live, outcome, batch)
+        except Unavailable as error:  # tried again later, until the request times out
+            log.warning("rows can't be counted", request_id=live.request.request_id, error=str(error))
+            live.retry_ns = self._context.clock.monotonic_ns() + RETRY_NS
         finally:
-            request.deciding = False
-        if not request.ending:
-            self.consider([request])  # its next wave may be covered already
+            live.deciding = False
+        if not live.ending:
+            self.check_ready([live])  # its next wave may be covered already
 
     async def cancel(self, request_id: str) -> None:
-        """End a request; one that has ended, or was never there, is left as it is."""
+        """End a request; nothing happens if it has ended or is unknown."""
         live = self._context.state.requests.get(request_id)
         if live is not None:
-            await self._cut_short(live, RequestStatus.ERROR, requests.CANCELLED)
+            await self._cut_short(live, RequestStatus.ERROR, CANCELLED)
 
     async def time_out(self, *, now_ns: int) -> None:
-        """End what has been without progress for too long."""
+        """End every request without progress for the timeout."""
         seconds = self._context.settings.request_timeout_seconds
-        for request in list(timed_out(self._context.state, int(seconds * SECOND_NS), now_ns=now_ns)):
-            await self._cut_short(request, RequestStatus.TIMEOUT, f"no progress for {seconds:g} s")
+        for live in list(timed_out(self._context.state, int(seconds * SECOND_NS), now_ns=now_ns)):
+            await self._cut_short(live, RequestStatus.TIMEOUT, f"no progress for {seconds:g} s")
 
-    async def _cut_short(self, request: LiveRequest, status: RequestStatus, error: str) -> None:
-        if request.ending:
-            await self._context.store.commit(Batch())  # its end is on its way to disk
+    async def _cut_short(self, live: LiveRequest, status: RequestStatus, error: str) -> None:
+        if live.ending:
+            await self._context.store.commit(Batch())  # returns when the outcome, given before, is on disk
             return
-        end_ns = request.submission.end_ns if request.submission.limit is None else request.planned_end_ns
-        missing = self._context.state.missing(request, end_ns)
+        end_ns = live.request.end_ns if live.request.limit is None else live.planned_end_ns
+        missing = self._context.state.missing(live, end_ns)
         if status is RequestStatus.TIMEOUT and missing:
-            error = "; ".join([error, requests.describe_missing(missing)])
-        now_ns = self._context.clock.wall_ns()
-        outcome = requests.cut_short(status, error, end_ns=end_ns, missing=missing, completed_ns=now_ns)
-        await self._finish(request, outcome, Batch())
+            error = f"{error}; {describe_missing(missing)}"
+        completed_ns = self._context.clock.wall_ns()
+        outcome = cut_short(status, error, end_ns=end_ns, missing=missing, completed_ns=completed_ns)
+        await self._finish(live, outcome, Batch())
 
-    async def _finish(self, request: LiveRequest, outcome: Outcome, batch: Batch) -> None:
-        request.ending = True
-        context, submission = self._context, request.submission
-        batch.finish(submission, outcome, progress(context.state, request, outcome.end_ns))
-        planner.leave(context.state, request, batch)
-        context.quotas.leave(submission)
-        self._ending[submission.request_id] = request  # off the board and not on disk yet
+    async def _finish(self, live: LiveRequest, outcome: Outcome, batch: Batch) -> None:
+        live.ending = True
+        context, request = self._context, live.request
+        batch.finish(request, outcome, progress(context.state, live, outcome.end_ns))
+        planner.remove(context.state, live, batch)
+        context.quotas.leave(request)
+        self._ending[request.request_id] = live  # no longer in the state, and not on disk yet
         await context.store.commit(batch)
-        del self._ending[submission.request_id]
+        del self._ending[request.request_id]
         context.metrics.finished.labels(outcome.status.name).inc()
-        log.info("request ended", request_id=submission.request_id, status=outcome.status.name, rows=outcome.row_count)
-        context.changed([submission.request_id])
-        for topic in submission.topics:
+        log.info("request ended", request_id=request.request_id, status=outcome.status.name, rows=outcome.row_count)
+        context.changed([request.request_id])
+        for topic in request.topics:
             context.signals.notify(f"topic:{topic}")

@@ -1,34 +1,84 @@
-"""What the rooms of the engine share. All of them keep the order of every change, so that a kill at any point loses
-nothing:
+"""Parts that the engine's components share, and the order in which every one of them changes the state.
 
-1. the board changes in memory, without an await in between;
-2. the same change is given to the store, which keeps the order;
-3. only when it is on disk is a caller answered, a dispatch sent, or an end announced.
+A kill at any point loses nothing, because each change is made in this order:
+
+1. the state in memory changes, without an await in between;
+2. the same change is handed to the store, which keeps the order of changes;
+3. only when it is on disk, a caller is answered, a dispatch is sent or an outcome is announced.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections import defaultdict
+from collections.abc import Coroutine, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from services.common.clock import Clock
+from services.common.model.errors import Unavailable
 from services.relay.access import Quotas
 from services.relay.config import RelaySettings
 from services.relay.history.state import HistoryState
 from services.relay.metrics import RelayMetrics
-from services.relay.notifications import Signals
 from services.relay.store.database import Store
+
+
+class Signals:
+    """Wake-ups for streams, by key. A signal between two waits is kept; several count as one.
+
+    A signal carries no data: notifications are in the store, and a stream reads on from its cursor when it is woken.
+    """
+
+    def __init__(self) -> None:
+        self._listeners: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
+        self._closed = False
+
+    @contextmanager
+    def listen(self, key: str) -> Iterator[asyncio.Event]:
+        """Yield an event that ``notify(key)`` sets. Clear it before looking at what changed."""
+        event = asyncio.Event()
+        self._listeners[key].add(event)
+        try:
+            yield event
+        finally:
+            self._listeners[key].discard(event)
+            if not self._listeners[key]:
+                del self._listeners[key]
+
+    def notify(self, key: str) -> None:
+        """Wake every listener of a key."""
+        for event in self._listeners.get(key, ()):
+            event.set()
+
+    async def wait(self, event: asyncio.Event) -> None:
+        """Wait for the event and clear it.
+
+        Raises:
+            Unavailable: The relay is stopping; the stream resumes from its cursor after the restart.
+        """
+        if not self._closed:
+            await event.wait()
+        if self._closed:
+            raise Unavailable("the relay is stopping; resume from the last cursor")
+        event.clear()
+
+    def close(self) -> None:
+        """End every stream, now and from now on."""
+        self._closed = True
+        for listeners in self._listeners.values():
+            for event in listeners:
+                event.set()
 
 
 @dataclass
 class Context:
-    """Runs in one event loop.
+    """Belongs to one event loop.
 
     Attributes:
-        tasks: The engine's, while it runs.
-        wake: Set when a queued job and a free slot may have come together.
+        wake: Set when a queued job and a free slot may be available at the same time.
+        tasks: The engine's task group while it runs.
     """
 
     settings: RelaySettings
@@ -42,11 +92,11 @@ class Context:
     tasks: asyncio.TaskGroup | None = None
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run it in a task of the engine's, which must be running."""
+        """Run a coroutine in a task of the engine, which must be running."""
         assert self.tasks is not None
         self.tasks.create_task(work)
 
     def changed(self, request_ids: Iterable[str]) -> None:
-        """Tell those who watch these requests."""
+        """Wake the streams that watch these requests."""
         for request_id in request_ids:
             self.signals.notify(f"request:{request_id}")

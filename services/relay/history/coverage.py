@@ -1,4 +1,4 @@
-"""What the table has of each market: claimed by pages, taken back by retractions. Pure."""
+"""Coverage of each series: claimed by pages, taken back by retractions. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from services.common.lake.coverage import Retraction
 from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange, intersect, subtract
-from services.relay.history.dispatches import trim_job
+from services.relay.history.job import Job
 from services.relay.history.state import HistoryState
 from services.relay.store.schema import Batch, job_owner, series_owner
 
@@ -15,9 +15,9 @@ from services.relay.store.schema import Batch, job_owner, series_owner
 def cover(
     state: HistoryState, series: Series, span: TimeRange, empty: Iterable[TimeRange], fetched_ns: int, batch: Batch
 ) -> None:
-    """A page whose rows are in the table covers what was not taken back since it was fetched.
+    """Add a page whose rows are in the table, without the parts that were retracted since it was fetched.
 
-    Empty is what every page calls so: where one has counted a row the table has it, whatever another says.
+    A period is empty only if every page says so: where one has counted a row, the table has it.
     """
     coverage, owner, empty = state.coverage[series], series_owner(series), tuple(empty)
     for claimed in state.retractions[series].claimed(span, fetched_ns):
@@ -30,9 +30,9 @@ def cover(
 
 
 def retract(state: HistoryState, series: Series, spans: Sequence[TimeRange], retracted_ns: int, batch: Batch) -> None:
-    """Take coverage back, as the table of retractions already says; what is asked for next is fetched anew.
+    """Take back coverage that the retraction table already lists, so that later requests fetch it again.
 
-    Jobs on their way bring those ranges no more: what they have in hand was fetched before.
+    Jobs with a dispatch do not bring these ranges: the pages that they have were fetched before.
     """
     coverage, owner = state.coverage[series], series_owner(series)
     for span in spans:
@@ -41,11 +41,26 @@ def retract(state: HistoryState, series: Series, spans: Sequence[TimeRange], ret
         batch.ranges(owner, "covered", coverage.covered.remove(span))
         batch.ranges(owner, "empty", coverage.empty.remove(span))
     for job in state.jobs_of(series):
-        in_hand = [*job.acked, *([job.sent] if job.sent else [])]
-        stale = subtract(in_hand, subtract(in_hand, spans))
+        fetched = [*job.acked, *([job.sent] if job.sent else [])]
+        stale = subtract(fetched, subtract(fetched, spans))
         for part in stale:
             batch.ranges(job_owner(job.id), "handled", job.handled.add(part))
             for kind in ("acked", "acked_empty", "refused"):
                 batch.ranges(job_owner(job.id), kind, getattr(job, kind).remove(part))
-        if stale and trim_job(state, job):
+        if stale and settle_job(state, job):
             batch.job(job)
+
+
+def settle_jobs(state: HistoryState, batch: Batch) -> None:
+    """Settle every queued job with nothing left to fetch, after coverage that came from elsewhere than a report."""
+    for job in state.jobs.values():
+        if settle_job(state, job):
+            batch.job(job)
+
+
+def settle_job(state: HistoryState, job: Job) -> bool:
+    """Settle a job without a dispatch that has nothing left to fetch; return whether it was settled now."""
+    if not job.settle(state.covered(job.series)):
+        return False
+    state.leases.remove(job.id)
+    return True

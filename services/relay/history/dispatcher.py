@@ -1,4 +1,4 @@
-"""Jobs out to ingestors, and what ingestors and the pipeline say of them."""
+"""Dispatch of jobs to ingestors, and the reports of ingestors and pipeline about them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import structlog
 from services.common.model.history import Dispatch, FinalResult, PageResult
 from services.common.model.time_range import TimeRange
 from services.relay.broker.leases import Assignment, Slot
-from services.relay.history import dispatches, reports
+from services.relay.history import dispatches
 from services.relay.history.completion import Completion
 from services.relay.history.context import Context
 from services.relay.store.schema import Batch
@@ -19,22 +19,23 @@ log = structlog.get_logger(__name__)
 
 
 class Sender(Protocol):
-    """How a dispatch reaches an ingestor."""
+    """Connection to the ingestors."""
 
     async def send(self, identity: bytes, dispatch: Dispatch) -> bool:
-        """False when the ingestor can't be reached."""
+        """Send a dispatch; return False if the ingestor cannot be reached."""
 
 
 class Dispatcher:
-    """What the broker's frames and the reports of pages and jobs do."""
+    """Applies the broker's frames and the reports of pages and dispatches."""
 
     def __init__(self, context: Context, completion: Completion, venues: frozenset[str]) -> None:
+        """Take slots for ``venues``."""
         self._context = context
         self._completion = completion
         self._leases = context.state.leases
         self.venues = venues
         self.reported_ns = context.clock.monotonic_ns()
-        """When the pipeline last reported, or this began; monotonic."""
+        """Monotonic time of the pipeline's last report, or of the start."""
 
     async def run(self, sender: Sender) -> None:
         """Send jobs to free slots until cancelled."""
@@ -46,47 +47,48 @@ class Dispatcher:
             made = dispatches.assign(context.state, batch, now_ns=context.clock.monotonic_ns())
             if made:
                 await context.store.commit(batch)
-                for assign, dispatch in made:
-                    await self._send(sender, assign, dispatch)
+                for assignment, dispatch in made:
+                    await self._send(sender, assignment, dispatch)
 
-    async def _send(self, sender: Sender, assign: Assignment, dispatch: Dispatch) -> None:
-        context = self._context
-        if self._leases.job_of(assign.dispatch_id) is None:  # cancelled while it went to disk: the slot is still free
-            self._leases.offer(assign.slot)
+    async def _send(self, sender: Sender, assignment: Assignment, dispatch: Dispatch) -> None:
+        context, slot = self._context, assignment.slot
+        if self._leases.job_of(assignment.dispatch_id) is None:  # cancelled while it went to disk: the slot is free
+            self._leases.offer(slot)
             context.wake.set()
-        elif await sender.send(assign.slot.identity, dispatch):
-            context.metrics.dispatches.labels(assign.slot.exchange).inc()
-            self._leases.renew(assign.dispatch_id, now_ns=context.clock.monotonic_ns())
-            context.changed(context.state.jobs[assign.job].requests if assign.job in context.state.jobs else ())
+        elif await sender.send(slot.identity, dispatch):
+            context.metrics.dispatches.labels(slot.exchange).inc()
+            self._leases.renew(assignment.dispatch_id, now_ns=context.clock.monotonic_ns())
+            job = context.state.jobs.get(assignment.job)
+            context.changed(job.requests if job else ())
         else:
-            log.warning("ingestor is gone", slots=self._leases.drop(assign.slot.identity))
-            context.metrics.requeues.labels(assign.slot.exchange, "unreachable").inc()
+            log.warning("ingestor is gone", slots=self._leases.drop(slot.identity))
+            context.metrics.requeues.labels(slot.exchange, "unreachable").inc()
             batch = Batch()
-            dispatches.unsent(context.state, assign, batch)
+            dispatches.unsent(context.state, assignment, batch)
             context.store.commit(batch)
             context.wake.set()
 
-    # ---- the broker's frames ---------------------------------------------------------------------------------------
+    # ---- frames of the broker --------------------------------------------------------------------------------------
 
     def ready(self, slot: Slot) -> bool:
-        """One more slot; False when this ingestor has offered too many."""
+        """Add a slot; return False if this ingestor has offered too many."""
         kept = self._leases.offer(slot)
         self._context.wake.set()
         return kept
 
     def heartbeat(self, dispatch_id: str, identity: bytes) -> bool:
-        """A sign of life of a running job; whether it is current."""
+        """Renew the lease of a running dispatch; return whether it is current."""
         return self._leases.renew(dispatch_id, now_ns=self._context.clock.monotonic_ns(), identity=identity)
 
     def complete(self, dispatch_id: str) -> bool:
-        """Kafka has the job's final record; whether the dispatch is current."""
+        """Record that Kafka has the final record; return whether the dispatch is current."""
         batch = Batch()
         current = dispatches.produced(self._context.state, dispatch_id, batch)
         self._context.store.commit(batch)
         return current
 
     def give_back(self, dispatch_id: str, reason: str, *, kind: str, rejected_by: bytes | None = None) -> bool:
-        """An ingestor can't take a job (``rejected_by``) or can't go on with it; whether the dispatch is current."""
+        """Take back a dispatch that has failed or was rejected; return whether it was current."""
         context, batch = self._context, Batch()
         lost = dispatches.lose(
             context.state, dispatch_id, reason, batch, now_ns=context.clock.monotonic_ns(), rejected_by=rejected_by
@@ -98,31 +100,35 @@ class Dispatcher:
             dispatch_id=dispatch_id,
             reason=reason,
             made_progress=lost.made_progress,
-            given_up=lost.dead,
+            given_up=lost.given_up,
         )
         exchange = lost.job.series.exchange
         context.metrics.requeues.labels(exchange, kind).inc()
-        context.metrics.failures_in_a_row.labels(exchange).inc(not lost.made_progress)
-        context.metrics.given_up.labels(exchange).inc(lost.dead)
+        context.metrics.without_progress.labels(exchange).inc(not lost.made_progress)
+        context.metrics.given_up.labels(exchange).inc(lost.given_up)
         context.changed(lost.job.requests)
         context.store.commit(batch)
         context.wake.set()
-        self._completion.consider()
+        self._completion.check_ready()
         return True
 
-    def take_back(self, *, now_ns: int, slept: bool) -> None:
-        """Take back what has run out of its lease; none when this process ``slept``: heartbeats wait in the socket."""
-        if slept:
+    def take_back_expired(self, *, now_ns: int, suspended: bool) -> None:
+        """Take back every dispatch whose lease has expired.
+
+        Args:
+            suspended: This process did not run for a while. No lease expires then, as heartbeats wait in the socket.
+        """
+        if suspended:
             self._leases.renew_all(now_ns=now_ns)
         for dispatch_id in self._leases.expired(now_ns=now_ns):
-            self.give_back(dispatch_id, "its lease ran out", kind="lease")
+            self.give_back(dispatch_id, "its lease expired", kind="lease")
 
     # ---- reports ---------------------------------------------------------------------------------------------------
 
     async def report_page(self, dispatch_id: str, span: TimeRange, empty: Sequence[TimeRange]) -> bool:
-        """A page that Kafka has acknowledged; whether the dispatch is current."""
+        """Record a page that Kafka has acknowledged; return whether the dispatch is current."""
         context, batch = self._context, Batch()
-        job = reports.page(context.state, dispatch_id, span, empty, batch, now_ns=context.clock.monotonic_ns())
+        job = dispatches.page(context.state, dispatch_id, span, empty, batch, now_ns=context.clock.monotonic_ns())
         if job is None:
             return False
         context.changed(job.requests)
@@ -132,12 +138,12 @@ class Dispatcher:
     async def report_jobs(
         self, snapshot_id: int | None, pages: Sequence[PageResult], finals: Sequence[FinalResult]
     ) -> None:
-        """What the pipeline committed; on disk when this returns. Ends that follow from it come a moment later."""
+        """Apply a micro-batch of the pipeline; on disk when this returns. Outcomes of requests follow later."""
         context, batch = self._context, Batch()
         self.reported_ns = context.clock.monotonic_ns()
-        reports.report(context.state, snapshot_id, pages, finals, batch, now_ns=self.reported_ns)
-        markets = {page.series for page in pages}
-        context.changed(r for r, live in context.state.requests.items() if finals or live.submission.series in markets)
+        dispatches.report(context.state, snapshot_id, pages, finals, batch, now_ns=self.reported_ns)
+        landed = {page.series for page in pages}
+        context.changed(r for r, live in context.state.requests.items() if finals or live.request.series in landed)
         await context.store.commit(batch)
         context.wake.set()  # a final may have left a further range of its job to fetch
-        self._completion.consider()
+        self._completion.check_ready()

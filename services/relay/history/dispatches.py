@@ -1,95 +1,179 @@
-"""Jobs go out to ingestors, and come back without a result. Pure."""
+"""Events of dispatches applied to the state: assigned, lost, reported by ingestors and by the pipeline. Pure.
+
+``job.py`` has the states of a job. Every change that must survive a restart is added to ``batch``.
+"""
 
 from __future__ import annotations
 
-from services.common.model.history import Dispatch, RequestState
-from services.common.model.time_range import subtract
+from collections import defaultdict
+from collections.abc import Iterable
+
+from services.common.model.errors import InvalidRequest
+from services.common.model.history import Dispatch, FinalResult, PageResult
+from services.common.model.instrument import Series
+from services.common.model.time_range import TimeRange, intersect, subtract
 from services.relay.broker.leases import Assignment
-from services.relay.broker.retry_policy import count_failures
+from services.relay.history.coverage import cover, settle_job
 from services.relay.history.job import Job, LostDispatch, Phase
 from services.relay.history.state import HistoryState
 from services.relay.store.schema import Batch, job_owner
+
+# ---- out to ingestors and back -------------------------------------------------------------------------------------
 
 
 def assign(state: HistoryState, batch: Batch, *, now_ns: int) -> list[tuple[Assignment, Dispatch]]:
     """Give queued jobs to free slots; the batch must be on disk before anything is sent."""
     made = []
-    for given in state.leases.assign(now_ns=now_ns):
-        job = state.jobs[given.job]
-        # in time order, one contiguous range a dispatch; a further one goes out after this one's final
-        job.sent = job.to_fetch(state.coverage[job.series].covered)[0]
-        state.add_dispatch(job, given.dispatch_id)
+    for assignment in state.leases.assign(now_ns=now_ns):
+        job = state.jobs[assignment.job]
+        made.append((assignment, state.add_dispatch(job, assignment.dispatch_id)))
         batch.dispatch(job)
-        for request in state.requests_of(job):
-            request.progress_ns = now_ns
-            if request.state is RequestState.QUEUED:
-                request.state = RequestState.RUNNING
-                batch.request(request)
-        made.append((given, Dispatch(given.dispatch_id, job.request_id, job.series, job.sent, job.client_id)))
+        for live in state.requests_of(job):
+            live.progress_ns = now_ns
+            if live.start():
+                batch.request(live)
     return made
 
 
-def unsent(state: HistoryState, assign: Assignment, batch: Batch) -> None:
-    """A dispatch whose ingestor could not be reached: back to the front, no attempt counted."""
-    if state.leases.job_of(assign.dispatch_id) == assign.job:
-        state.leases.requeue(assign.job)
-        _back(state, state.jobs[assign.job], batch)
+def unsent(state: HistoryState, assignment: Assignment, batch: Batch) -> None:
+    """Queue a job again whose ingestor could not be reached; this is not a failure of the job."""
+    if state.leases.job_of(assignment.dispatch_id) == assignment.job:
+        state.leases.requeue(assignment.job)
+        _end_dispatch(state, state.jobs[assignment.job], batch)
 
 
 def produced(state: HistoryState, dispatch_id: str, batch: Batch) -> bool:
-    """The ingestor says that Kafka has the final record; whether the dispatch is current."""
-    number = state.leases.complete(dispatch_id)
-    if number is None:
+    """Record that Kafka has the final record, as the ingestor says; return whether the dispatch is current."""
+    job_id = state.leases.complete(dispatch_id)
+    if job_id is None:
         return False
-    state.jobs[number].produced = True
-    batch.job(state.jobs[number])
+    state.jobs[job_id].produced = True
+    batch.job(state.jobs[job_id])
     return True
 
 
 def lose(
     state: HistoryState, dispatch_id: str, reason: str, batch: Batch, *, now_ns: int, rejected_by: bytes | None = None
 ) -> LostDispatch | None:
-    """Take back a dispatch that ends without a result; None when it is not current."""
+    """Take back a dispatch that ended without a final record; return None if it is not current."""
     job = state.current_job(dispatch_id)
     if job is None:
         return None
-    made_progress = job.made_progress(state.coverage[job.series].covered)
-    job.failures_in_a_row = count_failures(job.failures_in_a_row, made_progress=made_progress)
-    dead = state.retry_policy.ends(job.failures_in_a_row)
-    if dead:
+    made_progress = job.lose(reason, state.covered(job.series), state.retry_policy)
+    given_up = job.phase is Phase.ENDED
+    if given_up:
         state.leases.remove(job.id)
-        job.phase = Phase.ENDED
-        job.error = (
-            f"given up after {job.failures_in_a_row} attempts in a row without a page, the last because {reason}"
-        )
     else:
         not_before_ns = now_ns + state.retry_policy.wait_ns(job.failures_in_a_row)
         state.leases.requeue(job.id, not_before_ns=not_before_ns, rejected_by=rejected_by)
-    _back(state, job, batch)
-    return LostDispatch(job, made_progress, dead)
+    _end_dispatch(state, job, batch)
+    return LostDispatch(job, made_progress, given_up)
 
 
-def _back(state: HistoryState, job: Job, batch: Batch) -> None:
-    job.dispatch_id = None
-    job.produced = False
-    job.sent = None
-    for part in subtract(job.refused, job.acked):  # never reported, so the next dispatch fetches it again
+def _end_dispatch(state: HistoryState, job: Job, batch: Batch) -> None:
+    job.end_dispatch()
+    for part in subtract(job.refused, job.acked):  # never reported by the ingestor, so it is fetched again
         batch.ranges(job_owner(job.id), "refused", job.refused.remove(part))
-    trim_job(state, job)
+    settle_job(state, job)
     batch.job(job)
 
 
-def trim(state: HistoryState, batch: Batch) -> None:
-    """Stop every queued job that has nothing left to fetch; after coverage came from elsewhere than a report."""
-    for job in state.jobs.values():
-        if trim_job(state, job):
-            batch.job(job)
+# ---- reports of ingestors ------------------------------------------------------------------------------------------
 
 
-def trim_job(state: HistoryState, job: Job) -> bool:
-    """Stop a job without a dispatch that has nothing left to fetch; its pages are all in Kafka or committed."""
-    if job.phase is Phase.OPEN and job.dispatch_id is None and not job.to_fetch(state.coverage[job.series].covered):
+def page(
+    state: HistoryState, dispatch_id: str, span: TimeRange, empty: Iterable[TimeRange], batch: Batch, *, now_ns: int
+) -> Job | None:
+    """Record a page that Kafka has acknowledged; return its job, or None if the dispatch is not current.
+
+    Raises:
+        InvalidRequest: The page is not inside the range of the dispatch.
+    """
+    job = state.current_job(dispatch_id)
+    if job is None:
+        return None
+    if job.sent is None or not job.sent.contains(span):
+        raise InvalidRequest(f"page {span} is not inside the range {job.sent} of job {dispatch_id!r}")
+    state.leases.renew(dispatch_id, now_ns=now_ns)
+    for part in subtract([span], job.handled):  # not the ranges retracted since the dispatch
+        batch.ranges(job_owner(job.id), "acked", job.acked.add(part))
+        for hole in intersect(empty, part):
+            batch.ranges(job_owner(job.id), "acked_empty", job.acked_empty.add(hole))
+    for live in state.requests_of(job):
+        live.progress_ns = now_ns
+    return job
+
+
+# ---- reports of the pipeline ---------------------------------------------------------------------------------------
+
+
+def report(
+    state: HistoryState,
+    snapshot_id: int | None,
+    pages: Iterable[PageResult],
+    finals: Iterable[FinalResult],
+    batch: Batch,
+    *,
+    now_ns: int,
+) -> None:
+    """Apply what the pipeline committed: pages become coverage whoever fetched them, finals end current dispatches."""
+    if snapshot_id is not None and snapshot_id != state.snapshot_id:
+        state.snapshot_id = snapshot_id
+        batch.snapshot(snapshot_id)
+    landed: defaultdict[Series, list[TimeRange]] = defaultdict(list)
+    for result in pages:
+        landed[result.series].append(result.span)
+        if result.refused is None:
+            fetched_ns = max(result.fetched_ns, _retracted_before_ns(state, result.dispatch_id))
+            cover(state, result.series, result.span, result.empty, fetched_ns, batch)
+        else:
+            _refuse(state, result, batch)
+    for live in state.requests.values():
+        if any(map(live.planned.intersect, landed.get(live.request.series, ()))):
+            live.progress_ns = now_ns
+    for final in finals:
+        _finish(state, final, batch, now_ns)
+    for series, spans in landed.items():
+        for job in state.jobs_of(series):
+            if any(map(job.span.overlaps, spans)) and settle_job(state, job):
+                batch.job(job)
+
+
+def _retracted_before_ns(state: HistoryState, dispatch_id: str) -> int:
+    """Return the time of the latest retraction before a known dispatch: its pages were fetched after that.
+
+    The time of the page's fetch alone would not do, as it is from the ingestor's clock, which may be behind.
+    """
+    job = state.job_of(dispatch_id)
+    return 0 if job is None else job.dispatch_ids[dispatch_id]
+
+
+def _refuse(state: HistoryState, result: PageResult, batch: Batch) -> None:
+    job = state.job_of(result.dispatch_id)
+    if job is None:
+        return
+    # ranges that an earlier dispatch did not report, or that the current one fetches again, are still to come
+    again = [job.sent] if job.sent else []
+    current = result.dispatch_id == job.dispatch_id
+    parts = [result.span] if current else subtract(job.acked.within(result.span), again)
+    for part in parts:
+        batch.ranges(job_owner(job.id), "refused", job.refused.add(part))
+    if parts:
+        job.error = job.error or f"a page was refused: {result.refused}"
+        batch.job(job)
+
+
+def _finish(state: HistoryState, final: FinalResult, batch: Batch, now_ns: int) -> None:
+    job = state.current_job(final.dispatch_id)
+    if job is None:  # fenced: the dispatch that took its place fetches the rest
+        return
+    assert job.sent is not None
+    batch.ranges(job_owner(job.id), "handled", job.handled.add(job.sent))
+    job.finish(final, state.covered(job.series))
+    if job.phase is Phase.ENDED:
         state.leases.remove(job.id)
-        job.phase = Phase.SETTLED
-        return True
-    return False
+    else:
+        state.leases.requeue(job.id)
+    batch.job(job)
+    for live in state.requests_of(job):
+        live.progress_ns = now_ns

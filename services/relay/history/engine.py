@@ -1,7 +1,7 @@
-"""The relay at work: joins the board's rules with the store, the broker and the table. Runs in one event loop.
+"""Engine of the relay: joins the rules with the store, the broker and the table. Runs in one event loop.
 
-`submitting.py` takes requests on, `assigning.py` gives their jobs to ingestors, `finishing.py` ends them; `hub.py` has
-what they share, and the order in which memory, disk and answers change.
+``submitter.py`` accepts requests, ``dispatcher.py`` gives their jobs to ingestors, ``completion.py`` ends them;
+``context.py`` has the parts that they share, and the order in which memory, disk and answers change.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MEASURE_SECONDS = 1.0
 
 
 class Engine:
-    """The rooms, and what goes on by itself."""
+    """The components, and the tasks that run by themselves."""
 
     def __init__(
         self,
@@ -47,10 +47,11 @@ class Engine:
         clock: Clock,
         metrics: RelayMetrics,
     ) -> None:
+        """Continue with a state that was read from the store."""
         self.venues = frozenset(venues)
         self.quotas = Quotas(settings.limits(), lambda client_id, quota: metrics.refused.labels(client_id, quota).inc())
         for live in state.requests.values():
-            self.quotas.enter(live.submission)
+            self.quotas.enter(live.request)
         self._context = context = Context(settings, state, store, self.quotas, clock, metrics)
         self.queries = RequestQueries(state, store, context.signals, metrics)
         self.completion = Completion(context, decider)
@@ -58,7 +59,7 @@ class Engine:
         self.dispatcher = Dispatcher(context, self.completion, self.venues)
 
     async def run(self, sender: Sender) -> None:
-        """Dispatch, watch leases and timeouts, decide; until cancelled, or until the store fails."""
+        """Dispatch jobs, watch leases and timeouts, end requests; until cancelled, or until the store fails."""
         async with asyncio.TaskGroup() as tasks:
             self._context.tasks = tasks
             tasks.create_task(self.dispatcher.run(sender))
@@ -66,11 +67,11 @@ class Engine:
             tasks.create_task(self._forget())
             tasks.create_task(self._measure())
             tasks.create_task(self._fail_stop())
-            self.completion.consider()
+            self.completion.check_ready()
             self._context.wake.set()
 
     def close_streams(self) -> None:
-        """End progress and notification streams; they have no end of their own."""
+        """End progress and notification streams, which have no end of their own."""
         self._context.signals.close()
 
     async def _tick(self) -> None:
@@ -79,23 +80,22 @@ class Engine:
         while True:
             await asyncio.sleep(TICK_SECONDS)
             now_ns = context.clock.monotonic_ns()
-            self.dispatcher.take_back(
-                now_ns=now_ns, slept=now_ns - last_ns > context.settings.lease_seconds * SECOND_NS / 2
-            )
+            suspended = now_ns - last_ns > context.settings.lease_seconds * SECOND_NS / 2
+            self.dispatcher.take_back_expired(now_ns=now_ns, suspended=suspended)
             last_ns = now_ns
             await self.completion.time_out(now_ns=now_ns)
-            self.completion.consider()
+            self.completion.check_ready()
             context.wake.set()  # a job's wait after a failure may be over
 
     async def _measure(self) -> None:
-        clock = self._context.clock
+        context = self._context
         while True:
-            age_ns = clock.monotonic_ns() - self.dispatcher.reported_ns
-            self._context.metrics.sample(sample(self._context.state, wall_ns=clock.wall_ns(), report_age_ns=age_ns))
+            age_ns = context.clock.monotonic_ns() - self.dispatcher.reported_ns
+            context.metrics.sample(sample(context.state, wall_ns=context.clock.wall_ns(), report_age_ns=age_ns))
             await asyncio.sleep(MEASURE_SECONDS)
 
     async def _forget(self) -> None:
-        """Forget what has ended long ago; piece by piece, so that nobody waits behind the whole of it."""
+        """Forget requests that ended long ago, in pieces, so that other writes do not wait for all of them."""
         while True:
             days = self._context.settings.retention_days
             before_ns = self._context.clock.wall_ns() - int(days * 86_400 * SECOND_NS)
@@ -107,5 +107,5 @@ class Engine:
         try:
             await asyncio.shield(self._context.store.failed)
         except Exception as error:
-            log.error("the database can't be written; the relay ends, nothing answered is lost", error=str(error))
+            log.error("the database can't be written; the relay stops, nothing answered is lost", error=str(error))
             raise

@@ -1,17 +1,67 @@
-"""A job and a request while they live in memory, with what can be said of one alone. Pure."""
+"""State machine of a job and its dispatches. Pure.
+
+A job is a part of a series' history that at least one request waits for. It is fetched by one dispatch after the other,
+each with an id of its own; at most one is current. What arrives under another id is fenced: it changes nothing, except
+that pages the pipeline has committed become coverage whoever fetched them.
+
+===========  ===========  ====================================================  ============================
+Phase        Dispatch     Event                                                 Next
+===========  ===========  ====================================================  ============================
+OPEN         none         a slot is free (``assign``)                           OPEN, running
+OPEN         none         nothing is left to fetch (``settle``)                 SETTLED
+OPEN         running      the ingestor says that Kafka has the final record     OPEN, produced
+OPEN         running      the ingestor could not be reached (``end_dispatch``)  OPEN, none
+OPEN         running,     the lease expired, the ingestor rejected or failed    OPEN, none; ENDED after too
+             produced     it (``lose``)                                         many failures in a row
+OPEN         running,     the pipeline reports the final record (``finish``)    OPEN, none if ranges are left;
+             produced                                                           else ENDED
+SETTLED,     none         nothing changes the phase; pages may still be
+ENDED                     reported
+===========  ===========  ====================================================  ============================
+
+A job is over (``is_over``) when it is not OPEN and the pipeline has reported all of its pages.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from services.common.model.history import RequestState, Submission
+from services.common.model.history import Dispatch, FinalResult, FinalStatus
 from services.common.model.instrument import Series
 from services.common.model.time_range import RangeSet, TimeRange, subtract
 
+MAX_BACKOFF_NS = 30_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """Number of failures a job may have, and the wait after each.
+
+    A failure is a dispatch that ended without a final record and without progress: no part of its range was settled by
+    the time it ended. Only pages count, as the ingestor reports them once Kafka has them, or the pipeline once they are
+    committed; a heartbeat says only that the ingestor lives. A dispatch with progress leaves less to fetch, so a job
+    whose dispatches all make progress comes to an end, and one that kills every ingestor at the same page is given up.
+
+    Attributes:
+        max_attempts: Failures in a row after which the job is given up.
+        backoff_ns: Wait after the first failure; doubles with each further one, up to 30 s.
+    """
+
+    max_attempts: int
+    backoff_ns: int
+
+    def gives_up(self, failures_in_a_row: int) -> bool:
+        """Return whether the job is given up."""
+        return failures_in_a_row >= self.max_attempts
+
+    def wait_ns(self, failures_in_a_row: int) -> int:
+        """Return the wait before the next dispatch; 0 after one that made progress."""
+        return min(self.backoff_ns << min(failures_in_a_row - 1, 10), MAX_BACKOFF_NS) if failures_in_a_row else 0
+
 
 class Phase(IntEnum):
-    """OPEN: something to fetch or a dispatch out. SETTLED: neither. ENDED: has its final, or no more tries."""
+    """OPEN: something is left to fetch, or a dispatch is out. SETTLED: neither. ENDED: final record, or given up."""
 
     OPEN = 1
     SETTLED = 2
@@ -20,24 +70,26 @@ class Phase(IntEnum):
 
 @dataclass(slots=True)
 class Job:
-    """A part of a market's history that somebody waits for.
+    """A part of a series' history to fetch.
 
     Attributes:
-        request_id: The request that made it; it goes with every dispatch, whoever else waits.
-        fruitless: Attempts in a row that brought nothing (`attempts.py`).
-        acked: Settled by pages that Kafka has acknowledged, of any of its dispatches.
-        acked_empty: The verified-empty part of that.
-        refused: Pages the pipeline could not use.
-        sent: The range of the current dispatch.
-        handled: What no dispatch of it is to bring any more: ranges of dispatches that had their final record reported,
-            and those whose coverage was taken back while it had them in hand.
-        job_ids: Every dispatch so far, with the time of the market's latest retraction before it (nanoseconds); late
-            pages come under old ones.
+        request_id: The request that created it. It goes with every dispatch, whoever else waits.
+        error: First reason why pages of it are missing; empty if there is none.
+        produced: Kafka has the final record of the current dispatch.
+        sent: Range of the current dispatch.
+        acked: Ranges of pages that Kafka has acknowledged, from any dispatch.
+        acked_empty: The verified-empty part of ``acked``.
+        refused: Ranges of pages that the pipeline could not use.
+        handled: Ranges that no later dispatch fetches: those of dispatches whose final record was reported, and those
+            whose coverage was retracted while a dispatch had them.
+        requests: Ids of the requests that wait for it.
+        dispatch_ids: Every dispatch so far with the time of the series' latest retraction before it, in nanoseconds.
+            Late pages arrive under old ids.
     """
 
     id: int
     request_id: str
-    client_id: str | None
+    client_id: str
     series: Series
     span: TimeRange
     phase: Phase = Phase.OPEN
@@ -53,70 +105,87 @@ class Job:
     requests: set[str] = field(default_factory=set)
     dispatch_ids: dict[str, int] = field(default_factory=dict)
 
+    # ---- events ----------------------------------------------------------------------------------------------------
+
+    def assign(self, dispatch_id: str, covered: RangeSet, *, retracted_ns: int) -> Dispatch:
+        """Start a dispatch of the first range to fetch; further ranges follow after its final record."""
+        self.dispatch_id = dispatch_id
+        self.dispatch_ids[dispatch_id] = retracted_ns
+        self.sent = self.to_fetch(covered)[0]
+        return Dispatch(dispatch_id, self.request_id, self.series, self.sent, self.client_id)
+
+    def end_dispatch(self) -> None:
+        """End the current dispatch; its id is fenced from now on."""
+        self.dispatch_id = None
+        self.produced = False
+        self.sent = None
+
+    def lose(self, reason: str, covered: RangeSet, policy: RetryPolicy) -> bool:
+        """Count a dispatch that ended without a final record; return whether it made progress. The caller ends it."""
+        made_progress = self.made_progress(covered)
+        self.failures_in_a_row = 0 if made_progress else self.failures_in_a_row + 1
+        if policy.gives_up(self.failures_in_a_row):
+            self.phase = Phase.ENDED
+            self.error = (
+                f"given up after {self.failures_in_a_row} attempts in a row without a page, the last because {reason}"
+            )
+        return made_progress
+
+    def finish(self, final: FinalResult, covered: RangeSet) -> None:
+        """End the current dispatch with its final record."""
+        self.end_dispatch()
+        self.failures_in_a_row = 0
+        if final.status is FinalStatus.ERROR:
+            self.error = final.error or "the ingestor gave no reason"
+        if final.status is FinalStatus.ERROR or not self.to_fetch(covered):
+            self.phase = Phase.ENDED
+
+    def settle(self, covered: RangeSet) -> bool:
+        """Settle the job if it has no dispatch and nothing left to fetch; return whether it was settled now."""
+        if self.phase is not Phase.OPEN or self.dispatch_id is not None or self.to_fetch(covered):
+            return False
+        self.phase = Phase.SETTLED
+        return True
+
+    # ---- questions -------------------------------------------------------------------------------------------------
+
     def to_fetch(self, covered: RangeSet) -> list[TimeRange]:
-        """What the next dispatch must bring: nobody has settled it, and no final was given for it."""
+        """Return the ranges that are not settled and had no final record."""
         return subtract(covered.holes(self.span), [*self.acked, *self.handled])
 
     def made_progress(self, covered: RangeSet) -> bool:
-        """Whether part of what the current dispatch was sent for has been settled since; none of it was when it went.
+        """Return whether part of the current dispatch's range was settled since it was sent, by any dispatch.
 
-        By whomever: a late page of a dispatch before it leaves less to fetch as well.
+        None of it was settled then. A late page of an earlier dispatch leaves less to fetch as well.
         """
         settled = [*self.acked.within(self.sent), *covered.within(self.sent)] if self.sent else []
         return bool(subtract(settled, self.handled))
 
-    def under_way(self, covered: RangeSet) -> list[TimeRange]:
-        """Pages that Kafka has and the pipeline has not reported yet, good or refused."""
+    def in_pipeline(self, covered: RangeSet) -> list[TimeRange]:
+        """Return the ranges of pages that Kafka has and the pipeline has not reported yet."""
         return subtract(self.acked, [*covered.within(self.span), *self.refused])
 
-    def will_bring(self, covered: RangeSet) -> list[TimeRange]:
-        """The part of its range that it may still cover."""
-        under_way = self.under_way(covered)
+    def may_cover(self, covered: RangeSet) -> list[TimeRange]:
+        """Return the ranges that the job may still cover."""
+        in_pipeline = self.in_pipeline(covered)
         if self.phase is not Phase.OPEN:
-            return under_way
+            return in_pipeline
         refused = [part for each in self.refused for part in self.acked.within(each)]  # the rest is fetched again
-        return subtract([self.span], subtract([*refused, *self.handled], under_way))
+        return subtract([self.span], subtract([*refused, *self.handled], in_pipeline))
 
     def is_over(self, covered: RangeSet) -> bool:
-        """Whether nothing more will come of it, late pages of fenced dispatches included."""
-        return self.phase is not Phase.OPEN and not self.under_way(covered)
+        """Return whether nothing more is to come, late pages of fenced dispatches included."""
+        return self.phase is not Phase.OPEN and not self.in_pipeline(covered)
 
 
 @dataclass(frozen=True, slots=True)
 class LostDispatch:
-    """A dispatch that ended without a result.
+    """A dispatch that ended without a final record.
 
     Attributes:
-        dead: Its job is given up; else it is queued again, or has nothing left to fetch.
+        given_up: The job is given up; otherwise it is queued again, or has nothing left to fetch.
     """
 
     job: Job
     made_progress: bool
-    dead: bool
-
-
-@dataclass(slots=True)
-class LiveRequest:
-    """A request without its final status.
-
-    Attributes:
-        planned_end_ns: How far it is planned; before its end only where ``limit`` makes it go in waves.
-        progress_ns: Monotonic time of its last progress, for the timeout.
-        deciding: Its end is being worked out or written; nothing else may end it meanwhile, except as ``ending`` says.
-        ending: Its end is chosen and on its way to disk.
-    """
-
-    submission: Submission
-    submitted_ns: int
-    planned_end_ns: int
-    progress_ns: int
-    state: RequestState = RequestState.QUEUED
-    jobs: set[int] = field(default_factory=set)
-    deciding: bool = False
-    ending: bool = False
-    retry_ns: int = 0
-
-    @property
-    def planned(self) -> TimeRange:
-        """The part of its range that is planned."""
-        return TimeRange(self.submission.start_ns, self.planned_end_ns)
+    given_up: bool

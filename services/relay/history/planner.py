@@ -1,95 +1,141 @@
-"""Requests come and go: what each needs is planned into jobs that others may share. Pure."""
+"""Jobs that a request needs: its range without covered parts and without what jobs in flight may cover. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from services.common.model.history import RequestState, Submission
+from services.common.model.history import HistoryRequest
 from services.common.model.instrument import Series
-from services.common.model.periods import count_periods
-from services.common.model.time_range import RangeSet, TimeRange
-from services.relay.history import planning
-from services.relay.history.job import Job, LiveRequest
+from services.common.model.periods import count_periods, next_open, split_by_periods
+from services.common.model.time_range import RangeSet, TimeRange, intersect, subtract
+from services.relay.history.job import Job
+from services.relay.history.request import LiveRequest
 from services.relay.history.state import HistoryState
 from services.relay.store.schema import Batch
 
 
-def accept(state: HistoryState, submission: Submission, batch: Batch, *, wall_ns: int, now_ns: int) -> LiveRequest:
-    """Take a checked request on and plan it."""
-    start_ns, end_ns, period = submission.start_ns, submission.end_ns, submission.period_seconds
-    planned_end_ns = (
-        end_ns if submission.limit is None else planning.wave_end(start_ns, end_ns, period, submission.limit)
-    )
-    request = LiveRequest(submission, wall_ns, planned_end_ns, now_ns)
-    state.requests[submission.request_id] = request
-    batch.accept(request)
-    plan(state, request, request.planned, batch)
-    return request
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Ids of jobs to wait for, and ranges of new jobs. If both are empty, the range is covered."""
+
+    attach: tuple[int, ...]
+    new: tuple[TimeRange, ...]
 
 
-def widen(state: HistoryState, request: LiveRequest, lacking_candles: int, batch: Batch, *, now_ns: int) -> None:
-    """Plan the next wave of a request with a limit: as much again as so far, or what it lacks if that is more."""
-    period = request.submission.period_seconds
-    periods = max(lacking_candles, count_periods(request.planned, period))
-    end_ns = planning.wave_end(request.planned_end_ns, request.submission.end_ns, period, periods)
-    wave = TimeRange(request.planned_end_ns, end_ns)
-    request.planned_end_ns = end_ns
-    request.progress_ns = now_ns
-    batch.request(request)
-    plan(state, request, wave, batch)
+def make_plan(
+    span: TimeRange,
+    period_seconds: int,
+    *,
+    covered: Iterable[TimeRange],
+    in_flight: Mapping[int, Sequence[TimeRange]],
+    max_periods: int,
+) -> Plan:
+    """Split the uncovered part of ``span``.
+
+    Args:
+        span: Half open, both ends on the period's grid.
+        covered: Committed or verified empty.
+        in_flight: By job of the same series, the ranges that it may still cover.
+        max_periods: Largest new job.
+
+    Returns:
+        New jobs in time order, disjoint from each other, from ``covered`` and from the attached jobs' ranges.
+    """
+    uncovered = subtract([span], covered)
+    attach, shared = [], []
+    for job_id, ranges in in_flight.items():
+        useful = [common for part in uncovered for common in intersect(ranges, part)]
+        if useful:
+            attach.append(job_id)
+            shared.extend(useful)
+    new = [job for part in subtract(uncovered, shared) for job in split_by_periods(part, period_seconds, max_periods)]
+    return Plan(tuple(attach), tuple(new))
 
 
-def plan(state: HistoryState, request: LiveRequest, span: TimeRange, batch: Batch) -> None:
-    """Attach the request to jobs in flight and make jobs for the rest of ``span``."""
-    series = request.submission.series
-    covered = state.coverage[series].covered
-    in_flight = {job.id: job.will_bring(covered) for job in state.jobs_of(series) if job.span.overlaps(span)}
-    made = planning.plan(
+def wave_end(start_ns: int, end_ns: int, period_seconds: int, periods: int) -> int:
+    """Return the end of a wave of ``periods`` periods from ``start_ns``, at most ``end_ns``."""
+    # a limit may be 2**32 - 1 months, which is beyond every calendar, so compare before stepping
+    whole = (end_ns - start_ns) // (min(period_seconds, 28 * 86_400) * 1_000_000_000) + 1
+    return end_ns if periods >= whole else min(next_open(start_ns, period_seconds, periods), end_ns)
+
+
+# ---- applied to the state ------------------------------------------------------------------------------------------
+
+
+def accept(state: HistoryState, request: HistoryRequest, batch: Batch, *, wall_ns: int, now_ns: int) -> LiveRequest:
+    """Add a checked request and plan it."""
+    start_ns, end_ns, period = request.start_ns, request.end_ns, request.period_seconds
+    planned_end_ns = end_ns if request.limit is None else wave_end(start_ns, end_ns, period, request.limit)
+    live = LiveRequest(request, wall_ns, planned_end_ns, now_ns)
+    state.requests[request.request_id] = live
+    batch.accept(live)
+    plan(state, live, live.planned, batch)
+    return live
+
+
+def widen(state: HistoryState, live: LiveRequest, lacking_candles: int, batch: Batch, *, now_ns: int) -> None:
+    """Plan the next wave of a request with a limit: as many periods as so far, or as it lacks candles if more."""
+    period = live.request.period_seconds
+    periods = max(lacking_candles, count_periods(live.planned, period))
+    end_ns = wave_end(live.planned_end_ns, live.request.end_ns, period, periods)
+    wave = TimeRange(live.planned_end_ns, end_ns)
+    live.planned_end_ns = end_ns
+    live.progress_ns = now_ns
+    batch.request(live)
+    plan(state, live, wave, batch)
+
+
+def plan(state: HistoryState, live: LiveRequest, span: TimeRange, batch: Batch) -> None:
+    """Attach a request to jobs in flight, and create jobs for the rest of ``span``."""
+    request, series = live.request, live.request.series
+    covered = state.covered(series)
+    in_flight = {job.id: job.may_cover(covered) for job in state.jobs_of(series) if job.span.overlaps(span)}
+    made = make_plan(
         span,
         series.period_seconds,
         covered=covered.within(span),
         in_flight=in_flight,
-        most_periods=state.job_periods,
+        max_periods=state.job_periods,
     )
-    for number in made.attach:
-        _attach(state, request, state.jobs[number], batch)
+    for job_id in made.attach:
+        _attach(live, state.jobs[job_id], batch)
     for part in made.new:
-        job = Job(state.next_job, request.submission.request_id, request.submission.client_id, series, part)
+        job = Job(state.next_job, request.request_id, request.client_id, series, part)
         state.next_job += 1
         batch.job(job)
         state.add_job(job)
         state.leases.queue(job.id, series.exchange)
-        _attach(state, request, job, batch)
+        _attach(live, job, batch)
 
 
-def _attach(state: HistoryState, request: LiveRequest, job: Job, batch: Batch) -> None:
-    job.requests.add(request.submission.request_id)
-    request.jobs.add(job.id)
-    batch.attach(request.submission.request_id, job.id)
-    if job.dispatch_ids and request.state is RequestState.QUEUED:
-        request.state = RequestState.RUNNING
-        batch.request(request)
+def _attach(live: LiveRequest, job: Job, batch: Batch) -> None:
+    job.requests.add(live.request.request_id)
+    live.jobs.add(job.id)
+    batch.attach(live.request.request_id, job.id)
+    if job.dispatch_ids and live.start():
+        batch.request(live)
 
 
-def replan(state: HistoryState, series: Series, spans: Sequence[TimeRange], batch: Batch, but: str = "") -> None:
-    """Plan what was taken back for every request that waits for it, except the one whose end is being written."""
+def replan(state: HistoryState, series: Series, spans: Sequence[TimeRange], batch: Batch, skip: str = "") -> None:
+    """Plan retracted ranges for every request that waits for them, except ``skip`` and those that are ending."""
     if not spans:
         return
-    taken = RangeSet(spans)
-    for request_id, request in state.requests.items():
-        if request.submission.series == series and request_id != but and not request.ending:
-            for part in taken.within(request.planned):
-                plan(state, request, part, batch)
+    retracted = RangeSet(spans)
+    for request_id, live in state.requests.items():
+        if live.request.series == series and request_id != skip and not live.ending:
+            for part in retracted.within(live.planned):
+                plan(state, live, part, batch)
 
 
-def leave(state: HistoryState, request: LiveRequest, batch: Batch) -> None:
-    """Take an ended request off the board; jobs nobody else waits for are fenced and forgotten."""
-    request_id = request.submission.request_id
+def remove(state: HistoryState, live: LiveRequest, batch: Batch) -> None:
+    """Remove an ended request; jobs that no other request waits for are fenced and forgotten."""
+    request_id = live.request.request_id
     del state.requests[request_id]
-    for number in request.jobs:
-        job = state.jobs[number]
+    for job_id in live.jobs:
+        job = state.jobs[job_id]
         job.requests.discard(request_id)
         if not job.requests:
-            state.leases.remove(number)
+            state.leases.remove(job_id)
             state.drop_job(job)
-            batch.forget(number)
+            batch.forget(job_id)

@@ -1,25 +1,31 @@
-"""What is known of requests, for those who ask: records, progress and notifications. Changes nothing."""
+"""Queries about requests and coverage: records, progress, notifications, known ranges. They change nothing."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
 
-from services.common.model.history import Notification, Outcome, Progress, Record, RequestState, Submission
+from services.common.lake.tables import COVERAGE
+from services.common.model.coverage import CoveragePage, CoverageRange, known_ranges
+from services.common.model.errors import InvalidRequest, Unavailable
+from services.common.model.history import HistoryRequest, Notification, Outcome, Progress, RequestRecord, RequestState
+from services.common.model.instrument import Series
+from services.common.model.time_range import TimeRange
 from services.relay.access import unknown_request
-from services.relay.history.job import LiveRequest
-from services.relay.history.progress import progress
-from services.relay.history.state import HistoryState
+from services.relay.history.context import Signals
+from services.relay.history.request import LiveRequest
+from services.relay.history.state import HistoryState, progress
+from services.relay.history.table_reader import TableReader
 from services.relay.metrics import RelayMetrics
-from services.relay.notifications import Signals, check_topic
 from services.relay.store.database import Store
 
 WATCH_SECONDS = 0.1
 NOTIFICATIONS_IN_A_READ = 500
+TOPIC_FORMS = ("HISTORY_READY:", "RESPONSE:")
 
 
 class RequestQueries:
-    """Unfinished requests as the board has them, ended ones and notifications as the store has."""
+    """Reads unfinished requests from the state, ended ones and notifications from the store."""
 
     def __init__(self, state: HistoryState, store: Store, signals: Signals, metrics: RelayMetrics) -> None:
         self._state = state
@@ -27,32 +33,30 @@ class RequestQueries:
         self._signals = signals
         self._metrics = metrics
 
-    async def record(self, request_id: str) -> Record:
-        """One request.
-
-        Raises:
-            NotFound: Never accepted, or forgotten.
-        """
+    async def record(self, request_id: str) -> RequestRecord:
+        """Return one request; NotFound if it was never accepted, or is forgotten."""
         live = self._state.requests.get(request_id)
         record = self._live_record(live) if live else await self._store.record(request_id)
         if record is None:
             raise unknown_request(request_id)
         return record
 
-    async def ended(self, submission: Submission) -> Outcome:
-        """How a request has ended, once it has.
+    async def outcome(self, request: HistoryRequest) -> Outcome:
+        """Wait until a request has ended and return its outcome.
 
         Raises:
-            NotFound: Never accepted, or forgotten.
-            Unavailable: The relay stops.
+            NotFound: It was never accepted, or is forgotten.
+            Unavailable: The relay is stopping.
         """
-        with self._signals.listen(f"topic:{submission.topics[0]}") as event:
-            while (outcome := (await self.record(submission.request_id)).outcome) is None:
+        with self._signals.listen(f"topic:{request.topics[0]}") as event:
+            while (outcome := (await self.record(request.request_id)).outcome) is None:
                 await self._signals.wait(event)
         return outcome
 
-    async def records(self, client_id: str, state: RequestState | None, before: int | None, size: int) -> list[Record]:
-        """Requests newest first; ``before`` is the sequence of the last one of the page before."""
+    async def records(
+        self, client_id: str, state: RequestState | None, before: int | None, size: int
+    ) -> list[RequestRecord]:
+        """Return requests newest first; ``before`` is the sequence of the last one of the previous page."""
         found = []
         for sequence, request_id, ended in await self._store.page(client_id, state, before, size):
             live = self._state.requests.get(request_id)
@@ -63,27 +67,25 @@ class RequestQueries:
                 found.append(record)
         return found
 
-    def _live_record(self, live: LiveRequest, sequence: int = 0) -> Record:
-        now = progress(self._state, live)
-        return Record(live.submission, live.submitted_ns, live.state, now, sequence=sequence)
+    def _live_record(self, live: LiveRequest, sequence: int = 0) -> RequestRecord:
+        return RequestRecord(live.request, live.submitted_ns, progress(self._state, live), sequence=sequence)
 
-    async def watch(self, request_id: str) -> AsyncGenerator[tuple[RequestState, Progress], None]:
-        """State and progress now and at every change, at most ten a second; ends with FINISHED."""
+    async def watch(self, request_id: str) -> AsyncGenerator[Progress, None]:
+        """Yield the progress now and at every change, at most ten a second; the last one is FINISHED."""
         last = None
         with self._signals.listen(f"request:{request_id}") as event, self._metrics.progress_streams.track_inprogress():
             while True:
-                record = await self.record(request_id)
-                now = (record.state, record.progress)
+                now = (await self.record(request_id)).progress
                 if now != last:
                     last = now
                     yield now
-                if record.state is RequestState.FINISHED:
+                if now.state is RequestState.FINISHED:
                     return
                 await asyncio.sleep(WATCH_SECONDS)
                 await self._signals.wait(event)
 
     async def notifications(self, topic: str, after: int) -> AsyncGenerator[Notification, None]:
-        """A topic's notifications after a cursor, in order, without an end."""
+        """Yield a topic's notifications after a cursor, in order, without end."""
         check_topic(topic)
         with self._signals.listen(f"topic:{topic}") as event, self._metrics.notification_streams.track_inprogress():
             while True:
@@ -93,3 +95,46 @@ class RequestQueries:
                     yield notification
                 if len(found) < NOTIFICATIONS_IN_A_READ:
                     await self._signals.wait(event)
+
+
+class CoverageQueries:
+    """Reads known ranges from the state, and the pages behind them from the table."""
+
+    def __init__(self, state: HistoryState, reader: TableReader) -> None:
+        self._state = state
+        self._reader = reader
+
+    def known(self, series: Series, span: TimeRange) -> list[CoverageRange]:
+        """Return the known ranges inside ``span``."""
+        coverage = self._state.coverage.get(series)
+        return known_ranges(coverage.covered.within(span), coverage.empty.within(span)) if coverage else []
+
+    async def pages(self, series: Series, span: TimeRange) -> list[CoveragePage]:
+        """Return the pages that overlap ``span``, by start, with the parts of them that were retracted.
+
+        Raises:
+            Unavailable: The table cannot be read now.
+        """
+        try:
+            rows = await asyncio.to_thread(self._reader.pages, series, span)
+        except Exception as error:  # catalog, object store and file system raise errors of their own
+            raise Unavailable(f"{COVERAGE.name} can't be read: {error}") from error
+        retractions = self._state.retractions.get(series)
+        return [
+            CoveragePage(
+                row.span,
+                row.rows,
+                row.empty,
+                row.evidence,
+                row.fetched_ns,
+                row.committed_ns,
+                tuple(retractions.taken(row.span, row.fetched_ns)) if retractions else (),
+            )
+            for row in rows
+        ]
+
+
+def check_topic(topic: str) -> None:
+    """Raise InvalidRequest for a topic that no notification can have."""
+    if not any(topic.startswith(form) and topic != form for form in TOPIC_FORMS):
+        raise InvalidRequest(f"topic {topic[:64]!r} is neither HISTORY_READY:request_id nor RESPONSE:client_id")

@@ -1,56 +1,104 @@
-"""The life of a request: what is accepted, when it times out, and its one final status. Pure."""
+"""State machine of a request: what is accepted, its states, its one outcome. Pure.
+
+=========  ======================================================  =====================================
+State      Event                                                   Next
+=========  ======================================================  =====================================
+(none)     a valid submission is planned (``check``)               QUEUED
+QUEUED     one of its jobs has been dispatched (``start``)         RUNNING
+QUEUED,    all of its jobs are over: coverage and table are        ending; or the same state with
+RUNNING    compared (``deciding``)                                 a further wave of jobs (``limit``)
+QUEUED,    cancelled, or no progress for the timeout               ending
+RUNNING
+ending     the outcome is on disk                                  FINISHED; announced
+FINISHED   forgotten after the retention time                      (none)
+=========  ======================================================  =====================================
+
+A submission is answered QUEUED only when it is on disk. While a request is ``ending``, its outcome is chosen and being
+written, and no other event can end it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass, field
 
 from services.common.model.errors import InvalidRequest
-from services.common.model.history import Outcome, RequestStatus, Submission
+from services.common.model.history import HistoryRequest, Outcome, RequestState, RequestStatus, describe_ranges
 from services.common.model.instrument import Instrument, Series
 from services.common.model.periods import ceil_to_grid, check_period, check_span, count_periods, floor_to_grid
 from services.common.model.time_range import TimeRange
 from services.common.model.times import MAX_TIME_NS
 
-LONGEST_ID = 256
+MAX_ID_LENGTH = 256
 RANGES_IN_A_MESSAGE = 50
 CANCELLED = "cancelled"
 
 
-def check(submission: Submission, venues: Container[str], most_periods: int) -> None:
-    """Refuse a request that can't be answered.
+@dataclass(slots=True)
+class LiveRequest:
+    """A request without an outcome on disk.
 
-    Raises:
-        InvalidRequest: Names the field and its value.
+    Attributes:
+        planned_end_ns: End of the planned part; before the request's end only where ``limit`` makes it go in waves.
+        progress_ns: Monotonic time of its last progress, for the timeout.
+        jobs: Ids of its jobs.
+        deciding: Its outcome is being worked out.
+        ending: Its outcome is chosen and on its way to disk.
+        retry_ns: Monotonic time before which its outcome is not worked out again.
     """
-    for field, text in (("request_id", submission.request_id), ("client_id", submission.client_id or "-")):
-        if not text or len(text) > LONGEST_ID:
-            raise InvalidRequest(f"{field} {text[:32]!r} has {len(text)} characters; 1 to {LONGEST_ID} are allowed")
-    check_ticker(submission.ticker, venues)
-    span = check_span(submission.start_ns, submission.end_ns, submission.period_seconds)
-    if submission.limit == 0:
-        raise InvalidRequest("limit 0 asks for nothing; leave it out for the whole range")
-    if submission.refresh and submission.limit is not None:
-        raise InvalidRequest(f"limit {submission.limit} does not go with a refresh; its whole range is fetched anew")
-    periods = count_periods(span, submission.period_seconds)
-    if min(periods, submission.limit or periods) > most_periods:
-        raise InvalidRequest(f"end_time {submission.end_ns} makes {periods} periods; {most_periods} are allowed")
+
+    request: HistoryRequest
+    submitted_ns: int
+    planned_end_ns: int
+    progress_ns: int
+    state: RequestState = RequestState.QUEUED
+    jobs: set[int] = field(default_factory=set)
+    deciding: bool = False
+    ending: bool = False
+    retry_ns: int = 0
+
+    @property
+    def planned(self) -> TimeRange:
+        """The planned part of its range."""
+        return TimeRange(self.request.start_ns, self.planned_end_ns)
+
+    def start(self) -> bool:
+        """Become RUNNING; return whether the request was QUEUED."""
+        queued = self.state is RequestState.QUEUED
+        self.state = RequestState.RUNNING
+        return queued
+
+
+# ---- accepted requests ---------------------------------------------------------------------------------------------
+
+
+def check(request: HistoryRequest, venues: Container[str], max_periods: int) -> None:
+    """Raise InvalidRequest, with the field and its value, for a request that cannot be answered."""
+    for field_, text in (("request_id", request.request_id), ("client_id", request.client_id or "-")):
+        if not text or len(text) > MAX_ID_LENGTH:
+            raise InvalidRequest(f"{field_} {text[:32]!r} has {len(text)} characters; 1 to {MAX_ID_LENGTH} are allowed")
+    check_ticker(request.ticker, venues)
+    span = check_span(request.start_ns, request.end_ns, request.period_seconds)
+    if request.limit == 0:
+        raise InvalidRequest("limit 0 requests no candle; omit it for the whole range")
+    if request.refresh and request.limit is not None:
+        raise InvalidRequest(f"limit {request.limit} is not allowed in a refresh, which fetches the whole range again")
+    if request.max_candles > max_periods:
+        periods = count_periods(span, request.period_seconds)
+        raise InvalidRequest(f"end_time {request.end_ns} makes {periods} periods; at most {max_periods} are allowed")
 
 
 def check_ticker(ticker: str, venues: Container[str]) -> None:
-    """Refuse what is no ticker, or one of an unknown exchange.
-
-    Raises:
-        InvalidRequest: Names it.
-    """
-    if len(ticker) > LONGEST_ID:
-        raise InvalidRequest(f"ticker {ticker[:32]!r}... has over {LONGEST_ID} characters")
+    """Raise InvalidRequest for an invalid ticker, or for one of an unknown exchange."""
+    if len(ticker) > MAX_ID_LENGTH:
+        raise InvalidRequest(f"ticker {ticker[:32]!r}... has more than {MAX_ID_LENGTH} characters")
     venue = Instrument.parse(ticker).venue
     if venue not in venues:
         raise InvalidRequest(f"ticker {ticker!r} names the unknown exchange {venue!r}")
 
 
 def check_part(series: Series, start_ns: int | None, end_ns: int | None, venues: Container[str]) -> TimeRange:
-    """The part of a market's history that is asked about; where an end is left out, as far as time goes.
+    """Return a part of a series' history; an end that is None is the first or last time on the grid.
 
     Raises:
         InvalidRequest: Names the field and its value.
@@ -62,11 +110,12 @@ def check_part(series: Series, start_ns: int | None, end_ns: int | None, venues:
     return check_span(start_ns, floor_to_grid(MAX_TIME_NS, period) if end_ns is None else end_ns, period)
 
 
+# ---- outcomes ------------------------------------------------------------------------------------------------------
+
+
 def describe_missing(missing: Sequence[TimeRange]) -> str:
-    """The ranges as text; long lists are cut, with the count of the rest."""
-    text = ", ".join(map(str, missing[:RANGES_IN_A_MESSAGE]))
-    rest = len(missing) - RANGES_IN_A_MESSAGE
-    return f"missing {text}" + (f" and {rest} more" if rest > 0 else "")
+    """Return missing ranges as text; a long list is cut."""
+    return f"missing {describe_ranges(missing, RANGES_IN_A_MESSAGE)}"
 
 
 def decide(
@@ -79,13 +128,13 @@ def decide(
     snapshot_id: int | None,
     completed_ns: int,
 ) -> Outcome:
-    """The final status of a request all of whose jobs have ended: anything missing is an ERROR that names it."""
+    """Return the outcome of a request whose jobs are all over; anything missing makes it an ERROR that names it."""
     error = ""
     if missing:
         status = RequestStatus.ERROR
-        reasons, described = list(dict.fromkeys(e for e in job_errors if e)), describe_missing(missing)
-        told = any(reason.startswith(described) for reason in reasons)  # a request of one job: it says the same
-        error = "; ".join(reasons if told else [*reasons, described])
+        reasons, described = list(dict.fromkeys(filter(None, job_errors))), describe_missing(missing)
+        repeated = any(reason.startswith(described) for reason in reasons)  # a request of one job has the same ranges
+        error = "; ".join(reasons if repeated else [*reasons, described])
     else:
         status = RequestStatus.OK if row_count else RequestStatus.NOT_FOUND
     return Outcome(status, error, end_ns, completed_ns, row_count, empty_periods, tuple(missing), snapshot_id)
@@ -94,5 +143,5 @@ def decide(
 def cut_short(
     status: RequestStatus, error: str, *, end_ns: int, missing: Sequence[TimeRange], completed_ns: int
 ) -> Outcome:
-    """The end of a request that was not carried through: cancelled, or timed out."""
+    """Return the outcome of a request that was cancelled or timed out."""
     return Outcome(status, error, end_ns, completed_ns, missing=tuple(missing))

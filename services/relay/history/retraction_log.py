@@ -1,8 +1,8 @@
-"""The retraction table, which only the relay writes, and the order in which coverage is retracted.
+"""Retraction table, which only the relay writes, and the order in which coverage is retracted.
 
-A retraction is first written to the table; only then does anything else change. A crash in between leaves a retraction
-that the state has not followed; the relay follows it at the next start (``server.py``). So the relay's own database
-never knows more than the two tables.
+First the retraction is in the table, then anything else changes. A kill in between leaves a retraction that the state
+does not have; the relay applies it at its next start (``server.py``). So the relay's database never knows more than the
+two tables.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MICROSECOND_NS = 1_000
 
 
 class RetractionTable:
-    """Access to ``trading.coverage_retractions``, which the first retraction creates. Blocking."""
+    """``trading.coverage_retractions``: created with the first retraction, then only appended to. Blocking."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -34,44 +34,47 @@ class RetractionTable:
     def read(self) -> list[Retraction]:
         """Return all retractions; none if the table does not exist."""
         table = RETRACTIONS.load(self._catalog)
-        if table is None:
-            return []
-        return list(map(decode_retraction, RETRACTIONS.rows(table.scan(selected_fields=RETRACTIONS.key).to_arrow())))
+        return (
+            []
+            if table is None
+            else list(map(decode_retraction, RETRACTIONS.rows(table.scan(selected_fields=RETRACTIONS.key).to_arrow())))
+        )
 
     def append(self, retractions: Sequence[Retraction], reason: str) -> None:
-        """Append retractions in one commit. A duplicate counts once."""
+        """Append retractions, all or none. A duplicate has no effect."""
         table = RETRACTIONS.load_or_create(self._catalog)
         rows = [encode_retraction(each, reason) for each in retractions]
         table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
 
 
 class RetractionLog:
-    """Makes retractions durable one after the other, each with a later time than those before."""
+    """Makes retractions durable, one after the other, each with a later time than those before."""
 
     def __init__(self, table: RetractionTable, clock: Clock, *, last_ns: int) -> None:
+        """Continue after the time of the last retraction, ``last_ns``."""
         self._table = table
         self._clock = clock
         self._last_ns = last_ns
         self._lock = asyncio.Lock()
 
     async def record(self, series: Series, spans: Iterable[TimeRange], reason: str) -> int:
-        """Write that coverage of ``spans`` is retracted. Return the time of the retraction.
+        """Write that coverage of ``spans`` is retracted; return the time for ``coverage.retract``.
 
-        The caller must change the state and hand the change to the store before it waits for anything else, even if it
-        is cancelled: run it in a task of the engine.
+        The caller changes the state and hands the change to the store before its next await. It must get there even if
+        it is cancelled, so it runs in a task of the engine.
 
         Raises:
-            Unavailable: The table cannot be written now. Nothing has changed.
+            Unavailable: The table cannot be written now; nothing has changed.
         """
         async with self._lock:
             now_ns = -(-self._clock.wall_ns() // MICROSECOND_NS) * MICROSECOND_NS
             self._last_ns = max(now_ns, self._last_ns + MICROSECOND_NS)
             made = [Retraction(series, span, self._last_ns) for span in spans]
-            tries = AsyncRetrying(
+            attempts = AsyncRetrying(
                 stop=stop_after_attempt(WRITE_ATTEMPTS), wait=wait_random_exponential(0.2, max=2), reraise=True
             )
             try:
-                await tries(asyncio.to_thread, self._table.append, made, reason)
-            except Exception as error:  # catalog, object store, file system: each has errors of its own
+                await attempts(asyncio.to_thread, self._table.append, made, reason)
+            except Exception as error:  # catalog, object store and file system raise errors of their own
                 raise Unavailable(f"{RETRACTIONS.name} can't be written: {error}") from error
             return self._last_ns

@@ -1,4 +1,8 @@
-"""What there is: requests without an end, their jobs, every dispatch of those, coverage. Pure."""
+"""Everything the relay knows in memory: unfinished requests, their jobs and dispatches, coverage. Pure.
+
+The modules beside this one change it. A change that must survive a restart is also added to the batch that the caller
+passes; the caller commits the batch before anyone outside sees the change.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +11,19 @@ from collections.abc import Iterator, ValuesView
 from dataclasses import dataclass, field
 
 from services.common.lake.coverage import Retractions
+from services.common.model.history import Dispatch, Progress
 from services.common.model.instrument import Series
-from services.common.model.time_range import RangeSet, TimeRange
+from services.common.model.periods import count_periods, total_periods
+from services.common.model.time_range import RangeSet, TimeRange, subtract
+from services.common.model.times import MAX_TIME_NS
 from services.relay.broker.leases import Leases
-from services.relay.broker.retry_policy import RetryPolicy
-from services.relay.history.job import Job, LiveRequest
+from services.relay.history.job import Job, RetryPolicy
+from services.relay.history.request import LiveRequest
 
 
 @dataclass(slots=True)
-class Coverage:
-    """What a market has in the table: committed ranges, and the verified-empty part of them."""
+class SeriesCoverage:
+    """Coverage of one series: committed ranges, and the verified-empty part of them."""
 
     covered: RangeSet = field(default_factory=RangeSet)
     empty: RangeSet = field(default_factory=RangeSet)
@@ -26,77 +33,136 @@ class HistoryState:
     """The one owner of requests, jobs and coverage; single-threaded."""
 
     def __init__(self, leases: Leases, retry_policy: RetryPolicy, *, job_periods: int, page_periods: int) -> None:
+        """Start empty.
+
+        Args:
+            job_periods: Largest number of periods in a new job.
+            page_periods: Periods of a page, for the page counts of the progress.
+        """
         self.leases = leases
         self.retry_policy = retry_policy
         self.job_periods = job_periods
         self.page_periods = page_periods
         self.requests: dict[str, LiveRequest] = {}
         self.jobs: dict[int, Job] = {}
-        self.coverage: defaultdict[Series, Coverage] = defaultdict(Coverage)
+        self.coverage: defaultdict[Series, SeriesCoverage] = defaultdict(SeriesCoverage)
         self.retractions: defaultdict[Series, Retractions] = defaultdict(Retractions)
         self.snapshot_id: int | None = None
         self.next_job = 1
         self._by_dispatch_id: dict[str, int] = {}
-        self._by_market: defaultdict[Series, dict[int, Job]] = defaultdict(dict)
+        self._by_series: defaultdict[Series, dict[int, Job]] = defaultdict(dict)
+
+    # ---- jobs and dispatches ---------------------------------------------------------------------------------------
 
     def add_job(self, job: Job) -> None:
-        """Put a job on the board; new, or read back at start."""
+        """Add a job that is new, or read from the database at start."""
         self.jobs[job.id] = job
-        self._by_market[job.series][job.id] = job
+        self._by_series[job.series][job.id] = job
         self._by_dispatch_id.update(dict.fromkeys(job.dispatch_ids, job.id))
-
-    def add_dispatch(self, job: Job, dispatch_id: str) -> None:
-        """A job goes out under a new job_id, which stays known as long as the job: late pages come under old ones."""
-        job.dispatch_id = dispatch_id
-        job.produced = False
-        job.dispatch_ids[dispatch_id] = self.retractions[job.series].latest_ns
-        self._by_dispatch_id[dispatch_id] = job.id
 
     def drop_job(self, job: Job) -> None:
         """Forget a job and all its dispatches."""
         del self.jobs[job.id]
-        self._by_market[job.series].pop(job.id)
+        self._by_series[job.series].pop(job.id)
         for dispatch_id in job.dispatch_ids:
             del self._by_dispatch_id[dispatch_id]
 
+    def add_dispatch(self, job: Job, dispatch_id: str) -> Dispatch:
+        """Start a dispatch; its id stays known as long as the job, as late pages arrive under old ids."""
+        self._by_dispatch_id[dispatch_id] = job.id
+        return job.assign(dispatch_id, self.covered(job.series), retracted_ns=self.retractions[job.series].latest_ns)
+
     def job_of(self, dispatch_id: str) -> Job | None:
-        """The job of a dispatch, fenced ones too."""
-        number = self._by_dispatch_id.get(dispatch_id)
-        return None if number is None else self.jobs[number]
+        """Return the job of a dispatch, which may be fenced."""
+        job_id = self._by_dispatch_id.get(dispatch_id)
+        return None if job_id is None else self.jobs[job_id]
 
     def current_job(self, dispatch_id: str) -> Job | None:
-        """The job whose current dispatch this is."""
-        number = self.leases.job_of(dispatch_id)
-        return None if number is None else self.jobs[number]
+        """Return the job whose current dispatch this is."""
+        job_id = self.leases.job_of(dispatch_id)
+        return None if job_id is None else self.jobs[job_id]
 
     def jobs_of(self, series: Series) -> ValuesView[Job]:
-        """The jobs of a market, oldest first."""
-        return self._by_market[series].values()
+        """Return the jobs of a series, oldest first."""
+        return self._by_series[series].values()
 
-    def is_over(self, number: int) -> bool:
-        """Whether nothing more will come of a job."""
-        job = self.jobs[number]
-        return job.is_over(self.coverage[job.series].covered)
+    def is_over(self, job_id: int) -> bool:
+        """Return whether nothing more is to come of a job."""
+        job = self.jobs[job_id]
+        return job.is_over(self.covered(job.series))
 
-    def ready(self, request: LiveRequest) -> bool:
-        """Whether all jobs of a request are over, so that its end, or its next wave, can be worked out."""
-        return all(self.is_over(number) for number in request.jobs)
-
-    def missing(self, request: LiveRequest, end_ns: int) -> list[TimeRange]:
-        """What the table lacks of a request's range up to ``end_ns``."""
-        span = TimeRange(request.submission.start_ns, end_ns)
-        return self.coverage[request.submission.series].covered.holes(span)
-
-    def empty(self, request: LiveRequest, end_ns: int) -> list[TimeRange]:
-        """The verified-empty part of a request's range up to ``end_ns``."""
-        span = TimeRange(request.submission.start_ns, end_ns)
-        return self.coverage[request.submission.series].empty.within(span)
-
-    def errors(self, request: LiveRequest) -> list[str]:
-        """Why jobs of a request failed, in time order."""
-        jobs = sorted((self.jobs[number] for number in request.jobs), key=lambda job: job.span)
-        return [job.error for job in jobs if job.error]
+    # ---- requests and coverage -------------------------------------------------------------------------------------
 
     def requests_of(self, job: Job) -> Iterator[LiveRequest]:
-        """Who waits for a job."""
+        """Yield the requests that wait for a job."""
         return (self.requests[request_id] for request_id in job.requests)
+
+    def is_ready(self, live: LiveRequest) -> bool:
+        """Return whether all jobs of a request are over, so that its outcome or next wave can be worked out."""
+        return all(map(self.is_over, live.jobs))
+
+    def covered(self, series: Series) -> RangeSet:
+        """Return the committed ranges of a series."""
+        return self.coverage[series].covered
+
+    def missing(self, live: LiveRequest, end_ns: int) -> list[TimeRange]:
+        """Return the ranges of a request up to ``end_ns`` that are not covered."""
+        return self.covered(live.request.series).holes(TimeRange(live.request.start_ns, end_ns))
+
+    def empty(self, live: LiveRequest, end_ns: int) -> list[TimeRange]:
+        """Return the verified-empty ranges of a request up to ``end_ns``."""
+        return self.coverage[live.request.series].empty.within(TimeRange(live.request.start_ns, end_ns))
+
+    def errors(self, live: LiveRequest) -> list[str]:
+        """Return the errors of a request's jobs, in time order."""
+        jobs = sorted((self.jobs[job_id] for job_id in live.jobs), key=lambda job: job.span)
+        return [job.error for job in jobs if job.error]
+
+
+def progress(state: HistoryState, live: LiveRequest, end_ns: int | None = None) -> Progress:
+    """Return the progress of a request up to ``end_ns``, or as far as it is planned."""
+    span = live.planned if end_ns is None else TimeRange(live.request.start_ns, end_ns)
+    period, coverage = live.request.period_seconds, state.coverage[live.request.series]
+    jobs = [state.jobs[job_id] for job_id in live.jobs]
+    acked = [part for job in jobs for part in job.acked.within(span)]
+    acked_empty = [part for job in jobs for part in job.acked_empty.within(span)]
+    expected = count_periods(span, period)
+    settled = expected - total_periods(subtract(coverage.covered.holes(span), acked), period)
+    candles = settled - total_periods([*coverage.empty.within(span), *acked_empty], period)
+    expected_pages = -(-expected // state.page_periods)
+    return Progress(
+        live.state,
+        expected_periods=expected,
+        settled_periods=settled,
+        candles=max(candles, 0),
+        expected_pages=expected_pages,
+        settled_pages=expected_pages if settled == expected else settled // state.page_periods,
+        jobs=len(jobs),
+        finished_jobs=sum(state.is_over(job.id) for job in jobs),
+        running_jobs=sum(state.leases.is_running(job.id) for job in jobs),
+    )
+
+
+def waiting_since(state: HistoryState) -> dict[str, int]:
+    """Return, by exchange with queued jobs, the wall clock time of the oldest request that waits for one of them."""
+    since: dict[str, int] = {}
+    for job_id, job in state.jobs.items():
+        if state.leases.is_queued(job_id):
+            submitted = (live.submitted_ns for live in state.requests_of(job))
+            since[job.series.exchange] = min([since.get(job.series.exchange, MAX_TIME_NS), *submitted])
+    return since
+
+
+def timed_out(state: HistoryState, timeout_ns: int, *, now_ns: int) -> Iterator[LiveRequest]:
+    """Yield requests without progress for the timeout; time queued behind other jobs of the exchange does not count."""
+    busy = state.leases.busy_exchanges()
+    for live in state.requests.values():
+        if live.request.series.exchange in busy and _only_queued(state, live):
+            live.progress_ns = now_ns
+        elif now_ns - live.progress_ns >= timeout_ns and not live.ending:
+            yield live
+
+
+def _only_queued(state: HistoryState, live: LiveRequest) -> bool:
+    waiting = [job_id for job_id in live.jobs if not state.is_over(job_id)]
+    return bool(waiting) and all(map(state.leases.is_queued, waiting))

@@ -1,4 +1,4 @@
-"""Requests taken on: each checked, planned and on disk before its client is answered."""
+"""Submission of requests: each is checked, planned and on disk before its client is answered."""
 
 from __future__ import annotations
 
@@ -9,136 +9,142 @@ from functools import partial
 from typing import Any
 
 from services.common.model.errors import InvalidRequest
-from services.common.model.history import Submission
+from services.common.model.history import HistoryRequest
 from services.common.model.time_range import TimeRange
 from services.common.rpc.identity import Caller
-from services.relay.history import coverage, planner, request
+from services.relay.history import coverage, planner
 from services.relay.history.completion import Completion
 from services.relay.history.context import Context
+from services.relay.history.request import check
 from services.relay.history.retraction_log import RetractionLog
 from services.relay.store.schema import Batch
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A request that is on disk; ``duplicate`` when it had been there before."""
+    """A request that is on disk; ``duplicate`` if it was before."""
 
     topic: str
     duplicate: bool
 
 
 class Submitter:
-    """The only one who accepts requests; none twice, however often it is submitted at once."""
+    """The only part that accepts requests; each once, however often it is submitted at the same time."""
 
     def __init__(
         self, context: Context, completion: Completion, retraction_log: RetractionLog, venues: frozenset[str]
     ) -> None:
+        """Accept requests for instruments of ``venues``."""
         self._context = context
         self._completion = completion
         self._retraction_log = retraction_log
         self._venues = venues
         self._unsaved: dict[str, asyncio.Future[None]] = {}
-        self._under_way: dict[str, asyncio.Future[None]] = {}
+        self._refetches: dict[str, asyncio.Future[None]] = {}
 
-    async def submit(self, submission: Submission, caller: Caller | None = None) -> Accepted:
+    async def submit(self, request: HistoryRequest, caller: Caller | None = None) -> Accepted:
         """Accept a request; it is on disk when this returns.
 
         Raises:
-            InvalidRequest: A field can't be answered, or the id belongs to another request.
-            Exhausted: A quota of the caller; nothing is stored.
-            Unavailable: The store, or for a refresh the table of retractions, can't be written; ask again.
+            InvalidRequest: A field cannot be answered, or the id belongs to another request.
+            Exhausted: A quota of the caller is used up; nothing is stored.
+            Unavailable: The store, or for a refresh the retraction table, cannot be written; the caller may try again.
         """
         self._context.quotas.submit(caller, now_ns=self._context.clock.monotonic_ns())
-        request.check(submission, self._venues, self._context.settings.max_request_periods)
-        request_id = submission.request_id
-        while (known := await self._known(request_id)) is None and request_id in self._under_way:
-            await asyncio.wait([self._under_way[request_id]])
+        check(request, self._venues, self._context.settings.max_request_periods)
+        request_id = request.request_id
+        while (known := await self._known(request_id)) is None and request_id in self._refetches:
+            await asyncio.wait([self._refetches[request_id]])
         if known is not None:
-            if known != submission:
+            if known != request:
                 raise InvalidRequest(f"request_id {request_id!r} was used for another request")
-            return Accepted(submission.topics[-1], duplicate=True)
-        if submission.refresh:
-            await self.refetch([submission.span], f"request {request_id} fetches it anew", [submission], caller)
-            return Accepted(submission.topics[-1], duplicate=False)
-        self._enter([submission], caller)
-        await self._accept([submission], Batch())
-        return Accepted(submission.topics[-1], duplicate=False)
+            return Accepted(request.topics[-1], duplicate=True)
+        if request.refresh:
+            await self.refetch([request.span], f"request {request_id} fetches it again", [request], caller)
+            return Accepted(request.topics[-1], duplicate=False)
+        self._enter([request], caller)
+        await self._accept([request], Batch())
+        return Accepted(request.topics[-1], duplicate=False)
 
     async def refetch(
-        self, spans: Sequence[TimeRange], reason: str, submissions: Sequence[Submission], caller: Caller | None
+        self, spans: Sequence[TimeRange], reason: str, requests: Sequence[HistoryRequest], caller: Caller | None
     ) -> None:
-        """Take coverage of ranges back and accept checked requests that fetch them anew; all of it, or nothing.
+        """Retract coverage of ranges and accept checked requests that fetch them again; all of it, or nothing.
 
-        Done when this returns, and carried through even if the caller goes meanwhile.
+        It is complete when this returns, and is completed even if the caller is cancelled meanwhile.
 
         Args:
-            spans: Of the requests' market.
-            submissions: At least one, all of one market, under ids that nobody else uses.
+            spans: Ranges of the requests' series.
+            requests: At least one, all of one series, under ids that nobody else uses.
 
         Raises:
-            Exhausted, InvalidRequest: A quota of the caller; nothing has changed.
-            Unavailable: A table or the store can't be written now.
+            Exhausted: A quota of the caller is used up; nothing has changed.
+            InvalidRequest: A request exceeds a quota by itself; nothing has changed.
+            Unavailable: A table or the store cannot be written now.
         """
-        self._enter(submissions, caller)
-        work = self._refetch(spans, reason, submissions)
-        await self._in_full(work, [each.request_id for each in submissions])
+        self._enter(requests, caller)
+        work = self._refetch(spans, reason, requests)
+        await self._complete(work, [each.request_id for each in requests])
 
-    async def _refetch(self, spans: Sequence[TimeRange], reason: str, submissions: Sequence[Submission]) -> None:
-        series = submissions[0].series
+    async def _refetch(self, spans: Sequence[TimeRange], reason: str, requests: Sequence[HistoryRequest]) -> None:
+        series = requests[0].series
         try:
             retracted_ns = await self._retraction_log.record(series, spans, reason)
         except BaseException:
-            for each in submissions:
+            for each in requests:
                 self._context.quotas.leave(each)
             raise
         context, batch = self._context, Batch()
         coverage.retract(context.state, series, spans, retracted_ns, batch)
-        context.changed(r for r, live in context.state.requests.items() if live.submission.series == series)
-        await self._accept(submissions, batch, spans)
+        context.changed(r for r, live in context.state.requests.items() if live.request.series == series)
+        await self._accept(requests, batch, spans)
 
-    def _enter(self, submissions: Sequence[Submission], caller: Caller | None) -> None:
-        for number, submission in enumerate(submissions):
+    def _enter(self, requests: Sequence[HistoryRequest], caller: Caller | None) -> None:
+        for index, request in enumerate(requests):
             try:
-                self._context.quotas.admit(caller, submission)
+                self._context.quotas.admit(caller, request)
             except BaseException:
-                for entered in submissions[:number]:
+                for entered in requests[:index]:
                     self._context.quotas.leave(entered)
                 raise
-            self._context.quotas.enter(submission)
+            self._context.quotas.enter(request)
 
-    async def _accept(self, submissions: Sequence[Submission], batch: Batch, taken: Sequence[TimeRange] = ()) -> None:
-        """Plan them, and what was taken back for others; on disk when it returns."""
-        state, wall_ns, now_ns = self._context.state, self._context.clock.wall_ns(), self._context.clock.monotonic_ns()
-        lives = [planner.accept(state, each, batch, wall_ns=wall_ns, now_ns=now_ns) for each in submissions]
-        planner.replan(state, submissions[0].series, taken, batch)
-        saved = self._context.store.commit(batch)
-        for each in submissions:
+    async def _accept(
+        self, requests: Sequence[HistoryRequest], batch: Batch, retracted: Sequence[TimeRange] = ()
+    ) -> None:
+        """Plan requests, and retracted ranges for other requests; on disk when this returns."""
+        context = self._context
+        state, wall_ns, now_ns = context.state, context.clock.wall_ns(), context.clock.monotonic_ns()
+        accepted = [planner.accept(state, each, batch, wall_ns=wall_ns, now_ns=now_ns) for each in requests]
+        planner.replan(state, requests[0].series, retracted, batch)
+        saved = context.store.commit(batch)
+        for each in requests:
             self._unsaved[each.request_id] = saved
             saved.add_done_callback(partial(self._saved, each.request_id))
-        await asyncio.shield(saved)  # others wait for it too
-        self._context.wake.set()
-        self._completion.consider(lives)
+        await asyncio.shield(saved)  # callers with the same id wait for it too
+        context.wake.set()
+        self._completion.check_ready(accepted)
 
     def _saved(self, request_id: str, _: object) -> None:
         del self._unsaved[request_id]
 
-    async def _in_full(self, work: Coroutine[Any, Any, None], request_ids: Sequence[str]) -> None:
-        """Carry it through in a task of the engine's, whatever becomes of the caller, who gets what it raises.
+    async def _complete(self, work: Coroutine[Any, Any, None], request_ids: Sequence[str]) -> None:
+        """Run ``work`` in a task of the engine, whatever becomes of the caller, which receives its errors.
 
         Args:
-            request_ids: Of requests that it accepts; nobody else may meanwhile.
+            request_ids: Ids of the requests that it accepts; no other caller may accept them meanwhile.
         """
         done = asyncio.get_running_loop().create_future()
-        self._under_way.update(dict.fromkeys(request_ids, done))
+        self._refetches.update(dict.fromkeys(request_ids, done))
 
         def ended(_: object) -> None:
             for request_id in request_ids:
-                del self._under_way[request_id]
-            done.cancelled() or done.exception()  # seen, though the caller be gone
+                del self._refetches[request_id]
+            done.cancelled() or done.exception()  # retrieved, even if the caller is gone
 
         done.add_done_callback(ended)
 
-        async def carry() -> None:
+        async def run() -> None:
             try:
                 await work
             except Exception as error:
@@ -149,17 +155,17 @@ class Submitter:
             else:
                 done.set_result(None)
 
-        self._context.start(carry())  # calls are served only while it runs
+        self._context.start(run())  # calls are served only while the engine runs
         await asyncio.shield(done)
 
-    async def _known(self, request_id: str) -> Submission | None:
-        """A request with this id, durable; none may come into being between this answer and the caller's next step."""
+    async def _known(self, request_id: str) -> HistoryRequest | None:
+        """Return a durable request; if None, no other can appear under the id before the caller's next await."""
         live = self._completion.live(request_id)
         if live is None:
             ended = await self._context.store.record(request_id)
             live = self._completion.live(request_id)  # another caller may have submitted it meanwhile
             if live is None:
-                return ended.submission if ended else None
+                return ended.request if ended else None
         if (saved := self._unsaved.get(request_id)) is not None:
             await asyncio.shield(saved)
-        return live.submission
+        return live.request

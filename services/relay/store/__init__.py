@@ -1,1 +1,1 @@
-"""The relay's SQLite database: its tables, every change to them as a statement, and the thread that writes it."""
+"""SQLite database of the relay: tables, statements, and the thread that writes them."""

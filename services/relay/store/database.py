@@ -1,8 +1,8 @@
-"""The relay's SQLite file: one writer thread, every batch on disk before its future is done.
+"""The relay's SQLite database: one writer thread, and every batch on disk before its future is done.
 
 WAL with ``synchronous=FULL``: a commit is an fsync, so batches that arrive during one share the next (group commit).
-Batches are applied in the order they were given. Reads go through the same thread and see all batches given before.
-A write that fails leaves memory ahead of the disk, so it is fatal: ``failed`` is set and nothing is written any more.
+Batches are applied in the order in which they were given. Reads use the same thread and see all earlier batches.
+A write that fails leaves memory ahead of the disk, so it is fatal: ``failed`` is set and nothing more is written.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ from typing import Any, TypeVar
 
 from services.common.config import BadSettings
 from services.common.lake.coverage import Retraction
+from services.common.lake.tables import OHLC
 from services.common.model.errors import Unavailable
-from services.common.model.history import InstrumentList, Notification, Record, RequestState
-from services.common.model.instrument import Series
+from services.common.model.history import Notification, RequestRecord, RequestState
+from services.common.model.instrument import InstrumentList, Series
 from services.common.model.time_range import TimeRange
 from services.common.rpc.streams import retrieved
 from services.common.storage.durable_sqlite import open_durable
 from services.common.storage.process_lock import sole_owner
-from services.relay.history.job import Job, LiveRequest, Phase
+from services.relay.history.job import Job, Phase
+from services.relay.history.request import LiveRequest
 from services.relay.history.state import HistoryState
 from services.relay.store import schema
 from services.relay.store.schema import (
@@ -35,16 +37,17 @@ from services.relay.store.schema import (
     REQUEST_COLUMNS,
     Batch,
     job_owner,
-    read_listed,
+    read_instruments,
     read_outcome,
     read_record,
-    read_submission,
+    read_request,
 )
 
 T = TypeVar("T")
 OnCommit = Callable[[int, float], None]
-MOST_IN_A_GROUP = 256
+MAX_GROUP_SIZE = 256
 FORGOTTEN_AT_ONCE = 500
+_FINISHED = RequestState.FINISHED.number
 _NEWER = "it has schema version {}, and this relay reads up to version {}"
 
 
@@ -56,7 +59,7 @@ class _Work:
 
 
 class Store:
-    """Opened in the event loop's thread; ``close`` writes what was given and ends the thread."""
+    """Opened in the event loop's thread; ``close`` writes what was given and ends the writer thread."""
 
     def __init__(self, path: Path, on_commit: OnCommit | None = None) -> None:
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -80,7 +83,7 @@ class Store:
         return self._give(run)
 
     def forget(self, completed_before_ns: int) -> asyncio.Future[int]:
-        """Forget requests that ended before a time, with their notifications; how many, at most FORGOTTEN_AT_ONCE."""
+        """Delete requests that ended before a time; return their number, at most FORGOTTEN_AT_ONCE."""
 
         def run(connection: sqlite3.Connection) -> int:
             counts = [connection.execute(sql, (completed_before_ns, FORGOTTEN_AT_ONCE)).rowcount for sql in FORGET]
@@ -111,15 +114,15 @@ class Store:
     # ---- the writer thread -----------------------------------------------------------------------------------------
 
     def _write(self) -> None:
-        open_for_more = True
-        while open_for_more:
+        closing = False
+        while not closing:
             group = [self._queue.get()]
-            while len(group) < MOST_IN_A_GROUP:
+            while len(group) < MAX_GROUP_SIZE:
                 try:
                     group.append(self._queue.get_nowait())
                 except queue.Empty:
                     break
-            open_for_more = None not in group
+            closing = None in group
             self._run([work for work in group if work is not None])
         self._connection.close()
 
@@ -136,11 +139,11 @@ class Store:
         except Exception as error:  # whatever it is, memory is ahead of the disk now
             self._broken = error
             self._connection.rollback()
-            self._tell(self._fail, error, group)
+            self._call_loop(self._fail, error, group)
         else:
-            self._tell(_resolve, group, results)
+            self._call_loop(_resolve, group, results)
 
-    def _tell(self, callback: Callable[..., None], *values: Any) -> None:
+    def _call_loop(self, callback: Callable[..., None], *values: Any) -> None:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(callback, *values)
 
@@ -154,60 +157,61 @@ class Store:
 
     # ---- queries ---------------------------------------------------------------------------------------------------
 
-    async def record(self, request_id: str) -> Record | None:
-        """An ended request's record."""
-        rows = await self._records("request_id = ? AND state = ?", (request_id, RequestState.FINISHED), 1)
+    async def record(self, request_id: str) -> RequestRecord | None:
+        """Return the record of an ended request."""
+        rows = await self._records("request_id = ? AND state = ?", (request_id, _FINISHED), 1)
         return read_record(rows[0]) if rows else None
 
     async def page(
         self, client_id: str, state: RequestState | None, before: int | None, size: int
-    ) -> list[tuple[int, str, Record | None]]:
-        """Requests newest first: sequence, request_id, and the record of those that ended."""
+    ) -> list[tuple[int, str, RequestRecord | None]]:
+        """Return requests newest first: sequence, request_id, and the record of those that have ended."""
         where, values = ["sequence < ?"], [before if before is not None else 2**63 - 1]
         if client_id:
             where, values = [*where, "client_id = ?"], [*values, client_id]  # type: ignore[list-item]
         if state is not None:
-            where, values = [*where, "state = ?"], [*values, int(state)]
+            where, values = [*where, "state = ?"], [*values, state.number]
         rows = await self._records(" AND ".join(where), tuple(values), size)
-        return [(row[0], row[1], read_record(row) if row[10] == RequestState.FINISHED else None) for row in rows]
+        return [(row[0], row[1], read_record(row) if row[10] == _FINISHED else None) for row in rows]
 
     def _records(self, where: str, values: tuple[Any, ...], size: int) -> asyncio.Future[list[tuple[Any, ...]]]:
         sql = f"SELECT {REQUEST_COLUMNS} FROM requests WHERE {where} ORDER BY sequence DESC LIMIT ?"  # noqa: S608
         return self.read(lambda connection: connection.execute(sql, (*values, size)).fetchall())
 
-    async def notifications(self, topic: str, after: int, most: int) -> list[Notification]:
-        """A topic's log after a cursor, in order."""
+    async def notifications(self, topic: str, after: int, limit: int) -> list[Notification]:
+        """Return a topic's notifications after a cursor, in order."""
         columns = ", ".join(f"r.{name}" for name in REQUEST_COLUMNS.split(", "))
         sql = (
             f"SELECT {columns}, n.cursor FROM notifications n JOIN requests r USING (request_id)"  # noqa: S608
             " WHERE n.topic = ? AND n.cursor > ? ORDER BY n.cursor LIMIT ?"
         )
-        rows = await self.read(lambda connection: connection.execute(sql, (topic, after, most)).fetchall())
-        return [Notification(row[-1], read_submission(row), read_outcome(row)) for row in rows]
+        rows = await self.read(lambda connection: connection.execute(sql, (topic, after, limit)).fetchall())
+        return [Notification(topic, row[-1], read_request(row), read_outcome(row), OHLC.name) for row in rows]
 
-    async def markets(self, exchange: str) -> InstrumentList | None:
-        """An exchange's markets; None while none were reported."""
-        sql = "SELECT fetched_ns, markets FROM markets WHERE exchange = ?"
-        row = await self.read(lambda connection: connection.execute(sql, (exchange,)).fetchone())
-        return read_listed(*row) if row else None
+    async def instruments(self, venue: str) -> InstrumentList | None:
+        """Return the instruments of a venue; None while none were reported."""
+        sql = "SELECT exchange, fetched_ns, markets FROM markets WHERE exchange = ?"
+        row = await self.read(lambda connection: connection.execute(sql, (venue,)).fetchone())
+        return read_instruments(*row) if row else None
 
     async def retractions(self) -> set[Retraction]:
-        """Those that what the file says of coverage has followed."""
+        """Return the retractions that the stored coverage reflects."""
         return await self.read(lambda connection: set(read_retractions(connection)))
 
     async def load(self, state: HistoryState, *, now_ns: int) -> None:
-        """Fill an empty board with what the file has; running jobs keep their job_id and get a full lease."""
-        await self.read(lambda connection: fill_board(connection, state, now_ns))
+        """Fill an empty state from the file; dispatches that are out keep their ids and get a full lease."""
+        await self.read(lambda connection: fill_state(connection, state, now_ns))
 
 
 @asynccontextmanager
 async def open_store(path: Path, on_commit: OnCommit | None = None) -> AsyncIterator[Store]:
-    """The store of a file, for this process alone, until the block ends.
+    """Open the store of a file for this process alone, until the block ends.
 
     Args:
-        on_commit: Called from the store's thread after each group commit: batches in it, seconds it took.
+        on_commit: Called from the store's thread after each group commit: number of batches, seconds.
+
     Raises:
-        BadSettings: Another relay uses the file, or it is not one of ours.
+        BadSettings: Another relay uses the file, or it is not a relay's database.
     """
     with sole_owner(path, variable="DEXORDER_RELAY_DB", owner="relay", harm="dispatch its jobs"):
         try:
@@ -220,23 +224,23 @@ async def open_store(path: Path, on_commit: OnCommit | None = None) -> AsyncIter
             await store.close()
 
 
-def fill_board(connection: sqlite3.Connection, state: HistoryState, now_ns: int) -> None:
-    """Fill an empty board from the tables."""
+def fill_state(connection: sqlite3.Connection, state: HistoryState, now_ns: int) -> None:
+    """Fill an empty state from the tables."""
     ranges: dict[str, list[tuple[str, TimeRange]]] = {}
     for owner, kind, start_ns, end_ns in connection.execute("SELECT owner, kind, start_ns, end_ns FROM ranges"):
         ranges.setdefault(owner, []).append((kind, TimeRange(start_ns, end_ns)))
     for owner, parts in ranges.items():
         if owner.startswith("market:"):
-            _fill(state.coverage[schema.parse_series_owner(owner)], parts)
+            _add_ranges(state.coverage[schema.parse_series_owner(owner)], parts)
     for each in read_retractions(connection):
         state.retractions[each.series].add(each.span, each.retracted_ns)
-    live = f"SELECT {REQUEST_COLUMNS} FROM requests WHERE state != ? ORDER BY sequence"  # noqa: S608
-    for row in connection.execute(live, (RequestState.FINISHED,)):
-        submission = read_submission(row)
-        state.requests[submission.request_id] = LiveRequest(submission, row[8], row[9], now_ns, RequestState(row[10]))
+    unfinished = f"SELECT {REQUEST_COLUMNS} FROM requests WHERE state != ? ORDER BY sequence"  # noqa: S608
+    for row in connection.execute(unfinished, (_FINISHED,)):
+        live = LiveRequest(read_request(row), row[8], row[9], now_ns, RequestState.from_number(row[10]))
+        state.requests[live.request.request_id] = live
     for row in connection.execute("SELECT * FROM jobs ORDER BY job"):
         job = _read_job(connection, row)
-        _fill(job, ranges.get(job_owner(job.id), ()))
+        _add_ranges(job, ranges.get(job_owner(job.id), ()))
         for request_id in job.requests:
             state.requests[request_id].jobs.add(job.id)
         state.add_job(job)
@@ -250,30 +254,37 @@ def fill_board(connection: sqlite3.Connection, state: HistoryState, now_ns: int)
 
 
 def read_retractions(connection: sqlite3.Connection) -> Iterator[Retraction]:
-    """Every retraction in the file."""
+    """Yield every retraction in the file."""
     sql = "SELECT ticker, period_seconds, start_ns, end_ns, retracted_ns FROM retractions"
     for ticker, period, start_ns, end_ns, retracted_ns in connection.execute(sql):
         yield Retraction(Series(ticker, period), TimeRange(start_ns, end_ns), retracted_ns)
 
 
-def _fill(target: object, parts: Iterable[tuple[str, TimeRange]]) -> None:
+def _add_ranges(target: object, parts: Iterable[tuple[str, TimeRange]]) -> None:
     for kind, part in parts:
         getattr(target, kind).add(part)
 
 
 def _read_job(connection: sqlite3.Connection, row: tuple[Any, ...]) -> Job:
-    number, request_id, client_id, ticker, period, start_ns, end_ns, phase, error, failures_in_a_row, dispatch_id = row[
-        :11
-    ]
-    produced, sent_start_ns, sent_end_ns = row[11:]
-    job = Job(number, request_id, client_id, Series(ticker, period), TimeRange(start_ns, end_ns), Phase(phase), error)
-    job.failures_in_a_row = failures_in_a_row
-    job.dispatch_id = dispatch_id
-    job.produced = bool(produced)
-    job.sent = None if sent_start_ns is None else TimeRange(sent_start_ns, sent_end_ns)
-    job.requests = {r for (r,) in connection.execute("SELECT request_id FROM attachments WHERE job = ?", (number,))}
-    job.dispatch_ids = dict(connection.execute("SELECT job_id, retracted_ns FROM dispatches WHERE job = ?", (number,)))
-    return job
+    job_id, request_id, client_id, ticker, period, start_ns, end_ns, phase, error, failures_in_a_row = row[:10]
+    dispatch_id, produced, sent_start_ns, sent_end_ns = row[10:]
+    waiting = connection.execute("SELECT request_id FROM attachments WHERE job = ?", (job_id,))
+    dispatches = connection.execute("SELECT job_id, retracted_ns FROM dispatches WHERE job = ?", (job_id,))
+    return Job(
+        job_id,
+        request_id,
+        client_id or "",
+        Series(ticker, period),
+        TimeRange(start_ns, end_ns),
+        Phase(phase),
+        error,
+        failures_in_a_row,
+        dispatch_id,
+        bool(produced),
+        None if sent_start_ns is None else TimeRange(sent_start_ns, sent_end_ns),
+        requests={request_id for (request_id,) in waiting},
+        dispatch_ids=dict(dispatches.fetchall()),
+    )
 
 
 def _resolve(group: list[_Work], results: list[Any]) -> None:

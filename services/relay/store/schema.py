@@ -1,4 +1,8 @@
-"""The relay's tables, and every change to them as a statement. Pure: a batch of statements is data until it is run."""
+"""Tables of the relay's database, and every change to them as a statement. Pure: a batch is data until it is run.
+
+Column names are those of the first release: ``most`` is a request's limit, ``fruitless`` a job's failures in a row,
+``job`` a job's id and ``job_id`` a dispatch's.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +12,11 @@ from dataclasses import astuple
 from typing import Any
 
 from services.common.lake.coverage import Retraction
-from services.common.model.history import (
-    InstrumentList,
-    ListedInstrument,
-    Outcome,
-    Progress,
-    Record,
-    RequestState,
-    RequestStatus,
-    Submission,
-)
-from services.common.model.instrument import Series
+from services.common.model.history import HistoryRequest, Outcome, Progress, RequestRecord, RequestState, RequestStatus
+from services.common.model.instrument import InstrumentList, ListedInstrument, Series
 from services.common.model.time_range import Diff, TimeRange
-from services.relay.history.job import Job, LiveRequest
+from services.relay.history.job import Job
+from services.relay.history.request import LiveRequest
 
 STEPS = (
     # 1
@@ -73,14 +69,14 @@ INSERT INTO ranges (owner, kind, start_ns, end_ns) SELECT owner, kind, start_ns,
 DROP TABLE merged;
 """,
 )
-"""How a file comes from each version to the next; a new one takes them all. What was released is never edited."""
+"""Steps that bring a file from each version to the next; a new file takes them all. A released step is never edited."""
 FORGET = (
     "DELETE FROM notifications WHERE request_id IN"
     " (SELECT request_id FROM requests WHERE completed_ns < ? ORDER BY completed_ns, sequence LIMIT ?)",
     "DELETE FROM requests WHERE sequence IN"
     " (SELECT sequence FROM requests WHERE completed_ns < ? ORDER BY completed_ns, sequence LIMIT ?)",
 )
-"""Requests that ended before a time, at most so many, oldest first; with their notifications, which go first."""
+"""Delete the oldest requests that ended before a time, at most a number of them; first their notifications."""
 REQUEST_COLUMNS = (
     "sequence, request_id, ticker, start_ns, end_ns, period_seconds, most, client_id, submitted_ns, planned_end_ns, "
     "state, progress, status, error, answered_end_ns, completed_ns, row_count, empty_periods, missing, snapshot_id, "
@@ -89,19 +85,19 @@ REQUEST_COLUMNS = (
 
 
 def series_owner(series: Series) -> str:
-    """Key of a market's ranges."""
+    """Return the key of a series' ranges."""
     return f"market:{series.period_seconds}:{series.ticker}"
 
 
 def parse_series_owner(owner: str) -> Series:
-    """The market of ``market_owner``'s key."""
+    """Return the series of a key of ``series_owner``."""
     _, period, ticker = owner.split(":", 2)
     return Series(ticker, int(period))
 
 
-def job_owner(job: int) -> str:
-    """Key of a job's ranges."""
-    return f"job:{job}"
+def job_owner(job_id: int) -> str:
+    """Return the key of a job's ranges."""
+    return f"job:{job_id}"
 
 
 class Batch:
@@ -113,43 +109,44 @@ class Batch:
     def _add(self, sql: str, *values: Any) -> None:
         self.statements.append((sql, values))
 
-    def accept(self, request: LiveRequest) -> None:
-        """A new request."""
-        s = request.submission
+    def accept(self, live: LiveRequest) -> None:
+        """Add a new request."""
+        request = live.request
         self._add(
             "INSERT INTO requests (request_id, ticker, start_ns, end_ns, period_seconds, most, client_id,"
             " refresh, submitted_ns, planned_end_ns, state) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            s.request_id,
-            s.ticker,
-            s.start_ns,
-            s.end_ns,
-            s.period_seconds,
-            s.limit,
-            s.client_id,
-            s.refresh,
-            request.submitted_ns,
-            request.planned_end_ns,
-            request.state,
+            request.request_id,
+            request.ticker,
+            request.start_ns,
+            request.end_ns,
+            request.period_seconds,
+            request.limit,
+            request.client_id or None,
+            request.refresh,
+            live.submitted_ns,
+            live.planned_end_ns,
+            live.state.number,
         )
 
-    def request(self, request: LiveRequest) -> None:
-        """A live request's state and planned end."""
+    def request(self, live: LiveRequest) -> None:
+        """Store the state and planned end of a live request."""
         self._add(
             "UPDATE requests SET state = ?, planned_end_ns = ? WHERE request_id = ?",
-            request.state,
-            request.planned_end_ns,
-            request.submission.request_id,
+            live.state.number,
+            live.planned_end_ns,
+            live.request.request_id,
         )
 
-    def finish(self, submission: Submission, outcome: Outcome, progress: Progress) -> None:
-        """A request's end, and its notifications."""
+    def finish(self, request: HistoryRequest, outcome: Outcome, progress: Progress) -> None:
+        """Store the outcome of a request, and its notifications."""
+        _, *counts = astuple(progress)
         self._add(
             "UPDATE requests SET state = ?, progress = ?, status = ?, error = ?, answered_end_ns = ?,"
             " completed_ns = ?, row_count = ?, empty_periods = ?, missing = ?, snapshot_id = ?"
             " WHERE request_id = ? AND status IS NULL",
-            RequestState.FINISHED,
-            json.dumps(astuple(progress)),
-            outcome.status,
+            RequestState.FINISHED.number,
+            json.dumps(counts),
+            outcome.status.number,
             outcome.error,
             outcome.end_ns,
             outcome.completed_ns,
@@ -157,14 +154,14 @@ class Batch:
             outcome.empty_periods,
             _dump(outcome.missing),
             outcome.snapshot_id,
-            submission.request_id,
+            request.request_id,
         )
-        for topic in submission.topics:
-            self._add("INSERT INTO notifications (topic, request_id) VALUES (?, ?)", topic, submission.request_id)
-        self._add("DELETE FROM attachments WHERE request_id = ?", submission.request_id)
+        for topic in request.topics:
+            self._add("INSERT INTO notifications (topic, request_id) VALUES (?, ?)", topic, request.request_id)
+        self._add("DELETE FROM attachments WHERE request_id = ?", request.request_id)
 
     def job(self, job: Job) -> None:
-        """A job as it is now; new or changed."""
+        """Store a new or changed job."""
         sent = job.sent
         self._add(
             "INSERT OR REPLACE INTO jobs (job, request_id, client_id, ticker, period_seconds, start_ns, end_ns, phase,"
@@ -172,7 +169,7 @@ class Batch:
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             job.id,
             job.request_id,
-            job.client_id,
+            job.client_id or None,
             *job.series,
             job.span.start_ns,
             job.span.end_ns,
@@ -186,7 +183,7 @@ class Batch:
         )
 
     def dispatch(self, job: Job) -> None:
-        """A job's current dispatch."""
+        """Store a job and its new dispatch."""
         assert job.dispatch_id is not None
         self._add(
             "INSERT INTO dispatches (job_id, job, retracted_ns) VALUES (?, ?, ?)",
@@ -196,18 +193,18 @@ class Batch:
         )
         self.job(job)
 
-    def attach(self, request_id: str, job: int) -> None:
-        """A request that waits for a job."""
-        self._add("INSERT OR IGNORE INTO attachments (request_id, job) VALUES (?, ?)", request_id, job)
+    def attach(self, request_id: str, job_id: int) -> None:
+        """Store that a request waits for a job."""
+        self._add("INSERT OR IGNORE INTO attachments (request_id, job) VALUES (?, ?)", request_id, job_id)
 
-    def forget(self, job: int) -> None:
-        """A job that nobody waits for."""
+    def forget(self, job_id: int) -> None:
+        """Delete a job that no request waits for."""
         for table in ("jobs", "dispatches", "attachments"):
-            self._add(f"DELETE FROM {table} WHERE job = ?", job)  # noqa: S608 - a name from the line above
-        self._add("DELETE FROM ranges WHERE owner = ?", job_owner(job))
+            self._add(f"DELETE FROM {table} WHERE job = ?", job_id)  # noqa: S608 - a name from the line above
+        self._add("DELETE FROM ranges WHERE owner = ?", job_owner(job_id))
 
     def ranges(self, owner: str, kind: str, diff: Diff) -> None:
-        """A change of a range set."""
+        """Store a change of a range set."""
         for part in diff.removed:
             self._add("DELETE FROM ranges WHERE owner = ? AND kind = ? AND start_ns = ?", owner, kind, part.start_ns)
         for part in diff.added:
@@ -220,7 +217,7 @@ class Batch:
             )
 
     def retraction(self, made: Retraction) -> None:
-        """A retraction that coverage, and jobs, have followed."""
+        """Store a retraction that coverage and jobs reflect."""
         self._add(
             "INSERT OR IGNORE INTO retractions (ticker, period_seconds, start_ns, end_ns, retracted_ns)"
             " VALUES (?, ?, ?, ?, ?)",
@@ -231,16 +228,16 @@ class Batch:
         )
 
     def snapshot(self, snapshot_id: int) -> None:
-        """The newest snapshot the pipeline reported."""
+        """Store the newest snapshot that the pipeline reported."""
         self._add("INSERT OR REPLACE INTO meta (name, value) VALUES ('snapshot_id', ?)", snapshot_id)
 
-    def markets(self, exchange: str, listed: InstrumentList) -> None:
-        """An exchange's markets, unless newer ones are kept."""
+    def instruments(self, listed: InstrumentList) -> None:
+        """Store the instruments of a venue, unless the stored ones are newer."""
         self._add(
             "INSERT INTO markets (exchange, fetched_ns, markets) VALUES (?, ?, ?) ON CONFLICT (exchange) DO UPDATE"
             " SET fetched_ns = excluded.fetched_ns, markets = excluded.markets"
             " WHERE excluded.fetched_ns >= fetched_ns",
-            exchange,
+            listed.venue,
             listed.fetched_ns,
             json.dumps(listed.markets, separators=(",", ":")),
         )
@@ -250,25 +247,26 @@ def _dump(ranges: Iterable[TimeRange]) -> str:
     return json.dumps([[part.start_ns, part.end_ns] for part in ranges], separators=(",", ":"))
 
 
-def read_listed(fetched_ns: int, markets: str) -> InstrumentList:
-    """What ``Batch.markets`` wrote."""
-    return InstrumentList(tuple(ListedInstrument(*each) for each in json.loads(markets)), fetched_ns)
+def read_instruments(venue: str, fetched_ns: int, markets: str) -> InstrumentList:
+    """Return what ``Batch.instruments`` stored."""
+    return InstrumentList(venue, tuple(ListedInstrument(*each) for each in json.loads(markets)), fetched_ns)
 
 
-def read_submission(row: tuple[Any, ...]) -> Submission:
-    """The request in a row of ``REQUEST_COLUMNS``."""
-    _, request_id, ticker, start_ns, end_ns, period_seconds, most, client_id = row[:8]
-    return Submission(request_id, ticker, start_ns, end_ns, period_seconds, most, client_id, bool(row[20]))
+def read_request(row: tuple[Any, ...]) -> HistoryRequest:
+    """Return the request in a row of ``REQUEST_COLUMNS``."""
+    _, request_id, ticker, start_ns, end_ns, period_seconds, limit, client_id = row[:8]
+    return HistoryRequest(request_id, ticker, start_ns, end_ns, period_seconds, limit, client_id or "", bool(row[20]))
 
 
 def read_outcome(row: tuple[Any, ...]) -> Outcome:
-    """The end in a row of ``REQUEST_COLUMNS`` whose state is FINISHED."""
+    """Return the outcome in a row of ``REQUEST_COLUMNS`` whose state is FINISHED."""
     status, error, end_ns, completed_ns, row_count, empty_periods, missing, snapshot_id = row[12:20]
     ranges = tuple(TimeRange(start, end) for start, end in json.loads(missing))
-    return Outcome(RequestStatus(status), error, end_ns, completed_ns, row_count, empty_periods, ranges, snapshot_id)
+    status = RequestStatus.from_number(status)
+    return Outcome(status, error, end_ns, completed_ns, row_count, empty_periods, ranges, snapshot_id)
 
 
-def read_record(row: tuple[Any, ...]) -> Record:
-    """A row of ``REQUEST_COLUMNS`` whose state is FINISHED."""
-    progress = Progress(*json.loads(row[11]))
-    return Record(read_submission(row), row[8], RequestState.FINISHED, progress, read_outcome(row), row[0])
+def read_record(row: tuple[Any, ...]) -> RequestRecord:
+    """Return a row of ``REQUEST_COLUMNS`` whose state is FINISHED."""
+    progress = Progress(RequestState.FINISHED, *json.loads(row[11]))
+    return RequestRecord(read_request(row), row[8], progress, read_outcome(row), row[0])

@@ -6,8 +6,9 @@ import pyarrow as pa
 import pytest
 
 from dexorder import AsyncClient, Client, aio, connection, errors, reading
-from dexorder.records import Market, MarketList, Progress, State
 from dexorder.request import make_request
+from services.common.model.history import Progress, RequestState
+from services.common.model.instrument import InstrumentList, ListedInstrument
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
 from tests.fakes.candle_table import HOURS, SPAN, START, TICKER, Warehouse, make_warehouse
 from tests.fakes.relay_server import FakeRelay, Notify, ended, serving
@@ -31,7 +32,7 @@ async def test_history_returns_the_rows_in_time_order(fake: FakeRelay) -> None:
         SPAN.end_ns,
         3600,
     )
-    assert seen[-1].state is State.FINISHED
+    assert seen[-1].state is RequestState.FINISHED
 
 
 def test_the_sync_client_does_the_same_and_closes_twice(fake: FakeRelay) -> None:
@@ -237,7 +238,7 @@ async def test_markets_are_listed_and_an_unknown_venue_is_a_sentence(fake: FakeR
     fake.markets["SIM"] = pb.ListMarketsResponse(markets=[one], fetched_at=START)
     async with AsyncClient(fake.address) as client:
         found = await client.markets("SIM")
-        assert found == MarketList("SIM", (Market(TICKER, True, "spot", "BTC", "USDT"),), START)
+        assert found == InstrumentList("SIM", (ListedInstrument(TICKER, True, "spot", "BTC", "USDT"),), START)
         with pytest.raises(errors.VenueUnknown, match=r"no markets of 'MOON': no ingestor has reported"):
             await client.markets("MOON")
 
@@ -247,8 +248,8 @@ async def test_listing_can_be_narrowed(fake: FakeRelay) -> None:
         for name, who in (("one", "a"), ("two", "b"), ("three", "a")):
             await client.submit(make_request(name, *ASKED, client_id=who))
         assert [r.request_id for r in await client.list_requests("a")] == ["three", "one"]
-        assert await client.list_requests(state=State.RUNNING) == []
-        assert len(await client.list_requests(state=State.FINISHED)) == 3
+        assert await client.list_requests(state=RequestState.RUNNING) == []
+        assert len(await client.list_requests(state=RequestState.FINISHED)) == 3
 
 
 def test_both_clients_have_the_same_methods() -> None:

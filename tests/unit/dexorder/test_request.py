@@ -6,6 +6,7 @@ from dexorder.errors import RequestRefused
 from dexorder.request import Moment, make_request, moment_ns, parse_period
 from services.common.model.errors import InvalidRequest
 from services.common.model.times import iso
+from services.common.rpc.history_messages import encode_request
 
 
 @pytest.mark.parametrize(
@@ -22,18 +23,18 @@ def test_ends_are_floored_to_the_grid(
     period: str | int, since: Moment, until: Moment, expected: tuple[str, str, int]
 ) -> None:
     request = make_request("id", "BTC/USDT.SIM", period, since, until)
-    assert (iso(request.span.start_ns), iso(request.span.end_ns), request.expected_candles) == expected
+    assert (iso(request.span.start_ns), iso(request.span.end_ns), request.max_candles) == expected
 
 
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
         ({"ticker": "BTCUSDT"}, "'BTCUSDT' is not SYMBOL.VENUE"),
-        ({"period": "7m"}, "'7m' is none of 1s, 1m"),
+        ({"period": "7m"}, "'7m' is not one of 1s, 1m"),
         ({"period": 61}, "61 is none of"),
         ({"since": "yesterday"}, "'yesterday' is not ISO 8601"),
         ({"until": "2023-12-31"}, "until 2023-12-31 is not after since 2024-01-01"),
-        ({"until": "2024-01-01T00:30"}, "lie in the same 1h candle"),
+        ({"until": "2024-01-01T00:30"}, "are in the same 1h candle"),
         ({"until": 2**64}, "outside"),
         ({"limit": 0}, "limit 0"),
     ],
@@ -45,8 +46,8 @@ def test_a_value_that_means_nothing_is_named(changed: dict[str, object], message
 
 
 def test_limit_bounds_what_is_expected() -> None:
-    assert make_request("id", "A/B.SIM", "1h", "2024-01-01", "2024-01-02", limit=5).expected_candles == 5
-    message = make_request("id", "A/B.SIM", "1h", "2024-01-01", "2024-01-02").message()
+    assert make_request("id", "A/B.SIM", "1h", "2024-01-01", "2024-01-02", limit=5).max_candles == 5
+    message = encode_request(make_request("id", "A/B.SIM", "1h", "2024-01-01", "2024-01-02"))
     assert not message.HasField("limit") and not message.HasField("client_id")
 
 

@@ -5,7 +5,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from dexorder.cli.app import app
-from dexorder.coverage import Coverage, Kind, Known
+from services.common.model.coverage import Coverage, CoverageKind, CoverageRange
 from services.common.model.time_range import TimeRange
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
 from tests.fakes.candle_table import START, TICKER
@@ -90,15 +90,15 @@ def test_bad_times_are_one_sentence(fake: FakeRelay) -> None:
 
 
 def test_holes_are_between_the_ranges_or_out_to_the_given_ends() -> None:
-    rows = Known(TimeRange(120, 180), Kind.ROWS)
+    rows = CoverageRange(TimeRange(120, 180), CoverageKind.ROWS)
     found = Coverage("A.B", 60, (rows,))
     assert found.whole() == [rows]
     assert found.whole(60, 240) == [
-        Known(TimeRange(60, 120), Kind.MISSING),
+        CoverageRange(TimeRange(60, 120), CoverageKind.MISSING),
         rows,
-        Known(TimeRange(180, 240), Kind.MISSING),
+        CoverageRange(TimeRange(180, 240), CoverageKind.MISSING),
     ]
-    assert found.whole(None, 240) == [rows, Known(TimeRange(180, 240), Kind.MISSING)]
+    assert found.whole(None, 240) == [rows, CoverageRange(TimeRange(180, 240), CoverageKind.MISSING)]
     nothing = Coverage("A.B", 60, ())
     assert nothing.whole() == nothing.whole(60) == []
-    assert nothing.whole(60, 120) == [Known(TimeRange(60, 120), Kind.MISSING)]
+    assert nothing.whole(60, 120) == [CoverageRange(TimeRange(60, 120), CoverageKind.MISSING)]

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from dexorder.errors import RequestRefused
-from dexorder.records import Status
-from dexorder.request import HistoryRequest
+from services.common.model.history import HistoryRequest, RequestStatus
 from services.common.model.periods import MONTH_SECONDS, WEEK_SECONDS, floor_to_grid
 from services.common.model.time_range import TimeRange
 from services.common.model.times import MAX_TIME_NS, SECOND_NS, iso, parse_time
@@ -29,7 +28,7 @@ NOW = 1_000_000
 CLOCK_NS = at(NOW) + 5 * SECOND_NS
 LISTED, DELISTED = 10_000, 10_300
 """Minutes in which OLD was traded."""
-OK, NOT_FOUND, ERROR = Status.OK, Status.NOT_FOUND, Status.ERROR
+OK, NOT_FOUND, ERROR = RequestStatus.OK, RequestStatus.NOT_FOUND, RequestStatus.ERROR
 
 
 def span(start: int, end: int) -> TimeRange:
@@ -57,7 +56,7 @@ class Case:
     ticker: str
     start: int
     end: int
-    status: Status
+    status: RequestStatus
     rows: int
     empty: int = 0
     missing: tuple[int, int] | None = None
@@ -308,6 +307,6 @@ async def test_week_that_begins_on_another_day_is_refused_by_the_relay_and_floor
     async with whole(tmp_path, sim={"now_ns": CLOCK_NS}) as w:
         thursday = TimeRange(parse_time("2024-01-04"), parse_time("2024-01-18"))
         with pytest.raises(RequestRefused, match="is not on the 1w grid; the open before it is 1704067200000000000"):
-            await w.client.submit(HistoryRequest("r", LIVE, WEEK_SECONDS, thursday))
+            await w.client.submit(HistoryRequest("r", LIVE, thursday.start_ns, thursday.end_ns, WEEK_SECONDS))
         rows = await w.client.history(LIVE, "1w", thursday.start_ns, thursday.end_ns, timeout=60)
         assert rows.num_rows == 2

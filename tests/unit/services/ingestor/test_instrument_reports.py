@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from services.common.model.errors import Unavailable
-from services.common.model.history import ListedInstrument
+from services.common.model.instrument import ListedInstrument
 from services.ingestor.config import IngestorSettings
 from services.ingestor.exchange.failures import ExchangeFailure
 from services.ingestor.exchange.instruments import list_instruments

@@ -15,9 +15,10 @@ from aiohttp import web
 
 from dexorder.cli import history
 from dexorder.errors import VenueUnknown
-from dexorder.records import MarketList, Status
 from dexorder.run_store import RunStore
 from dexorder.runs import Shown, file_name
+from services.common.model.history import RequestStatus
+from services.common.model.instrument import InstrumentList
 from services.common.model.time_range import TimeRange
 from tests.unit.services.ingestor.whole import Whole, by_open, whole
 from tests.unit.services.relay.harness import MINUTE_NS, at
@@ -140,7 +141,7 @@ async def derivatives(folder: Path) -> AsyncIterator[tuple[Whole, Derivatives]]:
         await runner.cleanup()
 
 
-async def reported(w: Whole) -> MarketList:
+async def reported(w: Whole) -> InstrumentList:
     async with asyncio.timeout(60):
         while True:
             try:
@@ -157,7 +158,7 @@ async def test_each_ticker_is_its_own_market_from_the_request_to_the_rows(tmp_pa
             exchange.asked.clear()
             first = len(w.gateway.records)
             ended = await w.ask(f"request:{ticker}/1", ticker, 60, span)
-            assert ended.record.status is Status.OK, ended.record.error_message
+            assert ended.record.status is RequestStatus.OK, ended.record.error_message
             assert ended.record.ticker == ticker
             assert ended.notification.topic == f"HISTORY_READY:request:{ticker}/1"
             assert set(exchange.asked) == {place}
@@ -187,6 +188,6 @@ async def test_one_letter_more_or_less_is_another_ticker(tmp_path: Path) -> None
     async with derivatives(tmp_path) as (w, exchange):
         for n, symbol in enumerate(("BTCUSDT", "btc/usdt", "BTC/USDT:USD", "BTC/USDT:USDT-251227", "ETH2/ETH")):
             record = (await w.ask(f"r{n}", f"{symbol}.SIM", 60, TimeRange(at(0), at(10)))).record
-            assert record.status is Status.ERROR
+            assert record.status is RequestStatus.ERROR
             assert f"symbol {symbol!r} is unknown to SIM" in record.error_message
         assert exchange.asked == []

@@ -16,10 +16,9 @@ from typing import Any
 import pyarrow as pa
 
 from dexorder.aio import AsyncClient, Ended
-from dexorder.request import HistoryRequest
 from services.common.lake.catalog import OHLC_TABLE
 from services.common.lake.tables import OHLC
-from services.common.model.history import PageResult
+from services.common.model.history import HistoryRequest, PageResult
 from services.common.model.instrument import Series
 from services.common.model.periods import split_by_periods
 from services.common.model.time_range import TimeRange
@@ -50,7 +49,7 @@ class Whole:
         self, request_id: str, ticker: str, period_seconds: int, span: TimeRange, *, limit: int | None = None
     ) -> Ended:
         """Submit a request and wait for its end, whatever it is."""
-        await self.client.submit(HistoryRequest(request_id, ticker, period_seconds, span, limit))
+        await self.client.submit(HistoryRequest(request_id, ticker, span.start_ns, span.end_ns, period_seconds, limit))
         return await self.client.wait(request_id, timeout=LONGEST_SECONDS)
 
     async def rows(self, ended: Ended) -> dict[int, list[float]]:

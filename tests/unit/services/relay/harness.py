@@ -34,6 +34,7 @@ from services.gen.dexorder.relay.v1 import pipeline_service_pb2 as ppb
 from services.gen.dexorder.relay.v1 import pipeline_service_pb2_grpc as prpc
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
 from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
+from services.relay.broker.leases import Leases
 from services.relay.config import RelaySettings
 from services.relay.server import RunningRelay, relay
 from tests.paths import ROOT
@@ -88,6 +89,13 @@ def environment(folder: Path, port: int = 0) -> dict[str, str]:
     }
 
 
+def counts(leases: Leases) -> tuple[int, int, int]:
+    """Queued jobs, running jobs, free slots of all exchanges."""
+    loads = leases.load().values()
+    free = sum(sum(load.free.values()) for load in loads)
+    return sum(load.queued for load in loads), sum(load.running for load in loads), free
+
+
 def free_port() -> int:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
@@ -99,31 +107,25 @@ def catalog_settings(folder: Path) -> CatalogSettings:
 
 
 def make_tables(catalog: Catalog) -> None:
-    """Create the two tables that the relay reads."""
+    """Create the tables that the relay reads."""
     OHLC.load_or_create(catalog)
     COVERAGE.load_or_create(catalog)
 
 
-def write_ledger(catalog: Catalog, *pages: CoverageRow) -> None:
-    """Append to the coverage table, as the pipeline does after its report."""
-    catalog.load_table(COVERAGE.name).append(
-        pa.Table.from_pylist([encode_coverage(each) for each in pages], schema=COVERAGE.arrow)
-    )
+def write_coverage(catalog: Catalog, *rows: CoverageRow) -> None:
+    """Append to the coverage table, as the pipeline does before its report."""
+    table = COVERAGE.load_or_create(catalog)
+    table.append(pa.Table.from_pylist([encode_coverage(each) for each in rows], schema=COVERAGE.arrow))
 
 
-def ledger_page(
+def coverage_row(
     start: int, end: int, *, fetched_ns: int, empty: Sequence[tuple[int, int]] = (), series: Series | None = None
 ) -> CoverageRow:
     """Return a row of the coverage table for minutes [start, end)."""
-    return CoverageRow(
-        series or Series(TICKER, 60),
-        TimeRange(at(start), at(end)),
-        fetched_ns,
-        tuple(TimeRange(at(first), at(last)) for first, last in empty),
-        committed_ns=fetched_ns + SECOND_NS,
-        rows=end - start - sum(last - first for first, last in empty),
-        evidence="page",
-    )
+    holes = tuple(TimeRange(at(first), at(last)) for first, last in empty)
+    rows = end - start - sum(last - first for first, last in empty)
+    span, committed_ns = TimeRange(at(start), at(end)), fetched_ns + SECOND_NS
+    return CoverageRow(series or Series(TICKER, 60), span, fetched_ns, holes, committed_ns, rows, "page")
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -142,12 +144,10 @@ class Pipeline:
 
     def write(self, minutes: Sequence[int], ticker: str = TICKER) -> int:
         """Append one row a minute; the snapshot."""
-        table = self.catalog.load_table(OHLC.name)
-        rows = [
-            {"ticker": ticker, "period_seconds": 60, "open_time": moment(m), "fetched_at": moment(m), **candle(m)}
-            for m in minutes
-        ]
-        table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
+        table = OHLC.load_or_create(self.catalog)
+        key = {"ticker": ticker, "period_seconds": 60, "fetched_at": moment(0)}
+        rows = [{**key, "open_time": moment(m), **candle(m)} for m in minutes]
+        table.append(pa.Table.from_pylist(rows, schema=OHLC.arrow))
         snapshot = self.catalog.load_table(OHLC.name).current_snapshot()
         assert snapshot is not None
         return snapshot.snapshot_id

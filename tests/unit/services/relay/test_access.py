@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from services.common.model.errors import Exhausted, InvalidRequest, NotFound
-from services.common.model.history import Progress, Record, RequestState, Submission
+from services.common.model.history import HistoryRequest, Progress, RequestRecord, RequestState
 from services.common.model.times import SECOND_NS
 from services.common.rpc.identity import Caller, Quota, Role
 from services.relay import access
@@ -22,10 +22,8 @@ BOSS = Caller("boss", Role.ADMIN)
 NO_LIMITS = Limits(10**9, 10**9, 10**18, 10**9)
 
 
-def submission(
-    client_id: str | None, minutes: int = 10, *, request_id: str = "r", limit: int | None = None
-) -> Submission:
-    return Submission(request_id, "BTC/USDT.SIM", 0, minutes * 60 * SECOND_NS, 60, limit, client_id)
+def request(client_id: str, minutes: int = 10, *, request_id: str = "r", limit: int | None = None) -> HistoryRequest:
+    return HistoryRequest(request_id, "BTC/USDT.SIM", 0, minutes * 60 * SECOND_NS, 60, limit, client_id)
 
 
 def quotas(refused: list[tuple[str, str]] | None = None, **limits: int) -> Quotas:
@@ -37,44 +35,41 @@ def quotas(refused: list[tuple[str, str]] | None = None, **limits: int) -> Quota
 @pytest.mark.parametrize(
     ("caller", "named", "signed"),
     [
-        (None, None, None),
+        (None, "", ""),
         (None, "anyone", "anyone"),
-        (DESK, None, "desk"),
         (DESK, "", "desk"),
         (DESK, "desk", "desk"),
         (DESK, "other", InvalidRequest),
         (DESK, "Desk", InvalidRequest),
-        (BOSS, None, "boss"),
+        (BOSS, "", "boss"),
         (BOSS, "desk", InvalidRequest),
     ],
 )
 def test_a_submission_is_signed_with_the_callers_name(
-    caller: Caller | None, named: str | None, signed: str | type[Exception] | None
+    caller: Caller | None, named: str, signed: str | type[Exception]
 ) -> None:
     if isinstance(signed, type):
         with pytest.raises(signed, match=f"client_id {named!r} is not the caller's"):
-            access.signed(caller, submission(named))
+            access.signed(caller, request(named))
     else:
-        assert access.signed(caller, submission(named)) == submission(signed)
+        assert access.signed(caller, request(named)) == request(signed)
 
 
 @pytest.mark.parametrize(
     ("caller", "owner", "there"),
     [
-        (None, None, True),
+        (None, "", True),
         (None, "desk", True),
         (DESK, "desk", True),
         (DESK, "other", False),
-        (DESK, None, False),
+        (DESK, "", False),
         (BOSS, "desk", True),
-        (BOSS, None, True),
+        (BOSS, "", True),
     ],
 )
-def test_a_request_is_there_for_its_client_and_for_admins(
-    caller: Caller | None, owner: str | None, there: bool
-) -> None:
-    record = Record(submission(owner), 0, RequestState.QUEUED, Progress(*[0] * 8))
-    assert access.sees(caller, record.submission) is there
+def test_a_request_is_there_for_its_client_and_for_admins(caller: Caller | None, owner: str, there: bool) -> None:
+    record = RequestRecord(request(owner), 0, Progress(RequestState.QUEUED, *[0] * 8))
+    assert access.sees(caller, record.request) is there
     if there:
         assert access.seen(caller, record) is record
     else:
@@ -111,8 +106,8 @@ def test_without_a_caller_nothing_is_limited() -> None:
     q = quotas(unfinished_requests=0, submissions_per_minute=1, unfinished_periods=0, open_streams=0)
     for number in range(5):
         q.submit(None, now_ns=0)
-        q.admit(None, submission("x", request_id=str(number)))
-        q.enter(submission("x", request_id=str(number)))
+        q.admit(None, request("x", request_id=str(number)))
+        q.enter(request("x", request_id=str(number)))
         with q.stream(None):
             pass
 
@@ -120,29 +115,29 @@ def test_without_a_caller_nothing_is_limited() -> None:
 def test_unfinished_requests_and_periods_are_freed_by_an_end() -> None:
     refused: list[tuple[str, str]] = []
     q = quotas(refused, unfinished_requests=2, unfinished_periods=25)
-    first, second = submission("desk", 10, request_id="1"), submission("desk", 10, request_id="2")
+    first, second = request("desk", 10, request_id="1"), request("desk", 10, request_id="2")
     for each in (first, second):
         q.admit(DESK, each)
         q.enter(each)
     with pytest.raises(Exhausted, match=r"unfinished_requests would be 3, 2 are allowed for client_id 'desk'; submit"):
-        q.admit(DESK, submission("desk", 1, request_id="3"))
-    q.admit(OTHER, submission("other", 1, request_id="3"))  # another's are another's
+        q.admit(DESK, request("desk", 1, request_id="3"))
+    q.admit(OTHER, request("other", 1, request_id="3"))  # another's are another's
     q.leave(first)
     with pytest.raises(Exhausted, match=r"unfinished_periods would be 26, 25 are allowed .* has ended"):
-        q.admit(DESK, submission("desk", 16, request_id="3"))
-    with pytest.raises(InvalidRequest, match=r"26 periods, 25 are allowed .* ask for a shorter one"):
-        q.admit(DESK, submission("desk", 26, request_id="3"))  # waiting would not help
-    q.admit(DESK, submission("desk", 10_000, request_id="3", limit=15))  # with a limit, that is all it wants
+        q.admit(DESK, request("desk", 16, request_id="3"))
+    with pytest.raises(InvalidRequest, match=r"26 periods, 25 are allowed .* request a shorter one"):
+        q.admit(DESK, request("desk", 26, request_id="3"))  # waiting would not help
+    q.admit(DESK, request("desk", 10_000, request_id="3", limit=15))  # with a limit, that is all it wants
     assert refused == [("desk", "unfinished_requests"), ("desk", "unfinished_periods")]
 
 
 def test_an_entry_of_the_callers_file_has_limits_of_its_own() -> None:
     q = quotas(unfinished_requests=1, open_streams=0)
     roomy = Caller("desk", Role.CLIENT, Quota(unfinished_requests=2))
-    q.enter(submission("desk", request_id="1"))
-    q.admit(roomy, submission("desk", request_id="2"))
+    q.enter(request("desk", request_id="1"))
+    q.admit(roomy, request("desk", request_id="2"))
     with pytest.raises(Exhausted):
-        q.admit(DESK, submission("desk", request_id="2"))
+        q.admit(DESK, request("desk", request_id="2"))
     with pytest.raises(Exhausted, match="open_streams would be 1, 0 are allowed"), q.stream(roomy):
         pass  # what the entry leaves out is the service's
 
@@ -189,35 +184,35 @@ def test_a_refused_attempt_costs_nothing() -> None:
     for _ in range(60):
         q.submit(DESK, now_ns=0)
     for _ in range(1_000):
-        with pytest.raises(Exhausted, match=r"61, 60 are allowed .* taken in 1\.000 s"):
+        with pytest.raises(Exhausted, match=r"61, 60 are allowed .* accepted in 1\.000 s"):
             q.submit(DESK, now_ns=0)
     q.submit(OTHER, now_ns=0)
     q.submit(DESK, now_ns=SECOND_NS)
 
 
-class CoverageQueries(RuleBasedStateMachine):
+class QuotaMachine(RuleBasedStateMachine):
     """Whatever enters and leaves, in any order and repeated: use is what a recount says."""
 
     def __init__(self) -> None:
         super().__init__()
         self.quotas = quotas()
-        self.live: dict[str, Submission] = {}
+        self.live: dict[str, HistoryRequest] = {}
         self.made = 0
 
     @rule(
-        client=st.sampled_from(["desk", "other", None]),
+        client=st.sampled_from(["desk", "other", ""]),
         minutes=st.integers(1, 50),
         limit=st.none() | st.integers(1, 60),
     )
-    def enter(self, client: str | None, minutes: int, limit: int | None) -> None:
+    def enter(self, client: str, minutes: int, limit: int | None) -> None:
         self.made += 1
-        made = submission(client, minutes, request_id=str(self.made), limit=limit)
+        made = request(client, minutes, request_id=str(self.made), limit=limit)
         self.live[made.request_id] = made
         self.quotas.enter(made)
 
     @precondition(lambda self: self.live)
     @rule(data=st.data())
-    def leave(self, data: st.DataObject) -> None:
+    def remove(self, data: st.DataObject) -> None:
         self.quotas.leave(self.live.pop(data.draw(st.sampled_from(sorted(self.live)))))
 
     @invariant()
@@ -232,4 +227,4 @@ class CoverageQueries(RuleBasedStateMachine):
         assert self.quotas._periods == periods
 
 
-TestLedger = CoverageQueries.TestCase
+TestQuotas = QuotaMachine.TestCase

@@ -9,14 +9,14 @@ import grpc
 import pytest
 
 from services.common.model.errors import InvalidRequest
-from services.common.model.history import InstrumentList, ListedInstrument
+from services.common.model.instrument import InstrumentList, ListedInstrument
 from services.gen.dexorder.relay.v1 import ingestor_service_pb2 as ipb
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
 from services.relay.instruments import check
 from tests.unit.services.relay.harness import Suite, suite
 
 
-def series(symbol: str, **fields: Any) -> rpb.Market:
+def market(symbol: str, **fields: Any) -> rpb.Market:
     return rpb.Market(
         **{"ticker": f"{symbol}.SIM", "active": True, "type": "spot", "base": "B", "quote": "Q", **fields}
     )
@@ -31,11 +31,11 @@ async def listed(s: Suite, exchange: str = "SIM") -> Any:
 
 
 async def test_newest_report_is_listed_by_ticker_and_survives_a_restart(tmp_path: Path) -> None:
-    one, two = series("A/Q"), series("B/Q:Q", active=False, type="swap")
+    one, two = market("A/Q"), market("B/Q:Q", active=False, type="swap")
     async with suite(tmp_path) as s:
-        await report(s, [series("OLD/Q")], 10)
+        await report(s, [market("OLD/Q")], 10)
         await report(s, [two, one], 20)
-        await report(s, [series("OLDER/Q")], 19)
+        await report(s, [market("OLDER/Q")], 19)
         answer = await listed(s)
         assert (list(answer.markets), answer.fetched_at) == ([one, two], 20)
     async with suite(tmp_path) as s:
@@ -47,7 +47,7 @@ async def test_newest_report_is_listed_by_ticker_and_survives_a_restart(tmp_path
 async def test_a_large_exchange_fits_into_one_message(tmp_path: Path) -> None:
     symbols = [f"BASE{n:05}/USDT:USDT-261225-{n}-C" for n in range(3_000)]
     async with suite(tmp_path) as s:
-        await report(s, [series(symbol, base="BASE00000", quote="USDT", type="option") for symbol in symbols], 1)
+        await report(s, [market(symbol, base="BASE00000", quote="USDT", type="option") for symbol in symbols], 1)
         answer = await listed(s)
         assert [each.ticker for each in answer.markets] == [f"{symbol}.SIM" for symbol in symbols]
         assert answer.ByteSize() < 4 * 1024 * 1024 / 10
@@ -58,7 +58,7 @@ async def test_unknown_and_unreported_exchanges(tmp_path: Path) -> None:
         for call, code, text in (
             (listed(s), grpc.StatusCode.NOT_FOUND, "no ingestor has reported the markets of 'SIM'"),
             (listed(s, "MOON"), grpc.StatusCode.NOT_FOUND, "exchange 'MOON' is not known"),
-            (report(s, [series("A/Q")], 1, "MOON"), grpc.StatusCode.INVALID_ARGUMENT, "exchange 'MOON' is not known"),
+            (report(s, [market("A/Q")], 1, "MOON"), grpc.StatusCode.INVALID_ARGUMENT, "exchange 'MOON' is not known"),
             (report(s, [], 1), grpc.StatusCode.INVALID_ARGUMENT, "markets is empty"),
         ):
             with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -73,16 +73,15 @@ async def test_unknown_and_unreported_exchanges(tmp_path: Path) -> None:
         (["A.SIM"], 2**64 - 1, "fetched_at"),
         (["A.MOON"], 1, "ticker 'A.MOON' is not one of exchange 'SIM'"),
         (["A"], 1, "ticker 'A' is not SYMBOL.VENUE"),
-        (["A.SIM", "B.SIM", "A.SIM"], 1, "ticker 'A.SIM' is there twice"),
+        (["A.SIM", "B.SIM", "A.SIM"], 1, "ticker 'A.SIM' is a duplicate"),
     ],
 )
 def test_report_that_can_not_be_one(tickers: list[str], fetched_ns: int, text: str) -> None:
     with pytest.raises(InvalidRequest, match=text):
-        check(
-            "SIM", InstrumentList(tuple(ListedInstrument(t, True, "", "", "") for t in tickers), fetched_ns), now_ns=5
-        )
+        instruments = tuple(ListedInstrument(t, True, "", "", "") for t in tickers)
+        check(InstrumentList("SIM", instruments, fetched_ns), now_ns=5)
 
 
 def test_time_after_now_is_now() -> None:
     markets = (ListedInstrument("A.SIM", True, "spot", "A", "Q"),)
-    assert check("SIM", InstrumentList(markets, 99), now_ns=5) == InstrumentList(markets, 5)
+    assert check(InstrumentList("SIM", markets, 99), now_ns=5) == InstrumentList("SIM", markets, 5)

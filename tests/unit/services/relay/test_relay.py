@@ -20,8 +20,8 @@ from tests.unit.services.relay.harness import (
     TICKER,
     at,
     catalog_settings,
+    coverage_row,
     final_of,
-    ledger_page,
     make_tables,
     minute,
     page,
@@ -29,7 +29,7 @@ from tests.unit.services.relay.harness import (
     request,
     settings,
     suite,
-    write_ledger,
+    write_coverage,
 )
 
 OK, NOT_FOUND, ERROR, TIMEOUT = (
@@ -182,13 +182,13 @@ async def test_attempts_used_up_end_the_request_and_reject_prefers_another_inges
 async def test_job_for_a_dead_ingestor_goes_to_a_living_one(tmp_path: Path) -> None:
     # the lease is short because the send may still succeed in the instant before ZMQ notices the death
     async with suite(tmp_path, lease_seconds=1) as s:
-        dead, alive = s.ingestor(), s.ingestor()
-        await dead.offer()
+        given_up, alive = s.ingestor(), s.ingestor()
+        await given_up.offer()
         await s.queued("a", 0, 10)
-        first = await dead.take()
-        await dead.offer(3)
-        await dead.send(ingest.WorkComplete(job_id=first.job_id, success=True))
-        dead.socket.close()
+        first = await given_up.take()
+        await given_up.offer(3)
+        await given_up.send(ingest.WorkComplete(job_id=first.job_id, success=True))
+        given_up.socket.close()
         await s.queued("b", 100, 110)
         await alive.offer(1)
         assert minute((await alive.take()).historical.start_time) == 100
@@ -279,7 +279,7 @@ async def test_restart_goes_on_with_the_same_job_and_keeps_cursors(tmp_path: Pat
 async def test_coverage_table_is_read_at_start(tmp_path: Path) -> None:
     catalog = catalog_settings(tmp_path).load()
     make_tables(catalog)
-    write_ledger(catalog, ledger_page(0, 10, fetched_ns=1, empty=[(0, 10)]))
+    write_coverage(catalog, coverage_row(0, 10, fetched_ns=1, empty=[(0, 10)]))
     catalog.close()
     async with suite(tmp_path) as s:
         await s.queued("r", 2, 8)
@@ -303,7 +303,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"period_seconds": 0}, "period_seconds 0"),
     ({"period_seconds": 604_800, "end_time": at(0) + 8 * 86_400 * 10**9}, "is not on the 1w grid"),
     ({"limit": 0}, "limit 0"),
-    ({"start_time": 0, "end_time": at(0), "period_seconds": 1}, "periods; 200000000 are allowed"),
+    ({"start_time": 0, "end_time": at(0), "period_seconds": 1}, "periods; at most 200000000 are allowed"),
 ]
 
 

@@ -102,7 +102,7 @@ def test_an_unreadable_secret_is_named(tmp_path: Path) -> None:
 def test_half_of_the_settings_is_an_error_at_start(tmp_path: Path) -> None:
     public, secret = make_keys(tmp_path, "mine")
     for half in ({"broker_curve_key": secret}, {"broker_curve_clients": tmp_path}):
-        with pytest.raises(SystemExit, match="broker_curve_key and broker_curve_clients go together"):
+        with pytest.raises(SystemExit, match="broker_curve_key and broker_curve_clients must be set together"):
             load_settings(RelaySettings, **half)
     for half in ({"broker_curve_key": secret}, {"broker_curve_server": public}):
         with pytest.raises(SystemExit, match="broker_curve_key and broker_curve_server go together"):

@@ -12,21 +12,19 @@ from typing import Any, ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from services.common.model.history import FinalResult, FinalStatus, PageResult, RequestStatus, Submission
+from services.common.model.history import FinalResult, FinalStatus, HistoryRequest, PageResult, RequestStatus
 from services.common.model.instrument import Series
 from services.common.model.periods import split_by_periods
 from services.common.model.time_range import TimeRange, subtract
 from services.common.model.times import MAX_TIME_NS
 from services.relay.broker.leases import Leases, Slot, SlotKind
-from services.relay.broker.retry_policy import RetryPolicy
-from services.relay.history import coverage, dispatches, planner, reports
-from services.relay.history.job import Job, LiveRequest, Phase
-from services.relay.history.progress import progress, timed_out
-from services.relay.history.request import cut_short, decide
-from services.relay.history.state import HistoryState
+from services.relay.history import coverage, dispatches, planner
+from services.relay.history.job import Job, Phase, RetryPolicy
+from services.relay.history.request import LiveRequest, cut_short, decide
+from services.relay.history.state import HistoryState, progress, timed_out
 from services.relay.store import database, schema
 from services.relay.store.schema import Batch
-from tests.unit.services.relay.harness import MINUTE_NS, at
+from tests.unit.services.relay.harness import MINUTE_NS, at, counts
 from tests.unit.services.relay.history.state_model import (
     BACKOFF_NS,
     EXCHANGES,
@@ -64,7 +62,7 @@ class StateMachine(RuleBasedStateMachine):
         self.alive: list[bytes] = []
         self.workers: list[Worker] = []
         self.fenced: set[str] = set()
-        self.submitted: dict[str, Submission] = {}
+        self.submitted: dict[str, HistoryRequest] = {}
         self.ended: dict[str, RequestStatus] = {}
         self.excused: list[tuple[Series, TimeRange]] = []
 
@@ -81,7 +79,7 @@ class StateMachine(RuleBasedStateMachine):
     @rule(series=markets, start=st.integers(0, 30), length=st.integers(1, 30), limit=st.none() | st.integers(1, 12))
     def submit(self, series: Series, start: int, length: int, limit: int | None) -> None:
         request_id = f"r{next(self.requests)}"
-        asked = Submission(request_id, series.ticker, at(start), at(start + length), 60, limit, "me")
+        asked = HistoryRequest(request_id, series.ticker, at(start), at(start + length), 60, limit, "me")
         self.submitted[request_id] = asked
         self.plan(lambda batch: planner.accept(self.state, asked, batch, wall_ns=self.wall_ns, now_ns=self.now_ns))
 
@@ -102,15 +100,15 @@ class StateMachine(RuleBasedStateMachine):
         outcome = cut_short(status, "", end_ns=request.planned_end_ns, missing=missing, completed_ns=self.wall_ns)
         self.finish(request, outcome)
 
-    @precondition(lambda self: any(map(self.state.ready, self.state.requests.values())))
+    @precondition(lambda self: any(map(self.state.is_ready, self.state.requests.values())))
     @rule(data=st.data())
     def decide(self, data: Any) -> None:
         """As the decider does, with the table as coverage says."""
-        request = data.draw(st.sampled_from([r for r in self.state.requests.values() if self.state.ready(r)]))
+        request = data.draw(st.sampled_from([r for r in self.state.requests.values() if self.state.is_ready(r)]))
         self.decide_one(request)
 
     def decide_one(self, request: LiveRequest) -> None:
-        asked, end_ns = request.submission, request.planned_end_ns
+        asked, end_ns = request.request, request.planned_end_ns
         opens = self.rows(asked.series, request.planned)
         if asked.limit is not None and len(opens) >= asked.limit:
             opens = opens[: asked.limit]
@@ -139,11 +137,11 @@ class StateMachine(RuleBasedStateMachine):
         return [open_ns for part in there for open_ns in range(part.start_ns, part.end_ns, MINUTE_NS)]
 
     def finish(self, request: LiveRequest, outcome: Any) -> None:
-        request_id, batch = request.submission.request_id, Batch()
+        request_id, batch = request.request.request_id, Batch()
         assert request_id not in self.ended
         self.ended[request_id] = outcome.status
-        batch.finish(request.submission, outcome, progress(self.state, request, outcome.end_ns))
-        planner.leave(self.state, request, batch)
+        batch.finish(request.request, outcome, progress(self.state, request, outcome.end_ns))
+        planner.remove(self.state, request, batch)
         self.save(batch)
         self.notice_what_left()
 
@@ -247,7 +245,7 @@ class StateMachine(RuleBasedStateMachine):
             worker.idle = True
             return
         before, batch = dump(self.state), Batch()
-        job = reports.page(self.state, job_id, span, holes, batch, now_ns=self.now_ns)
+        job = dispatches.page(self.state, job_id, span, holes, batch, now_ns=self.now_ns)
         self.save(batch)
         assert (job is not None) == current
         if current:
@@ -256,6 +254,15 @@ class StateMachine(RuleBasedStateMachine):
         else:
             worker.idle = True
             assert dump(self.state) == before and not batch.statements
+
+    @precondition(lambda self: self.fenced)
+    @rule(data=st.data(), status=st.sampled_from(FinalStatus))
+    def final_of_a_fenced_dispatch(self, data: Any, status: FinalStatus) -> None:
+        """The final record of a dispatch that is no longer current changes nothing, whatever its status."""
+        final = FinalResult(data.draw(st.sampled_from(sorted(self.fenced))), status, "too late")
+        before, batch = dump(self.state), Batch()
+        dispatches.report(self.state, None, [], [final], batch, now_ns=self.now_ns)
+        assert dump(self.state) == before and not batch.statements
 
     def completes(self, worker: Worker) -> None:
         before, batch = dump(self.state), Batch()
@@ -324,7 +331,7 @@ class StateMachine(RuleBasedStateMachine):
         job = self.model.current.get(worker.job_id)
         before, batch, series = dump(self.state), Batch(), worker.dispatch.series
         lacked = self.state.coverage[series].covered.holes(EVER)
-        reports.report(self.state, None, pages, finals, batch, now_ns=self.now_ns)
+        dispatches.report(self.state, None, pages, finals, batch, now_ns=self.now_ns)
         self.save(batch)
         self.model.note(self.model.settled, series, subtract(lacked, self.state.coverage[series].covered.holes(EVER)))
         if finals and job is None and not pages:
@@ -374,7 +381,7 @@ class StateMachine(RuleBasedStateMachine):
 
     def loaded(self) -> HistoryState:
         state = self.new_board()
-        database.fill_board(self.connection, state, self.now_ns)
+        database.fill_state(self.connection, state, self.now_ns)
         return state
 
     # ---- the model follows -----------------------------------------------------------------------------------------
@@ -389,10 +396,10 @@ class StateMachine(RuleBasedStateMachine):
             if not made_progress:
                 wait_ns = BACKOFF_NS << (self.model.failures_in_a_row[number] - 1)
                 self.model.not_before_ns[number] = self.now_ns + wait_ns
-            assert lost.dead == (self.model.failures_in_a_row[number] >= MOST_ATTEMPTS)
-            if lost.dead:
+            assert lost.given_up == (self.model.failures_in_a_row[number] >= MOST_ATTEMPTS)
+            if lost.given_up:
                 self.excused.append((lost.job.series, lost.job.span))
-            self.give_up(job_id, front=not lost.dead)
+            self.give_up(job_id, front=not lost.given_up)
         self.save(batch)
 
     def give_up(self, job_id: str, *, front: bool) -> None:
@@ -435,7 +442,7 @@ class StateMachine(RuleBasedStateMachine):
     def queues_and_slots_hold_what_the_model_says(self) -> None:
         queued = {number for number in self.state.jobs if self.state.leases.is_queued(number)}
         assert sorted(queued) == sorted(itertools.chain(*self.model.queues.values()))
-        assert self.state.leases.counts()[2] == sum(map(len, self.model.slots.values()))
+        assert counts(self.state.leases)[2] == sum(map(len, self.model.slots.values()))
 
     @invariant()
     def no_range_is_fetched_twice_at_once(self) -> None:
@@ -447,14 +454,14 @@ class StateMachine(RuleBasedStateMachine):
     @invariant()
     def no_period_of_an_unfinished_request_is_forgotten(self) -> None:
         for request in self.state.requests.values():
-            series = request.submission.series
+            series = request.request.series
             held = [part for number in request.jobs for part in self.accounted(self.state.jobs[number])]
             assert not subtract(self.state.coverage[series].covered.holes(request.planned), held)
 
     def accounted(self, job: Job) -> list[TimeRange]:
         """What of a job's range is queued, running, in Kafka, refused, or given up."""
         covered, leases = self.state.coverage[job.series].covered, self.state.leases
-        parts = [*job.under_way(covered), *job.refused, *job.handled]
+        parts = [*job.in_pipeline(covered), *job.refused, *job.handled]
         if job.phase is Phase.OPEN:
             queued, held = leases.is_queued(job.id), job.id in self.model.current.values()
             assert queued != held
@@ -476,7 +483,7 @@ class StateMachine(RuleBasedStateMachine):
                 while not worker.idle:
                     self.produce(worker, told=True, empty=False)
                 self.report(worker, len(worker.log))
-            for request in [r for r in self.state.requests.values() if self.state.ready(r)]:
+            for request in [r for r in self.state.requests.values() if self.state.is_ready(r)]:
                 self.decide_one(request)
             self.alive = [exchange.encode() for exchange in EXCHANGES]
             for exchange, identity in zip(EXCHANGES, self.alive, strict=True):  # offers are counted by identity

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from services.common.model.periods import PERIODS, floor_to_grid, next_open, open_times
 from services.common.model.time_range import RangeSet, TimeRange, merge, subtract
 from services.common.model.times import parse_time
-from services.relay.history.compare import Finding, Times, compare, on_grid, repairs, runs
+from services.relay.history.compare import Comparison, Times, compare, on_grid, repair_ranges, runs
 from tests.unit.services.relay.harness import MINUTE_NS
 
 MONTH, WEEK = 2_592_000, 604_800
@@ -36,7 +36,7 @@ def test_each_fault_is_found_by_the_period(period: int) -> None:
 
     rows = [0, 1, 2, 5, 5, 5, 7, 12, 13]
     found = compare(opens(*rows, period=period)[::-1], [at(0, 6), at(6, 10)], [at(6, 8)], period)
-    assert found == Finding(
+    assert found == Comparison(
         rows=9,
         row_periods=8,
         empty_periods=2,
@@ -50,8 +50,8 @@ def test_each_fault_is_found_by_the_period(period: int) -> None:
 
 
 def test_nothing_there_and_nothing_claimed() -> None:
-    assert compare(opens(), [], [], 60) == Finding()
-    assert compare(opens(), [span(0, 5)], [span(0, 5)], 60) == Finding(empty_periods=5)
+    assert compare(opens(), [], [], 60) == Comparison()
+    assert compare(opens(), [span(0, 5)], [span(0, 5)], 60) == Comparison(empty_periods=5)
     assert compare(opens(), [span(0, 5)], [], MONTH).lost == [span(0, 5)]
     assert not compare(opens(1, 2), [], [], 60).suspect, "rows that nothing claims contradict nothing"
 
@@ -94,7 +94,7 @@ def test_windows_put_together_say_what_the_whole_says(
     rows: list[int], covered: list[tuple[int, int]], cut: int
 ) -> None:
     whole = RangeSet(span(start, start + length) for start, length in covered)
-    together = Finding()
+    together = Comparison()
     for window in (span(0, cut), span(cut, 60)):
         inside = [row for row in rows if window.start_ns <= span(row, row + 1).start_ns < window.end_ns]
         together.add(compare(opens(*inside), whole.within(window), [], 60))
@@ -111,9 +111,9 @@ def test_runs_join_candles_that_follow_each_other() -> None:
 def test_repairs_ask_for_what_is_lost_and_for_nothing_that_is_not_covered() -> None:
     covered = RangeSet([span(0, 50), span(60, 100)])
     lost = [span(3, 5), span(10, 20), span(40, 50), span(60, 61)]
-    assert repairs(lost, covered, 60, 100) == [span(3, 50), span(60, 61)]
-    assert repairs(lost, covered, 60, 20) == [span(3, 20), span(40, 50), span(60, 61)]
-    assert repairs(lost, covered, 60, 6) == [
+    assert repair_ranges(lost, covered, 60, 100) == [span(3, 50), span(60, 61)]
+    assert repair_ranges(lost, covered, 60, 20) == [span(3, 20), span(40, 50), span(60, 61)]
+    assert repair_ranges(lost, covered, 60, 6) == [
         span(3, 5),
         span(10, 16),
         span(16, 20),
@@ -121,7 +121,7 @@ def test_repairs_ask_for_what_is_lost_and_for_nothing_that_is_not_covered() -> N
         span(46, 50),
         span(60, 61),
     ]
-    assert repairs([], covered, 60, 6) == []
+    assert repair_ranges([], covered, 60, 6) == []
 
 
 @given(lost=periods, covered=periods, most=st.integers(1, 30))
@@ -130,7 +130,7 @@ def test_repairs_cover_exactly_what_is_lost_of_what_is_covered(
 ) -> None:
     claims = RangeSet(span(start, start + length) for start, length in [*covered, *lost])
     parts = merge(span(start, start + length) for start, length in lost)
-    asked = repairs(parts, claims, 60, most)
+    asked = repair_ranges(parts, claims, 60, most)
     assert not subtract(parts, asked), "everything is asked for"
     assert not subtract(asked, claims), "and nothing that was not claimed"
     assert all(one.end_ns <= two.start_ns for one, two in itertools.pairwise(asked))

@@ -11,8 +11,8 @@ from services.common.model.history import PageResult
 from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange, subtract
 from services.relay.broker.leases import Leases
-from services.relay.broker.retry_policy import RetryPolicy
-from services.relay.history import coverage, reports
+from services.relay.history import coverage, dispatches
+from services.relay.history.job import RetryPolicy
 from services.relay.history.state import HistoryState
 from services.relay.store.schema import Batch
 from tests.unit.services.relay.harness import at
@@ -42,7 +42,7 @@ def test_the_board_says_what_the_two_tables_say(
         else:
             ledger.append(PageResult("gone", MARKET, part, (empty,), None, max(now_ns - ago, 0)))
             for _ in range(1 + ago % 2):
-                reports.report(live, None, ledger[-1:], [], Batch(), now_ns=0)
+                dispatches.report(live, None, ledger[-1:], [], Batch(), now_ns=0)
     order.shuffle(ledger)  # type: ignore[attr-defined]
     order.shuffle(retracted)  # type: ignore[attr-defined]
     again = new_board()
@@ -63,7 +63,9 @@ def test_only_what_every_page_calls_empty_is_empty(told: list[tuple[TimeRange, T
     """A row stays in the table, whatever a page of a dispatch that was fenced says later, or had said before."""
     state = new_board()
     for number, (part, empty) in enumerate(told):
-        reports.report(state, None, [PageResult("gone", MARKET, part, (empty,), None, number)], [], Batch(), now_ns=0)
+        dispatches.report(
+            state, None, [PageResult("gone", MARKET, part, (empty,), None, number)], [], Batch(), now_ns=0
+        )
     rows = [row for part, empty in told for row in subtract([part], [empty])]
     assert list(state.coverage[MARKET].empty) == subtract([part for part, _ in told], rows)
 

@@ -11,13 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.lake.catalog import OHLC_TABLE
+from services.common.lake.tables import OHLC
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from services.gen.dexorder.market.v1 import ohlcv_pb2
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
 from services.relay.history import fetch_ohlc
 from services.relay.history.table_reader import CANDLE_COLUMNS
-from spark.tables.table import TABLES
 from tests.unit.services.relay.harness import TICKER, VALUES, Suite, at, candle, page, settings, suite
 
 OK, NOT_FOUND, ERROR = ingest.Response.OK, ingest.Response.NOT_FOUND, ingest.Response.ERROR
@@ -121,7 +120,7 @@ async def test_the_request_goes_on_when_its_caller_is_gone(tmp_path: Path) -> No
         assert len(candles(await fetch(s, "r", 0, 10))) == 10
 
 
-@pytest.mark.filterwarnings("ignore:Merge on read is not yet supported")  # pyiceberg copies the file instead
+@pytest.mark.filterwarnings("ignore:Merge on read is not yet supported")
 async def test_rows_are_those_of_the_requests_snapshot_until_it_has_expired(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
         await have(s, [0, 1, 2], 0, 5)
@@ -130,11 +129,11 @@ async def test_rows_are_those_of_the_requests_snapshot_until_it_has_expired(tmp_
         snapshot_id = (await s.record("r")).snapshot_id
         s.pipeline.write([4])
         assert len(candles(await fetch(s, "r", 0, 5))) == 3
-        s.pipeline.catalog.load_table(OHLC_TABLE).maintenance.expire_snapshots().by_id(snapshot_id).commit()
+        s.pipeline.catalog.load_table(OHLC.name).maintenance.expire_snapshots().by_id(snapshot_id).commit()
         (now,) = await fetch(s, "r", 0, 5)
         assert ([c.open_time for c in candles([now])], now.total_records) == ([at(m) for m in (0, 1, 2, 4)], 4)
         assert len(candles(await fetch(s, "first", 0, 5, limit=3))) == 3
-        s.pipeline.catalog.load_table(OHLC_TABLE).delete()
+        s.pipeline.catalog.load_table(OHLC.name).delete()
         (lost,) = await fetch(s, "r", 0, 5)
         assert lost.status == ERROR and "has 0 of the request's 3 rows now" in lost.error_message
 
@@ -147,13 +146,12 @@ async def test_a_table_that_can_not_be_read_is_unavailable(tmp_path: Path) -> No
             file.unlink()
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await fetch(s, "r", 0, 3)
-        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE and OHLC_TABLE in str(caught.value.details())
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE and OHLC.name in str(caught.value.details())
         assert (await s.relay.GetRequest(rpb.GetRequestRequest(request_id="r"))).record.row_count == 3
 
 
 def test_columns_are_those_of_the_real_table() -> None:
-    (ohlc,) = (layout.schema for layout in TABLES if layout.name == OHLC_TABLE)
-    assert {*CANDLE_COLUMNS, *VALUES, "ticker", "period_seconds"} <= {field.name for field in ohlc.fields}
+    assert {*CANDLE_COLUMNS, *VALUES, "ticker", "period_seconds"} <= {field.name for field in OHLC.schema.fields}
 
 
 @given(st.integers(1_024, 8 * 2**20), st.text(min_size=1, max_size=256))
@@ -163,10 +161,10 @@ def test_a_page_fits_into_a_message_whatever_its_candles(most_bytes: int, reques
     rows = pa.table({"open_time": pa.array([most // 1_000], pa.timestamp("us", tz="UTC")), **worst, "trades": [most]})
     candles = fetch_ohlc.candles_in_page(most_bytes)
     message = ingest.Response(
-        request_id=request_id, data=fetch_ohlc.encode(rows) * candles, total_records=2**32 - 1, is_final=True
+        request_id=request_id, data=fetch_ohlc.encode_rows(rows) * candles, total_records=2**32 - 1, is_final=True
     )
     assert 1 <= candles <= 1_000
-    assert message.ByteSize() <= max(most_bytes, fetch_ohlc.MOST_ENVELOPE_BYTES + fetch_ohlc.MOST_CANDLE_BYTES)
+    assert message.ByteSize() <= max(most_bytes, fetch_ohlc.MAX_ENVELOPE_BYTES + fetch_ohlc.MAX_CANDLE_BYTES)
 
 
 def test_default_pages_are_full() -> None:

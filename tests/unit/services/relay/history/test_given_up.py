@@ -70,7 +70,7 @@ async def test_a_page_that_kills_every_ingestor_ends_the_request_and_what_is_mis
         record = await s.finished("r")
         assert (record.status, record.row_count, list(record.missing)) == (ERROR, 20, ranges([(20, 40)]))
         assert record.error_message == (
-            "given up after 2 attempts in a row without a page, the last because its lease ran out; "
+            "given up after 2 attempts in a row without a page, the last because its lease expired; "
             "missing [2024-01-01T00:20:00Z, 2024-01-01T00:40:00Z)"
         )
 

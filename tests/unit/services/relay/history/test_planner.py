@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from services.common.model.periods import MONTH_SECONDS, count_periods, is_on_grid
 from services.common.model.time_range import TimeRange, intersect, merge
 from services.common.model.times import SECOND_NS
-from services.relay.history.planning import plan, wave_end
+from services.relay.history.planner import make_plan, wave_end
 
 MINUTE_NS = 60 * SECOND_NS
 
@@ -25,7 +25,7 @@ def test_new_attached_and_covered_make_up_the_request_and_new_jobs_are_disjoint(
     span: TimeRange, covered: list[TimeRange], running: list[list[TimeRange]], most: int
 ) -> None:
     in_flight = dict(enumerate(running))
-    made = plan(span, 60, covered=covered, in_flight=in_flight, most_periods=most)
+    made = make_plan(span, 60, covered=covered, in_flight=in_flight, max_periods=most)
     attached = [part for job in made.attach for part in in_flight[job]]
     assert intersect([*covered, *attached, *made.new], span) == [span]
     assert list(made.new) == sorted(made.new)
@@ -39,7 +39,7 @@ def test_new_attached_and_covered_make_up_the_request_and_new_jobs_are_disjoint(
 
 
 def test_covered_request_needs_nothing() -> None:
-    made = plan(minutes(5, 5), 60, covered=[minutes(0, 20)], in_flight={1: [minutes(0, 20)]}, most_periods=10)
+    made = make_plan(minutes(5, 5), 60, covered=[minutes(0, 20)], in_flight={1: [minutes(0, 20)]}, max_periods=10)
     assert made.attach == () and made.new == ()
 
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.common.model.coverage import CoverageKind, CoverageRange, known_ranges
 from services.common.model.time_range import TimeRange, merge
 from services.common.model.times import MAX_TIME_NS
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
-from services.relay.history.coverage_queries import Kind, Known, known
-from tests.unit.services.relay.harness import TICKER, at, ledger_page, page, ranges, suite, write_ledger
+from tests.unit.services.relay.harness import TICKER, at, coverage_row, page, ranges, suite, write_coverage
 
 ROWS, EMPTY = rpb.COVERAGE_KIND_ROWS, rpb.COVERAGE_KIND_EMPTY
 spans = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 8)).map(lambda p: TimeRange(p[0], p[0] + p[1])))
@@ -26,10 +26,10 @@ def test_every_point_has_the_one_kind_it_was_given(covered: list[TimeRange], emp
     def inside(time: int, parts: list[TimeRange]) -> bool:
         return any(part.start_ns <= time < part.end_ns for part in parts)
 
-    found = known(covered, empty)
+    found = known_ranges(covered, empty)
     for time in range(50):
         kinds = [each.kind for each in found if each.span.start_ns <= time < each.span.end_ns]
-        expected = Kind.EMPTY if inside(time, empty) else Kind.ROWS
+        expected = CoverageKind.EMPTY if inside(time, empty) else CoverageKind.ROWS
         assert kinds == ([expected] if inside(time, covered) else [])
     for one, two in itertools.pairwise(found):
         assert one.span.end_ns < two.span.start_ns or (one.span.end_ns == two.span.start_ns and one.kind != two.kind)
@@ -37,11 +37,11 @@ def test_every_point_has_the_one_kind_it_was_given(covered: list[TimeRange], emp
 
 def test_pages_that_touch_are_one_range() -> None:
     covered = merge([TimeRange(0, 10), TimeRange(10, 20), TimeRange(30, 40)])
-    assert known(covered, [TimeRange(8, 12)]) == [
-        Known(TimeRange(0, 8), Kind.ROWS),
-        Known(TimeRange(8, 12), Kind.EMPTY),
-        Known(TimeRange(12, 20), Kind.ROWS),
-        Known(TimeRange(30, 40), Kind.ROWS),
+    assert known_ranges(covered, [TimeRange(8, 12)]) == [
+        CoverageRange(TimeRange(0, 8), CoverageKind.ROWS),
+        CoverageRange(TimeRange(8, 12), CoverageKind.EMPTY),
+        CoverageRange(TimeRange(12, 20), CoverageKind.ROWS),
+        CoverageRange(TimeRange(30, 40), CoverageKind.ROWS),
     ]
 
 
@@ -62,7 +62,7 @@ def minutes(*parts: tuple[int, int, Any]) -> list[tuple[int, int, int]]:
 async def test_ranges_of_pages_that_were_reported_and_of_those_in_the_table(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
         assert [answer.ranges for answer in await asked(s.relay)] == [[]]
-        write_ledger(s.pipeline.catalog, ledger_page(20, 30, fetched_ns=at(90), empty=[(28, 30)]))
+        write_coverage(s.pipeline.catalog, coverage_row(20, 30, fetched_ns=at(90), empty=[(28, 30)]))
     async with suite(tmp_path) as s:
         await s.pipeline.report(pages=[page("j", 10, 20, empty=[(12, 14)]), page("j", 40, 50)])
         whole = [(10, 12, ROWS), (12, 14, EMPTY), (14, 28, ROWS), (28, 30, EMPTY), (40, 50, ROWS)]
@@ -74,8 +74,8 @@ async def test_ranges_of_pages_that_were_reported_and_of_those_in_the_table(tmp_
 
 async def test_detail_gives_the_pages_with_evidence_and_times(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
-        pages = [ledger_page(10, 20, fetched_ns=at(90), empty=[(12, 14)]), ledger_page(0, 10, fetched_ns=at(80))]
-        write_ledger(s.pipeline.catalog, *pages, ledger_page(50, 60, fetched_ns=at(80)))
+        pages = [coverage_row(10, 20, fetched_ns=at(90), empty=[(12, 14)]), coverage_row(0, 10, fetched_ns=at(80))]
+        write_coverage(s.pipeline.catalog, *pages, coverage_row(50, 60, fetched_ns=at(80)))
         answers = await asked(s.relay, end_time=at(50), detail=True)
         found = [each for answer in answers for each in answer.pages]
         assert [(each.start_time, each.end_time, each.rows) for each in found] == [
@@ -91,7 +91,7 @@ async def test_detail_gives_the_pages_with_evidence_and_times(tmp_path: Path) ->
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"ticker": "BTCUSDT"}, "ticker 'BTCUSDT' is not SYMBOL.VENUE"),
     ({"ticker": "BTC/USDT.MOON"}, "ticker 'BTC/USDT.MOON' names the unknown exchange 'MOON'"),
-    ({"ticker": "x" * 300 + ".SIM"}, "has over 256 characters"),
+    ({"ticker": "x" * 300 + ".SIM"}, "has more than 256 characters"),
     ({"period_seconds": 61}, "period_seconds 61"),
     ({"start_time": at(0) + 1}, f"start_time {at(0) + 1} is not on the 1m grid"),
     ({"end_time": 2**64 - 1}, f"end_time {2**64 - 1} is outside [0, {MAX_TIME_NS}]"),

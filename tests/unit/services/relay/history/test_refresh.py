@@ -15,12 +15,12 @@ from services.relay.history.retraction_log import RetractionTable
 from tests.unit.services.relay.harness import (
     Suite,
     at,
-    ledger_page,
+    coverage_row,
     minute,
     page,
     request,
     suite,
-    write_ledger,
+    write_coverage,
 )
 from tests.unit.services.relay.history.test_retraction_log import covered
 from tests.unit.services.relay.test_access_rpc import callers_file, code_of, guarded, ids
@@ -43,7 +43,7 @@ def span_of(dispatch: Any) -> tuple[int, int]:
 async def cover(s: Suite, start: int, end: int) -> None:
     """Ten minutes that are in the table, reported, and in the ledger."""
     await s.pipeline.report(snapshot_id=s.pipeline.write(range(start, end)), pages=[page("old", start, end)])
-    write_ledger(s.pipeline.catalog, ledger_page(start, end, fetched_ns=at(100)))
+    write_coverage(s.pipeline.catalog, coverage_row(start, end, fetched_ns=at(100)))
 
 
 async def test_what_is_covered_is_fetched_again_also_after_a_restart(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ async def test_the_same_refresh_at_once_takes_back_once(tmp_path: Path) -> None:
 async def test_bad_fields_are_named_and_nothing_is_taken_back(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
         await cover(s, 0, 10)
-        for fields, text in [*BAD, ({"limit": 5}, "limit 5 does not go with a refresh")]:
+        for fields, text in [*BAD, ({"limit": 5}, "limit 5 is not allowed in a refresh")]:
             message = rpb.RefreshHistoricalRequest(request=request("bad", 0, 10))
             for name, value in fields.items():
                 setattr(message.request, name, value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from services.common.model.history import RequestStatus
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS
-from services.relay.history.outcome import make_finding
+from services.relay.history.outcome import make_reading
 from services.relay.history.request import decide, describe_missing
 from services.relay.history.table_reader import RowCount
 
@@ -45,6 +45,6 @@ def test_long_lists_of_missing_ranges_are_cut_in_the_text() -> None:
 
 def test_finding_is_cut_to_the_range_that_is_answered() -> None:
     missing, empty = [minutes(2, 4), minutes(8, 9)], [minutes(0, 1), minutes(5, 7)]
-    finding = make_finding(minutes(0, 6), missing, empty, RowCount(1, None, 5, [minutes(1, 2), minutes(7, 8)]))
+    finding = make_reading(minutes(0, 6), missing, empty, RowCount(1, None, 5, [minutes(1, 2), minutes(7, 8)]))
     assert (finding.missing, finding.empty) == ([minutes(2, 4)], [minutes(0, 1), minutes(5, 6)])
     assert finding.lost == [minutes(4, 5)]  # six minutes, two missing, two empty: of two rows one is there

@@ -24,12 +24,12 @@ from tests.unit.services.relay.harness import (
     Suite,
     at,
     catalog_settings,
-    ledger_page,
+    coverage_row,
     minute,
     page,
     ranges,
     suite,
-    write_ledger,
+    write_coverage,
 )
 
 MARKET = Series(TICKER, 60)
@@ -103,7 +103,7 @@ async def lose_four_to_seven(s: Suite) -> None:
     """Ten minutes are reported and in the ledger; the table has seven of them."""
     snapshot_id = s.pipeline.write([0, 1, 2, 3, 7, 8, 9])
     await s.pipeline.report(snapshot_id=snapshot_id, pages=[page("old", 0, 10)])
-    write_ledger(s.pipeline.catalog, ledger_page(0, 10, fetched_ns=at(100)))
+    write_coverage(s.pipeline.catalog, coverage_row(0, 10, fetched_ns=at(100)))
     await s.queued("r", 0, 10)
     record = await s.finished("r")
     assert (record.status, list(record.missing)) == (ERROR, ranges([(4, 7)]))
@@ -136,7 +136,7 @@ async def test_lost_rows_are_taken_back_for_good_whatever_the_relay_loses(tmp_pa
 async def test_a_retraction_that_a_kill_kept_from_the_database_is_followed_at_the_next_start(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
         await s.pipeline.report(snapshot_id=s.pipeline.write(range(10)), pages=[page("old", 0, 10)])
-        write_ledger(s.pipeline.catalog, ledger_page(0, 10, fetched_ns=at(100)))
+        write_coverage(s.pipeline.catalog, coverage_row(0, 10, fetched_ns=at(100)))
         retraction_log = RetractionLog(RetractionTable(s.pipeline.catalog), SystemClock(), last_ns=0)
         await retraction_log.record(MARKET, [span(2, 5)], "killed behind this")
         assert await covered(s) == [(0, 10)]

@@ -54,8 +54,8 @@ async def test_a_duplicate_is_answered_no_sooner_than_the_first_is_on_disk(
 ) -> None:
     monkeypatch.setattr(engine, "TICK_SECONDS", 3_600)  # nothing else writes
     held: list[tuple[Any, ...]] = []
-    resolve = Store._tell
-    monkeypatch.setattr(Store, "_tell", lambda *a: resolve(*a) if a[0].quick else held.append(a))
+    resolve = Store._call_loop
+    monkeypatch.setattr(Store, "_call_loop", lambda *a: resolve(*a) if a[0].quick else held.append(a))
     monkeypatch.setattr(Store, "quick", True, raising=False)
     async with suite(tmp_path) as s:
         monkeypatch.setattr(Store, "quick", False)

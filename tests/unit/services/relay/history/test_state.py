@@ -14,16 +14,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from services.common.model.history import Dispatch, FinalResult, FinalStatus, PageResult, Submission
+from services.common.model.history import Dispatch, FinalResult, FinalStatus, HistoryRequest, PageResult
 from services.common.model.instrument import Series
 from services.common.model.periods import split_by_periods
 from services.common.model.time_range import TimeRange
 from services.relay.broker.leases import Leases, Slot, SlotKind
-from services.relay.broker.retry_policy import RetryPolicy
-from services.relay.history import dispatches, planner, reports
-from services.relay.history.progress import progress
+from services.relay.history import dispatches, planner
+from services.relay.history.job import RetryPolicy
 from services.relay.history.request import decide
-from services.relay.history.state import HistoryState
+from services.relay.history.state import HistoryState, progress
 from services.relay.store import database, schema
 from services.relay.store.schema import Batch
 from tests.unit.services.relay.harness import TICKER, at
@@ -72,9 +71,9 @@ class Life(RuleBasedStateMachine):
         self.next_request += 1
         request_id = f"r{self.next_request}"
         self.submitted.add(request_id)
-        submission = Submission(request_id, TICKER, at(start), at(start + length), 60, limit)
+        request = HistoryRequest(request_id, TICKER, at(start), at(start + length), 60, limit)
         batch = Batch()
-        planner.accept(self.state, submission, batch, wall_ns=self.now_ns, now_ns=self.now_ns)
+        planner.accept(self.state, request, batch, wall_ns=self.now_ns, now_ns=self.now_ns)
         self.save(batch)
         self.end_what_is_ready()
 
@@ -107,7 +106,7 @@ class Life(RuleBasedStateMachine):
                 self.save(batch)
                 return
             worker.log.append(worker.todo.pop(0))
-            current = told and reports.page(
+            current = told and dispatches.page(
                 self.state, worker.dispatch.dispatch_id, worker.log[-1], [worker.log[-1]], batch, now_ns=self.now_ns
             )
             self.save(batch)
@@ -133,7 +132,7 @@ class Life(RuleBasedStateMachine):
             finals = [FinalResult(job_id, FinalStatus.OK)]
             worker.final_read = True
         batch = Batch()
-        reports.report(self.state, None, pages, finals, batch, now_ns=self.now_ns)
+        dispatches.report(self.state, None, pages, finals, batch, now_ns=self.now_ns)
         self.save(batch)
         self.end_what_is_ready()
 
@@ -160,7 +159,7 @@ class Life(RuleBasedStateMachine):
 
     def loaded(self) -> HistoryState:
         state = new_board()
-        database.fill_board(self.connection, state, self.now_ns)
+        database.fill_state(self.connection, state, self.now_ns)
         return state
 
     @invariant()
@@ -174,15 +173,15 @@ class Life(RuleBasedStateMachine):
 
     def end_what_is_ready(self) -> None:
         for request in list(self.state.requests.values()):
-            if self.state.ready(request):
+            if self.state.is_ready(request):
                 missing = self.state.missing(request, request.planned_end_ns)
-                if not missing and request.planned_end_ns < request.submission.end_ns:
+                if not missing and request.planned_end_ns < request.request.end_ns:
                     batch = Batch()  # every page here is empty, so a limit is never reached
-                    planner.widen(self.state, request, request.submission.limit or 0, batch, now_ns=self.now_ns)
+                    planner.widen(self.state, request, request.request.limit or 0, batch, now_ns=self.now_ns)
                     self.save(batch)
                     self.end_what_is_ready()
                     return
-                self.end(request.submission.request_id, missing)
+                self.end(request.request.request_id, missing)
 
     def end(self, request_id: str, missing: list[TimeRange]) -> None:
         assert request_id not in self.ended
@@ -197,8 +196,8 @@ class Life(RuleBasedStateMachine):
             snapshot_id=None,
             completed_ns=self.now_ns,
         )
-        batch.finish(request.submission, outcome, progress(self.state, request))
-        planner.leave(self.state, request, batch)
+        batch.finish(request.request, outcome, progress(self.state, request))
+        planner.remove(self.state, request, batch)
         self.save(batch)
 
     def teardown(self) -> None:
@@ -242,7 +241,7 @@ def dump(state: HistoryState) -> Any:
             for number, job in state.jobs.items()
         },
         {
-            request_id: (live.submission, live.state, live.planned_end_ns, frozenset(live.jobs))
+            request_id: (live.request, live.state, live.planned_end_ns, frozenset(live.jobs))
             for request_id, live in state.requests.items()
         },
         {series: (tuple(c.covered), tuple(c.empty)) for series, c in state.coverage.items() if c.covered},

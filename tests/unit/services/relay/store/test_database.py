@@ -18,22 +18,20 @@ import pytest
 from services.common.config import BadSettings
 from services.common.lake.coverage import Retraction
 from services.common.model.errors import Unavailable
-from services.common.model.history import FinalResult, FinalStatus, PageResult, Submission
+from services.common.model.history import FinalResult, FinalStatus, HistoryRequest, PageResult
 from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
 from services.relay.broker.leases import Leases, Slot, SlotKind
-from services.relay.broker.retry_policy import RetryPolicy
-from services.relay.history import coverage, dispatches, planner, reports
-from services.relay.history.job import Phase
-from services.relay.history.progress import progress, timed_out
-from services.relay.history.state import HistoryState
+from services.relay.history import coverage, dispatches, planner
+from services.relay.history.job import RetryPolicy
+from services.relay.history.state import HistoryState, progress
 from services.relay.store import schema
 from services.relay.store.database import Store, open_store
 from services.relay.store.schema import Batch
 from tests.paths import ROOT
-from tests.unit.services.relay.harness import TICKER, at, environment, free_port, minute, request, suite
+from tests.unit.services.relay.harness import TICKER, at, counts, environment, free_port, minute, request, suite
 
 MARKET = Series(TICKER, 60)
 
@@ -48,26 +46,26 @@ def new_board(prefix: str = "id") -> HistoryState:
     return HistoryState(leases, RetryPolicy(3, 0), job_periods=10, page_periods=10)
 
 
-def submission(request_id: str, start: int, end: int, client_id: str | None = None) -> Submission:
-    return Submission(request_id, TICKER, at(start), at(end), 60, None, client_id)
+def history_request(request_id: str, start: int, end: int, client_id: str = "") -> HistoryRequest:
+    return HistoryRequest(request_id, TICKER, at(start), at(end), 60, None, client_id)
 
 
 async def test_everything_on_the_board_is_read_back(tmp_path: Path) -> None:
     """The first store is abandoned, not closed: what its futures said is on disk."""
     first, state = Store(tmp_path / "relay.db"), new_board()
     batch = Batch()
-    planner.accept(state, submission("a", 0, 30, "me"), batch, wall_ns=5, now_ns=0)
-    planner.accept(state, submission("b", 20, 40), batch, wall_ns=6, now_ns=0)
+    planner.accept(state, history_request("a", 0, 30, "me"), batch, wall_ns=5, now_ns=0)
+    planner.accept(state, history_request("b", 20, 40), batch, wall_ns=6, now_ns=0)
     state.leases.offer(Slot(b"i", "SIM", SlotKind.ANY))
     state.leases.offer(Slot(b"i", "SIM", SlotKind.ANY))
     (one, _), (two, _) = dispatches.assign(state, batch, now_ns=0)
-    reports.page(state, one.dispatch_id, span(0, 4), [span(1, 2)], batch, now_ns=0)
+    dispatches.page(state, one.dispatch_id, span(0, 4), [span(1, 2)], batch, now_ns=0)
     dispatches.produced(state, two.dispatch_id, batch)
     pages = [
         PageResult(two.dispatch_id, MARKET, span(10, 13), (span(10, 11),)),
         PageResult(two.dispatch_id, MARKET, span(13, 15), (), "bad"),
     ]
-    reports.report(state, 77, pages, [FinalResult("x", FinalStatus.OK)], batch, now_ns=0)
+    dispatches.report(state, 77, pages, [FinalResult("x", FinalStatus.OK)], batch, now_ns=0)
     await first.commit(batch)
 
     second, again = Store(tmp_path / "relay.db"), new_board("new")
@@ -75,7 +73,7 @@ async def test_everything_on_the_board_is_read_back(tmp_path: Path) -> None:
     assert again.requests.keys() == state.requests.keys() and again.snapshot_id == 77
     for request_id, live in state.requests.items():
         copy = again.requests[request_id]
-        assert (copy.submission, copy.state, copy.jobs) == (live.submission, live.state, live.jobs)
+        assert (copy.request, copy.state, copy.jobs) == (live.request, live.state, live.jobs)
         assert progress(again, copy) == progress(state, live)
     for number, job in state.jobs.items():
         copied = again.jobs[number]
@@ -93,7 +91,7 @@ async def test_everything_on_the_board_is_read_back(tmp_path: Path) -> None:
             assert getattr(copied, name) == getattr(job, name), name
         for name in ("acked", "acked_empty", "refused", "handled"):
             assert list(getattr(copied, name)) == list(getattr(job, name)), name
-    assert again.leases.counts() == (2, 1, 0)
+    assert counts(again.leases) == (2, 1, 0)
     assert again.leases.expired(now_ns=1_015) == [one.dispatch_id]
     batch = Batch()
     lost = dispatches.lose(again, one.dispatch_id, "its lease ran out", batch, now_ns=1_015)
@@ -106,74 +104,13 @@ async def test_everything_on_the_board_is_read_back(tmp_path: Path) -> None:
         await store.close()
 
 
-async def test_further_ranges_of_a_job_go_out_after_the_first_ones_final(tmp_path: Path) -> None:
-    state, batch = new_board(), Batch()
-    request_ = planner.accept(state, submission("a", 0, 10), batch, wall_ns=0, now_ns=0)
-    reports.report(state, 1, [PageResult("late", MARKET, span(3, 6))], [], batch, now_ns=0)
-    spans = []
-    for _ in range(2):
-        state.leases.offer(Slot(b"i", "SIM", SlotKind.ANY))
-        ((assign, dispatch),) = dispatches.assign(state, batch, now_ns=0)
-        spans.append((minute(dispatch.span.start_ns), minute(dispatch.span.end_ns)))
-        assert not state.ready(request_)
-        pages = [PageResult(assign.dispatch_id, MARKET, dispatch.span)]
-        reports.report(state, 1, pages, [FinalResult(assign.dispatch_id, FinalStatus.OK)], batch, now_ns=0)
-    assert spans == [(0, 3), (6, 10)] and state.ready(request_)
-    assert state.missing(request_, at(10)) == []
-
-
-async def test_queued_job_that_others_covered_is_never_sent() -> None:
-    state, batch = new_board(), Batch()
-    request_ = planner.accept(state, submission("a", 0, 10), batch, wall_ns=0, now_ns=0)
-    reports.report(state, 1, [PageResult("late", MARKET, span(0, 10))], [], batch, now_ns=0)
-    state.leases.offer(Slot(b"i", "SIM", SlotKind.ANY))
-    assert dispatches.assign(state, batch, now_ns=0) == []
-    assert state.ready(request_) and [job.phase for job in state.jobs.values()] == [Phase.SETTLED]
-
-
-async def test_range_of_a_refused_page_is_fetched_anew_for_the_next_request() -> None:
-    state, batch = new_board(), Batch()
-    planner.accept(state, submission("a", 0, 10), batch, wall_ns=0, now_ns=0)
-    state.leases.offer(Slot(b"i", "SIM", SlotKind.ANY))
-    ((assign, _),) = dispatches.assign(state, batch, now_ns=0)
-    reports.page(state, assign.dispatch_id, span(2, 5), [], batch, now_ns=0)
-    reports.report(state, 1, [PageResult(assign.dispatch_id, MARKET, span(2, 5), (), "bad")], [], batch, now_ns=0)
-    request_ = planner.accept(state, submission("b", 0, 10), batch, wall_ns=0, now_ns=0)
-    assert [state.jobs[number].span for number in sorted(request_.jobs)] == [span(0, 10), span(2, 5)]
-
-
-async def test_unsent_dispatch_is_first_again_and_costs_no_attempt() -> None:
-    state, batch = new_board(), Batch()
-    planner.accept(state, submission("a", 0, 20), batch, wall_ns=0, now_ns=0)
-    for _ in range(5):  # more often than a job may be attempted
-        state.leases.offer(Slot(b"i", "SIM", SlotKind.ANY))
-        ((assign, dispatch),) = dispatches.assign(state, batch, now_ns=0)
-        assert minute(dispatch.span.start_ns) == 0
-        dispatches.unsent(state, assign, batch)
-        dispatches.unsent(state, assign, batch)  # an old copy changes nothing
-    assert state.leases.counts() == (2, 0, 0)
-
-
-async def test_time_queued_behind_other_jobs_of_the_exchange_does_not_count() -> None:
-    state, batch = new_board(), Batch()
-    planner.accept(state, submission("first", 0, 10), batch, wall_ns=0, now_ns=0)
-    state.leases.offer(Slot(b"i", "SIM", SlotKind.ANY))
-    ((assign, _),) = dispatches.assign(state, batch, now_ns=0)
-    planner.accept(state, submission("behind", 50, 60), batch, wall_ns=0, now_ns=0)
-    reports.page(state, assign.dispatch_id, span(0, 1), [], batch, now_ns=90)
-    assert [r.submission.request_id for r in timed_out(state, 100, now_ns=150)] == []
-    assert [r.submission.request_id for r in timed_out(state, 100, now_ns=190)] == ["first"]
-    dispatches.lose(state, assign.dispatch_id, "gone", batch, now_ns=190)
-    assert [r.submission.request_id for r in timed_out(state, 100, now_ns=290)] == ["first", "behind"]
-
-
 async def test_request_whose_jobs_were_all_reported_ends_at_start(tmp_path: Path) -> None:
     store, state, batch = Store(tmp_path / "relay.db"), new_board(), Batch()
-    planner.accept(state, submission("r", 0, 10), batch, wall_ns=0, now_ns=0)
+    planner.accept(state, history_request("r", 0, 10), batch, wall_ns=0, now_ns=0)
     state.leases.offer(Slot(b"i", "SIM", SlotKind.ANY))
     ((assign, _),) = dispatches.assign(state, batch, now_ns=0)
     page = PageResult(assign.dispatch_id, MARKET, span(0, 10), (span(0, 10),))
-    reports.report(state, None, [page], [FinalResult(assign.dispatch_id, FinalStatus.NOT_FOUND)], batch, now_ns=0)
+    dispatches.report(state, None, [page], [FinalResult(assign.dispatch_id, FinalStatus.NOT_FOUND)], batch, now_ns=0)
     await store.commit(batch)
     await store.close()
     async with suite(tmp_path) as s:
@@ -247,8 +184,8 @@ async def test_a_file_of_the_first_version_opens_and_keeps_its_data(tmp_path: Pa
         assert again.jobs[1].dispatch_ids == {"id0": 0} and again.leases.job_of("id0") == 1
         record = await store.record("ended")
         assert record is not None and record.outcome is not None and record.outcome.row_count == 10
-        assert [n.submission.request_id for n in await store.notifications("RESPONSE:me", 0, 9)] == ["ended"]
-        assert await store.markets("SIM") is None
+        assert [n.request.request_id for n in await store.notifications("RESPONSE:me", 0, 9)] == ["ended"]
+        assert await store.instruments("SIM") is None
         await store.close()
     with closing(sqlite3.connect(path)) as new, closing(sqlite3.connect(":memory:")) as fresh:
         fresh.executescript("".join(schema.STEPS))

@@ -11,17 +11,16 @@ import grpc
 import pytest
 
 from services.common.clock import ManualClock
-from services.common.model.history import FinalResult, FinalStatus, Outcome, PageResult, RequestStatus, Submission
+from services.common.model.history import FinalResult, FinalStatus, HistoryRequest, Outcome, PageResult, RequestStatus
 from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
 from services.relay.broker.leases import Leases, Slot, SlotKind
-from services.relay.broker.retry_policy import RetryPolicy
-from services.relay.history import coverage, dispatches, engine, planner, reports
-from services.relay.history.progress import progress
-from services.relay.history.state import HistoryState
+from services.relay.history import coverage, dispatches, engine, planner
+from services.relay.history.job import RetryPolicy
+from services.relay.history.state import HistoryState, progress
 from services.relay.store import database
 from services.relay.store.database import Store
 from services.relay.store.schema import Batch
@@ -103,18 +102,18 @@ async def test_ended_jobs_leave_nothing_behind_and_the_file_stays_as_large_as_on
 def _through(state: HistoryState, request_id: str, completed_ns: int) -> Batch:
     """A request's whole life as one batch: a dispatch lost after half of its page, another one that ends it."""
     batch, span = Batch(), TimeRange(at(0), at(10))
-    submission = Submission(request_id, TICKER, at(0), at(10), 60, None, "me")
-    request = planner.accept(state, submission, batch, wall_ns=0, now_ns=0)
+    request = HistoryRequest(request_id, TICKER, at(0), at(10), 60, None, "me")
+    live = planner.accept(state, request, batch, wall_ns=0, now_ns=0)
     for start in (0, 5):
         state.leases.offer(Slot(b"i", "SIM", SlotKind.ANY))
         ((assign, _),) = dispatches.assign(state, batch, now_ns=start)
-        reports.page(state, assign.dispatch_id, TimeRange(at(start), at(start + 5)), [], batch, now_ns=0)
+        dispatches.page(state, assign.dispatch_id, TimeRange(at(start), at(start + 5)), [], batch, now_ns=0)
         if start == 0:
             (job_id,) = state.leases.expired(now_ns=1)
             dispatches.lose(state, job_id, "its lease ran out", batch, now_ns=1)
-    reports.report(state, None, [PageResult(assign.dispatch_id, Series(TICKER, 60), span)], [], batch, now_ns=0)
-    reports.report(state, None, [], [FinalResult(assign.dispatch_id, FinalStatus.OK)], batch, now_ns=0)
-    batch.finish(submission, Outcome(RequestStatus.OK, "", at(10), completed_ns, 10), progress(state, request))
-    planner.leave(state, request, batch)
+    dispatches.report(state, None, [PageResult(assign.dispatch_id, Series(TICKER, 60), span)], [], batch, now_ns=0)
+    dispatches.report(state, None, [], [FinalResult(assign.dispatch_id, FinalStatus.OK)], batch, now_ns=0)
+    batch.finish(request, Outcome(RequestStatus.OK, "", at(10), completed_ns, 10), progress(state, live))
+    planner.remove(state, live, batch)
     coverage.retract(state, Series(TICKER, 60), [span], 1_000, batch)
     return batch

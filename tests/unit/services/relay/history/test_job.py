@@ -8,9 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.relay.broker.retry_policy import MOST_BACKOFF_NS, RetryPolicy, count_failures
+from services.common.model.instrument import Series
+from services.common.model.time_range import RangeSet, TimeRange
+from services.relay.history.job import MAX_BACKOFF_NS, Job, RetryPolicy
 
 SECOND_NS = 1_000_000_000
+SPAN = TimeRange(0, 10)
+
+
+def count_failures(failures_in_a_row: int, *, made_progress: bool) -> int:
+    """Return a job's failures in a row after one more lost dispatch."""
+    acked = RangeSet([TimeRange(0, 5)] if made_progress else [])
+    job = Job(1, "r", "", Series("BTC/USDT.SIM", 60), SPAN, failures_in_a_row=failures_in_a_row, sent=SPAN, acked=acked)
+    assert job.lose("x", RangeSet(), RetryPolicy(10**9, 0)) == made_progress
+    return job.failures_in_a_row
 
 
 @pytest.mark.parametrize(
@@ -34,16 +45,16 @@ def test_only_attempts_in_a_row_that_brought_nothing_count(attempts: str, counte
 
 
 @pytest.mark.parametrize(
-    ("fruitless", "wait_seconds", "ends"),
+    ("failures_in_a_row", "wait_seconds", "ends"),
     [(0, 0, False), (1, 1, False), (2, 2, False), (4, 8, False), (5, 16, True), (6, 30, True), (5_000, 30, True)],
 )
 def test_each_of_them_is_followed_by_a_longer_wait(failures_in_a_row: int, wait_seconds: int, ends: bool) -> None:
     retry_policy = RetryPolicy(5, SECOND_NS)
-    assert (retry_policy.wait_ns(failures_in_a_row), retry_policy.ends(failures_in_a_row)) == (
+    assert (retry_policy.wait_ns(failures_in_a_row), retry_policy.gives_up(failures_in_a_row)) == (
         wait_seconds * SECOND_NS,
         ends,
     )
-    assert RetryPolicy(5, MOST_BACKOFF_NS).wait_ns(failures_in_a_row) in (0, MOST_BACKOFF_NS)
+    assert RetryPolicy(5, MAX_BACKOFF_NS).wait_ns(failures_in_a_row) in (0, MAX_BACKOFF_NS)
 
 
 @given(most=st.integers(1, 6), deaths=st.lists(st.booleans()), pages=st.integers(0, 8))
@@ -57,6 +68,6 @@ def test_a_job_that_never_gets_through_ends_after_a_bounded_number_of_attempts(
         made_progress = brings and left > 0
         left -= made_progress
         failures_in_a_row = count_failures(failures_in_a_row, made_progress=made_progress)
-        if retry_policy.ends(failures_in_a_row):
+        if retry_policy.gives_up(failures_in_a_row):
             break
-    assert retry_policy.ends(failures_in_a_row) and attempts <= (pages + 1) * most
+    assert retry_policy.gives_up(failures_in_a_row) and attempts <= (pages + 1) * most

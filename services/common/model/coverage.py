@@ -1,0 +1,188 @@
+"""Answers to questions about coverage: known ranges, the pages behind them, the result of a verification. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from services.common.model.history import RequestRecord, RequestStatus, range_json
+from services.common.model.periods import count_periods
+from services.common.model.time_range import TimeRange, subtract
+from services.common.model.times import iso
+
+
+class CoverageKind(StrEnum):
+    """Content of each period of a range: a row, the proof that there is no candle, or nothing known."""
+
+    ROWS = "rows"
+    EMPTY = "empty"
+    MISSING = "missing"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class CoverageRange:
+    """A half-open range of one kind."""
+
+    span: TimeRange
+    kind: CoverageKind
+
+    def as_json(self, period_seconds: int) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {"kind": str(self.kind), **range_json(self.span), "periods": count_periods(self.span, period_seconds)}
+
+
+def known_ranges(covered: Iterable[TimeRange], empty: Iterable[TimeRange]) -> list[CoverageRange]:
+    """Return covered ranges and their verified-empty part as ranges of one kind each, in time order."""
+    covered = list(covered)
+    rows = subtract(covered, empty)
+    kinds = [(CoverageKind.ROWS, rows), (CoverageKind.EMPTY, subtract(covered, rows))]
+    return sorted(CoverageRange(span, kind) for kind, spans in kinds for span in spans)
+
+
+@dataclass(frozen=True, slots=True)
+class CoveragePage:
+    """A row of ``trading.coverage`` and the part of it that no longer counts.
+
+    Attributes:
+        rows: Number of candles.
+        empty: Ranges inside ``span`` verified to have no candle.
+        evidence: Origin of the claim.
+        fetched_ns: Time at which the exchange answered.
+        committed_ns: Time at which the row was written, after its candles.
+        retracted: Parts that were retracted later.
+    """
+
+    span: TimeRange
+    rows: int
+    empty: tuple[TimeRange, ...]
+    evidence: str
+    fetched_ns: int
+    committed_ns: int
+    retracted: tuple[TimeRange, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain JSON values, with times as UTC text."""
+        return {
+            "kind": "page",
+            **range_json(self.span),
+            "rows": self.rows,
+            "empty": list(map(range_json, self.empty)),
+            "evidence": self.evidence,
+            "fetched_at": iso(self.fetched_ns),
+            "committed_at": iso(self.committed_ns),
+            "retracted": list(map(range_json, self.retracted)),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """Coverage of one series.
+
+    Attributes:
+        known: Ranges of kinds rows and empty in time order; adjacent ranges differ in kind.
+        pages: Rows of the coverage table behind them, by start; only if requested.
+    """
+
+    ticker: str
+    period_seconds: int
+    known: tuple[CoverageRange, ...]
+    pages: tuple[CoveragePage, ...] = ()
+
+    def whole(self, since_ns: int | None = None, until_ns: int | None = None) -> list[CoverageRange]:
+        """Return the ranges with the holes as kind missing: between them, and out to the given ends."""
+        spans = [each.span for each in self.known]
+        ends = [*(span.start_ns for span in spans[:1]), *(span.end_ns for span in spans[-1:])]
+        start_ns = since_ns if since_ns is not None else min(ends, default=until_ns)
+        end_ns = until_ns if until_ns is not None else max(ends, default=start_ns)
+        if start_ns is None or end_ns is None or end_ns < start_ns:
+            return list(self.known)
+        holes = subtract([TimeRange(start_ns, end_ns)], spans)
+        return sorted([*self.known, *(CoverageRange(hole, CoverageKind.MISSING) for hole in holes)])
+
+    def periods(self, ranges: Iterable[CoverageRange]) -> dict[CoverageKind, int]:
+        """Return the number of periods of each kind."""
+        counts = dict.fromkeys(CoverageKind, 0)
+        for each in ranges:
+            counts[each.kind] += count_periods(each.span, self.period_seconds)
+        return counts
+
+
+@dataclass(frozen=True, slots=True)
+class VerificationProgress:
+    """Progress of a verification.
+
+    Attributes:
+        windows: Number of windows; 0 until it is known.
+        lost_periods: Periods that seem lost so far; they are checked again before they are reported.
+    """
+
+    windows: int
+    checked_windows: int
+    rows: int
+    lost_periods: int
+
+
+@dataclass(frozen=True, slots=True)
+class VerificationResult:
+    """Differences between the table and its coverage. Lists have at most 10,000 ranges; the counts cover all of them.
+
+    Attributes:
+        checked: From the first to the last period that coverage or the table has; None if they have none.
+        rows: Rows of the series.
+        row_periods: Periods that coverage claims as rows.
+        empty_periods: Periods that coverage claims as verified empty.
+        lost: Ranges claimed as rows that have no row.
+        unexpected: Ranges claimed as empty that have a row.
+        duplicates: Periods with more than one row.
+        surplus_rows: Rows beyond the first of a period.
+        off_grid_rows: Rows whose open time is not on the period's grid.
+        unclaimed_periods: Periods with a row that coverage does not claim; not a fault.
+        repairs: Ids of the requests that this verification submitted to fetch lost ranges again.
+        repaired_periods: Lost periods that these requests fetch.
+    """
+
+    ticker: str
+    period_seconds: int
+    checked: TimeRange | None
+    rows: int
+    row_periods: int
+    empty_periods: int
+    lost: tuple[TimeRange, ...]
+    lost_periods: int
+    unexpected: tuple[TimeRange, ...]
+    unexpected_periods: int
+    duplicates: tuple[TimeRange, ...]
+    surplus_rows: int
+    off_grid_rows: int
+    unclaimed_periods: int
+    repairs: tuple[str, ...]
+    repaired_periods: int
+
+    def well(self, repaired: Sequence[RequestRecord] = ()) -> bool:
+        """Return whether table and coverage agree, given the records of the requests among ``repairs``."""
+        wrong = self.unexpected_periods or self.surplus_rows or self.off_grid_rows
+        ended = [each.request_id for each in repaired if each.status in (RequestStatus.OK, RequestStatus.NOT_FOUND)]
+        return not wrong and self.lost_periods == self.repaired_periods and set(ended) == set(self.repairs)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            "ticker": self.ticker,
+            "period_seconds": self.period_seconds,
+            "since": iso(self.checked.start_ns) if self.checked else None,
+            "until": iso(self.checked.end_ns) if self.checked else None,
+            "rows": self.rows,
+            "row_periods": self.row_periods,
+            "empty_periods": self.empty_periods,
+            "lost_periods": self.lost_periods,
+            "lost": list(map(range_json, self.lost)),
+            "unexpected_periods": self.unexpected_periods,
+            "unexpected": list(map(range_json, self.unexpected)),
+            "surplus_rows": self.surplus_rows,
+            "duplicates": list(map(range_json, self.duplicates)),
+            "off_grid_rows": self.off_grid_rows,
+            "unclaimed_periods": self.unclaimed_periods,
+            "repaired_periods": self.repaired_periods,
+        }

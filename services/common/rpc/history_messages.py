@@ -1,0 +1,338 @@
+"""Conversion between the values of ``services/common/model`` and the relay's protobuf messages, for both ends.
+
+Decoding does not validate a client's request: ``services/relay/history/request.py`` does, so that a request with an
+invalid field is answered like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from services.common.model.coverage import (
+    CoverageKind,
+    CoveragePage,
+    CoverageRange,
+    VerificationProgress,
+    VerificationResult,
+)
+from services.common.model.errors import InvalidRequest
+from services.common.model.history import (
+    FinalResult,
+    FinalStatus,
+    HistoryRequest,
+    Notification,
+    Outcome,
+    PageResult,
+    Progress,
+    RequestRecord,
+    RequestState,
+    RequestStatus,
+)
+from services.common.model.instrument import Instrument, InstrumentList, ListedInstrument, Series
+from services.common.model.periods import check_span
+from services.common.model.time_range import TimeRange
+from services.gen.dexorder.ingest.v1 import ingest_pb2
+from services.gen.dexorder.relay.v1 import ingestor_service_pb2, pipeline_service_pb2
+from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
+
+MAX_UINT32 = 2**32 - 1
+_PROGRESS = (
+    "expected_periods",
+    "settled_periods",
+    "candles",
+    "expected_pages",
+    "settled_pages",
+    "jobs",
+    "finished_jobs",
+    "running_jobs",
+)
+_WINDOWS = ("windows", "checked_windows", "rows", "lost_periods")
+_COUNTS = (
+    "rows",
+    "row_periods",
+    "empty_periods",
+    "lost_periods",
+    "unexpected_periods",
+    "surplus_rows",
+    "off_grid_rows",
+    "unclaimed_periods",
+    "repaired_periods",
+)
+_RANGES = ("lost", "unexpected", "duplicates")
+_LISTED = ("ticker", "active", "type", "base", "quote")
+
+# ---- requests ------------------------------------------------------------------------------------------------------
+
+
+def encode_request(request: HistoryRequest) -> ingest_pb2.SubmitHistoricalRequest:
+    """Return the message that submits a request; ``refresh`` is told by the call."""
+    return ingest_pb2.SubmitHistoricalRequest(
+        request_id=request.request_id,
+        ticker=request.ticker,
+        start_time=request.start_ns,
+        end_time=request.end_ns,
+        period_seconds=request.period_seconds,
+        limit=request.limit,
+        client_id=request.client_id or None,
+    )
+
+
+def decode_request(
+    message: ingest_pb2.SubmitHistoricalRequest | ingest_pb2.OHLCRequest, *, refresh: bool = False
+) -> HistoryRequest:
+    """Return a request, unchecked. The older form of the message names no client."""
+    return HistoryRequest(
+        message.request_id,
+        message.ticker,
+        message.start_time,
+        message.end_time,
+        message.period_seconds,
+        message.limit if message.HasField("limit") else None,
+        message.client_id if isinstance(message, ingest_pb2.SubmitHistoricalRequest) else "",
+        refresh,
+    )
+
+
+def encode_progress(progress: Progress) -> pb.Progress:
+    """Return the progress without its state, which has a field of its own beside it."""
+    return pb.Progress(**_fields(progress, _PROGRESS))
+
+
+def decode_progress(state: pb.RequestState.ValueType, message: pb.Progress) -> Progress:
+    """Return the progress in a record or in a message of a stream."""
+    return Progress(RequestState.from_number(state), **_fields(message, _PROGRESS))
+
+
+def encode_state(state: RequestState) -> pb.RequestState.ValueType:
+    """Return the number of a state."""
+    return pb.RequestState.ValueType(state.number)
+
+
+def encode_record(record: RequestRecord) -> pb.RequestRecord:
+    """Return the record of a request."""
+    end = record.outcome
+    message = pb.RequestRecord(
+        request=encode_request(record.request),
+        state=encode_state(record.state),
+        notification_topic=record.topic,
+        submitted_at=record.submitted_ns,
+        progress=encode_progress(record.progress),
+        refresh=record.request.refresh,
+        missing=encode_ranges(record.missing),
+    )
+    if end is not None:
+        message.status = _encode_status(end.status)
+        message.row_count = end.row_count
+        message.empty_periods = end.empty_periods
+        message.completed_at = end.completed_ns
+        message.answered_end_time = end.end_ns
+        if end.error:
+            message.error_message = end.error
+        if end.snapshot_id is not None:
+            message.snapshot_id = end.snapshot_id
+    return message
+
+
+def decode_record(message: pb.RequestRecord) -> RequestRecord:
+    """Return the record of a request."""
+    request = decode_request(message.request, refresh=message.refresh)
+    outcome = Outcome(
+        status=_decode_status(message.status),
+        error=message.error_message,
+        end_ns=message.answered_end_time if message.HasField("answered_end_time") else request.end_ns,
+        completed_ns=message.completed_at,
+        row_count=message.row_count,
+        empty_periods=message.empty_periods,
+        missing=decode_ranges(message.missing),
+        snapshot_id=message.snapshot_id if message.HasField("snapshot_id") else None,
+    )
+    return RequestRecord(
+        request,
+        message.submitted_at,
+        decode_progress(message.state, message.progress),
+        outcome if message.HasField("status") else None,
+    )
+
+
+def encode_notification(notification: Notification) -> pb.SubscribeNotificationsResponse:
+    """Return one entry of a topic; its ``end_time`` is the end of the answer."""
+    request, end = notification.request, notification.outcome
+    namespace, _, table = notification.table.partition(".")
+    return pb.SubscribeNotificationsResponse(
+        cursor=notification.cursor,
+        notification=ingest_pb2.HistoryReadyNotification(
+            request_id=request.request_id,
+            ticker=request.ticker,
+            period_seconds=request.period_seconds,
+            start_time=request.start_ns,
+            end_time=end.end_ns,
+            status=_encode_status(end.status),
+            error_message=end.error or None,
+            iceberg_namespace=namespace,
+            iceberg_table=table,
+            row_count=min(end.row_count, MAX_UINT32),
+            completed_at=end.completed_ns,
+        ),
+    )
+
+
+def decode_notification(topic: str, message: pb.SubscribeNotificationsResponse) -> Notification:
+    """Return one entry of a topic."""
+    note = message.notification
+    return Notification(
+        topic,
+        message.cursor,
+        HistoryRequest(note.request_id, note.ticker, note.start_time, note.end_time, note.period_seconds),
+        Outcome(
+            _decode_status(note.status), note.error_message, note.end_time, note.completed_at, row_count=note.row_count
+        ),
+        f"{note.iceberg_namespace}.{note.iceberg_table}",
+    )
+
+
+# ---- instruments ---------------------------------------------------------------------------------------------------
+
+
+def encode_instruments(found: InstrumentList) -> pb.ListMarketsResponse:
+    """Return the instruments of a venue."""
+    return pb.ListMarketsResponse(
+        markets=[pb.Market(**each._asdict()) for each in found.markets], fetched_at=found.fetched_ns
+    )
+
+
+def decode_instruments(
+    venue: str, message: ingestor_service_pb2.ReportMarketsRequest | pb.ListMarketsResponse
+) -> InstrumentList:
+    """Return the instruments of a venue, unchecked."""
+    instruments = tuple(ListedInstrument(**_fields(each, _LISTED)) for each in message.markets)
+    return InstrumentList(venue, instruments, message.fetched_at)
+
+
+# ---- reports of the pipeline ---------------------------------------------------------------------------------------
+
+
+def decode_page_result(message: pipeline_service_pb2.PageResult) -> PageResult:
+    """Return one page of a report.
+
+    Raises:
+        InvalidRequest: The ticker, period or range is invalid, so the page cannot be coverage.
+    """
+    Instrument.parse(message.ticker)
+    return PageResult(
+        message.job_id,
+        Series(message.ticker, message.period_seconds),
+        check_span(message.start_time, message.end_time, message.period_seconds),
+        decode_ranges(message.empty),
+        (message.refused or "no reason given") if message.HasField("refused") else None,
+        message.fetched_at,
+    )
+
+
+def decode_final_result(message: pipeline_service_pb2.FinalResult) -> FinalResult:
+    """Return one final record of a report.
+
+    Raises:
+        InvalidRequest: The job_id is missing, or the status is unknown.
+    """
+    if not message.job_id or int(message.status) not in set(FinalStatus):
+        raise InvalidRequest(f"final of job_id {message.job_id!r} has status {message.status}")
+    return FinalResult(message.job_id, FinalStatus(message.status), message.error_message)
+
+
+# ---- coverage ------------------------------------------------------------------------------------------------------
+
+
+def encode_ranges(ranges: Iterable[TimeRange]) -> list[pb.TimeRange]:
+    """Return half-open ranges."""
+    return [pb.TimeRange(start_time=each.start_ns, end_time=each.end_ns) for each in ranges]
+
+
+def decode_ranges(messages: Iterable[pb.TimeRange]) -> tuple[TimeRange, ...]:
+    """Return half-open ranges; InvalidRequest if one is reversed."""
+    return tuple(TimeRange(each.start_time, each.end_time) for each in messages)
+
+
+def encode_coverage_range(found: CoverageRange) -> pb.CoverageRange:
+    """Return a range of one kind."""
+    kind = pb.CoverageKind.Value(f"COVERAGE_KIND_{found.kind.name}")
+    return pb.CoverageRange(start_time=found.span.start_ns, end_time=found.span.end_ns, kind=kind)
+
+
+def decode_coverage_range(message: pb.CoverageRange) -> CoverageRange:
+    """Return a range of one kind."""
+    kind = pb.CoverageKind.Name(message.kind).removeprefix("COVERAGE_KIND_")
+    return CoverageRange(TimeRange(message.start_time, message.end_time), CoverageKind[kind])
+
+
+def encode_coverage_page(page: CoveragePage) -> pb.CoveragePage:
+    """Return a row of the coverage table and the parts of it that no longer count."""
+    return pb.CoveragePage(
+        start_time=page.span.start_ns,
+        end_time=page.span.end_ns,
+        rows=page.rows,
+        empty=encode_ranges(page.empty),
+        evidence=page.evidence,
+        fetched_at=page.fetched_ns,
+        committed_at=page.committed_ns,
+        retracted=encode_ranges(page.retracted),
+    )
+
+
+def decode_coverage_page(message: pb.CoveragePage) -> CoveragePage:
+    """Return a row of the coverage table and the parts of it that no longer count."""
+    return CoveragePage(
+        TimeRange(message.start_time, message.end_time),
+        message.rows,
+        decode_ranges(message.empty),
+        message.evidence,
+        message.fetched_at,
+        message.committed_at,
+        decode_ranges(message.retracted),
+    )
+
+
+def encode_verification_progress(progress: VerificationProgress) -> pb.VerifyCoverageResponse:
+    """Return an answer before the last one."""
+    return pb.VerifyCoverageResponse(progress=pb.VerifyProgress(**_fields(progress, _WINDOWS)))
+
+
+def decode_verification_progress(message: pb.VerifyProgress) -> VerificationProgress:
+    """Return the progress of a verification."""
+    return VerificationProgress(**_fields(message, _WINDOWS))
+
+
+def encode_verification(result: VerificationResult) -> pb.VerifyCoverageResponse:
+    """Return the last answer."""
+    message = pb.VerifyResult(
+        **_fields(result, _COUNTS),
+        **{name: encode_ranges(getattr(result, name)) for name in _RANGES},  # type: ignore[arg-type]
+        checked=encode_ranges([result.checked])[0] if result.checked else None,
+        repair_request_ids=result.repairs,
+    )
+    return pb.VerifyCoverageResponse(result=message)
+
+
+def decode_verification(series: Series, message: pb.VerifyResult) -> VerificationResult:
+    """Return the result of a verification."""
+    return VerificationResult(
+        ticker=series.ticker,
+        period_seconds=series.period_seconds,
+        **_fields(message, _COUNTS),
+        **{name: decode_ranges(getattr(message, name)) for name in _RANGES},  # type: ignore[arg-type]
+        checked=decode_ranges([message.checked])[0] if message.HasField("checked") else None,
+        repairs=tuple(message.repair_request_ids),
+    )
+
+
+def _encode_status(status: RequestStatus) -> ingest_pb2.HistoryReadyNotification.NotificationStatus.ValueType:
+    return ingest_pb2.HistoryReadyNotification.NotificationStatus.ValueType(status.number)
+
+
+def _decode_status(number: int) -> RequestStatus:
+    return RequestStatus.from_number(number)
+
+
+def _fields(source: object, names: Iterable[str]) -> dict[str, Any]:
+    """Return fields that have the same names in a value and in its message."""
+    return {name: getattr(source, name) for name in names}
