@@ -15,17 +15,11 @@ BARRED = ("grpc", "zmq", "confluent_kafka", "google.protobuf", "pyspark")
 
 NOT_YET: frozenset[str] = frozenset(
     {
-        "dexorder.coverage",
         "dexorder.events.event_builder",
         "dexorder.events.retransmit",
-        "dexorder.records",
-        "dexorder.request",
-        "dexorder.runs",
-        "dexorder.verification",
         "services.gateway.events.contacts",
         "services.gateway.events.ingress.validation",
         "services.gateway.events.proto_mapping",
-        "services.relay.convert",
         "spark.source.records",
         "spark.tables.ohlc",
     }
