@@ -167,7 +167,7 @@ class Publisher:
 
     @property
     def connected(self) -> bool:
-        """Whether the guaranteed path is connected."""
+        """True while the guaranteed path is connected."""
         return self._sender.guaranteed.connected
 
     @property

@@ -17,7 +17,7 @@ from aiosmtpd.smtp import SMTP, Envelope, Session
 
 from services.gateway.events.model import WebPushSubscription
 from tests.events.container import until
-from tests.fakes.events import bot_api, fcm
+from tests.fakes.events import chat, fcm
 from tests.fakes.events.providers import Providers
 from tests.fakes.events.scripted import Call, Reply, ScriptedServer
 from tests.fakes.events.smtp import MailServer
@@ -184,10 +184,10 @@ class Outside:
         taken, answer = self.telegram.take(self._users.get(int(asked["chat_id"]), ""), call.at)
         taken.text = asked["text"]
         if answer.status == 429:
-            return bot_api.too_many(answer.retry_after)
+            return chat.too_many(answer.retry_after)
         if answer.status == 403:
-            return bot_api.BLOCKED
-        return _reply(call, answer, usual, bot_api.failed(answer.status, "as planned"))
+            return chat.BLOCKED
+        return _reply(call, answer, usual, chat.failed(answer.status, "as planned"))
 
     def _say_push(self, call: Call, usual: Callable[[Call], Reply]) -> Reply:
         taken, answer = self.push.take(self._owners.get(call.path, ""), call.at)

@@ -1,1 +1,1 @@
-"""The providers of user events' channels, on loopback: they check what real ones check, and answer as they are told."""
+"""Fakes of user events: providers on loopback that check requests as the real ones do, and a dispatcher in memory."""

@@ -1,6 +1,6 @@
-"""``python -m tests.fakes.events FOLDER``: all providers as a process, for a gateway started by hand.
+"""``python -m tests.fakes.events FOLDER``: run all providers for a gateway that is started by hand.
 
-Prints the settings to give to it, and a JSON line for each call that comes; ends with standard input.
+Prints the gateway's settings and a JSON line for each call; ends with standard input.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ async def _serve(folder: Path) -> None:
         for name, value in providers.environment(folder).items():
             print(f"export {name}={value}", flush=True)
         ended = asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
-        told = 0
+        reported = 0
         while not ended.done():
             await asyncio.sleep(0.1)
             servers = (providers.bot, providers.push, providers.fcm, providers.discord, providers.slack)
             calls = [{"path": call.path, "bytes": len(call.body)} for server in servers for call in server.calls]
             calls += [{"mail": str(mail.message["Subject"])} for mail in providers.mail.mails]
-            if len(calls) != told:
-                told = len(calls)
-                print(json.dumps({"calls": told, "all": calls}), flush=True)
+            if len(calls) != reported:
+                reported = len(calls)
+                print(json.dumps({"calls": reported, "all": calls}), flush=True)
 
 
 if __name__ == "__main__":

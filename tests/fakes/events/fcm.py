@@ -1,4 +1,4 @@
-"""Firebase Cloud Messaging (HTTP v1) with Google's token endpoint beside it."""
+"""Firebase Cloud Messaging (HTTP v1) with Google's token endpoint."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from tests.fakes.events.scripted import Call, Reply, ScriptedServer
 
-_MOST_MESSAGE = 4096
-_AUDIENCE = "https://oauth2.googleapis.com/token"  # wherever the endpoint is
+_MAX_MESSAGE_BYTES = 4096
+_AUDIENCE = "https://oauth2.googleapis.com/token"  # whatever the endpoint's URL
 _GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
 
 class Fcm(ScriptedServer):
-    """Takes messages for the phones in ``phones``; ``messages`` are those taken. Tokens come from `TokenEndpoint`."""
+    """Server that accepts messages for the phones in ``phones``; ``messages`` are the accepted ones."""
 
     project = "dexorder-tests"
 
@@ -41,18 +41,18 @@ class Fcm(ScriptedServer):
         await self.tokens.__aexit__(*error)
 
     def register(self) -> str:
-        """One more phone; its registration token."""
+        """Add a phone and return its registration token."""
         token = f"phone:{secrets.token_urlsafe(60)}"
         self.phones.add(token)
         return token
 
     def credentials(self, path: Path) -> Path:
-        """Write a service account file, as ``DEXORDER_EVENTS_FCM_CREDENTIALS`` wants it."""
+        """Write a service account file, for ``DEXORDER_EVENTS_FCM_CREDENTIALS``."""
         path.write_text(json.dumps(self.tokens.account(self.project)))
         return path
 
     def secrets(self) -> set[str]:
-        """What only the gateway and Google may see: the account's key by lines, what it signed, its token."""
+        """Return the gateway's and Google's secrets: lines of the account's key, assertions, access token."""
         pem = self.tokens.account(self.project)["private_key"].splitlines()
         signed = {parse_qs(call.body.decode())["assertion"][0] for call in list(self.tokens.calls)}
         return {self.tokens.access_token, *pem[1:-1], *signed}
@@ -63,7 +63,7 @@ class Fcm(ScriptedServer):
         if call.path != f"/v1/projects/{self.project}/messages:send":
             return fcm_error(404, "NOT_FOUND")
         message = call.json.get("message", {})
-        if len(json.dumps(message, ensure_ascii=False).encode()) > _MOST_MESSAGE:
+        if len(json.dumps(message, ensure_ascii=False).encode()) > _MAX_MESSAGE_BYTES:
             return fcm_error(400, "INVALID_ARGUMENT")
         if message.get("token") not in self.phones:
             return UNREGISTERED
@@ -72,7 +72,7 @@ class Fcm(ScriptedServer):
 
 
 class TokenEndpoint(ScriptedServer):
-    """Gives ``access_token`` to who signs with the service account's key."""
+    """Server that returns ``access_token`` for an assertion signed with the service account's key."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ def _key() -> rsa.RSAPrivateKey:
 
 
 def fcm_error(status: int, code: str, fcm_code: str = "", headers: Mapping[str, str] | None = None) -> Reply:
-    """An error as Google's APIs say it; ``fcm_code`` is FCM's own, finer one."""
+    """Return an error of Google's APIs; ``fcm_code`` is FCM's more specific code."""
     error: dict[str, Any] = {"code": status, "status": code, "message": "said by the fake"}
     if fcm_code:
         error["details"] = [{"@type": "type.googleapis.com/google.firebase.fcm.v1.FcmError", "errorCode": fcm_code}]

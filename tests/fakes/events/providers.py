@@ -1,4 +1,4 @@
-"""All providers at once, and the settings that point a gateway to them."""
+"""All fake providers, and the settings with which a gateway uses them."""
 
 from __future__ import annotations
 
@@ -7,27 +7,26 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.fakes.events.bot_api import BotApi
+from tests.fakes.events.chat import BotApi, discord, slack
 from tests.fakes.events.fcm import Fcm
 from tests.fakes.events.push_service import PushService
 from tests.fakes.events.smtp import MailServer
-from tests.fakes.events.webhooks import Discord, Slack
 
 
 class Providers:
-    """One of each, served while the context is open."""
+    """One server of each kind while the context is open."""
 
     def __init__(self) -> None:
         self.bot = BotApi()
         self.mail = MailServer()
         self.push = PushService()
         self.fcm = Fcm()
-        self.discord = Discord()
-        self.slack = Slack()
+        self.discord = discord()
+        self.slack = slack()
         self._open = AsyncExitStack()
 
     def environment(self, folder: Path) -> dict[str, str]:
-        """``DEXORDER_EVENTS_*`` of a gateway that uses them all; the keys they need are written into the folder."""
+        """``DEXORDER_EVENTS_*`` of a gateway that uses all of them; their keys are written into the folder."""
         settings = {
             "telegram_url": self.bot.url,
             "telegram_token": self.bot.token,

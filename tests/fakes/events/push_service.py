@@ -1,4 +1,4 @@
-"""A browser vendor's push service together with the browsers behind it, which decrypt what comes."""
+"""Push service of a browser vendor, with browsers that decrypt the messages."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from services.gateway.events.model import WebPushSubscription
 from tests.fakes.events.scripted import Call, Reply, ScriptedServer
 
-_MOST_BODY = 4096
-_MOST_TOPIC = 32
-_MOST_SECONDS_TO_EXPIRY = 24 * 3600
+_MAX_BODY = 4096
+_MAX_TOPIC = 32
+_MAX_SECONDS_TO_EXPIRY = 24 * 3600
 
 
 @dataclass(frozen=True)
 class Notification:
-    """What a browser got: the JSON it decrypted, and how urgent it was said to be."""
+    """A decrypted message with its headers."""
 
     at: float
     endpoint: str
@@ -37,7 +37,7 @@ class Notification:
 
 
 class PushService(ScriptedServer):
-    """``shown`` are the notifications that were taken and decrypted. ``vapid_key``: whose calls are let in."""
+    """Server of one vendor; ``shown`` are the accepted and decrypted notifications."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class PushService(ScriptedServer):
         self._browsers: dict[str, tuple[ec.EllipticCurvePrivateKey, bytes]] = {}
 
     def vapid_key(self, path: Path) -> Path:
-        """Write the application server's private key, as ``DEXORDER_EVENTS_VAPID_KEY`` wants it."""
+        """Write the application server's private key, for ``DEXORDER_EVENTS_VAPID_KEY``."""
         path.write_bytes(
             self._vapid.private_bytes(
                 serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -55,14 +55,14 @@ class PushService(ScriptedServer):
         return path
 
     def subscribe(self) -> WebPushSubscription:
-        """One more browser."""
+        """Add a browser and return its subscription."""
         key, auth = ec.generate_private_key(ec.SECP256R1()), os.urandom(16)
         path = f"/push/{_b64(os.urandom(12))}"
         self._browsers[path] = key, auth
         return WebPushSubscription(f"{self.url}{path}", _b64(_point(key)), _b64(auth))
 
     def unsubscribe(self, subscription: WebPushSubscription) -> None:
-        """From now on it is 410 Gone."""
+        """Remove a browser; its endpoint answers 410 Gone."""
         del self._browsers[subscription.endpoint.removeprefix(self.url)]
 
     def answer(self, call: Call) -> Reply:
@@ -74,7 +74,7 @@ class PushService(ScriptedServer):
         try:
             plain = http_ece.decrypt(call.body, private_key=key, auth_secret=auth, version="aes128gcm")
         except (http_ece.ECEException, InvalidTag, ValueError):
-            return Reply(400, "not to be decrypted")
+            return Reply(400, "can't be decrypted")
         headers = call.headers
         urgency, topic = headers.get("Urgency", "normal"), headers.get("Topic", "")
         shown = Notification(call.at, f"{self.url}{call.path}", json.loads(plain), int(headers["TTL"]), urgency, topic)
@@ -85,9 +85,9 @@ class PushService(ScriptedServer):
         headers = call.headers
         if not headers.get("TTL", "").isdigit() or headers.get("Content-Encoding") != "aes128gcm":
             return Reply(400, "TTL and Content-Encoding: aes128gcm are needed")
-        if len(headers.get("Topic", "")) > _MOST_TOPIC:
+        if len(headers.get("Topic", "")) > _MAX_TOPIC:
             return Reply(400, "Topic is too long")
-        if len(call.body) > _MOST_BODY:
+        if len(call.body) > _MAX_BODY:
             return Reply(413, "too large")
         scheme, _, rest = headers.get("Authorization", "").partition(" ")
         parts = dict(part.strip().partition("=")[::2] for part in rest.split(","))
@@ -97,8 +97,8 @@ class PushService(ScriptedServer):
             claims = jwt.decode(parts.get("t", ""), self._vapid.public_key(), ["ES256"], audience=self.url)
         except jwt.InvalidTokenError:
             return Reply(403, "VAPID's token is wrong")
-        if claims["exp"] > time.time() + _MOST_SECONDS_TO_EXPIRY or "sub" not in claims:
-            return Reply(403, "VAPID's token lives too long, or names nobody")
+        if claims["exp"] > time.time() + _MAX_SECONDS_TO_EXPIRY or "sub" not in claims:
+            return Reply(403, "VAPID's token is valid for too long or has no sub")
         return None
 
 

@@ -1,4 +1,4 @@
-"""An HTTP server that notes each call with its time and answers by itself, or as the next line of its script says."""
+"""HTTP server that records each call with its time, and answers by its script or by its own rules."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -14,21 +14,26 @@ from typing import Any, Self
 from aiohttp import web
 from yarl import URL
 
-from tests.fakes.events.waiting import filled
+
+async def filled(recorded: Sequence[object], count: int, seconds: float) -> None:
+    """Wait until a list has that many entries; raises TimeoutError."""
+    async with asyncio.timeout(seconds):
+        while len(recorded) < count:  # noqa: ASYNC110 - fakes append to plain lists, which notify nobody
+            await asyncio.sleep(0.002)
 
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer: after ``delay_seconds``, or not while the server is there if it hangs."""
+    """An answer, sent after ``delay_seconds``; with ``hang`` it is never sent."""
 
     status: int = 200
     body: Any = ""
-    """Text as it is, anything else as JSON."""
+    """A string is sent as text, anything else as JSON."""
     headers: Mapping[str, str] = field(default_factory=dict)
     delay_seconds: float = 0.0
     hang: bool = False
 
-    def made(self) -> web.Response:
+    def response(self) -> web.Response:
         if isinstance(self.body, str):
             return web.Response(status=self.status, text=self.body, headers=self.headers)
         return web.json_response(self.body, status=self.status, headers=self.headers)
@@ -36,7 +41,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Call:
-    """What a client asked. ``at`` is of the monotonic clock, in seconds, the same in all processes of the machine."""
+    """A request. ``at`` is in seconds of the monotonic clock, which all processes of the machine share."""
 
     at: float
     method: str
@@ -45,7 +50,7 @@ class Call:
     headers: Mapping[str, str]
     body: bytes
     peer: int
-    """The client's port: two calls with the same one used one connection."""
+    """Port of the client; calls with the same port used one connection."""
 
     @property
     def json(self) -> Any:
@@ -53,11 +58,11 @@ class Call:
 
 
 class ScriptedServer:
-    """Serves on 127.0.0.1 while its context is open.
+    """Server on 127.0.0.1 while its context is open.
 
     Attributes:
-        calls: All that came, in order, also those that were refused or left hanging.
-        always: What is said when the script is at its end; None for the server's own `answer`.
+        calls: All requests in order, including those that were refused or not answered.
+        always: Reply after the end of the script; None for the server's own `answer`.
     """
 
     def __init__(self) -> None:
@@ -69,11 +74,11 @@ class ScriptedServer:
         self.base = URL()
 
     def script(self, *replies: Reply) -> None:
-        """Say these next, one a call, in place of the server's own answers."""
+        """Reply to the next calls with these, in place of the server's own answers."""
         self._script.extend(replies)
 
     def answer(self, call: Call) -> Reply:
-        """What this kind of provider would say by itself."""
+        """Return the provider's own answer."""
         return Reply()
 
     @property
@@ -87,7 +92,7 @@ class ScriptedServer:
         return f"{self.base.host}:{self.base.port}"
 
     async def called(self, count: int, *, seconds: float = 10.0) -> list[Call]:
-        """Wait until this many calls came in all; a `TimeoutError` if they do not."""
+        """Wait until this many calls were received in all; raises TimeoutError."""
         await filled(self.calls, count, seconds)
         return self.calls
 
@@ -101,7 +106,7 @@ class ScriptedServer:
         if reply.hang:
             await self._closing.wait()
         await asyncio.sleep(reply.delay_seconds)
-        return reply.made()
+        return reply.response()
 
     async def __aenter__(self) -> Self:
         app = web.Application()

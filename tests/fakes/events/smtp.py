@@ -1,4 +1,4 @@
-"""A mail server on aiosmtpd that notes each try and answers as its script says."""
+"""Mail server on aiosmtpd that records each attempt and answers by its script."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from typing import Any, Self
 
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 
-from tests.fakes.events.waiting import filled
+from tests.fakes.events.scripted import filled
 
 
 @dataclass(frozen=True)
 class Mail:
-    """A mail that was taken. ``tls``: it came encrypted."""
+    """An accepted mail. ``tls`` says whether the connection was encrypted."""
 
     at: float
     sender: str
@@ -32,7 +32,7 @@ class Mail:
 
 @dataclass(frozen=True)
 class SmtpReply:
-    """Said to ``RCPT`` or, if ``at_data``, to the mail itself; ``hang`` says nothing until the client goes away."""
+    """Reply to ``RCPT`` or, if ``at_data``, to the mail itself; with ``hang`` it is never sent."""
 
     line: str
     at_data: bool = False
@@ -45,17 +45,17 @@ NO_MAILBOX = SmtpReply("550 5.1.1 no such user here")
 
 
 class MailServer:
-    """Serves on 127.0.0.1 while its context is open.
+    """Server on 127.0.0.1 while its context is open.
 
     Attributes:
-        mails: What was taken, in order.
-        tries: When each ``RCPT`` came, monotonic seconds: also those refused.
-        always: Said when the script is at its end; None takes every mail.
+        mails: Accepted mails in order.
+        attempts: Monotonic seconds of each ``RCPT``, including refused ones.
+        always: Reply after the end of the script; None accepts every mail.
     """
 
     def __init__(self, *, tls: ssl.SSLContext | None = None, login: tuple[str, str] | None = None) -> None:
         self.mails: list[Mail] = []
-        self.tries: list[float] = []
+        self.attempts: list[float] = []
         self.always: SmtpReply | None = None
         self.connections = 0
         self._script: deque[SmtpReply] = deque()
@@ -78,8 +78,8 @@ class MailServer:
 
     async def tried(self, count: int, *, seconds: float = 10.0) -> list[float]:
         """Wait until this many mails were tried in all; a `TimeoutError` if they were not."""
-        await filled(self.tries, count, seconds)
-        return self.tries
+        await filled(self.attempts, count, seconds)
+        return self.attempts
 
     def hang_up(self) -> None:
         """Cut all connections."""
@@ -91,7 +91,7 @@ class MailServer:
     async def handle_RCPT(
         self, server: SMTP, session: Session, envelope: Envelope, address: str, options: list[str]
     ) -> str:
-        self.tries.append(time.monotonic())
+        self.attempts.append(time.monotonic())
         reply = self._present = self._script.popleft() if self._script else self.always
         if reply and not reply.at_data:
             return await _said(reply)

@@ -67,7 +67,7 @@ class Answer:
 
     @property
     def ok(self) -> bool:
-        """Whether the provider accepted the message."""
+        """True if the provider accepted the message."""
         return 200 <= self.status < 300
 
     def json(self) -> dict[str, Any]:

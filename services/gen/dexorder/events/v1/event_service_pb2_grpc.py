@@ -52,17 +52,17 @@ class EventServiceServicer:
     """
 
     def Subscribe(self, request, context):
-        """Everything meant for sessions of this user from a cursor on, in order, until the JWT expires.
+        """Streams the events for this user's sessions after a cursor, in order, until the JWT expires.
 
-        The first answer is Opened or Reset. A session without a cursor gets what still waits for its user, then what is new.
-        A cursor says that everything up to it was received, as Ack with RECEIVED would.
+        The first response is opened or reset. Without a cursor the session starts with the events that still wait.
+        A cursor acknowledges every event up to it, as Ack with RECEIVED would.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Ack(self, request, context):
-        """Say that an event was received or seen. The same again changes nothing.
+        """Acknowledges that an event was received or seen. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -149,7 +149,7 @@ class EventService:
 
 
 class EventPublisherServiceStub:
-    """Publishes events for services that do not speak ZMQ. The caller is a container of the containers file.
+    """Publishes events of services that do not use ZMQ. The caller must have an entry in the containers file.
     """
 
     def __init__(self, channel):
@@ -171,18 +171,18 @@ class EventPublisherServiceStub:
 
 
 class EventPublisherServiceServicer:
-    """Publishes events for services that do not speak ZMQ. The caller is a container of the containers file.
+    """Publishes events of services that do not use ZMQ. The caller must have an entry in the containers file.
     """
 
     def Publish(self, request, context):
-        """Accept one event. The ack says what its state is now; QUEUED and DELIVERED are said after it is on disk.
+        """Accepts one event. The ack has its present state; QUEUED and DELIVERED are returned after it is on disk.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PublishMany(self, request_iterator, context):
-        """The same for many events: for each one ack with its state now and, unless that was final, one more when it is.
+        """Accepts many events. Each gets an ack with its present state and, unless that is final, another with the final one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -210,7 +210,7 @@ def add_EventPublisherServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class EventPublisherService:
-    """Publishes events for services that do not speak ZMQ. The caller is a container of the containers file.
+    """Publishes events of services that do not use ZMQ. The caller must have an entry in the containers file.
     """
 
     @staticmethod
@@ -269,7 +269,7 @@ class EventPublisherService:
 
 
 class EventLogServiceStub:
-    """What became of events; for staff.
+    """Records of events; for staff.
     """
 
     def __init__(self, channel):
@@ -291,18 +291,18 @@ class EventLogServiceStub:
 
 
 class EventLogServiceServicer:
-    """What became of events; for staff.
+    """Records of events; for staff.
     """
 
     def GetEvent(self, request, context):
-        """One event with every attempt to deliver it. NOT_FOUND for one that was never accepted or is past its retention.
+        """Returns one event with every delivery attempt. NOT_FOUND if it was never accepted or its retention has passed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListEvents(self, request, context):
-        """Events, newest first, in pages.
+        """Returns events in pages, newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -330,7 +330,7 @@ def add_EventLogServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class EventLogService:
-    """What became of events; for staff.
+    """Records of events; for staff.
     """
 
     @staticmethod
@@ -389,7 +389,7 @@ class EventLogService:
 
 
 class ContactServiceStub:
-    """How users can be reached and what they want. A user's JWT is for their own contacts; staff may ask for anybody's.
+    """Contacts and preferences of users. A user's JWT gives access to their own contacts; staff may access all.
     """
 
     def __init__(self, channel):
@@ -416,25 +416,25 @@ class ContactServiceStub:
 
 
 class ContactServiceServicer:
-    """How users can be reached and what they want. A user's JWT is for their own contacts; staff may ask for anybody's.
+    """Contacts and preferences of users. A user's JWT gives access to their own contacts; staff may access all.
     """
 
     def GetContacts(self, request, context):
-        """A user's contacts. Empty for one of whom nothing is known.
+        """Returns a user's contacts; empty if there are none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetContacts(self, request, context):
-        """Replace a user's contacts.
+        """Replaces a user's contacts.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportPresence(self, request, context):
-        """Say that a user is active on a channel that the gateway can't see, such as a Telegram chat; for staff.
+        """Reports that a user is active on a channel that the gateway can't observe, such as a Telegram chat; for staff.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -467,7 +467,7 @@ def add_ContactServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ContactService:
-    """How users can be reached and what they want. A user's JWT is for their own contacts; staff may ask for anybody's.
+    """Contacts and preferences of users. A user's JWT gives access to their own contacts; staff may access all.
     """
 
     @staticmethod

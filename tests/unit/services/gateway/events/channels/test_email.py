@@ -74,7 +74,7 @@ async def test_silence(at_data: bool, providers: Providers, channels: ChannelReg
 async def check_answer(reply: SmtpReply, result: Result, providers: Providers, channels: ChannelRegistry) -> None:
     providers.mail.script(reply)
     assert await channels[Channel.EMAIL].send(MESSAGE, ALICE) == result
-    assert len(providers.mail.tries) == 1 and not providers.mail.mails
+    assert len(providers.mail.attempts) == 1 and not providers.mail.mails
     assert await channels[Channel.EMAIL].send(MESSAGE, ALICE) == Sent()
 
 
