@@ -1,8 +1,8 @@
-"""The client, async. One request goes submit -> wait -> read; ``history`` does all three.
+"""Async client. A request takes three steps, submit -> wait -> read; ``history`` does all three.
 
-Every call retries while the relay can't be reached, up to ``patience_seconds``; a submit may be repeated because its
-``request_id`` makes it idempotent. Streams are resumed after a relay's restart, so a request once QUEUED is followed
-to its end whatever restarts meanwhile.
+Every call is retried while the relay can't be reached, for up to ``patience_seconds``. A submit may be repeated, as its
+``request_id`` makes it idempotent. Streams are resumed after a restart of the relay, so a request that is QUEUED is
+followed to its end whatever restarts meanwhile.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Self
 
 import pyarrow as pa
 
-from dexorder import errors, iceberg, reading
+from dexorder import errors, reading
 from dexorder.connection import Connection, relay_address
 from dexorder.request import Moment, make_request, read_part
-from services.common.lake.catalog import OHLC_TABLE
+from services.common.lake.tables import OHLC
 from services.common.model.coverage import (
     Coverage,
     CoveragePage,
@@ -52,9 +52,9 @@ from services.gen.dexorder.ingest.v1 import ingest_pb2
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
 
 GRACE_SECONDS = 10.0
-"""How long a notification may stay behind the record's end before the record alone is believed."""
+"""Longest wait for the notification after the progress stream has reported the end."""
 OnProgress = Callable[[Progress], None]
-OnChecking = Callable[[VerificationProgress], None]
+OnVerification = Callable[[VerificationProgress], None]
 _RAISES = {
     RequestStatus.NOT_FOUND: errors.HistoryNotFound,
     RequestStatus.ERROR: errors.HistoryFailed,
@@ -64,14 +64,14 @@ _RAISES = {
 
 @dataclass(frozen=True)
 class Ended:
-    """A request that has its final status, whatever it is."""
+    """A request that has ended, with any status."""
 
     record: RequestRecord
     notification: Notification
 
 
 class AsyncClient:
-    """A connection to one relay; use it as an async context manager, in the event loop that made it."""
+    """Connection to one relay. Use it as an async context manager, in the event loop that created it."""
 
     def __init__(
         self,
@@ -81,15 +81,15 @@ class AsyncClient:
         patience_seconds: float = 30.0,
         on_note: Callable[[str], None] | None = None,
     ) -> None:
-        """Connects at the first call.
+        """Create a client; it connects at the first call.
 
         Args:
-            relay: host:port; else ``DEXORDER_RELAY``, else 127.0.0.1:50051.
-            catalog: Name and pyiceberg properties; else what the relay announces, with ``DEXORDER_CATALOG_<NAME>``
-                from the environment instead where set.
-            patience_seconds: Longest time without any answer of the relay before RelayUnreachable.
-            on_note: Told in a sentence what is worth knowing and no error: the relay can't be reached and is tried
-                again, or a snapshot had expired and the rows were read from a later one.
+            relay: host:port; default ``DEXORDER_RELAY``, else 127.0.0.1:50051.
+            catalog: Name and pyiceberg properties; default those that the relay announces, overridden by
+                ``DEXORDER_CATALOG_<NAME>`` in the environment.
+            patience_seconds: Longest time without an answer of the relay before RelayUnreachable is raised.
+            on_note: Called with a sentence on an event that is not an error: the relay can't be reached and the call is
+                retried, or a snapshot has expired and a later one was read.
         """
         self._connection = Connection(relay_address(relay), patience_seconds, on_note or (lambda _: None))
         self._call = self._connection.call
@@ -108,10 +108,10 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connection; requests go on."""
+        """Close the connection; requests continue."""
         await self._connection.close()
 
-    # ---- the whole way -------------------------------------------------------------------------------------------
+    # ---- request, wait, read -------------------------------------------------------------------------------------
 
     async def history(
         self,
@@ -127,28 +127,28 @@ class AsyncClient:
         on_progress: OnProgress | None = None,
         timeout: float | None = None,
     ) -> pa.Table:
-        """Candles of ``[since, until)``, fetched if they are not in the table yet.
+        """Return the candles of ``[since, until)``; those that are not in the table yet are fetched first.
 
         Args:
             ticker: ``BTC/USDT.BINANCE``.
             period: ``1h`` or seconds.
-            since: ISO text, date, datetime or nanoseconds; UTC without a zone; floored to the period's grid.
-            until: The same; exclusive.
-            limit: Only the first so many candles.
-            request_id: Makes a repeat the same request; else a new one.
+            since: ISO text, date, datetime or nanoseconds; UTC without a zone; rounded down to the period's grid.
+            until: Like ``since``; exclusive.
+            limit: Return only the first candles.
+            request_id: Repeating a call with the same id repeats the same request; default a new id.
             client_id: The caller, for ``list_requests``.
-            refresh: Fetch all of it from the exchange again; candles that have changed since are replaced.
+            refresh: Fetch the whole range from the exchange again; candles that have changed are replaced.
             on_progress: Called at each change.
-            timeout: Seconds to wait for the end; None waits as long as the relay does.
+            timeout: Longest wait for the end, in seconds; None waits as long as the relay does.
 
         Returns:
-            Rows of ``trading.ohlc``, ascending by ``open_time``, complete: as many as the relay counted.
+            Rows of ``trading.ohlc``, ascending by ``open_time``; their number is the one that the relay counted.
 
         Raises:
-            RequestRefused: The relay names the field and value it can't answer.
+            RequestRefused: The relay refuses the request; the message names the field and its value.
             HistoryError: The request ended without all rows; ``record.missing`` has the ranges.
-            WaitEnded: ``timeout`` passed; the request goes on under its id.
-            RelayUnreachable: No answer for ``patience_seconds``.
+            WaitEnded: ``timeout`` passed; the request continues under its id.
+            RelayUnreachable: The relay did not answer for ``patience_seconds``.
         """
         request = make_request(
             request_id or new_request_id(),
@@ -165,16 +165,16 @@ class AsyncClient:
         return await self.read(ended)
 
     async def submit(self, request: HistoryRequest) -> str:
-        """Hand it to the relay; returns the topic on which its end is announced.
+        """Submit a request. Return the topic on which its end is announced.
 
-        Once this returns, the request is on the relay's disk. The same request again is the same request.
+        When this returns, the request is on the relay's disk. Submitting the same request again has no effect.
 
         Raises:
-            RequestRefused: INVALID or ERROR, with the relay's sentence.
+            RequestRefused: The relay answered INVALID or ERROR; the message has its reason.
         """
         if request.refresh:
-            anew = pb.RefreshHistoricalRequest(request=encode_request(request))
-            answer = await self._call(self._stub.RefreshHistorical, anew)
+            refresh = pb.RefreshHistoricalRequest(request=encode_request(request))
+            answer = await self._call(self._stub.RefreshHistorical, refresh)
         else:
             answer = await self._call(self._stub.SubmitHistorical, encode_request(request))
         if answer.status in (ingest_pb2.SubmitResponse.QUEUED, ingest_pb2.SubmitResponse.DUPLICATE):
@@ -185,7 +185,7 @@ class AsyncClient:
     async def wait(
         self, request_id: str, *, on_progress: OnProgress | None = None, timeout: float | None = None
     ) -> Ended:
-        """Follow a request until its notification; the last progress told is that of the record.
+        """Follow a request until its notification. The last call of ``on_progress`` has the progress of the record.
 
         Raises:
             WaitEnded: ``timeout`` seconds passed.
@@ -193,27 +193,27 @@ class AsyncClient:
         """
         try:
             async with asyncio.timeout(timeout):
-                notification = await self._notified(request_id, told := _Told(on_progress))
+                notification = await self._notified(request_id, report := _ChangesOnly(on_progress))
         except TimeoutError:
             raise errors.WaitEnded(
-                f"request {request_id} has not ended within {timeout:g} s; it goes on under this id"
+                f"request {request_id} did not end within {timeout:g} s; it continues under this id"
             ) from None
         record = await self.get_request(request_id)
-        told(record.progress)  # the stream may have been slower than the notification
+        report(record.progress)  # the stream may be behind the notification
         return Ended(record, notification or _notification_of(record))
 
     async def read(self, ended: Ended) -> pa.Table:
-        """The rows of a request that ended OK, at the snapshot it announced; see ``history`` for what is raised.
+        """Return the rows of a request that ended OK, at the announced snapshot; raises the errors of ``history``.
 
-        When that snapshot has expired, the rows are those of the current one, if they are as many; ``on_note`` is told.
+        If that snapshot has expired, the current one is read, provided that it has as many rows; ``on_note`` is called.
         """
         name, properties = await self._where(ended)
         return await asyncio.to_thread(reading.read_rows, name, properties, ended.record, self._connection.on_note)
 
     async def read_batches(self, ended: Ended) -> AsyncIterator[pa.RecordBatch]:
-        """The same rows in the same order, batch by batch, in bounded memory however many they are.
+        """Yield the same rows in the same order, in batches, in bounded memory.
 
-        Their number is verified before the first batch; there is at least one batch, which may be empty.
+        Their number is verified before the first batch. There is at least one batch, which may be empty.
         """
         name, properties = await self._where(ended)
         batches = reading.read_batches(name, properties, ended.record, self._connection.on_note)
@@ -228,20 +228,20 @@ class AsyncClient:
     # ---- single calls --------------------------------------------------------------------------------------------
 
     async def get_request(self, request_id: str) -> RequestRecord:
-        """One request's record; RequestUnknown if there is none."""
+        """Return the record of a request; RequestUnknown if there is none."""
         answer = await self._call(self._stub.GetRequest, pb.GetRequestRequest(request_id=request_id))
         return decode_record(answer.record)
 
     async def list_requests(
-        self, client_id: str = "", *, state: RequestState | None = None, most: int = 100
+        self, client_id: str = "", *, state: RequestState | None = None, limit: int = 100
     ) -> list[RequestRecord]:
-        """The newest ``most`` records, newest first; only this client's, or only in this state, if one is given."""
+        """Return the newest records, newest first, optionally only those of a client or in a state."""
         wanted = pb.RequestState.Value(f"REQUEST_STATE_{state or RequestState.UNSPECIFIED}")
         found: list[RequestRecord] = []
         token = ""
-        while len(found) < most:
+        while len(found) < limit:
             request = pb.ListRequestsRequest(
-                client_id=client_id, state=wanted, page_size=min(1_000, most - len(found)), page_token=token
+                client_id=client_id, state=wanted, page_size=min(1_000, limit - len(found)), page_token=token
             )
             answer = await self._call(self._stub.ListRequests, request)
             found += map(decode_record, answer.records)
@@ -251,21 +251,21 @@ class AsyncClient:
         return found
 
     async def cancel(self, request_id: str) -> RequestRecord:
-        """End a request as ERROR "cancelled"; one that had ended keeps its status. The record after it."""
+        """End a request as ERROR "cancelled", unless it has ended. Return its record."""
         answer = await self._call(self._stub.CancelRequest, pb.CancelRequestRequest(request_id=request_id))
         return decode_record(answer.record)
 
     async def markets(self, venue: str) -> InstrumentList:
-        """The markets of a venue, as its ingestors last reported them.
+        """Return the instruments of a venue, as its ingestors last reported them.
 
         Raises:
-            VenueUnknown: No ingestor has reported any (yet).
+            VenueUnknown: No ingestor has reported instruments of the venue yet.
         """
         request = pb.ListMarketsRequest(exchange=venue)
         try:
             answer = await self._call(self._stub.ListMarkets, request)
         except errors.RequestUnknown as error:
-            raise errors.VenueUnknown(f"the relay knows no markets of {venue!r}: {error}") from None
+            raise errors.VenueUnknown(f"the relay has no instruments of {venue!r}: {error}") from None
         return decode_instruments(venue, answer)
 
     async def coverage(
@@ -277,13 +277,13 @@ class AsyncClient:
         *,
         detail: bool = False,
     ) -> Coverage:
-        """What the table is known to hold of a market, all of it or between two times (floored to the grid).
+        """Return the coverage of a series: all of it, or between two times, rounded down to the period's grid.
 
         Args:
-            detail: With the pages it rests on.
+            detail: Include the pages behind the ranges.
 
         Raises:
-            RequestRefused: The relay names the field and value it can't answer.
+            RequestRefused: The relay refuses the request; the message names the field and its value.
         """
         seconds, start_ns, end_ns = read_part(period, since, until)
         request = pb.GetCoverageRequest(
@@ -304,17 +304,17 @@ class AsyncClient:
         until: Moment | None = None,
         *,
         repair: bool = False,
-        on_progress: OnChecking | None = None,
+        on_progress: OnVerification | None = None,
     ) -> VerificationResult:
-        """Check the table against coverage: all of a market, or between two times (floored to the grid).
+        """Compare the table with the coverage of a series: all of it, or between two times, rounded down to the grid.
 
         Args:
-            repair: Take coverage of what is lost back, and submit requests for it; ``wait`` follows them.
+            repair: Retract coverage of lost rows and submit requests for them; ``wait`` follows these.
             on_progress: Called at each change.
 
         Raises:
-            RequestRefused: The relay names the field and value it can't answer.
-            RelayUnreachable: It went away meanwhile; verify again.
+            RequestRefused: The relay refuses the request; the message names the field and its value.
+            RelayUnreachable: The relay became unavailable; verify again.
         """
         seconds, start_ns, end_ns = read_part(period, since, until)
         request = pb.VerifyCoverageRequest(
@@ -326,17 +326,17 @@ class AsyncClient:
                     return decode_verification(Series(ticker, seconds), answer.result)
                 if on_progress is not None:
                     on_progress(decode_verification_progress(answer.progress))
-        raise errors.DexorderError("the relay ended its answer without a result; verify again")
+        raise errors.DexorderError("the relay's answer ended without a result; verify again")
 
     async def catalog(self) -> tuple[str, dict[str, str]]:
-        """Name and pyiceberg properties of the catalog, with what the environment sets instead."""
+        """Return the name and pyiceberg properties of the catalog, overridden by the environment."""
         answer = await self._call(self._stub.GetCatalog, pb.GetCatalogRequest())
-        return iceberg.catalog_properties(answer.name, dict(answer.properties))
+        return reading.catalog_properties(answer.name, dict(answer.properties))
 
     # ---- following -----------------------------------------------------------------------------------------------
 
     async def _notified(self, request_id: str, on_progress: OnProgress) -> Notification | None:
-        """The notification; None if it stays behind the record's end for longer than the grace."""
+        """Return the notification, or None if it does not arrive within ``GRACE_SECONDS`` of the end."""
         topic = f"HISTORY_READY:{request_id}"
         listening = asyncio.create_task(self._first_notification(topic, request_id))
         watching = asyncio.create_task(self._watch(request_id, on_progress))
@@ -363,18 +363,18 @@ class AsyncClient:
                 return
 
     async def _first_notification(self, topic: str, request_id: str) -> Notification:
-        # Cursor 0 at every connect: the topic holds one request's end, and a repeat of it is as good as the first.
+        # Every connection starts at cursor 0: the topic holds the end of one request, and duplicates do no harm.
         request = pb.SubscribeNotificationsRequest(topic=topic)
         known = partial(self.get_request, request_id)
         async for message in self._connection.stream(self._stub.SubscribeNotifications, request, known):
             notification = decode_notification(topic, message)
             if notification.request_id == request_id:
                 return notification
-        raise AssertionError("the stream of notifications has no end")
+        raise AssertionError("the stream of notifications never ends")
 
 
-class _Told:
-    """Passes progress on, changes only."""
+class _ChangesOnly:
+    """Callback that passes progress on only if it has changed."""
 
     def __init__(self, on_progress: OnProgress | None) -> None:
         self._on_progress = on_progress or (lambda _: None)
@@ -387,17 +387,17 @@ class _Told:
 
 
 def new_request_id() -> str:
-    """An id nobody else has."""
+    """Return a unique id."""
     return uuid.uuid4().hex
 
 
 def history_error(record: RequestRecord) -> errors.HistoryError:
-    """The error for a record whose status is not OK."""
+    """Return the error for a record whose status is not OK."""
     assert record.status is not None and record.status is not RequestStatus.OK
     return _RAISES[record.status](f"request {record.request_id} ended {record.status}: {record.reason()}", record)
 
 
 def _notification_of(record: RequestRecord) -> Notification:
     if record.outcome is None:
-        raise errors.DexorderError(f"request {record.request_id} was announced but has no status")
-    return Notification(f"HISTORY_READY:{record.request_id}", 0, record.request, record.outcome, OHLC_TABLE)
+        raise errors.DexorderError(f"request {record.request_id} was announced as ended, but its record has no outcome")
+    return Notification(f"HISTORY_READY:{record.request_id}", 0, record.request, record.outcome, OHLC.name)

@@ -1,6 +1,6 @@
-"""The client for code that is not async: the async one on an event loop of its own, in a thread.
+"""Blocking client: the async client on an event loop in a thread.
 
-So it also works inside a running loop (a notebook), and there is one implementation.
+So there is one implementation, and the client also works where an event loop is running, as in a notebook.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
-from dexorder.aio import AsyncClient, Ended, OnChecking, OnProgress
+from dexorder.aio import AsyncClient, Ended, OnProgress, OnVerification
 from dexorder.request import Moment
 from services.common.model.coverage import Coverage, VerificationResult
 from services.common.model.history import HistoryRequest, RequestRecord, RequestState
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Client:
-    """A connection to one relay; every method does what AsyncClient's does, and waits. Threads may share it."""
+    """Connection to one relay. Every method calls AsyncClient's and waits. Threads may share a client."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close the connection; requests go on."""
+        """Close the connection; requests continue."""
         if self._loop.is_closed():
             return
         self._run(self._client.close())
@@ -73,7 +73,7 @@ class Client:
         on_progress: OnProgress | None = None,
         timeout: float | None = None,
     ) -> pa.Table:
-        """Candles of ``[since, until)`` as an Arrow table; see AsyncClient.history. A thread calls ``on_progress``."""
+        """See AsyncClient.history. ``on_progress`` is called in another thread."""
         return self._run(
             self._client.history(
                 ticker,
@@ -112,10 +112,10 @@ class Client:
         return self._run(self._client.get_request(request_id))
 
     def list_requests(
-        self, client_id: str = "", *, state: RequestState | None = None, most: int = 100
+        self, client_id: str = "", *, state: RequestState | None = None, limit: int = 100
     ) -> list[RequestRecord]:
         """See AsyncClient.list_requests."""
-        return self._run(self._client.list_requests(client_id, state=state, most=most))
+        return self._run(self._client.list_requests(client_id, state=state, limit=limit))
 
     def cancel(self, request_id: str) -> RequestRecord:
         """See AsyncClient.cancel."""
@@ -145,9 +145,9 @@ class Client:
         until: Moment | None = None,
         *,
         repair: bool = False,
-        on_progress: OnChecking | None = None,
+        on_progress: OnVerification | None = None,
     ) -> VerificationResult:
-        """See AsyncClient.verify. A thread calls ``on_progress``."""
+        """See AsyncClient.verify. ``on_progress`` is called in another thread."""
         return self._run(self._client.verify(ticker, period, since, until, repair=repair, on_progress=on_progress))
 
     def catalog(self) -> tuple[str, dict[str, str]]:
@@ -158,7 +158,7 @@ class Client:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
-        except BaseException:  # Ctrl-C while waiting: what waits in the loop must end too
+        except BaseException:  # Ctrl-C while waiting: the coroutine must end too
             future.cancel()
             raise
 

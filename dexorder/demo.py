@@ -28,8 +28,7 @@ from dexorder.cli import history, output
 from dexorder.client import Client
 from dexorder.demo_exchange import FAULT_SHARE, Comparison, DemoExchange, FaultCounts, Values, compare
 from dexorder.errors import DexorderError, SuiteFailed
-from dexorder.run_store import RunStore
-from dexorder.runs import Shown
+from dexorder.runs import OutputOptions, RunStore
 from dexorder.supervisor.orphan_guard import guarded
 from dexorder.supervisor.plan import Ports, SuiteOptions
 from dexorder.supervisor.prepare import ports_in_use
@@ -87,9 +86,9 @@ def show_request(options: SuiteOptions, chart: Path) -> int:
 def show_history(options: SuiteOptions, chart: Path, request_id: str) -> int:
     """Run the request through the command's own code, which prints to stdout."""
     say(f"$ dexorder history {TICKER} {PERIOD} --since {SINCE} --until {UNTIL} --chart --plot {chart.name}")
-    shown = Shown(plot=chart, chart=True, rows=10)
+    output_options = OutputOptions(plot=chart, chart=True, rows=10)
     relay = options.address("relay")
-    asked = history.new_run((TICKER, PERIOD), None, SINCE, UNTIL, shown, request_id=request_id, relay=relay)
+    asked = history.new_run((TICKER, PERIOD), None, SINCE, UNTIL, output_options, request_id=request_id, relay=relay)
     return history.run(asked, RunStore(options.directory / "run.json"), timeout=120)
 
 

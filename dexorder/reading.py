@@ -1,37 +1,81 @@
-"""A request's rows, read from Iceberg at the snapshot it announced. Blocking; the async client calls it in a thread."""
+"""Rows of a request, read from Iceberg at the announced snapshot. Blocking; the async client uses a thread."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg import expressions
-from pyiceberg.exceptions import NoSuchTableError, RESTError
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import RESTError
 from pyiceberg.table import DataScan, Table
 from sqlalchemy.exc import SQLAlchemyError
 
 from dexorder.errors import CatalogError, HistoryMismatch
-from dexorder.iceberg import open_catalog
-from services.common.lake.catalog import OHLC_TABLE
+from services.common.config import BadSettings, read_settings
+from services.common.lake import catalog as lake
+from services.common.lake.tables import OHLC, opens_in
 from services.common.model.history import RequestRecord
 from services.common.model.periods import split_by_periods
 from services.common.model.time_range import TimeRange
 
 PIECE_PERIODS = 200_000
-"""Periods read at once when rows are streamed: about 20 MB of candles, and few enough scans."""
+"""Periods read at a time when rows are streamed: about 20 MB of candles, and few scans."""
+_SQLITE = "sqlite:///"
+
+
+# ---- the catalog ---------------------------------------------------------------------------------------------------
+
+
+def catalog_properties(announced_name: str, announced: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """Return the catalog's name and properties: those the relay announced, overridden by ``DEXORDER_CATALOG_<NAME>``.
+
+    The relay does not announce secrets; they are set here.
+
+    Raises:
+        CatalogError: A variable has an invalid value. The message names it.
+    """
+    try:
+        own = read_settings(lake.CatalogSettings)
+    except BadSettings as error:
+        raise CatalogError(str(error)) from None
+    return own.name if "name" in own.model_fields_set else announced_name, own.over(announced)
+
+
+def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
+    """Open the catalog for reading.
+
+    Raises:
+        CatalogError: Its SQLite file is not on this machine (opening it would create an empty one), or the catalog
+            can't be reached.
+    """
+    uri = properties.get("uri", "")
+    if uri.startswith(_SQLITE) and not Path(uri.removeprefix(_SQLITE)).is_file():
+        raise CatalogError(
+            f"the catalog {uri} is not on this machine; set DEXORDER_CATALOG_URI to where it can be reached"
+        )
+    try:
+        return lake.open_catalog(name, properties)
+    except Exception as error:  # each kind of catalog has errors of its own
+        raise CatalogError(
+            f"catalog {name} can't be opened: {(str(error) or type(error).__name__).splitlines()[0]}; if it needs a "
+            "password or keys, set DEXORDER_CATALOG_PASSWORD or DEXORDER_CATALOG_PROPERTIES"
+        ) from error
+
+
+# ---- rows ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Where the rows of one ended request are: a table, and the snapshot of it to read.
+    """The table and snapshot with the rows of a request that has ended.
 
     Attributes:
-        snapshot_id: The announced one, or the current one when that has expired; None while the table has none.
-        expired: The announced snapshot is gone.
+        snapshot_id: The announced snapshot, or the current one if that has expired; None if the table has none.
+        expired: The announced snapshot has expired.
     """
 
     table: Table
@@ -41,24 +85,24 @@ class Answer:
 
     @property
     def span(self) -> TimeRange:
-        """The range the answer covers; with a limit it ends behind the last candle that counts."""
+        """The range of the rows; with a limit it ends after the last candle within the limit."""
         span, end_ns = self.record.span, self.record.answered_end_ns
         return span if end_ns is None else TimeRange(span.start_ns, min(end_ns, span.end_ns))
 
     def rows(self) -> pa.Table:
-        """All of them, ascending by ``open_time``; HistoryMismatch if they are not as many as announced."""
+        """Return all rows, ascending by ``open_time``; HistoryMismatch if their number is not the announced one."""
         rows = self._scan(self.span).to_arrow().sort_by("open_time")
         rows = rows if self.record.limit is None else rows.slice(0, self.record.limit)
         self._check(rows.num_rows)
         return rows
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The same in pieces of at most ``PIECE_PERIODS`` rows, at least one (maybe empty); counted before the first.
+        """Yield the rows in batches of at most ``PIECE_PERIODS``; at least one batch, which may be empty.
 
-        The count reads one column only, so that nothing wrong is handed out before it is known to be wrong.
+        The rows are counted first, by reading one column, so that no row is returned if their number is wrong.
         """
-        there = self._scan(self.span, "open_time").count()
-        left = there if self.record.limit is None else min(there, self.record.limit)
+        count = self._scan(self.span, "open_time").count()
+        left = count if self.record.limit is None else min(count, self.record.limit)
         self._check(left)
         for span in split_by_periods(self.span, self.record.period_seconds, PIECE_PERIODS):
             piece = self._scan(span).to_arrow().sort_by("open_time").slice(0, left).combine_chunks()
@@ -71,25 +115,26 @@ class Answer:
             yield pa.RecordBatch.from_pylist([], schema=self.table.schema().as_arrow())
 
     def note(self) -> str:
-        """What to tell about the snapshot; empty when the announced one was read."""
+        """Return a sentence if the announced snapshot has expired, else an empty text."""
         if not self.expired:
             return ""
         return (
-            f"snapshot {self.record.snapshot_id} of {OHLC_TABLE} has expired; read at {self.snapshot_id}, "
-            f"which holds as many rows ({self.record.row_count})"
+            f"snapshot {self.record.snapshot_id} of {OHLC.name} has expired; snapshot {self.snapshot_id} was read, "
+            f"which has as many rows ({self.record.row_count})"
         )
 
     def _scan(self, span: TimeRange, *columns: str) -> DataScan:
-        return self.table.scan(_filter(self.record, span), columns or ("*",), snapshot_id=self.snapshot_id)
+        wanted = opens_in(self.record.request.series, span)
+        return self.table.scan(wanted, selected_fields=columns or ("*",), snapshot_id=self.snapshot_id)
 
     def _check(self, rows: int) -> None:
         record = self.record
         if rows == record.row_count:
             return
-        hint = "; the announced one has expired: submit the range again as a new request" if self.expired else ""
+        hint = "; the announced snapshot has expired: submit the range as a new request" if self.expired else ""
         raise HistoryMismatch(
-            f"request {record.request_id}: {OHLC_TABLE} holds {rows} rows at snapshot {self.snapshot_id}, "
-            f"announced were {record.row_count}{hint}",
+            f"request {record.request_id}: {OHLC.name} has {rows} rows at snapshot {self.snapshot_id}, "
+            f"but {record.row_count} were announced{hint}",
             record,
         )
 
@@ -98,16 +143,16 @@ def find_answer(name: str, properties: Mapping[str, str], record: RequestRecord)
     """Load the table and choose the snapshot.
 
     Raises:
-        CatalogError: The catalog or the table can't be reached, or is not there.
+        CatalogError: The catalog or the table can't be reached or does not exist.
     """
     try:
         catalog: Any = open_catalog(name, properties)
         with closing(catalog) if hasattr(catalog, "close") else nullcontext():
-            table = catalog.load_table(OHLC_TABLE)
-    except NoSuchTableError:
-        raise CatalogError(f"catalog {name} has no table {OHLC_TABLE}") from None
+            table = OHLC.load(catalog)
     except (OSError, SQLAlchemyError, RESTError) as error:
         raise CatalogError(f"catalog {name} can't be reached from here: {error}") from None
+    if table is None:
+        raise CatalogError(f"catalog {name} does not contain the table {OHLC.name}")
     if record.snapshot_id is None or table.snapshot_by_id(record.snapshot_id) is not None:
         return Answer(table, record, record.snapshot_id, False)
     current = table.current_snapshot()
@@ -117,17 +162,17 @@ def find_answer(name: str, properties: Mapping[str, str], record: RequestRecord)
 def read_rows(
     name: str, properties: Mapping[str, str], record: RequestRecord, on_note: Callable[[str], None]
 ) -> pa.Table:
-    """The rows of a request that ended OK, ascending by ``open_time``: all columns of ``trading.ohlc``.
+    """Return the rows of a request that ended OK, ascending by ``open_time``, with all columns of ``trading.ohlc``.
 
     Args:
-        name: Of the catalog.
-        properties: Of the catalog, as pyiceberg takes them.
-        record: Its ``row_count`` is verified.
-        on_note: Told when the announced snapshot has expired and the current one was read.
+        name: Name of the catalog.
+        properties: Properties of the catalog for pyiceberg.
+        record: The request; its ``row_count`` is verified.
+        on_note: Called if the announced snapshot has expired and the current one was read.
 
     Raises:
-        CatalogError: The catalog or the table can't be reached or is not there, or its files can't be read.
-        HistoryMismatch: Another number of rows than ``record.row_count``.
+        CatalogError: The catalog, the table or its files can't be read, or do not exist.
+        HistoryMismatch: The number of rows is not ``record.row_count``.
     """
     answer = find_answer(name, properties, record)
     try:
@@ -142,7 +187,7 @@ def read_rows(
 def read_batches(
     name: str, properties: Mapping[str, str], record: RequestRecord, on_note: Callable[[str], None]
 ) -> Iterator[pa.RecordBatch]:
-    """The same rows in the same order, in bounded memory; at least one batch, which may be empty."""
+    """Yield the same rows in the same order, in bounded memory; at least one batch, which may be empty."""
     answer = find_answer(name, properties, record)
     try:
         for number, batch in enumerate(answer.batches()):
@@ -155,17 +200,5 @@ def read_batches(
 
 def _unreadable(error: OSError) -> CatalogError:
     if isinstance(error, FileNotFoundError):
-        return CatalogError(f"a file of {OHLC_TABLE} has vanished, its snapshot expired meanwhile; read again: {error}")
-    return CatalogError(f"the files of {OHLC_TABLE} can't be read from here: {error}")
-
-
-def _filter(record: RequestRecord, span: TimeRange) -> expressions.BooleanExpression:
-    made: Any = expressions  # their stubs know only keywords that the documented calls don't use
-    epoch = datetime(1970, 1, 1, tzinfo=UTC)
-    since, until = ((epoch + timedelta(microseconds=t // 1_000)).isoformat() for t in (span.start_ns, span.end_ns))
-    return made.And(  # type: ignore[no-any-return]
-        made.EqualTo("ticker", record.ticker),
-        made.EqualTo("period_seconds", record.period_seconds),
-        made.GreaterThanOrEqual("open_time", since),
-        made.LessThan("open_time", until),
-    )
+        return CatalogError(f"a file of {OHLC.name} was deleted as its snapshot expired; read again: {error}")
+    return CatalogError(f"the files of {OHLC.name} can't be read from here: {error}")

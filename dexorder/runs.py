@@ -1,28 +1,36 @@
-"""A run of the ``history`` command: its tickers, what is asked of each, and where the rows go. Pure.
+"""Runs of the ``history`` command: values, and their record on disk until the last result has been shown.
 
-A run has everything that is needed to go on with it: each ticker's request has an id made from the run's, so submitting
-all of them again changes nothing at the relay, and following them again finds each where it is.
+A run contains everything that is needed to continue it. The id of each ticker's request is derived from the run's id,
+so submitting the requests again changes nothing at the relay.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from dexorder.errors import RunUnknown
 from dexorder.request import check_ticker
+from services.common.config import state_folder
 from services.common.model.history import HistoryRequest
 from services.common.model.periods import PERIODS
 from services.common.model.time_range import TimeRange
 
 OUT_ENDINGS = (".parquet", ".csv")
+KEPT_DAYS = 30
+"""Recorded runs that nobody has continued for this long are deleted when another run is recorded."""
 _FORMAT = 1
 
 
 @dataclass(frozen=True)
-class Shown:
-    """What the user wants to see of the results; files are absolute, so that a run can go on from anywhere."""
+class OutputOptions:
+    """Output of a run; paths are absolute, so that the run can be continued in any folder."""
 
     as_json: bool = False
     out: Path | None = None
@@ -36,12 +44,12 @@ class Run:
     """One use of the command.
 
     Attributes:
-        run_id: Of one ticker's run, the request's id too.
-        relay: host:port it is submitted to.
-        many: Shown as a list, whatever the number of tickers.
-        tickers: In the order given, each once, unchecked: what is no ticker is refused when its turn comes.
+        run_id: With one ticker, also the id of its request.
+        relay: host:port of the relay.
+        many: Print a list of results, even with one ticker.
+        tickers: In the given order, without duplicates, not validated: an invalid one is refused by ``request``.
         span: On the period's grid.
-        refresh: Everything is fetched from the exchange again.
+        refresh: Fetch everything from the exchange again.
     """
 
     run_id: str
@@ -52,15 +60,15 @@ class Run:
     span: TimeRange
     limit: int | None
     client_id: str
-    shown: Shown
+    output: OutputOptions
     refresh: bool = False
 
     def request_id(self, index: int) -> str:
-        """The id of the request for ``tickers[index]``, always the same."""
+        """Return the id of the request for ``tickers[index]``; it is always the same."""
         return f"{self.run_id}-{index + 1:04}" if self.many else self.run_id
 
     def request(self, index: int) -> HistoryRequest:
-        """The request for ``tickers[index]``; RequestRefused if that is no ticker."""
+        """Return the request for ``tickers[index]``; RequestRefused if that is not a ticker."""
         ticker = self.tickers[index]
         check_ticker(ticker)
         return HistoryRequest(
@@ -75,51 +83,116 @@ class Run:
         )
 
     def own_file(self, index: int) -> Path | None:
-        """The file of ``tickers[index]`` alone, where ``--out`` is a folder; None otherwise."""
-        folder = self.shown.out
+        """Return the file for ``tickers[index]`` if ``--out`` is a folder, else None."""
+        folder = self.output.out
         if not self.many or folder is None or self.common_file is not None:
             return None
         return folder / f"{file_name(self.tickers[index])}.{PERIODS[self.period_seconds]}.parquet"
 
     @property
     def common_file(self) -> Path | None:
-        """The file that all rows go to; None if there is none."""
-        out = self.shown.out
+        """The file for the rows of all tickers, if ``--out`` is a file."""
+        out = self.output.out
         return out if out is not None and out.suffix.lower() in OUT_ENDINGS else None
 
     def as_json(self) -> dict[str, Any]:
-        """Plain JSON values from which ``run_from`` makes it again."""
+        """Return JSON values from which ``run_from`` restores the run."""
         values = asdict(self)
-        values["shown"] |= {
-            name: path and str(path) for name, path in (("out", self.shown.out), ("plot", self.shown.plot))
-        }
-        return {"format": _FORMAT, **values}
+        paths = {"out": self.output.out, "plot": self.output.plot}
+        shown = values.pop("output") | {name: path and str(path) for name, path in paths.items()}
+        return {"format": _FORMAT, **values, "shown": shown}
 
 
 def run_from(values: dict[str, Any]) -> Run:
-    """The run that ``as_json`` described.
+    """Return the run that ``as_json`` described.
 
     Raises:
-        ValueError: Another version's, or damaged.
+        ValueError: The values were written by another version, or are damaged.
     """
     try:
         values = dict(values)
         if (found := values.pop("format")) != _FORMAT:
-            raise ValueError(f"it has format {found}, this version writes {_FORMAT}")
-        shown = Shown(**values.pop("shown"))
-        shown = replace(shown, out=shown.out and Path(shown.out), plot=shown.plot and Path(shown.plot))
+            raise ValueError(f"it has format {found}; this version reads format {_FORMAT}")
+        output = OutputOptions(**values.pop("shown"))
+        output = replace(output, out=output.out and Path(output.out), plot=output.plot and Path(output.plot))
         span, tickers = TimeRange(**values.pop("span")), tuple(values.pop("tickers"))
-        return Run(**values, span=span, tickers=tickers, shown=shown)
+        return Run(**values, span=span, tickers=tickers, output=output)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"it is damaged: {error!r}") from None
 
 
 def parse_tickers(text: str) -> tuple[str, ...]:
-    """One ticker a line; what follows a ``#`` is a comment, and a repeat counts once."""
+    """Return the tickers of a file: one per line, without comments (``#``) and duplicates."""
     lines = (line.partition("#")[0].strip() for line in text.splitlines())
     return tuple(dict.fromkeys(filter(None, lines)))
 
 
 def file_name(ticker: str) -> str:
-    """A ticker as part of a file's name: ``/`` as ``_``, other marks as in URLs; no two tickers share one."""
+    """Return a file name for a ticker: ``_`` for ``/``, URL escapes for other marks; unique for each ticker."""
     return "".join({"/": "_", "_": "%5F"}.get(c) or quote(c, safe="") for c in ticker)
+
+
+@dataclass(frozen=True)
+class RunStore:
+    """Record of unfinished runs: in ``file`` if given, else one file for each run in the user's state folder."""
+
+    file: Path | None = None
+
+    def save(self, run: Run) -> None:
+        """Record a run durably, and delete old runs.
+
+        Raises:
+            OSError: The file can't be written.
+        """
+        path = self._path(run.run_id)
+        if self.file is None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._prune(path.parent)
+        fresh = path.with_name(f".{path.name}.{os.getpid()}")
+        with fresh.open("w") as file:
+            json.dump(run.as_json(), file, indent=2)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+
+    def load(self, run_id: str = "") -> Run:
+        """Return the run with this id, or the last recorded one.
+
+        Raises:
+            RunUnknown: There is no such run, or it can't be read.
+        """
+        path = self._path(run_id) if run_id or self.file else self._last()
+        try:
+            return run_from(json.loads(path.read_text()))
+        except FileNotFoundError:
+            raise RunUnknown(f"run {run_id or path} is not recorded; finished runs are deleted") from None
+        except (OSError, ValueError) as error:
+            raise RunUnknown(f"the run in {path} can't be read: {error}") from None
+
+    def forget(self, run: Run) -> None:
+        """Delete a finished run. A file that can't be deleted remains until it is too old."""
+        with suppress(OSError):
+            self._path(run.run_id).unlink(missing_ok=True)
+
+    def resume_command(self, run: Run) -> str:
+        """Return the command that continues a run."""
+        return f"dexorder history --resume {f'--state {self.file}' if self.file else run.run_id}"
+
+    def _path(self, run_id: str) -> Path:
+        return self.file or _folder() / f"{quote(run_id, safe='')}.json"
+
+    def _last(self) -> Path:
+        found = list(_folder().glob("*.json"))
+        if not found:
+            raise RunUnknown("no unfinished run is recorded")
+        return max(found, key=lambda path: path.stat().st_mtime_ns)
+
+    def _prune(self, folder: Path) -> None:
+        oldest = time.time() - KEPT_DAYS * 86_400
+        for path in folder.glob("*.json"):
+            if path.stat().st_mtime < oldest:
+                path.unlink(missing_ok=True)
+
+
+def _folder() -> Path:
+    return state_folder() / "runs"

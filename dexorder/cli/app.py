@@ -92,8 +92,7 @@ def history(
 ) -> None:
     """Fetch candles into Iceberg, wait for the notification and read them back."""
     from dexorder.cli import history as command
-    from dexorder.run_store import RunStore
-    from dexorder.runs import Shown
+    from dexorder.runs import OutputOptions, RunStore
 
     store = RunStore(state.absolute() if state is not None else None)
     given = words or []
@@ -107,16 +106,16 @@ def history(
                         "--resume continues the run as it was started: it accepts only the run's id, --relay, --state, "
                         "--timeout, --quiet and --parallel"
                     )
-                asked = store.load(*given)
-                asked = replace(asked, relay=relay or asked.relay)
+                run = store.load(*given)
+                run = replace(run, relay=relay or run.relay)
             else:
-                shown = Shown(as_json=as_json, out=out, plot=plot, chart=chart, rows=rows)
-                asked = command.new_run(
+                options = OutputOptions(as_json=as_json, out=out, plot=plot, chart=chart, rows=rows)
+                run = command.new_run(
                     given,
                     file,
                     since,
                     until,
-                    shown,
+                    options,
                     limit=limit,
                     request_id=request_id,
                     client_id=client_id,
@@ -125,7 +124,7 @@ def history(
                 )
         except ValueError as error:
             raise typer.BadParameter(str(error)) from None
-        raise typer.Exit(command.run(asked, store, timeout=timeout, quiet=quiet, parallel=parallel))
+        raise typer.Exit(command.run(run, store, timeout=timeout, quiet=quiet, parallel=parallel))
 
 
 @app.command()
@@ -139,10 +138,10 @@ def markets(
     relay: Relay = None,
 ) -> None:
     """List the instruments of an exchange, as its ingestors last reported them."""
-    from dexorder.cli import markets as command
+    from dexorder.cli import queries as command
 
     with reported():
-        command.run(venue, text, tickers, as_json, relay)
+        command.markets(venue, text, tickers, as_json, relay)
 
 
 @app.command()
@@ -156,10 +155,10 @@ def coverage(
     relay: Relay = None,
 ) -> None:
     """Show which ranges of a series the table covers, and the holes between them."""
-    from dexorder.cli import coverage as command
+    from dexorder.cli import queries as command
 
     with reported():
-        command.run(ticker, period, since, until, detail, as_json, relay)
+        command.coverage(ticker, period, since, until, detail, as_json, relay)
 
 
 @app.command()
@@ -258,7 +257,7 @@ def list_requests(
     relay: Relay = None,
 ) -> None:
     """List the newest requests."""
-    from dexorder.cli import requests as command
+    from dexorder.cli import queries as command
     from services.common.model.history import RequestState
 
     try:
@@ -272,7 +271,7 @@ def list_requests(
 @requests_app.command("show")
 def show_request(request_id: str, as_json: Json = False, relay: Relay = None) -> None:
     """Show the record of a request."""
-    from dexorder.cli import requests as command
+    from dexorder.cli import queries as command
 
     with reported():
         command.show_request(request_id, as_json, relay)
@@ -281,7 +280,7 @@ def show_request(request_id: str, as_json: Json = False, relay: Relay = None) ->
 @requests_app.command("cancel")
 def cancel_request(request_id: str, as_json: Json = False, relay: Relay = None) -> None:
     """Cancel a request. A request that has ended keeps its status."""
-    from dexorder.cli import requests as command
+    from dexorder.cli import queries as command
 
     with reported():
         command.cancel_request(request_id, as_json, relay)

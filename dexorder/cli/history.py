@@ -1,32 +1,35 @@
-"""``dexorder history``: what its arguments mean, and a run of it that can be gone on with after it was broken off."""
+"""``dexorder history``: its arguments, and runs of one ticker or many that can be continued after an interruption."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from dexorder.aio import new_request_id
-from dexorder.cli import output
-from dexorder.cli.sinks import check_out
+import pyarrow as pa
+
+from dexorder.aio import AsyncClient, Ended, history_error, new_request_id
+from dexorder.cli import output, progress
+from dexorder.cli.sinks import Ends, JsonRows, RowSink, check_out, file_rows
 from dexorder.connection import relay_address
 from dexorder.errors import DexorderError, HistoryError, RequestRefused
 from dexorder.request import check_limit, read_range
-from dexorder.run_store import RunStore
-from dexorder.runs import Run, Shown, parse_tickers
+from dexorder.runs import OutputOptions, Run, RunStore, parse_tickers
+from services.common.model.history import RequestStatus, range_json
 
 
 class Follower(Protocol):
-    """Brings a run to its end."""
+    """Carries out a run."""
 
     async def follow(self) -> int:
-        """Submit, wait, show; returns the exit code. What is raised says what stood in the way."""
+        """Submit, wait and print. Return the exit code; raise if the run can't be completed."""
 
-    def goodbye(self) -> str:
-        """Where the requests are when this is broken off."""
+    def stop_message(self) -> str:
+        """Return the state of the requests, to print when the command is interrupted."""
 
 
 def new_run(
@@ -34,7 +37,7 @@ def new_run(
     file: Path | None,
     since: str | None,
     until: str | None,
-    shown: Shown,
+    options: OutputOptions,
     *,
     limit: int | None = None,
     request_id: str | None = None,
@@ -42,39 +45,41 @@ def new_run(
     refresh: bool = False,
     relay: str | None = None,
 ) -> Run:
-    """The run that the command's arguments mean.
+    """Return the run that the command's arguments describe.
 
     Args:
         words: Tickers, then the period.
-        file: More tickers, one a line; ``-`` is stdin.
+        file: File with more tickers, one per line; ``-`` is stdin.
 
     Raises:
-        ValueError: They mean none.
-        RequestRefused: A value can't be read; names it.
+        ValueError: An argument is missing or contradicts another.
+        RequestRefused: A value is invalid. The message names it.
     """
     tickers, period = _tickers(words, file)
     if since is None or until is None:
-        raise ValueError("--since and --until are needed")
+        raise ValueError("--since and --until are required, for example --since 2024-01-01 --until 2024-02-01")
     many = file is not None or len(tickers) > 1
-    if many and (request_id or shown.plot or shown.chart):
-        raise ValueError("--request-id, --plot and --chart are for one ticker")
-    check_out(shown.out, many=many)
-    if shown.plot is not None and shown.plot.suffix.lower() not in (".html", ".htm"):
-        raise ValueError(f"--plot {shown.plot} does not end in .html")
-    if shown.as_json and shown.chart:
-        raise ValueError("--chart and --json exclude each other")
+    if many and (request_id or options.plot or options.chart):
+        raise ValueError("--request-id, --plot and --chart require a single ticker")
+    check_out(options.out, many=many)
+    if options.plot is not None and options.plot.suffix.lower() not in (".html", ".htm"):
+        raise ValueError(f"--plot {options.plot}: unknown extension; use .html")
+    if options.as_json and options.chart:
+        raise ValueError("--chart can't be combined with --json; use --plot FILE.html")
     check_limit(limit)
     if refresh and limit is not None:
-        raise ValueError("--refresh and --limit exclude each other")
+        raise ValueError("--refresh can't be combined with --limit; set --until to the end of the range to refresh")
     seconds, span = read_range(period, since, until)
     run_id = new_request_id()[:12] if many else request_id or new_request_id()
-    shown = replace(shown, out=shown.out and shown.out.absolute(), plot=shown.plot and shown.plot.absolute())
-    return Run(run_id, relay_address(relay), many, tickers, seconds, span, limit, client_id, shown, refresh)
+    options = replace(
+        options, out=options.out and options.out.absolute(), plot=options.plot and options.plot.absolute()
+    )
+    return Run(run_id, relay_address(relay), many, tickers, seconds, span, limit, client_id, options, refresh)
 
 
 def _tickers(words: Sequence[str], file: Path | None) -> tuple[tuple[str, ...], str]:
     if not words or (file is None and len(words) < 2):
-        raise ValueError("TICKER and PERIOD are needed; or --file with tickers, and PERIOD")
+        raise ValueError("TICKER and PERIOD are required, for example BTC/USDT.BINANCE 1h; or --file and PERIOD")
     *given, period = words
     if file is None:
         return tuple(dict.fromkeys(given)), period
@@ -84,49 +89,150 @@ def _tickers(words: Sequence[str], file: Path | None) -> tuple[tuple[str, ...], 
         raise ValueError(f"--file {file} can't be read: {error}") from None
     tickers = tuple(dict.fromkeys((*given, *parse_tickers(text))))
     if not tickers:
-        raise ValueError(f"--file {file} names no ticker")
+        raise ValueError(f"--file {file} contains no tickers; write one per line, for example BTC/USDT.BINANCE")
     return tickers, period
 
 
-def run(asked: Run, store: RunStore, *, timeout: float | None = None, quiet: bool = False, parallel: int = 16) -> int:
-    """Bring it to its end; returns the exit code: 0 when every request is OK, 130 after Ctrl-C. Other ends raise.
+def run(new: Run, store: RunStore, *, timeout: float | None = None, quiet: bool = False, parallel: int = 16) -> int:
+    """Carry out a run. Return 0 if every request is OK, 130 after Ctrl-C; raise if it can't be completed.
 
-    The run is recorded before anything is submitted, and forgotten once nothing of it is left to do.
+    The run is recorded before anything is submitted, and deleted when nothing of it is left to do.
     """
-    if asked.many:
+    if new.many:
         from dexorder.cli.history_many import ManyFollower
 
-        follower: Follower = ManyFollower(asked, timeout, quiet=quiet, parallel=parallel)
+        follower: Follower = ManyFollower(new, timeout, quiet=quiet, parallel=parallel)
     else:
-        from dexorder.cli.history_one import OneFollower
-
-        follower = OneFollower(asked, timeout, quiet=quiet)
+        follower = OneFollower(new, timeout, quiet=quiet)
     err = output.stderr()
-    resume = _record(asked, store)
+    resume = _record(new, store)
     try:
         code = asyncio.run(follower.follow())
     except KeyboardInterrupt:
-        err.print(f"\n{follower.goodbye()}{resume}", markup=False)
+        err.print(f"\n{follower.stop_message()}{resume}", markup=False)
         return 130
     except (RequestRefused, HistoryError):
-        store.forget(asked)
+        store.forget(new)
         raise
     except BrokenPipeError:
-        raise  # who reads has had enough
+        raise  # the reader of stdout has closed it
     except (DexorderError, OSError) as error:
-        err.print(f"{follower.goodbye()}{resume}", markup=False)
+        err.print(f"{follower.stop_message()}{resume}", markup=False)
         raise error if isinstance(error, DexorderError) else DexorderError(f"can't write: {error}") from None
-    store.forget(asked)
+    store.forget(new)
     return code
 
 
-def _record(asked: Run, store: RunStore) -> str:
-    """Record the run; returns how to go on with it, for the end of a sentence."""
+def _record(new: Run, store: RunStore) -> str:
+    """Record the run. Return how to continue it, as the end of a sentence."""
     try:
-        store.save(asked)
+        store.save(new)
     except OSError as error:
         if store.file is not None:
             raise DexorderError(f"--state {store.file} can't be written: {error}") from None
-        output.stderr().print(f"this run can't be recorded, so --resume will not know it: {error}", markup=False)
+        output.stderr().print(f"the run can't be recorded, so --resume is not possible: {error}", markup=False)
         return ""
-    return f"; go on with it: {store.resume_command(asked)}"
+    return f"; continue with: {store.resume_command(new)}"
+
+
+# ---- one ticker ----------------------------------------------------------------------------------------------------
+
+
+class OneFollower:
+    """Run of one ticker: one request."""
+
+    def __init__(self, run: Run, timeout: float | None, *, quiet: bool) -> None:
+        self._request = run.request(0)
+        self._options = run.output
+        self._relay = run.relay
+        self._timeout = timeout
+        self._quiet = quiet
+        self._accepted = False
+        self._err = output.stderr()
+
+    async def follow(self) -> int:
+        """Return 0, or raise the error of the request's status; with ``--json`` its record is printed either way."""
+        on_note = progress.ignore if self._quiet else progress.without_repeats(self._err.print)
+        async with AsyncClient(self._relay, on_note=on_note) as client:
+            with progress.show_one(self._request, self._err, quiet=self._quiet) as on_progress:
+                await client.submit(self._request)
+                self._accepted = True
+                ended = await client.wait(self._request.request_id, on_progress=on_progress, timeout=self._timeout)
+            if ended.record.status is not RequestStatus.OK:
+                if self._options.as_json:
+                    output.print_json({**result_json(ended), "rows": None})
+                raise history_error(ended.record)
+            on_note("reading from Iceberg")
+            await self._print(client, ended)
+        return 0
+
+    def stop_message(self) -> str:
+        """Return whether the relay has accepted the request."""
+        name = self._request.request_id
+        if not self._accepted:
+            return f"stopped before the relay answered; `dexorder requests show {name}` shows if it was accepted"
+        return f"request {name} continues; look it up with: dexorder requests show {name}"
+
+    async def _print(self, client: AsyncClient, ended: Ended) -> None:
+        options, out = self._options, output.stdout()
+        # A chart needs all rows at once; everything else takes them batch by batch.
+        whole = await client.read(ended) if options.chart or options.plot else None
+        batches = client.read_batches(ended) if whole is None else _batches_of(whole)
+        ends = Ends(options.rows)
+        with ExitStack() as files:
+            sinks: list[RowSink] = [ends]
+            if options.out is not None:
+                sinks.append(files.enter_context(file_rows(options.out)))
+            if options.as_json:
+                sinks.append(printed := JsonRows(sys.stdout.buffer, result_json(ended)))
+            async for batch in batches:
+                for sink in sinks:
+                    sink.write(batch)
+            if options.as_json:
+                printed.finish()
+        if not options.as_json:
+            if options.rows:
+                out.print(output.rows_table(ends))
+            if options.chart and whole is not None:
+                from dexorder.chart import candle_chart
+
+                out.print(candle_chart(whole, width=min(out.width, 110)))
+            out.print(_summary(ended))
+        if options.out is not None:
+            self._err.print(f"rows: {options.out}", markup=False)
+        if options.plot is not None and whole is not None:
+            from dexorder.chart import write_html
+
+            write_html(whole, options.plot)
+            self._err.print(f"chart: {options.plot}", markup=False)
+
+
+async def _batches_of(rows: pa.Table) -> AsyncIterator[pa.RecordBatch]:
+    for batch in rows.to_batches() or [pa.RecordBatch.from_pylist([], schema=rows.schema)]:
+        yield batch
+
+
+def _summary(ended: Ended) -> str:
+    notification, record = ended.notification, ended.record
+    return (
+        f"{notification.topic} {notification.outcome.status}: {notification.outcome.row_count:,} rows in "
+        f"{notification.table}, {record.empty_periods:,} periods verified empty, snapshot {record.snapshot_id}"
+    )
+
+
+def result_json(ended: Ended) -> dict[str, Any]:
+    """Return the JSON fields of a request that has ended, without its rows."""
+    record, notification = ended.record, ended.notification
+    return {
+        "request_id": record.request_id,
+        "ticker": record.ticker,
+        "period_seconds": record.period_seconds,
+        "status": str(notification.outcome.status),
+        "error_message": record.error_message or None,
+        "row_count": record.row_count,
+        "empty_periods": record.empty_periods,
+        "missing": [range_json(r) for r in record.missing],
+        "snapshot_id": record.snapshot_id,
+        "table": notification.table,
+        "topic": notification.topic,
+    }

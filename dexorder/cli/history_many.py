@@ -1,4 +1,4 @@
-"""Many tickers' histories: so many at a time, each a request of its own; none stops the others."""
+"""Runs of ``dexorder history`` with many tickers: each is a request of its own, and none stops the others."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ import orjson
 from dexorder import errors
 from dexorder.aio import AsyncClient, Ended
 from dexorder.cli import output, progress
-from dexorder.cli.history_one import result_json
+from dexorder.cli.history import result_json
 from dexorder.cli.sinks import FileRows, file_rows
 from dexorder.runs import Run
 from services.common.model.history import HistoryRequest, RequestStatus
 
 QUOTA_SECONDS = 2.0
-"""How long until a submission that found the quota used up is tried again, if nothing of this run has ended before."""
+"""Wait before a submission that exceeded the quota is repeated, unless a request of this run ends before."""
 
 
-class Spoiled(errors.DexorderError):
-    """Rows of a ticker are in the common file, but not all of them."""
+class FileIncomplete(errors.DexorderError):
+    """The common file has some rows of a ticker, but not all."""
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """How it went with one ticker.
+class Result:
+    """Result of one ticker.
 
     Attributes:
-        status: The request's; or REFUSED (nothing was accepted), FAILED (accepted, not followed to its end) or
+        status: Status of the request; or REFUSED (not accepted), FAILED (accepted, but not followed to its end) or
             UNREAD (OK, but its rows could not be read or written).
-        ended: None unless the request has ended.
+        ended: None if the request has not ended.
         error: A sentence; empty for OK.
     """
 
@@ -47,18 +47,18 @@ class Outcome:
 
     @property
     def rows(self) -> int:
-        """Counted in the table."""
+        """Number of rows in the table."""
         return self.ended.record.row_count if self.ended else 0
 
     def line(self) -> str:
-        """For a log."""
+        """Return the result as a line of a log."""
         return f"{self.ticker} {self.status}: {self.error or f'{self.rows:,} rows'}"
 
     def as_json(self) -> dict[str, Any]:
-        """The fields of one ticker's result without its rows; null where nothing is known."""
+        """Return the fields of a single ticker's JSON without its rows; null for unknown values."""
         known = result_json(self.ended) if self.ended else dict.fromkeys(_FIELDS)
-        mine = {"request_id": self.request_id, "ticker": self.ticker, "status": self.status}
-        return {**known, **mine, "error_message": self.error or None}
+        own = {"request_id": self.request_id, "ticker": self.ticker, "status": self.status}
+        return {**known, **own, "error_message": self.error or None}
 
 
 _FIELDS = (
@@ -77,7 +77,7 @@ _FIELDS = (
 
 
 class ManyFollower:
-    """A run of many tickers on its way."""
+    """Run of many tickers."""
 
     def __init__(self, run: Run, timeout: float | None, *, quiet: bool, parallel: int) -> None:
         self._run = run
@@ -85,127 +85,125 @@ class ManyFollower:
         self._quiet = quiet
         self._parallel = parallel
         self._err = output.stderr()
-        self._say = progress.nothing if quiet else progress.once(self._err.print)
-        self._outcomes: dict[int, Outcome] = {}
+        self._on_note = progress.ignore if quiet else progress.without_repeats(self._err.print)
+        self._results: dict[int, Result] = {}
         self._accepted: set[int] = set()
-        self._room = asyncio.Event()
+        self._ended = asyncio.Event()
         self._common: FileRows | None = None
-        self._writing = asyncio.Lock()
+        self._common_lock = asyncio.Lock()
 
     async def follow(self) -> int:
-        """To the end of all; 0 when every one is OK and its rows are where they were wanted, else 1."""
+        """Process all tickers. Return 0 if every one is OK and its rows are written, else 1."""
         run = self._run
-        if run.shown.out is not None and run.common_file is None:
-            run.shown.out.mkdir(exist_ok=True)
-        plain = run.shown.as_json and sys.stdout.isatty()  # bars would be torn by what is printed between
+        if run.output.out is not None and run.common_file is None:
+            run.output.out.mkdir(exist_ok=True)
+        plain = run.output.as_json and sys.stdout.isatty()  # lines on stdout would break up the bars
         try:
-            with ExitStack() as around:
+            with ExitStack() as stack:
                 if run.common_file is not None:
-                    self._common = around.enter_context(file_rows(run.common_file))
-                shown = around.enter_context(
-                    progress.of_many(len(run.tickers), self._err, quiet=self._quiet, plain=plain)
+                    self._common = stack.enter_context(file_rows(run.common_file))
+                shown = stack.enter_context(
+                    progress.show_many(len(run.tickers), self._err, quiet=self._quiet, plain=plain)
                 )
-                async with AsyncClient(run.relay, on_note=self._say) as client:
-                    await self._all(client, shown)
+                async with AsyncClient(run.relay, on_note=self._on_note) as client:
+                    await self._process_all(client, shown)
         finally:
-            if self._outcomes and not run.shown.as_json:
+            if self._results and not run.output.as_json:
                 self._print_summary()
-        if run.shown.out is not None:
-            self._err.print(f"rows: {run.shown.out}", markup=False)
-        return 0 if all(outcome.status == RequestStatus.OK for outcome in self._outcomes.values()) else 1
+        if run.output.out is not None:
+            self._err.print(f"rows: {run.output.out}", markup=False)
+        return 0 if all(result.status == RequestStatus.OK for result in self._results.values()) else 1
 
-    def goodbye(self) -> str:
-        """How many requests are where."""
-        done, going = len(self._outcomes), len(self._accepted - self._outcomes.keys())
-        left = len(self._run.tickers) - done - going
-        return (
-            f"{done} of {len(self._run.tickers)} tickers are done, {going} go on at the relay, {left} are not submitted"
-        )
+    def stop_message(self) -> str:
+        """Return the number of requests in each state."""
+        total, done, running = len(self._run.tickers), len(self._results), len(self._accepted - self._results.keys())
+        left = total - done - running
+        return f"{done} of {total} tickers are done, {running} continue at the relay, {left} are not submitted"
 
-    async def _all(self, client: AsyncClient, shown: progress.Many) -> None:
-        waiting = iter(range(len(self._run.tickers)))
+    async def _process_all(self, client: AsyncClient, shown: progress.ManyProgress) -> None:
+        indices = iter(range(len(self._run.tickers)))
         try:
             async with asyncio.timeout(self._timeout), asyncio.TaskGroup() as group:
                 for _ in range(min(self._parallel, len(self._run.tickers))):
-                    group.create_task(self._some(client, shown, waiting))
+                    group.create_task(self._worker(client, shown, indices))
         except TimeoutError:
             raise errors.WaitEnded(f"not all tickers were done within {self._timeout:g} s") from None
         except BaseExceptionGroup as group_error:
             raise group_error.exceptions[0] from None
 
-    async def _some(self, client: AsyncClient, shown: progress.Many, waiting: Iterator[int]) -> None:
-        for index in waiting:
-            outcome = await self._one(client, shown, index)
-            self._outcomes[index] = outcome
-            self._room.set()
-            ok = outcome.status == RequestStatus.OK
-            shown.ended(outcome.request_id, outcome.line(), ok=ok, rows=outcome.rows)
-            if self._run.shown.as_json:
-                sys.stdout.buffer.write(orjson.dumps(outcome.as_json(), option=orjson.OPT_APPEND_NEWLINE))
+    async def _worker(self, client: AsyncClient, shown: progress.ManyProgress, indices: Iterator[int]) -> None:
+        for index in indices:
+            result = await self._process(client, shown, index)
+            self._results[index] = result
+            self._ended.set()
+            ok = result.status == RequestStatus.OK
+            shown.ended(result.request_id, result.line(), ok=ok, rows=result.rows)
+            if self._run.output.as_json:
+                sys.stdout.buffer.write(orjson.dumps(result.as_json(), option=orjson.OPT_APPEND_NEWLINE))
                 sys.stdout.buffer.flush()
 
-    async def _one(self, client: AsyncClient, shown: progress.Many, index: int) -> Outcome:
+    async def _process(self, client: AsyncClient, shown: progress.ManyProgress, index: int) -> Result:
         ticker, request_id = self._run.tickers[index], self._run.request_id(index)
         try:
             request = self._run.request(index)
             on_progress = shown.started(request)
             await self._submit(client, request)
         except (errors.RequestRefused, errors.NotAllowed) as error:
-            return Outcome(ticker, request_id, "REFUSED", error=str(error))
+            return Result(ticker, request_id, "REFUSED", error=str(error))
         self._accepted.add(index)
         try:
             ended = await client.wait(request_id, on_progress=on_progress)
         except errors.RelayUnreachable:
-            raise  # nobody else would fare better
+            raise  # the other tickers would fail as well
         except errors.DexorderError as error:
-            return Outcome(ticker, request_id, "FAILED", error=str(error))
+            return Result(ticker, request_id, "FAILED", error=str(error))
         record = ended.record
         if record.status is not RequestStatus.OK:
-            return Outcome(ticker, request_id, str(record.status), ended, record.reason())
+            return Result(ticker, request_id, str(record.status), ended, record.reason())
         try:
-            await self._keep(client, ended, index)
-        except (Spoiled, errors.RelayUnreachable):
+            await self._write_rows(client, ended, index)
+        except (FileIncomplete, errors.RelayUnreachable):
             raise
         except (errors.DexorderError, OSError) as error:
-            return Outcome(ticker, request_id, "UNREAD", ended, str(error))
-        return Outcome(ticker, request_id, str(record.status), ended)
+            return Result(ticker, request_id, "UNREAD", ended, str(error))
+        return Result(ticker, request_id, str(record.status), ended)
 
     async def _submit(self, client: AsyncClient, request: HistoryRequest) -> None:
-        """Submit it; where the caller's quota is used up, wait until something has ended, of this run or elsewhere."""
+        """Submit a request. If the caller's quota is used up, wait until a request ends, of this run or elsewhere."""
         while True:
-            self._room.clear()
+            self._ended.clear()
             try:
                 await client.submit(request)
                 return
             except errors.QuotaReached as error:
-                self._say(f"{error}; waiting for room")
+                self._on_note(f"{error}; waiting until a request ends")
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._room.wait(), QUOTA_SECONDS)
+                    await asyncio.wait_for(self._ended.wait(), QUOTA_SECONDS)
 
-    async def _keep(self, client: AsyncClient, ended: Ended, index: int) -> None:
-        """Write its rows where they are wanted, if anywhere."""
+    async def _write_rows(self, client: AsyncClient, ended: Ended, index: int) -> None:
+        """Write the rows to the file of the ticker or to the common file, if requested."""
         batches = client.read_batches(ended)
         if (file := self._run.own_file(index)) is not None:
             with file_rows(file) as rows:
                 async for batch in batches:
                     await asyncio.to_thread(rows.write, batch)
         if self._common is not None:
-            first = await anext(batches)  # counted and found right: what fails from here on leaves half of it behind
-            async with self._writing:
+            first = await anext(batches)  # the number of rows is verified; a later failure leaves the file incomplete
+            async with self._common_lock:
                 try:
                     await asyncio.to_thread(self._common.write, first)
                     async for batch in batches:
                         await asyncio.to_thread(self._common.write, batch)
                 except (errors.DexorderError, OSError) as error:
-                    raise Spoiled(f"{self._run.common_file} can't be completed: {error}") from None
+                    raise FileIncomplete(f"{self._run.common_file} can't be completed: {error}") from None
 
     def _print_summary(self) -> None:
-        outcomes = [self._outcomes[index] for index in sorted(self._outcomes)]
+        results = [self._results[index] for index in sorted(self._results)]
         cells = [
-            (o.ticker, o.status, f"{o.rows:,}", f"{o.ended.record.empty_periods:,}" if o.ended else "-", o.error)
-            for o in outcomes
+            (r.ticker, r.status, f"{r.rows:,}", f"{r.ended.record.empty_periods:,}" if r.ended else "-", r.error)
+            for r in results
         ]
         out = output.stdout()
         out.print(output.plain_table(("ticker", "status", "rows", "empty", "missing or error"), cells))
-        counts = ", ".join(f"{count} {status}" for status, count in Counter(o.status for o in outcomes).most_common())
-        out.print(f"{counts}; {sum(o.rows for o in outcomes):,} rows", markup=False)
+        counts = ", ".join(f"{count} {status}" for status, count in Counter(r.status for r in results).most_common())
+        out.print(f"{counts}; {sum(r.rows for r in results):,} rows", markup=False)

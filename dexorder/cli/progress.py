@@ -1,4 +1,4 @@
-"""How far requests are, on stderr: bars on a terminal, a line now and then elsewhere."""
+"""Progress of requests on stderr: bars on a terminal, otherwise a few lines."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from rich import progress as rich_progress
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from dexorder.aio import OnProgress
-from services.common.model import history
-from services.common.model.history import HistoryRequest, RequestState
+from services.common.model.history import HistoryRequest, Progress, RequestState
 from services.common.model.periods import PERIODS
 
-Say = Callable[[str], None]
+Write = Callable[[str], None]
 
 
-def nothing(_: object) -> None:
-    """For those who want no progress."""
+def ignore(_: object) -> None:
+    """Do nothing."""
 
 
-def note(now: history.Progress) -> str:
-    """What a request is waiting for."""
+def phase(now: Progress) -> str:
+    """Return the current phase of a request as text."""
     if now.state is RequestState.FINISHED:
         return "finished"
     if now.expected_periods and now.settled_periods >= now.expected_periods:
@@ -32,100 +32,101 @@ def note(now: history.Progress) -> str:
     return f"{now.settled_pages:,} of {now.expected_pages:,} pages, {now.running_jobs} of {now.jobs} jobs running"
 
 
-def once(say: Say) -> Say:
-    """Says a sentence that comes again and again only the first time."""
+def without_repeats(write: Write) -> Write:
+    """Return a function that writes a text unless it equals the last one."""
     last = ""
 
-    def said(text: str) -> None:
+    def write_new(text: str) -> None:
         nonlocal last
         if text != last:
             last = text
-            say(text)
+            write(text)
 
-    return said
+    return write_new
 
 
-# ---- one request -----------------------------------------------------------------------------------------------------
+# ---- one request ---------------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def of_one(request: HistoryRequest, console: Console, *, quiet: bool) -> Iterator[OnProgress]:
-    """Shows one request while the block runs."""
-    what = f"{request.ticker} {PERIODS[request.period_seconds]}"
+def show_one(request: HistoryRequest, console: Console, *, quiet: bool) -> Iterator[OnProgress]:
+    """Show the progress of a request while the block runs."""
+    name = f"{request.ticker} {PERIODS[request.period_seconds]}"
     if quiet:
-        yield nothing
+        yield ignore
     elif not console.is_terminal:
-        yield _Tenths(console.print, what)
+        yield _TenPercentLines(console.print, name)
     else:
         with bars_on(console) as bars:
-            task = bars.add_task(what, total=request.max_candles, unit="candles", note="submitting")
-            yield lambda now: _move(bars, task, now, request)
+            task = bars.add_task(name, total=request.max_candles, unit="candles", note="submitting")
+            yield lambda now: _update(bars, task, now, request)
 
 
-class _Tenths:
-    """A line at each tenth, so that a log stays short."""
+class _TenPercentLines:
+    """Progress as one line every 10 %, so that logs stay short."""
 
-    def __init__(self, say: Say, what: str) -> None:
-        self._say = say
-        self._what = what
+    def __init__(self, write: Write, name: str) -> None:
+        self._write = write
+        self._name = name
         self._tenth = -1
 
-    def __call__(self, now: history.Progress) -> None:
+    def __call__(self, now: Progress) -> None:
         tenth = now.settled_periods * 10 // now.expected_periods if now.expected_periods else 0
         if tenth > self._tenth or now.state is RequestState.FINISHED:
             self._tenth = 11 if now.state is RequestState.FINISHED else tenth
-            self._say(f"{self._what}: {now.settled_periods:,} of {now.expected_periods:,} candles, {note(now)}")
+            self._write(f"{self._name}: {now.settled_periods:,} of {now.expected_periods:,} candles, {phase(now)}")
 
 
-# ---- many requests ---------------------------------------------------------------------------------------------------
+# ---- many requests -------------------------------------------------------------------------------------------------
 
 
-class Many(Protocol):
-    """Shows many requests."""
+class ManyProgress(Protocol):
+    """Progress of many requests."""
 
     def started(self, request: HistoryRequest) -> OnProgress:
-        """One is on its way; what it returns is told how far that is."""
+        """Show a new request. Return the callback for its progress."""
 
     def ended(self, request_id: str, line: str, *, ok: bool, rows: int) -> None:
-        """One is done; ``line`` says how."""
+        """Show that a request has ended; ``line`` has its result."""
 
 
 @contextmanager
-def of_many(count: int, console: Console, *, quiet: bool, plain: bool) -> Iterator[Many]:
-    """Shows ``count`` requests while the block runs; ``plain`` wants lines though it be a terminal."""
+def show_many(count: int, console: Console, *, quiet: bool, plain: bool) -> Iterator[ManyProgress]:
+    """Show the progress of ``count`` requests while the block runs; ``plain`` prints lines even on a terminal."""
     if quiet:
-        yield _Lines(count, nothing)
+        yield _ResultLines(count, ignore)
     elif plain or not console.is_terminal:
-        yield _Lines(count, console.print)
+        yield _ResultLines(count, console.print)
     else:
         with bars_on(console) as bars:
-            yield _Rows(count, bars, most=max(console.height - 4, 1))
+            yield _Bars(count, bars, limit=max(console.height - 4, 1))
 
 
-class _Lines:
-    """A line for each that is done."""
+class _ResultLines:
+    """Progress as one line for each request that has ended."""
 
-    def __init__(self, count: int, say: Say) -> None:
+    def __init__(self, count: int, write: Write) -> None:
         self._count = count
-        self._say = say
+        self._write = write
         self._done = 0
 
     def started(self, request: HistoryRequest) -> OnProgress:
-        return nothing
+        return ignore
 
     def ended(self, request_id: str, line: str, *, ok: bool, rows: int) -> None:
         self._done += 1
-        self._say(f"[{self._done}/{self._count}] {line}")
+        self._write(f"[{self._done}/{self._count}] {line}")
 
 
-class _Rows:
-    """A row for each on its way, as many as the screen holds, below one for all of them; what failed stays above."""
+class _Bars:
+    """Progress as one bar for all requests and one for each running request that fits; failures are printed above."""
 
-    def __init__(self, count: int, bars: Progress, most: int) -> None:
+    def __init__(self, count: int, bars: rich_progress.Progress, limit: int) -> None:
         self._bars = bars
-        self._most = most
+        self._limit = limit
         self._tasks: dict[str, TaskID] = {}
-        self._rows = self._failed = 0
+        self._rows = 0
+        self._failed = 0
         self._all = bars.add_task("all tickers", total=count, note="", unit="tickers")
 
     def started(self, request: HistoryRequest) -> OnProgress:
@@ -134,16 +135,16 @@ class _Rows:
             total=request.max_candles,
             unit="candles",
             note="submitting",
-            visible=len(self._tasks) < self._most,
+            visible=len(self._tasks) < self._limit,
         )
         self._tasks[request.request_id] = task
-        return lambda now: _move(self._bars, task, now, request)
+        return lambda now: _update(self._bars, task, now, request)
 
     def ended(self, request_id: str, line: str, *, ok: bool, rows: int) -> None:
         if (task := self._tasks.pop(request_id, None)) is not None:
             self._bars.remove_task(task)
-        for shown in list(self._tasks.values())[: self._most]:
-            self._bars.update(shown, visible=True)
+        for each in list(self._tasks.values())[: self._limit]:
+            self._bars.update(each, visible=True)
         self._rows += rows
         self._failed += not ok
         if not ok:
@@ -152,9 +153,9 @@ class _Rows:
         self._bars.update(self._all, advance=1, note=f"{self._rows:,} rows{failed}")
 
 
-def bars_on(console: Console) -> Progress:
-    """Bars whose tasks have the fields ``unit`` and ``note``."""
-    return Progress(
+def bars_on(console: Console) -> rich_progress.Progress:
+    """Return progress bars whose tasks have the fields ``unit`` and ``note``."""
+    return rich_progress.Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         TaskProgressColumn(),
@@ -164,6 +165,6 @@ def bars_on(console: Console) -> Progress:
     )
 
 
-def _move(bars: Progress, task: TaskID, now: history.Progress, request: HistoryRequest) -> None:
+def _update(bars: rich_progress.Progress, task: TaskID, now: Progress, request: HistoryRequest) -> None:
     total = now.expected_periods or request.max_candles
-    bars.update(task, total=total, completed=now.settled_periods, note=note(now))
+    bars.update(task, total=total, completed=now.settled_periods, note=phase(now))

@@ -9,12 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dexorder.errors import RequestRefused, RunUnknown
-from dexorder.run_store import KEPT_DAYS, RunStore
-from dexorder.runs import Run, Shown, file_name, parse_tickers, run_from
+from dexorder.runs import KEPT_DAYS, OutputOptions, Run, RunStore, file_name, parse_tickers, run_from
 from tests.fakes.candle_table import SPAN
 
 RUN = Run(
-    "abc", "host:1", True, ("BTC/USDT.SIM", "nonsense", "ETH/USDT.SIM"), 3600, SPAN, 7, "me", Shown(out=Path("/rows"))
+    "abc",
+    "host:1",
+    True,
+    ("BTC/USDT.SIM", "nonsense", "ETH/USDT.SIM"),
+    3600,
+    SPAN,
+    7,
+    "me",
+    OutputOptions(out=Path("/rows")),
 )
 
 
@@ -43,7 +50,7 @@ def test_each_ticker_has_a_request_of_its_own() -> None:
     ],
 )
 def test_rows_go_to_one_file_or_to_one_each(many: bool, out: str | None, own: str | None, common: str | None) -> None:
-    run = replace(RUN, many=many, shown=Shown(out=Path(out) if out else None))
+    run = replace(RUN, many=many, output=OutputOptions(out=Path(out) if out else None))
     assert run.own_file(0) == (own and Path(own)) and run.common_file == (common and Path(common))
 
 
@@ -54,7 +61,7 @@ def test_no_two_tickers_share_a_file(tickers: set[str]) -> None:
 
 
 def test_a_run_survives_json() -> None:
-    for run in (RUN, replace(RUN, limit=None, shown=Shown(as_json=True, plot=Path("/x.html"), rows=3))):
+    for run in (RUN, replace(RUN, limit=None, output=OutputOptions(as_json=True, plot=Path("/x.html"), rows=3))):
         assert run_from(json.loads(json.dumps(run.as_json()))) == run
 
 
@@ -72,7 +79,7 @@ def test_the_last_run_or_that_of_an_id(state_home: Path) -> None:
     assert store.load().run_id == "two" and store.load("one/2").run_id == "one/2"
     store.forget(replace(RUN, run_id="two"))
     assert store.load().run_id == "one/2"
-    with pytest.raises(RunUnknown, match="no run two is recorded; finished ones are forgotten"):
+    with pytest.raises(RunUnknown, match="run two is not recorded; finished runs are deleted"):
         store.load("two")
     assert store.resume_command(RUN) == "dexorder history --resume abc"
 
@@ -90,7 +97,7 @@ def test_what_is_old_or_damaged(state_home: Path) -> None:
 
 def test_a_run_in_a_file_of_its_own(tmp_path: Path) -> None:
     store = RunStore(tmp_path / "run.json")
-    with pytest.raises(RunUnknown, match=r"no run .*run\.json is recorded"):
+    with pytest.raises(RunUnknown, match=r"run .*run\.json is not recorded"):
         store.load()
     store.save(RUN)
     assert store.load() == RUN and store.resume_command(RUN).endswith(f"--resume --state {tmp_path}/run.json")

@@ -84,7 +84,7 @@ def test_nothing_is_printed_of_rows_that_are_not_all_there(fake: FakeRelay, tmp_
     fake.ends.row_count = HOURS + 1
     result = run("--json", "--out", "rows.parquet")
     assert result.exit_code == 1 and result.stdout == ""
-    assert "announced were 31" in result.stderr
+    assert "but 31 were announced" in result.stderr
     assert not list(tmp_dir.iterdir())
 
 
@@ -116,7 +116,7 @@ def test_files_are_written_by_their_ending(fake: FakeRelay, tmp_dir: Path) -> No
     [
         (["--out", "rows.xlsx"], 2, "--out rows.xlsx: unknown extension; use .parquet or .csv"),
         (["--out", "no/such/rows.csv"], 2, "does not exist"),
-        (["--plot", "chart.png"], 2, "does not end in .html"),
+        (["--plot", "chart.png"], 2, "unknown extension; use .html"),
         (["--limit", "0"], 2, "limit"),
         (["--until", "2023-01-01"], 1, "until 2023-01-01 is not after since 2024-01-01"),
         (["--since", "soon"], 1, "'soon' is not ISO 8601"),
@@ -167,7 +167,7 @@ def test_ctrl_c_leaves_the_request_and_resume_follows_it(fake: FakeRelay, tmp_di
     out, err = broken_off("candles", *ASKED[1:], "--request-id", "mine", "--out", "rows.csv", "--rows", "3")
     assert out == "" and "0 of 30 candles" in err
     assert (
-        "request mine goes on; look it up: dexorder requests show mine; go on with it: dexorder history --resume mine"
+        "request mine continues; look it up with: dexorder requests show mine; continue with: dexorder history --resume mine"
         in err
     )
     assert not fake.cancelled and not (tmp_dir / "rows.csv").exists()
@@ -186,7 +186,7 @@ def test_a_run_is_kept_while_something_is_left_to_do(fake: FakeRelay, tmp_dir: P
     fake.stuck = True
     result = run("--timeout", "0.2", "--state", "run.json", "--request-id", "mine")
     assert result.exit_code == 1
-    assert f"go on with it: dexorder history --resume --state {tmp_dir / 'run.json'}" in result.stderr
+    assert f"continue with: dexorder history --resume --state {tmp_dir / 'run.json'}" in result.stderr
     fake.stuck = False
     assert CliRunner().invoke(app, ["history", "--resume", "--state", "run.json"]).exit_code == 0
     assert [r.request_id for r in fake.submitted] == ["mine"] and not (tmp_dir / "run.json").exists()
@@ -216,18 +216,18 @@ def test_a_place_that_cannot_be_written_stops_only_who_named_it(fake: FakeRelay,
     assert refused.exit_code == 1 and "can't be written" in refused.stderr and not fake.submitted
     os.environ["XDG_STATE_HOME"] = str(tmp_dir / "file")  # put back by the fixture
     result = run()
-    assert result.exit_code == 0 and "this run can't be recorded" in result.stderr
+    assert result.exit_code == 0 and "the run can't be recorded" in result.stderr
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([TICKER], "TICKER and PERIOD are needed"),
-        ([TICKER, "1h", "--since", "2024-01-01"], "--since and --until are needed"),
+        ([TICKER], "TICKER and PERIOD are required"),
+        ([TICKER, "1h", "--since", "2024-01-01"], "--since and --until are required"),
         (["--resume", "--json"], "--resume continues the run as it was started"),
         (["--resume", "a", "b"], "--resume continues the run as it was started"),
         (["--file", "nothing.txt", "1h"], "--file nothing.txt can't be read"),
-        ([TICKER, "ETH/USDT.SIM", "1h", *ASKED[3:], "--chart"], "are for one ticker"),
+        ([TICKER, "ETH/USDT.SIM", "1h", *ASKED[3:], "--chart"], "require a single ticker"),
     ],
 )
 def test_arguments_that_mean_nothing(fake: FakeRelay, tmp_dir: Path, arguments: list[str], message: str) -> None:

@@ -55,7 +55,7 @@ def test_one_bad_ticker_stops_no_other(fake: FakeRelay, tickers: str, tmp_dir: P
     assert lines[TICKER] == ["OK", "30", "0"] and lines[OTHER] == ["OK", "3", "27"]
     assert lines["BAD/USDT.SIM"][0] == "ERROR" and "gave up; missing [2024-01-01T00:00:00Z" in lines["BAD/USDT.SIM"][3]
     assert lines["NO/USDT.SIM"][0] == "REFUSED" and "no such symbol" in lines["NO/USDT.SIM"][3]
-    assert lines["OFF/USDT.SIM"][0] == "UNREAD" and "holds 0 rows" in lines["OFF/USDT.SIM"][3]
+    assert lines["OFF/USDT.SIM"][0] == "UNREAD" and "has 0 rows" in lines["OFF/USDT.SIM"][3]
     assert re.search(r"nonsense +REFUSED", result.stdout)
     assert "2 OK" in result.stdout.splitlines()[-1] and "2 REFUSED" in result.stdout.splitlines()[-1]
     assert list(lines) == [TICKER, "BAD/USDT.SIM", "NO/USDT.SIM", "OFF/USDT.SIM", OTHER]  # as in the file
@@ -94,10 +94,10 @@ def test_ctrl_c_and_resume(fake: FakeRelay, tmp_dir: Path) -> None:
     # The first is done when its line is printed; with one at a time, at most one more is on its way.
     assert "1 OK; 30 rows" in out
     assert re.search(
-        r"1 of 4 tickers are done, (1 go on at the relay, 2|0 go on at the relay, 3) are not submitted", err
+        r"1 of 4 tickers are done, (1 continue at the relay, 2|0 continue at the relay, 3) are not submitted", err
     )
     assert not fake.cancelled and len(fake.submitted) <= 2
-    (command,) = re.findall(r"go on with it: dexorder (history --resume \S+)", err)
+    (command,) = re.findall(r"continue with: dexorder (history --resume \S+)", err)
     before = [request.request_id for request in fake.submitted]
     (tmp_dir / "tickers.txt").unlink()
     fake.stuck_tickers = set()
@@ -132,10 +132,10 @@ def test_a_quota_is_waited_for(fake: FakeRelay, tmp_dir: Path, monkeypatch: pyte
     fake.no_room = 3
     result = run(TICKER, "B/USDT.SIM", "1h", *SPAN)
     assert result.exit_code == 0, result.stderr
-    assert "too many unfinished requests; waiting for room" in result.stderr and not fake.no_room
+    assert "too many unfinished requests; waiting until a request ends" in result.stderr and not fake.no_room
 
 
 def test_a_file_without_tickers(fake: FakeRelay, tmp_dir: Path) -> None:
     (tmp_dir / "none.txt").write_text("# nothing\n")
     result = run("--file", "none.txt", "1h", *SPAN)
-    assert result.exit_code == 2 and "names no ticker" in result.stderr
+    assert result.exit_code == 2 and "contains no tickers" in result.stderr

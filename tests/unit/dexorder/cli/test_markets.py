@@ -45,4 +45,4 @@ def test_the_filter_looks_at_tickers_in_either_case(listed: FakeRelay) -> None:
 def test_a_venue_nobody_has_reported_is_one_sentence(listed: FakeRelay) -> None:
     result = run("MOON")
     assert result.exit_code == 1 and len(result.stderr.splitlines()) == 1
-    assert "the relay knows no markets of 'MOON': no ingestor has reported" in result.stderr
+    assert "the relay has no instruments of 'MOON': no ingestor has reported" in result.stderr

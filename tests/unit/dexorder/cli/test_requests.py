@@ -51,7 +51,7 @@ def test_a_state_there_is_not(fake: FakeRelay) -> None:
 def test_a_request_is_shown(three: FakeRelay) -> None:
     three.ends.answered_end_time = START + HOURS * HOUR_NS
     shown = {line[:16].strip(): line[16:].strip() for line in run("show", "one").stdout.splitlines()}
-    assert shown["asked for"] == f"{TICKER} 1h [2024-01-01T00:00:00Z, 2024-01-02T06:00:00Z), the first 40"
+    assert shown["requested"] == f"{TICKER} 1h [2024-01-01T00:00:00Z, 2024-01-02T06:00:00Z), the first 40"
     assert shown["state"] == "OK" and shown["client"] == "a" and shown["missing"] == "-"
     assert shown["progress"] == "30 of 30 candles settled, finished"
     assert shown["rows"] == "30, 0 periods verified empty" and shown["snapshot"] == str(three.ends.snapshot_id)
@@ -68,8 +68,8 @@ def test_what_is_missing_is_shown_range_by_range(three: FakeRelay) -> None:
     missing = [{"start_time": START + 2 * i * HOUR_NS, "end_time": START + (2 * i + 1) * HOUR_NS} for i in range(25)]
     three.ends = ended(Notify.ERROR, error_message="gave up", missing=missing)
     shown = run("show", "one").stdout
-    assert "25 ranges" in shown and "5 more; --json has all" in shown
-    assert shown.count("[2024-01-0") == 21  # what was asked for, and twenty of them
+    assert "25 ranges" in shown and "5 more; --json prints all" in shown
+    assert shown.count("[2024-01-0") == 21  # what was requested, and twenty of them
     assert len(json.loads(run("show", "one", "--json").stdout)["missing"]) == 25
 
 

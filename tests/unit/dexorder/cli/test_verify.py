@@ -41,7 +41,7 @@ def test_all_well(fake: FakeRelay) -> None:
     fake.verified = answers(unclaimed_periods=3)
     result = run("--since", "2024-01-01")
     assert result.exit_code == 0, result.stderr
-    assert result.stdout.splitlines()[-1] == f"{TICKER} 1h: all is well", "unclaimed rows are no fault"
+    assert result.stdout.splitlines()[-1] == f"{TICKER} 1h: table and coverage agree", "unclaimed rows are no fault"
     assert fake.asked == [pb.VerifyCoverageRequest(ticker=TICKER, period_seconds=3_600, start_time=START)]
 
 
@@ -49,8 +49,8 @@ def test_each_fault_is_not_well(fake: FakeRelay) -> None:
     cases: list[tuple[dict[str, Any], str, str]] = [
         ({"lost": [hours(2, 5)], "lost_periods": 3}, "lost 2024-01-01T02:00:00Z 2024-01-01T05:00:00Z 3", "--repair"),
         ({"unexpected": [hours(1, 2)], "unexpected_periods": 1}, "unexpected 2024-01-01T01:00:00Z", "--refresh"),
-        ({"duplicates": [hours(1, 2)], "surplus_rows": 1}, "duplicate 2024-01-01T01:00:00Z", "must not hold"),
-        ({"off_grid_rows": 1}, "off the grid 1 rows", "must not hold"),
+        ({"duplicates": [hours(1, 2)], "surplus_rows": 1}, "duplicate 2024-01-01T01:00:00Z", "duplicate rows or rows off the grid"),
+        ({"off_grid_rows": 1}, "off the grid 1 rows", "duplicate rows or rows off the grid"),
     ]
     for found, line, advice in cases:
         fake.verified = answers(**found)
@@ -66,8 +66,8 @@ def test_repairs_are_waited_for_and_decide(fake: FakeRelay) -> None:
     result = run("--repair")
     assert result.exit_code == 0, result.stderr
     assert fake.asked[0].repair
-    assert "4 rows are lost and fetched again by 2 requests" in result.stderr
-    assert "verify-x-0002 OK" in result.stdout and "all is well" in result.stdout
+    assert "4 rows are lost; 2 requests fetch them again" in result.stderr
+    assert "verify-x-0002 OK" in result.stdout and "table and coverage agree" in result.stdout
     fake.ends = ended(Notify.ERROR, error_message="the exchange refused")
     result = run("--repair")
     assert result.exit_code == 1
@@ -86,7 +86,7 @@ def test_json_is_one_object(fake: FakeRelay) -> None:
 def test_nothing_there_and_a_relay_that_breaks_off(fake: FakeRelay) -> None:
     fake.verified = [pb.VerifyCoverageResponse(result=pb.VerifyResult())]
     result = run()
-    assert (result.exit_code, result.stdout) == (0, f"{TICKER} 1h: neither coverage nor the table has anything\n")
+    assert (result.exit_code, result.stdout) == (0, f"{TICKER} 1h: neither the table nor its coverage has any rows\n")
     fake.verified = fake.verified[:0]
     result = run()
     assert result.exit_code == 1 and "without a result" in result.stderr

@@ -12,11 +12,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from aiohttp import web
+from dexorder.records import MarketList, Status
 
 from dexorder.cli import history
 from dexorder.errors import VenueUnknown
-from dexorder.run_store import RunStore
-from dexorder.runs import Shown, file_name
+from dexorder.runs import OutputOptions, RunStore, file_name
 from services.common.model.history import RequestStatus
 from services.common.model.instrument import InstrumentList
 from services.common.model.time_range import TimeRange
@@ -174,7 +174,7 @@ async def test_command_takes_a_dated_future(tmp_path: Path) -> None:
     ticker, out = "BTC/USD:BTC-251226.SIM", tmp_path / "rows.parquet"
     async with derivatives(tmp_path) as (w, _):
         asked = history.new_run(
-            (ticker, "1m"), None, "2024-01-01", "2024-01-01T02:00", Shown(out=out), relay=w.client.relay
+            (ticker, "1m"), None, "2024-01-01", "2024-01-01T02:00", OutputOptions(out=out), relay=w.client.relay
         )
         assert await asyncio.to_thread(history.run, asked, RunStore(tmp_path / "run.json"), timeout=60, quiet=True) == 0
         rows = pq.read_table(out)

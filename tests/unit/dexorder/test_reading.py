@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from dexorder.errors import CatalogError
-from dexorder.iceberg import catalog_properties, open_catalog
+from dexorder.reading import catalog_properties, open_catalog
 from tests.fixtures_kafka import free_ports
 
 ANNOUNCED = {"type": "sql", "uri": "postgresql://me@db/lake", "warehouse": "s3://lake", "s3.region": "eu-west-1"}
@@ -26,6 +26,8 @@ def test_a_bad_variable_is_one_of_the_clients_errors(monkeypatch: pytest.MonkeyP
 def test_a_database_out_of_reach_says_what_may_be_missing(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     properties = {"type": "sql", "uri": f"postgresql://me:secret@127.0.0.1:{port}/lake", "warehouse": "s3://lake"}
-    with pytest.raises(CatalogError, match=r"catalog lake can't be opened: .* DEXORDER_CATALOG_PASSWORD") as failure:
+    with pytest.raises(
+        CatalogError, match=r"catalog lake can't be opened: .* set DEXORDER_CATALOG_PASSWORD"
+    ) as failure:
         open_catalog("lake", properties)
     assert "secret" not in str(failure.value)

@@ -1,0 +1,180 @@
+"""Commands that print the relay's knowledge: ``requests``, ``markets``, ``coverage``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from rich.table import Table
+
+from dexorder.cli import output
+from dexorder.cli.progress import phase
+from dexorder.client import Client
+from dexorder.request import read_part
+from services.common.model.coverage import Coverage, CoverageKind, CoveragePage, CoverageRange
+from services.common.model.history import RequestRecord, RequestState
+from services.common.model.periods import PERIODS, count_periods
+from services.common.model.times import iso
+
+_MAX_MISSING_LINES = 20
+_KINDS = {CoverageKind.ROWS: "rows", CoverageKind.EMPTY: "verified empty", CoverageKind.MISSING: "not covered"}
+
+# ---- requests ------------------------------------------------------------------------------------------------------
+
+
+def list_requests(client_id: str, state: RequestState | None, limit: int, as_json: bool, relay: str | None) -> None:
+    """Print the newest requests, newest first."""
+    with Client(relay) as client:
+        found = client.list_requests(client_id, state=state, limit=limit)
+    if as_json:
+        output.print_json([record.as_json() for record in found])
+        return
+    columns = ("request", "client", "ticker", "period", "since", "until", "state", "rows")
+    output.stdout().print(output.plain_table(columns, map(_request_cells, found)))
+
+
+def show_request(request_id: str, as_json: bool, relay: str | None) -> None:
+    """Print the record of a request."""
+    with Client(relay) as client:
+        _print_record(client.get_request(request_id), as_json)
+
+
+def cancel_request(request_id: str, as_json: bool, relay: str | None) -> None:
+    """Cancel a request and print its record."""
+    with Client(relay) as client:
+        _print_record(client.cancel(request_id), as_json)
+
+
+def _print_record(record: RequestRecord, as_json: bool) -> None:
+    if as_json:
+        output.print_json(record.as_json())
+        return
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in _record_lines(record):
+        table.add_row(name, value)
+    output.stdout().print(table)
+
+
+def _record_lines(record: RequestRecord) -> list[tuple[str, str]]:
+    now, missing = record.progress, record.missing
+    limit = "" if record.limit is None else f", the first {record.limit:,}"
+    lines = [
+        ("request", record.request_id),
+        ("client", record.client_id or "-"),
+        ("requested", f"{record.ticker} {_period(record)} {record.span}{limit}"),
+        ("state", str(record.status or record.state)),
+        ("error", record.error_message or "-"),
+        ("progress", f"{now.settled_periods:,} of {now.expected_periods:,} candles settled, {phase(now)}"),
+        ("rows", f"{record.row_count:,}, {record.empty_periods:,} periods verified empty"),
+        ("snapshot", str(record.snapshot_id or "-")),
+        ("answered until", iso(record.answered_end_ns) if record.answered_end_ns else "-"),
+        ("submitted", iso(record.submitted_ns)),
+        ("completed", iso(record.completed_ns) if record.completed_ns else "-"),
+        ("announced on", record.topic),
+        ("missing", f"{len(missing):,} ranges" if missing else "-"),
+    ]
+    lines += [("", str(span)) for span in missing[:_MAX_MISSING_LINES]]
+    if len(missing) > _MAX_MISSING_LINES:
+        lines.append(("", f"{len(missing) - _MAX_MISSING_LINES:,} more; --json prints all"))
+    return lines
+
+
+def _request_cells(record: RequestRecord) -> tuple[str, ...]:
+    now = record.progress
+    state = str(record.status or f"{record.state} {now.settled_periods:,}/{now.expected_periods:,}")
+    return (
+        record.request_id,
+        record.client_id,
+        record.ticker,
+        _period(record),
+        iso(record.span.start_ns),
+        iso(record.span.end_ns),
+        state,
+        f"{record.row_count:,}",
+    )
+
+
+def _period(record: RequestRecord) -> str:
+    return PERIODS.get(record.period_seconds, str(record.period_seconds))
+
+
+# ---- markets -------------------------------------------------------------------------------------------------------
+
+
+def markets(venue: str, text: str, names_only: bool, as_json: bool, relay: str | None) -> None:
+    """Print the instruments whose ticker contains ``text`` in any case."""
+    with Client(relay) as client:
+        found = client.markets(venue)
+    listed = [each for each in found.markets if text.lower() in each.ticker.lower()]
+    if as_json:
+        values = [each._asdict() for each in listed]
+        output.print_json({"venue": found.venue, "fetched_at": iso(found.fetched_ns), "markets": values})
+        return
+    out = output.stdout()
+    if names_only:
+        for each in listed:
+            out.print(each.ticker, markup=False)
+        return
+    cells = [(each.ticker, "yes" if each.active else "no", each.type, each.base, each.quote) for each in listed]
+    out.print(output.plain_table(("ticker", "active", "type", "base", "quote"), cells))
+    output.stderr().print(f"{len(listed):,} of {len(found.markets):,} markets, fetched {iso(found.fetched_ns)}")
+
+
+# ---- coverage ------------------------------------------------------------------------------------------------------
+
+
+def coverage(
+    ticker: str, period: str, since: str | None, until: str | None, detail: bool, as_json: bool, relay: str | None
+) -> None:
+    """Print the covered ranges of a series and the holes between them; with ``detail`` also the pages behind them."""
+    _, since_ns, until_ns = read_part(period, since, until)
+    with Client(relay) as client:
+        found = client.coverage(ticker, period, since_ns, until_ns, detail=detail)
+    whole = found.whole(since_ns, until_ns)
+    if as_json:
+        _print_lines(each.as_json(found.period_seconds) for each in whole)
+        _print_lines(page.as_json() for page in found.pages)
+        return
+    out, name = output.stdout(), f"{found.ticker} {PERIODS[found.period_seconds]}"
+    if not whole:
+        out.print(f"{name}: nothing is covered", markup=False)
+        return
+    out.print(output.plain_table(("since", "until", "periods", "kind"), (_range_cells(each, found) for each in whole)))
+    if found.pages:
+        columns = ("since", "until", "rows", "empty ranges", "evidence", "fetched", "committed", "retracted")
+        out.print(output.plain_table(columns, map(_page_cells, found.pages)))
+    out.print(f"{name}: {_shares(found, whole)}", markup=False)
+
+
+def _shares(found: Coverage, whole: list[CoverageRange]) -> str:
+    counts = found.periods(whole)
+    total = sum(counts.values())
+    parts = (f"{counts[kind]:,} {_KINDS[kind]} ({counts[kind] / total:.1%})" for kind in CoverageKind)
+    return f"{total:,} periods: {', '.join(parts)}"
+
+
+def _range_cells(each: CoverageRange, found: Coverage) -> tuple[str, ...]:
+    periods = count_periods(each.span, found.period_seconds)
+    return iso(each.span.start_ns), iso(each.span.end_ns), f"{periods:,}", _KINDS[each.kind]
+
+
+def _page_cells(page: CoveragePage) -> tuple[str, ...]:
+    return (
+        iso(page.span.start_ns),
+        iso(page.span.end_ns),
+        f"{page.rows:,}",
+        f"{len(page.empty):,}",
+        page.evidence,
+        iso(page.fetched_ns),
+        iso(page.committed_ns),
+        ", ".join(map(str, page.retracted)) or "-",
+    )
+
+
+def _print_lines(values: Iterable[dict[str, Any]]) -> None:
+    for value in values:
+        sys.stdout.write(json.dumps(value) + "\n")
