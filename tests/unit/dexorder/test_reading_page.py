@@ -90,13 +90,13 @@ def test_every_section_is_executed_here() -> None:
         "polars",
         "DuckDB",
         "Spark",
-        "What is new since",
+        "Changes since a time",
     ]
     assert all("```python" in text for _, text in SECTIONS)
 
 
 def test_python_readers(names: dict[str, Any]) -> None:
-    execute(names, "With our client", "pyiceberg", "pandas", "polars", "DuckDB", "What is new since")
+    execute(names, "With our client", "pyiceberg", "pandas", "polars", "DuckDB", "Changes since a time")
     assert names["rows"].num_rows == names["arrow"].num_rows == HOURS and names["batches"] == 1
     assert names["rows"] == names["arrow"]
     assert names["newest"].to_arrow().num_rows == HOURS
