@@ -167,8 +167,8 @@ def test_ctrl_c_leaves_the_request_and_resume_follows_it(fake: FakeRelay, tmp_di
     out, err = broken_off("candles", *ASKED[1:], "--request-id", "mine", "--out", "rows.csv", "--rows", "3")
     assert out == "" and "0 of 30 candles" in err
     assert (
-        "request mine continues; look it up with: dexorder requests show mine; continue with: dexorder history --resume mine"
-        in err
+        "request mine continues; look it up with: dexorder requests show mine; "
+        "continue with: dexorder history --resume mine" in err
     )
     assert not fake.cancelled and not (tmp_dir / "rows.csv").exists()
     fake.stuck = False

@@ -49,7 +49,11 @@ def test_each_fault_is_not_well(fake: FakeRelay) -> None:
     cases: list[tuple[dict[str, Any], str, str]] = [
         ({"lost": [hours(2, 5)], "lost_periods": 3}, "lost 2024-01-01T02:00:00Z 2024-01-01T05:00:00Z 3", "--repair"),
         ({"unexpected": [hours(1, 2)], "unexpected_periods": 1}, "unexpected 2024-01-01T01:00:00Z", "--refresh"),
-        ({"duplicates": [hours(1, 2)], "surplus_rows": 1}, "duplicate 2024-01-01T01:00:00Z", "duplicate rows or rows off the grid"),
+        (
+            {"duplicates": [hours(1, 2)], "surplus_rows": 1},
+            "duplicate 2024-01-01T01:00:00Z",
+            "duplicate rows or rows off the grid",
+        ),
         ({"off_grid_rows": 1}, "off the grid 1 rows", "duplicate rows or rows off the grid"),
     ]
     for found, line, advice in cases:

@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from aiohttp import web
-from dexorder.records import MarketList, Status
 
 from dexorder.cli import history
 from dexorder.errors import VenueUnknown
