@@ -18,7 +18,8 @@ from bench.parts.report import Row, spread, table
 from bench.parts.sink import Nobody
 from bench.parts.spark_rows import Stage, Watched, produce, wait_idle
 from services.common.kafka.page_record import page_value
-from services.common.lake.catalog import OHLC_TABLE, CatalogSettings
+from services.common.lake.catalog import CatalogSettings
+from services.common.lake.tables import OHLC
 from services.common.model.page import MAX_PAGE_CANDLES, Kind, PageHeaders
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS
@@ -80,7 +81,7 @@ def latency(stage: Stage, runs: int) -> str:
                 seconds[kind].append(watched.seconds_until_snapshot(query, act))
     finally:
         query.stop()
-    found = stage.session.table(f"{catalog.name}.{OHLC_TABLE}").count()
+    found = stage.session.table(f"{catalog.name}.{OHLC.name}").count()
     if found != (WARM_RANGES + runs) * MAX_PAGE_CANDLES:
         raise AssertionError(f"{found} rows are in the table")
     rows = []
@@ -171,7 +172,7 @@ def in_table(stage: Stage, size: int, rounds: int) -> str:
     """
     session, last = stage.session, size // TICKERS
     catalog, plain = (open_catalog(session, stage, f"{kind}_{size}") for kind in ("upsert", "plain"))
-    name, plain_name = (f"`{each.name}`.{OHLC_TABLE}" for each in (catalog, plain))
+    name, plain_name = (f"`{each.name}`.{OHLC.name}" for each in (catalog, plain))
     pipeline = Pipeline(CANDLES, catalog, "bench", Nobody())
     loaded = Batch(0, TICKERS, 0, last, fetched_s=1)
     loaded.frame(session, max(2, size // _LOAD_ROWS_A_TASK)).writeTo(name).append()

@@ -12,7 +12,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from services.common.lake.catalog import COVERAGE_TABLE, OHLC_TABLE, CatalogSettings
+from services.common.lake.catalog import CatalogSettings
+from services.common.lake.tables import COVERAGE, OHLC
 from services.common.model.history import PageResult
 from services.common.model.page import PageHeaders
 from services.common.model.times import SECOND_NS
@@ -76,13 +77,13 @@ class Oracle:
 
     def check(self, catalog: CatalogSettings) -> None:
         tables = catalog.load()
-        found = tables.load_table(OHLC_TABLE).scan().to_arrow().to_pylist()
+        found = tables.load_table(OHLC.name).scan().to_arrow().to_pylist()
         rows = {(r["ticker"], ns(r["open_time"])): (ns(r["fetched_at"]) // SECOND_NS, r["open"]) for r in found}
         assert len(rows) == len(found), "a key is there twice"
         assert rows == self.rows
         covered = [
             (r["ticker"], ns(r["start_time"]), ns(r["end_time"]), ns(r["fetched_at"]) // SECOND_NS)
-            for r in tables.load_table(COVERAGE_TABLE).scan().to_arrow().to_pylist()
+            for r in tables.load_table(COVERAGE.name).scan().to_arrow().to_pylist()
         ]
         assert sorted(covered) == sorted(self.coverage)
 

@@ -20,21 +20,9 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine, make_url
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
-NAMESPACE = "trading"
-OHLC_TABLE = f"{NAMESPACE}.ohlc"
-COVERAGE_TABLE = f"{NAMESPACE}.coverage"
-RETRACTION_TABLE = f"{NAMESPACE}.coverage_retractions"
-DEAD_LETTER_TABLE = f"{NAMESPACE}.dead_letters"
-
 _DRIVER = "postgresql+pg8000"
 _TIMEOUT_SECONDS = 30.0
 """Longest wait for an answer of PostgreSQL; a catalog's statements touch a few rows."""
-
-NAMESPACE = "trading"
-OHLC_TABLE = f"{NAMESPACE}.ohlc"
-COVERAGE_TABLE = f"{NAMESPACE}.coverage"
-RETRACTION_TABLE = f"{NAMESPACE}.coverage_retractions"
-DEAD_LETTER_TABLE = f"{NAMESPACE}.dead_letters"
 
 PUBLIC_PROPERTIES = frozenset(
     {

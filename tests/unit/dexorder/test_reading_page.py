@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from services.common.lake.catalog import COVERAGE_TABLE, OHLC_TABLE, RETRACTION_TABLE, CatalogSettings
-from services.common.lake.tables import RETRACTIONS
+from services.common.lake.catalog import CatalogSettings
+from services.common.lake.tables import COVERAGE, OHLC, RETRACTIONS
 from services.common.model.history import PageResult
 from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange
@@ -49,7 +49,7 @@ def candles(ticker: str, first: int, count: int, schema: pa.Schema) -> pa.Table:
 def names(catalog: CatalogSettings, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     """The page's variables. A request has ended; then two hours more of another ticker were committed."""
     with closing(catalog.load()) as loaded:
-        table = loaded.load_table(OHLC_TABLE)
+        table = loaded.load_table(OHLC.name)
         schema = table.schema().as_arrow()
         old = [PageResult("", Series(TICKER, 3600), SPAN, fetched_ns=START, rows=HOURS)]
         append_coverage(loaded, old, now_ns=START)  # before the snapshot, so it is no news
@@ -114,10 +114,10 @@ def test_spark(names: dict[str, Any], spark: SparkSession) -> None:
     assert names["pinned"].agg({"close": "max"}).first()[0] == 130.0
 
 
-SCHEMAS = {RETRACTION_TABLE: RETRACTIONS.schema} | {table.name: table.schema for table in TABLES}
+SCHEMAS = {RETRACTIONS.name: RETRACTIONS.schema} | {table.name: table.schema for table in TABLES}
 
 
-@pytest.mark.parametrize("name", [OHLC_TABLE, COVERAGE_TABLE, RETRACTION_TABLE])
+@pytest.mark.parametrize("name", [OHLC.name, COVERAGE.name, RETRACTIONS.name])
 def test_the_columns_are_those_of_the_table(name: str) -> None:
     (listed,) = re.findall(rf"\| column of `{re.escape(name)}`.*?\n\n", PAGE, re.S)
     rows = re.findall(r"^\| `(\w+)` \| (\w+)", listed, re.M)

@@ -16,7 +16,6 @@ from typing import Any
 import pyarrow as pa
 
 from dexorder.aio import AsyncClient, Ended
-from services.common.lake.catalog import OHLC_TABLE
 from services.common.lake.tables import OHLC
 from services.common.model.history import HistoryRequest, PageResult
 from services.common.model.instrument import Series
@@ -107,7 +106,7 @@ class Landing:
         await self._suite.pipeline.stub.ReportJobs(to_request(snapshot_id, pages, finals))
 
     def _write(self, candles: list[pa.RecordBatch]) -> int | None:
-        table = self._suite.pipeline.catalog.load_table(OHLC_TABLE)
+        table = self._suite.pipeline.catalog.load_table(OHLC.name)
         if candles:
             rows = pa.Table.from_batches(candles)
             keys = list(zip(*(rows.column(name).to_pylist() for name in OHLC.key), strict=True))
@@ -115,7 +114,7 @@ class Landing:
             self._keys |= set(keys)
             self.tickers |= {ticker for ticker, *_ in keys}
             table.append(rows.select(table.schema().column_names).cast(table.schema().as_arrow()))
-        snapshot = self._suite.pipeline.catalog.load_table(OHLC_TABLE).current_snapshot()
+        snapshot = self._suite.pipeline.catalog.load_table(OHLC.name).current_snapshot()
         return snapshot.snapshot_id if snapshot else None
 
 

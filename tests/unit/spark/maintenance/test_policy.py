@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.lake.catalog import COVERAGE_TABLE, OHLC_TABLE
+from services.common.lake.tables import COVERAGE, OHLC
 from spark.maintenance.policy import (
     Compact,
     Expire,
@@ -34,7 +34,7 @@ def part(small: int = 0, large: int = 0, deletes: int = 0, small_mb: int = 1) ->
 
 
 def state(
-    *parts: PartitionState, manifests: int = 1, ages: tuple[int, ...] = (0,), name: str = OHLC_TABLE
+    *parts: PartitionState, manifests: int = 1, ages: tuple[int, ...] = (0,), name: str = OHLC.name
 ) -> TableState:
     return TableState(name, parts, manifests, tuple(NOW - age for age in sorted(ages, reverse=True)))
 
@@ -98,15 +98,15 @@ def test_many_manifests_are_merged() -> None:
 )
 def test_lines_are_merged_once_enough_have_come_since(rows: int, merged: int, least: int, repeats: int) -> None:
     policy = replace(POLICY, coverage_rows=least, coverage_grace_ns=HOUR)
-    table = replace(state(replace(part(small=1), rows=rows), name=COVERAGE_TABLE), merged_rows=merged)
+    table = replace(state(replace(part(small=1), rows=rows), name=COVERAGE.name), merged_rows=merged)
     due = [MergeCoverage(NOW - HOUR, least, 50_000, repeats)] if repeats else []
     assert steps(table, policy) == due
-    assert steps(replace(table, name=OHLC_TABLE), policy) == []
+    assert steps(replace(table, name=OHLC.name), policy) == []
     assert bool(steps(table, policy.eager())) == (least > 0), "one who asks has them merged unless it is turned off"
 
 
 def test_a_line_that_may_be_replayed_is_not_merged() -> None:
-    table = state(replace(part(small=1), rows=900), name=COVERAGE_TABLE)
+    table = state(replace(part(small=1), rows=900), name=COVERAGE.name)
     (step,) = steps(table, settled_ns=NOW - 3 * HOUR)
     assert isinstance(step, MergeCoverage)
     assert step.before_ns == NOW - 3 * HOUR
@@ -125,7 +125,7 @@ def test_the_current_snapshot_never_goes() -> None:
 def test_snapshots_of_tables_nobody_is_pointed_to_go_after_an_hour() -> None:
     ages = (0, *(2 * HOUR + n for n in range(50)))
     assert steps(state(ages=ages)) == []
-    assert steps(state(ages=ages, name=COVERAGE_TABLE)) == [Expire(NOW - HOUR, 50)]
+    assert steps(state(ages=ages, name=COVERAGE.name)) == [Expire(NOW - HOUR, 50)]
 
 
 def test_beyond_a_number_the_oldest_go_sooner_but_not_within_an_hour() -> None:

@@ -18,7 +18,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from services.common.clock import ManualClock
-from services.common.lake.catalog import COVERAGE_TABLE, DEAD_LETTER_TABLE, OHLC_TABLE, CatalogSettings
+from services.common.lake.catalog import CatalogSettings
+from services.common.lake.tables import COVERAGE, DEAD_LETTERS, OHLC
 from services.common.model.errors import Conflict, InvalidRequest, Unavailable
 from services.common.model.history import PageResult
 from services.common.model.instrument import Series
@@ -78,7 +79,7 @@ def append(catalog: CatalogSettings, oracle: Oracle, pages: int) -> None:
         record = oracle.source.logs[(oracle.sent - 1) % 2][-1]
         candles: list[pa.RecordBatch] = []
         decode_record(CANDLES, {"headers": list(record.headers.items()), "payload": record.payload}, candles.append)
-        table = tables.load_table(OHLC_TABLE)
+        table = tables.load_table(OHLC.name)
         table.append(pa.Table.from_batches(candles).cast(table.schema().as_arrow()))
         good = PageResult("", Series(head.ticker, 60), head.span, fetched_ns=head.fetched_ns, rows=10)
         append_coverage(tables, [good], now_ns=head.fetched_ns)
@@ -97,14 +98,14 @@ def test_many_small_files_deletes_manifests_and_snapshots_become_few_and_the_row
     covered = sorted((c.span, c.empty) for c in TableReader(trading.load()).coverage())
     parts.runner.attach(spark)
     parts.clock.advance(8 * DAY_NS)
-    before = [parts.snapshots(name) for name in (OHLC_TABLE, COVERAGE_TABLE)]
+    before = [parts.snapshots(name) for name in (OHLC.name, COVERAGE.name)]
 
     said = list(parts.runner.maintain(dry_run=True))
-    assert [parts.snapshots(name) for name in (OHLC_TABLE, COVERAGE_TABLE)] == before, "a dry run changes nothing"
+    assert [parts.snapshots(name) for name in (OHLC.name, COVERAGE.name)] == before, "a dry run changes nothing"
     assert [(c.table, c.expired_snapshots) for c in said] == [
-        (OHLC_TABLE, 0),
-        (COVERAGE_TABLE, 0),
-        (DEAD_LETTER_TABLE, 0),
+        (OHLC.name, 0),
+        (COVERAGE.name, 0),
+        (DEAD_LETTERS.name, 0),
     ], "no batch is known to be settled"
     parts.settled()
     done = list(parts.runner.maintain())
@@ -119,8 +120,8 @@ def test_many_small_files_deletes_manifests_and_snapshots_become_few_and_the_row
     assert (dead.data_files_before, dead.expired_snapshots) == (0, 0)
     assert (ohlc.expired_snapshots >= len(before[0]), ohlc.kept_snapshots) == (True, 1)
     assert ohlc.removed_files >= 6
-    assert parts.metric("maintenance_files_total", table=OHLC_TABLE, what="rewritten") >= ohlc.data_files_before
-    assert parts.metric("table_data_files", table=OHLC_TABLE) == 2
+    assert parts.metric("maintenance_files_total", table=OHLC.name, what="rewritten") >= ohlc.data_files_before
+    assert parts.metric("table_data_files", table=OHLC.name) == 2
 
 
 @pytest.mark.spark
@@ -130,24 +131,24 @@ def test_what_is_not_due_is_left_alone_and_what_is_due_is_done_by_itself(
     parts, oracle = Parts(trading), Oracle(FakeSource())
     append(trading, oracle, 3)
     parts.runner.attach(spark)
-    before = parts.snapshots(OHLC_TABLE)
+    before = parts.snapshots(OHLC.name)
     parts.runner.run_due()
-    assert parts.snapshots(OHLC_TABLE) == before
+    assert parts.snapshots(OHLC.name) == before
     oracle.sent = 0
     append(trading, Oracle(FakeSource()), 1)
     parts.runner.run_due()
-    assert len(parts.snapshots(OHLC_TABLE)) == len(before) + 2, "the append and one compaction"
-    assert parts.metric("table_data_files", table=OHLC_TABLE) == 1
-    again = parts.snapshots(OHLC_TABLE)
+    assert len(parts.snapshots(OHLC.name)) == len(before) + 2, "the append and one compaction"
+    assert parts.metric("table_data_files", table=OHLC.name) == 1
+    again = parts.snapshots(OHLC.name)
     parts.runner.run_due()
-    assert parts.snapshots(OHLC_TABLE) == again
+    assert parts.snapshots(OHLC.name) == again
 
 
 @pytest.mark.spark
 def test_only_old_files_that_nothing_refers_to_are_removed(spark: SparkSession, trading: CatalogSettings) -> None:
     parts, oracle = Parts(trading), Oracle(FakeSource())
     append(trading, oracle, 1)
-    location = Path(urlsplit(trading.load().load_table(OHLC_TABLE).location()).path)
+    location = Path(urlsplit(trading.load().load_table(OHLC.name).location()).path)
     old, young = location / "data" / "left-behind.parquet", location / "data" / "being-written.parquet"
     neighbour = location.parent / f"{location.name}_elsewhere" / "data.parquet"
     neighbour.parent.mkdir()
@@ -161,7 +162,7 @@ def test_only_old_files_that_nothing_refers_to_are_removed(spark: SparkSession, 
     parts.clock.advance(2 * 3_600 * 1_000_000_000)
     parts.runner.run_due()
     assert (old.exists(), young.exists(), neighbour.exists()) == (False, True, True)
-    assert parts.metric("maintenance_files_total", table=OHLC_TABLE, what="orphan") == 1
+    assert parts.metric("maintenance_files_total", table=OHLC.name, what="orphan") == 1
     oracle.check(trading)
 
 
@@ -248,9 +249,9 @@ def test_a_second_call_is_refused_while_the_first_works_and_not_afterwards(
 
     answer(monkeypatch, second)
     for _ in range(2):
-        assert [care.table for care in parts.runner.maintain([COVERAGE_TABLE, OHLC_TABLE])] == [
-            COVERAGE_TABLE,
-            OHLC_TABLE,
+        assert [care.table for care in parts.runner.maintain([COVERAGE.name, OHLC.name])] == [
+            COVERAGE.name,
+            OHLC.name,
         ]
 
 
@@ -269,8 +270,8 @@ def test_a_failed_step_is_told_to_the_caller_counted_and_lets_batches_in(
     with pytest.raises(MaintenanceFailed, match=r"trading.ohlc: compact failed: No space left"):
         list(parts.runner.maintain())
     parts.runner.run_due()  # tries all three and goes on
-    assert parts.metric("maintenance_failures_total", table=OHLC_TABLE, step="compact") == 2
-    assert parts.metric("maintenance_failures_total", table=DEAD_LETTER_TABLE, step="compact") == 1
+    assert parts.metric("maintenance_failures_total", table=OHLC.name, step="compact") == 2
+    assert parts.metric("maintenance_failures_total", table=DEAD_LETTERS.name, step="compact") == 1
     with parts.writer_lock.batch():
         pass
 

@@ -13,7 +13,8 @@ from prometheus_client import CollectorRegistry
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from services.common.lake.catalog import COVERAGE_TABLE, DEAD_LETTER_TABLE, OHLC_TABLE, CatalogSettings
+from services.common.lake.catalog import CatalogSettings
+from services.common.lake.tables import COVERAGE, DEAD_LETTERS, OHLC
 from services.gen.dexorder.ingest.v1 import ingest_pb2
 from spark.config import SparkSettings
 from spark.pipeline.batch import Pipeline
@@ -57,9 +58,9 @@ def test_a_stream_of_pages_becomes_exactly_the_rows_of_the_oracle(
     oracle.check(trading)
     assert recorder.calls == 4, "three capped batches and the late page"
     assert sorted(p.rows for p in recorder.pages) == sorted([20] * 5 + [30, 0, 5, 5, 10])
-    newest = trading.load().load_table(OHLC_TABLE).current_snapshot()
+    newest = trading.load().load_table(OHLC.name).current_snapshot()
     assert newest and recorder.snapshots[-1] == newest.snapshot_id
-    through_spark = spark.sql(f"SELECT count(*), sum(open) FROM {trading.name}.{OHLC_TABLE}").collect()[0]
+    through_spark = spark.sql(f"SELECT count(*), sum(open) FROM {trading.name}.{OHLC.name}").collect()[0]
     assert tuple(through_spark) == (len(oracle.rows), sum(price for _, price in oracle.rows.values()))
     files = [path.name for path in Path(str(trading.warehouse).removeprefix("file://")).rglob("*")]
     assert any(name.endswith(".parquet") for name in files)
@@ -87,7 +88,7 @@ def test_pages_are_appended_when_new_left_alone_when_there_and_merged_when_newer
     def go(fetched_s: int, price: float, *spans: tuple[int, int]) -> tuple[str, dict[int, float]]:
         heads = [control(first, count, page=n, fetched_s=fetched_s) for n, (first, count) in enumerate(spans)]
         path = pipeline.process(frame(spark, [page(head, price) for head in heads])).path
-        found = trading.load().load_table(OHLC_TABLE).scan().to_arrow()
+        found = trading.load().load_table(OHLC.name).scan().to_arrow()
         rows = {(ns(row["open_time"]) - DAY) // MINUTE_NS: row["open"] for row in found.to_pylist()}
         assert len(rows) == found.num_rows
         return path, rows
@@ -99,10 +100,10 @@ def test_pages_are_appended_when_new_left_alone_when_there_and_merged_when_newer
     assert go(9, 90.0, (10, 5)) == ("none", old)
     assert go(11, 110.0, (35, 10)) == ("merge", old | dict.fromkeys(range(35, 45), 110.0))
     assert go(11, 120.0, (100, 5), (45, 5))[0] == "append"
-    snapshots = len(trading.load().load_table(OHLC_TABLE).metadata.snapshots)
+    snapshots = len(trading.load().load_table(OHLC.name).metadata.snapshots)
     assert snapshots == 3, "a batch that is there already commits nothing"
-    files = Path(str(trading.warehouse).removeprefix("file://"), *OHLC_TABLE.split("."), "data").rglob("*.parquet")
-    known = trading.load().load_table(OHLC_TABLE).inspect.all_files().column("file_path").to_pylist()
+    files = Path(str(trading.warehouse).removeprefix("file://"), *OHLC.name.split("."), "data").rglob("*.parquet")
+    known = trading.load().load_table(OHLC.name).inspect.all_files().column("file_path").to_pylist()
     assert {str(path) for path in files} == {unquote(urlsplit(path).path) for path in known}, "the others are removed"
 
 
@@ -114,10 +115,10 @@ def test_a_refused_record_is_kept_and_reported_and_stops_nothing(spark: SparkSes
     for _ in range(2):
         assert pipeline.process(frame(spark, records)).refused == 2
     tables = trading.load()
-    letters = tables.load_table(DEAD_LETTER_TABLE).scan().to_arrow().to_pylist()
+    letters = tables.load_table(DEAD_LETTERS.name).scan().to_arrow().to_pylist()
     assert sorted((r["offset"], r["payload"]) for r in letters) == [(1, b"<html>"), (2, b"?")]
-    assert tables.load_table(OHLC_TABLE).scan().count() == 3
-    assert tables.load_table(COVERAGE_TABLE).scan().count() == 1, "a refused page covers nothing"
+    assert tables.load_table(OHLC.name).scan().count() == 3
+    assert tables.load_table(COVERAGE.name).scan().count() == 1, "a refused page covers nothing"
     refused = [p for p in recorder.pages if p.refused]
     assert {(p.span.start_ns, p.rows) for p in refused} == {(DAY + 3 * MINUTE_NS, 0)}
     assert recorder.snapshots[0] is not None
@@ -142,7 +143,7 @@ def test_a_crash_behind_the_rows_and_a_lost_checkpoint_double_nothing(
     query = start_query(spark, settings(max_records_per_batch=4), lambda raw: void(pipeline.process(raw)))
     with pytest.raises(StreamingQueryException):
         query.awaitTermination(240)
-    before = trading.load().load_table(OHLC_TABLE).scan().count()
+    before = trading.load().load_table(OHLC.name).scan().count()
     query = start_query(spark, settings(max_records_per_batch=4), lambda raw: void(pipeline.process(raw)))
     query.processAllAvailable()
     query.stop()

@@ -15,7 +15,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 from pyspark.sql import SparkSession
 
-from services.common.lake.catalog import COVERAGE_TABLE, OHLC_TABLE, CatalogSettings
+from services.common.lake.catalog import CatalogSettings
+from services.common.lake.tables import COVERAGE, OHLC
 from spark.config import SparkSettings
 from spark.pipeline.driver import Driver
 from spark.pipeline.reporter import RelayReporter
@@ -124,7 +125,7 @@ def test_a_relay_that_does_not_take_a_report_shows_in_health_and_costs_nothing(
     wait_until(lambda: bench.metric("report_attempts") >= 3)
     wait_until(lambda: not bench.ready.is_set())
     assert bench.metric("report_failures_total", code=refusal.name) >= 3
-    covered = bench.catalog.load().load_table(COVERAGE_TABLE).scan().count()
+    covered = bench.catalog.load().load_table(COVERAGE.name).scan().count()
     assert covered == bench.pages - 1, "coverage never comes before the relay's answer"
     bench.relay.refusal = None
     bench.check()
@@ -148,7 +149,7 @@ def test_many_commits_to_another_table_of_the_catalog_only_delay(bench: Bench) -
     tables = bench.catalog.load()
     # Old metadata is deleted, else the disk of this test is full of it before the third page.
     properties = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "1"}
-    busy = tables.create_table("trading.busy", tables.load_table(OHLC_TABLE).schema(), properties=properties)
+    busy = tables.create_table("trading.busy", tables.load_table(OHLC.name).schema(), properties=properties)
     stop, writer_lock = threading.Event(), itertools.count()
 
     def commit() -> None:

@@ -11,8 +11,8 @@ import pytest
 from pyiceberg.catalog import Catalog
 
 from services.common.clock import SystemClock
-from services.common.lake.catalog import RETRACTION_TABLE
 from services.common.lake.coverage import Retraction
+from services.common.lake.tables import RETRACTIONS
 from services.common.model.errors import Unavailable
 from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange
@@ -62,7 +62,7 @@ async def test_the_table_is_made_when_needed_and_gives_back_what_was_written(cat
     assert two > one, "each is later than those before, whatever the clock says"
     expected = [(span(0, 10), one), (span(0, 10), two), (span(20, 30), one)]
     assert sorted(RetractionTable(catalog).read()) == [Retraction(MARKET, *each) for each in expected]
-    rows = catalog.load_table(RETRACTION_TABLE).scan().to_arrow().to_pylist()
+    rows = catalog.load_table(RETRACTIONS.name).scan().to_arrow().to_pylist()
     assert sorted(row["reason"] for row in rows) == ["again", "because", "because"]
     late = RetractionLog(table, StoppedClock(), last_ns=at(50))
     assert await late.record(MARKET, [span(0, 1)], "") == at(50) + 1_000, "the clock was set back"
