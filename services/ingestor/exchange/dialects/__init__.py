@@ -1,1 +1,1 @@
-"""What differs between exchanges: one table of facts, and the pure readers of their answers."""
+"""Facts about each exchange, and the readers of their trades."""
