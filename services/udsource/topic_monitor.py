@@ -88,7 +88,7 @@ class TopicMonitor:
 
     @property
     def ready(self) -> bool:
-        """Whether Kafka and the topic were available at the last query."""
+        """True if Kafka and the topic were available at the last query."""
         return self._fetched_s > 0 and self.failure is None
 
     async def fresh(self, max_age_s: float) -> TopicState:

@@ -96,7 +96,7 @@ def _find_rows(dialect: Dialect, raw: Any, market_id: str) -> list[Any] | None:
     found = at(raw, path)
     if not isinstance(found, list):
         place = ".".join(map(str, path)) or "its top"
-        raise BadAnswer(f"the answer has no list at {place}: {str(raw)[:80]}", kind="shape")
+        raise BadAnswer(f"the answer lacks a list at {place}: {str(raw)[:80]}", kind="shape")
     return found
 
 
@@ -174,7 +174,7 @@ def _open_time(row: Any) -> int:
         raise BadAnswer(f"row {str(row)[:80]!r} is not six numbers")
     time_ms = row[0]
     if isinstance(time_ms, bool) or not isinstance(time_ms, (int, float)) or time_ms != time_ms // 1 or time_ms < 0:
-        raise BadAnswer(f"row {row!r} has no open time in milliseconds")
+        raise BadAnswer(f"row {row!r} lacks an open time in milliseconds")
     return int(time_ms) * MS_NS
 
 

@@ -128,7 +128,9 @@ class Venue:
         """
         client = session.client
         if self.dialect.history == "candles" and client.has.get("fetchOHLCV") is not True:
-            raise ExchangeFailure(f"{self.name} has no candle history: ccxt's {self.dialect.ccxt} can't fetch candles")
+            raise ExchangeFailure(
+                f"{self.name} does not offer candle history: ccxt's {self.dialect.ccxt} can't fetch candles"
+            )
         timeframe = PERIODS[period_seconds]
         if self.dialect.history == "candles" and timeframe not in (client.timeframes or {}):
             raise ExchangeFailure(

@@ -76,7 +76,7 @@ class Trade:
         price, amount = self.row[:2]
         if not all(isinstance(v, str) and _DECIMAL.fullmatch(v) for v in (price, amount)) or not Decimal(price):
             raise BadAnswer(
-                f"trade {list(self.row)!r} at {iso(self.time_ns)} has no price above 0 or no amount",
+                f"trade {list(self.row)!r} at {iso(self.time_ns)} lacks a price above 0 or an amount",
                 kind="values",
                 open_ns=floor_to_grid(self.time_ns, period_seconds),
             )
@@ -114,7 +114,7 @@ def _read_trade(row: Any) -> Trade:
         raise BadAnswer(f"row {str(row)[:80]!r} is not a trade")
     time_s = row[2]
     if isinstance(time_s, bool) or not isinstance(time_s, (int, float)) or not 0 < time_s < 9e9:
-        raise BadAnswer(f"trade {str(row)[:120]} has no time in seconds")
+        raise BadAnswer(f"trade {str(row)[:120]} lacks a time in seconds")
     whole_s = int(time_s)
     # ccxt appends the cursor, a text, to the last row.
     trade_id = row[6] if len(row) > 6 and type(row[6]) is int else None

@@ -152,7 +152,9 @@ async def test_refusal_of_each_exchange_is_not_repeated() -> None:
 
 async def test_exchange_without_candles_is_refused_before_any_call() -> None:
     async with opened("http://127.0.0.1:9", "coinspot") as (bench, session):
-        with pytest.raises(ExchangeFailure, match="SIM has no candle history: ccxt's coinspot can't fetch candles"):
+        with pytest.raises(
+            ExchangeFailure, match="SIM does not offer candle history: ccxt's coinspot can't fetch candles"
+        ):
             await bench.venue.timeframe(session, "BTC/AUD", 60)
 
 

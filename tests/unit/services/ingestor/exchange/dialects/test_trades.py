@@ -161,7 +161,7 @@ def test_trades_without_ids_are_believed_when_two_answers_are_equal() -> None:
 def test_impossible_trade_names_its_candle_and_only_there() -> None:
     rows = tape(-1_000, 61_000, 600_000)
     rows[1][0] = "0.0"
-    with pytest.raises(BadAnswer, match=r"trade \['0\.0', '0\.1', .* no price above 0") as caught:
+    with pytest.raises(BadAnswer, match=r"trade \['0\.0', '0\.1', .* lacks a price above 0") as caught:
         walked(Tape(rows))
     assert caught.value.open_ns == WINDOW.start_ns + MINUTE_NS
     for outside in (-61_000, 600_001):
@@ -175,8 +175,8 @@ LAST = str(WINDOW.end_ns)
 UNREADABLE: list[tuple[Rows | list[Any], Any, str]] = [
     ([None], LAST, "is not a trade"),
     ([["1", "1"]], LAST, "is not a trade"),
-    ([["1", "1", None, "b", "l", ""]], LAST, "no time in seconds"),
-    ([["1", "1", "1698796800", "b", "l", ""]], LAST, "no time in seconds"),
+    ([["1", "1", None, "b", "l", ""]], LAST, "lacks a time in seconds"),
+    ([["1", "1", "1698796800", "b", "l", ""]], LAST, "lacks a time in seconds"),
     ([row(0, 1), row(1, None)], LAST, "some trades have an id"),
     ([row(1, 1), row(0, 2)], LAST, "comes after"),
     ([row(0, 2), row(1, 1)], LAST, "comes after"),
