@@ -1,6 +1,6 @@
-"""Take the picture of the events page that the README shows: ``PYTHONPATH=. python docs/take_pictures.py``.
+"""Screenshot of the events page for the README: ``PYTHONPATH=. python docs/take_pictures.py``.
 
-Needs Chromium, which it installs as the tests do, and Debian's fonts-inter to look its best.
+It needs Chromium, which it installs as the tests do, and Debian's fonts-inter.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from tests.fakes.events.dispatcher import FakeDispatcher
 PICTURE = Path(__file__).with_name("images") / "events.png"
 NOW_NS = time.time_ns()
 WIDTH, HEIGHT, SCALE = 1440, 860, 1.25
-Tries = tuple[tuple[Channel, float, str], ...]
-ON_THE_PAGE: Tries = ((Channel.WEB, 0.041, "received"),)
+Attempts = tuple[tuple[Channel, float, str], ...]
+ON_THE_PAGE: Attempts = ((Channel.WEB, 0.041, "received"),)
 
 
 @dataclass(frozen=True)
 class Scene:
-    """One event: seconds ago, its type, what its payload says, and each try of a channel with its seconds."""
+    """Event on the page: its age in seconds, type and payload, and each attempt of a channel with its seconds."""
 
     ago: float
     event_type: pb.EventType.ValueType
     payload: dict[str, str]
-    tries: Tries = ON_THE_PAGE
+    attempts: Attempts = ON_THE_PAGE
     priority: pb.Priority.ValueType = pb.NORMAL
     status: Status = Status.DELIVERED
     error: str = ""
@@ -53,7 +53,7 @@ class Scene:
 
 
 def order(symbol: str, side: str, quantity: str, price: str, **more: str) -> dict[str, str]:
-    """An order's payload."""
+    """Return the payload of an order."""
     return {"symbol": symbol, "exchange": "binance", "side": side, "quantity": quantity, "price": price, **more}
 
 
@@ -158,8 +158,8 @@ SCENES = (
 )
 
 
-def play(dispatcher: FakeDispatcher, scene: Scene, number: int) -> None:
-    """Let it have happened."""
+def add_event(dispatcher: FakeDispatcher, scene: Scene, number: int) -> None:
+    """Put the event into the fake dispatcher."""
     at_ms = NOW_NS // 1_000_000 - int(scene.ago * 1000)
     event = pb.UserEvent(
         user_id="alice",
@@ -172,12 +172,12 @@ def play(dispatcher: FakeDispatcher, scene: Scene, number: int) -> None:
     dispatcher.keep("alice", event.event_id, body=event.SerializeToString(), container=scene.container)
 
 
-def tell(dispatcher: FakeDispatcher, scene: Scene, number: int) -> None:
-    """Put into the log how it reached its user."""
+def add_attempts(dispatcher: FakeDispatcher, scene: Scene, number: int) -> None:
+    """Put the delivery attempts of the event into its record."""
     kept = dispatcher.users["alice"][number]
     accepted = NOW_NS - int(scene.ago * 1e9)
     now, rows = accepted, []
-    for index, (channel, seconds, outcome) in enumerate(scene.tries):
+    for index, (channel, seconds, outcome) in enumerate(scene.attempts):
         ended = now + int(seconds * 1e9)
         retry = ended + 3_000_000_000 if outcome == "too many requests" else None
         rows.append(AttemptRow(kept.record.key, index + 1, channel, now, ended, outcome, retry))
@@ -186,7 +186,7 @@ def tell(dispatcher: FakeDispatcher, scene: Scene, number: int) -> None:
     kept.record = replace(
         kept.record,
         status=scene.status,
-        via=scene.tries[-1][0] if delivered else None,
+        via=scene.attempts[-1][0] if delivered else None,
         error=scene.error,
         accepted_ns=accepted,
         completed_ns=now,
@@ -197,7 +197,7 @@ def tell(dispatcher: FakeDispatcher, scene: Scene, number: int) -> None:
 
 @asynccontextmanager
 async def site(folder: Path) -> AsyncIterator[tuple[str, FakeDispatcher, str]]:
-    """The page with these events: its URL, the dispatcher behind it, and a token."""
+    """Serve the page; yield its URL, the fake dispatcher behind it, and a token."""
     user_tokens.make_keys(folder, "desk")
     settings = EventsSettings(web_listen="127.0.0.1:0", jwt_keys=folder)
     dispatcher, metrics = FakeDispatcher(), SessionMetrics(CollectorRegistry())
@@ -209,24 +209,24 @@ async def site(folder: Path) -> AsyncIterator[tuple[str, FakeDispatcher, str]]:
 
 
 async def main(picture: Path) -> None:
-    """Take it."""
+    """Take the screenshot."""
     with tempfile.TemporaryDirectory() as folder:
         async with site(Path(folder)) as (url, dispatcher, token), browser() as chromium:
             for number, scene in enumerate(SCENES):
-                play(dispatcher, scene, number)
+                add_event(dispatcher, scene, number)
             page = await chromium.page()
             await page.screen(WIDTH, HEIGHT, dark=True, scale=SCALE)
             await page.goto(url)
             await page.fill("#token", token)
             await page.click("#sign-in-submit")
             await page.until(f"document.querySelectorAll('.card').length === {len(SCENES)}")
-            await asyncio.sleep(1.0)  # its acks have arrived
+            await asyncio.sleep(1.0)  # the acks have arrived
             for number, scene in enumerate(SCENES):
-                tell(dispatcher, scene, number)
+                add_attempts(dispatcher, scene, number)
             await page.click("#log-refresh")
             await page.until("document.querySelector('.record li:nth-child(2)') !== null")
             await page.click(".row-button")
-            await asyncio.sleep(1.0)  # what moves has moved
+            await asyncio.sleep(1.0)  # animations have ended
             await page.picture(picture)
 
 

@@ -1,4 +1,4 @@
-"""Write docs/settings.md from the settings classes; ``--check`` fails when it is stale."""
+"""Generation of docs/settings.md from the settings classes; ``--check`` fails if it is stale."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ SERVICES: tuple[tuple[str, type[BaseSettings]], ...] = (
     ("user events: a container's publisher", PublisherSettings),
     ("udsource", UdsourceSettings),
     ("Spark", SparkSettings),
-    ("Spark's care of the tables", MaintenanceSettings),
+    ("Spark's maintenance of the tables", MaintenanceSettings),
     ("the simulated exchange", SimSettings),
 )
-INTRODUCTION = """# Every setting
+INTRODUCTION = """# Settings
 
-Environment variables, read at start by the part's `config.py`; a bad value ends the process with a line that names the
-variable. Lists and maps are JSON. This page is written by `make docs` from the settings classes.
+Settings are environment variables, which the part's `config.py` reads at start; an invalid value ends the process with a
+line that names the variable. Lists and maps are JSON. `make docs` writes this page from the settings classes.
 """
 
 
 def documented(settings: type[BaseSettings]) -> dict[str, str]:
-    """The text under each field, base classes first."""
+    """Return the docstring of each field, base classes first."""
     found: dict[str, str] = {}
     for cls in reversed(settings.__mro__):
         if issubclass(cls, BaseSettings) and cls is not BaseSettings:
@@ -60,10 +60,10 @@ def documented(settings: type[BaseSettings]) -> dict[str, str]:
 
 
 def rows(settings: type[BaseSettings], leave_out: frozenset[str] = frozenset()) -> Iterator[str]:
-    """One line a field.
+    """Yield one table row for each field.
 
     Raises:
-        KeyError: A field has no text under it.
+        KeyError: A field has no docstring.
     """
     prefix, texts = settings.model_config.get("env_prefix", ""), documented(settings)
     for name, field in settings.model_fields.items():
@@ -74,7 +74,7 @@ def rows(settings: type[BaseSettings], leave_out: frozenset[str] = frozenset()) 
 
 
 def default(field: Any) -> str:
-    """The default as it is written in the environment; empty for none."""
+    """Return the default as it is written in the environment; empty if there is none."""
     value = field.default
     if isinstance(value, SecretStr):
         value = value.get_secret_value()
@@ -84,22 +84,22 @@ def default(field: Any) -> str:
 
 
 def section(title: str, settings: type[BaseSettings], leave_out: frozenset[str] = frozenset()) -> str:
-    """A heading and the table below it."""
+    """Return a heading and its table."""
     return "\n".join(
-        [f"## {title}\n", "| variable | default | what |", "| --- | --- | --- |", *rows(settings, leave_out)]
+        [f"## {title}\n", "| variable | default | description |", "| --- | --- | --- |", *rows(settings, leave_out)]
     )
 
 
 def page() -> str:
-    """The whole text."""
+    """Return the whole page."""
     common = frozenset(ServiceSettings.model_fields)
     parts = [INTRODUCTION]
     for title, settings in SERVICES:
-        own = {name for name in common if settings.model_fields.get(name) is not None and _same(settings, name)}
-        parts.append(section(title, settings, frozenset(own)))
+        shared = {name for name in common if settings.model_fields.get(name) is not None and _same(settings, name)}
+        parts.append(section(title, settings, frozenset(shared)))
     parts.append(section("every gRPC service (`<PART>`: RELAY, INGESTOR, GATEWAY, UDSOURCE, SPARK)", _Common))
     parts.append(section("the catalog: relay, Spark, clients", CatalogSettings))
-    parts.append(section("channels: whoever calls one of our services", ChannelSettings))
+    parts.append(section("channels: clients of our services", ChannelSettings))
     return "\n".join(parts) + "\n"
 
 
@@ -113,7 +113,7 @@ class _Common(ServiceSettings):
 
 
 def main() -> int:
-    """Write or check."""
+    """Write or check the page; return the exit status."""
     text = page()
     if "--check" in sys.argv[1:]:
         fresh = PAGE.is_file() and PAGE.read_text() == text
