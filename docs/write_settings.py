@@ -40,8 +40,8 @@ SERVICES: tuple[tuple[str, type[BaseSettings]], ...] = (
 )
 INTRODUCTION = """# Settings
 
-Settings are environment variables, which the part's `config.py` reads at start; an invalid value ends the process with a
-line that names the variable. Lists and maps are JSON. `make docs` writes this page from the settings classes.
+Settings are environment variables, which the part's `config.py` reads at start; an invalid value ends the process with
+a line that names the variable. Lists and maps are JSON. `make docs` writes this page from the settings classes.
 """
 
 
