@@ -54,6 +54,7 @@ def test_ack_of_a_topic_the_group_does_not_read_is_internal(
     topic = kafka_topic(1)
     write(topic, *numbers(1))
     assert refusal(lambda: shared_gateway.ack(topic, 0))[0] == grpc.StatusCode.INTERNAL
+    assert refusal(lambda: shared_gateway.ack("no-such-topic", 0))[0] == grpc.StatusCode.INTERNAL
     shared_gateway.offsets(topic, 1)
     assert refusal(lambda: shared_gateway.ack(topic, 0, group="another"))[0] == grpc.StatusCode.INTERNAL
     assert refusal(lambda: shared_gateway.ack(topic, 0, partition=1))[0] == grpc.StatusCode.INTERNAL

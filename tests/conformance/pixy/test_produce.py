@@ -47,7 +47,7 @@ def test_key_determines_the_partition(
     kafka: str, shared_gateway: GatewayThread, kafka_topic: MakeTopic, partitions: int, async_mode: bool
 ) -> None:
     topic = kafka_topic(partitions)
-    keys = [*PLACES, *(b"key-%d" % n for n in range(30))]
+    keys = [*PLACES, b"abc", *(b"key-%d" % n for n in range(60))]
     for key in keys:
         shared_gateway.stub.Produce(pb.ProdRq(topic=topic, key_value=key, async_mode=async_mode))
     # A partition's records are written in order, so everything queued before this is written.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import grpc
 import pytest
 
@@ -28,8 +30,12 @@ def test_stop_ends_with_the_last_ack_and_commits_it(
     waiting = gateway.stub.ConsumeNAck.future(consume(topic))
     gateway.begin_stop()
     assert waiting.code() == grpc.StatusCode.UNAVAILABLE
-    for call in (gateway.stub.ConsumeNAck.future(consume(topic)), gateway.stub.Produce.future(pb.ProdRq(topic=topic))):
-        assert call.code() == grpc.StatusCode.UNAVAILABLE
+    refused: list[Any] = [
+        gateway.stub.ConsumeNAck.future(consume(topic)),
+        gateway.stub.Produce.future(pb.ProdRq(topic=topic)),
+        gateway.stub.Produce.future(pb.ProdRq(topic=topic, async_mode=True)),
+    ]
+    assert [call.code() for call in refused] == [grpc.StatusCode.UNAVAILABLE] * len(refused)
     gateway.ack(topic, 2, 0, 1)
     assert gateway.ended() == 0
     assert committed(kafka, topic) == (3, "")

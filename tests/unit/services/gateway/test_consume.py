@@ -130,15 +130,6 @@ def test_unacked_records_are_redelivered_lowest_first(
     assert gateway.offsets(topic, 2) == [0, 2]
 
 
-def test_record_is_dropped_after_its_retries(start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write) -> None:
-    topic = kafka_topic(1)
-    write(topic, *numbers(1))
-    gateway = start_gateway(ack_timeout_seconds=0.3, max_retries=1, long_polling_timeout_ms=700)
-    assert gateway.offsets(topic, 2) == [0, 0]
-    request = pb.ConsNAckRq(topic=topic, group=topic, no_ack=True)
-    assert refusal(lambda: gateway.stub.ConsumeNAck(request))[0] == grpc.StatusCode.NOT_FOUND
-
-
 def test_partition_delivers_nothing_new_at_max_pending(
     start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write
 ) -> None:
@@ -197,14 +188,9 @@ def test_cancelled_caller_takes_no_record(start_gateway: StartGateway, kafka_top
 
 
 BAD = [
-    ("ConsumeNAck", pb.ConsNAckRq(cluster="other", topic="t", group="g"), "cluster 'other'"),
-    ("ConsumeNAck", pb.ConsNAckRq(topic="", group="g"), "topic ''"),
-    ("ConsumeNAck", pb.ConsNAckRq(topic="a b", group="g"), "topic 'a b'"),
     ("ConsumeNAck", pb.ConsNAckRq(topic="t", group=""), "group ''"),
     ("ConsumeNAck", pb.ConsNAckRq(topic="t", group="g", ack_partition=-1), "ack_partition -1"),
     ("ConsumeNAck", pb.ConsNAckRq(topic="t", group="g", ack_offset=-2), "ack_offset -2"),
-    ("Ack", pb.AckRq(cluster="other", topic="t", group="g"), "cluster 'other'"),
-    ("Ack", pb.AckRq(topic="", group="g"), "topic ''"),
     ("Ack", pb.AckRq(topic="t", group=""), "group ''"),
     ("Ack", pb.AckRq(topic="t", group="g", partition=-1), "partition -1"),
     ("Ack", pb.AckRq(topic="t", group="g", offset=-1), "offset -1"),
@@ -216,10 +202,6 @@ def test_bad_request_is_refused_by_name(grpc_stub: rpc.KafkaPixyStub, method: st
     code, details = refusal(lambda: getattr(grpc_stub, method)(request_))
     assert code == grpc.StatusCode.INVALID_ARGUMENT
     assert text in details
-
-
-def test_ack_of_an_unread_topic_is_refused(grpc_stub: rpc.KafkaPixyStub) -> None:
-    assert refusal(lambda: grpc_stub.Ack(pb.AckRq(topic="t", group="g")))[0] == grpc.StatusCode.INTERNAL
 
 
 def test_missing_topic_affects_no_other_caller(
@@ -291,26 +273,6 @@ def test_two_gateways_share_the_partitions_and_lose_nothing(
     assert records() == [(partition, offset) for partition in range(4) for offset in range(count)]
 
 
-def test_idle_group_is_left_and_resumed_later(
-    start_gateway: StartGateway, kafka: str, kafka_topic: MakeTopic, write: Write
-) -> None:
-    topic = kafka_topic(1)
-    write(topic, *numbers(3))
-    gateway = start_gateway(subscription_timeout_seconds=0.3)
-    gateway.consume(topic, auto_ack=True)
-
-    def left() -> bool:
-        # An ack finds no subscription; a repeated ack changes nothing.
-        try:
-            gateway.ack(topic, 0)
-        except grpc.RpcError:
-            return True
-        return False
-
-    until(left)
-    assert gateway.offsets(topic, 2) == [1, 2]
-
-
 def test_pending_records_keep_the_group(start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write) -> None:
     topic = kafka_topic(1)
     write(topic, *numbers(1))
@@ -318,25 +280,6 @@ def test_pending_records_keep_the_group(start_gateway: StartGateway, kafka_topic
     gateway.offsets(topic, 1)
     time.sleep(0.6)  # more than a tick: long enough to leave
     gateway.ack(topic, 0)
-
-
-def test_stop_refuses_at_once_but_takes_acks(
-    start_gateway: StartGateway, kafka: str, kafka_topic: MakeTopic, write: Write
-) -> None:
-    topic = kafka_topic(1)
-    write(topic, *numbers(1))
-    gateway = start_gateway(drain_seconds=20, long_polling_timeout_ms=20_000)
-    gateway.offsets(topic, 1)
-    request = pb.ConsNAckRq(topic=topic, group=topic, no_ack=True)
-    waiting = gateway.stub.ConsumeNAck.future(request)
-    gateway.begin_stop()
-    assert refusal(lambda: waiting.result(WAIT_SECONDS))[0] == grpc.StatusCode.UNAVAILABLE
-    assert refusal(lambda: gateway.stub.ConsumeNAck(request))[0] == grpc.StatusCode.UNAVAILABLE
-    produce = pb.ProdRq(topic=topic, async_mode=True)
-    assert refusal(lambda: gateway.stub.Produce(produce))[0] == grpc.StatusCode.UNAVAILABLE
-    gateway.ack(topic, 0)
-    gateway.stop()
-    assert committed(kafka, topic) == (1, "")
 
 
 @pytest.mark.parametrize("metadata", [b"BBBC", b"BB", b"any text"])

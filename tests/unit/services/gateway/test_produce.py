@@ -21,15 +21,6 @@ from services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
 from tests.fixtures_gateway import WAIT_SECONDS, StartGateway, refusal
 
 pytestmark = pytest.mark.kafka
-KEYS = [b"", b"a", b"abc", b"\x00", b"\xff" * 9, "ключ".encode(), *(f"key-{n}".encode() for n in range(60))]
-
-
-def fnv1a_partition(key: bytes, partitions: int) -> int:
-    """Return the partition by definition: 32-bit FNV-1a as a signed number, truncated remainder, without its sign."""
-    value = 0x811C9DC5
-    for byte in key:
-        value = ((value ^ byte) * 0x01000193) & 0xFFFFFFFF
-    return abs(value - (1 << 32) if value >> 31 else value) % partitions
 
 
 def read_all(bootstrap: str, topic: str, partition: int, count: int) -> list[Any]:
@@ -41,17 +32,6 @@ def read_all(bootstrap: str, topic: str, partition: int, count: int) -> list[Any
         return list(found)
     finally:
         consumer.close()
-
-
-@pytest.mark.parametrize(("partitions", "of_empty"), [(4, 3), (7, 2)])
-def test_key_determines_the_partition_as_in_kafka_pixy(
-    grpc_stub: rpc.KafkaPixyStub, kafka_topic: Callable[[int], str], partitions: int, of_empty: int
-) -> None:
-    topic = kafka_topic(partitions)
-    calls = [grpc_stub.Produce.future(pb.ProdRq(topic=topic, key_value=key, message=b"v")) for key in KEYS]
-    placed = [call.result(WAIT_SECONDS).partition for call in calls]
-    assert placed == [fnv1a_partition(key, partitions) for key in KEYS]
-    assert placed[0] == of_empty
 
 
 def test_without_a_key_any_partition(
@@ -88,17 +68,6 @@ def test_async_records_arrive_in_order(
         answer = grpc_stub.Produce(pb.ProdRq(topic=topic, key_value=b"k", message=value, async_mode=True))
         assert (answer.partition, answer.offset) == (-1, -1)
     assert [m.value() for m in read_all(kafka, topic, 0, 50)] == values
-
-
-def test_stop_writes_accepted_records(
-    kafka: str, start_gateway: StartGateway, kafka_topic: Callable[[int], str]
-) -> None:
-    topic = kafka_topic(1)
-    gateway = start_gateway(produce_linger_ms=5_000, drain_seconds=20)
-    for _ in range(20):
-        gateway.stub.Produce(pb.ProdRq(topic=topic, message=b"v", async_mode=True))
-    gateway.stop()
-    assert len(read_all(kafka, topic, 0, 20)) == 20
 
 
 BAD = [
