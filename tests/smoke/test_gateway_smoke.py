@@ -35,7 +35,7 @@ def test_one_of_two_gateways_is_killed(broker: ControlledKafka, tmp_path: Path) 
 def test_gateways_join_and_leave(broker: ControlledKafka, tmp_path: Path) -> None:
     with Fleet(broker.address, tmp_path) as fleet:
         gateway_life.joins_and_leaves(fleet, 5)
-        fleet.leave(random.choice([member for member in fleet.members if member.asked]))
+        fleet.leave(random.choice([member for member in fleet.members if member.active]))
         fleet.finish()
         assert fleet.ledger.repeats().acked_too_late == 0, "no gateway was killed"
 

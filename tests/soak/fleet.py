@@ -1,4 +1,4 @@
-"""Gateways of one group under load: they join, leave and die, and every record is accounted for."""
+"""Gateways of one group under load: they join, leave and are killed, and every record is accounted for."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.soak.numbered import COMMIT_MS, KafkaWriter, Ledger, NoCommits, Place
 
 PATIENCE_S = 240.0
 SESSION_TIMEOUT_MS = 6_000
-"""The least that Kafka permits: a killed gateway's partitions go to others after this."""
+"""The minimum that Kafka allows; after it a killed gateway's partitions go to others."""
 PARTITIONS = 6
 READERS = 2
 
 
 class Member(GatewayProcess):
-    """A gateway of the fleet and its callers."""
+    """Gateway of the fleet and its callers."""
 
     def __init__(self, folder: Path, kafka: str, topic: str, ledger: Ledger, **settings: Any) -> None:
         super().__init__(folder, kafka, **settings)
@@ -35,27 +35,27 @@ class Member(GatewayProcess):
         self._readers: list[Reader] = []
 
     @property
-    def asked(self) -> bool:
-        """Whether callers read."""
+    def active(self) -> bool:
+        """Whether it has callers."""
         return bool(self._readers)
 
-    def ask(self) -> None:
-        """Let callers read."""
+    def start_readers(self) -> None:
+        """Start callers that read."""
         self._readers = [Reader(self, self._topic, self._ledger).start() for _ in range(READERS)]
 
-    def ask_no_more(self) -> None:
-        """The callers ack what they have and are gone."""
+    def stop_readers(self) -> None:
+        """Let the callers ack their records and stop."""
         while self._readers:
             self._readers.pop().stop()
 
-    def fall_silent(self) -> None:
-        """Nobody asks, until the gateway has left the group; ``ask`` makes it join again."""
+    def go_idle(self) -> None:
+        """Stop the callers, and wait until the gateway has left the group; ``start_readers`` makes it join again."""
         left = len(self.logged("no requests, leaving the group"))
-        self.ask_no_more()
+        self.stop_readers()
         until(lambda: len(self.logged("no requests, leaving the group")) > left, PATIENCE_S, self.tail)
 
     def leave(self) -> None:
-        """SIGTERM while callers read; returns when the process is over."""
+        """Send SIGTERM while callers read; return when the process has ended."""
         self.begin_stop()
         try:
             assert self.process.wait(PATIENCE_S) == 0, self.tail()
@@ -63,19 +63,19 @@ class Member(GatewayProcess):
             self.kill()
 
     def kill(self) -> None:
-        """SIGKILL; does nothing to one that has ended."""
+        """Send SIGKILL; no effect on a process that has ended."""
         self.process.kill()
         self.process.wait()
-        self.ask_no_more()
+        self.stop_readers()
         super().kill()
 
 
 class Fleet:
-    """A topic, its ledger, somebody who writes and gateways that read; a context manager.
+    """Topic with a ledger, a writer, and gateways that read; a context manager.
 
     Args:
-        writes: Whether numbers are written straight to Kafka all the time.
-        settings: Of every gateway.
+        writes: Whether a writer adds numbers to Kafka all the time, without a gateway.
+        settings: Settings of every gateway.
     """
 
     def __init__(self, kafka: str, folder: Path, *, writes: bool = True, **settings: Any) -> None:
@@ -105,7 +105,7 @@ class Fleet:
         self._stack.close()
 
     def start(self) -> Member:
-        """One more gateway that nobody asks yet."""
+        """Start one more gateway without callers."""
         folder = self._folder / f"gateway-{next(self._lives)}"
         member = Member(folder, self._kafka, self.topic, self.ledger, **self._settings)
         self._stack.callback(member.kill)
@@ -113,29 +113,29 @@ class Fleet:
         return member.wait_ready()
 
     def join(self) -> Member:
-        """One more gateway; returns when records come from it."""
+        """Start one more gateway with callers; return when it delivers records."""
         member = self.start()
-        self.wake(member)
+        self.activate(member)
         return member
 
-    def wake(self, member: Member) -> None:
-        """Let callers read it; returns when records come from it."""
+    def activate(self, member: Member) -> None:
+        """Start the callers of a member; return when it delivers records."""
         before = self.ledger.count(member)
-        member.ask()
+        member.start_readers()
         until(lambda: self.ledger.count(member) > before, PATIENCE_S, self.tails)
 
     def leave(self, member: Member) -> None:
-        """SIGTERM; returns when the others have read all that was written before."""
+        """Send SIGTERM to a member; return when the others have read all earlier records."""
         self.members.remove(member)
         member.leave()
         self.catch_up()
 
     def kill(self, member: Member) -> float:
-        """SIGKILL; seconds until the others have read all that was written before."""
+        """Kill a member; return the seconds until the others have read all earlier records."""
         killed_s = time.monotonic()
         member.process.kill()
         committed = self._committed()
-        if time.monotonic() - killed_s < SESSION_TIMEOUT_MS / 2_000:  # nobody can have taken over yet
+        if time.monotonic() - killed_s < SESSION_TIMEOUT_MS / 2_000:  # no other member can have taken over yet
             self.ledger.no_commits(member, NoCommits(killed_s, committed=partial(is_acked, committed)))
         else:
             self.ledger.no_commits(member, NoCommits(killed_s))
@@ -145,12 +145,12 @@ class Fleet:
         return time.monotonic() - killed_s
 
     def catch_up(self) -> None:
-        """Until all that is written by now is read."""
+        """Wait until every record written so far is read."""
         written = set(self.ledger.written)
         until(lambda: written <= self.ledger.reads.keys(), PATIENCE_S, self.tails)
 
     def wind_up(self) -> None:
-        """Read and ack everything, and let everyone leave."""
+        """Read and ack everything, and let all members leave."""
         if self._writer:
             self._writer.stop()
         until(self._all_done, PATIENCE_S, self.tails)
@@ -158,7 +158,7 @@ class Fleet:
             self.members.pop().leave()
 
     def check(self) -> None:
-        """After ``wind_up``: every record came, none again that was acked in time, and all of that is committed."""
+        """Check after ``wind_up``: every record was read, those acked in time only once, and all acks are committed."""
         self.ledger.fail_if_wrong()
         assert self._committed() == self._ends()
 
@@ -168,7 +168,7 @@ class Fleet:
         self.check()
 
     def _all_done(self) -> bool:
-        """Whether all that was written is acked; or all that Kafka has, if something was lost on the way there."""
+        """Return whether all written records are acked; or all in Kafka, if some were not written."""
         if self.ledger.all_acked():
             return True
         time.sleep(1.0)
@@ -176,15 +176,15 @@ class Fleet:
 
     @property
     def names(self) -> list[str]:
-        """The members, for `address`."""
+        """Names of the members, for `address`."""
         return [member.log_file.parent.name for member in self.members]
 
     def address(self, part: str) -> str:
-        """host:port of the member with that name."""
+        """Return host:port of the member with that name."""
         return self.members[self.names.index(part)].address
 
     def tails(self) -> str:
-        """What each gateway logged last."""
+        """Return the last log lines of each gateway."""
         return "\n".join(f"== {member.log_file}\n{member.tail()}" for member in self.members)
 
     def _committed(self) -> list[tuple[int, str]]:
@@ -211,7 +211,7 @@ class Fleet:
 
 
 def is_acked(committed: Sequence[tuple[int, str]], place: Place) -> bool:
-    """Whether a record is acked as far as is committed; offset and metadata of each partition."""
+    """Return whether a record is acked by these commits: offset and metadata of each partition."""
     partition, at = place
     offset, metadata = committed[partition]
     return at < offset or any(start <= at < end for start, end in committed_ranges(offset, metadata, end=at + 1))

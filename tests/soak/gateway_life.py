@@ -33,21 +33,21 @@ def joins_and_leaves(fleet: Fleet, count: int) -> Counter[str]:
         fleet.join()
     done: Counter[str] = Counter()
     for _ in range(count):
-        awake = [member for member in fleet.members if member.asked]
-        silent = [member for member in fleet.members if not member.asked]
-        if len(awake) == MIN_ACTIVE or (len(awake) < MAX_ACTIVE and random.random() < 0.5):
-            if silent and random.random() < 0.5:
+        active = [member for member in fleet.members if member.active]
+        idle = [member for member in fleet.members if not member.active]
+        if len(active) == MIN_ACTIVE or (len(active) < MAX_ACTIVE and random.random() < 0.5):
+            if idle and random.random() < 0.5:
                 done["active again"] += 1
-                fleet.wake(random.choice(silent))
+                fleet.activate(random.choice(idle))
             else:
                 done["started"] += 1
                 fleet.join()
-        elif len(silent) < MIN_ACTIVE and random.random() < 0.5:
+        elif len(idle) < MIN_ACTIVE and random.random() < 0.5:
             done["idle"] += 1
-            random.choice(awake).fall_silent()
+            random.choice(active).go_idle()
         else:
             done["SIGTERM"] += 1
-            fleet.leave(random.choice(fleet.members if len(awake) > MIN_ACTIVE else silent))
+            fleet.leave(random.choice(fleet.members if len(active) > MIN_ACTIVE else idle))
         if random.random() < 0.5:
             fleet.catch_up()
     return done
@@ -126,7 +126,7 @@ class Writers:
 def writing(fleet: Fleet, gateways: int = MIN_ACTIVE) -> Iterator[Writers]:
     """Start gateways, and read and write through all of them until the block ends."""
     for _ in range(gateways):
-        fleet.start().ask()
+        fleet.start().start_readers()
     writers = Writers(fleet)
     for writer in writers.all:
         writer.start()

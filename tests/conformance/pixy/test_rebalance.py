@@ -18,9 +18,9 @@ def test_three_gateways_join_and_leave(kafka: str, tmp_path: Path) -> None:
         first, second = fleet.join(), fleet.join()
         third = fleet.join()
         fleet.leave(first)
-        second.fall_silent()
+        second.go_idle()
         fleet.catch_up()
-        fleet.wake(second)
+        fleet.activate(second)
         fleet.leave(third)
         fleet.finish()
 
