@@ -1,4 +1,4 @@
-"""A dispatcher in memory: it keeps what sessions are shown, in the order of each user, and forgets all at its end."""
+"""Dispatcher in memory, with a log of events for each user."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from services.gen.dexorder.events.v1 import user_events_pb2 as pb
 
 @dataclass
 class Kept:
-    """An event."""
+    """An event in the log."""
 
     show: SessionEvent
     record: Record
@@ -30,15 +30,16 @@ class Kept:
 
 
 class FakeDispatcher:
-    """Keeps the contract of `DispatcherPort`; everything is answered in a later turn of the loop, as from a thread.
+    """Implementation of `DispatcherPort` that answers in a later iteration of the loop, as a thread would.
 
     Attributes:
-        hub: Whom to show events.
-        calls: What sessions said of themselves, in order.
-        before_replay: Called between a session's coming and its replay; what it publishes is in both.
-        at_once: How many events one answer about the log has.
-        held: While set, acks of containers' events are not answered.
-        unanswered: How many first answers are outstanding; ``most_unanswered`` the most there were.
+        sessions: Registry that receives the events for sessions.
+        calls: Reports of opened and closed users, in order.
+        before_replay: Called between the opening of a session and its replay; events it publishes are in both.
+        before_answer: Called between the reading of the replay and its return.
+        at_once: Limit of events in one answer about the log.
+        released: While cleared, events of containers are not answered.
+        unanswered: Number of outstanding first answers; ``most_unanswered`` is its maximum.
     """
 
     def __init__(self, epoch: str = "e1") -> None:
@@ -92,7 +93,7 @@ class FakeDispatcher:
         container: str = LOCAL.name,
         answer: AckCallback = lambda ack: None,
     ) -> SessionEvent:
-        """An event for the log of a user, shown to their sessions."""
+        """Add an event to a user's log and show it to their sessions."""
         body = (
             body
             or pb.UserEvent(
@@ -119,7 +120,7 @@ class FakeDispatcher:
             self._loop.call_soon(self._sessions().show_transient, [TransientEvent(user_id, container, body)])
 
     def delivered(self, user_id: str) -> list[int]:
-        """Which places were received."""
+        """Return the sequences that were received."""
         return [k.show.sequence for k in self.users.get(user_id, ()) if k.record.status is Status.DELIVERED]
 
     # ---- sessions
@@ -143,7 +144,7 @@ class FakeDispatcher:
         for each in kept[:after]:
             self._received(each)
         waiting_to, place = (len(kept) if cursor is None else 0), (len(kept) if cursor is None or reset else after)
-        events, more = self._stretch(user_id, after, waiting_to)
+        events, more = self._batch(user_id, after, waiting_to)
         if self.before_answer:
             self.before_answer()
         await asyncio.sleep(0)
@@ -151,11 +152,11 @@ class FakeDispatcher:
 
     async def replay_more(self, user_id: str, after: int, waiting_to: int) -> ReplayBatch:
         await asyncio.sleep(0)
-        replay_batch = self._stretch(user_id, after, waiting_to)
+        batch = self._batch(user_id, after, waiting_to)
         await asyncio.sleep(0)
-        return replay_batch
+        return batch
 
-    def _stretch(self, user_id: str, after: int, waiting_to: int) -> ReplayBatch:
+    def _batch(self, user_id: str, after: int, waiting_to: int) -> ReplayBatch:
         kept = self.users.get(user_id, [])[after:]
         events = [
             _settled(each) for each in kept if each.record.status is Status.QUEUED or each.show.sequence > waiting_to

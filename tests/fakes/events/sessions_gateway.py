@@ -1,7 +1,7 @@
 """The gateway's sessions, page and gRPC services in front of a dispatcher in memory.
 
 ``python -m tests.fakes.events.sessions_gateway [--web HOST:PORT] [--page DIR]`` serves them by hand: prints the address
-and a token for "alice", and shows her an event a second.
+and a token of "alice", and sends her an event per second.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from tests.fakes.events.dispatcher import FakeDispatcher
 
 @dataclass
 class Served:
-    """Its addresses, its parts, and whoever signs tokens for it."""
+    """Addresses and parts of a running gateway, and the key that signs its tokens."""
 
     grpc: str
     web: str
@@ -61,14 +61,14 @@ class Served:
 
 
 async def until(done: Callable[[], Any], seconds: float = 30.0) -> None:
-    """Wait for something that nobody tells."""
+    """Poll until a condition holds."""
     async with asyncio.timeout(seconds):
         while not done():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
 
 def render(event: Event) -> Message:
-    """A plain text of it."""
+    """Return a plain text of an event."""
     return Message("0" * 32, f"{event.key.event_id}!", event.payload.decode(), event.priority, event.timestamp_ms)
 
 
@@ -76,12 +76,12 @@ def render(event: Event) -> Message:
 async def served(
     folder: Path, *, server: dict[str, Any] | None = None, page: Path = PAGE, **settings: Any
 ) -> AsyncIterator[Served]:
-    """All of it, until the block ends.
+    """Run all parts until the block ends.
 
     Args:
-        folder: For the keys.
+        folder: Folder for the keys.
         server: Settings of the gRPC server.
-        settings: Of events.
+        settings: Settings of user events.
     """
     key = folder / "jwt" / "test.key"
     if not key.exists():

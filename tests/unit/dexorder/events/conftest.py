@@ -25,7 +25,7 @@ def container(gateway: Gateway, tmp_path: Path) -> Iterator[Container]:
 
 @pytest.fixture
 def until(gateway: Gateway) -> Callable[[Callable[[], bool]], None]:
-    """Wait until something is so."""
+    """Wait until a condition holds."""
 
     def wait(so: Callable[[], bool]) -> None:
         end = time.monotonic() + PATIENCE_MS / 1_000

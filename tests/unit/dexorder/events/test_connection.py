@@ -15,7 +15,7 @@ from dexorder.events.connection import Connection
 
 
 class CountingLog:
-    """A log that counts."""
+    """Log that records its lines."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []

@@ -1,4 +1,4 @@
-"""The calls of the command against the gateway's own services."""
+"""The command line's calls against the gateway's own services."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from services.gen.dexorder.events.v1 import event_service_pb2 as pb
 from tests.fakes.events.sessions_gateway import served
 
 
-async def test_a_session_whose_token_ends_goes_on_with_the_next_one(
+async def test_a_session_whose_token_expires_continues_with_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gateway_client, "FIRST_PAUSE_SECONDS", 0.01)
@@ -42,7 +42,7 @@ async def test_a_session_whose_token_ends_goes_on_with_the_next_one(
         assert "answered UNAUTHENTICATED: the token has expired" in notes[0]
 
 
-async def test_what_the_gateway_refuses_is_said_in_its_words(tmp_path: Path) -> None:
+async def test_a_refusal_has_the_gateways_text(tmp_path: Path) -> None:
     async with served(tmp_path) as gateway:
         with pytest.raises(GatewayRefused, match="answered NOT_FOUND: event_id 'e' of container 'bot'") as refused:
             await gateway_client.get_event(gateway.grpc, "bot", "e")

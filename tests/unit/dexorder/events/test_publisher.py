@@ -52,7 +52,7 @@ def test_a_critical_event_is_on_the_disk_before_publish_returns(container: Conta
     assert kept == event_id and pb.UserEvent.FromString(frame[1:]).event_id == event_id
 
 
-def test_an_event_goes_out_as_it_was_meant_and_its_final_answer_ends_it(container: Container, until: Until) -> None:
+def test_an_event_is_sent_until_its_final_answer(container: Container, until: Until) -> None:
     publisher, gateway = container.start(), container.gateway
     channels: list[str | Preference] = ["ACTIVE_SESSION", Preference(Channel.TELEGRAM, only_if_active=True)]
     event_id = publisher.publish("alice", 99, PAYLOAD, "CRITICAL", channels, timestamp_ms=1_700_000_000_000)
@@ -91,7 +91,7 @@ def test_an_error_is_final_too(container: Container) -> None:
 
 
 @pytest.mark.parametrize("answer", [[b"\x01", b"\x21"], [b"\x02", b"\x21x"], [b"\x01"], [b"\x01", b"\x21\xff\xff"]])
-def test_answers_that_mean_nothing_change_nothing(container: Container, answer: list[bytes]) -> None:
+def test_invalid_answers_are_ignored(container: Container, answer: list[bytes]) -> None:
     # An empty EventAck parses as DELIVERED by ACTIVE_SESSION.
     publisher, gateway = container.start(), container.gateway
     event_id = publisher.publish("alice", 0, PAYLOAD, "CRITICAL")
@@ -101,7 +101,7 @@ def test_answers_that_mean_nothing_change_nothing(container: Container, answer: 
     assert publisher.outcome(event_id).result(5).via is Channel.WEB and len(container.outcomes) == 1
 
 
-def test_normal_goes_on_the_fast_path_while_the_user_is_there(container: Container, until: Until) -> None:
+def test_normal_takes_the_fast_path_while_the_user_has_a_session(container: Container, until: Until) -> None:
     publisher, gateway = container.start(), container.gateway
     first = publisher.publish("alice", 0, PAYLOAD)
     found = gateway.event()
@@ -125,7 +125,7 @@ def test_normal_goes_on_the_fast_path_while_the_user_is_there(container: Contain
     assert rows(container.outbox) == 3  # all but the one on the fast path
 
 
-def test_informational_goes_out_only_while_the_user_is_there(container: Container, until: Until) -> None:
+def test_informational_is_sent_only_while_the_user_has_a_session(container: Container, until: Until) -> None:
     publisher, gateway = container.start(), container.gateway
     unseen = publisher.publish("alice", 0, PAYLOAD, "INFORMATIONAL")
     until(lambda: bool(container.outcomes))
@@ -140,7 +140,7 @@ def test_informational_goes_out_only_while_the_user_is_there(container: Containe
     assert rows(container.outbox) == 0
 
 
-def test_a_gateway_that_goes_away_takes_its_subscriptions_along(container: Container, until: Until) -> None:
+def test_subscriptions_end_with_the_gateway(container: Container, until: Until) -> None:
     publisher, gateway = container.start(), container.gateway
     gateway.watch("alice")
     until(lambda: publisher.subscribed("alice") and publisher.connected)
@@ -155,7 +155,7 @@ def test_a_gateway_that_goes_away_takes_its_subscriptions_along(container: Conta
         again.close()
 
 
-def test_a_full_fast_path_is_no_loss(container: Container, until: Until, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_fast_path_loses_nothing(container: Container, until: Until, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dexorder.events.connection._SEND_LIMIT", 5)
     publisher, gateway = container.start(), container.gateway
     gateway.watch("alice")
@@ -172,7 +172,7 @@ def test_a_full_fast_path_is_no_loss(container: Container, until: Until, monkeyp
     assert ends == {FinalStatus.SENT} and len(container.outcomes) < 300  # some had to take the other path
 
 
-def test_what_has_no_answer_is_sent_again_and_what_is_queued_is_asked_for(container: Container) -> None:
+def test_unanswered_events_are_sent_again_and_queued_ones_queried(container: Container) -> None:
     publisher = container.start(retransmit_base_seconds=0.1, query_seconds=0.3)
     gateway = container.gateway
     event_id = publisher.publish("alice", 0, PAYLOAD, "CRITICAL")
@@ -186,7 +186,7 @@ def test_what_has_no_answer_is_sent_again_and_what_is_queued_is_asked_for(contai
     assert publisher.flush(5)
 
 
-def test_a_new_connection_is_told_again_in_order(container: Container) -> None:
+def test_events_are_sent_again_in_order_on_a_new_connection(container: Container) -> None:
     publisher, gateway = container.start(), container.gateway
     ids = [publisher.publish("alice", 0, {"n": n}, "CRITICAL") for n in range(5)]
     assert [(gateway.event() or pb.UserEvent()).event_id for _ in ids] == ids
@@ -202,7 +202,7 @@ def test_a_new_connection_is_told_again_in_order(container: Container) -> None:
         again.close()
 
 
-def test_the_next_publisher_sends_what_the_one_before_left(container: Container) -> None:
+def test_the_next_publisher_sends_pending_events(container: Container) -> None:
     first, gateway = container.start(), container.gateway
     ids = [first.publish("alice", 0, {"n": n}, "CRITICAL") for n in range(3)]
     assert [(gateway.event() or pb.UserEvent()).event_id for _ in ids] == ids
@@ -268,7 +268,7 @@ def test_the_same_event_again_is_the_same_event(container: Container) -> None:
     assert gateway.event()
 
 
-def test_a_write_that_fails_is_told_and_nothing_of_it_goes_out(
+def test_an_event_whose_write_fails_is_reported_and_not_sent(
     container: Container, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publisher, gateway = container.start(), container.gateway
@@ -296,7 +296,7 @@ def test_an_outbox_has_one_publisher(container: Container) -> None:
         container.start()
 
 
-def test_a_file_that_is_no_outbox_is_refused(container: Container) -> None:
+def test_a_file_that_is_not_an_outbox_is_refused(container: Container) -> None:
     container.outbox.write_text("not a database, though it is long enough to be one" * 100)
     with pytest.raises(OutboxFailed, match="can't be used: file is not a database"):
         container.start()
@@ -354,7 +354,7 @@ def test_bad_settings_are_one_error(tmp_path: Path, settings: dict[str, Any], sa
         Publisher(**{"outbox": tmp_path / "o.db"} | settings)
 
 
-def test_binding_is_for_a_gateway_that_connects(tmp_path: Path) -> None:
+def test_a_publisher_binds_for_a_gateway_that_connects(tmp_path: Path) -> None:
     import zmq
 
     from services.common.messaging.frames import event_body

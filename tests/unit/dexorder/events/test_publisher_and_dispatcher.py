@@ -1,4 +1,4 @@
-"""The container's side against the gateway's own dispatcher, encrypted as in production."""
+"""The publisher with the gateway's own dispatcher, encrypted as in production."""
 
 import asyncio
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ PAYLOAD = {"order_id": "17"}
 
 
 class Outside:
-    """Providers that take everything, and sessions that only look."""
+    """Providers that accept everything, and sessions that only observe."""
 
     def __init__(self) -> None:
         self.dispatcher: Dispatcher | None = None
@@ -130,7 +130,7 @@ async def test_a_container_whose_key_is_let_in_later_gets_through(tmp_path: Path
 
 
 @pytest.mark.smoke  # a reconnect takes as long as the gateway is away
-async def test_a_gateway_that_starts_anew_goes_on_and_says_the_end(tmp_path: Path) -> None:
+async def test_a_restarted_gateway_continues_and_reports_the_outcome(tmp_path: Path) -> None:
     first, second = Outside(), Outside()
     async with dispatcher(tmp_path, first) as gateway:
         way = {"fast": gateway.sub_address, "guaranteed": gateway.router_address}

@@ -1,4 +1,4 @@
-"""The rules of resending against a plain model, and the few cases that need a name."""
+"""Rules of retransmission against a simple model, and named cases."""
 
 from hypothesis import settings, strategies
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -9,7 +9,7 @@ POLICY = RetransmitPolicy(base_ns=100, max_ns=1_000, query_ns=5_000, window=3)
 
 
 class Machine(RuleBasedStateMachine):
-    """Whatever happens: at most a window is open, nothing that waits is lost, nothing final comes again."""
+    """At most a window is open, no waiting event is lost, no settled event is sent again."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ def sent(queue: RetransmitQueue, now_ns: int) -> list[str]:
     return found
 
 
-def test_waits_double_up_to_the_longest() -> None:
+def test_intervals_double_up_to_the_limit() -> None:
     queue, now, waits = RetransmitQueue(POLICY, lambda: 1.0), 0, []
     queue.add(["e"])
     for _ in range(6):
@@ -91,7 +91,7 @@ def test_waits_double_up_to_the_longest() -> None:
     assert waits == [100, 200, 400, 800, 1_000, 1_000]
 
 
-def test_an_event_that_is_queued_makes_room_and_is_asked_for_later() -> None:
+def test_a_queued_event_frees_the_window_and_is_queried_later() -> None:
     queue = RetransmitQueue(POLICY, lambda: 1.0)
     queue.add(["a", "b", "c", "d"])
     assert sent(queue, 0) == ["a", "b", "c"]

@@ -1,4 +1,4 @@
-"""What can't be used is said at the start, by the variable's name, and without its value."""
+"""An invalid setting is reported at the start by its variable, without its value."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from services.gateway.events.ingress.containers import read_containers
         ("channel_order", "EMAIL,EMAIL"),
         ("channel_order", "WEB"),
         ("normal_ttl_seconds", "inf"),
-        ("normal_ttl_seconds", "1e30"),  # a row could not hold when it ends
+        ("normal_ttl_seconds", "1e30"),  # its end would not fit into a column
         ("retention_days", "inf"),
         ("hard_events_per_second", "inf"),
         ("sub", "udp://x"),
@@ -28,14 +28,14 @@ from services.gateway.events.ingress.containers import read_containers
         ("fcm_url", "fcm.googleapis.com"),
     ],
 )
-def test_a_value_that_can_not_be_used_is_named(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_value_is_reported_by_its_variable(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(variable := f"DEXORDER_EVENTS_{name.upper()}", value)
     with pytest.raises(BadSettings, match=f"{variable}: ") as refused:
         read_settings(EventsSettings)
     assert value not in str(refused.value)
 
 
-def test_what_can_be_used_is_taken() -> None:
+def test_valid_values_are_accepted() -> None:
     given = {
         "channel_order": "EMAIL, SLACK",
         "sub": "ipc:///run/sub",

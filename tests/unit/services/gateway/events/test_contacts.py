@@ -1,4 +1,4 @@
-"""What contacts are taken, what is refused, and what happens to secrets."""
+"""Accepted and refused contacts, and their secrets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What shows no contact of a user when somebody logs it."""
+"""Values whose repr shows no contact of a user."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from services.gateway.events.delivery.changes import Changes, SendRequest
 from services.gateway.events.model import Contacts, EventKey, Message, Refused, Sent, WebPushSubscription
 
 HIDDEN = "4711-alice"
-WISHES = {"channel_order", "quiet_hours"}
-"""Fields of `Contacts` that say nothing of how to reach somebody."""
+PREFERENCES = {"channel_order", "quiet_hours"}
+"""Fields of `Contacts` that are preferences."""
 
 
 def all_contacts() -> dict[str, Any]:
-    """Every contact that there can be; a field of another kind has to be thought about here."""
+    """Return a value for each field with a contact; a field of a new type must be added here."""
     browser = WebPushSubscription(**{each.name: HIDDEN for each in fields(WebPushSubscription)})
     filled: dict[Any, Any] = {str: HIDDEN, tuple[str, ...]: (HIDDEN,), tuple[WebPushSubscription, ...]: (browser,)}
-    return {name: filled[kind] for name, kind in get_type_hints(Contacts).items() if name not in WISHES}
+    return {name: filled[kind] for name, kind in get_type_hints(Contacts).items() if name not in PREFERENCES}
 
 
 @pytest.mark.parametrize("name", all_contacts())

@@ -30,7 +30,7 @@ UNKNOWN_CALLER = grpc.StatusCode.UNAUTHENTICATED
 
 @dataclass
 class Stubs:
-    """Of all services, with one caller's metadata; "" shows nothing."""
+    """Stubs of all services with one caller's metadata; "" sends no token."""
 
     events: Any
     log: Any
@@ -50,7 +50,7 @@ async def calling(gateway: Served, token: str = "") -> AsyncIterator[Stubs]:
 
 
 async def code_of(call: Any) -> grpc.StatusCode:
-    """With which a unary call, or a stream that says no more, ends."""
+    """Return the status of a unary call, or of a stream that sends no more."""
     try:
         async with asyncio.timeout(PATIENCE_S):
             if hasattr(call, "read"):
@@ -66,7 +66,7 @@ async def code_of(call: Any) -> grpc.StatusCode:
 # ---- sessions ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_cut_session_goes_on_from_its_cursor_without_gap_or_repeat(tmp_path: Path) -> None:
+async def test_a_broken_session_resumes_from_its_cursor_without_gap_or_duplicate(tmp_path: Path) -> None:
     """Check 25, natively."""
     async with served(tmp_path) as gateway, calling(gateway, gateway.token("alice")) as user:
 
@@ -99,7 +99,7 @@ async def test_a_cut_session_goes_on_from_its_cursor_without_gap_or_repeat(tmp_p
 
 
 async def test_a_token_is_for_its_own_users_events(tmp_path: Path) -> None:
-    """Check 24: whoever shows Alice's token hears and acks nothing of Bob's, wherever he points."""
+    """Check 24: Alice's token neither receives nor acknowledges Bob's events, whatever the request."""
     async with served(tmp_path) as gateway, calling(gateway, gateway.token("alice")) as alice:
         gateway.dispatcher.keep("bob", "b1")
         gateway.dispatcher.keep("alicea", "x1")
@@ -124,7 +124,7 @@ async def test_a_token_is_for_its_own_users_events(tmp_path: Path) -> None:
         (("token", "TOKEN"),),
     ],
 )
-async def test_without_a_good_token_there_is_no_session(metadata: tuple[tuple[str, str], ...], tmp_path: Path) -> None:
+async def test_without_a_valid_token_there_is_no_session(metadata: tuple[tuple[str, str], ...], tmp_path: Path) -> None:
     async with served(tmp_path) as gateway, calling(gateway) as nobody:
         shown = tuple((key, value.replace("TOKEN", gateway.token("alice"))) for key, value in metadata)
         assert await code_of(nobody.events.Subscribe(pb.SubscribeRequest(), metadata=shown)) is UNKNOWN_CALLER
@@ -148,7 +148,7 @@ async def test_without_a_good_token_there_is_no_session(metadata: tuple[tuple[st
         pb.SubscribeRequest(client_name="x" * 65),
     ],
 )
-async def test_what_makes_no_sense_is_refused(request_: Any, tmp_path: Path) -> None:
+async def test_invalid_requests_are_refused(request_: Any, tmp_path: Path) -> None:
     async with served(tmp_path) as gateway, calling(gateway, gateway.token("alice")) as alice:
         is_ack = isinstance(request_, pb.AckRequest)
         call = (alice.events.Ack if is_ack else alice.events.Subscribe)(request_, metadata=alice.metadata)
@@ -181,7 +181,7 @@ async def test_a_stream_that_is_not_read_is_ended_and_its_task_too(
         assert await code_of(call) in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.CANCELLED)
 
 
-async def test_a_client_that_goes_away_leaves_its_session(tmp_path: Path) -> None:
+async def test_a_client_that_disconnects_closes_its_session(tmp_path: Path) -> None:
     async with served(tmp_path) as gateway, calling(gateway, gateway.token("alice")) as alice:
         call = alice.events.Subscribe(pb.SubscribeRequest(), metadata=alice.metadata)
         await call.read()
@@ -195,7 +195,7 @@ async def test_a_client_that_goes_away_leaves_its_session(tmp_path: Path) -> Non
 # ---- who may ask for what ------------------------------------------------------------------------------------------
 
 
-async def test_users_see_their_own_contacts_and_staff_everybodys(tmp_path: Path) -> None:
+async def test_users_see_their_own_contacts_and_staff_those_of_all(tmp_path: Path) -> None:
     callers = write_callers(
         tmp_path / "callers.yaml",
         {"client_id": "boss", "token": "boss-token", "role": "admin"},
@@ -234,7 +234,7 @@ async def test_users_see_their_own_contacts_and_staff_everybodys(tmp_path: Path)
         assert [(user, channel) for user, channel, _ in gateway.dispatcher.presence] == [("bob", Channel.TELEGRAM)]
 
 
-async def test_without_identity_who_shows_no_token_is_staff(tmp_path: Path) -> None:
+async def test_without_identity_a_caller_without_a_token_is_staff(tmp_path: Path) -> None:
     async with served(tmp_path) as gateway, calling(gateway) as anyone:
         await anyone.contacts.GetContacts(pb.GetContactsRequest(user_id="bob"))
         async with calling(gateway, gateway.token("alice")) as alice:
@@ -242,7 +242,7 @@ async def test_without_identity_who_shows_no_token_is_staff(tmp_path: Path) -> N
             assert await code_of(call) is FORBIDDEN
 
 
-async def test_contacts_are_kept_and_their_secrets_not_shown(tmp_path: Path) -> None:
+async def test_contacts_are_stored_and_their_secrets_not_shown(tmp_path: Path) -> None:
     async with served(tmp_path) as gateway, calling(gateway, gateway.token("alice")) as alice:
         url = "https://discord.com/api/webhooks/1/s3cret"
         given = pb.Contacts(email="a@b.c", discord_webhook_url=url, mobile_tokens=["s3cret"])
@@ -272,7 +272,7 @@ async def test_presence_is_of_a_channel_outside_of_sessions(channel: Any, second
 # ---- the log -------------------------------------------------------------------------------------------------------
 
 
-async def test_an_events_record_says_all_that_is_known(tmp_path: Path) -> None:
+async def test_an_events_record_is_complete(tmp_path: Path) -> None:
     async with served(tmp_path) as gateway, calling(gateway) as staff:
         gateway.dispatcher.keep("alice", "e1", container="box")
         (kept,) = gateway.dispatcher.users["alice"]

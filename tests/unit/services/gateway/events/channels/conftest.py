@@ -1,4 +1,4 @@
-"""All channels, pointed at all providers' fakes."""
+"""All channels with the fakes of all providers."""
 
 from __future__ import annotations
 

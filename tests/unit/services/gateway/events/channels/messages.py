@@ -1,4 +1,4 @@
-"""What the tests of channels send."""
+"""Messages of the channels' tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from services.gateway.events.model import Message
 
 MESSAGE = Message("0123456789abcdef0123456789abcdef", "Order filled", "Market: BTC/USDT", Priority.CRITICAL, 1)
 PATIENCE_S, HASTE_S = 30.0, 1.0
-"""How long a send may take: more than a busy machine needs; and where a provider is silent, see `SILENCE`."""
+"""Time limit of a send: more than a busy machine needs, and the limit where a provider is silent, see `SILENCE`."""
 SILENCE = pytest.mark.parametrize("settings", [HASTE_S], indirect=True)
 NASTY = '<b>1 & 2</b> &amp; <!channel> <@123> @everyone *a* _b_ `c` ~d~ ||e|| [f](https://x.test/_g_) \\ "q"'
 

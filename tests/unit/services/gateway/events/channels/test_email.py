@@ -93,14 +93,14 @@ async def check_answer(reply: SmtpReply, result: Result, providers: Providers, c
         "<a@b.test>",
     ],
 )
-async def test_what_is_no_single_address_is_refused_without_a_call(
+async def test_anything_but_a_single_address_is_refused_without_a_call(
     address: str, providers: Providers, channels: ChannelRegistry
 ) -> None:
     assert await channels[Channel.EMAIL].send(MESSAGE, Contacts(email=address)) == Refused("no valid address")
     assert not providers.mail.connections
 
 
-async def test_connections_are_used_again_until_they_are_cut(providers: Providers, channels: ChannelRegistry) -> None:
+async def test_connections_are_reused_until_they_break(providers: Providers, channels: ChannelRegistry) -> None:
     providers.mail.script(SmtpReply("250 ok"), NO_MAILBOX, SmtpReply("250 ok"))
     for _ in range(4):
         await channels[Channel.EMAIL].send(MESSAGE, ALICE)
@@ -112,7 +112,7 @@ async def test_connections_are_used_again_until_they_are_cut(providers: Provider
     assert providers.mail.connections == 6
 
 
-async def test_a_server_that_is_away_is_tried_later() -> None:
+async def test_an_unreachable_server_is_tried_later() -> None:
     async with MailServer() as server:
         url = server.url
     async with opened(server, url) as email:
@@ -154,7 +154,7 @@ async def test_a_password_leaves_this_machine_only_encrypted(monkeypatch: pytest
 @pytest.mark.parametrize(
     "url", ["mail.test", "http://mail.test", "smtp://", "smtp://mail.test:x", "smtp://u:secret@h:0x"]
 )
-def test_a_url_that_is_none_is_named_and_not_shown(url: str) -> None:
+def test_an_invalid_url_is_reported_by_its_variable_and_not_shown(url: str) -> None:
     with pytest.raises(BadSettings, match="DEXORDER_EVENTS_SMTP_URL") as error:
         Email(SecretStr(url), "a@b.test", 1.0)
     assert "secret" not in str(error.value)

@@ -127,7 +127,7 @@ def test_listed_hosts_are_allowed(url: str) -> None:
         "https://\ud800.com/",
     ],
 )
-def test_others_are_not(url: str) -> None:
+def test_other_hosts_are_not_allowed(url: str) -> None:
     found = AllowedHosts(LISTED).parse(url)
     assert found is None
 

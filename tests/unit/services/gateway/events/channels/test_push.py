@@ -1,4 +1,4 @@
-"""Browsers that decrypt what comes, and phones behind FCM."""
+"""Push messages to browsers, which decrypt them, and to phones behind FCM."""
 
 from __future__ import annotations
 
@@ -128,13 +128,13 @@ async def test_an_account_that_google_refuses(
     assert not providers.fcm.calls
 
 
-async def test_google_away_is_tried_later(providers: Providers, all_channels: ChannelRegistry) -> None:
+async def test_an_unreachable_google_is_tried_later(providers: Providers, all_channels: ChannelRegistry) -> None:
     await providers.fcm.tokens.__aexit__(None, None, None)
     assert await push(all_channels, Contacts(mobile_tokens=(providers.fcm.register(),))) == Later("no connection")
 
 
 @SILENCE
-async def test_google_silent_is_asked_once_and_does_not_hide_a_browser_that_took_it(
+async def test_a_silent_google_is_asked_once_and_does_not_hide_a_browser_that_accepted(
     providers: Providers, all_channels: ChannelRegistry
 ) -> None:
     providers.fcm.tokens.always = Reply(hang=True)
@@ -163,7 +163,7 @@ async def test_one_device_is_enough_and_the_gone_ones_are_named(
 
 
 @SILENCE
-async def test_a_silent_device_does_not_hide_one_that_took_it(
+async def test_a_silent_device_does_not_hide_one_that_accepted(
     providers: Providers, all_channels: ChannelRegistry
 ) -> None:
     providers.push.script(Reply(hang=True))
@@ -203,7 +203,7 @@ async def test_a_subscription_with_broken_keys_is_refused(
     assert not providers.push.calls
 
 
-async def test_what_can_not_be_reached_costs_no_call(providers: Providers, channels: ChannelRegistry) -> None:
+async def test_unreachable_contacts_cost_no_call(providers: Providers, channels: ChannelRegistry) -> None:
     elsewhere = replace(providers.push.subscribe(), endpoint=f"{providers.slack.url}/push/x")
     for contacts, why in ((Contacts(), "no contact"), (Contacts(web_push=(elsewhere,)), "host not allowed")):
         assert channels.reachable(Channel.PUSH, contacts) == why
@@ -214,7 +214,7 @@ async def test_what_can_not_be_reached_costs_no_call(providers: Providers, chann
     assert not providers.slack.calls
 
 
-async def test_only_what_is_turned_on_is_called(providers: Providers, settings: EventsSettings) -> None:
+async def test_only_services_that_are_turned_on_are_called(providers: Providers, settings: EventsSettings) -> None:
     to = Contacts(web_push=(providers.push.subscribe(),), mobile_tokens=(providers.fcm.register(),))
     async with open_channels(settings.model_copy(update={"fcm_credentials": None})) as channels:
         assert await push(channels, to) == Sent()

@@ -95,12 +95,12 @@ async def test_nothing_leaks(
     records = [record for record in caplog.records if record.name not in OF_FAKES]
     # the libraries did speak: silence would prove nothing
     assert fail == "by hanging up" or any(record.name.startswith("urllib3") for record in records)
-    told = "\n".join([*map(logging.Formatter("%(name)s %(message)s").format, records), *capfd.readouterr()])
-    assert not [secret for secret in secrets(providers, user) if secret in told]
+    output = "\n".join([*map(logging.Formatter("%(name)s %(message)s").format, records), *capfd.readouterr()])
+    assert not [secret for secret in secrets(providers, user) if secret in output]
 
 
 def test_settings_and_contacts_hide_their_secrets(settings: EventsSettings, providers: Providers) -> None:
     hidden = settings.model_copy(update={"smtp_url": EventsSettings(smtp_url="smtp://u:secret@h").smtp_url})  # type: ignore[arg-type]
-    told = repr(hidden) + repr(contacts(providers))
-    assert "secret@h" not in told and providers.bot.token not in told
-    assert "webhooks-token" not in told and "phone:" not in told
+    output = repr(hidden) + repr(contacts(providers))
+    assert "secret@h" not in output and providers.bot.token not in output
+    assert "webhooks-token" not in output and "phone:" not in output

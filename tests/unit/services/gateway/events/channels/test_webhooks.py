@@ -66,7 +66,7 @@ async def test_discord_gets_no_quotes_headings_or_lists(providers: Providers, ch
     assert text.split("\n") == [r"** \- t**", *table.values()]
 
 
-async def test_slack_gets_text_that_means_nothing_but_itself(providers: Providers, channels: ChannelRegistry) -> None:
+async def test_slack_gets_text_without_markup(providers: Providers, channels: ChannelRegistry) -> None:
     assert await channels[Channel.SLACK].send(message(NASTY, NASTY), slack(providers)) == Sent()
     ((_, text),) = providers.slack.texts
     assert "<" not in text and ">" not in text

@@ -1,4 +1,4 @@
-"""The containers file: who is who, what is refused, and what changes while the gateway runs."""
+"""The containers file: look-ups, refusals, and changes while the gateway runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def write(folder: Path, text: str) -> Path:
     return path
 
 
-def test_container_is_found_by_each_of_its_names_and_speaks_for_its_users_alone(tmp_path: Path) -> None:
+def test_a_container_is_found_by_each_name_and_sends_only_to_its_users(tmp_path: Path) -> None:
     path = write(
         tmp_path,
         f"""
@@ -40,7 +40,7 @@ def test_container_is_found_by_each_of_its_names_and_speaks_for_its_users_alone(
         known.publisher("all")  # a container's name is nobody's client_id
 
 
-def test_without_identity_everybody_is_local_as_the_file_says_or_for_all(tmp_path: Path) -> None:
+def test_without_identity_every_sender_is_the_local_container(tmp_path: Path) -> None:
     assert Containers().publisher(None) is Containers().local() is LOCAL and LOCAL.speaks_for("anybody")
     known = read_containers(write(tmp_path, "containers: [{container: local, users: [alice]}]"))
     assert known.publisher(None) is known.local() and not known.local().speaks_for("bob")

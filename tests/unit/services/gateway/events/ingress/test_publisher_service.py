@@ -61,7 +61,7 @@ async def test_one_event_is_answered_with_its_state_now(tmp_path: Path) -> None:
         assert answer.ack.status == E
 
 
-async def test_a_stream_lasts_until_all_it_brought_is_final(tmp_path: Path) -> None:
+async def test_a_stream_lasts_until_all_its_events_are_final(tmp_path: Path) -> None:
     async with served(tmp_path) as gateway, open_channel(gateway.grpc, ChannelSettings()) as channel:
         call = stub_of(channel).PublishMany()
         await many(call, "e1", "e2", "")
@@ -76,7 +76,7 @@ async def test_a_stream_lasts_until_all_it_brought_is_final(tmp_path: Path) -> N
         assert await asyncio.wait_for(call.code(), PATIENCE_S) is grpc.StatusCode.OK
 
 
-async def test_no_more_is_read_than_the_disk_keeps_up_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_is_read_no_faster_than_the_disk_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publisher_service, "MAX_UNANSWERED", 8)
     async with served(tmp_path) as gateway, open_channel(gateway.grpc, ChannelSettings()) as channel:
         gateway.dispatcher.released.clear()
@@ -95,7 +95,9 @@ async def test_no_more_is_read_than_the_disk_keeps_up_with(tmp_path: Path, monke
         call.cancel()
 
 
-async def test_nor_than_the_caller_reads_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_is_read_no_faster_than_its_caller_reads_acks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(publisher_service, "MAX_UNREAD", 10)
     async with served(tmp_path) as gateway, open_channel(gateway.grpc, ChannelSettings()) as channel:
         name = "e" * 60_000
@@ -116,7 +118,7 @@ async def test_nor_than_the_caller_reads_answers(tmp_path: Path, monkeypatch: py
         call.cancel()
 
 
-async def test_callers_are_the_containers_that_the_file_says(tmp_path: Path) -> None:
+async def test_callers_are_the_containers_of_the_file(tmp_path: Path) -> None:
     callers = write_callers(
         tmp_path / "callers.yaml",
         {"client_id": "desk", "token": "desk-token"},
@@ -179,7 +181,7 @@ async def test_an_open_stream_has_the_rights_that_the_file_gives_now(tmp_path: P
         assert await asyncio.wait_for(call.code(), PATIENCE_S) is grpc.StatusCode.PERMISSION_DENIED
 
 
-async def test_a_stop_answers_what_it_took_and_takes_no_more(tmp_path: Path) -> None:
+async def test_a_stop_answers_accepted_events_and_refuses_more(tmp_path: Path) -> None:
     async with served(tmp_path) as gateway, open_channel(gateway.grpc, ChannelSettings()) as channel:
         gateway.dispatcher.released.clear()
         call = stub_of(channel).PublishMany()
@@ -194,7 +196,7 @@ async def test_a_stop_answers_what_it_took_and_takes_no_more(tmp_path: Path) -> 
             assert await asyncio.wait_for(refused.code(), PATIENCE_S) is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_a_courier_that_ends_ends_the_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_dispatcher_that_fails_ends_the_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with served(tmp_path) as gateway, open_channel(gateway.grpc, ChannelSettings()) as channel:
 
         def publish(*_: object) -> None:
@@ -208,7 +210,7 @@ async def test_a_courier_that_ends_ends_the_stream(tmp_path: Path, monkeypatch: 
         assert await asyncio.wait_for(call.code(), PATIENCE_S) is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_a_repeat_has_the_same_bytes_however_it_was_encoded() -> None:
+async def test_a_duplicate_has_the_same_bytes_whatever_its_encoding() -> None:
     one = event("e1")
     reordered = b"".join(
         part.SerializeToString() for part in (events_pb.UserEvent(event_id="e1"), events_pb.UserEvent(user_id="alice"))

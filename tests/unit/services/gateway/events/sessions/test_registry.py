@@ -1,4 +1,4 @@
-"""The hub between a dispatcher in memory and sessions that read or do not."""
+"""The registry between a dispatcher in memory and sessions that read or do not."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CLOCK = ManualClock()
 ALICE = User("alice", CLOCK.wall_ns() + LONG_NS)
 
 
-def hub_of(dispatcher: Any, **settings: Any) -> SessionRegistry:
+def registry_of(dispatcher: Any, **settings: Any) -> SessionRegistry:
     made = SessionRegistry(
         dispatcher, render, EventsSettings(**settings), SessionMetrics(CollectorRegistry()), ManualClock()
     )
@@ -46,8 +46,8 @@ async def dispatcher() -> AsyncIterator[FakeDispatcher]:
     yield FakeDispatcher()
 
 
-async def heard(session: Session, count: int) -> list[int]:
-    """Places of so many events, after the opening."""
+async def received(session: Session, count: int) -> list[int]:
+    """Return the sequences of the next events, without the opening."""
     found: list[int] = []
     async with asyncio.timeout(5):
         while len(found) < count:
@@ -56,11 +56,11 @@ async def heard(session: Session, count: int) -> list[int]:
     return found
 
 
-# ---- the seam ------------------------------------------------------------------------------------------------------
+# ---- replay and live events
 
 
 class Scripted:
-    """A dispatcher whose replay is as told, while other shows come before and after; what was shown is in its log."""
+    """Dispatcher with a given replay and events shown before and after it; shown events are in its log."""
 
     def __init__(
         self, replay: Replay, before: list[SessionEvent], after: list[SessionEvent], at_once: int = 100
@@ -105,11 +105,11 @@ def show_of(sequence: int) -> SessionEvent:
 
 @settings(max_examples=50)
 @given(st.data())
-async def test_whatever_is_shown_around_the_replay_comes_once_and_in_order(data: st.DataObject) -> None:
-    """The log has 1 to n; the cursor is c; the replay was read when r were there, and its place is c.
+async def test_events_shown_around_the_replay_arrive_once_and_in_order(data: st.DataObject) -> None:
+    """The log has events 1 to n; the cursor is c; the replay was read when the log had r events, and its place is c.
 
-    What has come by the time the replay is read was shown before, the rest after, and what is older may be shown
-    again, as when a user's first session opens.
+    Events up to r were shown before the replay, the rest after it. Older ones may be shown again, as they are when a
+    user's first session opens.
     """
     newest = data.draw(st.integers(0, 12))
     cursor = data.draw(st.integers(0, newest))
@@ -120,21 +120,21 @@ async def test_whatever_is_shown_around_the_replay_comes_once_and_in_order(data:
     replay = Replay("e", cursor, False, tuple(map(show_of, range(cursor + 1, read + 1))))
     before = [show_of(s) for s in sorted({*again, *range(shown_from + 1, read + 1)})]
     dispatcher = Scripted(replay, before, [show_of(s) for s in range(read + 1, newest + 1)], at_once)
-    sessions = hub_of(dispatcher)
+    sessions = registry_of(dispatcher)
     session = await sessions.open(ALICE, ("e", cursor), "grpc")
     dispatcher.show(show_of(newest + 2), show_of(newest + 1))
     dispatcher.show(show_of(newest + 1))
     try:
-        assert await heard(session, newest + 2 - cursor) == list(range(cursor + 1, newest + 3))
+        assert await received(session, newest + 2 - cursor) == list(range(cursor + 1, newest + 3))
         dispatcher.show(show_of(newest + 3))
-        assert await heard(session, 1) == [newest + 3]
+        assert await received(session, 1) == [newest + 3]
     finally:
         session.close()
 
 
-async def test_what_was_settled_meanwhile_is_not_waited_for(dispatcher: FakeDispatcher) -> None:
-    """A user's first session is shown all that waits; some of it may be received before the log is read."""
-    sessions = hub_of(dispatcher)
+async def test_an_event_settled_meanwhile_is_not_waited_for(dispatcher: FakeDispatcher) -> None:
+    """A user's first session is shown all waiting events; some may be received before the log is read."""
+    sessions = registry_of(dispatcher)
     for number in range(3):
         dispatcher.keep("alice", f"e{number}")
 
@@ -144,18 +144,18 @@ async def test_what_was_settled_meanwhile_is_not_waited_for(dispatcher: FakeDisp
 
     dispatcher.before_replay = receive
     session = await sessions.open(ALICE, None, "grpc")
-    assert await heard(session, 2) == [1, 2]
+    assert await received(session, 2) == [1, 2]
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(session.next(), 0.05)
     dispatcher.keep("alice", "e3")
-    assert await heard(session, 1) == [4]
+    assert await received(session, 1) == [4]
     session.close()
 
 
-async def test_a_session_that_does_not_read_holds_one_stretch_of_the_log(dispatcher: FakeDispatcher) -> None:
-    """However much waits for it: what it has not read is on disk."""
+async def test_a_session_that_does_not_read_holds_one_batch_of_the_log(dispatcher: FakeDispatcher) -> None:
+    """The rest of the backlog stays on disk."""
     dispatcher.at_once = 100
-    sessions = hub_of(dispatcher, session_queue=10)
+    sessions = registry_of(dispatcher, session_queue=10)
     for number in range(1_000):
         dispatcher.keep("alice", f"old-{number}")
     session = await sessions.open(ALICE, None, "grpc")
@@ -163,19 +163,19 @@ async def test_a_session_that_does_not_read_holds_one_stretch_of_the_log(dispatc
         dispatcher.keep("alice", f"new-{number}")
         await asyncio.sleep(0)
     assert len(session._stored) + len(session._live) <= dispatcher.at_once + 1
-    assert await heard(session, 1_050) == list(range(1, 1_051))  # and is not ended for what it has no part in
+    assert await received(session, 1_050) == list(range(1, 1_051))  # the backlog does not count as waiting
     session.close()
 
 
-async def test_large_events_that_wait_end_a_session_before_many_do(
+async def test_the_bytes_that_wait_for_a_session_are_limited(
     dispatcher: FakeDispatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session_module, "MAX_WAITING_BYTES", 10_000)
-    sessions = hub_of(dispatcher)
+    sessions = registry_of(dispatcher)
     session = await sessions.open(ALICE, None, "grpc")
     await session.next()
     large = user_events.UserEvent(event_id="e", payload=bytes(4_000)).SerializeToString()
-    for _ in range(5):  # those that were read do not count
+    for _ in range(5):  # events that were read do not count
         sessions.show_transient([TransientEvent("alice", "c", large)] * 2)
         assert len(await session.next()) == 2
     sessions.show_transient([TransientEvent("alice", "c", bytes(20_000))])
@@ -189,8 +189,8 @@ async def test_large_events_that_wait_end_a_session_before_many_do(
 # ---- ends ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_users_first_and_last_session_are_told_and_no_other(dispatcher: FakeDispatcher) -> None:
-    sessions = hub_of(dispatcher, sessions_per_user=2)
+async def test_only_a_users_first_and_last_session_are_reported(dispatcher: FakeDispatcher) -> None:
+    sessions = registry_of(dispatcher, sessions_per_user=2)
     one, two = await sessions.open(ALICE, None, "grpc"), await sessions.open(ALICE, None, "websocket")
     bob = await sessions.open(User("bob", ALICE.expires_ns), None, "grpc")
     with pytest.raises(Exhausted, match="2 sessions of this user"):
@@ -206,13 +206,13 @@ async def test_a_users_first_and_last_session_are_told_and_no_other(dispatcher: 
     again.close()
 
 
-async def test_an_event_reaches_its_users_sessions_alone(dispatcher: FakeDispatcher) -> None:
-    sessions = hub_of(dispatcher)
+async def test_an_event_reaches_only_its_users_sessions(dispatcher: FakeDispatcher) -> None:
+    sessions = registry_of(dispatcher)
     opened = {name: await sessions.open(User(name, ALICE.expires_ns), None, "grpc") for name in ("a", "alice", "bob")}
     for name in ("alice", "bob", "alice"):
         dispatcher.keep(name, "e")
-    assert await heard(opened["alice"], 2) == [1, 2]
-    assert await heard(opened["bob"], 1) == [1]
+    assert await received(opened["alice"], 2) == [1, 2]
+    assert await received(opened["bob"], 1) == [1]
     assert [type(pending) for pending in await opened["a"].next()] == [OpenedFrame]
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(opened["a"].next(), 0.01)
@@ -221,25 +221,25 @@ async def test_an_event_reaches_its_users_sessions_alone(dispatcher: FakeDispatc
 
 
 async def test_a_session_that_does_not_read_is_ended_and_resumes(dispatcher: FakeDispatcher) -> None:
-    sessions = hub_of(dispatcher, session_queue=3)
+    sessions = registry_of(dispatcher, session_queue=3)
     for number in range(10):
         dispatcher.keep("alice", f"old-{number}")
     slow, quick = await sessions.open(ALICE, None, "grpc"), await sessions.open(ALICE, None, "grpc")
-    assert await heard(quick, 10) == list(range(1, 11))
-    for number in range(4):  # the replay does not count: it waits on disk for who is slow
+    assert await received(quick, 10) == list(range(1, 11))
+    for number in range(4):  # the replay does not count: it waits on disk
         dispatcher.keep("alice", f"new-{number}")
-        assert await heard(quick, 1) == [11 + number]
+        assert await received(quick, 1) == [11 + number]
     with pytest.raises(Exhausted, match="too slow"):
         await slow.next()
     resumed = await sessions.open(ALICE, (dispatcher.epoch, 0), "grpc")
-    assert await heard(resumed, 14) == list(range(1, 15))
+    assert await received(resumed, 14) == list(range(1, 15))
     for session in (slow, quick, resumed):
         session.close()
     assert dispatcher.calls == [("opened", "alice"), ("closed", "alice")]
 
 
-async def test_what_comes_together_goes_to_each_user_in_order_and_counts_one_by_one(dispatcher: FakeDispatcher) -> None:
-    sessions = hub_of(dispatcher, session_queue=3)
+async def test_a_batch_reaches_each_user_in_order_and_counts_event_by_event(dispatcher: FakeDispatcher) -> None:
+    sessions = registry_of(dispatcher, session_queue=3)
     alice, bob = [await sessions.open(User(name, ALICE.expires_ns), None, "grpc") for name in ("alice", "bob")]
     bodies = [user_events.UserEvent(event_id=f"e{number}").SerializeToString() for number in range(4)]
     sessions.show_transient(
@@ -257,11 +257,11 @@ async def test_what_comes_together_goes_to_each_user_in_order_and_counts_one_by_
     bob.close()
 
 
-async def test_whoever_serves_an_ended_session_and_hangs_is_cut(
+async def test_a_task_that_hangs_after_its_session_ended_is_cancelled(
     dispatcher: FakeDispatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session_module, "CLOSE_SECONDS", 0.05)
-    sessions = hub_of(dispatcher)
+    sessions = registry_of(dispatcher)
 
     async def serve() -> None:
         session = await sessions.open(ALICE, None, "grpc")
@@ -278,13 +278,13 @@ async def test_whoever_serves_an_ended_session_and_hangs_is_cut(
     assert dispatcher.calls == [("opened", "alice"), ("closed", "alice")]
 
 
-async def test_a_session_ends_with_its_token_unless_the_user_brings_another(dispatcher: FakeDispatcher) -> None:
-    sessions = hub_of(dispatcher)
+async def test_a_session_ends_with_its_token_unless_it_is_extended(dispatcher: FakeDispatcher) -> None:
+    sessions = registry_of(dispatcher)
     now = ManualClock().wall_ns()
     short = User("alice", now + 50_000_000)
     one, two = await sessions.open(short, None, "grpc"), await sessions.open(short, None, "grpc")
     dispatcher.keep("alice", "e")
-    assert await heard(two, 1) == [1]
+    assert await received(two, 1) == [1]
     with pytest.raises(NotAllowed, match="another user"):
         two.extend(User("bob", now + LONG_NS))
     dispatcher.keep("alice", "e2")
@@ -294,19 +294,19 @@ async def test_a_session_ends_with_its_token_unless_the_user_brings_another(disp
     assert (shown.sequence, getattr(opening, "place", None)) == (
         2,
         (dispatcher.epoch, 2),
-    )  # never before what it counts
-    sessions._clock.advance(50_000_000)  # type: ignore[attr-defined]  # its timer looks again
+    )  # after the events before its place
+    sessions._clock.advance(50_000_000)  # type: ignore[attr-defined]  # its timer checks again
     await one.next()
     with pytest.raises(Unauthenticated, match="has expired"):
         await asyncio.wait_for(one.next(), 1)
     dispatcher.keep("alice", "f")
-    assert await heard(two, 1) == [3]
+    assert await received(two, 1) == [3]
     one.close()
     two.close()
 
 
-async def test_a_stop_ends_all_sessions_and_takes_no_more(dispatcher: FakeDispatcher) -> None:
-    sessions = hub_of(dispatcher)
+async def test_a_stop_ends_all_sessions_and_refuses_new_ones(dispatcher: FakeDispatcher) -> None:
+    sessions = registry_of(dispatcher)
     session = await sessions.open(ALICE, None, "grpc")
     sessions.stop()
     with pytest.raises(Unavailable, match="is stopping"):
@@ -316,19 +316,19 @@ async def test_a_stop_ends_all_sessions_and_takes_no_more(dispatcher: FakeDispat
     session.close()
 
 
-async def test_a_session_whose_replay_fails_is_none(dispatcher: FakeDispatcher) -> None:
+async def test_a_session_whose_replay_fails_is_closed(dispatcher: FakeDispatcher) -> None:
     def fail() -> None:
         raise Unavailable("the disk is full")
 
     dispatcher.before_replay = fail
-    sessions = hub_of(dispatcher)
+    sessions = registry_of(dispatcher)
     with pytest.raises(Unavailable, match="disk is full"):
         await sessions.open(ALICE, None, "grpc")
     assert dispatcher.calls == [("opened", "alice"), ("closed", "alice")]
 
 
-async def test_a_backlog_is_given_out_in_parts(dispatcher: FakeDispatcher) -> None:
-    sessions = hub_of(dispatcher)
+async def test_a_backlog_is_returned_in_batches(dispatcher: FakeDispatcher) -> None:
+    sessions = registry_of(dispatcher)
     for number in range(600):
         dispatcher.keep("alice", f"e{number}")
     session = await sessions.open(ALICE, None, "grpc")

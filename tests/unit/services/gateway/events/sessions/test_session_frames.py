@@ -1,4 +1,4 @@
-"""What sessions get, held against protobuf's own JSON."""
+"""Frames of sessions, compared with protobuf's own encodings."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ CHANNELS = st.lists(
     st.integers(-1, 5),
     CHANNELS,
 )
-def test_all_forms_say_the_same_and_are_protobufs_own(
+def test_all_forms_are_equal_to_protobufs_own(
     user: str,
     text: str,
     payload: bytes,
@@ -105,7 +105,7 @@ def test_an_event_is_rendered_and_serialized_once_for_all_sessions() -> None:
 
 @pytest.mark.parametrize("payload", [b"", b"{}", b"[1]"])
 @pytest.mark.parametrize("fast", [True, False])
-def test_sessions_get_an_event_as_it_was_sent_but_always_a_payload(fast: bool, payload: bytes) -> None:
+def test_sessions_receive_the_bytes_that_were_sent_and_always_a_payload(fast: bool, payload: bytes) -> None:
     channels = [events_pb.ChannelPreference(channel=events_pb.WEB)]
     event = sent(payload=payload, delivery=events_pb.DeliverySpec(channels=channels))
     if fast:
@@ -123,7 +123,7 @@ def test_sessions_get_an_event_as_it_was_sent_but_always_a_payload(fast: bool, p
 
 
 @given(st.lists(st.one_of(st.none(), st.integers(0, 600_000)), max_size=12), st.integers(1, 5))
-def test_events_that_come_together_are_all_there_in_order_and_not_too_many(sizes: list[int | None], most: int) -> None:
+def test_joined_frames_hold_all_events_in_order_up_to_the_limit(sizes: list[int | None], most: int) -> None:
     opening = OpenedFrame("e", 0, 0)
     items = [
         opening
@@ -143,7 +143,7 @@ def test_events_that_come_together_are_all_there_in_order_and_not_too_many(sizes
     assert told == [each.event.sequence if each.HasField("event") else each for each in alone]
 
 
-def test_a_session_is_not_told_of_a_place_after_what_still_comes() -> None:
+def test_the_opening_cursor_lies_before_the_events_that_follow() -> None:
     waiting = tuple(kept(sent(), sequence) for sequence in (5, 9))
     assert OpenedFrame.of(Replay("e", 20, False, waiting), 0).place == ("e", 4)
     assert OpenedFrame.of(Replay("e", 20, False, ()), 0).place == ("e", 20)

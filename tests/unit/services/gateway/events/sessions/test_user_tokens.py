@@ -1,4 +1,4 @@
-"""Users' JWTs: what is taken, what is not, and that a refusal shows nothing of the token."""
+"""Users' JWTs: accepted and refused ones; a refusal shows nothing of the token."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def signed(key: Any, *, alg: str = "EdDSA", kid: Any = "desk", drop: str = "", *
     return jwt.encode({k: v for k, v in said.items() if k != drop}, key, alg, headers={"kid": kid} if kid else {})
 
 
-def test_a_good_token_is_its_users_until_it_expires(folder: Path) -> None:
+def test_a_valid_token_authenticates_its_user_until_it_expires(folder: Path) -> None:
     assert checked(folder).user(signed(private_key(folder))) == User("alice", (NOW + 600) * 1_000_000_000)
 
 
@@ -84,12 +84,12 @@ def test_a_bad_claim_is_named(folder: Path, claims: dict[str, Any], problem: str
 
 
 @pytest.mark.parametrize("claims", [{"aud": ["x", "dexorder"]}, {"iat": NOW + 4}, {"nbf": NOW + 4}, {"exp": NOW + 1}])
-def test_what_is_just_good_enough(folder: Path, claims: dict[str, Any]) -> None:
+def test_limits_of_valid_claims(folder: Path, claims: dict[str, Any]) -> None:
     assert checked(folder).user(signed(private_key(folder), **claims)).user_id == "alice"
 
 
-def test_only_the_algorithm_of_its_key_is_taken(folder: Path) -> None:
-    """None of: no signature, the public key as a shared secret, another kind of key, another key."""
+def test_only_the_algorithm_of_the_key_is_accepted(folder: Path) -> None:
+    """Refused: no signature, the public key as a shared secret, another type of key, another key."""
     rsa_key = rsa.generate_private_key(65_537, 2_048)
     put_public(folder / "desk-rsa.pem", rsa_key)
     make_keys(folder / "others", "desk")
@@ -127,7 +127,7 @@ def put_public(path: Path, key: Any) -> None:
     path.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
 
 
-def test_a_key_counts_from_when_it_is_there_until_it_is_not(folder: Path) -> None:
+def test_a_key_is_valid_while_its_file_exists(folder: Path) -> None:
     keys = checked(folder)
     make_keys(folder, "second")
     for name in ("desk", "second"):
@@ -138,7 +138,7 @@ def test_a_key_counts_from_when_it_is_there_until_it_is_not(folder: Path) -> Non
     assert keys.user(signed(private_key(folder, "second"), kid="second"))
 
 
-def test_a_file_that_is_no_key_is_none_and_said_once(folder: Path) -> None:
+def test_a_file_that_is_not_a_key_is_skipped_and_logged_once(folder: Path) -> None:
     put_public(folder / "short.pem", rsa.generate_private_key(65_537, 1_024))
     put_public(folder / "curve.pem", ec.generate_private_key(ec.SECP256R1()))
     (folder / "private.pem").write_bytes(private_key(folder))
@@ -162,7 +162,7 @@ def test_without_a_folder_there_are_no_sessions(tmp_path: Path, folder: Path) ->
         checked(tmp_path / "nowhere")
 
 
-def test_the_command_makes_keys_and_tokens_that_are_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_generates_valid_keys_and_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "keys"
     user_tokens.main(["key", str(folder), "dev"])
     assert (folder / "dev.key").stat().st_mode & 0o777 == 0o600

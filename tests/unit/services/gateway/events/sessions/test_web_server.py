@@ -1,4 +1,4 @@
-"""The WebSocket with real aiohttp clients, the real hub and a dispatcher in memory."""
+"""The WebSocket with real aiohttp clients, the real registry and a dispatcher in memory."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def browser(gateway: Served, **options: Any) -> AsyncIterator[Browser]:
         yield Browser(opened)
 
 
-async def test_a_cut_session_goes_on_from_its_cursor_without_gap_or_repeat(tmp_path: Path) -> None:
+async def test_a_broken_session_resumes_from_its_cursor_without_gap_or_duplicate(tmp_path: Path) -> None:
     """Check 25."""
     async with served(tmp_path) as gateway:
         token, names = gateway.token("alice"), [f"event-{number}" for number in range(1, 101)]
@@ -119,7 +119,9 @@ async def test_a_cut_session_goes_on_from_its_cursor_without_gap_or_repeat(tmp_p
             assert all(event.settled for event in again)
 
 
-async def test_who_does_not_say_who_they_are_in_time_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_does_not_authorize_in_time_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(websocket, "AUTHORIZE_SECONDS", 0.05)
     async with served(tmp_path) as gateway, browser(gateway) as page:
         assert await page.refused() == ("DEADLINE_EXCEEDED", 4408)
@@ -181,7 +183,7 @@ async def test_a_bad_later_message_ends_the_session(message: Any, refusal: tuple
         assert gateway.dispatcher.calls == [("opened", "alice"), ("closed", "alice")]
 
 
-async def test_bytes_and_what_is_too_large_end_the_session(tmp_path: Path) -> None:
+async def test_binary_and_oversized_messages_end_the_session(tmp_path: Path) -> None:
     async with served(tmp_path) as gateway:
         async with browser(gateway) as page:
             await page.socket.send_bytes(b"{}")
@@ -193,7 +195,7 @@ async def test_bytes_and_what_is_too_large_end_the_session(tmp_path: Path) -> No
         assert gateway.dispatcher.calls == [("opened", "alice"), ("closed", "alice")]
 
 
-async def test_a_session_is_cut_when_its_token_expires_and_not_when_another_came(tmp_path: Path) -> None:
+async def test_a_session_ends_when_its_token_expires_unless_a_new_one_came(tmp_path: Path) -> None:
     async with served(tmp_path) as gateway, browser(gateway) as cut, browser(gateway) as kept:
         await until(lambda: time.time() % 1 < 0.2)  # exp is in whole seconds
         short = gateway.token("alice", seconds=1)
@@ -211,7 +213,7 @@ async def test_a_session_is_cut_when_its_token_expires_and_not_when_another_came
         assert (await kept.event()).event.event_id == "two"
 
 
-async def test_a_page_that_does_not_read_is_cut_and_others_are_not_kept_waiting(
+async def test_a_page_that_does_not_read_is_disconnected_without_delaying_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "CLOSE_SECONDS", 0.1)
@@ -252,7 +254,7 @@ def counted(gateway: Served, name: str, **labels: str) -> float | None:
     return gateway.registry.get_sample_value(f"dexorder_gateway_event_sessions_{name}", labels)
 
 
-async def test_a_page_hears_of_its_users_records_alone(tmp_path: Path) -> None:
+async def test_a_page_receives_only_its_users_records(tmp_path: Path) -> None:
     async with served(tmp_path) as gateway, browser(gateway) as page:
         for number in range(3):
             gateway.dispatcher.keep("alice", f"a{number}")
@@ -338,7 +340,7 @@ async def test_pages_files_and_their_headers(tmp_path: Path) -> None:
             assert answer.status == 405
 
 
-async def test_health_tells_when_nothing_is_served(tmp_path: Path) -> None:
+async def test_health_reports_when_nothing_is_served(tmp_path: Path) -> None:
     async with served(tmp_path) as gateway:
         settings = EventsSettings(web_listen="127.0.0.1:0")
         async with (
@@ -351,7 +353,7 @@ async def test_health_tells_when_nothing_is_served(tmp_path: Path) -> None:
             assert web == ""
 
 
-async def test_a_certificate_that_is_none_is_named(tmp_path: Path) -> None:
+async def test_an_invalid_certificate_is_reported_with_its_variable(tmp_path: Path) -> None:
     (tmp_path / "none.pem").write_text("nonsense")
     async with served(tmp_path) as gateway:
         for file in (tmp_path / "none.pem", tmp_path / "absent.pem"):
@@ -361,7 +363,7 @@ async def test_a_certificate_that_is_none_is_named(tmp_path: Path) -> None:
                     raise AssertionError
 
 
-async def test_with_a_certificate_the_page_is_served_by_tls_alone(tmp_path: Path) -> None:
+async def test_with_a_certificate_the_page_is_only_served_over_tls(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "ca")
     pair = authority.server()
     tls = ssl.create_default_context(cafile=str(authority.ca))
@@ -399,7 +401,7 @@ async def test_no_token_is_in_a_log_at_any_level(tmp_path: Path, caplog: pytest.
         assert part not in seen
 
 
-async def test_a_stop_ends_conversations(tmp_path: Path) -> None:
+async def test_a_stop_ends_websockets(tmp_path: Path) -> None:
     async with served(tmp_path) as gateway, browser(gateway) as page:
         await page.authorize(gateway.token("alice"))
         gateway.backend.sessions.stop()
