@@ -1,4 +1,4 @@
-"""What users import and type: client, command line, local suite.
+"""Client library, command line and local suite.
 
 from dexorder import Client
 rows = Client().history("BTC/USDT.SIM", "1h", "2024-01-01", "2024-02-01")
@@ -18,7 +18,7 @@ _HOMES = {"AsyncClient": "aio", "Client": "client", "DexorderError": "errors", "
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded when asked for: the set-up imports this package before Arrow and gRPC need to be there.
+    # Loaded at first use: the set-up imports this package before Arrow and gRPC are installed.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib

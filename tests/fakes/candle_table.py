@@ -1,4 +1,4 @@
-"""A real small Iceberg table of hourly candles, as Spark would have left it."""
+"""Small real Iceberg table of hourly candles, as Spark would have written it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPAN = TimeRange(START, START + HOURS * HOUR_NS)
 
 @dataclass(frozen=True)
 class Warehouse:
-    """A catalog with ``trading.ohlc``: thirty hourly candles of TICKER, one less in its first snapshot."""
+    """A catalog with ``trading.ohlc``: thirty hourly candles of TICKER, one fewer in its first snapshot."""
 
     properties: dict[str, str]
     first_snapshot: int
@@ -49,7 +49,7 @@ def candles(ticker: str, first: int, count: int) -> pa.Table:
 
 
 def make_warehouse(root: Path) -> Warehouse:
-    """Write the catalog and its table below ``root``."""
+    """Create the catalog and its table in ``root``."""
     properties = {"type": "sql", "uri": f"sqlite:///{root / 'catalog.db'}", "warehouse": root.as_uri()}
     catalog: Any = load_catalog("dexorder", **properties)
     catalog.create_namespace("trading")

@@ -1,4 +1,4 @@
-"""A relay that answers as a test says."""
+"""Scripted relay."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Notify = ingest_pb2.HistoryReadyNotification
 
 @dataclass
 class FakeRelay:
-    """What the relay knows and how it answers; a test changes the fields.
+    """State and answers of the relay; tests change the fields.
 
     Attributes:
         ends: The record every submitted request gets at its end.
@@ -203,7 +203,7 @@ class _Servicer(rpc.RelayServiceServicer):
 
 
 def ended(status: Any, *, rows: int = 0, snapshot: int | None = None, **more: Any) -> pb.RequestRecord:
-    """A finished record; the fake puts the request in."""
+    """Return a finished record; the fake adds the request."""
     progress = pb.Progress(expected_periods=HOURS, settled_periods=HOURS, candles=rows, jobs=1, finished_jobs=1)
     return pb.RequestRecord(
         state=pb.REQUEST_STATE_FINISHED, status=status, row_count=rows, snapshot_id=snapshot, progress=progress, **more
@@ -212,7 +212,7 @@ def ended(status: Any, *, rows: int = 0, snapshot: int | None = None, **more: An
 
 @contextmanager
 def serving(relay: FakeRelay) -> Iterator[None]:
-    """Serve it on a free port, in a thread of its own; sets its ``address``."""
+    """Serve the fake on a free port in a thread, and set its ``address``."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""The bytes of a page and a final, their headers and key: what Kafka already holds must stay readable."""
+"""Bytes of a page and a final, and their headers: records that are in Kafka must remain readable."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ def test_page_value() -> None:
     assert page_value("req-1", CANDLES).hex() == PAGE.hex()
 
 
-def test_page_without_candles_is_a_value_too() -> None:
+def test_page_without_candles() -> None:
     assert page_value("req-1", []).hex() == "0a057265712d31"
 
 
-def test_page_holds_a_thousand_candles_at_most() -> None:
+def test_page_has_at_most_a_thousand_candles() -> None:
     page_value("r", CANDLES[:1] * 1000)
     with pytest.raises(InvalidRequest, match="1001"):
         page_value("r", CANDLES[:1] * 1001)
@@ -98,7 +98,7 @@ def test_final_value(
     assert final_value("req-1", status, total, message).hex() == value
 
 
-def test_headers_in_their_order() -> None:
+def test_headers_and_their_order() -> None:
     assert list(PAGE_HEADERS.encode().items()) == list(HEADERS.items())
     assert PageHeaders.parse(HEADERS) == PAGE_HEADERS
 
@@ -116,7 +116,7 @@ def test_headers_in_their_order() -> None:
     ),
     st.booleans(),
 )
-def test_candles_encoded_by_columns_read_as_those_encoded_one_by_one(candles: list[Candle], plain: bool) -> None:
+def test_candles_encoded_by_columns_equal_those_encoded_one_by_one(candles: list[Candle], plain: bool) -> None:
     if plain:
         candles = [c._replace(open_ns=c.open_ns % (1 << 56) + (1 << 56)) for c in candles]
         candles = [c._replace(quote_volume=None, trade_count=None) for c in candles]

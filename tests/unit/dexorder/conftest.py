@@ -1,4 +1,4 @@
-"""A relay that answers as a test says, with a real small Iceberg table behind it."""
+"""Fixtures: a scripted relay with a small real Iceberg table."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.fakes.relay_server import FakeRelay, Notify, ended, serving
 
 @pytest.fixture(scope="session")
 def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
-    """Thirty candles in two snapshots."""
+    """A table of thirty candles in two snapshots."""
     return make_warehouse(tmp_path_factory.mktemp("iceberg"))
 
 
 @pytest.fixture
 def state_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the test's user keeps what programs remember."""
+    """State folder of the test's user."""
     folder = tmp_path_factory.mktemp("state")
     monkeypatch.setenv("XDG_STATE_HOME", str(folder))
     return folder
@@ -27,7 +27,7 @@ def state_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 
 @pytest.fixture
 def fake(warehouse: Warehouse, state_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRelay]:
-    """A relay whose requests end OK with all thirty candles; DEXORDER_RELAY leads to it."""
+    """A relay whose requests end OK with all thirty candles; DEXORDER_RELAY points to it."""
     for name in ("DEXORDER_CATALOG_NAME", "DEXORDER_CATALOG_URI", "DEXORDER_CATALOG_WAREHOUSE", "DEXORDER_DIR"):
         monkeypatch.delenv(name, raising=False)
     relay = FakeRelay(warehouse.properties, ended(Notify.OK, rows=HOURS, snapshot=warehouse.last_snapshot))
@@ -38,6 +38,6 @@ def fake(warehouse: Warehouse, state_home: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture
 def tmp_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder of the test's own."""
+    """Working folder of the test."""
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -35,7 +35,7 @@ async def test_history_returns_the_rows_in_time_order(fake: FakeRelay) -> None:
     assert seen[-1].state is RequestState.FINISHED
 
 
-def test_the_sync_client_does_the_same_and_closes_twice(fake: FakeRelay) -> None:
+def test_blocking_client_returns_the_same_and_may_be_closed_twice(fake: FakeRelay) -> None:
     client = Client()  # from DEXORDER_RELAY
     assert client.history(*ASKED).num_rows == HOURS
     assert [r.ticker for r in client.list_requests(limit=5)] == [TICKER]
@@ -50,14 +50,14 @@ async def test_rows_are_read_at_the_announced_snapshot(fake: FakeRelay, warehous
     assert rows["open"][0].as_py() == 101.0
 
 
-async def test_limit_takes_the_first_candles(fake: FakeRelay, warehouse: Warehouse) -> None:
+async def test_limit_returns_the_first_candles(fake: FakeRelay, warehouse: Warehouse) -> None:
     fake.ends = ended(Notify.OK, rows=4, snapshot=warehouse.last_snapshot)
     async with AsyncClient(fake.address) as client:
         rows = await client.history(*ASKED, limit=4)
     assert rows["open"].to_pylist() == [100.0, 101.0, 102.0, 103.0]
 
 
-async def test_fewer_rows_than_announced_is_an_error(fake: FakeRelay, warehouse: Warehouse) -> None:
+async def test_fewer_rows_than_announced_raise_history_mismatch(fake: FakeRelay, warehouse: Warehouse) -> None:
     fake.ends = ended(Notify.OK, rows=HOURS, snapshot=warehouse.first_snapshot)
     async with AsyncClient(fake.address) as client:
         with pytest.raises(errors.HistoryMismatch, match=r"has 29 rows .* but 30 were announced"):
@@ -72,7 +72,9 @@ async def test_fewer_rows_than_announced_is_an_error(fake: FakeRelay, warehouse:
         (Notify.TIMEOUT, errors.HistoryTimedOut),
     ],
 )
-async def test_other_ends_raise_with_the_record(fake: FakeRelay, status: int, error: type[errors.HistoryError]) -> None:
+async def test_status_other_than_ok_raises_with_the_record(
+    fake: FakeRelay, status: int, error: type[errors.HistoryError]
+) -> None:
     missing = [{"start_time": START, "end_time": START + 3_600_000_000_000}]
     fake.ends = ended(status, error_message="the exchange refused", missing=missing)
     async with AsyncClient(fake.address) as client:
@@ -83,7 +85,7 @@ async def test_other_ends_raise_with_the_record(fake: FakeRelay, status: int, er
     assert caught.value.record.missing[0].start_ns == START
 
 
-async def test_a_relay_that_comes_back_is_waited_for(fake: FakeRelay) -> None:
+async def test_calls_are_retried_until_the_relay_is_back(fake: FakeRelay) -> None:
     fake.unavailable = 3
     fake.break_streams = 2
     said: list[str] = []
@@ -93,7 +95,7 @@ async def test_a_relay_that_comes_back_is_waited_for(fake: FakeRelay) -> None:
     assert len(fake.submitted) == 1
 
 
-async def test_a_stream_too_many_is_opened_later(fake: FakeRelay, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stream_over_the_quota_is_retried(fake: FakeRelay, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "OVERLOADED_SECONDS", 0.01)
     fake.crowded = 5
     async with AsyncClient(fake.address) as client:
@@ -101,22 +103,22 @@ async def test_a_stream_too_many_is_opened_later(fake: FakeRelay, monkeypatch: p
     assert not fake.crowded
 
 
-async def test_no_relay_at_all_is_one_sentence() -> None:
+async def test_unreachable_relay_is_one_sentence() -> None:
     async with AsyncClient("127.0.0.1:1", patience_seconds=0.5) as client:
         with pytest.raises(errors.RelayUnreachable, match=r"127\.0\.0\.1:1 does not answer"):
             await client.history(*ASKED)
 
 
-async def test_a_notification_that_stays_out_is_replaced_by_the_record(
-    fake: FakeRelay, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_missing_notification_is_replaced_by_the_record(fake: FakeRelay, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aio, "GRACE_SECONDS", 0.05)
     fake.silent = True
     async with AsyncClient(fake.address) as client:
         assert (await client.history(*ASKED)).num_rows == HOURS
 
 
-async def test_a_token_is_sent_and_its_absence_is_a_sentence(fake: FakeRelay, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_token_is_sent_and_a_missing_token_is_one_sentence(
+    fake: FakeRelay, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake.token = "sesame"
     async with AsyncClient(fake.address) as client:
         with pytest.raises(errors.NotAllowed, match="who are you; DEXORDER_TOKEN or"):
@@ -129,7 +131,7 @@ async def test_a_token_is_sent_and_its_absence_is_a_sentence(fake: FakeRelay, mo
         Client(fake.address)
 
 
-async def test_own_timeout_leaves_the_request_running(fake: FakeRelay) -> None:
+async def test_timeout_of_the_caller_leaves_the_request_running(fake: FakeRelay) -> None:
     fake.stuck = True
     async with AsyncClient(fake.address) as client:
         with pytest.raises(errors.WaitEnded, match="request two did not end within"):
@@ -137,7 +139,7 @@ async def test_own_timeout_leaves_the_request_running(fake: FakeRelay) -> None:
     assert fake.submitted and not fake.cancelled
 
 
-async def test_refusals_carry_the_relays_sentence(fake: FakeRelay) -> None:
+async def test_refusal_has_the_reason_of_the_relay(fake: FakeRelay) -> None:
     fake.refuse = "ticker 'X/Y.SIM': no such symbol"
     async with AsyncClient(fake.address) as client:
         with pytest.raises(errors.RequestRefused, match=r"INVALID: ticker 'X/Y\.SIM'"):
@@ -146,7 +148,7 @@ async def test_refusals_carry_the_relays_sentence(fake: FakeRelay) -> None:
             await client.get_request("nobody")
 
 
-async def test_environment_wins_over_the_announced_catalog(fake: FakeRelay, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_environment_overrides_the_announced_catalog(fake: FakeRelay, monkeypatch: pytest.MonkeyPatch) -> None:
     good = fake.properties["uri"]
     fake.properties = {**fake.properties, "uri": "sqlite:////nowhere/catalog.db"}
     async with AsyncClient(fake.address) as client:
@@ -156,7 +158,7 @@ async def test_environment_wins_over_the_announced_catalog(fake: FakeRelay, monk
         assert (await client.history(*ASKED)).num_rows == HOURS
 
 
-async def test_what_cannot_be_read_is_a_sentence(fake: FakeRelay, tmp_path: Path) -> None:
+async def test_unreadable_catalog_or_table_is_one_sentence(fake: FakeRelay, tmp_path: Path) -> None:
     (tmp_path / "catalog.db").write_text("no database")
     broken = dict(fake.properties, uri=f"sqlite:///{tmp_path}/catalog.db")
     async with AsyncClient(fake.address, ("dexorder", broken)) as client:
@@ -164,7 +166,7 @@ async def test_what_cannot_be_read_is_a_sentence(fake: FakeRelay, tmp_path: Path
             await client.history(*ASKED)
 
 
-async def test_files_that_vanish_while_they_are_read(tmp_path: Path) -> None:
+async def test_files_deleted_while_they_are_read(tmp_path: Path) -> None:
     warehouse = make_warehouse(tmp_path)
     relay = FakeRelay(warehouse.properties, ended(Notify.OK, rows=HOURS, snapshot=warehouse.last_snapshot))
     for file in (tmp_path / "trading").rglob("*.parquet"):
@@ -178,7 +180,7 @@ async def test_files_that_vanish_while_they_are_read(tmp_path: Path) -> None:
                 await anext(client.read_batches(done))
 
 
-async def test_listing_follows_the_pages(fake: FakeRelay) -> None:
+async def test_list_requests_reads_all_pages(fake: FakeRelay) -> None:
     async with AsyncClient(fake.address) as client:
         for i in range(5):
             await client.history(*ASKED, request_id=f"r{i}")
@@ -186,7 +188,7 @@ async def test_listing_follows_the_pages(fake: FakeRelay) -> None:
         assert len(await client.list_requests()) == 5
 
 
-async def test_an_expired_snapshot_is_replaced_by_the_current_one_if_it_holds_as_many(fake: FakeRelay) -> None:
+async def test_expired_snapshot_is_replaced_by_the_current_one_if_it_has_as_many_rows(fake: FakeRelay) -> None:
     fake.ends = ended(Notify.OK, rows=HOURS, snapshot=4711)
     said: list[str] = []
     async with AsyncClient(fake.address, on_note=said.append) as client:
@@ -199,7 +201,7 @@ async def test_an_expired_snapshot_is_replaced_by_the_current_one_if_it_holds_as
 
 
 @pytest.mark.parametrize("limit", [None, 17])
-async def test_batches_are_the_rows_in_pieces(
+async def test_batches_together_are_the_rows(
     fake: FakeRelay, warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch, limit: int | None
 ) -> None:
     monkeypatch.setattr(reading, "PIECE_PERIODS", 4)
@@ -216,7 +218,7 @@ async def test_batches_are_the_rows_in_pieces(
     assert max(batch.num_rows for batch in batches) == 4
 
 
-async def test_batches_are_counted_before_the_first(fake: FakeRelay, warehouse: Warehouse) -> None:
+async def test_rows_are_counted_before_the_first_batch(fake: FakeRelay, warehouse: Warehouse) -> None:
     fake.ends = ended(Notify.OK, rows=HOURS, snapshot=warehouse.first_snapshot)
     async with AsyncClient(fake.address) as client:
         await client.submit(make_request("one", *ASKED))
@@ -233,7 +235,7 @@ async def test_no_rows_are_one_empty_batch(fake: FakeRelay, warehouse: Warehouse
     assert batch.num_rows == 0 and "open_time" in batch.schema.names
 
 
-async def test_markets_are_listed_and_an_unknown_venue_is_a_sentence(fake: FakeRelay) -> None:
+async def test_markets_are_listed_and_an_unknown_venue_is_one_sentence(fake: FakeRelay) -> None:
     one = pb.Market(ticker=TICKER, active=True, type="spot", base="BTC", quote="USDT")
     fake.markets["SIM"] = pb.ListMarketsResponse(markets=[one], fetched_at=START)
     async with AsyncClient(fake.address) as client:
@@ -243,7 +245,7 @@ async def test_markets_are_listed_and_an_unknown_venue_is_a_sentence(fake: FakeR
             await client.markets("MOON")
 
 
-async def test_listing_can_be_narrowed(fake: FakeRelay) -> None:
+async def test_list_requests_filters_by_client_and_state(fake: FakeRelay) -> None:
     async with AsyncClient(fake.address) as client:
         for name, who in (("one", "a"), ("two", "b"), ("three", "a")):
             await client.submit(make_request(name, *ASKED, client_id=who))

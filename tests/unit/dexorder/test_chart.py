@@ -14,7 +14,7 @@ def table(*rows: tuple[float, float, float, float, float]) -> pa.Table:
     return plain
 
 
-def test_three_candles_are_drawn_as_they_should_look() -> None:
+def test_chart_of_three_candles() -> None:
     rows = table((2, 6, 1, 4, 10), (4, 8, 4, 8, 80), (8, 8, 0, 2, 40))
     text = candle_chart(rows, width=20, height=4)
     assert text.plain.splitlines() == [
@@ -27,19 +27,19 @@ def test_three_candles_are_drawn_as_they_should_look() -> None:
     ]
 
 
-def test_rising_and_falling_differ_in_colour() -> None:
+def test_rising_and_falling_candles_differ_in_colour() -> None:
     rising, falling = bars(table((1, 2, 1, 2, 1), (2, 2, 1, 1, 1)), 10)
     assert (rising.colour, falling.colour) == (UP, DOWN)
 
 
-def test_neighbours_are_added_up_when_there_is_no_room() -> None:
+def test_neighbours_are_combined_if_the_chart_is_too_narrow() -> None:
     rows = table((1, 5, 1, 2, 1), (2, 3, 0, 3, 2), (3, 4, 3, 4, 4))
     first, last = bars(rows, 2)
     assert (first.open, first.high, first.low, first.close, first.volume) == (1, 5, 0, 3, 3)
     assert (last.open, last.close, last.volume) == (3, 4, 4)
 
 
-def test_any_candles_fit_their_box() -> None:
+def test_any_candles_fit_the_chart() -> None:
     rng = random.Random(3)
     for count in (1, 2, 7, 99, 1000, 2881):
         rows = []
@@ -51,6 +51,6 @@ def test_any_candles_fit_their_box() -> None:
         assert max(cell_len(line) for line in lines[:10]) <= 80
 
 
-def test_flat_and_empty_tables_are_no_trouble() -> None:
+def test_flat_and_empty_tables_can_be_drawn() -> None:
     assert candle_chart(table()).plain == "no candles"
     assert "┃" in candle_chart(table((5, 5, 5, 5, 0))).plain or "╻" in candle_chart(table((5, 5, 5, 5, 0))).plain

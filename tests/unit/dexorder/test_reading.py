@@ -9,7 +9,7 @@ from tests.fixtures_kafka import free_ports
 ANNOUNCED = {"type": "sql", "uri": "postgresql://me@db/lake", "warehouse": "s3://lake", "s3.region": "eu-west-1"}
 
 
-def test_secrets_are_added_to_what_the_relay_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_are_added_to_the_announced_properties(monkeypatch: pytest.MonkeyPatch) -> None:
     assert catalog_properties("lake", ANNOUNCED) == ("lake", ANNOUNCED)
     monkeypatch.setenv("DEXORDER_CATALOG_PASSWORD", "secret")
     monkeypatch.setenv("DEXORDER_CATALOG_PROPERTIES", '{"s3.secret-access-key": "key"}')
@@ -17,13 +17,13 @@ def test_secrets_are_added_to_what_the_relay_announced(monkeypatch: pytest.Monke
     assert catalog_properties("lake", ANNOUNCED) == ("lake", ANNOUNCED | changed)
 
 
-def test_a_bad_variable_is_one_of_the_clients_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_variable_is_a_catalog_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEXORDER_CATALOG_TYPE", "glue")
     with pytest.raises(CatalogError, match="DEXORDER_CATALOG_TYPE"):
         catalog_properties("lake", ANNOUNCED)
 
 
-def test_a_database_out_of_reach_says_what_may_be_missing(tmp_path: Path) -> None:
+def test_unreachable_database_names_the_settings_for_secrets(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     properties = {"type": "sql", "uri": f"postgresql://me:secret@127.0.0.1:{port}/lake", "warehouse": "s3://lake"}
     with pytest.raises(

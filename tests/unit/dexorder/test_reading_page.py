@@ -82,7 +82,7 @@ def execute(names: dict[str, Any], *titles: str) -> None:
                 exec(compile(block, f"reading-the-data.md, {title}", "exec"), names)
 
 
-def test_every_section_is_executed_here() -> None:
+def test_every_section_of_the_page_is_run() -> None:
     assert [title for title, _ in SECTIONS] == [
         "With our client",
         "pyiceberg",
@@ -118,7 +118,7 @@ SCHEMAS = {RETRACTIONS.name: RETRACTIONS.schema} | {table.name: table.schema for
 
 
 @pytest.mark.parametrize("name", [OHLC.name, COVERAGE.name, RETRACTIONS.name])
-def test_the_columns_are_those_of_the_table(name: str) -> None:
+def test_listed_columns_are_those_of_the_table(name: str) -> None:
     (listed,) = re.findall(rf"\| column of `{re.escape(name)}`.*?\n\n", PAGE, re.S)
     rows = re.findall(r"^\| `(\w+)` \| (\w+)", listed, re.M)
     assert rows == [(field.name, re.match(r"\w+", str(field.field_type))[0]) for field in SCHEMAS[name].fields]  # type: ignore[index]

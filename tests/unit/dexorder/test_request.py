@@ -19,7 +19,7 @@ from services.common.rpc.history_messages import encode_request
         ("60", "2024-01-01T02:00+02:00", "2024-01-01T00:05", ("2024-01-01T00:00:00Z", "2024-01-01T00:05:00Z", 5)),
     ],
 )
-def test_ends_are_floored_to_the_grid(
+def test_ends_are_rounded_down_to_the_grid(
     period: str | int, since: Moment, until: Moment, expected: tuple[str, str, int]
 ) -> None:
     request = make_request("id", "BTC/USDT.SIM", period, since, until)
@@ -39,19 +39,19 @@ def test_ends_are_floored_to_the_grid(
         ({"limit": 0}, "limit 0"),
     ],
 )
-def test_a_value_that_means_nothing_is_named(changed: dict[str, object], message: str) -> None:
+def test_invalid_value_is_named(changed: dict[str, object], message: str) -> None:
     good = {"ticker": "BTC/USDT.SIM", "period": "1h", "since": "2024-01-01", "until": "2024-01-02", "limit": None}
     with pytest.raises(RequestRefused, match=message):
         make_request("id", **{**good, **changed})  # type: ignore[arg-type]
 
 
-def test_limit_bounds_what_is_expected() -> None:
+def test_limit_bounds_the_expected_candles() -> None:
     assert make_request("id", "A/B.SIM", "1h", "2024-01-01", "2024-01-02", limit=5).max_candles == 5
     message = encode_request(make_request("id", "A/B.SIM", "1h", "2024-01-01", "2024-01-02"))
     assert not message.HasField("limit") and not message.HasField("client_id")
 
 
-def test_nanoseconds_pass_as_they_are() -> None:
+def test_nanoseconds_are_not_changed() -> None:
     assert moment_ns(1_700_000_000_000_000_001) == 1_700_000_000_000_000_001
 
 

@@ -25,7 +25,7 @@ RUN = Run(
 )
 
 
-def test_tickers_are_lines_without_comments_each_once() -> None:
+def test_tickers_are_lines_without_comments_and_duplicates() -> None:
     text = "# mine\nBTC/USDT.SIM\n\n  ETH/USDT.SIM  # the other\r\nBTC/USDT.SIM\n#\n"
     assert parse_tickers(text) == ("BTC/USDT.SIM", "ETH/USDT.SIM")
     assert parse_tickers("# nothing\n") == ()
@@ -49,7 +49,9 @@ def test_each_ticker_has_a_request_of_its_own() -> None:
         (False, "/rows.parquet", None, "/rows.parquet"),
     ],
 )
-def test_rows_go_to_one_file_or_to_one_each(many: bool, out: str | None, own: str | None, common: str | None) -> None:
+def test_rows_are_written_to_one_file_or_one_per_ticker(
+    many: bool, out: str | None, own: str | None, common: str | None
+) -> None:
     run = replace(RUN, many=many, output=OutputOptions(out=Path(out) if out else None))
     assert run.own_file(0) == (own and Path(own)) and run.common_file == (common and Path(common))
 
@@ -66,12 +68,12 @@ def test_a_run_survives_json() -> None:
 
 
 @pytest.mark.parametrize("damage", [{"format": 2}, {"span": None}, {"shown": {"more": 1}}, {"tickers": None}])
-def test_another_versions_run_is_refused(damage: dict[str, object]) -> None:
+def test_run_of_another_version_is_refused(damage: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"it has format 2|it is damaged"):
         run_from(RUN.as_json() | damage)
 
 
-def test_the_last_run_or_that_of_an_id(state_home: Path) -> None:
+def test_load_returns_the_last_run_or_the_one_with_the_id(state_home: Path) -> None:
     store = RunStore()
     for number, name in enumerate(("one/2", "two")):
         store.save(replace(RUN, run_id=name))
@@ -84,7 +86,7 @@ def test_the_last_run_or_that_of_an_id(state_home: Path) -> None:
     assert store.resume_command(RUN) == "dexorder history --resume abc"
 
 
-def test_what_is_old_or_damaged(state_home: Path) -> None:
+def test_old_and_damaged_runs(state_home: Path) -> None:
     store = RunStore()
     store.save(RUN)
     store._path("abc").write_text("{")
@@ -95,7 +97,7 @@ def test_what_is_old_or_damaged(state_home: Path) -> None:
     assert [p.stem for p in store._path("abc").parent.iterdir()] == ["other"]
 
 
-def test_a_run_in_a_file_of_its_own(tmp_path: Path) -> None:
+def test_run_in_a_given_file(tmp_path: Path) -> None:
     store = RunStore(tmp_path / "run.json")
     with pytest.raises(RunUnknown, match=r"run .*run\.json is not recorded"):
         store.load()

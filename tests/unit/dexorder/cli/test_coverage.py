@@ -44,7 +44,7 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["coverage", TICKER, "1h", *arguments])
 
 
-def test_ranges_with_their_holes_and_shares_are_a_table(covered: FakeRelay) -> None:
+def test_ranges_holes_and_shares_are_printed_as_a_table(covered: FakeRelay) -> None:
     result = run("--detail")
     assert result.exit_code == 0, result.stderr
     cells = [line.split() for line in result.stdout.splitlines()]
@@ -58,7 +58,7 @@ def test_ranges_with_their_holes_and_shares_are_a_table(covered: FakeRelay) -> N
     assert covered.asked == [pb.GetCoverageRequest(ticker=TICKER, period_seconds=3_600, detail=True)]
 
 
-def test_json_is_a_line_a_range(covered: FakeRelay) -> None:
+def test_json_has_one_line_per_range(covered: FakeRelay) -> None:
     result = run("--since", "2024-01-01T00:30", "--until", "2024-01-01T12:00", "--json")
     lines = [json.loads(line) for line in result.stdout.splitlines()]
     assert [(line["kind"], line.get("periods")) for line in lines] == [
@@ -73,14 +73,14 @@ def test_json_is_a_line_a_range(covered: FakeRelay) -> None:
     assert covered.asked == [asked], "ends are floored to the grid"
 
 
-def test_nothing_covered_is_said(fake: FakeRelay) -> None:
+def test_series_without_coverage(fake: FakeRelay) -> None:
     fake.coverage = [pb.GetCoverageResponse()]
     fake.unavailable = 1
     assert run().stdout == f"{TICKER} 1h: nothing is covered\n"
     assert run("--json").stdout == ""
 
 
-def test_bad_times_are_one_sentence(fake: FakeRelay) -> None:
+def test_invalid_times_are_one_sentence(fake: FakeRelay) -> None:
     for options, text in (
         (("--since", "soon"), "time 'soon'"),
         (("--since", "2024-01-02", "--until", "2024-01-01"), "not after"),

@@ -60,7 +60,7 @@ def record(number: int) -> pb.EventRecord:
 
 
 class FakeGateway(rpc.EventServiceServicer, rpc.EventPublisherServiceServicer, rpc.EventLogServiceServicer):
-    """Five events are in alice's log; a session is cut after two."""
+    """A gateway with five events in alice's log; it closes a session after two."""
 
     def __init__(self, tokens: TokenVerifier) -> None:
         self.tokens = tokens
@@ -149,7 +149,7 @@ def ids(result: Result) -> list[str]:
 
 
 @pytest.mark.parametrize("cut", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNAUTHENTICATED])
-def test_tail_goes_on_where_a_session_broke(gateway: FakeGateway, keys: Path, cut: grpc.StatusCode) -> None:
+def test_tail_continues_after_a_broken_session(gateway: FakeGateway, keys: Path, cut: grpc.StatusCode) -> None:
     gateway.cut = cut
     result = run("tail", "--user", "alice", "--key", str(keys / "dev.key"), "--count", "5", "--json")
     assert result.exit_code == 0, result.stderr
@@ -157,7 +157,7 @@ def test_tail_goes_on_where_a_session_broke(gateway: FakeGateway, keys: Path, cu
     assert gateway.cursors == [None, ("E", 2), ("E", 4)] and gateway.acked == [1, 2, 3, 4, 5]
 
 
-def test_tail_keeps_its_place_and_can_only_look(gateway: FakeGateway, keys: Path, tmp_path: Path) -> None:
+def test_tail_stores_its_cursor_and_peek_sends_no_acks(gateway: FakeGateway, keys: Path, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text(run("token", "alice", "--key", str(keys / "dev.key")).stdout)
     place = tmp_path / "place"
@@ -169,7 +169,7 @@ def test_tail_keeps_its_place_and_can_only_look(gateway: FakeGateway, keys: Path
     assert ids(result) == ["e1"] and "the cursor is unknown to the gateway or too old" in result.stderr
 
 
-def test_tail_with_a_token_that_is_not_good_ends(gateway: FakeGateway, tmp_path: Path) -> None:
+def test_tail_with_an_invalid_token_ends(gateway: FakeGateway, tmp_path: Path) -> None:
     gateway.refuse = "the token has expired"
     token = tmp_path / "token"
     token.write_text("old")
@@ -178,14 +178,14 @@ def test_tail_with_a_token_that_is_not_good_ends(gateway: FakeGateway, tmp_path:
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_what_others_wrote_can_not_steer_the_terminal(gateway: FakeGateway, keys: Path) -> None:
+def test_text_of_events_cannot_control_the_terminal(gateway: FakeGateway, keys: Path) -> None:
     gateway.shown[0].event_id = "\x1b[2J[red]e"
     result = run("tail", "--user", "alice", "--key", str(keys / "dev.key"), "--count", "1")
     assert "\x1b" not in result.stdout and "[red]e" in result.stdout
     assert result.stdout.startswith("2023-11-14T22:13:20Z CRITICAL ORDER_FILLED")
 
 
-def test_send_shows_the_acks_until_the_final_one(gateway: FakeGateway) -> None:
+def test_send_prints_the_acks_until_the_final_one(gateway: FakeGateway) -> None:
     arguments = ("send", "alice", "order_filled", '{"n": 1}', "--priority", "critical", "--event-id", "mine")
     result = run(*arguments, "--channel", "email", "--channel", "telegram:active")
     assert (result.exit_code, result.stdout) == (0, "mine QUEUED\nmine DELIVERED via EMAIL\n")
@@ -215,12 +215,12 @@ def test_send_shows_the_acks_until_the_final_one(gateway: FakeGateway) -> None:
         ),
     ],
 )
-def test_an_event_that_can_not_be_is_one_sentence(arguments: list[str], says: str) -> None:
+def test_invalid_event_is_one_sentence(arguments: list[str], says: str) -> None:
     result = run("send", *arguments)
     assert result.exit_code == 1 and says in result.stderr and len(result.stderr.splitlines()) == 1
 
 
-def test_send_as_containers_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_send_over_zmq(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake, stop = Gateway(), Event()
     monkeypatch.setenv("DEXORDER_PUBLISHER_FAST", fake.fast)
     monkeypatch.setenv("DEXORDER_PUBLISHER_GUARANTEED", fake.guaranteed)
@@ -243,7 +243,7 @@ def test_send_as_containers_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         fake.close()
 
 
-def test_what_became_of_an_event_is_shown(gateway: FakeGateway) -> None:
+def test_show_prints_the_record_of_an_event(gateway: FakeGateway) -> None:
     lines = run("show", "bot", "e1").stdout.splitlines()
     assert "status     DELIVERED via TELEGRAM" in [line.rstrip() for line in lines]
     assert lines[-2].split(maxsplit=2)[2].strip() == "2023-11-14T22:13:20Z WEB: no ack after 5,000 ms"
@@ -254,7 +254,7 @@ def test_what_became_of_an_event_is_shown(gateway: FakeGateway) -> None:
     assert unknown.exit_code == 1 and "NOT_FOUND: event_id 'e1' was never accepted" in unknown.stderr
 
 
-def test_events_are_listed_page_by_page(gateway: FakeGateway) -> None:
+def test_list_reads_all_pages(gateway: FakeGateway) -> None:
     result = run("list", "--user", "alice", "--status", "delivered", "--limit", "3", "--json")
     assert [each["event"]["event_id"] for each in json.loads(result.stdout)] == ["e9", "e8", "e7"]
     assert [(each.user_id, each.status, each.page_size) for each in gateway.asked] == [
@@ -266,7 +266,7 @@ def test_events_are_listed_page_by_page(gateway: FakeGateway) -> None:
     assert run("list", "--status", "lost").exit_code == 2
 
 
-def test_a_gateway_that_is_not_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_gateway_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     result = run("show", "bot", "e1", "--gateway", "127.0.0.1:1")
     assert result.exit_code == 1 and len(result.stderr.splitlines()) == 1
     assert "the gateway at 127.0.0.1:1 does not answer" in result.stderr

@@ -68,7 +68,7 @@ def test_json_is_one_object_with_the_rows(fake: FakeRelay) -> None:
     }
 
 
-def test_a_refresh_is_asked_for_and_goes_on_as_one(fake: FakeRelay) -> None:
+def test_refresh_is_requested_and_resumed_as_a_refresh(fake: FakeRelay) -> None:
     fake.stuck = True
     assert run("--refresh", "--timeout", "0.2").exit_code == 1
     fake.stuck = False
@@ -80,7 +80,7 @@ def test_a_refresh_is_asked_for_and_goes_on_as_one(fake: FakeRelay) -> None:
     assert CliRunner().invoke(app, ["history", "--resume", "--refresh"]).exit_code == 2
 
 
-def test_nothing_is_printed_of_rows_that_are_not_all_there(fake: FakeRelay, tmp_dir: Path) -> None:
+def test_incomplete_rows_are_not_printed(fake: FakeRelay, tmp_dir: Path) -> None:
     fake.ends.row_count = HOURS + 1
     result = run("--json", "--out", "rows.parquet")
     assert result.exit_code == 1 and result.stdout == ""
@@ -99,7 +99,7 @@ def test_an_error_names_the_missing_ranges(fake: FakeRelay) -> None:
     assert found["rows"] is None and found["missing"][0]["start_ns"] == START
 
 
-def test_files_are_written_by_their_ending(fake: FakeRelay, tmp_dir: Path) -> None:
+def test_file_format_follows_the_extension(fake: FakeRelay, tmp_dir: Path) -> None:
     assert run("--out", "rows.parquet", "--rows", "0").exit_code == 0
     assert run("--out", "rows.csv", "--plot", "chart.html").exit_code == 0
     assert pq.read_table(tmp_dir / "rows.parquet")["close"].to_pylist()[:2] == [101.0, 102.0]
@@ -122,7 +122,9 @@ def test_files_are_written_by_their_ending(fake: FakeRelay, tmp_dir: Path) -> No
         (["--since", "soon"], 1, "'soon' is not ISO 8601"),
     ],
 )
-def test_bad_arguments_submit_nothing(fake: FakeRelay, tmp_dir: Path, more: list[str], code: int, message: str) -> None:
+def test_invalid_arguments_submit_nothing(
+    fake: FakeRelay, tmp_dir: Path, more: list[str], code: int, message: str
+) -> None:
     result = run(*more)
     assert result.exit_code == code
     assert message in result.stderr
@@ -141,7 +143,7 @@ def test_the_chart_is_drawn(fake: FakeRelay) -> None:
 
 
 def broken_off(at: str, *more: str) -> tuple[str, str]:
-    """Start the command as a process, Ctrl-C when a line of its stderr holds ``at``; returns stdout and stderr."""
+    """Start the command as a process, send Ctrl-C when stderr contains ``at``, and return stdout and stderr."""
     # Not by a preexec_fn: with one, Python forks instead of vforking, and gRPC's threads here do not survive a fork.
     start = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # a run in the background ignores it
@@ -182,7 +184,7 @@ def test_ctrl_c_leaves_the_request_and_resume_follows_it(fake: FakeRelay, tmp_di
     assert again.exit_code == 1 and again.stderr == "dexorder: no unfinished run is recorded\n"
 
 
-def test_a_run_is_kept_while_something_is_left_to_do(fake: FakeRelay, tmp_dir: Path) -> None:
+def test_run_is_recorded_while_something_is_left_to_do(fake: FakeRelay, tmp_dir: Path) -> None:
     fake.stuck = True
     result = run("--timeout", "0.2", "--state", "run.json", "--request-id", "mine")
     assert result.exit_code == 1
@@ -195,7 +197,7 @@ def test_a_run_is_kept_while_something_is_left_to_do(fake: FakeRelay, tmp_dir: P
     assert not (tmp_dir / "run.json").exists()
 
 
-def test_a_disk_that_is_full_is_a_sentence_and_the_run_can_go_on(
+def test_full_disk_is_one_sentence_and_the_run_can_be_continued(
     fake: FakeRelay, tmp_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
@@ -210,7 +212,7 @@ def test_a_disk_that_is_full_is_a_sentence_and_the_run_can_go_on(
     assert (tmp_dir / "rows.csv").exists()
 
 
-def test_a_place_that_cannot_be_written_stops_only_who_named_it(fake: FakeRelay, tmp_dir: Path) -> None:
+def test_unwritable_record_fails_the_run_only_with_state(fake: FakeRelay, tmp_dir: Path) -> None:
     (tmp_dir / "file").touch()
     refused = run("--state", "file/run.json")
     assert refused.exit_code == 1 and "can't be written" in refused.stderr and not fake.submitted
@@ -230,7 +232,7 @@ def test_a_place_that_cannot_be_written_stops_only_who_named_it(fake: FakeRelay,
         ([TICKER, "ETH/USDT.SIM", "1h", *ASKED[3:], "--chart"], "require a single ticker"),
     ],
 )
-def test_arguments_that_mean_nothing(fake: FakeRelay, tmp_dir: Path, arguments: list[str], message: str) -> None:
+def test_contradicting_or_missing_arguments(fake: FakeRelay, tmp_dir: Path, arguments: list[str], message: str) -> None:
     result = CliRunner().invoke(app, ["history", *arguments])
     assert result.exit_code == 2
     assert message in " ".join(result.stderr.split())

@@ -22,7 +22,7 @@ HOUR_NS = 3_600_000_000_000
 
 @pytest.fixture
 def tickers(fake: FakeRelay, tmp_dir: Path) -> str:
-    """Two that end OK, and each kind of one that does not."""
+    """File of tickers: two that end OK, and one for each other result."""
     snapshot = fake.ends.snapshot_id
     fake.ends_of[OTHER] = ended(Notify.OK, rows=3, snapshot=snapshot, empty_periods=27)
     missing = [{"start_time": START, "end_time": START + HOUR_NS}]
@@ -48,7 +48,7 @@ def test_all_ok_is_exit_code_zero(fake: FakeRelay, tmp_dir: Path) -> None:
     assert run("--resume").exit_code == 1  # nothing is left to do
 
 
-def test_one_bad_ticker_stops_no_other(fake: FakeRelay, tickers: str, tmp_dir: Path) -> None:
+def test_failed_ticker_does_not_stop_the_others(fake: FakeRelay, tickers: str, tmp_dir: Path) -> None:
     result = run("--file", tickers, "1h", *SPAN, "--out", "rows", "--parallel", "2")
     assert result.exit_code == 1
     lines = {line.split()[0]: line.split(maxsplit=4)[1:] for line in result.stdout.splitlines() if ".SIM" in line}
@@ -65,7 +65,7 @@ def test_one_bad_ticker_stops_no_other(fake: FakeRelay, tickers: str, tmp_dir: P
 
 
 @pytest.mark.parametrize("name", ["all.parquet", "all.csv"])
-def test_one_file_for_all(fake: FakeRelay, tickers: str, tmp_dir: Path, name: str) -> None:
+def test_one_file_for_all_tickers(fake: FakeRelay, tickers: str, tmp_dir: Path, name: str) -> None:
     assert run("--file", tickers, "1h", *SPAN, "--out", name).exit_code == 1
     from pyarrow import csv
 
@@ -74,7 +74,7 @@ def test_one_file_for_all(fake: FakeRelay, tickers: str, tmp_dir: Path, name: st
     assert sorted(p.name for p in tmp_dir.iterdir()) == sorted([name, "tickers.txt"])
 
 
-def test_json_is_one_line_a_ticker(fake: FakeRelay, tickers: str) -> None:
+def test_json_has_one_line_per_ticker(fake: FakeRelay, tickers: str) -> None:
     result = CliRunner().invoke(
         app, ["history", "--file", "-", "1h", *SPAN, "--json", "--quiet"], input=Path(tickers).read_text()
     )
@@ -109,7 +109,7 @@ def test_ctrl_c_and_resume(fake: FakeRelay, tmp_dir: Path) -> None:
     assert {request.client_id for request in fake.submitted} == {"me"}
 
 
-def test_the_own_timeout_leaves_them_running(fake: FakeRelay, tmp_dir: Path) -> None:
+def test_timeout_leaves_the_requests_running(fake: FakeRelay, tmp_dir: Path) -> None:
     fake.stuck = True
     result = run(TICKER, "B/USDT.SIM", "1h", *SPAN, "--timeout", "0.5", "--state", "run.json")
     assert result.exit_code == 1
@@ -117,7 +117,7 @@ def test_the_own_timeout_leaves_them_running(fake: FakeRelay, tmp_dir: Path) -> 
     assert "not all tickers were done within 0.5 s" in result.stderr and (tmp_dir / "run.json").exists()
 
 
-def test_a_relay_that_is_gone_ends_the_run_and_keeps_it(
+def test_unreachable_relay_ends_the_run_but_keeps_its_record(
     fake: FakeRelay, tmp_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history_many, "AsyncClient", functools.partial(AsyncClient, patience_seconds=0.5))
@@ -127,7 +127,7 @@ def test_a_relay_that_is_gone_ends_the_run_and_keeps_it(
     assert "--resume --state" in result.stderr and (tmp_dir / "run.json").exists()
 
 
-def test_a_quota_is_waited_for(fake: FakeRelay, tmp_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_waits_if_the_quota_is_used_up(fake: FakeRelay, tmp_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history_many, "QUOTA_SECONDS", 0.05)
     fake.no_room = 3
     result = run(TICKER, "B/USDT.SIM", "1h", *SPAN)

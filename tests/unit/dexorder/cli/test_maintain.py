@@ -39,7 +39,7 @@ class Driver(rpc.MaintenanceServiceServicer):
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
-    """Spark's driver, to which DEXORDER_SPARK_ADDRESS leads."""
+    """Fake of the Spark driver; DEXORDER_SPARK_ADDRESS points to it."""
     with ThreadPoolExecutor(2) as threads:
         server = grpc.server(threads)
         servicer = Driver()
@@ -55,7 +55,7 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["maintain", *arguments])
 
 
-def test_what_was_done_is_a_table(driver: Driver) -> None:
+def test_results_are_printed_as_a_table(driver: Driver) -> None:
     result = run()
     assert result.exit_code == 0, result.stderr
     line = next(line for line in result.stdout.splitlines() if "trading.ohlc" in line)
@@ -64,7 +64,7 @@ def test_what_was_done_is_a_table(driver: Driver) -> None:
     assert list(driver.asked[0].tables) == [] and not driver.asked[0].dry_run
 
 
-def test_only_what_was_named_and_only_said(driver: Driver) -> None:
+def test_dry_run_of_named_tables(driver: Driver) -> None:
     result = run("--table", "trading.ohlc", "--table", "trading.coverage", "--dry-run", "--json")
     assert list(driver.asked[0].tables) == ["trading.ohlc", "trading.coverage"] and driver.asked[0].dry_run
     first, second = json.loads(result.stdout)
@@ -91,6 +91,6 @@ def test_a_refusal_is_one_sentence(driver: Driver, code: grpc.StatusCode, senten
     assert sentence in result.stderr and len(result.stderr.splitlines()) == 1
 
 
-def test_no_driver_is_one_sentence(driver: Driver) -> None:
+def test_unreachable_driver_is_one_sentence(driver: Driver) -> None:
     result = run("--spark", "127.0.0.1:1")
     assert result.exit_code == 1 and "Spark's driver at 127.0.0.1:1 can't do it now" in result.stderr

@@ -26,14 +26,14 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["markets", *arguments])
 
 
-def test_markets_are_a_table(listed: FakeRelay) -> None:
+def test_markets_are_printed_as_a_table(listed: FakeRelay) -> None:
     result = run("SIM")
     cells = [line.split() for line in result.stdout.splitlines()]
     assert ["LUNA/EUR.SIM", "no", "spot", "LUNA", "EUR"] in cells
     assert result.stderr == "3 of 3 markets, fetched 2024-01-01T00:00:00Z\n"
 
 
-def test_the_filter_looks_at_tickers_in_either_case(listed: FakeRelay) -> None:
+def test_filter_ignores_case(listed: FakeRelay) -> None:
     assert run("SIM", "--filter", "btc", "--tickers").stdout.split() == ["BTC/USDT.SIM", "BTC/USDT:USDT.SIM"]
     found = json.loads(run("SIM", "--filter", "/eur", "--json").stdout)
     assert (found["venue"], found["fetched_at"]) == ("SIM", "2024-01-01T00:00:00Z")
@@ -42,7 +42,7 @@ def test_the_filter_looks_at_tickers_in_either_case(listed: FakeRelay) -> None:
     ]
 
 
-def test_a_venue_nobody_has_reported_is_one_sentence(listed: FakeRelay) -> None:
+def test_unknown_venue_is_one_sentence(listed: FakeRelay) -> None:
     result = run("MOON")
     assert result.exit_code == 1 and len(result.stderr.splitlines()) == 1
     assert "the relay has no instruments of 'MOON': no ingestor has reported" in result.stderr

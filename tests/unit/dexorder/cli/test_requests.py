@@ -18,7 +18,7 @@ def run(*arguments: str) -> Result:
 
 @pytest.fixture
 def three(fake: FakeRelay) -> FakeRelay:
-    """one and three of client a, two of client b, which is not done."""
+    """Finished requests one and three of client a, and unfinished request two of client b."""
     with Client() as client:
         for name, ticker, who in (("one", TICKER, "a"), ("two", "ETH/USDT.SIM", "b"), ("three", TICKER, "a")):
             client.submit(make_request(name, ticker, "1h", "2024-01-01", "2024-01-02T06:00", client_id=who, limit=40))
@@ -43,7 +43,7 @@ def test_requests_are_listed(three: FakeRelay, options: list[str], names: list[s
     assert [line.split()[0] for line in table.splitlines() if "USDT" in line] == names
 
 
-def test_a_state_there_is_not(fake: FakeRelay) -> None:
+def test_unknown_state_is_refused(fake: FakeRelay) -> None:
     result = run("list", "--state", "done")
     assert result.exit_code == 2 and "--state: 'done' is not a state; use QUEUED, RUNNING or FINISHED" in result.stderr
 
@@ -64,7 +64,7 @@ def test_a_request_is_shown(three: FakeRelay) -> None:
     )
 
 
-def test_what_is_missing_is_shown_range_by_range(three: FakeRelay) -> None:
+def test_missing_ranges_are_listed(three: FakeRelay) -> None:
     missing = [{"start_time": START + 2 * i * HOUR_NS, "end_time": START + (2 * i + 1) * HOUR_NS} for i in range(25)]
     three.ends = ended(Notify.ERROR, error_message="gave up", missing=missing)
     shown = run("show", "one").stdout

@@ -63,7 +63,7 @@ def test_json_values_are_exact() -> None:
 
 
 @pytest.mark.parametrize("sizes", [[], [0], [1], [0, 3, 0, 2], [7]])
-def test_json_is_one_object_however_the_rows_come(sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_is_one_object_for_any_batches(sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sinks, "CHUNK_ROWS", 3)
     first = 0
     batches = []
@@ -80,15 +80,15 @@ def test_nothing_is_written_before_the_first_rows() -> None:
 
 
 @given(st.integers(0, 12), st.lists(st.integers(0, 7), min_size=1, max_size=8))
-def test_ends_keep_the_first_and_the_last(most: int, sizes: list[int]) -> None:
-    ends, first = Ends(most), 0
+def test_ends_keep_the_first_and_the_last(limit: int, sizes: list[int]) -> None:
+    ends, first = Ends(limit), 0
     for size in sizes:
         ends.write(numbered(size, first))
         first += size
     assert ends.head is not None and ends.tail is not None
     rows = [float(i) for i in range(first)]
-    head = (most + 1) // 2
-    expected = rows if first <= most else rows[:head] + rows[first - (most - head) :]
+    head = (limit + 1) // 2
+    expected = rows if first <= limit else rows[:head] + rows[first - (limit - head) :]
     assert ends.head["open"].to_pylist() + ends.tail["open"].to_pylist() == expected
     assert ends.count == first
 
@@ -120,13 +120,13 @@ def test_a_file_appears_complete_or_not_at_all(tmp_path: Path, name: str) -> Non
         ("no/such", True, "does not exist"),
     ],
 )
-def test_out_that_cannot_be_written_is_refused(tmp_path: Path, out: str, many: bool, message: str) -> None:
+def test_out_that_cannot_be_written_to_is_refused(tmp_path: Path, out: str, many: bool, message: str) -> None:
     (tmp_path / "there").touch()
     with pytest.raises(ValueError, match=message):
         check_out(tmp_path / out, many=many)
 
 
-def test_out_that_can_be_written_passes(tmp_path: Path) -> None:
+def test_out_that_can_be_written_to_is_accepted(tmp_path: Path) -> None:
     for out, many in (("rows.CSV", False), ("folder", True), ("rows.parquet", True)):
         check_out(tmp_path / out, many=many)
     check_out(None)

@@ -1,4 +1,4 @@
-"""status, doctor and up as commands; what they stand on is tested beside the supervisor."""
+"""Commands status, doctor and up; the supervisor has tests of its own."""
 
 import http.server
 import json
@@ -55,7 +55,7 @@ def part(port: int, pid: int | None, **more: object) -> PartState:
     return PartState(f"127.0.0.1:{port}", f"http://127.0.0.1:{port}", pid=pid, **more)  # type: ignore[arg-type]
 
 
-def test_a_suite_whose_parts_all_answer_is_ready(tmp_dir: Path, answering: int) -> None:
+def test_suite_is_ready_if_all_parts_answer(tmp_dir: Path, answering: int) -> None:
     write(tmp_dir, supervisor=os.getpid(), sim=part(answering, os.getpid(), restarts=2))
     register(20_000, tmp_dir)
     for where in (["--dir", str(tmp_dir)], ["--relay", "127.0.0.1:20000"]):
@@ -67,7 +67,7 @@ def test_a_suite_whose_parts_all_answer_is_ready(tmp_dir: Path, answering: int) 
     assert run("status", "--dir", str(tmp_dir)).stdout.split().count("yes") == 1
 
 
-def test_one_part_that_is_not_ready_is_enough(tmp_dir: Path, answering: int) -> None:
+def test_suite_is_not_ready_if_one_part_is_not(tmp_dir: Path, answering: int) -> None:
     dead = part(free_ports(1)[0], None, state="failing", detail="ended with exit code 3")
     write(tmp_dir, supervisor=os.getpid(), sim=part(answering, os.getpid()), spark=dead)
     result = run("status", "--json", "--dir", str(tmp_dir))
@@ -77,12 +77,12 @@ def test_one_part_that_is_not_ready_is_enough(tmp_dir: Path, answering: int) -> 
     assert found["spark"]["detail"] == "ended with exit code 3; fails repeatedly"
 
 
-def test_a_stranger_at_a_parts_address_is_not_the_part(tmp_dir: Path, answering: int) -> None:
+def test_another_process_at_the_address_of_a_part_is_not_the_part(tmp_dir: Path, answering: int) -> None:
     write(tmp_dir, supervisor=os.getpid(), sim=part(answering, None))
     assert run("status", "--dir", str(tmp_dir)).exit_code == 1
 
 
-def test_a_suite_without_supervisor_is_not_ready(tmp_dir: Path, answering: int) -> None:
+def test_suite_without_supervisor_is_not_ready(tmp_dir: Path, answering: int) -> None:
     write(tmp_dir, supervisor=2**22 + 1, sim=part(answering, os.getpid()))
     result = run("status", "--dir", str(tmp_dir))
     assert result.exit_code == 1 and "is not running" in result.stderr
@@ -103,7 +103,7 @@ def test_no_suite_is_one_line(tmp_dir: Path) -> None:
         (["--only", "kafka", "--kafka", "a:1"], "leave no part"),
     ],
 )
-def test_up_refuses_what_it_cannot_mean(tmp_dir: Path, arguments: list[str], message: str) -> None:
+def test_up_refuses_invalid_options(tmp_dir: Path, arguments: list[str], message: str) -> None:
     result = run("up", *arguments)
     assert result.exit_code == 2
     assert message in result.stderr
@@ -139,7 +139,7 @@ def test_doctor_reads_every_setting(tmp_dir: Path, monkeypatch: pytest.MonkeyPat
     assert "DEXORDER_RELAY_LEASE_SECONDS" in settings().detail and "DEXORDER_CATALOG_TYPE" in settings().detail
 
 
-def test_doctor_looks_at_limits_and_at_the_users_state(tmp_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_checks_limits_and_the_state_folder(tmp_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "MIN_OPEN_FILES", 2**62)
     (files,) = doctor._limits(SuiteOptions(tmp_dir, Ports()))
     assert files.ok or "ulimit -n" in files.detail
@@ -149,7 +149,7 @@ def test_doctor_looks_at_limits_and_at_the_users_state(tmp_dir: Path, monkeypatc
     assert not state.ok and "XDG_STATE_HOME" in state.detail
 
 
-def test_doctor_wants_the_jars_of_the_catalog_that_is_set(tmp_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_requires_the_jars_of_the_configured_catalog(tmp_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEXORDER_CACHE", str(tmp_dir / "empty"))
     assert "jars production" not in {f.name for f in doctor._jars(SuiteOptions(tmp_dir, Ports()))}
     monkeypatch.setenv("DEXORDER_CATALOG_URI", "postgresql://db/iceberg")

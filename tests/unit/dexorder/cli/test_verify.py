@@ -25,7 +25,7 @@ def answers(**result: Any) -> list[pb.VerifyCoverageResponse]:
 
 
 def repaired(fake: FakeRelay) -> None:
-    """Four hours are lost, and two requests bring them."""
+    """A relay that finds four hours lost, and whose two requests fetch them."""
     ids = ["verify-x-0001", "verify-x-0002"]
     fake.verified = answers(
         lost=[hours(2, 5), hours(9, 10)], lost_periods=4, repair_request_ids=ids, repaired_periods=4
@@ -37,15 +37,15 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["verify", TICKER, "1h", *arguments])
 
 
-def test_all_well(fake: FakeRelay) -> None:
+def test_table_and_coverage_agree(fake: FakeRelay) -> None:
     fake.verified = answers(unclaimed_periods=3)
     result = run("--since", "2024-01-01")
     assert result.exit_code == 0, result.stderr
-    assert result.stdout.splitlines()[-1] == f"{TICKER} 1h: table and coverage agree", "unclaimed rows are no fault"
+    assert result.stdout.splitlines()[-1] == f"{TICKER} 1h: table and coverage agree", "unclaimed rows are not a fault"
     assert fake.asked == [pb.VerifyCoverageRequest(ticker=TICKER, period_seconds=3_600, start_time=START)]
 
 
-def test_each_fault_is_not_well(fake: FakeRelay) -> None:
+def test_each_fault_is_reported(fake: FakeRelay) -> None:
     cases: list[tuple[dict[str, Any], str, str]] = [
         ({"lost": [hours(2, 5)], "lost_periods": 3}, "lost 2024-01-01T02:00:00Z 2024-01-01T05:00:00Z 3", "--repair"),
         ({"unexpected": [hours(1, 2)], "unexpected_periods": 1}, "unexpected 2024-01-01T01:00:00Z", "--refresh"),
@@ -65,7 +65,7 @@ def test_each_fault_is_not_well(fake: FakeRelay) -> None:
         assert advice in lines[-1]
 
 
-def test_repairs_are_waited_for_and_decide(fake: FakeRelay) -> None:
+def test_exit_code_depends_on_the_repairs(fake: FakeRelay) -> None:
     repaired(fake)
     result = run("--repair")
     assert result.exit_code == 0, result.stderr
@@ -87,7 +87,7 @@ def test_json_is_one_object(fake: FakeRelay) -> None:
     assert (found["lost_periods"], found["lost"][0]["since"]) == (4, "2024-01-01T02:00:00Z")
 
 
-def test_nothing_there_and_a_relay_that_breaks_off(fake: FakeRelay) -> None:
+def test_empty_series_and_an_answer_without_result(fake: FakeRelay) -> None:
     fake.verified = [pb.VerifyCoverageResponse(result=pb.VerifyResult())]
     result = run()
     assert (result.exit_code, result.stdout) == (0, f"{TICKER} 1h: neither the table nor its coverage has any rows\n")

@@ -24,12 +24,12 @@ KEYS = {"s3.endpoint": "http://s3:9000", "s3.access-key-id": "id" + SECRET, "s3.
         CatalogSettings(more={"s3.proxy-uri": f"http://me:{SECRET}@proxy:3128"}),
     ],
 )
-def test_nothing_that_is_announced_or_printed_holds_a_secret(settings: CatalogSettings) -> None:
+def test_announced_and_printed_settings_have_no_secrets(settings: CatalogSettings) -> None:
     assert SECRET in str(settings.properties())
     assert SECRET not in str(settings.public_properties()) + repr(settings) + str(settings)
 
 
-def test_what_is_announced_is_enough_but_for_secrets() -> None:
+def test_announced_properties_suffice_except_for_secrets() -> None:
     relay = CatalogSettings(
         uri=f"postgresql://me:{SECRET}@db:5433/lake?sslmode=verify-full&sslrootcert=ca.pem",
         warehouse="s3://lake/w",
@@ -67,7 +67,7 @@ def test_the_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
         ("PROPERTIES", f'["{SECRET}"]', "valid dictionary"),
     ],
 )
-def test_a_bad_variable_is_named_but_not_shown(
+def test_invalid_variable_is_named_without_its_value(
     name: str, value: str, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(f"DEXORDER_CATALOG_{name}", value)
@@ -85,11 +85,13 @@ def test_a_bad_variable_is_named_but_not_shown(
         (CatalogSettings(type="rest", uri="https://lake"), ("spark", "production")),
     ],
 )
-def test_spark_needs_more_jars_beyond_sqlite_and_files(settings: CatalogSettings, sets: tuple[str, ...]) -> None:
+def test_catalogs_other_than_sqlite_and_files_need_more_jars(settings: CatalogSettings, sets: tuple[str, ...]) -> None:
     assert settings.jar_sets == sets
 
 
-def test_parts_that_start_together_may_all_create_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_that_start_at_the_same_time_may_all_create_the_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     opened: list[str] = []
 
     def late(name: str, **properties: str) -> object:
@@ -112,7 +114,7 @@ def test_parts_that_start_together_may_all_create_the_tables(tmp_path: Path, mon
         ("sqlite:////c.db", "sqlite:////c.db"),
     ],
 )
-def test_the_driver_we_bring_is_used_when_none_is_named(given: str, found: str) -> None:
+def test_own_driver_is_used_if_none_is_named(given: str, found: str) -> None:
     assert with_driver(given) == found
 
 
@@ -124,7 +126,7 @@ def test_the_driver_we_bring_is_used_when_none_is_named(given: str, found: str) 
         ("https://lake", "https://lake"),
     ],
 )
-def test_a_password_of_its_own_fills_the_gap(given: str, found: str) -> None:
+def test_password_setting_is_used_if_the_uri_has_none(given: str, found: str) -> None:
     assert with_password(given, "p@ss") == found
 
 
@@ -140,7 +142,7 @@ def test_tls_modes_are_those_of_libpq(mode: str | None, found: object) -> None:
         assert context is found
 
 
-def test_a_ca_alone_does_not_check_the_name_and_unknown_modes_are_refused() -> None:
+def test_verify_ca_does_not_check_the_name_and_unknown_modes_are_refused() -> None:
     context = tls_context("verify-ca", "system")
     assert isinstance(context, ssl.SSLContext) and not context.check_hostname
     with pytest.raises(ValueError, match="sslmode 'full' is not one of"):

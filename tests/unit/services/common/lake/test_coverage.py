@@ -1,4 +1,4 @@
-"""What a page claims after retractions."""
+"""Claims of pages after retractions."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def points(ranges: list[TimeRange]) -> list[tuple[int, int]]:
         ([(20, 30, 5)], 0, [(0, 10)]),
         ([(0, 10, 5)], 4, []),
         ([(0, 6, 5), (4, 10, 9)], 7, [(0, 4)]),
-        ([(4, 10, 9), (0, 6, 5)], 7, [(0, 4)]),  # whatever order they are read in
+        ([(4, 10, 9), (0, 6, 5)], 7, [(0, 4)]),  # in any order
         ([(0, 10, 9), (4, 6, 5)], 7, []),
         ([(4, 6, 5), (0, 10, 9)], 9, [(0, 10)]),
         ([(0, 10, 5), (4, 6, 9)], 7, [(0, 4), (6, 10)]),
     ],
 )
-def test_a_page_claims_nothing_inside_a_later_retraction(
+def test_later_retraction_removes_the_claim_inside_it(
     made: list[tuple[int, int, int]], fetched_ns: int, claimed: list[tuple[int, int]]
 ) -> None:
     retractions = Retractions()

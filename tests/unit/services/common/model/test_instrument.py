@@ -51,11 +51,11 @@ def test_ticker_splits_at_the_last_dot(text: str, symbol: str, venue: str) -> No
         "BTC/USDT\u202e.SIM",
     ],
 )
-def test_what_is_no_ticker_is_refused(text: str) -> None:
+def test_invalid_ticker_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequest, match="ticker"):
         Instrument.parse(text)
 
 
 @given(st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=30), st.sampled_from(["SIM", "X:1"]))
-def test_ticker_reads_back_whatever_the_symbol(symbol: str, venue: str) -> None:
+def test_any_symbol_survives_the_ticker(symbol: str, venue: str) -> None:
     assert Instrument.parse(str(Instrument(symbol, venue))) == Instrument(symbol, venue)

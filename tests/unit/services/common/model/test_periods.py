@@ -93,7 +93,7 @@ def midnight_ns(day: date) -> int:
 
 
 def opened(day: date, period_seconds: int) -> date:
-    """First day of the candle that holds a day."""
+    """Return the first day of the candle that contains a day."""
     if period_seconds == WEEK_SECONDS:
         year, week, _ = day.isocalendar()
         return date.fromisocalendar(year, week, 1)
@@ -101,13 +101,13 @@ def opened(day: date, period_seconds: int) -> date:
 
 
 def following(day: date, period_seconds: int) -> date:
-    """First day of the candle after the one that opens on a day."""
+    """Return the first day of the candle after the one that opens on a day."""
     length = {DAY: 1, WEEK_SECONDS: 7, MONTH_SECONDS: calendar.monthrange(day.year, day.month)[1]}[period_seconds]
     return day + timedelta(days=length)
 
 
 @given(days, st.integers(0, DAY * SECOND_NS - 1), long_periods)
-def test_every_moment_lies_in_the_candle_of_its_calendar_day(day: date, inside_ns: int, period: int) -> None:
+def test_every_time_is_in_the_candle_of_its_calendar_day(day: date, inside_ns: int, period: int) -> None:
     moment_ns, first = midnight_ns(day) + inside_ns, opened(day, period)
     open_ns, close_ns = midnight_ns(first), midnight_ns(following(first, period))
     assert floor_to_grid(moment_ns, period) == open_ns
@@ -118,7 +118,7 @@ def test_every_moment_lies_in_the_candle_of_its_calendar_day(day: date, inside_n
 
 
 @given(days, long_periods, st.integers(0, 120), st.integers(1, 40))
-def test_a_walk_over_the_calendar_gives_the_same_candles(day: date, period: int, count: int, most: int) -> None:
+def test_calendar_has_the_same_candles(day: date, period: int, count: int, limit: int) -> None:
     walk = [opened(day, period)]
     while len(walk) <= count and walk[-1].year < 2262:
         walk.append(following(walk[-1], period))
@@ -127,7 +127,7 @@ def test_a_walk_over_the_calendar_gives_the_same_candles(day: date, period: int,
     assert open_times(span, period) == inside
     assert count_periods(span, period) == len(inside)
     assert next_open(span.start_ns, period, len(inside)) == end
-    assert [t for part in split_by_periods(span, period, most) for t in open_times(part, period)] == inside
+    assert [t for part in split_by_periods(span, period, limit) for t in open_times(part, period)] == inside
 
 
 @pytest.mark.parametrize(
@@ -135,11 +135,11 @@ def test_a_walk_over_the_calendar_gives_the_same_candles(day: date, period: int,
     [("2024-02", 29), ("2023-02", 28), ("2000-02", 29), ("2100-02", 28), ("2024-03", 31), ("2024-10", 31)],
 )
 def test_days_of_a_month(month: str, candles: int) -> None:
-    """Leap years by all three rules, and the two months in which summer time begins and ends."""
+    """All three rules of leap years, and the months in which summer time begins and ends."""
     start_ns = parse_time(f"{month}-01")
     span = check_span(start_ns, next_open(start_ns, MONTH_SECONDS), DAY)
     assert count_periods(span, DAY) == candles
-    assert count_periods(span, 3_600) == candles * 24, "no day of 23 or 25 hours"
+    assert count_periods(span, 3_600) == candles * 24, "no day has 23 or 25 hours"
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_days_of_a_month(month: str, candles: int) -> None:
         ("2024-02-29T23:30:00-05:00", "2024-03-01T04:30:00"),
     ],
 )
-def test_local_times_around_summer_time_are_moments(local: str, utc: str) -> None:
+def test_local_times_around_changes_of_summer_time(local: str, utc: str) -> None:
     assert parse_time(local) == midnight_ns(date.fromisoformat(utc[:10])) + seconds_of_day(utc) * SECOND_NS
 
 
@@ -164,7 +164,7 @@ def seconds_of_day(text: str) -> int:
 
 @pytest.fixture(params=["UTC0", "EST5EDT,M3.2.0,M11.1.0", "LHST-10:30LHDT-11,M10.1.0,M4.1.0/2"])
 def machine_zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A machine whose own clock has summer time; the rules are in the text, so no zone files are needed."""
+    """Local time zone with summer time; its rules are in the text, so no zone files are needed."""
     monkeypatch.setenv("TZ", request.param)
     time.tzset()
     yield
@@ -173,7 +173,7 @@ def machine_zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.usefixtures("machine_zone")
-def test_zone_of_the_machine_changes_nothing() -> None:
+def test_zone_of_the_machine_has_no_effect() -> None:
     for text in ("2024-03-10", "2024-03-11", "2024-04-07", "2024-10-06", "2024-11-03", "2024-02-29"):
         day = date.fromisoformat(text)
         assert parse_time(text) == midnight_ns(day)
@@ -184,7 +184,7 @@ def test_zone_of_the_machine_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("period", [60, 3_600, *LONG])
-def test_grid_holds_up_to_the_last_nanosecond(period: int) -> None:
+def test_grid_is_valid_up_to_the_last_nanosecond(period: int) -> None:
     last_ns = floor_to_grid(MAX_TIME_NS, period)
     assert datetime.fromtimestamp(last_ns // SECOND_NS, UTC).year == 2262
     assert check_span(next_open(last_ns, period, -3), last_ns, period).end_ns == last_ns

@@ -33,7 +33,7 @@ CHANGES = st.lists(st.tuples(st.booleans(), SPANS), max_size=25)
 
 
 @given(CHANGES, SPANS)
-def test_holds_the_same_points_as_a_set_and_its_diffs_rebuild_it(
+def test_range_set_agrees_with_a_set_of_points_and_its_diffs_rebuild_it(
     changes: list[tuple[bool, TimeRange]], span: TimeRange
 ) -> None:
     ranges, model, stored = RangeSet(), set[int](), set[TimeRange]()
