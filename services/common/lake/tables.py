@@ -119,7 +119,7 @@ class IcebergTable:
                 self.schema,
                 partition_spec=self.partitions,
                 sort_order=self.order,
-                properties=self.properties,
+                properties=dict(self.properties),  # pyiceberg removes the format version from it
             )
         return catalog.load_table(self.name)
 
