@@ -1,4 +1,4 @@
-"""Care of the Iceberg tables, asked of the Spark driver, which is their one writer."""
+"""Maintenance of the Iceberg tables by the Spark driver, which is their only writer."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ DEFAULT_SPARK = "127.0.0.1:50055"
 
 @dataclass(frozen=True, slots=True)
 class TableCare:
-    """What was done to one table, or would be.
+    """Result of maintenance for one table, or of a dry run.
 
     Attributes:
-        table: Its full name.
+        table: Full name, for example ``trading.ohlc``.
         removed_files: Files that no kept snapshot needs.
-        took_ms: Milliseconds.
+        took_ms: Duration in milliseconds.
     """
 
     table: str
@@ -43,15 +43,15 @@ class TableCare:
 async def maintain(
     spark: str | None = None, tables: Sequence[str] = (), *, dry_run: bool = False
 ) -> AsyncIterator[TableCare]:
-    """Compact and expire, table by table, each told when it is done.
+    """Compact tables and expire snapshots; yield a result for each table when it is done.
 
     Args:
-        spark: host:port of the driver's gRPC; else ``DEXORDER_SPARK_ADDRESS``, else 127.0.0.1:50055.
-        tables: Full names, for example ``trading.ohlc``; all of ours when empty.
-        dry_run: Only say what would be done.
+        spark: Address of the driver, host:port; default ``DEXORDER_SPARK_ADDRESS``, else 127.0.0.1:50055.
+        tables: Full names; all tables of the suite if empty.
+        dry_run: Return what would be done, without doing it.
 
     Raises:
-        MaintenanceFailed: The driver can't be reached, runs no query now, or knows no such table.
+        MaintenanceFailed: The driver cannot be reached, runs no query now, or has no such table.
     """
     address = spark or os.environ.get("DEXORDER_SPARK_ADDRESS") or DEFAULT_SPARK
     try:

@@ -34,7 +34,7 @@ from services.relay.history.engine import Engine
 from services.relay.history.fetch_ohlc import Answers
 from services.relay.history.queries import CoverageQueries
 from services.relay.history.request import check_part
-from services.relay.history.verification import Step, Verifier
+from services.relay.history.verification import VerificationState, Verifier
 from services.relay.instruments import Instruments
 from services.relay.metrics import RelayMetrics
 
@@ -217,13 +217,13 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
     ) -> AsyncIterator[relay_service_pb2.VerifyCoverageResponse]:
         """Stream the progress of a verification, then its result."""
         caller, (series, span) = current_caller(), self._part(request)
-        step = Step(series)
+        current = VerificationState(series)
         with self._engine.quotas.stream(caller):
-            async with aclosing(self._verifier.check(series, span)) as steps:
-                async for step in steps:
-                    yield messages.encode_verification_progress(step.progress())
-            repair = await self._verifier.repair(series, step.found.lost if request.repair else [], caller)
-        yield messages.encode_verification(step.result(repair))
+            async with aclosing(self._verifier.check(series, span)) as states:
+                async for current in states:
+                    yield messages.encode_verification_progress(current.progress())
+            repair = await self._verifier.repair(series, current.found.lost if request.repair else [], caller)
+        yield messages.encode_verification(current.result(repair))
 
     def _part(
         self, request: relay_service_pb2.GetCoverageRequest | relay_service_pb2.VerifyCoverageRequest

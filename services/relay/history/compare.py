@@ -51,7 +51,7 @@ class Comparison:
 
     @property
     def suspect(self) -> bool:
-        """Whether table and coverage contradict each other; a second look may show that one was just ahead."""
+        """True if table and coverage contradict each other, which may be because one was read before the other."""
         return bool(self.lost or self.unexpected)
 
     def add(self, other: Comparison) -> None:

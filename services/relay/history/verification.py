@@ -43,7 +43,7 @@ LOST = "the table lacks rows that coverage claims"
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class VerificationState:
     """State of a verification: ``checked`` of ``windows``; ``span`` is None until known, and if nothing exists."""
 
     series: Series
@@ -99,26 +99,26 @@ class Verifier:
         self._max_periods = min(settings.max_request_periods, MAX_REPAIR_PERIODS)
         self._one_window = asyncio.Semaphore(1)
 
-    async def check(self, series: Series, requested: TimeRange) -> AsyncGenerator[Step, None]:
+    async def check(self, series: Series, requested: TimeRange) -> AsyncGenerator[VerificationState, None]:
         """Verify everything that coverage or the table has in a range; the last step has the result.
 
         Raises:
             Unavailable: The table cannot be read now.
         """
-        step = Step(series)
-        yield step
+        current = VerificationState(series)
+        yield current
         span = await self._extent(series, requested)
         if span is None:
             return
         windows = split_by_periods(span, series.period_seconds, WINDOW_PERIODS)
-        step = Step(series, len(windows), 0, Comparison(), span)
-        yield step
+        current = VerificationState(series, len(windows), 0, Comparison(), span)
+        yield current
         found = []
         for number, window in enumerate(windows, start=1):
             found.append(await self._compare_window(series, window))
-            step.found.add(found[-1])
-            step = replace(step, checked=number)
-            yield step
+            current.found.add(found[-1])
+            current = replace(current, checked=number)
+            yield current
         for attempt in range(1, self._attempts):
             if not any(each.suspect for each in found):
                 break
@@ -126,8 +126,8 @@ class Verifier:
             for index, window in enumerate(windows):
                 if found[index].suspect:
                     found[index] = await self._compare_window(series, window)
-            step = replace(step, found=_total(found))
-            yield step
+            current = replace(current, found=_total(found))
+            yield current
 
     async def repair(self, series: Series, lost: Sequence[TimeRange], caller: Caller | None) -> Repair:
         """Retract coverage of lost ranges and submit requests for them on behalf of the caller.

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class IngestorServiceStub:
-    """Page reports. The frames on 5567 can't carry a range, so progress and leases come this way.
+    """Reports of pages and markets. Frames on 5567 cannot carry a range, so progress is reported here.
     """
 
     def __init__(self, channel):
@@ -48,19 +48,19 @@ class IngestorServiceStub:
 
 
 class IngestorServiceServicer:
-    """Page reports. The frames on 5567 can't carry a range, so progress and leases come this way.
+    """Reports of pages and markets. Frames on 5567 cannot carry a range, so progress is reported here.
     """
 
     def ReportPage(self, request, context):
-        """Say that Kafka has acknowledged a page. Renews the job's lease. The answer says whether the job_id is still current;
-        when it is not, the ingestor drops the job without a final record and offers the slot again.
+        """Report that Kafka has acknowledged a page, and renew the job's lease. If the answer says that the job_id is no
+        longer current, the ingestor drops the job without a final record and offers the slot again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportMarkets(self, request, context):
-        """Say which markets an exchange has. Replaces what was known of the exchange.
+        """Report the markets of an exchange. Replaces the earlier report.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -88,7 +88,7 @@ def add_IngestorServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class IngestorService:
-    """Page reports. The frames on 5567 can't carry a range, so progress and leases come this way.
+    """Reports of pages and markets. Frames on 5567 cannot carry a range, so progress is reported here.
     """
 
     @staticmethod

@@ -27,7 +27,7 @@ if _version_not_supported:
 
 
 class RelayServiceStub:
-    """Requests for market data: submit, follow, cancel, be told.
+    """Requests for market data: submit, watch, cancel, notifications; coverage of the tables.
     """
 
     def __init__(self, channel):
@@ -99,15 +99,15 @@ class RelayServiceStub:
 
 
 class RelayServiceServicer:
-    """Requests for market data: submit, follow, cancel, be told.
+    """Requests for market data: submit, watch, cancel, notifications; coverage of the tables.
     """
 
     def SubmitHistorical(self, request, context):
         """Accept a request for historical candles.
 
         QUEUED is answered only after the request is on disk. The same request_id with the same body is DUPLICATE with the
-        same topic; with another body, or with a field that can't be answered, INVALID with the field and its value.
-        The answer is the given message, which clients of the ingest protocol already know.
+        same topic; with another body, or with an invalid field, INVALID with the field and its value.
+        The answer is the message of the ingest protocol, which its clients already know.
         buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
         buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
         """
@@ -116,14 +116,14 @@ class RelayServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetRequest(self, request, context):
-        """One request's record. NOT_FOUND for an id that was never accepted or is past its retention.
+        """Get the record of one request. NOT_FOUND for an id that was never accepted or is past its retention.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListRequests(self, request, context):
-        """The records of many requests, newest first, in pages.
+        """List the records of requests, newest first, in pages.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -137,38 +137,39 @@ class RelayServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchProgress(self, request, context):
-        """Progress of one request: the state now, then every change, until it has its final status.
+        """Stream the progress of one request: now, then at every change, until it has its final status.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SubscribeNotifications(self, request, context):
-        """Notifications of one topic from a cursor on, in order, without an end.
+        """Stream the notifications of one topic after a cursor, in order, without end.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetCatalog(self, request, context):
-        """How to read the results: the Iceberg catalog's properties as pyiceberg takes them, without secrets.
+        """Get the properties of the Iceberg catalog, as pyiceberg takes them, without secrets.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListMarkets(self, request, context):
-        """The markets of an exchange, as its ingestors last reported them. NOT_FOUND for an unknown exchange or while none has.
+        """List the markets of an exchange as its ingestors last reported them. NOT_FOUND for an unknown exchange or before the
+        first report.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FetchOhlc(self, request, context):
-        """The older form of a request: what is missing is fetched first, then the rows come as pages read from the table.
+        """Submit a request in its older form: missing candles are fetched first, then the rows are streamed as pages.
 
-        A request like any other underneath, under the same request_id. A field that can't be answered, or a request that
-        ends without all its rows, is one page with status ERROR; a range without a candle is one page with NOT_FOUND.
+        It is a request like any other, under the same request_id. An invalid field, or a request that ends without all of
+        its rows, is one page with status ERROR; a range without a candle is one page with NOT_FOUND.
         buf:lint:ignore RPC_REQUEST_STANDARD_NAME
         buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
         """
@@ -177,26 +178,26 @@ class RelayServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetCoverage(self, request, context):
-        """What the table is known to hold of one market, in time order: at least one answer, without anything where nothing is.
+        """Stream the coverage of one market in time order: at least one answer, empty if nothing is covered.
 
-        First the ranges; then, with detail, the pages they rest on. The stream ends by itself.
+        First the ranges; then, with detail, the pages behind them. The stream ends by itself.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def VerifyCoverage(self, request, context):
-        """Compare the table with what coverage says of one market, window by window: progress, then the result at the end.
+        """Compare the table with the coverage of one market, window by window: progress, then the result as the last answer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RefreshHistorical(self, request, context):
-        """Accept a request for historical candles whose range is fetched anew, whatever the table has of it.
+        """Accept a request for historical candles whose range is fetched again, whatever the table has.
 
-        Coverage of the range is taken back, durably, before QUEUED is answered. The same request_id again is DUPLICATE and
-        takes nothing back. Otherwise as SubmitHistorical, and followed, cancelled and announced like any request.
+        Coverage of the range is retracted durably before QUEUED is answered. The same request_id again is DUPLICATE and
+        retracts nothing. Otherwise as SubmitHistorical; the request is watched, cancelled and announced like any other.
         buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
         buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
         """
@@ -276,7 +277,7 @@ def add_RelayServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class RelayService:
-    """Requests for market data: submit, follow, cancel, be told.
+    """Requests for market data: submit, watch, cancel, notifications; coverage of the tables.
     """
 
     @staticmethod
