@@ -1,6 +1,6 @@
-"""The delivery rules with a fake disk, a clock that is moved by hand and providers that say what they are told to say.
+"""Delivery rules with a fake disk, a manual clock and providers whose results the test chooses.
 
-Whatever a test does, each `Changes` is held against what must always be true of it.
+Each `Changes` is checked against the invariants, whatever the test does.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ REFUSED = {Channel.TELEGRAM: "blocked by the user", Channel.EMAIL: "no such addr
 
 
 def ways(names: str) -> tuple[Preference, ...]:
-    """``"WEB TELEGRAM?"``; a question mark for only_if_active."""
+    """Return the channels of ``"WEB TELEGRAM?"``; a question mark means only_if_active."""
     return tuple(Preference(NAMES[name.rstrip("?")], name.endswith("?")) for name in names.split())
 
 
@@ -67,7 +67,7 @@ def render(event: Event) -> Message:
 
 @dataclass
 class Disk:
-    """What survives a restart: the rows, as the outbox would keep them."""
+    """State that survives a restart: the rows, as the outbox would store them."""
 
     queued: dict[EventKey, QueuedRow] = field(default_factory=dict)
     events: dict[EventKey, Event] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class Disk:
 
 
 class World:
-    """Everything around a `Delivery`."""
+    """Environment of a `Delivery`; checks the invariants after each input."""
 
     def __init__(
         self, rules: DeliverySettings | None = None, *, max_events: int = MAX_EVENTS, **contacts: Contacts
@@ -105,7 +105,7 @@ class World:
         self.members: dict[tuple[EventKey, int], list[EventKey]] = {}
         self.under_way: dict[EventKey, int] = {}
 
-    # What a test does.
+    # ---- inputs
 
     def accept(self, event: Event, *, soft: bool = False) -> Changes:
         changes = self.delivery.accept([(event, soft)], now_ns=self.now_ns)
@@ -113,7 +113,7 @@ class World:
         return self.take(changes)
 
     def answer(self, result: Result, send: SendRequest | None = None) -> Changes:
-        """The provider's word on one call, the first that is under way if none is named."""
+        """Give the result of a call, by default of the first one under way."""
         if send is None:
             send = next(iter(self.sends.values()))
         del self.sends[send.key, send.number]
@@ -124,7 +124,7 @@ class World:
             if isinstance(result, Refused) and self.contacts(send.user_id) == send.contacts:
                 self.refused.add((key, send.channel))
         if isinstance(result, Later) and result.retry_after_ms is not None:
-            provider = _lane(send.channel, send.contacts)
+            provider = _provider(send.channel, send.contacts)
             until_ns = self.now_ns + result.retry_after_ms * 1_000_000
             self.blocked[provider] = max(self.blocked.get(provider, 0), until_ns)
         changes = self.whole(self.delivery.finished(send.key, send.number, result, now_ns=self.now_ns))
@@ -135,7 +135,7 @@ class World:
         return changes
 
     def answer_all(self, result: Result) -> None:
-        """The same word on all calls that are under way, and on those that this makes begin."""
+        """Give the same result to all calls under way, and to those that begin then."""
         while self.sends:
             self.answer(result)
 
@@ -188,7 +188,7 @@ class World:
         return self.take(self.whole(self.delivery.contacts_changed(user_id, now_ns=self.now_ns)))
 
     def restart(self) -> Changes:
-        """Everything in memory is gone, answers of providers with it; not the pauses that they asked for."""
+        """Lose everything in memory, including results of providers, but not the pauses that they asked for."""
         self.open.clear()
         self.start()
         rows = list(self.disk.queued.values())
@@ -200,7 +200,7 @@ class World:
         return self.take(self.whole(self.delivery.restore(rows, self.disk.sequences, pauses, now_ns=self.now_ns)))
 
     def advance(self, seconds: float) -> None:
-        """Time passes; what is due is done when it is due, and there is nothing to do in between."""
+        """Advance the clock; work is done when it is due, and there is none in between."""
         self.advance_to(self.now_ns + int(seconds * SECOND))
 
     def advance_to(self, end_ns: int, answer: Callable[[], None] = lambda: None) -> None:
@@ -215,7 +215,7 @@ class World:
             answer()
         self.now_ns = max(self.now_ns, end_ns)
 
-    # What a test asks.
+    # ---- queries
 
     def contacts(self, user_id: str) -> Contacts:
         return self.disk.contacts.get(user_id, NO_CONTACTS)
@@ -229,7 +229,7 @@ class World:
         ]
 
     def state(self, event_id: str, container: str = "bot") -> str:
-        """As the checks write it: Q, "D TELEGRAM", "E expired"."""
+        """Return the state in short form: Q, "D TELEGRAM", "E expired"."""
         key = EventKey(container, event_id)
         if key in self.disk.queued:
             return "Q"
@@ -244,7 +244,7 @@ class World:
         return [(row.channel.name, row.outcome) for _, row in rows]
 
     def whole(self, changes: Changes) -> Changes:
-        """With all that belongs to it and is done some at a time."""
+        """Return the changes with all portions that belong to them."""
         self.sizes.append(_size(changes))
         while self.delivery.unfinished:
             further = self.delivery.due(now_ns=self.now_ns)
@@ -252,13 +252,13 @@ class World:
             changes.add(further)
         return changes
 
-    # What must always be true.
+    # ---- invariants
 
     def take(self, changes: Changes, sent: Iterable[EventKey] = (), via: Channel | None = None) -> Changes:
-        """Write the rows, then do the rest, as the dispatcher does.
+        """Write the rows, then carry out the effects, as the dispatcher does.
 
         Args:
-            sent: Whom this reached, by ``via``: those and no others are delivered now.
+            sent: Events that are delivered by ``via`` now, and no others.
         """
         self._write_rows(changes)
         self._write_attempts(changes)
@@ -357,7 +357,7 @@ class World:
         assert attempt.key not in self.under_way
         assert (attempt.key, attempt.channel) not in self.refused
         assert not no_contact(attempt.channel, contacts)
-        assert self.blocked.get(_lane(attempt.channel, contacts), 0) <= self.now_ns
+        assert self.blocked.get(_provider(attempt.channel, contacts), 0) <= self.now_ns
         assert row.event.priority is Priority.CRITICAL or not quiet(contacts.quiet_hours, self.now_ns)
         named = [way for way in row.event.channels if way.channel is attempt.channel]
         assert named or not row.event.channels
@@ -367,7 +367,7 @@ class World:
     def _nothing_too_late(self) -> None:
         next_ns = self.delivery.next_due_ns()
         if next_ns is not None and next_ns <= self.now_ns:
-            return  # it said that it has not done all
+            return  # it reported unfinished work
         for key, row in self.disk.queued.items():
             if row.event.priority is Priority.CRITICAL or key in self.under_way:
                 continue
@@ -378,12 +378,12 @@ class World:
             assert self.now_ns < latest_ns
 
     def was_quiet(self, user_id: str) -> bool:
-        """For tests that take quiet hours away again."""
+        """Return whether the user ever had quiet hours; overridden by tests that remove them."""
         return False
 
 
 def quiet(hours: QuietHours | None, now_ns: int) -> bool:
-    """In UTC, by counting."""
+    """Return whether a time is in quiet hours in UTC, by counting minutes."""
     if hours is None:
         return False
     assert hours.time_zone == "UTC"
@@ -392,12 +392,12 @@ def quiet(hours: QuietHours | None, now_ns: int) -> bool:
 
 
 def _size(changes: Changes) -> int:
-    """How many events it is about."""
+    """Return the number of events that it concerns."""
     events = (each.event.key for rows in (changes.updated, changes.session_events) for each in rows)
     ended = (each.key for rows in (changes.finals, changes.attempts) for each in rows)
     return len({*events, *ended})
 
 
-def _lane(channel: Channel, contacts: Contacts) -> tuple[Channel, str]:
+def _provider(channel: Channel, contacts: Contacts) -> tuple[Channel, str]:
     url = {Channel.DISCORD: contacts.discord_webhook_url, Channel.SLACK: contacts.slack_webhook_url}
     return channel, url.get(channel, "")

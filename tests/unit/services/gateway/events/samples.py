@@ -21,7 +21,7 @@ def user_event(
     payload: bytes = b'{"order_id": "o1"}',
     event_type: int = 1,
 ) -> pb.UserEvent:
-    """As a container sends it."""
+    """Return a UserEvent as a container sends it."""
     return pb.UserEvent(
         user_id=user_id,
         event_id=event_id,
@@ -36,17 +36,17 @@ def user_event(
 
 
 def body(event_id: str = "e1", user_id: str = "alice", priority: int = Priority.NORMAL, **others: object) -> bytes:
-    """Serialized."""
+    """Return a serialized UserEvent."""
     return user_event(event_id, user_id, priority, **others).SerializeToString()  # type: ignore[arg-type]
 
 
 def event(event_id: str = "e1", user_id: str = "alice", priority: int = Priority.NORMAL, **others: object) -> Event:
-    """Checked, of the container ``c``."""
+    """Return a validated event of the container ``c``."""
     read = read_event("c", body(event_id, user_id, priority, **others))
     assert not isinstance(read, Refusal)
     return read
 
 
 def render(event: Event) -> Message:
-    """Something to read."""
+    """Return a message for the event."""
     return Message(event.key.event_id, event.key.event_id, "", event.priority, event.timestamp_ms)

@@ -24,14 +24,14 @@ def all_contacts() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", all_contacts())
-def test_contacts_do_not_show(name: str) -> None:
+def test_repr_hides_contacts(name: str) -> None:
     contacts = Contacts(**{name: all_contacts()[name]})
     message = Message("aa", "t", "b", Priority.NORMAL, 1)
     assert HIDDEN not in repr(contacts)
     assert HIDDEN not in repr(SendRequest(EventKey("c", "e"), 1, Channel.EMAIL, "alice", message, contacts))
 
 
-def test_destinations_that_are_gone_do_not_show() -> None:
+def test_repr_hides_missing_destinations() -> None:
     changes = Changes()
     changes.gone.append(("alice", Channel.PUSH, HIDDEN))
     assert HIDDEN not in f"{Sent((HIDDEN,))} {Refused('no such address', (HIDDEN,))} {changes}"

@@ -27,6 +27,6 @@ def test_head_of_a_field(number: int, size: int, head: bytes) -> None:
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])), st.integers(0, 40_000))
-def test_fields_are_protobufs_own(title: str, size: int) -> None:
+def test_fields_equal_those_of_protobuf(title: str, size: int) -> None:
     parts = field(4, title.encode()) + field(5, b"x" * size)
     assert pb.SessionEvent.FromString(parts) == pb.SessionEvent(title=title, body="x" * size)

@@ -1,6 +1,6 @@
-"""The delivery rules lived through at random, in `harness.World`, which holds each step against what must be true.
+"""Random histories of the delivery rules, in `harness.World`, which checks the invariants after each step.
 
-Here is what only a history shows: the order of an event's calls, and that in the end nothing is left over.
+Checked here are properties of a whole history: the order of an event's calls, and that nothing remains at the end.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ RULES = DeliverySettings(max_concurrent_sends=1, channel_attempts=2)
 
 
 class HistoryWorld(World):
-    """Keeps what quiet hours there ever were, and when a user's channels changed."""
+    """World that remembers which users ever had quiet hours."""
 
     def __init__(self, rules: DeliverySettings, *, max_events: int, **contacts: Contacts) -> None:
         self.ever_quiet = {user_id for user_id, known in contacts.items() if known.quiet_hours}
@@ -57,7 +57,7 @@ class DeliveryMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.ids = itertools.count()
-        self.changed: dict[str, int] = {}  # calls before a user's contacts or presence changed last
+        self.changed: dict[str, int] = {}  # number of calls before the last change of a user's contacts or presence
 
     @initialize(max_events=st.sampled_from([1, 2, 100]))
     def begin(self, max_events: int) -> None:
@@ -117,20 +117,20 @@ class DeliveryMachine(RuleBasedStateMachine):
 
     @invariant()
     def calls_are_in_the_order_of_the_channels(self) -> None:
-        """Each goes to the same channel or a later one, or begins a round after its pause."""
+        """Each call goes to the same channel or a later one, or begins a round after its pause."""
         last: dict[EventKey, tuple[int, int, int]] = {}
         for n, (at_ns, channel, key) in enumerate(self.world.calls):
             sent = self.world.disk.events[key]
-            turn = next((n for n, way in enumerate(sent.channels) if way.channel is channel), None)
-            if turn is None:
-                continue  # it names none: the user's own order may have changed
+            index = next((n for n, way in enumerate(sent.channels) if way.channel is channel), None)
+            if index is None:
+                continue  # the event names none: the user's own order may have changed
             before_n, before, before_ns = last.get(key, (-1, 0, 0))
             if before_n >= self.changed.get(sent.user_id, 0):
-                assert turn >= before or at_ns >= before_ns + RULES.retry_base_ns // 2
-            last[key] = (n, turn, at_ns)
+                assert index >= before or at_ns >= before_ns + RULES.retry_base_ns // 2
+            last[key] = (n, index, at_ns)
 
     @invariant()
-    def what_is_known_is_what_is_on_disk(self) -> None:
+    def memory_equals_disk(self) -> None:
         for key, row in self.world.disk.queued.items():
             live = self.world.delivery.queued(key)
             assert live is not None
@@ -138,7 +138,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         assert all(self.world.delivery.queued(key) is None for key in self.world.disk.finals)
 
     def teardown(self) -> None:
-        """Everybody is there and everything works: nothing is left over."""
+        """With all users present and all providers working, no event remains."""
         world = self.world
         for user_id, contacts in CONTACTS.items():
             world.set_contacts(contacts, user_id)

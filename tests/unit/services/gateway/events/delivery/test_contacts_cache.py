@@ -1,4 +1,4 @@
-"""A destination that no longer exists is taken out, and nothing else."""
+"""Removal of a destination that no longer exists, and of nothing else."""
 
 from __future__ import annotations
 

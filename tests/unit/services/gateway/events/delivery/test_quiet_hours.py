@@ -1,4 +1,4 @@
-"""Quiet hours by the user's own clock, where that is put forward and back too."""
+"""Quiet hours by the user's own clock, also where it is set forward and back."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ CHANGES = {
     SANTIAGO: ("2026-09-06T04:00", "2026-04-05T03:00"),  # 00:00 -> 01:00, 00:00 -> 23:00
     "Asia/Kathmandu": ("2026-06-01T00:00",),  # never
 }
-"""When clocks are put forward, and when back: UTC."""
+"""Times at which clocks are set forward and back, in UTC."""
 
 
 def hours(text: str, zone: str) -> QuietHours:
-    """From 22:00-07:00."""
+    """Return quiet hours from text like 22:00-07:00."""
     start, end = (int(part[:2]) * 60 + int(part[3:]) for part in text.split("-"))
     return QuietHours(start, end, zone)
 
 
 def at(utc: str) -> int:
-    """Nanoseconds of a time in UTC."""
+    """Return the nanoseconds of a time in UTC."""
     return int(datetime.fromisoformat(utc).replace(tzinfo=UTC).timestamp()) * SECOND
 
 
 @pytest.mark.parametrize(
     ("zone", "window", "now", "end"),
     [
-        # no change in sight: an hour's difference between winter and summer
+        # no clock change near: an hour's difference between winter and summer
         (BERLIN, "22:00-07:00", "2026-01-10T20:59:59", None),
         (BERLIN, "22:00-07:00", "2026-01-10T21:00", "2026-01-11T06:00"),
         (BERLIN, "22:00-07:00", "2026-01-11T05:59:59", "2026-01-11T06:00"),
@@ -54,7 +54,7 @@ def at(utc: str) -> int:
         (BERLIN, "22:00-07:00", "2026-10-24T20:00", "2026-10-25T06:00"),
         (NEW_YORK, "22:00-06:00", "2026-03-08T03:00", "2026-03-08T10:00"),
         (NEW_YORK, "22:00-06:00", "2026-11-01T02:00", "2026-11-01T11:00"),
-        # spring: the end is skipped, so it is where the clock goes on
+        # spring: the end is skipped, so it is where the clock continues
         (BERLIN, "22:00-02:30", "2026-03-28T22:00", "2026-03-29T01:00"),
         (BERLIN, "22:00-02:30", "2026-03-29T00:59:59", "2026-03-29T01:00"),
         (BERLIN, "22:00-02:30", "2026-03-29T01:00", None),
@@ -64,13 +64,13 @@ def at(utc: str) -> int:
         (LORD_HOWE, "22:00-02:15", "2026-10-03T15:00", "2026-10-03T15:30"),
         (LORD_HOWE, "22:00-02:15", "2026-10-03T15:30", None),
         (SANTIAGO, "22:00-00:00", "2026-09-06T03:30", "2026-09-06T04:00"),
-        # the start is skipped, or all of it, or all that is not quiet
+        # the start is skipped, or all quiet hours, or all other hours
         (BERLIN, "02:30-06:00", "2026-03-29T00:59:59", None),
         (BERLIN, "02:30-06:00", "2026-03-29T01:00", "2026-03-29T04:00"),
         (BERLIN, "02:10-02:50", "2026-03-29T00:59:59", None),
         (BERLIN, "02:10-02:50", "2026-03-29T01:00", None),
         (BERLIN, "02:50-02:10", "2026-03-29T00:59:59", "2026-03-30T00:10"),
-        # autumn: what comes twice is quiet twice
+        # autumn: repeated minutes are quiet both times
         (BERLIN, "22:00-02:30", "2026-10-24T23:00", "2026-10-25T00:30"),
         (BERLIN, "22:00-02:30", "2026-10-25T00:30", None),
         (BERLIN, "22:00-02:30", "2026-10-25T01:00", "2026-10-25T01:30"),
@@ -89,28 +89,28 @@ def at(utc: str) -> int:
         (SANTIAGO, "22:00-00:00", "2026-04-05T02:30", "2026-04-05T04:00"),
     ],
 )
-def test_the_end_is_where_the_user_s_clock_says_so(zone: str, window: str, now: str, end: str | None) -> None:
+def test_end_follows_the_users_clock(zone: str, window: str, now: str, end: str | None) -> None:
     assert quiet_until(hours(window, zone), at(now)) == (end and at(end))
 
 
-def test_without_quiet_hours_it_is_never_quiet() -> None:
+def test_without_quiet_hours_no_time_is_quiet() -> None:
     assert quiet_until(None, at("2026-01-10T23:00")) is None
 
 
 def clock(zone: str, ns: int) -> datetime:
-    """What the clock on the user's wall shows."""
+    """Return the time that the user's clock shows."""
     return datetime.fromtimestamp(ns // SECOND, UTC).astimezone(ZoneInfo(zone))
 
 
 def quiet(asked: QuietHours, ns: int) -> bool:
-    """By what the clock shows, by counting."""
+    """Return whether the shown time is quiet, by counting minutes."""
     shown = clock(asked.time_zone, ns)
     length = (asked.end_minute - asked.start_minute) % DAY_MINUTES
     return (shown.hour * 60 + shown.minute - asked.start_minute) % DAY_MINUTES < length
 
 
 def offset(shown: datetime) -> timedelta:
-    """Of the clock from UTC."""
+    """Return the clock's offset from UTC."""
     return shown.utcoffset() or timedelta()
 
 
@@ -120,7 +120,7 @@ minutes = st.integers(0, DAY_MINUTES - 1)
 
 @given(nights, minutes, minutes, st.integers(-DAY, DAY))
 @example((BERLIN, at("2026-03-29T01:00")), 22 * 60, 150, -1)
-def test_it_is_quiet_up_to_the_end_and_no_longer(night: tuple[str, int], start: int, end: int, away_ns: int) -> None:
+def test_every_minute_up_to_the_end_is_quiet(night: tuple[str, int], start: int, end: int, away_ns: int) -> None:
     (zone, change_ns), asked = night, QuietHours(start, end, night[0])
     now_ns = change_ns + away_ns
     end_ns = quiet_until(asked, now_ns)
@@ -134,4 +134,4 @@ def test_it_is_quiet_up_to_the_end_and_no_longer(night: tuple[str, int], start: 
     assert after == ends or (skipped and offset(before) < offset(after))
     breaks = sum(not quiet(asked, ns) for ns in range(now_ns, end_ns, 5 * MINUTE))
     put_back = offset(clock(zone, now_ns)) > offset(after)
-    assert not breaks or (put_back and breaks <= 12), "only in the hour that comes twice it is not quiet in between"
+    assert not breaks or (put_back and breaks <= 12), "only the repeated hour may have quiet and other minutes mixed"

@@ -1,4 +1,4 @@
-"""The rules, check by check; "check 7" is number 7 of the specification of user events."""
+"""Delivery rules; "check 7" is number 7 of the specification of user events."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NORMAL, CRITICAL = Priority.NORMAL, Priority.CRITICAL
 TELEGRAM, EMAIL, PUSH = Channel.TELEGRAM, Channel.EMAIL, Channel.PUSH
 
 
-def test_normal_event_waits_for_the_session_that_comes_in_time() -> None:
+def test_normal_event_waits_for_a_session_that_opens_in_time() -> None:
     """Check 4."""
     world = World()
     world.accept(event("e", "WEB", priority=NORMAL))
@@ -38,7 +38,7 @@ def test_normal_event_waits_for_the_session_that_comes_in_time() -> None:
     assert world.state("e") == "D WEB"
 
 
-def test_normal_event_nobody_came_for_is_final_once() -> None:
+def test_normal_event_without_a_session_expires_once() -> None:
     """Check 5; a later session is shown nothing."""
     world = World()
     world.accept(event("e", "WEB", priority=NORMAL))
@@ -49,10 +49,10 @@ def test_normal_event_nobody_came_for_is_final_once() -> None:
     assert world.open_session().session_events == []
 
 
-def test_a_session_that_opens_at_the_last_moment_does_not_get_what_is_over() -> None:
+def test_session_that_opens_too_late_is_not_shown_an_expired_event() -> None:
     world = World()
     world.accept(event("e", "WEB", priority=NORMAL))
-    world.now_ns += 60 * SECOND  # due was not called yet
+    world.now_ns += 60 * SECOND  # `due` has not been called yet
     assert world.open_session().session_events == []
     world.advance(0)
     assert world.state("e") == "E expired"
@@ -70,7 +70,7 @@ def test_session_that_acks_in_time_is_the_only_channel() -> None:
     assert world.outcomes("e") == [("WEB", "received")]
 
 
-def test_session_that_stays_silent_gives_way_to_the_next_channel() -> None:
+def test_session_without_an_ack_escalates_to_the_next_channel() -> None:
     """Check 7."""
     world = World()
     world.open_session()
@@ -91,14 +91,14 @@ def test_ack_during_a_call_is_the_delivery_and_the_call_still_ends() -> None:
     world.receive(1)
     assert world.state("e") == "D WEB"
     world.answer(Later("busy", 3000))
-    world.accept(event("f", "TELEGRAM"))  # what the provider said holds for the next one
+    world.accept(event("f", "TELEGRAM"))  # the pause applies to the next event
     assert [key.event_id for _, _, key in world.calls] == ["e"]
     world.advance(3)
     assert [key.event_id for _, _, key in world.calls] == ["e", "f"]
 
 
-def test_critical_event_goes_along_its_channels_at_once() -> None:
-    """Check 8: the e-mail's second try is cancelled."""
+def test_critical_event_tries_the_next_channel_at_once() -> None:
+    """Check 8: the e-mail's second attempt is cancelled."""
     world = World()
     world.accept(event("e", "TELEGRAM EMAIL PUSH"))
     world.answer(Refused("blocked by the user"))
@@ -119,7 +119,7 @@ def test_normal_event_tries_a_channel_again_before_the_next() -> None:
     assert mail == third
 
 
-def test_channel_where_the_user_is_not_active_is_left_out() -> None:
+def test_channel_where_the_user_is_not_active_is_skipped() -> None:
     """Check 9."""
     world = World()
     world.accept(event("e", "TELEGRAM? EMAIL"))
@@ -128,8 +128,8 @@ def test_channel_where_the_user_is_not_active_is_left_out() -> None:
     assert world.outcomes("e") == [("TELEGRAM", "not active"), ("EMAIL", "sent")]
 
 
-def test_activity_is_looked_at_again_in_each_round() -> None:
-    """Check 9: presence flips while the event is queued."""
+def test_activity_is_checked_in_each_round() -> None:
+    """Check 9: presence changes while the event is queued."""
     world = World()
     world.accept(event("e", "TELEGRAM? EMAIL"))
     world.answer(Later("server error"))
@@ -144,7 +144,7 @@ def test_activity_is_looked_at_again_in_each_round() -> None:
 
 
 @pytest.mark.parametrize("priority", [NORMAL, CRITICAL])
-def test_event_for_the_active_waits_for_somebody_to_be(priority: Priority) -> None:
+def test_event_for_an_active_user_waits_for_activity(priority: Priority) -> None:
     """Check 10."""
     world = World()
     world.accept(event("e", "WEB? TELEGRAM?", priority=priority))
@@ -161,8 +161,8 @@ def test_event_for_the_active_waits_for_somebody_to_be(priority: Priority) -> No
     assert (world.state("e"), world.calls) == ("D WEB", [])
 
 
-def test_nothing_happens_to_an_event_that_only_a_session_can_take() -> None:
-    """Or 100,000 of them would be written anew again and again."""
+def test_event_for_sessions_only_is_not_rewritten_while_it_waits() -> None:
+    """Otherwise 100,000 of them would be rewritten repeatedly."""
     world = World()
     world.accept(event("e", "ACTIVE_SESSION"))
     assert world.delivery.next_due_ns() is None
@@ -171,7 +171,7 @@ def test_nothing_happens_to_an_event_that_only_a_session_can_take() -> None:
     assert world.restart().updated == []
 
 
-def test_provider_gets_the_pause_it_asked_for() -> None:
+def test_provider_is_not_called_during_the_pause_it_asked_for() -> None:
     """Check 11."""
     world = World(bob=replace(EVERYWHERE, discord_webhook_url="https://discord.example/2"))
     world.accept(event("first"))
@@ -199,16 +199,16 @@ def test_webhooks_do_not_wait_for_each_other() -> None:
 
 @pytest.mark.parametrize(("pause_ms", "next_channel"), [(30_000, "TELEGRAM"), (30_001, "EMAIL")])
 @pytest.mark.parametrize("priority", [NORMAL, CRITICAL])
-def test_long_pause_is_not_waited_for(priority: Priority, pause_ms: int, next_channel: str) -> None:
+def test_event_does_not_wait_for_a_long_pause(priority: Priority, pause_ms: int, next_channel: str) -> None:
     world = World()
     world.accept(event("e", "TELEGRAM EMAIL", priority=priority))
     world.answer(Later("too many requests", pause_ms))
-    world.accept(event("f", "TELEGRAM EMAIL", priority=priority))  # nor by those that did not ask
+    world.accept(event("f", "TELEGRAM EMAIL", priority=priority))  # nor do later events
     world.advance(30)
     assert world.called() == " ".join(["TELEGRAM", next_channel, next_channel])
 
 
-def test_provider_that_only_asks_for_pauses_is_left_in_the_end() -> None:
+def test_provider_that_only_asks_for_pauses_is_skipped_in_the_end() -> None:
     world = World()
     world.accept(event("e", "TELEGRAM EMAIL"))
     for _ in range(3):
@@ -218,7 +218,7 @@ def test_provider_that_only_asks_for_pauses_is_left_in_the_end() -> None:
 
 
 @pytest.mark.parametrize("priority", [NORMAL, CRITICAL])
-def test_refused_by_all_is_final_and_names_the_reasons(priority: Priority) -> None:
+def test_refusal_by_all_channels_is_final_and_names_the_reasons(priority: Priority) -> None:
     """Check 12."""
     world = World()
     world.accept(event("e", "TELEGRAM EMAIL PUSH", priority=priority))
@@ -229,22 +229,22 @@ def test_refused_by_all_is_final_and_names_the_reasons(priority: Priority) -> No
     assert world.state("e") == "E TELEGRAM: blocked by the user; EMAIL: no such address; PUSH: gone"
 
 
-def test_destination_that_is_gone_leaves_even_if_another_took_it() -> None:
+def test_missing_destination_is_removed_even_if_another_accepted_the_message() -> None:
     world = World()
     world.accept(event("e", "PUSH"))
     assert world.answer(Sent(gone=("https://push.example/0",))).gone == [("alice", PUSH, "https://push.example/0")]
     assert world.state("e") == "D PUSH"
 
 
-def test_event_nobody_can_be_reached_with_is_final_at_once() -> None:
-    """Check 20, and one row: a repeat is answered alike."""
+def test_event_without_a_usable_channel_is_final_at_once() -> None:
+    """Check 20, and one row: a duplicate is answered the same way."""
     world = World()
     changes = world.accept(event("e", "TELEGRAM EMAIL", user_id="bob"))
     assert len(changes.accepted) == len(changes.finals) == 1
     assert world.state("e") == "E TELEGRAM: no contact; EMAIL: no contact"
 
 
-def test_refusals_of_all_providers_leave_the_session() -> None:
+def test_event_refused_by_all_providers_waits_for_a_session() -> None:
     world = World()
     world.accept(event("e", "TELEGRAM WEB"))
     world.answer(Refused("blocked by the user"))
@@ -256,8 +256,8 @@ def test_refusals_of_all_providers_leave_the_session() -> None:
 
 
 @pytest.mark.parametrize("kill_after", ["accept", "send", "sent"])
-def test_restart_goes_on_with_what_is_on_disk(kill_after: str) -> None:
-    """Checks 13, 17 and 18: a call whose result was lost is made again, a final event's is not."""
+def test_restart_continues_from_the_rows_on_disk(kill_after: str) -> None:
+    """Checks 13, 17 and 18: a call whose result was lost is repeated, that of a final event is not."""
     world = World()
     names = "ACTIVE_SESSION TELEGRAM"
     if kill_after == "accept":
@@ -288,7 +288,7 @@ def test_same_id_of_two_containers_is_two_events() -> None:
     assert (world.state("e", "one"), world.state("e", "two")) == ("D TELEGRAM", "D TELEGRAM")
 
 
-def test_event_without_channels_takes_a_session_then_the_usual_or_the_users_own() -> None:
+def test_event_without_channels_uses_a_session_then_the_default_or_the_users_order() -> None:
     """Check 20."""
     world = World(bob=Contacts(email="bob@example.org", telegram_chat_id="2", channel_order=(EMAIL, TELEGRAM)))
     world.open_session()
@@ -303,7 +303,7 @@ def test_event_without_channels_takes_a_session_then_the_usual_or_the_users_own(
     assert world.called() == "EMAIL TELEGRAM"
 
 
-def test_critical_event_is_never_given_up() -> None:
+def test_critical_event_is_tried_without_end() -> None:
     world = World()
     world.accept(event("e", "TELEGRAM EMAIL"))
     days = 10
@@ -316,7 +316,7 @@ def test_critical_event_is_never_given_up() -> None:
     assert [SECOND << n for n in range(4)] <= gaps[:4] <= [SECOND << n + 1 for n in range(4)]
 
 
-def test_normal_event_is_tried_in_rounds_until_its_time_is_over() -> None:
+def test_normal_event_is_tried_in_rounds_until_it_expires() -> None:
     world = World()
     world.accept(event("e", "TELEGRAM", priority=NORMAL))
     world.advance_to(NOON + HOUR, answer=lambda: world.answer_all(Later("server error")))
@@ -325,7 +325,7 @@ def test_normal_event_is_tried_in_rounds_until_its_time_is_over() -> None:
     assert world.disk.finals[EventKey("bot", "e")].completed_ns == NOON + MINUTE
 
 
-def test_call_under_way_when_the_time_is_over_still_counts() -> None:
+def test_result_of_a_call_counts_after_the_event_expired() -> None:
     world = World()
     for name in ("good", "bad"):
         world.accept(event(name, priority=NORMAL))
@@ -340,7 +340,7 @@ def test_call_under_way_when_the_time_is_over_still_counts() -> None:
 NIGHT = QuietHours(22 * 60, 7 * 60, "UTC")
 
 
-def test_quiet_hours_hold_what_is_not_critical_to_their_end() -> None:
+def test_quiet_hours_hold_back_events_that_are_not_critical() -> None:
     world = World(alice=replace(EVERYWHERE, quiet_hours=NIGHT))
     world.now_ns = NOON + 10 * HOUR  # 22:00
     world.accept(event("normal", "TELEGRAM WEB", priority=NORMAL))
@@ -359,7 +359,7 @@ def test_quiet_hours_hold_what_is_not_critical_to_their_end() -> None:
     assert world.state("normal") == "E expired"
 
 
-def test_quiet_hours_do_not_hold_sessions() -> None:
+def test_quiet_hours_do_not_apply_to_sessions() -> None:
     world = World(alice=replace(EVERYWHERE, quiet_hours=NIGHT))
     world.now_ns = NOON + 11 * HOUR
     world.open_session()
@@ -368,7 +368,7 @@ def test_quiet_hours_do_not_hold_sessions() -> None:
     assert world.state("e") == "D WEB"
 
 
-def test_quiet_hours_lengthen_an_events_time_once() -> None:
+def test_quiet_hours_extend_an_events_time_once() -> None:
     world = World(DeliverySettings(normal_ttl_ns=2 * DAY), alice=replace(EVERYWHERE, quiet_hours=NIGHT))
     world.now_ns = NOON + 11 * HOUR
     world.accept(event("e", "TELEGRAM", priority=NORMAL))
@@ -376,7 +376,7 @@ def test_quiet_hours_lengthen_an_events_time_once() -> None:
     assert world.state("e") == "E expired"
 
 
-def test_events_above_the_soft_quota_go_out_together() -> None:
+def test_events_above_the_soft_quota_are_sent_in_one_message() -> None:
     """Check 23."""
     world = World(bob=EVERYWHERE)
     for n in range(60):
@@ -495,7 +495,7 @@ def test_event_that_waits_for_a_provider_too_long_expires() -> None:
     assert world.state("second") == "E expired"
 
 
-def test_digest_of_more_than_is_done_at_once_stays_whole() -> None:
+def test_digest_larger_than_one_decision_stays_whole() -> None:
     world = World()
     for n in range(1200):
         world.accept(event(f"a{n}", "TELEGRAM", priority=NORMAL), soft=True)
@@ -503,7 +503,7 @@ def test_digest_of_more_than_is_done_at_once_stays_whole() -> None:
     assert [send.message.title for send in world.sends.values()] == ["1200 events"]
 
 
-def test_pauses_differ_by_event_and_not_by_process() -> None:
+def test_backoff_differs_by_event_and_not_by_process() -> None:
     world = World()
     for n in range(20):
         world.accept(event(f"e{n}"))
@@ -523,7 +523,7 @@ def test_log_of_a_session_is_in_order_after_a_restart() -> None:
     assert [show.sequence for show in world.open_session().session_events] == [1, 2]
 
 
-def test_sessions_are_shown_everything_live_in_order_at_each_opening() -> None:
+def test_each_opening_shows_all_pending_events_in_order() -> None:
     world = World()
     world.accept(event("tele", "TELEGRAM WEB"))
     world.accept(event("web", "WEB"))
@@ -542,8 +542,8 @@ def test_sessions_are_shown_everything_live_in_order_at_each_opening() -> None:
     assert [world.state(name) for name in ("web", "tele", "new", "mail")] == ["D WEB", "D WEB", "D WEB", "Q"]
 
 
-def test_event_waits_for_the_rest_of_the_time_since_it_was_shown() -> None:
-    """A session opened while the event was elsewhere: its turn there is no second wait of five seconds."""
+def test_ack_time_counts_from_the_moment_the_event_was_shown() -> None:
+    """A session that opened while another channel was tried: the event does not wait five seconds again."""
     world = World()
     world.accept(event("e", "TELEGRAM WEB EMAIL"))
     world.open_session()
@@ -553,7 +553,7 @@ def test_event_waits_for_the_rest_of_the_time_since_it_was_shown() -> None:
     assert world.called() == "TELEGRAM EMAIL"
 
 
-def test_seen_means_received_and_may_come_later_and_again() -> None:
+def test_seen_implies_received_and_may_be_reported_late_and_again() -> None:
     world = World()
     world.open_session()
     world.accept(event("e", "WEB"))
@@ -564,7 +564,7 @@ def test_seen_means_received_and_may_come_later_and_again() -> None:
     assert world.see(1, user_id="bob") == Changes()
 
 
-def test_new_contacts_are_used_by_what_waits() -> None:
+def test_waiting_events_use_new_contacts() -> None:
     world = World(bob=NO_CONTACTS)
     world.accept(event("e", "WEB TELEGRAM", user_id="bob"))
     world.advance(600)
@@ -579,7 +579,7 @@ def test_new_contacts_are_used_by_what_waits() -> None:
     assert world.state("e") == "D TELEGRAM"
 
 
-def test_refusal_of_old_contacts_is_not_one_of_the_new() -> None:
+def test_refusal_of_old_contacts_does_not_apply_to_new_ones() -> None:
     world = World()
     world.accept(event("e", "TELEGRAM"))
     world.set_contacts(replace(EVERYWHERE, telegram_chat_id="200"))
@@ -588,17 +588,17 @@ def test_refusal_of_old_contacts_is_not_one_of_the_new() -> None:
     assert world.called() == "TELEGRAM TELEGRAM"
 
 
-@pytest.mark.parametrize("what", ["restart", "due", "answer", "open", "cursor", "contacts", "reach", "lane"])
-def test_much_is_done_some_at_a_time(what: str) -> None:
-    """A turn of the dispatcher, for which all containers wait, is never long."""
+@pytest.mark.parametrize("what", ["restart", "due", "answer", "open", "cursor", "contacts", "reach", "provider"])
+def test_large_amounts_of_work_are_done_in_portions(what: str) -> None:
+    """A transaction, for which all containers wait, is never long."""
     many = 5 * MAX_EVENTS
     world = World(DeliverySettings(max_concurrent_sends=1, normal_ttl_ns=DAY))
-    if what == "lane":
+    if what == "provider":
         world.accept(event("first", "TELEGRAM"))
     names = {"cursor": "WEB", "open": "WEB TELEGRAM", "reach": "TELEGRAM?"}.get(what, "TELEGRAM")
     for n in range(many):
         world.accept(event(f"e{n}", names, priority=NORMAL), soft=what != "cursor")
-    if what in ("restart", "answer", "reach", "lane"):
+    if what in ("restart", "answer", "reach", "provider"):
         world.advance(10)
     world.sizes.clear()
     match what:
@@ -606,7 +606,7 @@ def test_much_is_done_some_at_a_time(what: str) -> None:
             world.restart()
         case "due":
             world.advance(10)
-        case "answer" | "lane":
+        case "answer" | "provider":
             world.answer(Sent())
         case "open":
             world.open_session()

@@ -1,4 +1,4 @@
-"""A dispatcher on real loopback sockets, its containers, and an event loop's side that notes what it is given."""
+"""Dispatcher on real loopback sockets, its containers, and outputs that are recorded."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LOOPBACK = "tcp://127.0.0.1:0"
 
 @dataclass
 class Heard:
-    """`Outside`."""
+    """`DispatcherOutputs` that are recorded."""
 
     sends: list[SendRequest] = field(default_factory=list)
     session_events: list[SessionEvent] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Heard:
 
 
 class Stage:
-    """A running dispatcher."""
+    """Running dispatcher."""
 
     def __init__(self, dispatcher: Dispatcher, heard: Heard, registry: CollectorRegistry) -> None:
         self.dispatcher = dispatcher
@@ -71,7 +71,7 @@ async def running(folder: Path, **settings: Any) -> AsyncIterator[Stage]:
 
 
 class Peer:
-    """A container: DEALER and XPUB."""
+    """Container with its DEALER and XPUB sockets."""
 
     def __init__(self, dealer: zmq.asyncio.Socket, xpub: zmq.asyncio.Socket) -> None:
         self.dealer = dealer

@@ -1,4 +1,4 @@
-"""The dispatcher over real sockets: the ports' traps (facts §2), acks after the commit, stop, failure and restart."""
+"""Dispatcher over real sockets: malformed and hostile peers, acks after the commit, stop, failure and restart."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def test_event_goes_from_container_to_session_and_back(tmp_path: Path) -> 
     async with running(tmp_path) as stage, peer(stage) as container:
         await container.send(CRITICAL)
         assert await container.ack() == QUEUED
-        with sqlite3.connect(tmp_path / "events.db") as db:  # an ack means that it is there for everybody
+        with sqlite3.connect(tmp_path / "events.db") as db:  # an ack means that it is committed
             assert db.execute("SELECT event_id, status FROM events").fetchall() == [("e1", 1)]
         db.close()
         stage.dispatcher.session_opened("alice")
@@ -69,8 +69,8 @@ async def test_hundreds_in_flight_share_commits_and_each_gets_its_ack(tmp_path: 
         assert stage.value("_batch_size_sum") == 600 == stage.value("s_queued")
 
 
-async def test_connection_that_claims_a_routing_id_in_use_is_not_read_and_little_of_it_is_kept(tmp_path: Path) -> None:
-    """Until the gateway ends, so a container that comes again and again under one id would fill its memory."""
+async def test_connection_that_claims_a_routing_id_in_use_is_not_read_and_keeps_few_messages(tmp_path: Path) -> None:
+    """They are kept until the gateway ends, so a container that reconnects under one id must not fill its memory."""
     async with running(tmp_path) as stage:
         with zmq.asyncio.Context() as context, context.socket(zmq.DEALER) as first, context.socket(zmq.DEALER) as again:
             for dealer in (first, again):
@@ -86,7 +86,7 @@ async def test_connection_that_claims_a_routing_id_in_use_is_not_read_and_little
                 while True:
                     await asyncio.wait_for(again.send_multipart([b"\x01", bytes(10_000)]), 1)
                     taken += 1
-            assert taken < 2 * MAX_UNREAD  # the most of it is in the connection's buffers
+            assert taken < 2 * MAX_UNREAD  # most of them are in the connection's buffers
 
 
 async def test_fast_path_opens_and_closes_with_the_sessions(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ async def test_fast_path_opens_and_closes_with_the_sessions(tmp_path: Path) -> N
         assert [(i.user_id, i.container) for i in stage.heard.informed] == [("a", "local")] * 2
         stage.dispatcher.session_closed("a")
         stage.dispatcher.session_closed("a")
-        assert await container.subscription() == b"\x00USER:a\x00"  # nothing for the second session before it
+        assert await container.subscription() == b"\x00USER:a\x00"  # none for the second session before it
         await container.send(user_event("i4", "a", 0))
         assert await container.ack() == Ack("i4", Status.ERROR, "no active session")
         assert stage.value("s_informed_total") == 2
@@ -115,7 +115,7 @@ async def test_fast_path_opens_and_closes_with_the_sessions(tmp_path: Path) -> N
         ([b"\x02", b"\x20"], "version"),
     ],
 )
-async def test_message_of_another_form_is_dropped_and_counted(tmp_path: Path, frames: list[bytes], reason: str) -> None:
+async def test_malformed_message_is_dropped_and_counted(tmp_path: Path, frames: list[bytes], reason: str) -> None:
     async with running(tmp_path) as stage, peer(stage) as container:
         if frames:
             await container.dealer.send_multipart(frames)
@@ -128,7 +128,7 @@ async def test_message_of_another_form_is_dropped_and_counted(tmp_path: Path, fr
         assert await container.ack() == QUEUED
 
 
-async def test_message_of_the_right_form_that_says_nothing_is_answered(tmp_path: Path) -> None:
+async def test_well_formed_message_without_an_event_is_answered(tmp_path: Path) -> None:
     async with running(tmp_path) as stage, peer(stage) as container:
         for content in (b"", b"\x21", b"\x20\xff"):
             await container.dealer.send_multipart([b"\x01", content])
@@ -136,7 +136,7 @@ async def test_message_of_the_right_form_that_says_nothing_is_answered(tmp_path:
         assert stage.value("s_refused_total", reason="undecodable") == 3
 
 
-async def test_frame_above_the_limit_cuts_its_sender_alone(tmp_path: Path) -> None:
+async def test_frame_above_the_limit_disconnects_its_sender_only(tmp_path: Path) -> None:
     async with running(tmp_path) as stage, peer(stage) as large, peer(stage) as honest:
         await honest.send(CRITICAL)
         assert await honest.ack() == QUEUED
@@ -157,8 +157,8 @@ async def test_frame_above_the_limit_cuts_its_sender_alone(tmp_path: Path) -> No
             await honest.ack(0.1)  # the copy over the new connection was the last
 
 
-@pytest.mark.smoke  # some seconds until the buffers of one who does not read are full
-async def test_acks_to_a_container_that_went_or_does_not_read_harm_nobody(tmp_path: Path) -> None:
+@pytest.mark.smoke  # takes some seconds until the buffers of a peer that does not read are full
+async def test_acks_to_a_disconnected_or_slow_container_affect_no_other(tmp_path: Path) -> None:
     async with running(tmp_path) as stage:
         async with peer(stage) as gone:
             await gone.send(CRITICAL)
@@ -204,7 +204,7 @@ async def test_timers_run_without_any_message(tmp_path: Path) -> None:
         assert await container.ack() == Ack("e1", Status.ERROR, "expired")
 
 
-async def test_presence_is_kept_and_lets_an_event_go_on(tmp_path: Path) -> None:
+async def test_presence_is_stored_and_continues_an_event(tmp_path: Path) -> None:
     async with running(tmp_path) as stage:
         await stage.dispatcher.set_contacts("alice", Contacts(telegram_chat_id="7"))
         event = body(priority=Priority.CRITICAL, channels=[(Channel.TELEGRAM, True)])
@@ -214,17 +214,17 @@ async def test_presence_is_kept_and_lets_an_event_go_on(tmp_path: Path) -> None:
         stage.dispatcher.user_active("alice", Channel.TELEGRAM, 2**62)
         await until(lambda: stage.heard.sends)
     async with running(tmp_path) as stage:
-        await until(lambda: stage.heard.sends)  # it was under way, and alice is still there
+        await until(lambda: stage.heard.sends)  # the call was under way, and alice is still active
 
 
-async def test_stop_takes_nothing_more_and_answers_what_was_taken(tmp_path: Path) -> None:
+async def test_stop_takes_no_more_events_and_answers_those_taken(tmp_path: Path) -> None:
     async with running(tmp_path) as stage, peer(stage) as container:
         stage.dispatcher.session_opened("alice")
         await container.subscription()
         await container.send(CRITICAL)
         assert await container.ack() == QUEUED
         stage.dispatcher.stop_taking()
-        assert await container.subscription() == b"\x00USER:alice\x00"  # from now on they turn to 5571, and wait
+        assert await container.subscription() == b"\x00USER:alice\x00"  # from now on they send to 5571, and wait
         await container.send(user_event("e2", priority=Priority.CRITICAL))
         epoch = (await stage.dispatcher.replay("alice", None)).epoch
         await stage.dispatcher.acked("alice", epoch, 1, seen=False)
@@ -232,22 +232,22 @@ async def test_stop_takes_nothing_more_and_answers_what_was_taken(tmp_path: Path
         answers: list[Ack] = []
         stage.dispatcher.publish(LOCAL, body("e3", priority=Priority.CRITICAL), answers.append)
         await stage.dispatcher.close()
-        assert [ack.status for ack in answers] == [Status.QUEUED]  # asked before the end
+        assert [ack.status for ack in answers] == [Status.QUEUED]  # published before the end
         with pytest.raises(Unavailable):
             stage.dispatcher.publish(LOCAL, body("e4"), answers.append)
         with pytest.raises(Unavailable):
             await stage.dispatcher.contacts("alice")
-        stage.dispatcher.finished(EventKey("local", "e1"), 1, Sent())  # a late result is no error
+        stage.dispatcher.finished(EventKey("local", "e1"), 1, Sent())  # a late result is not an error
         assert not stage.dispatcher.failed.done()
     async with running(tmp_path) as stage, peer(stage) as container:
         await container.send(CRITICAL, user_event("e2", priority=Priority.CRITICAL))
         assert await container.ack() == DELIVERED and (await container.ack()).status is Status.QUEUED
 
 
-async def test_write_that_fails_ends_the_courier_before_any_ack(tmp_path: Path, monkeypatch: Any) -> None:
+async def test_failed_write_ends_the_dispatcher_before_any_ack(tmp_path: Path, monkeypatch: Any) -> None:
     async with running(tmp_path) as stage, peer(stage) as container:
         await container.send(CRITICAL)
-        assert await container.ack() == QUEUED  # it is connected: the next is there before the loop hears of a failure
+        assert await container.ack() == QUEUED  # connected: the next event arrives before the failure
         answers: list[Ack] = []
 
         def full(*_: object) -> None:
@@ -268,26 +268,26 @@ async def test_write_that_fails_ends_the_courier_before_any_ack(tmp_path: Path, 
 
 @pytest.fixture
 def commits(monkeypatch: pytest.MonkeyPatch) -> Iterator[queue.Queue[Exception | None]]:
-    """Turns are of 32 events; a commit aside waits until it is told here to go on, or to fail."""
-    told: queue.Queue[Exception | None] = queue.Queue()
+    """Limit a cycle to 32 events, and hold each commit thread until the test lets it continue or fail."""
+    results: queue.Queue[Exception | None] = queue.Queue()
 
     class Held(ThreadPoolExecutor):
         def submit(self, commit: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-            def when_told() -> None:
-                if failure := told.get(timeout=30):
+            def when_released() -> None:
+                if failure := results.get(timeout=30):
                     raise failure
                 commit(*args, **kwargs)
 
-            return super().submit(when_told)
+            return super().submit(when_released)
 
     monkeypatch.setattr("services.gateway.events.dispatcher.thread.MAX_MESSAGES", 32)
     monkeypatch.setattr("services.gateway.events.dispatcher.thread.MAX_RECEIVE_S", 30)
     monkeypatch.setattr("services.gateway.events.store.outbox.ThreadPoolExecutor", Held)
-    yield told
+    yield results
 
 
 async def send_at_once(stage: Stage, container: Peer, ids: Iterable[str]) -> None:
-    """All of them are there before the dispatcher reads the first."""
+    """Send events that all arrive before the dispatcher reads the first."""
     sent = threading.Event()
     await container.send(CRITICAL)
     assert await container.ack() == QUEUED  # it is connected
@@ -297,7 +297,7 @@ async def send_at_once(stage: Stage, container: Peer, ids: Iterable[str]) -> Non
     sent.set()
 
 
-async def test_while_a_turn_is_written_the_next_events_are_read_and_none_is_answered(
+async def test_next_events_are_read_during_a_commit_and_none_is_answered(
     tmp_path: Path, commits: queue.Queue[Exception | None]
 ) -> None:
     ids = [f"n{number}" for number in range(100)]
@@ -307,10 +307,10 @@ async def test_while_a_turn_is_written_the_next_events_are_read_and_none_is_answ
             await container.ack(0.3)
         commits.put(None)
         assert [await container.ack() for _ in ids] == [Ack(each, Status.QUEUED) for each in ids]
-        assert stage.value("_commit_seconds_count") == 3  # the first one's, of 32, and of the 68 that were read then
+        assert stage.value("_commit_seconds_count") == 3  # the first event, 32, and the 68 read meanwhile
 
 
-async def test_commit_that_fails_aside_ends_the_courier_and_nothing_is_answered(
+async def test_failed_commit_in_its_thread_ends_the_dispatcher_without_an_ack(
     tmp_path: Path, commits: queue.Queue[Exception | None]
 ) -> None:
     async with running(tmp_path, hard_events_per_second=1e6) as stage, peer(stage) as container:
@@ -334,7 +334,7 @@ async def test_second_gateway_on_the_same_file_is_refused(tmp_path: Path) -> Non
         )
 
 
-async def test_what_can_not_be_used_is_named(tmp_path: Path) -> None:
+async def test_unusable_setting_is_named(tmp_path: Path) -> None:
     (tmp_path / "no.db").write_bytes(b"nonsense" * 1000)
     (tmp_path / "c.yaml").write_text("nonsense")
     for settings, error, words in (

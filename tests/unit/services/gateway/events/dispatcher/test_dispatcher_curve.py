@@ -1,4 +1,4 @@
-"""Check 24 over CURVE: who sends is known by the key alone, on both ports, and a key that is taken out is out."""
+"""Check 24 over CURVE: only the key identifies a sender, on both ports, and a removed key is disconnected."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOT_OWNED = Ack("f", Status.ERROR, "user not owned")
 
 
 class Keys:
-    """A gateway's, two containers' and a stranger's keys, and the file of the containers."""
+    """Keys of a gateway, two containers and a stranger, and the containers file."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -53,7 +53,7 @@ async def staged(folder: Path, *names: str) -> AsyncIterator[tuple[Keys, Stage, 
         yield keys, stage, [await opened.enter_async_context(peer(stage, keys.of(name), keys.server)) for name in names]
 
 
-async def test_container_speaks_for_its_users_alone_on_both_ports(tmp_path: Path) -> None:
+async def test_container_sends_for_its_own_users_only_on_both_ports(tmp_path: Path) -> None:
     async with staged(tmp_path, "alice") as (_, stage, [alice]):
         await alice.send(user_event(priority=Priority.CRITICAL), user_event("f", "bob", Priority.CRITICAL))
         assert await alice.ack() == Ack("e1", Status.QUEUED)
@@ -96,7 +96,7 @@ async def test_stranger_reaches_neither_port(tmp_path: Path, key: str | None) ->
                 await stranger.subscription(0.1)
 
 
-async def test_key_that_is_taken_out_is_out_and_one_that_is_added_gets_in(tmp_path: Path) -> None:
+async def test_removed_key_is_disconnected_and_added_key_connects(tmp_path: Path) -> None:
     async with staged(tmp_path, "alice", "bob") as (keys, stage, [alice, bob]):
         for each, name in ((alice, "alice"), (bob, "bob")):
             await each.send(user_event("e1", name, Priority.CRITICAL))
@@ -108,13 +108,13 @@ async def test_key_that_is_taken_out_is_out_and_one_that_is_added_gets_in(tmp_pa
             assert await said_again(late, user_event("e1", "stranger")) == Ack("e1", Status.QUEUED)
         await alice.publish(user_event("i", "alice", Priority.INFORMATIONAL))
         assert await said_again(bob, user_event("e2", "bob", Priority.CRITICAL)) == Ack("e2", Status.QUEUED)
-        with pytest.raises(TimeoutError):  # she has no connection
+        with pytest.raises(TimeoutError):  # alice's container has no connection
             async with asyncio.timeout(0.3):
                 await alice.send(user_event("f", "alice", Priority.CRITICAL))
         assert not stage.heard.informed
 
 
-async def test_gateway_that_connects_still_decides_who_may_speak(tmp_path: Path) -> None:
+async def test_gateway_that_connects_still_authorizes_containers(tmp_path: Path) -> None:
     keys = Keys(tmp_path)
     with zmq.asyncio.Context() as context, context.socket(zmq.DEALER) as dealer, context.socket(zmq.XPUB) as xpub:
         for socket in (dealer, xpub):
@@ -130,7 +130,7 @@ async def test_gateway_that_connects_still_decides_who_may_speak(tmp_path: Path)
             assert [await container.ack(), await container.ack()] == [NOT_OWNED, Ack("e1", Status.QUEUED)]
 
 
-async def test_an_ack_does_not_wait_for_whoever_comes_to_the_address_of_one_that_is_gone(tmp_path: Path) -> None:
+async def test_ack_is_not_sent_to_the_next_container_at_the_address_of_a_disconnected_one(tmp_path: Path) -> None:
     keys = Keys(tmp_path)
     with zmq.asyncio.Context() as context, context.socket(zmq.XPUB) as xpub:
         xpub.bind("tcp://127.0.0.1:0")
@@ -143,17 +143,17 @@ async def test_an_ack_does_not_wait_for_whoever_comes_to_the_address_of_one_that
             stage.dispatcher.session_opened("alice")
             await until(lambda: stage.heard.session_events)
             dealer.close()
-            await asyncio.sleep(0.3)  # the gateway sees that
+            await asyncio.sleep(0.3)  # the gateway detects that
             await stage.dispatcher.acked("alice", (await stage.dispatcher.replay("alice", None)).epoch, 1, seen=False)
             with bound(context, keys.of("bob"), keys.server, router) as other:
                 bob = Peer(other, xpub)
                 await bob.send(user_event("e9", "bob", Priority.CRITICAL))
-                assert await bob.ack() == Ack("e9", Status.QUEUED)  # and nothing of alice's before
+                assert await bob.ack() == Ack("e9", Status.QUEUED)  # and no ack of alice's before
         assert stage.dropped("container_gone") == 1
 
 
 async def said_again(container: Peer, event: pb.UserEvent) -> Ack:
-    """The ack of an event that is sent until it has one: the others are cut too, and come back."""
+    """Return the ack of an event that is resent until it has one: the others are disconnected, too, and reconnect."""
     while True:
         with suppress(TimeoutError):
             async with asyncio.timeout(1):
@@ -162,7 +162,7 @@ async def said_again(container: Peer, event: pb.UserEvent) -> Ack:
 
 
 def bound(context: zmq.asyncio.Context, key: Path, server: Path, address: str) -> zmq.asyncio.Socket:
-    """A container's DEALER that waits for the gateway."""
+    """Return a container's DEALER that waits for the gateway."""
     dealer = context.socket(zmq.DEALER)
     dealer.setsockopt(zmq.LINGER, 0)
     curve_client(dealer, key, server)
@@ -170,6 +170,6 @@ def bound(context: zmq.asyncio.Context, key: Path, server: Path, address: str) -
         try:
             dealer.bind(address)
             break
-        except zmq.ZMQError:  # the one before it is still closing
+        except zmq.ZMQError:  # the previous one is still closing
             time.sleep(0.02)
     return dealer

@@ -44,7 +44,7 @@ class Slow:
 
 
 class Results(dict[int, Result]):
-    """By number; each may come once."""
+    """Results by number; each may arrive once."""
 
     def take(self, key: EventKey, number: int, result: Result) -> None:
         assert number not in self and key == EventKey("c", f"e-{number}")
@@ -111,8 +111,8 @@ async def test_an_error_of_an_adapter_is_reported_without_its_text(
         sending.send(calls(1, Channel.EMAIL, "raise") + calls(1, Channel.EMAIL, start=1))
         await results.until(2)
     assert results == {0: Later("internal error"), 1: Sent()}
-    told = caplog.text + "".join(capfd.readouterr())
-    assert "RuntimeError" in told and "hooks.test" not in told
+    logged = caplog.text + "".join(capfd.readouterr())
+    assert "RuntimeError" in logged and "hooks.test" not in logged
 
 
 async def test_the_end_cancels_calls_without_a_result() -> None:

@@ -1,4 +1,4 @@
-"""The collector is left as it was, whatever happens, and what was built is out of its sight."""
+"""Garbage collection around the start: paused, then restored, with the built objects exempt."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from services.gateway.events.dispatcher.start import collect_old_objects_rarely, collector_paused
 
 
-def test_what_the_block_builds_is_not_looked_through_again() -> None:
+def test_objects_built_in_the_block_are_exempt_from_collections() -> None:
     before = gc.get_freeze_count()
     try:
         with collector_paused():
@@ -20,13 +20,13 @@ def test_what_the_block_builds_is_not_looked_through_again() -> None:
         gc.unfreeze()
 
 
-def test_a_failure_leaves_it_at_work() -> None:
+def test_collector_runs_again_after_a_failure() -> None:
     with pytest.raises(ValueError), collector_paused():
         raise ValueError
     assert gc.isenabled()
 
 
-def test_all_is_looked_through_seldom_and_the_young_as_ever() -> None:
+def test_full_collections_become_rare_and_young_ones_do_not() -> None:
     before = gc.get_threshold()
     try:
         collect_old_objects_rarely()

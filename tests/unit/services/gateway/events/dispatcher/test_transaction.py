@@ -1,4 +1,4 @@
-"""A turn: what is answered, when, and to whom; with a real outbox and the real rules, by a clock moved by hand."""
+"""Transactions: acks and their receivers, with a real outbox, the real rules and a manual clock."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SECOND = 1_000_000_000
 
 
 class Stage:
-    """A desk on a file; `again` is a restart."""
+    """Transaction processor on a file; `again` is a restart."""
 
     def __init__(self, path: Path, **settings: Any) -> None:
         self.settings = EventsSettings(db=path, **settings)
@@ -111,7 +111,7 @@ def test_event_is_queued_shown_acked_and_then_final_once(stage: Stage) -> None:
     assert stage.value("s_finished_total", status="DELIVERED") == 1 and stage.value("s_queued") == 0
 
 
-def test_check_13_a_repeat_changes_nothing_and_hears_the_state(stage: Stage) -> None:
+def test_check_13_duplicate_changes_nothing_and_gets_the_state(stage: Stage) -> None:
     assert stage.take(CRITICAL) == [queued()]
     assert stage.take(CRITICAL, CRITICAL) == [queued(), queued()]
     stage.again()
@@ -127,14 +127,14 @@ def test_check_13_a_repeat_changes_nothing_and_hears_the_state(stage: Stage) -> 
     assert stage.rows() == 1 and stage.value("s_accepted_total", priority="CRITICAL") == 1
 
 
-def test_repeats_within_a_turn_are_one_event_even_if_it_ends_in_it(stage: Stage) -> None:
-    nowhere = body(channels=[(Channel.EMAIL, False)])  # alice has no address: refused for good at once
-    assert stage.take(nowhere, nowhere) == [failed("EMAIL: no contact")] * 2  # one ack a copy, no second one at the end
+def test_duplicates_in_one_transaction_are_one_event_even_if_it_ends_there(stage: Stage) -> None:
+    nowhere = body(channels=[(Channel.EMAIL, False)])  # alice has no address: refused permanently at once
+    assert stage.take(nowhere, nowhere) == [failed("EMAIL: no contact")] * 2  # one ack per copy
     assert stage.take(nowhere) == [failed("EMAIL: no contact")] and stage.rows() == 1
     assert stage.take(CRITICAL.replace(b"e1", b"e2"), body("e2")) == [queued("e2"), failed("event_id reused", "e2")]
 
 
-def test_a_copy_on_the_fast_path_keeps_no_end_from_who_waits_for_it(stage: Stage) -> None:
+def test_copy_on_the_fast_path_does_not_take_the_final_ack(stage: Stage) -> None:
     assert stage.take(CRITICAL) == [queued()]
     published = (LOCAL, b"USER:alice\x00", CRITICAL)
     effects = stage.work(
@@ -161,7 +161,7 @@ def test_check_15_the_same_id_of_another_container_is_another_event(stage: Stage
     assert stage.rows() == 2
 
 
-def test_check_19_the_end_is_told_to_whom_last_sent_a_copy(stage: Stage) -> None:
+def test_check_19_final_ack_goes_to_the_sender_of_the_last_copy(stage: Stage) -> None:
     stage.work(lambda processor: processor.session_opened("alice"))
     stage.take(CRITICAL, reply_to=A)
     stage.take(CRITICAL, reply_to=B)
@@ -171,7 +171,7 @@ def test_check_19_the_end_is_told_to_whom_last_sent_a_copy(stage: Stage) -> None
     ]
 
 
-def test_copy_that_comes_as_the_event_ends_gets_one_ack(stage: Stage) -> None:
+def test_copy_that_arrives_as_the_event_ends_gets_one_ack(stage: Stage) -> None:
     stage.work(lambda processor: processor.session_opened("alice"))
     stage.take(CRITICAL)
     effects = stage.work(
@@ -181,7 +181,7 @@ def test_copy_that_comes_as_the_event_ends_gets_one_ack(stage: Stage) -> None:
     assert effects.acks == [delivered(Channel.WEB, reply_to=B)]
 
 
-def test_checks_1_and_2_informational_is_shown_or_refused_and_never_kept(stage: Stage) -> None:
+def test_checks_1_and_2_informational_is_shown_or_refused_and_never_stored(stage: Stage) -> None:
     info = body(priority=Priority.INFORMATIONAL)
     assert stage.take(info) == [failed("no active session")]
     stage.work(lambda processor: processor.session_opened("alice"))
@@ -192,7 +192,7 @@ def test_checks_1_and_2_informational_is_shown_or_refused_and_never_kept(stage: 
     assert stage.take(info) == [failed("no active session")] and stage.rows() == 0
 
 
-def test_fast_path_shows_without_ack_or_row_but_keeps_what_is_critical(stage: Stage) -> None:
+def test_fast_path_shows_without_ack_or_row_but_stores_critical_events(stage: Stage) -> None:
     stage.work(lambda processor: processor.session_opened("alice"))
     sent = [body("i", priority=0), body("n"), CRITICAL, body("b", "bob"), body("x", payload=b"nope"), b"\xff"]
     topic = b"USER:alice\x00"
@@ -207,7 +207,7 @@ def test_fast_path_shows_without_ack_or_row_but_keeps_what_is_critical(stage: St
     assert effects.transient == [] and stage.value("_messages_dropped_total", reason="no_session") == 1
 
 
-def test_check_24_nobody_speaks_for_another_user_on_either_port(stage: Stage) -> None:
+def test_check_24_no_container_sends_for_another_user_on_either_port(stage: Stage) -> None:
     stage.work(lambda processor: processor.session_opened("bob"), lambda processor: processor.session_opened("alice"))
     for priority in Priority:
         forged = body("f", "bob", priority)
@@ -225,7 +225,7 @@ def test_check_24_nobody_speaks_for_another_user_on_either_port(stage: Stage) ->
     assert stage.take(CRITICAL, container=STRANGER) == [failed("user not owned")]
 
 
-def test_checks_20_to_22_what_is_refused_leaves_no_row(stage: Stage) -> None:
+def test_checks_20_to_22_refused_event_has_no_row(stage: Stage) -> None:
     large = b'"' + b"x" * 65_535 + b'"'
     for sent, reason in (
         (body(payload=b'{"a": NaN}'), "invalid payload"),
@@ -239,7 +239,7 @@ def test_checks_20_to_22_what_is_refused_leaves_no_row(stage: Stage) -> None:
     assert stage.value("s_accepted_total", priority="CRITICAL") == 1
 
 
-def test_check_23_hard_quota_refuses_normal_and_takes_critical_and_repeats(tmp_path: Path) -> None:
+def test_check_23_hard_quota_refuses_normal_and_accepts_critical_and_duplicates(tmp_path: Path) -> None:
     stage = Stage(tmp_path / "e.db", soft_events_per_second=2, hard_events_per_second=3)
     normal = [body(f"n{n}") for n in range(5)]
     assert stage.take(*normal) == [queued(f"n{n}") for n in range(3)] + [
@@ -263,7 +263,7 @@ def test_queued_events_count_against_the_quota_until_they_end_and_after_a_restar
     stage.outbox.close()
 
 
-def test_check_5_expiry_is_told_once(stage: Stage) -> None:
+def test_check_5_expiry_is_acked_once(stage: Stage) -> None:
     stage.take(body(channels=SESSION_ONLY))
     due_ns = stage.processor.next_due_ns()
     assert due_ns is not None and due_ns - stage.clock.wall_ns() == 60 * SECOND
@@ -275,32 +275,32 @@ def test_check_5_expiry_is_told_once(stage: Stage) -> None:
 
 
 class Busy(ManualClock):
-    """Time passes as one works."""
+    """Clock that advances while work is done."""
 
     def monotonic_ns(self) -> int:
         self.advance(1_000_000)
         return super().monotonic_ns()
 
 
-def test_much_that_is_due_is_done_in_many_turns_between_which_others_are_answered(tmp_path: Path) -> None:
+def test_much_due_work_takes_several_transactions_and_acks_continue_between_them(tmp_path: Path) -> None:
     stage = Stage(tmp_path / "e.db", soft_events_per_second=1, hard_events_per_second=10_000)
     stage.clock = stage.processor._clock = Busy()
     count = 30 * MAX_EVENTS
     stage.work(lambda processor: processor.set_contacts("alice", Contacts(telegram_chat_id="7")))
     stage.take(*(body(f"e{n}", channels=[(Channel.TELEGRAM, False)]) for n in range(count)))
     stage.clock.advance(11 * SECOND)
-    sends, turns = list(stage.work().sends), 1
+    sends, transactions = list(stage.work().sends), 1
     while not sends:
-        new = body(f"new-{turns}", "bob", Priority.CRITICAL, channels=SESSION_ONLY)
+        new = body(f"new-{transactions}", "bob", Priority.CRITICAL, channels=SESSION_ONLY)
         effects = stage.work(lambda processor: processor.take([(LOCAL, new, A)]))  # noqa: B023
-        assert effects.acks == [queued(f"new-{turns}")]
+        assert effects.acks == [queued(f"new-{transactions}")]
         sends += effects.sends
-        turns += 1
-    assert turns > 4 and [send.message.title for send in sends] == [f"{count - 1} events"]
+        transactions += 1
+    assert transactions > 4 and [send.message.title for send in sends] == [f"{count - 1} events"]
     stage.outbox.close()
 
 
-def test_restart_goes_on_with_what_is_queued(stage: Stage) -> None:
+def test_restart_continues_queued_events(stage: Stage) -> None:
     contacts = Contacts(telegram_chat_id="7")
     stage.work(lambda processor: processor.set_contacts("alice", contacts))
     sent = stage.work(lambda processor: processor.take([(LOCAL, CRITICAL, A)])).sends
@@ -317,7 +317,7 @@ def test_restart_goes_on_with_what_is_queued(stage: Stage) -> None:
     assert stage.take(CRITICAL) == [delivered(Channel.TELEGRAM)]
 
 
-def test_pause_that_a_provider_asked_for_holds_for_everybody_over_a_restart(stage: Stage) -> None:
+def test_pause_of_a_provider_applies_to_all_users_across_a_restart(stage: Stage) -> None:
     for user in ("alice", "bob"):
         stage.work(lambda processor, user=user: processor.set_contacts(user, Contacts(telegram_chat_id=user)))  # type: ignore[misc]
     (send,) = stage.work(lambda processor: processor.take([(LOCAL, CRITICAL, A)])).sends
@@ -330,7 +330,7 @@ def test_pause_that_a_provider_asked_for_holds_for_everybody_over_a_restart(stag
     assert {each.user_id for each in stage.work().sends} == {"alice", "bob"}
 
 
-def test_destination_that_is_gone_is_taken_out_of_the_contacts(stage: Stage) -> None:
+def test_missing_destination_is_removed_from_the_contacts(stage: Stage) -> None:
     subscription = WebPushSubscription("https://push/1", "k", "s")
     stage.work(lambda processor: processor.set_contacts("alice", Contacts(web_push=(subscription,), email="a@b")))
     (send,) = stage.work(lambda processor: processor.take([(LOCAL, body(channels=[(Channel.PUSH, False)]), A)])).sends
@@ -341,7 +341,7 @@ def test_destination_that_is_gone_is_taken_out_of_the_contacts(stage: Stage) -> 
     assert stage.processor.contacts("alice") == stage.outbox.contacts()["alice"] == Contacts(email="a@b")
 
 
-def test_check_25_cursor_of_this_log_goes_on_and_others_begin_anew(stage: Stage) -> None:
+def test_check_25_cursor_of_this_log_resumes_and_others_are_reset(stage: Stage) -> None:
     for n in range(3):
         stage.take(body(f"e{n}", priority=Priority.CRITICAL))
     stage.work(lambda processor: processor.session_opened("alice"))
@@ -363,7 +363,7 @@ def test_check_25_cursor_of_this_log_goes_on_and_others_begin_anew(stage: Stage)
     assert found[5:] == [(3, True), (3, False)]  # what came after 1 is no longer kept
 
 
-async def test_futures_are_settled_after_the_write_and_with_the_error_if_there_is_one(stage: Stage) -> None:
+async def test_futures_are_resolved_after_the_write_with_a_value_or_the_error(stage: Stage) -> None:
     loop = asyncio.get_running_loop()
     fine, bad = loop.create_future(), loop.create_future()
     effects = stage.work(

@@ -1,4 +1,4 @@
-"""Check 23's quotas, by a clock that is moved by hand."""
+"""Quotas of check 23, with a manual clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SETTINGS = EventsSettings(soft_events_per_second=10, hard_events_per_second=20, 
 A, B = Container("a", None), Container("b", None)
 
 
-def test_flood_is_delayed_then_refused_and_what_is_critical_never() -> None:
+def test_flood_is_delayed_then_refused_and_critical_never() -> None:
     quotas = Quotas(SETTINGS)
     normal = [quotas.take(A, Priority.NORMAL, 0) for _ in range(25)]
     assert [v.soft for v in normal] == [False] * 10 + [True] * 15
@@ -22,11 +22,11 @@ def test_flood_is_delayed_then_refused_and_what_is_critical_never() -> None:
         assert not verdict.refused and not verdict.soft
         assert verdict.above
     assert [v.above for v in normal] == [v.refused for v in normal]
-    other = quotas.take(B, Priority.NORMAL, 0)  # another container has its own
+    other = quotas.take(B, Priority.NORMAL, 0)  # another container has its own quota
     assert not other.soft and not other.above
 
 
-def test_quota_comes_back_with_time_up_to_a_second_of_it() -> None:
+def test_quota_refills_up_to_one_second_of_its_rate() -> None:
     quotas = Quotas(SETTINGS)
     for _ in range(30):
         quotas.take(A, Priority.NORMAL, 0)
@@ -36,20 +36,20 @@ def test_quota_comes_back_with_time_up_to_a_second_of_it() -> None:
     assert [v.refused for v in later].count(False) == 20
 
 
-def test_events_that_wait_count_too_and_a_container_may_have_its_own_limits() -> None:
+def test_queued_events_count_and_a_container_may_have_its_own_limits() -> None:
     quotas = Quotas(SETTINGS)
     small = Container("small", None, ContainerQuota(queued_events=2, soft_events_per_second=1))
     assert not quotas.take(small, Priority.NORMAL, 0).soft
     assert quotas.take(small, Priority.NORMAL, 0).soft
     quotas.queued["small"] = 2
     full = quotas.take(small, Priority.NORMAL, SECOND)
-    assert full.refused and not full.above  # that is no flood
+    assert full.refused and not full.above  # that is not a flood
     assert not quotas.take(small, Priority.CRITICAL, SECOND).refused
     quotas.queued["small"] -= 1
     assert not quotas.take(small, Priority.NORMAL, SECOND).refused
 
 
-def test_slow_rate_lets_one_in_from_the_start() -> None:
+def test_slow_rate_admits_one_event_at_the_start() -> None:
     slow = Quotas(EventsSettings(soft_events_per_second=0.1, hard_events_per_second=0.1))
     assert not slow.take(A, Priority.NORMAL, 0).refused
     assert slow.take(A, Priority.NORMAL, 9 * SECOND).refused

@@ -24,7 +24,7 @@ SENT_AGAIN = 4
 
 
 def main() -> None:
-    """Read from a container that is gone, frame by frame, as far as anything comes; libzmq may abort."""
+    """Read from a container that has disconnected, frame by frame, as far as possible; libzmq may abort."""
     with zmq.Context() as context, context.socket(zmq.XPUB) as xpub, context.socket(zmq.DEALER) as dealer:
         sub, router = (bound(socket) for socket in (xpub, dealer))
         with open_sockets(EventsSettings(sub=sub, router=router, connect=True), ContainersFile(None), print) as ports:
@@ -59,7 +59,7 @@ def send(dealer: zmq.Socket[bytes], count: int) -> None:
 
 
 def until_read(ports: EventSockets, count: int) -> None:
-    """Read so many."""
+    """Read this many messages."""
     until_s = time.monotonic() + SECONDS
     with closing(Waker()) as waker:
         while ports.wait(waker, 100, router=True, sub=True)[0] or count:
@@ -67,7 +67,7 @@ def until_read(ports: EventSockets, count: int) -> None:
             assert time.monotonic() < until_s, count
 
 
-def test_a_container_is_heard_to_live_while_what_it_sends_waits() -> None:
+def test_heartbeats_are_answered_while_messages_wait() -> None:
     settings = EventsSettings(sub="tcp://127.0.0.1:0", router="tcp://127.0.0.1:0")
     with zmq.Context() as context, open_sockets(settings, ContainersFile(None), print) as ports, ExitStack() as stack:
         dealer = stack.enter_context(context.socket(zmq.DEALER))
@@ -78,11 +78,11 @@ def test_a_container_is_heard_to_live_while_what_it_sends_waits() -> None:
         dealer.connect(ports.router_address)
         until_read(ports, 0)
         send(dealer, WINDOW * SENT_AGAIN)
-        assert not monitor.poll(1000), "a slow disk looks like a gateway that is gone"
+        assert not monitor.poll(1000), "a slow disk must not look like a gateway that has disconnected"
         until_read(ports, WINDOW * SENT_AGAIN)
 
 
-def test_a_container_that_goes_in_the_midst_of_a_message_does_not_end_the_process() -> None:
+def test_container_that_disconnects_within_a_message_does_not_abort_the_process() -> None:
     done = subprocess.run([sys.executable, "-m", __name__], capture_output=True, text=True, timeout=4 * SECONDS)
     assert done.returncode == 0, done.stderr
 

@@ -1,4 +1,4 @@
-"""The outbox: what is written is there after a restart, and what people ask of it."""
+"""Outbox and its log: rows after a restart, and queries."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def final(given: Event, at_ns: int = NOW + 5) -> Final:
     return Final(given.key, Status.DELIVERED, Channel.WEB, "", at_ns)
 
 
-def test_what_is_queued_comes_back_with_all_its_state(path: Path, outbox: Outbox) -> None:
+def test_queued_events_are_read_back_with_all_their_state(path: Path, outbox: Outbox) -> None:
     first = QueuedRow(
         event("e1"),
         NOW,
@@ -77,7 +77,7 @@ def test_what_is_queued_comes_back_with_all_its_state(path: Path, outbox: Outbox
     again.close()
 
 
-def test_event_that_came_before_is_known_by_its_key_alone(outbox: Outbox) -> None:
+def test_earlier_event_is_known_by_its_key_only(outbox: Outbox) -> None:
     queued, ended = event("queued"), event('it\'s "ended" \\ ü')
     outbox.write(changes(accepted=[live(queued), live(ended)]))
     outbox.write(changes(finals=[final(ended)]))
@@ -88,7 +88,7 @@ def test_event_that_came_before_is_known_by_its_key_alone(outbox: Outbox) -> Non
     assert known[ended.key].final == final(ended)
 
 
-def test_a_write_is_whole_or_not_at_all(outbox: Outbox) -> None:
+def test_write_is_atomic(outbox: Outbox) -> None:
     outbox.write(changes(accepted=[live(event("e1"))]))
     with pytest.raises(sqlite3.IntegrityError):
         outbox.write(changes(accepted=[live(event("e2")), live(event("e1"))]), {"alice": NO_CONTACTS})
@@ -96,7 +96,7 @@ def test_a_write_is_whole_or_not_at_all(outbox: Outbox) -> None:
     assert outbox.contacts() == {}
 
 
-def test_what_is_done_meanwhile_ends_before_the_write_does(outbox: Outbox, path: Path) -> None:
+def test_meanwhile_callback_ends_before_the_write(outbox: Outbox, path: Path) -> None:
     told: list[int] = []
 
     def meanwhile(written: Committed) -> None:
@@ -109,7 +109,7 @@ def test_what_is_done_meanwhile_ends_before_the_write_does(outbox: Outbox, path:
     assert told == [1]
 
 
-def test_a_write_that_fails_aside_fails(outbox: Outbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_fails_when_its_commit_thread_fails(outbox: Outbox, monkeypatch: pytest.MonkeyPatch) -> None:
     def submit(*_: object) -> Future[None]:
         failed: Future[None] = Future()
         failed.set_exception(sqlite3.OperationalError("database or disk is full"))
@@ -123,7 +123,7 @@ def test_a_write_that_fails_aside_fails(outbox: Outbox, monkeypatch: pytest.Monk
     assert [each.event.key.event_id for each in outbox.queued()] == ["e2"]
 
 
-def test_contacts_and_presence_come_back(outbox: Outbox) -> None:
+def test_contacts_and_presence_are_read_back(outbox: Outbox) -> None:
     contacts = Contacts(
         "7",
         "a@b",
@@ -140,7 +140,7 @@ def test_contacts_and_presence_come_back(outbox: Outbox) -> None:
     assert outbox.presence(NOW) == [("alice", Channel.TELEGRAM, NOW + 9)]
 
 
-def test_files_are_for_their_owner_alone_and_a_newer_schema_is_refused(path: Path, outbox: Outbox) -> None:
+def test_file_is_readable_by_its_owner_only_and_a_newer_schema_is_refused(path: Path, outbox: Outbox) -> None:
     outbox.write(changes(accepted=[live(event())]))
     assert {each.stat().st_mode & 0o777 for each in path.parent.iterdir()} == {0o600}
     with sqlite3.connect(path) as db:
@@ -150,7 +150,7 @@ def test_files_are_for_their_owner_alone_and_a_newer_schema_is_refused(path: Pat
         Outbox(path)
 
 
-def test_old_events_go_in_small_steps_and_their_places_are_remembered(path: Path, outbox: Outbox) -> None:
+def test_old_events_are_deleted_in_portions_and_their_sequences_remembered(path: Path, outbox: Outbox) -> None:
     count = MAX_FORGOTTEN + 10
     events = [event(f"e{n}", "alice" if n % 2 else "bob") for n in range(count)]
     outbox.write(
@@ -162,10 +162,13 @@ def test_old_events_go_in_small_steps_and_their_places_are_remembered(path: Path
     )
     assert outbox.forget(NOW) == {}
     assert outbox.forget(NOW + count) == {"alice": MAX_FORGOTTEN, "bob": MAX_FORGOTTEN - 1}
-    assert outbox.forget(NOW + count - 3) == {"alice": count - 4, "bob": count - 3}  # what ended just then stays
+    assert outbox.forget(NOW + count - 3) == {
+        "alice": count - 4,
+        "bob": count - 3,
+    }  # exclusive
     assert outbox.forget(NOW + count) == {"alice": count - 2}
     assert outbox.forget(NOW + count) == {}
-    assert [each.event for each in outbox.queued()] == events[-2:]  # what is queued is never forgotten
+    assert [each.event for each in outbox.queued()] == events[-2:]  # queued events are never deleted
     assert outbox.forgotten() == {"alice": count - 2, "bob": count - 3}
     assert outbox.sequences() == {"alice": count, "bob": count - 1}
     with sqlite3.connect(path) as db:
@@ -173,7 +176,7 @@ def test_old_events_go_in_small_steps_and_their_places_are_remembered(path: Path
     db.close()
 
 
-def test_places_are_kept_even_when_nothing_else_is(outbox: Outbox) -> None:
+def test_sequences_outlive_their_events(outbox: Outbox) -> None:
     given = event()
     outbox.write(changes(accepted=[live(given, 41)]))
     outbox.write(changes(finals=[final(given)]))
@@ -181,11 +184,11 @@ def test_places_are_kept_even_when_nothing_else_is(outbox: Outbox) -> None:
     assert outbox.sequences() == {"alice": 41}
 
 
-# ---- the log of it
+# ---- log
 
 
 def filled(outbox: Outbox) -> list[Event]:
-    """Six events: e0-e3 of alice, of which e1 is delivered; e4, e5 of bob, of which e5 failed."""
+    """Return six events: e0-e3 of alice, of which e1 is delivered; e4, e5 of bob, of which e5 failed."""
     events = [event(f"e{n}", "alice" if n < 4 else "bob") for n in range(6)]
     outbox.write(changes(accepted=[live(each, n + 1 if n < 3 else None) for n, each in enumerate(events)]))
     outbox.write(
@@ -207,7 +210,7 @@ def filled(outbox: Outbox) -> list[Event]:
     return events
 
 
-def test_record_tells_the_whole_story(path: Path, outbox: Outbox) -> None:
+def test_record_has_all_attempts_and_times(path: Path, outbox: Outbox) -> None:
     events, log = filled(outbox), EventLog(path)
     record = log.record(events[1].key)
     assert record is not None
@@ -217,7 +220,11 @@ def test_record_tells_the_whole_story(path: Path, outbox: Outbox) -> None:
         Status.DELIVERED,
         Channel.WEB,
     )
-    assert (record.completed_ns, record.seen_ns, record.error) == (NOW + 5, NOW + 7, "")  # seen the first time counts
+    assert (record.completed_ns, record.seen_ns, record.error) == (
+        NOW + 5,
+        NOW + 7,
+        "",
+    )  # first seen
     assert [(a.number, a.channel, a.ended_ns, a.outcome, a.retry_at_ns) for a in record.attempts] == [
         (1, Channel.TELEGRAM, NOW + 1, "too busy", NOW + 3),
         (2, Channel.WEB, NOW + 5, "received", None),
@@ -254,7 +261,7 @@ def test_pages_are_newest_first_and_filtered(path: Path, outbox: Outbox, query: 
     assert pages == [f"e{n}" for n in found]
 
 
-def test_sessions_get_what_waits_or_all_after_a_place(path: Path, outbox: Outbox) -> None:
+def test_sessions_get_queued_events_or_all_after_a_position(path: Path, outbox: Outbox) -> None:
     filled(outbox)
     log = EventLog(path)
     assert [(s.sequence, s.event.key.event_id, s.settled) for s in log.replay_batch("alice", 0, 3).events] == [
@@ -263,14 +270,14 @@ def test_sessions_get_what_waits_or_all_after_a_place(path: Path, outbox: Outbox
     ]
     assert [(s.sequence, s.settled) for s in log.replay_batch("alice", 1, 0).events] == [(2, True), (3, False)]
     assert [s.sequence for s in log.replay_batch("alice", 0, 0).events] == [1, 2, 3]
-    # behind the place to which only what waits is wanted comes what another session received meanwhile
+    # after the position up to which only queued events are requested, events received by another session follow
     assert [s.sequence for s in log.replay_batch("alice", 0, 1).events] == [1, 2, 3]
     assert log.replay_batch("bob", 0, 5) == log.replay_batch("bob", 0, 0) == ReplayBatch(())
 
 
 @pytest.mark.parametrize(("payload", "at_once"), [(b"{}", MAX_EVENTS), (bytes(MAX_BYTES // 8), 8)])
-def test_log_is_read_some_at_a_time(path: Path, outbox: Outbox, payload: bytes, at_once: int) -> None:
-    """Of many events, and of large ones: a session that does not read holds no more than this."""
+def test_log_is_read_in_batches(path: Path, outbox: Outbox, payload: bytes, at_once: int) -> None:
+    """A session that does not read holds at most one batch, of many events or of large ones."""
     count = 2 * at_once + at_once // 2
     events = [event(f"e{n}", payload=payload) for n in range(count)]
     outbox.write(changes(accepted=[live(each, n + 1) for n, each in enumerate(events)]))
