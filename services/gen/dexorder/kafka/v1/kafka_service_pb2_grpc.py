@@ -54,18 +54,19 @@ class KafkaServiceServicer:
     """
 
     def Produce(self, request_iterator, context):
-        """Write batches. Each is answered once Kafka has every record of it or has refused it, in the order of the batches.
-        Records of one key keep the order of the stream. With too much unanswered the gateway stops reading the stream until
-        answers have been taken. After the half close the rest is answered, then the stream ends OK.
+        """Write batches. Each is answered once Kafka has acknowledged or refused every record of it, in the order of the
+        batches. Records of one key keep the order of the stream. With too many unanswered batches the gateway does not
+        read the stream until answers are taken. After the half close the remaining batches are answered, then the stream
+        ends OK.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Consume(self, request_iterator, context):
-        """Read a topic as a group. The first message names them; then the caller grants credit and acks what it is done with.
-        When the stream ends in whatever way, what it was given and did not ack goes to other callers at once. After a half
-        close nobody can ack any more: it ends the stream, but one with auto_ack only when its credit is used up.
+        """Read a topic as a group. The first message names them; then the caller grants credit and acks the records it has
+        processed. When the stream ends, for any reason, its unacked records go to other callers at once. A half close ends
+        the stream, as no more acks can come; with auto_ack it ends when its credit is used.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
