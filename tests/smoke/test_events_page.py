@@ -218,7 +218,7 @@ async def test_session_is_renewed_and_ends(site: Site, chromium: Browser) -> Non
         assert "bob" in await page.until("document.querySelector('#sign-in-problem').innerText")
         await sign_in(page, "no token")
         assert "token" in await page.until(
-            "document.querySelector('#sign-in-title').innerText.includes('not taken')"
+            "document.querySelector('#sign-in-title').innerText.includes('not accepted')"
             " && document.querySelector('#sign-in-problem').innerText"
         )
         await page.until(f"{CONNECTION} === 'Live'")  # with the token before

@@ -167,7 +167,7 @@ _TYPES: Final[Mapping[int, tuple[str, _Form]]] = {
     33: ("Indicator updated", _WORKSPACE),
     40: ("Strategy started", _STRATEGY),
     41: ("Strategy stopped", _STRATEGY),
-    42: ("Strategy says", _STRATEGY),
+    42: ("Strategy message", _STRATEGY),
     43: ("Strategy failed", _STRATEGY),
     44: ("Backtest completed", _BACKTEST),
     50: ("Your container is starting", _ANY),

@@ -1,4 +1,4 @@
-// What talks to what.
+// Connections between the parts of the page.
 
 import { Connection } from "./connection.js";
 import { byId, say } from "./dom.js";
@@ -10,17 +10,17 @@ import { Status } from "./status.js";
 import { Store } from "./store.js";
 import "./theme.js";
 
-const PASTE = "Paste the token that your desk gave you. It stays in this tab.";
+const PASTE = "Paste the token that you were given. It stays in this tab.";
 
 let user = "";
-let cursor = null; // the last place that was received
-let pasted = false; // a token waits for the gateway's word on it
+let cursor = null; // last position received
+let pasted = false; // the gateway has not answered to a new token yet
 
 const status = new Status();
 const feed = new Feed((event) => {
   store.save();
   log.soon();
-  if (event.epoch !== cursor?.epoch) return true; // of a log that is gone: nobody can be told
+  if (event.epoch !== cursor?.epoch) return true; // the log was replaced, so it can't be acknowledged
   return connection.ack(event, "SEEN");
 });
 const connection = new Connection({ cursor: () => cursor, state, opened, event: received, renewed, notRenewed });
@@ -32,7 +32,7 @@ const store = new Store(() =>
 function given(token) {
   const other = claims(token).user;
   if (user && other && other !== user) {
-    signIn.complain(`This token is for ${other}. Sign out first: what you see belongs to ${user}.`);
+    signIn.complain(`This token is for ${other}. Sign out first: this page shows the events of ${user}.`);
     return;
   }
   wait(true);
@@ -61,17 +61,17 @@ function welcome(expiresAt) {
   say(byId("user"), user || "signed in");
   byId("session").hidden = false;
   status.expires(expiresAt);
-  if (pasted) signIn.close(); // not where somebody is about to paste one while the session came back by itself
+  if (pasted) signIn.close(); // but not while a token is being pasted and the session resumed by itself
   wait(false);
   store.save();
 }
 
 function notRenewed(reason) {
   wait(false);
-  signIn.ask({ must: false, title: "The token was not taken", text: PASTE, problem: reason });
+  signIn.ask({ must: false, title: "The token was not accepted", text: PASTE, problem: reason });
 }
 
-/** RECEIVED is said before anything is drawn: whoever counts the seconds until the next channel should not wait. */
+/** RECEIVED is sent before drawing, because the gateway waits for it before it tries the next channel. */
 function received(shown) {
   const event = { ...shown, epoch: cursor.epoch };
   if (event.sequence > 0) {
@@ -83,7 +83,7 @@ function received(shown) {
   log.soon();
 }
 
-/** For screen readers: CRITICAL interrupts, the rest waits its turn. */
+/** For screen readers: CRITICAL interrupts, other events wait. */
 function announce(event) {
   byId(event.priority === "CRITICAL" ? "speak-now" : "speak").textContent = event.title;
 }
@@ -93,7 +93,7 @@ function state(now) {
   if (now.name !== "refused") return;
   wait(false);
   const title = user ? "Your session has ended" : "Sign in";
-  const text = user ? `${PASTE} What happened since then follows.` : PASTE;
+  const text = user ? `${PASTE} Events since then will follow.` : PASTE;
   signIn.ask({ must: true, leave: user !== "", title, text, problem: now.reason || "The gateway refused this token." });
   store.save();
 }
@@ -122,7 +122,7 @@ byId("sign-out").addEventListener("click", signOut);
 byId("try-now").addEventListener("click", () => connection.retry());
 for (const id of ["renew", "renew-soon"]) {
   byId(id).addEventListener("click", () =>
-    signIn.ask({ must: false, title: "Go on with a fresh token", text: `${PASTE} The session stays open.` }));
+    signIn.ask({ must: false, title: "Continue with a new token", text: `${PASTE} The session stays open.` }));
 }
 for (const choice of document.querySelectorAll("[name=view]")) {
   choice.addEventListener("change", () => (document.body.dataset.view = choice.value));

@@ -40,13 +40,13 @@ export function cardOf(event, onSeen) {
   );
 }
 
-/** Priority as a word with a colour; nothing for NORMAL, which needs no word. */
+/** Priority as a coloured word; nothing for NORMAL. */
 export function priorityTag(priority) {
   if (priority === "NORMAL") return null;
   return make("span", { class: "tag", "data-priority": priority }, priority === "CRITICAL" ? "Critical" : "Info");
 }
 
-/** The button stays where it is, so that whoever came to it by keyboard does not lose their place. */
+/** The button stays in place, so that keyboard users keep their focus. */
 export function showSeen(card) {
   card.classList.add("seen");
   const button = card.querySelector(".seen-button");

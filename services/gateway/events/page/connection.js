@@ -1,11 +1,11 @@
-// The WebSocket: sign in, come back after a loss with growing waits, notice a peer that has fallen silent.
+// The WebSocket: authorization, reconnection with growing waits, detection of a silent peer.
 
 import * as protocol from "./protocol.js";
 
 const FIRST_WAIT_MS = 500;
-const LONGEST_WAIT_MS = 30_000;
-const STEADY_MS = 5_000; // a connection that lived this long begins with short waits again
-const ANSWER_MS = 10_000; // no answer for this long: the connection is dead, whatever the browser thinks
+const MAX_WAIT_MS = 30_000;
+const STEADY_MS = 5_000; // a connection that lasted this long resets the waits
+const ANSWER_MS = 10_000; // without an answer for this long the connection is dead, whatever the browser reports
 const PROBE_MS = 20_000;
 const NEEDS_TOKEN = new Set([4401, 4403]);
 
@@ -16,14 +16,14 @@ export class Connection {
   #newToken = ""; // sent in band, not yet confirmed
   #open = false;
   #failures = 0;
-  #error = null; // what the gateway said before it closed
-  #lists = []; // the askers of {"list"}, whose answers come in their order
+  #error = null; // last error of the gateway before it closed
+  #lists = []; // callers of {"list"}; answers come in order
   #timers = {};
 
   /**
-   * `hooks`: `cursor()` gives where to go on (null: nowhere yet); `state({name, ...})` is told "connecting",
-   * "live", "waiting" (with until, reason), "refused" (with reason) and "off"; `opened(opened, reset)`,
-   * `event(event)`, `renewed(expiresAt)` and `notRenewed(reason)` are told what the gateway says.
+   * `hooks`: `cursor()` returns the position to resume from (null for none); `state({name, ...})` receives
+   * "connecting", "live", "waiting" (with until, reason), "refused" (with reason) and "off"; `opened(opened, reset)`,
+   * `event(event)`, `renewed(expiresAt)` and `notRenewed(reason)` receive the gateway's messages.
    */
   constructor(hooks) {
     this.#hooks = hooks;
@@ -52,12 +52,12 @@ export class Connection {
     this.#hooks.state({ name: "off" });
   }
 
-  /** Do not wait any longer. */
+  /** Reconnect now. */
   retry() {
     if (this.#timers.retry && this.#token) this.#connect();
   }
 
-  /** A fresh token in the open session, or to begin anew with. */
+  /** Use a new token, in the open session or for a new one. */
   renew(token) {
     if (!this.#open) {
       this.start(token);
@@ -67,13 +67,13 @@ export class Connection {
     this.#send({ authorize: { token, cursor: this.#hooks.cursor(), clientName: "web" } });
   }
 
-  /** Say that an event was received or seen; false where nobody listens now. */
+  /** Acknowledge an event; false if there is no connection. */
   ack({ epoch, sequence }, kind) {
     const place = { epoch, sequence: String(sequence) };
     return this.#open && this.#send({ ack: { place, kind: `ACK_KIND_${kind}` } });
   }
 
-  /** A page of this user's records; rejected when the connection is lost. */
+  /** Request a page of this user's records; rejected if the connection is lost. */
   list(pageSize, pageToken) {
     if (!this.#open) return Promise.reject(new Error("not connected"));
     this.#send({ list: { pageSize, pageToken } });
@@ -124,15 +124,15 @@ export class Connection {
     const reason = this.#error?.message ?? "";
     this.#drop("connection lost");
     if (newToken && NEEDS_TOKEN.has(code)) {
-      this.#hooks.notRenewed(reason); // the token before is still good, or the next answer says that it is not
+      this.#hooks.notRenewed(reason); // the previous token may still be valid; otherwise the next answer refuses it
     } else if (newToken) {
-      this.#token = newToken; // nobody has judged it yet
+      this.#token = newToken; // not checked yet
     } else if (NEEDS_TOKEN.has(code)) {
       this.#token = "";
       this.#hooks.state({ name: "refused", reason });
       return;
     }
-    const wait = Math.min(LONGEST_WAIT_MS, FIRST_WAIT_MS * 2 ** this.#failures++) * (0.5 + Math.random() / 2);
+    const wait = Math.min(MAX_WAIT_MS, FIRST_WAIT_MS * 2 ** this.#failures++) * (0.5 + Math.random() / 2);
     this.#timers.retry = setTimeout(() => this.#connect(), wait);
     this.#hooks.state({ name: "waiting", until: Date.now() + wait, reason });
   }
@@ -141,7 +141,7 @@ export class Connection {
     for (const name of Object.keys(this.#timers)) this.#clear(name);
     if (this.#socket) {
       this.#socket.onopen = this.#socket.onmessage = this.#socket.onclose = null;
-      this.#socket.close(); // a dead peer never answers this; nobody waits for it
+      this.#socket.close(); // a dead peer never answers; nothing waits for it
     }
     this.#socket = null;
     this.#open = false;

@@ -1,4 +1,4 @@
-// Elements made by hand: text only ever becomes a Text node, so nothing that an event says can turn into markup.
+// Elements made by hand: text only ever becomes a Text node, so nothing in an event can become markup.
 
 export const byId = (id) => document.getElementById(id);
 
@@ -13,7 +13,7 @@ export function make(tag, attributes = {}, ...children) {
   return element;
 }
 
-/** One of the symbols of index.html; decoration, so no screen reader says it. */
+/** A symbol of index.html; decoration, hidden from screen readers. */
 export function icon(name) {
   const picture = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   picture.setAttribute("class", "icon");
@@ -24,7 +24,7 @@ export function icon(name) {
   return picture;
 }
 
-/** Put a new text where it differs, so that a live region speaks only of what has changed. */
+/** Set a text if it differs, so that live regions announce only changes. */
 export function say(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }

@@ -1,24 +1,24 @@
-// The list of live events, newest first. An event is in it once, however often the gateway shows it.
+// The list of live events, newest first. An event is listed once, even if the gateway sends it again.
 
 import { cardOf, showSeen } from "./card.js";
 import { byId, say } from "./dom.js";
 
-const MOST_CARDS = 300; // older ones are in the log
+const MAX_CARDS = 300; // older ones are in the log
 const MOST_KEYS = 20_000;
-const LOOK_MS = 3_000; // on screen for this long counts as seen, except for CRITICAL ones, which want a click
-const RESEND_MS = 300_000; // an ack that a lost connection may have swallowed is said again
+const LOOK_MS = 3_000; // an event on screen for this long counts as seen; CRITICAL ones need a click
+const RESEND_MS = 300_000; // an ack that may be lost with a connection is sent again
 
 export class Feed {
   #items = new Map(); // key -> {event, card, seenAt, told}, oldest first
   #keys = new Set();
-  #seenBefore = new Map(); // key -> when, of events that a reset brings again
+  #seenBefore = new Map(); // key -> time, for events that a reset sends again
   #filter = "ALL";
   #words = "";
   #looking = new Map();
   #tell;
   #observer = new IntersectionObserver((entries) => this.#look(entries), { threshold: 0.6 });
 
-  /** `tell(event)` says SEEN to the gateway; false where that must wait for a connection. */
+  /** `tell(event)` sends SEEN to the gateway; false if there is no connection. */
   constructor(tell) {
     this.#tell = tell;
     for (const choice of document.querySelectorAll("[name=filter]")) {
@@ -52,7 +52,7 @@ export class Feed {
     return true;
   }
 
-  /** Another log begins and brings all that is kept: forget what it will bring again, but not what was seen. */
+  /** A new log sends all stored events again: drop the events but keep the times at which they were seen. */
   reset() {
     for (const [key, item] of this.#items) {
       if (item.event.sequence === 0) continue;
@@ -70,7 +70,7 @@ export class Feed {
     this.#count();
   }
 
-  /** Seen elsewhere, as the gateway's log says. */
+  /** Mark an event that was seen elsewhere, by the gateway's log. */
   seenElsewhere(key, seenAt) {
     const item = this.#items.get(key);
     if (!item || item.seenAt) return;
@@ -78,7 +78,7 @@ export class Feed {
     this.#showSeen(item);
   }
 
-  /** Say SEEN again where the gateway may not have heard it. */
+  /** Send SEEN again where the gateway may have missed it. */
   retell() {
     for (const item of this.#items.values()) {
       const unsure = item.seenAt && (!item.told || Date.now() - item.seenAt < RESEND_MS);
@@ -86,7 +86,7 @@ export class Feed {
     }
   }
 
-  /** For the store. */
+  /** State for the store. */
   kept() {
     return [...this.#items.values()].map(({ event, seenAt, told }) => ({ event, seenAt, told }));
   }
@@ -136,7 +136,7 @@ export class Feed {
 
   #trim() {
     for (const [key, item] of this.#items) {
-      if (this.#items.size <= MOST_CARDS) break;
+      if (this.#items.size <= MAX_CARDS) break;
       this.#remove(key, item);
     }
     for (const key of this.#keys) {
@@ -160,7 +160,7 @@ export class Feed {
     byId("critical-count").toggleAttribute("data-some", critical > 0);
     byId("all-seen").setAttribute("aria-disabled", String(unseen.length === 0));
     byId("feed-empty").hidden = all.some((item) => !item.card.hidden);
-    say(byId("feed-empty-text"), all.length ? "Nothing here matches the filter." : "Quiet so far. Events appear here as they happen.");
+    say(byId("feed-empty-text"), all.length ? "Nothing here matches the filter." : "No events yet. They appear here as they happen.");
     document.title = `${unseen.length ? `(${unseen.length}) ` : ""}Events · dexorder`;
   }
 }

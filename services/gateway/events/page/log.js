@@ -1,4 +1,4 @@
-// What became of this user's events: a table with every attempt, newest first, in pages.
+// Records of this user's events with every attempt: a table in pages, newest first.
 
 import { byId, icon, make, say } from "./dom.js";
 import { channelWord, typeWord } from "./protocol.js";
@@ -7,18 +7,18 @@ import { duration, timeElement } from "./times.js";
 
 const PAGE_SIZE = 20;
 const SOON_MS = 700; // after an event, so that its outcome is known
-const QUEUED_MS = 5_000; // while something is under way on the page
+const QUEUED_MS = 5_000; // while an event on the page is not final
 const GOOD_OUTCOMES = new Set(["sent", "received"]);
 const CALM_OUTCOMES = new Set(["no ack", "not active"]);
 
 export class Log {
   #list;
   #seen;
-  #tokens = [""]; // of the pages up to the one that is shown
+  #tokens = [""]; // page tokens up to the current page
   #expanded = new Set();
   #timer = 0;
 
-  /** `list(pageSize, pageToken)` asks the gateway; `seen(key, at)` is told of each record that was seen. */
+  /** `list(pageSize, pageToken)` queries the gateway; `seen(key, at)` is called for each record that was seen. */
   constructor(list, seen) {
     this.#list = list;
     this.#seen = seen;
@@ -30,7 +30,7 @@ export class Log {
     byId("log-refresh").addEventListener("click", () => this.refresh());
   }
 
-  /** Ask again soon, however many reasons there are. */
+  /** Refresh soon; several calls cause one refresh. */
   soon(ms = SOON_MS) {
     this.#timer ||= setTimeout(() => this.refresh(), ms);
   }
@@ -43,7 +43,7 @@ export class Log {
       const page = await this.#list(PAGE_SIZE, token);
       if (token === this.#tokens.at(-1)) this.#show(page);
     } catch {
-      // the connection is lost; its state is shown, and a new one refreshes
+      // the connection is lost, which is shown; the next one refreshes
     }
   }
 
@@ -105,7 +105,7 @@ function rowOf(record, button) {
   );
 }
 
-/** The market or the strategy, and which container sent it. */
+/** Market or strategy, and the container. */
 function aboutOf({ fields, container }) {
   const names = ["symbol", "strategy_name", "strategyName", "strategy_id", "strategyId", "workspace_id", "workspaceId"];
   const about = names.map((name) => fields?.[name]).find(Boolean);
@@ -125,7 +125,7 @@ function waysOf({ attempts }) {
   if (attempts.length === 0) return make("span", { class: "faint" }, "no attempt");
   return make("ol", {}, ...attempts.map((attempt) => make(
     "li", { "data-outcome": toneOfOutcome(attempt) },
-    make("b", {}, channelWord(attempt.channel)), ` ${attempt.outcome || "under way"}`,
+    make("b", {}, channelWord(attempt.channel)), ` ${attempt.outcome || "in progress"}`,
   )));
 }
 
@@ -146,7 +146,7 @@ function attemptsOf({ attempts, eventId, container, seenAt }) {
     make("td", {}, channelWord(attempt.channel)),
     make("td", {}, timeElement(attempt.startedAt)),
     make("td", {}, attempt.endedAt ? duration(attempt.endedAt - attempt.startedAt) : "–"),
-    make("td", { class: "outcome" }, attempt.outcome || "under way"),
+    make("td", { class: "outcome" }, attempt.outcome || "in progress"),
     make("td", {}, timeElement(attempt.retryAt)),
   ));
   const table = attempts.length ? make("table", {}, make("caption", { class: "sr-only" }, "Attempts"),

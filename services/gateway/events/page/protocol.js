@@ -1,4 +1,4 @@
-// The gateway's messages as plain objects. Protobuf's JSON leaves out what is 0 or empty and writes 64 bits as text.
+// The gateway's messages as plain objects. Protobuf's JSON omits zeros and empty values and writes 64-bit numbers as text.
 
 const PRIORITIES = ["INFORMATIONAL", "NORMAL", "CRITICAL"];
 const CHANNELS = ["ACTIVE_SESSION", "WEB", "TELEGRAM", "EMAIL", "PUSH", "DISCORD", "SLACK"];
@@ -6,14 +6,14 @@ const STATUSES = ["DELIVERED", "QUEUED", "ACK_ERROR"];
 const CHANNEL_WORDS = { ACTIVE_SESSION: "Session", WEB: "Web", TELEGRAM: "Telegram", EMAIL: "E-mail", PUSH: "Push",
                         DISCORD: "Discord", SLACK: "Slack" };
 
-/** An enum's name: by itself, by its number, or the first one where it was left out. */
+/** Name of an enum value, given as a name, a number or omitted (the first one). */
 function named(names, value, unknown) {
   if (value === undefined || value === null) return names[0];
   if (names.includes(value)) return value;
   return names[value] ?? unknown(value);
 }
 
-const priority = (value) => named(PRIORITIES, value, () => "CRITICAL"); // as the gateway takes one it does not know
+const priority = (value) => named(PRIORITIES, value, () => "CRITICAL"); // as the gateway treats an unknown one
 const channel = (value) => named(CHANNELS, value, (other) => `channel ${other}`);
 
 export const channelWord = (name) => CHANNEL_WORDS[name] ?? name;
@@ -25,7 +25,7 @@ export function typeWord(type) {
   return words.charAt(0).toUpperCase() + words.slice(1);
 }
 
-/** The fields of a payload, or null where it is no JSON object. Base64 in, as protobuf's JSON has bytes. */
+/** Fields of a payload, given as base64; null if it is not a JSON object. */
 function fields(payload) {
   try {
     const bytes = Uint8Array.from(atob(payload ?? ""), (char) => char.charCodeAt(0));
@@ -46,7 +46,7 @@ function userEvent(json = {}) {
   };
 }
 
-/** A SessionEvent. `sequence` is 0 for an event that is not kept and takes no ack. */
+/** A SessionEvent. `sequence` is 0 for an event that is not stored and takes no ack. */
 export function sessionEvent(json) {
   const event = userEvent(json.event);
   const container = json.container ?? "";
@@ -62,7 +62,7 @@ export function cursor(json = {}) {
   return { epoch: json.epoch ?? "", sequence: Number(json.sequence ?? 0) };
 }
 
-/** Opened: where the session goes on, and when it will be cut, milliseconds since the epoch. */
+/** Opened: cursor of the session, and its expiry in milliseconds since the epoch. */
 export const opened = (json) => ({ cursor: cursor(json.cursor), expiresAt: Number(json.expiresAt ?? 0) });
 
 /** ListEventsResponse. `via` is null unless the event was delivered. */
@@ -90,7 +90,7 @@ function attempt(json) {
   };
 }
 
-/** Who a token is for and until when, as it says itself; for showing only, the gateway alone decides. */
+/** User and expiry that a token claims; for display only, as the gateway alone verifies it. */
 export function claims(token) {
   const [, middle = ""] = token.split(".");
   const found = fields(middle.replaceAll("-", "+").replaceAll("_", "/")) ?? {};

@@ -1,12 +1,12 @@
-// The dialog that takes a token: to begin, to go on after one has expired, or a fresh one in an open session.
+// Dialog for a token: the first one, one after an expiry, or a new one in an open session.
 
 import { byId, say } from "./dom.js";
 
 export class SignIn {
   #dialog = byId("sign-in");
-  #must = false; // nothing else can be done before
+  #must = false; // the page can't be used without a token
 
-  /** `given(token)` is called with what was pasted, `leave()` by whoever wants to sign out instead. */
+  /** `given(token)` receives the pasted token; `leave()` is called to sign out instead. */
   constructor(given, leave) {
     byId("sign-in-form").addEventListener("submit", (submit) => {
       submit.preventDefault();
@@ -17,7 +17,7 @@ export class SignIn {
     });
     byId("sign-in-cancel").addEventListener("click", () => this.close());
     byId("sign-in-leave").addEventListener("click", leave);
-    this.#dialog.addEventListener("close", () => this.#must && this.#dialog.showModal()); // Escape is no way around
+    this.#dialog.addEventListener("close", () => this.#must && this.#dialog.showModal()); // Escape must not close it
   }
 
   ask({ must, leave = false, title, text, problem = "" }) {
@@ -31,7 +31,7 @@ export class SignIn {
     byId("token").focus();
   }
 
-  /** Show why a token was not taken. */
+  /** Show why a token was not accepted. */
   complain(problem) {
     say(byId("sign-in-problem"), problem);
     byId("sign-in-problem").hidden = !problem;

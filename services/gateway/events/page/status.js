@@ -1,4 +1,4 @@
-// The state of the connection, and how long the session may last.
+// State of the connection, and expiry of the session.
 
 import { byId, say } from "./dom.js";
 import { left } from "./times.js";
@@ -18,7 +18,7 @@ export class Status {
     this.#show();
   }
 
-  /** When the session will be cut, milliseconds since the epoch; 0 for none. */
+  /** Expiry of the session, milliseconds since the epoch; 0 for none. */
   expires(at) {
     this.#expiresAt = at;
     this.#show();
@@ -31,7 +31,7 @@ export class Status {
     say(byId("connection"), words[name]);
     const lost = name === "waiting" || name === "refused";
     byId("lost").hidden = !lost;
-    say(byId("lost-reason"), reason || "The gateway can't be reached. Nothing is lost: what happens now follows later.");
+    say(byId("lost-reason"), reason || "The gateway is unavailable. Nothing is lost: events follow later.");
     say(byId("lost-wait"), name === "waiting" ? `Trying again in ${Math.max(0, Math.ceil((until - Date.now()) / 1000))} s` : "");
     const rest = this.#expiresAt - Date.now();
     byId("expiry").hidden = !this.#expiresAt || name === "off";

@@ -1,4 +1,4 @@
-// What outlives a reload of the page, in this tab alone: the token, the cursor and the newest events.
+// State that survives a reload of the page, in this tab only: token, cursor and newest events.
 
 const NAME = "dexorder-events";
 const SAVE_MS = 250;
@@ -7,7 +7,7 @@ export class Store {
   #pending = 0;
   #collect;
 
-  /** `collect()` gives what is to be kept, or null for nothing. */
+  /** `collect()` returns the state to store, or null for none. */
   constructor(collect) {
     this.#collect = collect;
     addEventListener("pagehide", () => this.#write());
@@ -21,7 +21,7 @@ export class Store {
     }
   }
 
-  /** Soon: a burst of events is written once. */
+  /** Save soon, so that a burst of events is written once. */
   save() {
     this.#pending ||= setTimeout(() => this.#write(), SAVE_MS);
   }

@@ -1,4 +1,4 @@
-// Light or dark: as the system says, until the button says otherwise.
+// Light or dark theme: the system's until the button changes it.
 
 import { byId } from "./dom.js";
 
