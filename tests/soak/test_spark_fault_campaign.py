@@ -23,9 +23,9 @@ def test_a_batch_that_died_behind_its_commit_is_not_doubled(tmp_path: Path) -> N
     environment = {
         "DEXORDER_SIM_LATENCY_MS": "1500",
         "DEXORDER_SPARK_WARM_UP": "false",  # a driver is back in half the time; here nothing is measured
-        # compaction and expiry all the time, so that replays also meet tables that were cared for meanwhile
+        # compaction and expiry all the time, so that replays also meet tables that were maintained in between
         "DEXORDER_SPARK_MAINTENANCE_INTERVAL_SECONDS": "1",
-        "DEXORDER_SPARK_MAINTENANCE_PATIENCE_SECONDS": "0",
+        "DEXORDER_SPARK_MAINTENANCE_MAX_WAIT_SECONDS": "0",
         "DEXORDER_SPARK_MAINTENANCE_SMALL_FILES": "2",
         "DEXORDER_SPARK_MAINTENANCE_SNAPSHOT_DAYS": "0.0003",
     }
