@@ -1,15 +1,15 @@
-"""Spark's way from Kafka to Iceberg: our source beside Spark's own, and the pipeline's upsert.
+"""From Kafka to Iceberg through Spark: our source beside Spark's own, and the pipeline's upsert.
 
     .venv/bin/python -m bench.spark_source [append] [latency] [upsert] [size] [--small]
         [--pages N] [--rounds N] [--runs N] [--rows N,N]
 
-append    rows a second of a plain append from a preloaded topic, ours beside Spark's own Kafka source
-latency   from Produce to a visible snapshot for a page of 1,000 rows, plain append, both
-upsert    the same through the pipeline, for new ranges and for ranges that are there already
+append    rows per second of a plain append from a preloaded topic, ours beside Spark's own Kafka source
+latency   time from Produce to a visible snapshot of a page of 1,000 rows, plain append, both sources
+upsert    the same through the pipeline, for new ranges and for ranges that the table has
 size      the upsert in tables of 1 and 10 million rows, disjoint and overlapping batches of 1,000 and 100,000 rows
 
-All four without a name. A record is a page of 1,000 candles, as in the pipeline; the pages of both sources are decoded
-by the same code. The first two need `python -m dexorder.setup fetch spark-kafka` once. Prints Markdown.
+Without a name all four run. A record is a page of 1,000 candles, as in the pipeline; the same code decodes the pages of
+both sources. The first two need `python -m dexorder.setup fetch spark-kafka` once. Prints Markdown.
 ``--small`` only shows that the script works.
 """
 
@@ -40,11 +40,11 @@ CATALOG = "plain"
 
 @dataclass(frozen=True)
 class Plan:
-    """How much and how often.
+    """Amount of data and number of repetitions.
 
     Attributes:
-        pages: In the preloaded topic.
-        rounds: Turns of each side; batches of each kind and size.
+        pages: Pages in the preloaded topic.
+        rounds: Repetitions of each side; batches of each kind and size.
         runs: Pages whose latency is measured, on each side and in each of two rounds.
         rows: Sizes of the tables for the upsert.
     """
@@ -61,7 +61,7 @@ LATENCY_ROUNDS = 2
 
 
 def measure(wanted: list[str], plan: Plan, folder: Path) -> Iterator[str]:
-    """The tables, each as soon as it is there."""
+    """Yield the result tables, each as soon as it is complete."""
     with ExitStack() as stack:
         broker = RunningKafka(folder / "kafka")
         stack.callback(broker.stop)
@@ -88,9 +88,9 @@ def measure(wanted: list[str], plan: Plan, folder: Path) -> Iterator[str]:
 
 
 def main() -> int:
-    """Run and print."""
+    """Run the parts and print their tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="which of them; all by default")
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="parts to run; default: all")
     parser.add_argument("--small", action="store_true")
     for name in ("pages", "rounds", "runs"):
         parser.add_argument(f"--{name}", type=int, default=None)
@@ -99,7 +99,7 @@ def main() -> int:
     base = SMALL if options.small else FULL
     given = {name: getattr(options, name) for name in ("pages", "rounds", "runs", "rows")}
     plan = Plan(**{name: getattr(base, name) if value is None else value for name, value in given.items()})
-    logs.configure("bench", level="warning")  # the pipeline's line for each batch goes elsewhere than Markdown
+    logs.configure("bench", level="warning")  # the pipeline's log line of each batch is not part of the Markdown
     print(report.heading("From Kafka to Iceberg through Spark"), flush=True)
     with tempfile.TemporaryDirectory() as folder:
         for text in measure(options.parts or list(PARTS), plan, Path(folder)):

@@ -1,4 +1,4 @@
-"""(c) A preloaded topic into Iceberg, beside the same read and decode into a sink that drops everything."""
+"""(c) A preloaded topic to Iceberg, beside the same read and decode to a sink that drops everything."""
 
 from __future__ import annotations
 
@@ -33,30 +33,30 @@ ROUNDS = 6
 FIRST_MINUTE = -1_000_000
 
 
-class Nobody:
-    """A relay that believes everything."""
+class NoReporter:
+    """Reporter that drops everything."""
 
     def report(self, snapshot_id: int | None, pages: Sequence[PageResult], finals: Sequence[FinalReport]) -> None:
-        """Drop it."""
+        """Drop the report."""
 
 
 def measure(suite: Suite, pages: int) -> str:
-    """One round to warm up, then rounds in turns (Java compiles on for some); the ratio is that of the best of each."""
+    """Run a warm-up round, then alternating rounds (Java compiles during some); return the ratio of the best ones."""
     preload(suite.address("kafka"), pages)
     source = suite.address("udsource")
-    iceberg, nothing = [], []
+    iceberg, dropped = [], []
     with tempfile.TemporaryDirectory() as scratch:
         session = build_session(SparkSettings(listen="127.0.0.1:0", metrics_listen=""), settings(Path(scratch)))
         try:
             for number in range(1 + ROUNDS):
                 folder = Path(scratch) / str(number)
                 folder.mkdir()
-                nothing.append(drain(session, source, folder / "nothing", drop))
+                dropped.append(drain(session, source, folder / "dropped", drop))
                 iceberg.append(drain(session, source, folder / "iceberg", into_iceberg(session, source, folder)))
         finally:
             session.stop()
     total = pages * MAX_PAGE_CANDLES
-    ours, limit = (total / min(times[1:]) for times in (iceberg, nothing))
+    ours, limit = (total / min(times[1:]) for times in (iceberg, dropped))
     row = Row(
         f"{total:,} candles in {pages} pages, one batch, fresh table each round",
         f"{ours:,.0f} rows/s",
@@ -72,7 +72,7 @@ def settings(folder: Path, name: str = "dexorder") -> CatalogSettings:
 
 
 def preload(bootstrap: str, pages: int) -> None:
-    """Pages of one job each, so that they spread over the partitions."""
+    """Write pages of one job each, so that they spread over the partitions."""
     producer = Producer({"bootstrap.servers": bootstrap, "partitioner": "fnv1a_random", "compression.codec": "lz4"})
     for number in range(pages):
         span = minutes(FIRST_MINUTE + number * MAX_PAGE_CANDLES, MAX_PAGE_CANDLES)
@@ -87,7 +87,7 @@ def preload(bootstrap: str, pages: int) -> None:
 
 
 def drain(session: SparkSession, source: str, folder: Path, process: Callable[[DataFrame], object]) -> float:
-    """Seconds of the one batch that takes the whole topic, from planning to Spark's commit log."""
+    """Return the seconds of one batch with the whole topic, from planning to Spark's commit log."""
 
     def batch(raw: DataFrame, _: int) -> None:
         process(raw)
@@ -101,7 +101,7 @@ def drain(session: SparkSession, source: str, folder: Path, process: Callable[[D
 
 
 def drop(raw: DataFrame) -> None:
-    """Decode in the workers, drop the candles there, and take what is left to the driver, as the pipeline does."""
+    """Decode in the workers and drop the candles; collect the control rows in the driver, as the pipeline does."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return decode_batches(CANDLES, batches, lambda page: None)
@@ -110,9 +110,9 @@ def drop(raw: DataFrame) -> None:
 
 
 def into_iceberg(session: SparkSession, source: str, folder: Path) -> Callable[[DataFrame], object]:
-    """The pipeline on tables of its own."""
+    """Return the pipeline on new tables."""
     catalog = settings(folder, f"bench{folder.name}")
     ensure_tables(catalog.load())
     for key, value in catalog_conf(catalog).items():
         session.conf.set(key, value)
-    return Pipeline(CANDLES, catalog, source, Nobody()).process
+    return Pipeline(CANDLES, catalog, source, NoReporter()).process

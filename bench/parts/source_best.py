@@ -1,8 +1,8 @@
-"""grpcio's ceiling for source.v1: the same ready bytes again and again by ``context.write`` on uvloop, as a process.
+"""Upper limit of grpcio for source.v1: a process that repeats the same prepared bytes by ``context.write`` on uvloop.
 
     python -m bench.parts.source_best SOCKET PAYLOAD_BYTES
 
-No record is made or kept, no ack is looked at, no interceptor or companion stands in the way.
+It creates and stores no records, ignores acks, and has no interceptor.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _READY = pb.ReadyResponse(ready=True).SerializeToString()
 
 
 def record(payload_bytes: int) -> bytes:
-    """What is sent for every record; as large as the other servers'."""
+    """Return the bytes of every record; the other servers' records have the same size."""
     result = pb.ReadResponse.Result(
         payload=os.urandom(payload_bytes),
         offset=pb.Offset(offset=b"123456", partition_id=1),

@@ -1,7 +1,7 @@
-"""The client of ``bench.udsource``, a process of its own: a job a line on stdin, what it measured a line on stdout.
+"""Client process of ``bench.udsource``: it reads a job per line from stdin and prints its measurement as a line.
 
-It does what Numaflow does without read-ahead: read a batch, ack it, read the next. A record is not parsed but for its
-offset, which goes into the ack as it came.
+Like Numaflow without read-ahead it reads a batch, acks it, and reads the next. It parses only the offset of a record,
+which goes into the ack unchanged.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from services.gen.source.v1 import source_pb2 as pb
 
 _SERVICE = "/source.v1.Source"
 _RESULT = 0x0A
-"""First byte of a response with a record; that of an eot begins with its status."""
+"""First byte of a response with a record; an end of transmission starts with its status."""
 _READ_TIMEOUT_MS = 1_000
-_LONGEST_SECONDS = 60.0
+_TIMEOUT_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class Job:
-    """What to do.
+    """Parameters of one measurement.
 
     Attributes:
         socket: Path of the server's unix socket.
-        batch: Records asked for at a time.
-        warm: Records read and acked before the measurement; each is looked at.
+        batch: Records per request.
+        warm: Records read, checked and acked before the measurement.
         records: Records that are measured.
-        payload_bytes: Size of each.
+        payload_bytes: Size of each payload.
     """
 
     socket: str
@@ -44,14 +44,14 @@ class Job:
 
 @dataclass(frozen=True)
 class Measured:
-    """What came out; ``batches`` is how many answers the measured records came in."""
+    """Result of a measurement; ``batches`` is the number of answers with the measured records."""
 
     rate: float
     batches: int
 
 
 def measure(job: Job) -> Measured:
-    """Do one job over a connection of its own."""
+    """Run one job on a new connection."""
     with closing(Connection(Path(job.socket))) as connection:
         reader, acker = connection.open(f"{_SERVICE}/ReadFn"), connection.open(f"{_SERVICE}/AckFn")
         greeting = pb.Handshake(sot=True)
@@ -69,12 +69,12 @@ def measure(job: Job) -> Measured:
 
 
 def drain(reader: Stream, acker: Stream, job: Job, records: int, *, checked: bool = False) -> int:
-    """Read and ack so many records; returns in how many batches they came.
+    """Read and ack ``records`` records; return the number of batches.
 
     Raises:
-        AssertionError: Nothing comes any more, or something else than asked for.
+        AssertionError: Records are missing or differ from the request.
     """
-    batches, left, deadline = 0, records, time.monotonic() + _LONGEST_SECONDS
+    batches, left, deadline = 0, records, time.monotonic() + _TIMEOUT_SECONDS
     while left:
         reader.send(read_request(min(left, job.batch)))
         batch: list[bytes] = []
@@ -82,19 +82,19 @@ def drain(reader: Stream, acker: Stream, job: Job, records: int, *, checked: boo
             batch.append(message)
         if not batch:
             if time.monotonic() > deadline:
-                raise AssertionError(f"{left} of {records} records did not come")
+                raise AssertionError(f"{left} of {records} records are missing")
             continue
         if checked:
             check(batch, job.payload_bytes)
         acker.send(ack_request(batch))
         acker.receive()
         left -= len(batch)
-        batches, deadline = batches + 1, time.monotonic() + _LONGEST_SECONDS
+        batches, deadline = batches + 1, time.monotonic() + _TIMEOUT_SECONDS
     return batches
 
 
 def check(batch: list[bytes], payload_bytes: int) -> None:
-    """Every record has its payload, and our shortcut finds the offsets that protobuf finds."""
+    """Check that every record has its payload, and that ``ack_request`` finds the offsets that protobuf finds."""
     results = [pb.ReadResponse.FromString(message).result for message in batch]
     assert {len(result.payload) for result in results} == {payload_bytes}
     acked = pb.AckRequest.FromString(ack_request(batch)).request.offsets
@@ -107,13 +107,13 @@ def read_request(records: int) -> bytes:
 
 
 def ack_request(batch: list[bytes]) -> bytes:
-    """An AckRequest: in its request, field 1, each offset, field 1."""
+    """Return an AckRequest: in its request, field 1, each offset, field 1."""
     body = b"".join([b"\x0a" + offset_of(message) for message in batch])
     return b"\x0a" + varint(len(body)) + body
 
 
 def offset_of(message: bytes) -> bytes:
-    """The Offset of a record's response with its length ahead: Result's field 2, behind the payload."""
+    """Return the Offset of a record's response with its length prefix: Result's field 2, after the payload."""
     _, position = read_varint(message, 1)
     if message[position] == 0x0A:
         size, position = read_varint(message, position + 1)
@@ -122,7 +122,7 @@ def offset_of(message: bytes) -> bytes:
 
 
 def read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """The number there and the position behind it."""
+    """Return the number at the position, and the position after it."""
     number = shift = 0
     while (byte := data[position]) > 0x7F:
         number |= (byte & 0x7F) << shift
@@ -140,7 +140,7 @@ def varint(number: int) -> bytes:
 
 
 def main() -> None:
-    """Do what is asked until stdin ends."""
+    """Run jobs until stdin ends."""
     for line in sys.stdin:
         print(json.dumps(asdict(measure(Job(**json.loads(line))))), flush=True)
 

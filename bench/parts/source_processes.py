@@ -1,4 +1,4 @@
-"""The processes of ``bench.udsource`` and ``bench.spark_source``: servers of source.v1, and the client."""
+"""Processes of ``bench.udsource`` and ``bench.spark_source``: source.v1 servers, and the client."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MEMORY_SOURCE = ROOT / "tests" / "peers" / "numaflow" / "memory_source.py"
 
 @contextmanager
 def udsource(bootstrap: str, topic: str, socket: Path) -> Iterator[Server]:
-    """Ours, over a topic, on TCP (the server's address) and on the unix socket."""
+    """Run our udsource on a topic, on TCP (the server's address) and on the unix socket."""
     address = f"127.0.0.1:{free_ports(1)[0]}"
     ours = {
         "LISTEN": address,
@@ -48,7 +48,7 @@ def udsource(bootstrap: str, topic: str, socket: Path) -> Iterator[Server]:
 
 @contextmanager
 def best(socket: Path, payload_bytes: int) -> Iterator[Server]:
-    """grpcio at its best, which serves nothing."""
+    """Run the upper limit of grpcio, which serves no real records."""
     with running("-m", "bench.parts.source_best", str(socket), str(payload_bytes)) as process:
         wait_ready(f"unix:{socket}", process)
         yield Server(f"unix:{socket}", process.pid)
@@ -56,7 +56,7 @@ def best(socket: Path, payload_bytes: int) -> Iterator[Server]:
 
 @contextmanager
 def pynumaflow(socket: Path, records: int, payload_bytes: int, partitions: int) -> Iterator[Server]:
-    """Numaflow's own Python server, in an environment of its own, over records in memory."""
+    """Run Numaflow's Python server, in a separate environment, with records in memory."""
     options = {"socket": socket, "records": records, "payload-bytes": payload_bytes, "partitions": partitions}
     command = [str(peer_python("numaflow")), "-I", str(_MEMORY_SOURCE)]
     command += [part for name, value in options.items() for part in (f"--{name}", str(value))]
@@ -70,16 +70,18 @@ def pynumaflow(socket: Path, records: int, payload_bytes: int, partitions: int) 
 
 
 def wait_ready(address: str, process: subprocess.Popen[str]) -> None:
-    """Until the server says that it can be read.
+    """Wait until the server is ready.
 
     Raises:
-        AssertionError: It ended, or did not say so in time.
+        AssertionError: The server ended, or was not ready in time.
     """
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise AssertionError(f"the server at {address} ended with {process.returncode}")
-        with grpc.insecure_channel(address) as channel:  # anew: one that failed waits before it tries again
+        with grpc.insecure_channel(
+            address
+        ) as channel:  # a new channel, as one that failed waits before it connects again
             try:
                 if SourceStub(channel).IsReady(Empty(), timeout=5).ready:
                     return
@@ -88,20 +90,20 @@ def wait_ready(address: str, process: subprocess.Popen[str]) -> None:
                 if call.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
                     raise
         time.sleep(0.1)
-    raise AssertionError(f"nobody serves {address}")
+    raise AssertionError(f"no server is ready at {address}")
 
 
 class Load:
-    """The client process."""
+    """Handle of the client process."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
     def run(self, job: Job) -> Measured:
-        """Have a job done.
+        """Run a job.
 
         Raises:
-            AssertionError: It failed; why is on stderr.
+            AssertionError: The job failed; stderr has the reason.
         """
         assert self._process.stdin and self._process.stdout
         self._process.stdin.write(json.dumps(asdict(job)) + "\n")
@@ -114,6 +116,6 @@ class Load:
 
 @contextmanager
 def load() -> Iterator[Load]:
-    """A client that waits for jobs."""
+    """Run a client that waits for jobs."""
     with running("-m", "bench.parts.source_load") as process:
         yield Load(process)

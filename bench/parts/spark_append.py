@@ -1,4 +1,4 @@
-"""Plain appends to Iceberg through our source and through Spark's own for Kafka: rows a second, and latency."""
+"""Plain appends to Iceberg through our source and through Spark's own for Kafka: rows per second and latency."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RUN: dict[str, Any] = {"processingTime": "0 seconds"}
 
 
 def throughput(stage: Stage, pages: int, rounds: int) -> str:
-    """The whole topic in one batch, a fresh table each time; one round to warm up, then both in turns."""
+    """Measure the whole topic in one batch, with a new table each time: one warm-up round, then both sides in turn."""
     seconds: dict[str, list[dict[str, float]]] = defaultdict(list)
     for number in range(1 + rounds):
         for side in list(SIDES)[:: 1 if number % 2 == 0 else -1]:
@@ -39,14 +39,14 @@ def throughput(stage: Stage, pages: int, rounds: int) -> str:
 
 
 def drain(stage: Stage, side: str, number: int, rows: int) -> dict[str, float]:
-    """Seconds of the batch that takes the whole topic, by Spark's steps."""
+    """Return the seconds of a batch with the whole topic, by Spark's steps."""
     name = f"append_{side}_{number}"
     target = stage.make_table(name)
     query = append(SIDES[side](stage, "earliest"), target, stage.folder / f"checkpoint-{name}", _DRAIN)
     query.awaitTermination()
     batches = [each for each in query.recentProgress if each.numInputRows]
     if len(batches) != 1:
-        raise AssertionError(f"{side} took {len(batches)} batches")
+        raise AssertionError(f"{side} needed {len(batches)} batches")
     if (found := stage.session.table(target).count()) != rows:
         raise AssertionError(f"{side} wrote {found} of {rows} rows")
     stage.session.sql(f"DROP TABLE {target} PURGE")
@@ -55,13 +55,13 @@ def drain(stage: Stage, side: str, number: int, rows: int) -> dict[str, float]:
 
 
 def rates(values: list[float]) -> str:
-    """Millions of rows a second, the median first."""
+    """Return millions of rows per second, the median first."""
     each = ", ".join(f"{value / 1e6:.2f}" for value in values)
     return f"{statistics.median(values) / 1e6:.2f} M rows/s ({each})"
 
 
 def latency(stage: Stage, runs: int, rounds: int) -> str:
-    """A page of 1,000 rows from its Produce to the table's new snapshot, in a warm query; both in turns."""
+    """Measure a page of 1,000 rows from Produce to the table's new snapshot, in a warm query; both sides in turn."""
     seconds: dict[str, list[float]] = defaultdict(list)
     for number in range(rounds):
         for side in list(SIDES)[:: 1 if number % 2 == 0 else -1]:
@@ -79,7 +79,7 @@ def latency(stage: Stage, runs: int, rounds: int) -> str:
 
 
 def warm_query(stage: Stage, side: str, number: int, runs: int) -> list[float]:
-    """Seconds for each page of one query, but for the first few."""
+    """Return the seconds of each page of one query except the first few."""
     name = f"latency_{side}_{number}"
     target = stage.make_table(name)
     query = append(SIDES[side](stage, "latest"), target, stage.folder / f"checkpoint-{name}", _RUN)
@@ -90,7 +90,7 @@ def warm_query(stage: Stage, side: str, number: int, runs: int) -> list[float]:
     try:
         for page in range(WARM_PAGES + runs):
             wait_idle(query)
-            time.sleep(jitter.uniform(0, 0.1))  # or all would meet the same moment between two looks at the source
+            time.sleep(jitter.uniform(0, 0.1))  # else all would fall at the same moment between two polls of the source
             span = minutes(FIRST_MINUTE + page * MAX_PAGE_CANDLES, MAX_PAGE_CANDLES)
 
             def act(job: str = f"{name}-{page}", span: Any = span) -> None:

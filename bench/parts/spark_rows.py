@@ -1,4 +1,4 @@
-"""Pages to plain rows, the same step behind either source, and the sources themselves, for ``bench.spark_source``.
+"""Conversion of pages to plain rows, used with both sources, and the sources, for ``bench.spark_source``.
 
 ``decode_pages`` runs in Spark's workers, which import it from here.
 """
@@ -37,14 +37,14 @@ ROWS = pa.schema(_FIELDS)
 ROWS_DDL = f"open_time timestamp, {', '.join(f'{name} double' for name in _PRICES)}"
 NAMESPACE = "bench"
 _READING = ("Waiting for data to arrive", "Waiting for next trigger")
-"""What an idle query's status says."""
+"""Status messages of an idle query."""
 _POLL_SECONDS = 0.002
-_LONGEST_SECONDS = 120.0
+_TIMEOUT_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
 class Stage:
-    """What every measurement needs.
+    """Parts that every measurement needs.
 
     Attributes:
         catalog: Name of the catalog in Spark; its tables are in ``folder``.
@@ -59,7 +59,7 @@ class Stage:
     source: str
 
     def make_table(self, name: str) -> str:
-        """A fresh table of plain rows; its full name."""
+        """Create a table of plain rows; return its full name."""
         full = f"{self.catalog}.{NAMESPACE}.{name}"
         self.session.sql(f"CREATE NAMESPACE IF NOT EXISTS {self.catalog}.{NAMESPACE}")
         self.session.sql(f"CREATE TABLE {full} ({ROWS_DDL}) USING iceberg TBLPROPERTIES ('format-version' = '2')")
@@ -67,18 +67,18 @@ class Stage:
 
 
 Read = Callable[[Stage, str], "DataFrame"]
-"""A stream of one column, ``payload``, from ``earliest`` or ``latest`` on."""
+"""Returns a stream with the column ``payload`` that starts at ``earliest`` or ``latest``."""
 
 
 def ours(stage: Stage, start: str) -> DataFrame:
-    """Through udsource; from the earliest, all there is in one batch."""
+    """Read through udsource; from ``earliest``, all records in one batch."""
     drain = str(start == "earliest").lower()
     stream = stage.session.readStream.format("udsource")
     return stream.options(address=stage.source, startingOffsets=start, drain=drain).load().select("payload")
 
 
 def kafkas(stage: Stage, start: str) -> DataFrame:
-    """Spark's own Kafka source, tuned: as it comes, its fetches wait 500 ms for more, in every batch."""
+    """Read through Spark's Kafka source, tuned: by default its fetches wait 500 ms for more records in every batch."""
     options = {
         "kafka.bootstrap.servers": stage.bootstrap,
         "subscribe": stage.topic,
@@ -92,7 +92,7 @@ SIDES: dict[str, Read] = {"ours": ours, "kafka": kafkas}
 
 
 def decode_pages(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """For ``mapInArrow``: payloads, each a page, to ``ROWS``."""
+    """Convert payloads, each a page, to ``ROWS``; for ``mapInArrow``."""
     for batch in batches:
         payloads: list[Any] = batch.column("payload").to_pylist()
         pages = map(pb.DataResponse.FromString, payloads)
@@ -113,17 +113,17 @@ def produce(producer: Producer, topic: str, span: TimeRange, job: str, fetched_n
     control = PageHeaders(Kind.PAGE, "BTC/USDT.SIM", 60, job, 0, span, fetched_ns)
     headers: list[Any] = [(name, value.encode()) for name, value in control.encode().items()]
     producer.produce(topic, page_value("bench", candles(span)), job.encode(), headers=headers)
-    if producer.flush(_LONGEST_SECONDS):
+    if producer.flush(_TIMEOUT_SECONDS):
         raise AssertionError("the page was not written")
 
 
 def wait_idle(query: StreamingQuery) -> None:
-    """Until the query has nothing to do.
+    """Wait until the query is idle.
 
     Raises:
-        AssertionError: It ended or did not come to rest.
+        AssertionError: The query ended or did not become idle.
     """
-    deadline = time.monotonic() + _LONGEST_SECONDS
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
     while query.status["message"] not in _READING:
         if not query.isActive or time.monotonic() > deadline:
             raise AssertionError(f"the query is not idle: {query.status}, {query.exception()}")
@@ -131,17 +131,17 @@ def wait_idle(query: StreamingQuery) -> None:
 
 
 class Watched:
-    """A table of a catalog in SQLite, looked at from outside of Spark."""
+    """A table of a catalog in SQLite, observed from outside Spark."""
 
     def __init__(self, catalog: Path, table: str) -> None:
         self._file = catalog
         self._table = table
 
     def seconds_until_snapshot(self, query: StreamingQuery, act: Callable[[], None]) -> float:
-        """From the begin of ``act`` until the table has another snapshot.
+        """Return the seconds from the start of ``act`` until the table has a new snapshot.
 
         Raises:
-            AssertionError: The query ended, or no snapshot came.
+            AssertionError: The query ended, or there was no snapshot.
         """
         with sqlite3.connect(self._file) as connection:
             before = self._metadata(connection)
@@ -149,13 +149,13 @@ class Watched:
             act()
             while self._metadata(connection) == before:
                 spent = time.perf_counter() - started
-                if spent > _LONGEST_SECONDS or not (spent < 1 or query.isActive):
+                if spent > _TIMEOUT_SECONDS or not (spent < 1 or query.isActive):
                     raise AssertionError(f"no snapshot after {spent:.0f} s: {query.exception()}")
                 time.sleep(_POLL_SECONDS)
             return time.perf_counter() - started
 
     def _metadata(self, connection: sqlite3.Connection) -> str:
-        """Where the table's metadata is; it moves with every commit."""
+        """Return the location of the table's metadata, which changes with every commit."""
         query = "SELECT metadata_location FROM iceberg_tables WHERE table_name = ?"
         (location,) = connection.execute(query, (self._table,)).fetchone()
         return str(location)

@@ -1,4 +1,4 @@
-"""The pipeline's upsert: latency of new and of replayed ranges end to end, and its time in large tables."""
+"""The pipeline's upsert: end-to-end latency of new and of replayed ranges, and its time in large tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 
 from bench.parts.latency import candles
 from bench.parts.report import Row, spread, table
-from bench.parts.sink import Nobody
+from bench.parts.sink import NoReporter
 from bench.parts.spark_rows import Stage, Watched, produce, wait_idle
 from services.common.kafka.page_record import page_value
 from services.common.lake.catalog import CatalogSettings
@@ -39,12 +39,12 @@ FIRST_MINUTE = -900_000
 TICKERS = 20
 PERIOD_SECONDS = 60
 COALESCED = 50_000
-"""Rows up to which one task writes the plain append."""
+"""Number of rows up to which one task writes the plain append."""
 _LOAD_ROWS_A_TASK = 1_250_000
 
 
 def open_catalog(session: SparkSession, stage: Stage, name: str) -> CatalogSettings:
-    """A catalog of its own with the pipeline's tables, known to Spark."""
+    """Create a catalog with the pipeline's tables, and define it in Spark."""
     folder = stage.folder / name
     folder.mkdir()
     catalog = CatalogSettings.local(folder, name)
@@ -55,9 +55,9 @@ def open_catalog(session: SparkSession, stage: Stage, name: str) -> CatalogSetti
 
 
 def latency(stage: Stage, runs: int) -> str:
-    """Each range once new and then again, fetched later, through the pipeline to the table's new snapshot."""
+    """Measure each range when it is new and again with a later fetch time, up to the table's new snapshot."""
     catalog = open_catalog(stage.session, stage, "pipeline")
-    pipeline = Pipeline(CANDLES, catalog, stage.source, Nobody())
+    pipeline = Pipeline(CANDLES, catalog, stage.source, NoReporter())
 
     def process(raw: DataFrame, _: int) -> None:
         pipeline.process(raw)
@@ -83,7 +83,7 @@ def latency(stage: Stage, runs: int) -> str:
         query.stop()
     found = stage.session.table(f"{catalog.name}.{OHLC.name}").count()
     if found != (WARM_RANGES + runs) * MAX_PAGE_CANDLES:
-        raise AssertionError(f"{found} rows are in the table")
+        raise AssertionError(f"the table has {found} rows")
     rows = []
     for kind, aim_s in (("new", NEW_AIM_S), ("replayed", REPLAYED_AIM_S)):
         warm = seconds[kind][WARM_RANGES:]
@@ -100,7 +100,7 @@ def latency(stage: Stage, runs: int) -> str:
 
 @dataclass(frozen=True)
 class Batch:
-    """A block of candles: so many minutes of some neighbouring tickers."""
+    """A block of candles: some minutes of some adjacent tickers."""
 
     first_ticker: int
     tickers: int
@@ -110,11 +110,11 @@ class Batch:
 
     @property
     def rows(self) -> int:
-        """How many candles it has."""
+        """Number of candles."""
         return self.tickers * self.minutes
 
     def frame(self, session: SparkSession, tasks: int) -> DataFrame:
-        """Its rows in the columns of the table, ascending by time; made by Spark's own expressions."""
+        """Return the rows in the columns of the table, ascending by time; Spark's expressions create them."""
         minute = f"({self.first_minute} + id div {self.tickers})"
         start_s = minutes(0, 0).start_ns // SECOND_NS
         return session.range(0, self.rows, 1, tasks).selectExpr(
@@ -132,7 +132,7 @@ class Batch:
         )
 
     def records(self, session: SparkSession) -> DataFrame:
-        """The same keys as the pipeline gets them: a record for each page."""
+        """Return the same keys as the pipeline's input: a record for each page."""
         rows: list[dict[str, Any]] = []
         for ticker in range(self.first_ticker, self.first_ticker + self.tickers):
             for start in range(self.first_minute, self.first_minute + self.minutes, MAX_PAGE_CANDLES):
@@ -160,20 +160,20 @@ class Batch:
 
 
 def by_size(stage: Stage, sizes: list[int], rounds: int) -> Iterator[str]:
-    """A table for each size."""
+    """Yield a result table for each size."""
     for size in sizes:
         yield in_table(stage, size, rounds)
 
 
 def in_table(stage: Stage, size: int, rounds: int) -> str:
-    """Batches that are new to a table of ``size`` rows and batches that lie in it; beside plain appends of the same.
+    """Measure batches that are new to a table of ``size`` rows, batches that it has, and plain appends of both.
 
-    Ours is the whole pipeline from records on: decode, write, report to nobody, coverage.
+    Our side is the whole pipeline: decode, write, report to no relay, coverage.
     """
     session, last = stage.session, size // TICKERS
     catalog, plain = (open_catalog(session, stage, f"{kind}_{size}") for kind in ("upsert", "plain"))
-    name, plain_name = (f"`{each.name}`.{OHLC.name}" for each in (catalog, plain))
-    pipeline = Pipeline(CANDLES, catalog, "bench", Nobody())
+    name, plain_name = (f"`{each.name}`.{OHLC_TABLE}" for each in (catalog, plain))
+    pipeline = Pipeline(CANDLES, catalog, "bench", NoReporter())
     loaded = Batch(0, TICKERS, 0, last, fetched_s=1)
     loaded.frame(session, max(2, size // _LOAD_ROWS_A_TASK)).writeTo(name).append()
     seconds: dict[tuple[int, str], list[float]] = defaultdict(list)
@@ -197,7 +197,7 @@ def in_table(stage: Stage, size: int, rounds: int) -> str:
                     seconds[rows, "plain"].append(appended - started)
                     ways[rows, kind].add(way)
     if (found := session.table(name).count()) != size + added:
-        raise AssertionError(f"{found} rows are in the table, not {size + added}")
+        raise AssertionError(f"the table has {found} rows instead of {size + added}")
     table_rows = []
     for (rows, kind), seen in ways.items():
         took, alone = (statistics.median(seconds[rows, each]) for each in (kind, "plain"))
@@ -208,15 +208,15 @@ def in_table(stage: Stage, size: int, rounds: int) -> str:
 
 
 def plan(number: int, last: int) -> dict[int, dict[str, Batch]]:
-    """The batches of a round, by size and kind; no two rounds have a key of ``disjoint`` ones in common.
+    """Return the batches of a round by size and kind; ``disjoint`` batches of two rounds have no common key.
 
     Args:
-        number: Of the round, from 0 to 39.
+        number: Number of the round, from 0 to 39.
         last: Minutes of each ticker that were loaded.
     """
     small = Batch(number % TICKERS, 1, last // 2, MAX_PAGE_CANDLES, fetched_s=2 + number)
     large = Batch(4 * number % TICKERS, 4, 0, 25 * MAX_PAGE_CANDLES, fetched_s=2 + number)
-    behind = {  # first the small ones, whose tickers come again after 20 rounds, then the large ones, after 5
+    behind = {  # first the small ones, whose tickers repeat after 20 rounds, then the large ones, after 5
         small: last + number // TICKERS * small.minutes,
         large: last + 2 * small.minutes + number // 5 * large.minutes,
     }

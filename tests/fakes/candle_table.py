@@ -1,4 +1,4 @@
-"""Small real Iceberg table of hourly candles, as Spark would have written it."""
+"""Small Iceberg table of hourly candles, as Spark would have written it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPAN = TimeRange(START, START + HOURS * HOUR_NS)
 
 @dataclass(frozen=True)
 class Warehouse:
-    """A catalog with ``trading.ohlc``: thirty hourly candles of TICKER, one fewer in its first snapshot."""
+    """A catalog with ``trading.ohlc``: thirty hourly candles of TICKER; the first snapshot has one fewer."""
 
     properties: dict[str, str]
     first_snapshot: int
@@ -30,7 +30,7 @@ class Warehouse:
 
 
 def candles(ticker: str, first: int, count: int) -> pa.Table:
-    """Hourly candles; the price of hour i is 100 + i."""
+    """Return hourly candles; the price of hour i is 100 + i."""
     hours = range(first, first + count)
     times = [datetime(2024, 1, 1, tzinfo=UTC) + timedelta(hours=i) for i in hours]
     prices = {
@@ -56,7 +56,7 @@ def make_warehouse(root: Path) -> Warehouse:
     table = catalog.create_table("trading.ohlc", schema=candles(TICKER, 0, 1).schema)
     table.append(pa.concat_tables([candles(TICKER, 1, HOURS - 1), candles(OTHER, 0, 3)]))
     first = table.current_snapshot().snapshot_id
-    table.append(candles(TICKER, 0, 1))  # behind the others, so that order is the reader's doing
+    table.append(candles(TICKER, 0, 1))  # after the others, so that only the reader can order them
     last = table.current_snapshot().snapshot_id
     catalog.close()
     return Warehouse(properties, first, last)

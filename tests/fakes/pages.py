@@ -1,4 +1,4 @@
-"""Pages and finals as the ingestor writes them, for the tests of the pipeline."""
+"""Pages and final records as the ingestor writes them, for the pipeline's tests."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def control(
 
 
 def page(head: PageHeaders, price: float = 100.0) -> Record:
-    """A good page of the control's span: a candle for each minute that is not verified empty."""
+    """Return a good page of the headers' span: a candle for each minute that is not verified empty."""
     minutes = range((head.span.start_ns - DAY) // MINUTE_NS, (head.span.end_ns - DAY) // MINUTE_NS)
     rows = [candle(m, price) for m in minutes if not any(r.contains(span(m, 1)) for r in head.empty)]
     return page_value("request-1", rows), head.encode()

@@ -1,4 +1,4 @@
-"""What goes into a pipeline under test, who takes its reports, and what its tables must hold at the end."""
+"""Input of a pipeline under test, a receiver of its reports, and the expected content of its tables."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Key = tuple[str, int]
 
 @dataclass
 class Recorder:
-    """Takes reports; the n-th call can be made to fail, as a crash behind the commit of the rows."""
+    """Receiver of reports; the n-th call can be made to fail, like a crash after the commit of the rows."""
 
     fail_calls: set[int] = field(default_factory=set)
     calls: int = 0
@@ -46,7 +46,7 @@ class Recorder:
 
 
 class Oracle:
-    """What the tables must hold after everything that was sent, whatever happened on the way."""
+    """Expected content of the tables after everything that was sent, whatever failed in between."""
 
     def __init__(self, source: FakeSource) -> None:
         self.source = source
@@ -66,7 +66,7 @@ class Oracle:
         self.coverage.append((head.ticker, head.span.start_ns, head.span.end_ns, fetched_s))
 
     def send_history(self) -> None:
-        """New ranges, a range again, newer and older copies, holes, an empty page, two months, two tickers."""
+        """Send new and repeated ranges, newer and older copies, empty ranges, an empty page, two months, two tickers."""
         for n in range(4):
             self.send(control(n * 20, 20, page=n))
         self.send(control(0, 40, job="job-2", ticker=OTHER, empty=(span(5, 10),)))
@@ -79,7 +79,7 @@ class Oracle:
         tables = catalog.load()
         found = tables.load_table(OHLC.name).scan().to_arrow().to_pylist()
         rows = {(r["ticker"], ns(r["open_time"])): (ns(r["fetched_at"]) // SECOND_NS, r["open"]) for r in found}
-        assert len(rows) == len(found), "a key is there twice"
+        assert len(rows) == len(found), "a key is duplicated"
         assert rows == self.rows
         covered = [
             (r["ticker"], ns(r["start_time"]), ns(r["end_time"]), ns(r["fetched_at"]) // SECOND_NS)
@@ -102,7 +102,7 @@ def frame(spark: SparkSession, records: list[tuple[bytes, dict[str, str]]]) -> A
 
 
 def settled(checkpoint: str) -> set[tuple[int, int]]:
-    """Partition and last offset of every batch in Spark's commit log."""
+    """Return partition and last offset of every batch in Spark's commit log."""
     found = set()
     for commit in (Path(checkpoint) / "commits").glob("[0-9]*"):
         ends = json.loads((Path(checkpoint) / "offsets" / commit.name).read_text().splitlines()[-1])
@@ -116,4 +116,4 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 240.0) -> None:
         if condition():
             return
         pause.wait(0.05)
-    raise AssertionError("the condition did not come true")
+    raise AssertionError("the condition did not become true")

@@ -1,4 +1,4 @@
-"""The relay as the Spark driver sees it: takes reports, refuses them, or keeps its answers back."""
+"""Fake relay for the Spark driver: accepts reports, refuses them, or delays its answers."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ import grpc
 from services.gen.dexorder.relay.v1 import pipeline_service_pb2 as pb
 from services.gen.dexorder.relay.v1 import pipeline_service_pb2_grpc as rpc
 
-_LONGEST_HOLD_SECONDS = 600.0
+_MAX_DELAY_SECONDS = 600.0
 
 
 class PipelineRelay(rpc.PipelineServiceServicer):
-    """Answers reports, or with ``refusal``, or not while they are held back.
+    """Answers reports with OK, with ``refusal``, or not before a delay ends.
 
     Attributes:
-        reports: Those that were answered with OK.
-        held: Set while a report waits for its answer.
+        reports: Reports that were answered with OK.
+        waiting: Set once a report waits for its answer.
     """
 
     def __init__(self) -> None:
         self.refusal: grpc.StatusCode | None = None
         self.reports: list[pb.ReportJobsRequest] = []
-        self.held = threading.Event()
+        self.waiting = threading.Event()
         self._free = threading.Event()
         self._free.set()
 
     @contextmanager
-    def holding(self) -> Iterator[None]:
-        """No report is answered before the block ends; ``held`` tells of the first."""
-        self.held.clear()
+    def delayed(self) -> Iterator[None]:
+        """Answer no report before the block ends; ``waiting`` is set by the first one."""
+        self.waiting.clear()
         self._free.clear()
         try:
             yield
@@ -43,8 +43,8 @@ class PipelineRelay(rpc.PipelineServiceServicer):
 
     def ReportJobs(self, request: pb.ReportJobsRequest, context: Any) -> pb.ReportJobsResponse:
         if not self._free.is_set():
-            self.held.set()
-            self._free.wait(_LONGEST_HOLD_SECONDS)
+            self.waiting.set()
+            self._free.wait(_MAX_DELAY_SECONDS)
         if self.refusal:
             context.abort(self.refusal, "as the test says")
         self.reports.append(request)
@@ -53,7 +53,7 @@ class PipelineRelay(rpc.PipelineServiceServicer):
 
 @contextmanager
 def served(relay: PipelineRelay) -> Iterator[str]:
-    """Serve it on a free port; gives host:port."""
+    """Serve the relay on a free port; yields host:port."""
     with futures.ThreadPoolExecutor(8) as threads:
         server = grpc.server(threads, options=[("grpc.so_reuseport", 0)])
         rpc.add_PipelineServiceServicer_to_server(relay, server)

@@ -1,4 +1,4 @@
-"""A source.v1 server in memory, plain and replay, for tests that need no Kafka."""
+"""In-memory source.v1 server with both forms, plain and replay, for tests without Kafka."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class FakeRecord:
 
 
 class FakeSource(rpc.SourceServicer):
-    """Partitions of records. ``drop`` forgets offsets as compaction does; ``cut_after`` breaks each stream's reads.
+    """Partitions of records. ``drop`` removes offsets like compaction; ``cut_after`` breaks each stream's reads.
 
     Attributes:
-        can_replay: False behaves as a server that knows nothing of our metadata.
-        kafka_is_there: False behaves as our server without Kafka: how much is pending is unknown.
-        cut_after: End the next streams in the middle of a read, after so many records; one entry a stream.
+        can_replay: False makes it behave like a server that ignores our metadata.
+        kafka_is_available: False makes it behave like udsource without Kafka: the pending count is unknown.
+        cut_after: Number of records after which the next streams end in the middle of a read; one entry per stream.
         on_ack: Called with each AckFn request before it takes effect.
         ack_calls: Every AckFn request seen, as (partition, offset) lists.
     """
@@ -40,7 +40,7 @@ class FakeSource(rpc.SourceServicer):
         self.ends = dict.fromkeys(range(partitions), 0)
         self.committed: dict[int, int] = {}
         self.can_replay = True
-        self.kafka_is_there = True
+        self.kafka_is_available = True
         self.cut_after: list[int] = []
         self.ack_calls: list[list[tuple[int, int]]] = []
         self.on_ack: Callable[[list[tuple[int, int]]], None] = lambda acks: None
@@ -65,7 +65,7 @@ class FakeSource(rpc.SourceServicer):
         return pb.ReadyResponse(ready=True)
 
     def PendingFn(self, request: Empty, context: grpc.ServicerContext) -> pb.PendingResponse:
-        if not self.kafka_is_there:
+        if not self.kafka_is_available:
             return pb.PendingResponse(result=pb.PendingResponse.Result(count=-1))
         with self._lock:
             if self.can_replay:
@@ -143,7 +143,7 @@ class FakeSource(rpc.SourceServicer):
 
 
 class RunningSource:
-    """The fake behind a real server on a free port of loopback; ``stop`` and ``start`` keep the port."""
+    """The fake on a real server at a free port of loopback; ``stop`` and ``start`` keep the port."""
 
     def __init__(self, fake: FakeSource, address: str = "127.0.0.1:0") -> None:
         self.fake = fake

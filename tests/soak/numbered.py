@@ -1,4 +1,4 @@
-"""Numbered records through gateways: written, read and acked by threads; the whole set is compared at the end."""
+"""Numbered records that threads write, read and ack through gateways; the whole set is compared at the end."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tests.fixtures_gateway import GatewayUser
 COMMIT_MS = 200
 """The gateways' offsets_commit_interval_ms."""
 COMMIT_SLACK_S = 3.0
-"""How long after the interval an ack may still be on its way to Kafka, on a busy machine."""
+"""Time after the interval at which an ack may still not be in Kafka, on a busy machine."""
 BEHIND = 30
-"""Most records of a partition that are written and not yet read, so that the load follows the machine."""
+"""Limit of records of a partition that are written but not yet read, so that the load follows the machine."""
 PAUSE_S = 0.02
 CALL_SECONDS = 120.0
 _GOING = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
-"""The gateway or Kafka is on its way out or in, or the test has closed the connection."""
+"""The gateway or Kafka is stopping or starting, or the test has closed the connection."""
 
 
 Place = tuple[int, int]
@@ -37,10 +37,10 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True)
 class NoCommits:
-    """A gateway could not commit between these moments: it was dead, or Kafka was.
+    """A time in which a gateway could not commit, as it or Kafka was dead.
 
     Attributes:
-        committed: Whether a record had been committed as acked before; always False where that is not known.
+        committed: Returns whether a record was committed as acked before; always False if that is not known.
     """
 
     since_s: float
@@ -48,14 +48,14 @@ class NoCommits:
     committed: Callable[[Place], bool] = lambda _: False
 
     def may_lose(self, read: Read) -> bool:
-        """Whether the ack of it may have come too late."""
+        """Return whether the record's ack may have been too late."""
         in_time_s = self.since_s - COMMIT_MS / 1_000 - COMMIT_SLACK_S
         return in_time_s < read.acked_s < self.until_s + COMMIT_SLACK_S and not self.committed(read.place)
 
 
 @dataclass
 class Read:
-    """One time that a record was read; ``acked_s`` is when its ack was answered with OK."""
+    """One read of a record; ``acked_s`` is the time at which its ack was answered with OK."""
 
     gateway: GatewayUser
     place: Place
@@ -65,25 +65,25 @@ class Read:
 
 @dataclass
 class Repeats:
-    """Second and further reads, by what had become of the earlier ones."""
+    """Second and further reads, by the fate of the earlier ones."""
 
     unacked: int = 0
     acked_too_late: int = 0
-    """Acked, but the gateway was killed, or Kafka away, before that can have been committed."""
+    """Acked, but the gateway was killed, or Kafka unavailable, before the commit."""
     wrong: list[int] = field(default_factory=list)
-    """Numbers that were acked and committed, and came again all the same."""
+    """Numbers that were acked and committed, and were delivered again nevertheless."""
 
 
 class Ledger:
-    """What became of each number. All methods are for any thread."""
+    """Fate of each number. All methods are thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.written: set[int] = set()
-        """Numbers that somebody was told are written."""
+        """Numbers that were acknowledged as written."""
         self.reads: defaultdict[int, list[Read]] = defaultdict(list)
         self.unexpected: Counter[str] = Counter()
-        """Answers that no caller should see."""
+        """Answers that no caller should get."""
         self._acked: set[int] = set()
         self._places: defaultdict[int, set[Place]] = defaultdict(set)
         self._behind: Counter[int] = Counter()
@@ -91,14 +91,14 @@ class Ledger:
         self._no_commits: defaultdict[GatewayUser, list[NoCommits]] = defaultdict(list)
 
     def write(self, number: int, partition: int) -> None:
-        """The number was acknowledged; a negative partition is an unknown one."""
+        """Record that the number was acknowledged; a negative partition is unknown."""
         with self._lock:
             self.written.add(number)
             if number not in self.reads:
                 self._behind[partition] += 1
 
     def read(self, number: int, answer: pb.ConsRs, gateway: GatewayUser) -> Read:
-        """A reader has got the number."""
+        """Record that a reader received the number."""
         with self._lock:
             if number in self.written and number not in self.reads:
                 self._behind[answer.partition] -= 1
@@ -109,77 +109,77 @@ class Ledger:
             return read
 
     def ack(self, number: int, read: Read) -> None:
-        """An ack was answered with OK."""
+        """Record that an ack was answered with OK."""
         with self._lock:
             read.acked_s = time.monotonic()
             self._acked.add(number)
 
     def no_commits(self, gateway: GatewayUser, when: NoCommits) -> None:
-        """The gateway could not commit for a while."""
+        """Record that the gateway could not commit for a time."""
         self._no_commits[gateway].append(when)
 
     def behind(self, partition: int) -> int:
-        """Records of the partition that are written and not yet read."""
+        """Return the number of records of the partition that are written but not yet read."""
         return self._behind[partition]
 
     def count(self, gateway: GatewayUser) -> int:
-        """Records read from the gateway so far."""
+        """Return the number of records read from the gateway so far."""
         return self._count[gateway]
 
     def all_acked(self) -> bool:
-        """Whether every written number has been acked."""
+        """Return whether every written number is acked."""
         with self._lock:
             return self.written <= self._acked
 
     def skipped(self) -> list[int]:
-        """Numbers that were written and never read."""
+        """Return the numbers that were written and never read."""
         return sorted(self.written - self.reads.keys())
 
     def doubled(self) -> list[int]:
-        """Numbers that Kafka has twice."""
+        """Return the numbers that Kafka has more than once."""
         return sorted(number for number, places in self._places.items() if len(places) > 1)
 
     def repeats(self) -> Repeats:
-        """Second and further reads."""
+        """Return second and further reads."""
         seen = Repeats()
         for number, reads in self.reads.items():
             for index, again in enumerate(reads[1:], 1):
                 acked = [read for read in reads[:index] if read.acked_s < again.at_s]
                 if not acked:
                     seen.unacked += 1
-                elif all(map(self._came_too_late, acked)):
+                elif all(map(self._was_too_late, acked)):
                     seen.acked_too_late += 1
                 else:
                     seen.wrong.append(number)
         return seen
 
-    def _came_too_late(self, read: Read) -> bool:
+    def _was_too_late(self, read: Read) -> bool:
         return any(when.may_lose(read) for when in self._no_commits[read.gateway])
 
     def fail_if_wrong(self) -> None:
-        """Nothing skipped, nothing twice in Kafka, nothing read again that was acked in time, no odd answer."""
+        """Fail on skipped or duplicate numbers, repeated reads after an ack in time, and unexpected answers."""
         assert self.written, "nothing was written"
         skipped = self.skipped()
         assert not skipped, f"{len(skipped)} skipped: {skipped[:20]}"
-        assert not self.doubled(), f"twice in Kafka: {self.doubled()[:20]}"
+        assert not self.doubled(), f"duplicate in Kafka: {self.doubled()[:20]}"
         wrong = self.repeats().wrong
-        assert not wrong, f"read again although acked: {[(n, self.reads[n]) for n in wrong[:5]]}"
+        assert not wrong, f"read again after an ack: {[(n, self.reads[n]) for n in wrong[:5]]}"
         assert not self.unexpected, self.unexpected
 
 
 class Loop:
-    """A thread that repeats ``step`` until it is stopped, then does ``last``; a context manager."""
+    """Thread that repeats ``step`` until it is stopped, then runs ``last``; a context manager."""
 
     def __init__(self) -> None:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=type(self).__name__)
 
     def step(self) -> None:
-        """Once more."""
+        """Run one iteration."""
         raise NotImplementedError
 
     def last(self) -> None:
-        """At the end."""
+        """Run at the end."""
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -187,16 +187,16 @@ class Loop:
         self.last()
 
     def pause(self) -> None:
-        """A moment, or less when it is stopped."""
+        """Wait for a moment, or until the thread is stopped."""
         self._stopping.wait(PAUSE_S)
 
     def start(self) -> Self:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
         return self
 
     def stop(self) -> None:
-        """End it and wait for that."""
+        """Stop the thread and wait for its end."""
         self._stopping.set()
         self._thread.join()
 
@@ -208,7 +208,7 @@ class Loop:
 
 
 class Reader(Loop):
-    """Reads one gateway as one caller and acks each record some records later, in any order."""
+    """One caller of one gateway that acks each record some records later, in random order."""
 
     HOLDS = 4
 
@@ -224,7 +224,7 @@ class Reader(Loop):
         try:
             answer = self._gateway.stub.ConsumeNAck(self._request, timeout=CALL_SECONDS)
         except grpc.RpcError as error:
-            self.last()  # nothing comes, or the gateway stops and waits for these
+            self.last()  # no records, or the gateway stops and waits for these acks
             if error.code() in _GOING:
                 self.pause()
             elif error.code() != grpc.StatusCode.NOT_FOUND:
@@ -252,7 +252,7 @@ class Reader(Loop):
 
 
 class KafkaWriter(Loop):
-    """Writes numbers straight to Kafka, to each partition as fast as it is read."""
+    """Writer of numbers directly to Kafka, to each partition as fast as it is read."""
 
     def __init__(self, kafka: str, topic: str, partitions: int, ledger: Ledger) -> None:
         super().__init__()
@@ -282,10 +282,10 @@ class KafkaWriter(Loop):
 
 
 class PixyWriter(Loop):
-    """Writes numbers through one gateway, as one caller.
+    """Writer of numbers through one gateway, as one caller.
 
     Args:
-        numbers: Shared by all the writers of a ledger.
+        numbers: Source of numbers, shared by all writers of a ledger.
     """
 
     def __init__(

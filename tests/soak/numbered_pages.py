@@ -1,7 +1,7 @@
-"""Pages of numbered candles, and what the tables must hold once they are all in. Pure.
+"""Pages of numbered candles, and the expected tables once all are committed. Pure.
 
-Every value of a row follows from its ticker, its minute and its version, so the whole table is computed again and
-compared. A page may be sent again: in a newer version, which must win, or in an older one, which must change nothing.
+Every value of a row follows from its ticker, minute and version, so the whole table can be computed and compared. A
+page may be sent again: in a newer version, which must win, or in an older one, which must change nothing.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS, parse_time
 
 TICKERS = tuple(f"NUMBER{n}/USDT.SIM" for n in range(4))
-"""One for each partition of the topic, so that each of them carries something all the time."""
+"""One ticker per partition of the topic, so that every partition always has records."""
 CANDLES, PAGES = 40, 4
 """Candles of a page, and new pages of each ticker at a time."""
 _PERIOD_SECONDS = 60
 _MINUTE_NS = _PERIOD_SECONDS * SECOND_NS
-_FIRST_NS = parse_time("2024-01-31T23:00:00Z")  # the table is laid out by months
+_FIRST_NS = parse_time("2024-01-31T23:00:00Z")  # the table is partitioned by month
 _FETCHED_S = 1_700_000_000
 _STRIDE = 10**9
 """More than the minutes of any ticker: a row's number is ticker * stride + minute."""
@@ -46,7 +46,7 @@ class Page:
 
     @property
     def control(self) -> PageHeaders:
-        """Its headers."""
+        """Headers of the record."""
         start_ns = _FIRST_NS + self.index * CANDLES * _MINUTE_NS
         return PageHeaders(
             Kind.PAGE,
@@ -60,7 +60,7 @@ class Page:
 
     @property
     def value(self) -> bytes:
-        """Its payload."""
+        """Value of the record."""
         minutes = np.arange(self.index * CANDLES, (self.index + 1) * CANDLES, dtype=np.int64)
         columns = _values(np.full(CANDLES, self.ticker), minutes, np.full(CANDLES, self.version))
         return page_value(
@@ -80,7 +80,7 @@ _FLOATS = ("open", "high", "low", "close", "volume", "quote_volume")
 
 
 def _values(tickers: Ints, minutes: Ints, versions: Ints) -> Columns:
-    """Of each row; floats that are exact, so that they compare bit for bit."""
+    """Return the values of each row; the floats are exact, so that they are equal bit by bit."""
     opens = 1_000.0 * (tickers + 1) + minutes % 997 + versions / 1_024
     return {
         "open": opens,
@@ -96,36 +96,36 @@ def _values(tickers: Ints, minutes: Ints, versions: Ints) -> Columns:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The whole tables beside what was sent."""
+    """Comparison of the whole tables with the pages sent."""
 
     rows: int
-    """That must be there."""
+    """Rows expected."""
     lost: int
     doubled: int
     wrong: int
-    """Rows with another value, or that nobody sent."""
+    """Rows with another value, or that were never sent."""
     coverage: int
-    """Pages that coverage does not have just once."""
+    """Pages that coverage does not have exactly once."""
 
     def fail_if_wrong(self) -> None:
-        """Unless everything is as it must be."""
+        """Fail unless the tables are as expected."""
         assert self.rows and not (self.lost or self.doubled or self.wrong or self.coverage), self
 
 
 class NumberedPages:
-    """All that was sent so far."""
+    """All pages sent so far."""
 
     def __init__(self, seed: int = 1) -> None:
         self.sent: set[Page] = set()
         self._random = Random(seed)
         self._newest: list[list[int]] = [[] for _ in TICKERS]
-        """Ticker -> version of each of its pages that must be in the table."""
+        """Expected version of each page, by ticker."""
         self._versions = 0
 
     def more(self) -> Iterator[Page]:
-        """Some new pages of each ticker; half of the time also pages that were sent before.
+        """Return new pages of each ticker, and half of the time pages that were sent before.
 
-        A new one is the first of each: however few have arrived when a batch is planned, it adds rows.
+        The first page of each ticker is new, so a batch planned after any number of pages adds rows.
         """
         again = self._random.random() < 0.5
         for ticker, newest in enumerate(self._newest):
@@ -147,7 +147,7 @@ class NumberedPages:
         return page
 
     def _late(self, ticker: int) -> Iterator[Page]:
-        """A page in a version that is older than the one that was sent before it."""
+        """Return a page in an older version than the one sent before."""
         index = self._random.randrange(len(self._newest[ticker]))
         page = Page(ticker, index, self._newest[ticker][index] - 1)
         if page not in self.sent:
@@ -188,7 +188,7 @@ class NumberedPages:
 
 
 def _read(rows: pa.Table) -> tuple[Ints, Columns]:
-    """Number and values of each row; a row of an unknown market or off the grid gets a number nobody has."""
+    """Return number and values of each row; a row of an unknown series or off the grid gets a number of its own."""
     numbered: dict[Any, int] = {ticker: number for number, ticker in enumerate(TICKERS)}
     tickers = np.array([numbered.get(ticker, len(TICKERS)) for ticker in rows["ticker"].to_pylist()], np.int64)
     since_ns = _since(rows["open_time"], _FIRST_NS)
@@ -200,6 +200,6 @@ def _read(rows: pa.Table) -> tuple[Ints, Columns]:
 
 
 def _since(times: Any, start_ns: int) -> Ints:
-    """Nanoseconds from ``start_ns`` to each time."""
+    """Return the nanoseconds from ``start_ns`` to each time."""
     nanos: Ints = pc.cast(times, pa.int64()).to_numpy() * 1_000 - start_ns
     return nanos

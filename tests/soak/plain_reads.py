@@ -1,7 +1,7 @@
 """Numbered records through plain reads of source.v1, with `kill -9` of udsource between read and ack.
 
-What comes after a kill is known beforehand: all that its group has not committed, each record once. And what it has
-committed are, of each partition, the first records, as far as all of them were acked.
+The records after a kill are known in advance: all that the group has not committed, each once. The committed records of
+a partition are its first ones, up to the first that is not acked.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from tests.soak.topic_log import TopicLog
 from tests.unit.services.udsource.client import Acker, Reader, SourceClient, offset_of
 
 PARTITIONS, RECORDS = 4, 200
-"""Of the topic; records that are written in each life of udsource."""
+"""Partitions of the topic; records written in each life of udsource."""
 PATIENCE_SECONDS = 300.0
 _GROUP = "plain"
-_MOST_READ, _MOST_ACKED = 50, 7
-"""Records that one request asks for, and acks."""
+_MAX_READ, _MAX_ACKED = 50, 7
+"""Records that one request reads, and acks."""
 
 Place = tuple[int, int]
 """Partition and offset."""
@@ -35,8 +35,8 @@ class PlainReads:
 
     Attributes:
         written: Records in the topic.
-        unacked: Records that came again, never acked before.
-        uncommitted: Records that came again, acked but not committed when udsource was killed.
+        unacked: Records read again that were never acked.
+        uncommitted: Records read again that were acked but not committed when udsource was killed.
     """
 
     def __init__(self, kafka: str, folder: Path) -> None:
@@ -55,10 +55,10 @@ class PlainReads:
         self._topic.__exit__()
 
     async def live_and_die(self, *, commits: bool) -> None:
-        """One life: read all that is due, ack some of it in any order, and be killed.
+        """Start udsource, read all due records, ack some in any order, and kill it.
 
         Args:
-            commits: Whether the kill waits until Kafka has what follows from the acks.
+            commits: Wait before the kill until Kafka has the commits that follow from the acks.
         """
         async with self._life() as (process, reader, acker):
             due = await self._read_what_is_due(reader)
@@ -68,10 +68,10 @@ class PlainReads:
             process.kill()
         committed, acked = self._topic.committed(_GROUP), self._first_unacked()
         early = {p: offset for p, offset in committed.items() if offset > acked[p]}
-        assert not early, f"committed beyond what was acked: {early}, {acked}"
+        assert not early, f"committed without an ack: {early}, {acked}"
 
     async def live_and_end(self) -> None:
-        """The last life: everything is acked, and nothing is left."""
+        """Start udsource a last time, ack everything, and check that nothing is left."""
         async with self._life() as (process, reader, acker):
             await self._ack(acker, await self._read_what_is_due(reader))
             await self._until_committed(process)
@@ -96,28 +96,28 @@ class PlainReads:
                 yield process, await client.read(), await client.ack()
 
     async def _read_what_is_due(self, reader: Reader) -> list[Place]:
-        """Write some more, then read all that is not committed, which is in the order of each partition."""
+        """Write more records, then read all that are not committed, in the order of each partition."""
         numbers = range(self.written, self.written + RECORDS)
         self._topic.write((n % PARTITIONS, "", b"%d" % n, {}) for n in numbers)
         self.written += RECORDS
         committed = self._topic.committed(_GROUP)
         ends = sorted(self._topic.ends.items())
         due = [(p, offset) for p, end in ends for offset in range(committed.get(p, 0), end)]
-        found = await reader.collect(len(due), most=_MOST_READ)
+        found = await reader.collect(len(due), most=_MAX_READ)
         places = list(map(offset_of, found))
         in_order = sorted(places, key=lambda place: place[0])  # keeps the order of each partition
-        assert in_order == due, "something is missing, out of order, or came again without need"
+        assert in_order == due, "a record is missing, out of order, or needlessly repeated"
         assert [number_of(record) for record in found] == [offset * PARTITIONS + p for p, offset in places]
         again = self._read.intersection(due)
         self.uncommitted += len(again & self._acked)
         self.unacked += len(again - self._acked)
-        self._acked -= again  # whoever reads a record again has to ack it again
+        self._acked -= again  # a record that is read again must be acked again
         self._read.update(due)
         return due
 
     async def _ack(self, acker: Acker, places: list[Place]) -> None:
-        for first in range(0, len(places), _MOST_ACKED):
-            await acker.ack(*places[first : first + _MOST_ACKED])
+        for first in range(0, len(places), _MAX_ACKED):
+            await acker.ack(*places[first : first + _MAX_ACKED])
         self._acked.update(places)
 
     async def _until_committed(self, process: ServiceProcess) -> None:

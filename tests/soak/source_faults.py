@@ -1,8 +1,8 @@
-"""What goes wrong between Kafka and Iceberg, and in which state the driver comes back.
+"""Faults between Kafka and Iceberg, and the state in which the driver returns.
 
-Each death needs a rig on which everything lives and is settled; it returns when what is to die is dead, in the middle
-of a batch. Whatever the death, the end is the same: what is dead lives again, more pages go in, and the whole tables
-are compared with all that was ever sent.
+Each fault starts from a rig in which everything runs and is settled; it returns when its processes are dead, in the
+middle of a batch. Then the dead processes are restarted, more pages are produced, and the whole tables are compared
+with everything that was ever sent.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from tests.soak.source_rig import PATIENCE_SECONDS, RECORDS_A_BATCH, Rig, checkp
 
 Death = Callable[[Rig], None]
 WHOLE_TOPIC = 500
-"""Records of a batch for a driver that reads a whole campaign again."""
+"""Records per batch for a driver that reads a whole campaign again."""
 
 
 class Checkpoint(Enum):
-    """What the driver comes back with."""
+    """Checkpoint with which the driver returns."""
 
     OWN = auto()
     OLDER = auto()
-    """One that was copied some batches before."""
+    """A copy made some batches earlier."""
     FRESH = auto()
-    """None, so it begins at the group's commits."""
+    """None, so the driver starts at the group's commits."""
     FRESH_AND_NO_COMMITS = auto()
-    """None, and the group has committed nothing, so it begins at the topic's first record."""
+    """None, and the group has no commits, so the driver starts at the topic's first record."""
 
 
 def outlive(rig: Rig, death: Death, checkpoint: Checkpoint = Checkpoint.OWN) -> Verdict:
-    """Go through it; the tables beside what was sent."""
+    """Run one fault; return the comparison of the tables with the records sent."""
     rig.warm_up()
     older = None
     if checkpoint is Checkpoint.OLDER:
@@ -58,18 +58,18 @@ def outlive(rig: Rig, death: Death, checkpoint: Checkpoint = Checkpoint.OWN) -> 
 
 
 def source_in_a_read(rig: Rig) -> None:
-    """`kill -9` in the middle of a message that it sends."""
+    """`kill -9` while it sends a message."""
     rig.cut_in_a_read(lambda: rig.source.kill())
 
 
 def source_before_the_ack(rig: Rig) -> None:
-    """`kill -9` while a batch is read and not acked."""
+    """`kill -9` while a batch is read but not acked."""
     with rig.read_and_not_acked():
         rig.source.kill()
 
 
 def source_around_the_ack(rig: Rig) -> None:
-    """`kill -9` at a random moment about when a batch is acked."""
+    """`kill -9` at a random moment around the ack of a batch."""
     with rig.read_and_not_acked():
         pass
     time.sleep(random.uniform(0.0, 1.0))
@@ -80,33 +80,33 @@ def source_around_the_ack(rig: Rig) -> None:
 
 
 def driver_at(moment: Moment) -> Death:
-    """By the hook in spark/pipeline/fault.py."""
+    """Return the fault that the hook in spark/pipeline/fault.py makes."""
     return lambda rig: rig.die_at(moment)
 
 
 def driver_at_any_moment(rig: Rig) -> None:
-    """`kill -9` of the driver's Python alone; its JVM finds out by itself."""
+    """`kill -9` of the driver's Python only; its JVM notices by itself."""
     rig.produce()
     time.sleep(random.uniform(0.0, 3.0))
     rig.driver.kill()
 
 
 def both_in_a_read(rig: Rig) -> None:
-    """udsource and the driver at once, in the middle of a message between them."""
+    """Kill udsource and the driver at once, during a message between them."""
     rig.cut_in_a_read(lambda: kill_at_once(rig.driver, rig.source))
 
 
 def both_before_the_ack(rig: Rig) -> None:
-    """udsource and the driver at once, behind the commit of a batch's rows."""
+    """Kill udsource and the driver at once, after the commit of a batch's rows."""
     with rig.read_and_not_acked():
         kill_at_once(rig.driver, rig.source)
 
 
-# ---- what is around them
+# ---- Kafka and the connection
 
 
 def kafka_before_the_ack(rig: Rig) -> None:
-    """Kafka is stopped behind a batch's read, and the batch ends without it."""
+    """Stop Kafka after a batch is read; the batch ends without it."""
     before = checkpointed(rig.checkpoint)
     with rig.read_and_not_acked():
         rig.kafka.broker.stop(signal.SIGTERM)
@@ -114,42 +114,42 @@ def kafka_before_the_ack(rig: Rig) -> None:
 
 
 def kafka_in_a_read(rig: Rig) -> None:
-    """Kafka is killed while a batch is read, and the read is cut, so that it has to be begun again without Kafka."""
+    """Kill Kafka while a batch is read, and cut the read, so that it must be repeated without Kafka."""
     rig.cut_in_a_read(rig.kafka.kill)
 
 
 def stream_in_a_read(rig: Rig) -> None:
-    """Nothing dies but the connection, so each record is still read once; the tables alone would not show it."""
+    """Cut only the connection, so each record is still read once; the tables alone would not show a repetition."""
     before = rig.repeats
     rig.cut_in_a_read()
     rig.settle()
-    assert rig.repeats == before, "records came twice in one batch"
+    assert rig.repeats == before, "a batch had duplicate records"
 
 
-# ---- a campaign of them
+# ---- the campaign
 
 
 @dataclass
 class Tally:
-    """How often a case was gone through and what was wrong each time, summed up."""
+    """Number of runs of a case, and the sums of their errors."""
 
     name: str
     death: Death
     checkpoint: Checkpoint = Checkpoint.OWN
     times: int = 0
     rows: int = 0
-    """In the table at the last time."""
+    """Rows in the table after the last run."""
     lost: int = 0
     doubled: int = 0
     wrong: int = 0
 
     def go(self, rig: Rig) -> None:
-        """Once more; fails if anything is wrong."""
+        """Run the case again; fail on any error."""
         verdict = outlive(rig, self.death, self.checkpoint)
-        self.times = self.times + 1
+        self.times += 1
         self.rows = verdict.rows
-        self.lost = self.lost + verdict.lost
-        self.doubled = self.doubled + verdict.doubled
+        self.lost += verdict.lost
+        self.doubled += verdict.doubled
         self.wrong += verdict.wrong + verdict.coverage
         verdict.fail_if_wrong()
 
@@ -157,14 +157,14 @@ class Tally:
 _NAMES = {
     Moment.DECODED: "driver, before the Iceberg commit",
     Moment.COMMITTING: "driver, in the Iceberg commit",
-    Moment.ROWS_COMMITTED: "driver, behind the Iceberg commit",
-    Moment.REPORTED: "driver, behind report and coverage",
+    Moment.ROWS_COMMITTED: "driver, after the Iceberg commit",
+    Moment.REPORTED: "driver, after report and coverage",
 }
 
 
 def groups() -> list[tuple[int, list[Tally]]]:
-    """The cases by the fault they stand for; before each group, one in how many of a campaign's kills it gets."""
-    behind = driver_at(Moment.ROWS_COMMITTED)
+    """Return the cases by kind of fault. The number of a group divides a campaign's kills: its share."""
+    after_commit = driver_at(Moment.ROWS_COMMITTED)
     return [
         (
             1,
@@ -200,13 +200,13 @@ def groups() -> list[tuple[int, list[Tally]]]:
             5,
             [
                 Tally("fresh checkpoint, at the group's commits", both_before_the_ack, Checkpoint.FRESH),
-                Tally("fresh checkpoint, no commits", behind, Checkpoint.FRESH_AND_NO_COMMITS),
+                Tally("fresh checkpoint, no commits", after_commit, Checkpoint.FRESH_AND_NO_COMMITS),
             ],
         ),
         (
             5,
             [
-                Tally("older checkpoint, behind the Iceberg commit", behind, Checkpoint.OLDER),
+                Tally("older checkpoint, after the Iceberg commit", after_commit, Checkpoint.OLDER),
                 Tally("older checkpoint, at any moment", driver_at_any_moment, Checkpoint.OLDER),
             ],
         ),

@@ -1,10 +1,10 @@
-"""udsource and the Spark driver as processes that nobody starts again but a test, and the tables that they fill.
+"""udsource and the Spark driver as processes that only the test restarts, and the tables that they fill.
 
     numbered pages -> Kafka -> udsource -> CuttingProxy -> driver -> Iceberg
                                                               `-> PipelineRelay
 
-The relay is a fake that can keep its answer to a report back: then a batch is read and its rows are committed, and
-nothing of it is acked.
+The relay is a fake that can delay its answer to a report: then a batch is read and its rows are committed, but none of
+it is acked.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from pyiceberg.catalog import Catalog
 
 from dexorder.demo import MARKER, processes_marked
 from services.common.lake.catalog import CatalogSettings
-from services.common.lake.tables import COVERAGE, DEAD_LETTERS, OHLC
 from spark.pipeline.fault import Moment
 from tests.fakes.pipeline_relay import PipelineRelay, served
 from tests.fakes.tcp_proxy import CuttingProxy, in_a_thread
@@ -41,14 +40,14 @@ from tests.soak.topic_log import TopicLog
 
 PATIENCE_SECONDS = 300.0
 RECORDS_A_BATCH = 12
-"""Fewer than are produced at once, so that a crash has finished batches before it and waiting records behind it."""
+"""Fewer records than are produced at once, so that a crash has finished batches before and pending records after it."""
 CUT_BYTES = range(200, 8_000)
-"""Of one ReadFn stream: up to three pages; no other call's answer is that long."""
+"""Bytes of one ReadFn stream, up to three pages, after which it is cut; no other call's answer is as long."""
 COMMITTED = (Moment.ROWS_COMMITTED, Moment.REPORTED)
 
 
 def kill_at_once(*processes: ServiceProcess) -> None:
-    """SIGKILL to all of them before any is waited for."""
+    """Send SIGKILL to all processes before waiting for any."""
     for each in processes:
         each.process.kill()
     for each in processes:
@@ -56,11 +55,11 @@ def kill_at_once(*processes: ServiceProcess) -> None:
 
 
 class Rig:
-    """The chain, from Kafka to the tables; a context manager. The driver may still be starting when it is entered.
+    """The chain from Kafka to the tables; a context manager. The driver may still be starting when it is entered.
 
     Args:
-        folder: Must not have a comma in its name (spark/pipeline/fault.py).
-        maintenance_seconds: Pause between two looks of the driver at the tables' files; 0 for none.
+        folder: Its name must not contain a comma (spark/pipeline/fault.py).
+        maintenance_seconds: Seconds between two runs of maintenance; 0 for none.
     """
 
     def __init__(self, kafka: ControlledKafka, folder: Path, *, maintenance_seconds: float = 0.0) -> None:
@@ -73,7 +72,7 @@ class Rig:
         self._settings = CatalogSettings.local(folder)
         self._topic = TopicLog(kafka.address, len(TICKERS))
         self._writing = threading.Lock()
-        self._port = free_block(1)  # nobody is given it while udsource is down
+        self._port = free_block(1)  # no other process gets it while udsource is down
         self.proxy = CuttingProxy(self._port)
         self._numbers = itertools.count()
         self._group = ""
@@ -91,7 +90,7 @@ class Rig:
             stack.enter_context(self._topic)
             self._relay_address = stack.enter_context(served(self.relay))
             self._source_address = f"127.0.0.1:{stack.enter_context(in_a_thread(self.proxy))}"
-            stack.callback(self._leave_nobody)
+            stack.callback(self._kill_all)
             self.forget_commits()
             self.start_source()
             self.start_driver()
@@ -104,7 +103,7 @@ class Rig:
                 assert [self.driver.stop(), self.source.stop()] == [0, 0], self.tails()
                 wait_for(lambda: not any(map(processes_marked, self._markers)), PATIENCE_SECONDS, self.tails)
 
-    def _leave_nobody(self) -> None:
+    def _kill_all(self) -> None:
         kill_at_once(*self._processes)
         for marker in self._markers:
             for pid in processes_marked(marker):
@@ -112,7 +111,7 @@ class Rig:
                     os.kill(pid, signal.SIGKILL)
 
     def start_source(self) -> None:
-        """One more life of udsource, at the same address."""
+        """Start udsource again, at the same address."""
         settings = {
             "LISTEN": f"127.0.0.1:{self._port}",
             "METRICS_LISTEN": "",
@@ -125,7 +124,7 @@ class Rig:
         self.source = self._start("services.udsource", environment)
 
     def start_driver(self, records_a_batch: int = RECORDS_A_BATCH) -> None:
-        """One more life of the driver; it can kill itself at every moment there is a hook for."""
+        """Start the driver again; it can kill itself at every moment of spark/pipeline/fault.py."""
         self._warm = False
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
@@ -163,7 +162,7 @@ class Rig:
         return self._processes[-1]
 
     def revive(self, records_a_batch: int = RECORDS_A_BATCH) -> None:
-        """Start again whatever has died."""
+        """Restart every process that has died."""
         if self.kafka.broker.process.poll() is not None:
             self.kafka.start()
         if not self.source.lives:
@@ -172,37 +171,37 @@ class Rig:
             self.start_driver(records_a_batch)
 
     def tails(self) -> str:
-        """What each logged last."""
+        """Return the last log lines of each process."""
         return "\n".join(f"== {each.log_file}\n{each.tail()}" for each in (self.source, self.driver))
 
-    # ---- what goes in and what came of it
+    # ---- input and result
 
     def produce(self) -> None:
-        """Some more pages."""
+        """Produce some more pages."""
         with self._writing:
             self._topic.write(
                 (page.ticker, page.control.dispatch_id, page.value, page.control.encode()) for page in self.pages.more()
             )
 
     def finish(self) -> Verdict:
-        """Some more pages, until all there is has been read, committed and acked; then compare."""
+        """Produce more pages, wait until all are read, committed and acked, and compare."""
         self.produce()
         self.settle()
         tables = self._tables
-        assert tables.load_table(DEAD_LETTERS.name).scan().count() == 0
-        told = {(page.ticker, page.start_time) for report in self.relay.reports for page in report.pages}
+        assert tables.load_table(DEAD_LETTER_TABLE).scan().count() == 0
+        reported = {(page.ticker, page.start_time) for report in self.relay.reports for page in report.pages}
         sent = {(page.control.ticker, page.control.span.start_ns) for page in self.pages.sent}
-        assert told == sent, "each page is reported, at least once"
-        return self.pages.verdict(*(tables.load_table(name).scan().to_arrow() for name in (OHLC.name, COVERAGE.name)))
+        assert reported == sent, "each page is reported at least once"
+        return self.pages.verdict(*(tables.load_table(name).scan().to_arrow() for name in (OHLC_TABLE, COVERAGE_TABLE)))
 
     def warm_up(self) -> None:
-        """Until the driver that lives now has finished a batch."""
+        """Wait until the current driver has finished a batch."""
         if not self._warm:
             self.produce()
             self.settle()
 
     def settle(self) -> None:
-        """Until all there is has been read, committed and acked."""
+        """Wait until all records are read, committed and acked."""
 
         def settled() -> bool:
             assert self.source.lives and self.driver.lives, self.tails()
@@ -212,11 +211,11 @@ class Rig:
         self._warm = True
 
     def is_settled(self) -> bool:
-        """Whether the last record is in Spark's commit log, and acked in Kafka."""
+        """Return whether the last record is in Spark's commit log and acked in Kafka."""
         return checkpointed(self.checkpoint) == self._topic.ends == self.acked()
 
     def acked(self) -> dict[int, int]:
-        """What is acked, by Kafka's own account: partition -> offset; nothing while Kafka does not answer."""
+        """Return the offsets committed in Kafka by partition; none while Kafka does not answer."""
         try:
             return self._topic.committed(f"{self._group}-replay")
         except KafkaException:
@@ -224,12 +223,12 @@ class Rig:
 
     @property
     def repeats(self) -> int:
-        """How many times so far a page was reported again; only while all is settled."""
+        """Number of repeated reports of pages so far; valid only while everything is settled."""
         return sum(len(report.pages) for report in self.relay.reports) - len(self.pages.sent)
 
     def rows(self) -> int:
-        """Rows in the table now."""
-        return int(self._tables.load_table(OHLC.name).scan().count())
+        """Return the number of rows in the table."""
+        return int(self._tables.load_table(OHLC_TABLE).scan().count())
 
     @cached_property
     def _tables(self) -> Catalog:
@@ -239,23 +238,23 @@ class Rig:
 
     @contextmanager
     def read_and_not_acked(self) -> Iterator[None]:
-        """A batch is read and its rows are committed, but it is not finished before the block ends, so not acked."""
+        """Let a batch be read and its rows be committed, but not finished, so not acked, before the block ends."""
         acked = self.acked()
-        with self.relay.holding():
+        with self.relay.delayed():
             self.produce()
-            wait_for(self.relay.held.is_set, PATIENCE_SECONDS, self.tails)
+            wait_for(self.relay.waiting.is_set, PATIENCE_SECONDS, self.tails)
             assert self.acked() == acked
             yield
 
     def cut_in_a_read(self, then: Callable[[], None] = lambda: None) -> None:
-        """Cut a ReadFn stream in the middle of a message; returns when that has happened.
+        """Cut a ReadFn stream in the middle of a message and wait for the cut.
 
         Args:
-            then: What else happens at this moment, in another thread.
+            then: Called at this moment, in another thread.
         """
 
         def at_the_cut() -> None:
-            with self._writing:  # Kafka may be what dies
+            with self._writing:  # Kafka may die
                 then()
 
         before = self.proxy.cuts
@@ -265,7 +264,7 @@ class Rig:
             wait_for(lambda: self.proxy.cuts > before or self.is_settled(), PATIENCE_SECONDS, self.tails)
 
     def die_at(self, moment: Moment) -> None:
-        """The driver dies at this moment of its next batch; returns when it is dead."""
+        """Let the driver die at this moment of its next batch, and wait for its death."""
         before = self.rows()
         with self._catalog_locked() if moment is Moment.COMMITTING else nullcontext():
             self._fuse(moment).touch()
@@ -276,7 +275,7 @@ class Rig:
 
     @contextmanager
     def _catalog_locked(self) -> Iterator[None]:
-        """Nobody else can write to the catalog, so that a commit has all done but the last step."""
+        """Lock the catalog, so that a commit can complete all but its last step."""
         with closing(sqlite3.connect(self._folder / "catalog.db", isolation_level=None, timeout=60)) as lock:
             lock.execute("BEGIN IMMEDIATE")
             try:
@@ -290,25 +289,25 @@ class Rig:
     # ---- checkpoints
 
     def save_checkpoint(self) -> Path:
-        """A copy of the driver's checkpoint; it must not be in the middle of a batch's end."""
+        """Copy the driver's checkpoint; no batch may be ending."""
         return Path(shutil.copytree(self.checkpoint, self._folder / f"checkpoint-{next(self._numbers)}"))
 
     def put_checkpoint(self, saved: Path | None) -> None:
-        """Give the next driver that checkpoint instead of the last one's, or none."""
+        """Replace the checkpoint for the next driver by ``saved``, or remove it."""
         assert not self.driver.lives
-        # a killed driver's JVM lives on for a moment
+        # a killed driver's JVM survives for a moment
         wait_for(lambda: not processes_marked(self._driver_marker), PATIENCE_SECONDS, self.tails)
         shutil.rmtree(self.checkpoint)
         if saved is not None:
             saved.rename(self.checkpoint)
 
     def forget_commits(self) -> None:
-        """From udsource's next life on it serves another group, which has committed nothing yet."""
+        """Make the next udsource serve another group, which has no commits."""
         self._group = f"group-{next(self._numbers)}"
 
 
 def checkpointed(checkpoint: Path) -> dict[int, int]:
-    """Where the last batch in Spark's commit log ends: partition -> offset; empty before the first."""
+    """Return the end of the last batch in Spark's commit log by partition; empty before the first batch."""
     batches = [int(entry.name) for entry in (checkpoint / "commits").glob("[0-9]*")]
     if not batches:
         return {}

@@ -1,8 +1,8 @@
-"""Between Kafka and Iceberg everything is killed, cut, restarted and put back; each time the whole tables are compared.
+"""Kills, cuts, restarts and old checkpoints between Kafka and Iceberg; the whole tables are compared after each.
 
-`kill -9` of udsource fifty times, of the driver fifty times, as many streams cut in the middle of a message; both at
-once, Kafka restarted, fresh and older checkpoints a few times each. And a plain reader of source.v1 beside it, whose
-udsource is killed fifty times between read and ack.
+`kill -9` of udsource and of the driver fifty times each, and as many streams cut in the middle of a message; both
+processes killed at once, Kafka restarted, fresh and older checkpoints a few times each. A second test kills the
+udsource of a plain reader fifty times between read and ack.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.soak.source_faults import groups
 from tests.soak.source_rig import Rig
 
 KILLS = int(os.environ.get("DEXORDER_SOAK_SOURCE_KILLS", "50"))
-# The limit ends a campaign that hangs; it is no measure of how long one takes.
+# The limit ends a campaign that hangs; it does not measure the duration of one.
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(KILLS * 300 + 1_800)]
 
 
@@ -35,24 +35,22 @@ def broker(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     kafka.broker.stop()
 
 
-def test_nothing_that_dies_between_kafka_and_iceberg_loses_or_doubles_a_row(
-    broker: ControlledKafka, tmp_path: Path
-) -> None:
+def test_no_death_between_kafka_and_iceberg_loses_or_duplicates_a_row(broker: ControlledKafka, tmp_path: Path) -> None:
     started_s = time.monotonic()
     cases = groups()
-    turns = [
+    order = [
         case for share, tallies in cases for case in itertools.islice(itertools.cycle(tallies), max(1, KILLS // share))
     ]
-    random.shuffle(turns)
+    random.shuffle(order)
     try:
         with Rig(broker, tmp_path, maintenance_seconds=5.0) as rig:
-            for number, case in enumerate(turns, 1):
-                print(f"{number} of {len(turns)}: {case.name}", flush=True)
+            for number, case in enumerate(order, 1):
+                print(f"{number} of {len(order)}: {case.name}", flush=True)
                 case.go(rig)
     finally:
         say(
-            "Killed, cut and put back between Kafka and Iceberg",
-            ["what dies", "times", "rows in the table at the last", "lost", "doubled", "wrong"],
+            "Faults between Kafka and Iceberg",
+            ["fault", "times", "rows in the table at the end", "lost", "duplicated", "wrong"],
             *(
                 [case.name, case.times, f"{case.rows:,}", case.lost, case.doubled, case.wrong]
                 for _, tallies in cases

@@ -19,11 +19,11 @@ CANDLES = 100_000
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(DEATHS * 120 + 1_200)]
 
 
-def test_a_batch_that_died_behind_its_commit_is_not_doubled(tmp_path: Path) -> None:
+def test_a_batch_that_died_after_its_commit_is_not_duplicated(tmp_path: Path) -> None:
     environment = {
         "DEXORDER_SIM_LATENCY_MS": "1500",
-        "DEXORDER_SPARK_WARM_UP": "false",  # a driver is back in half the time; here nothing is measured
-        # compaction and expiry all the time, so that replays also meet tables that were maintained in between
+        "DEXORDER_SPARK_WARM_UP": "false",  # a driver restarts in half the time; nothing is measured here
+        # constant compaction and expiry, so that replays also meet tables that were maintained in between
         "DEXORDER_SPARK_MAINTENANCE_INTERVAL_SECONDS": "1",
         "DEXORDER_SPARK_MAINTENANCE_MAX_WAIT_SECONDS": "0",
         "DEXORDER_SPARK_MAINTENANCE_SMALL_FILES": "2",
@@ -38,7 +38,7 @@ def test_a_batch_that_died_behind_its_commit_is_not_doubled(tmp_path: Path) -> N
         expired = spark_fault.expired(suite)
     say(
         "Spark killed between the Iceberg commit and its checkpoint",
-        ["deaths behind a first commit", "behind a repeated one", "backfills", "rows", "lost", "doubled", "expired"],
+        ["deaths after a first commit", "after a repeated one", "backfills", "rows", "lost", "duplicated", "expired"],
         [seen.fresh, seen.replayed, len(backfills.sent), f"{rows:,}", 0, 0, f"{expired} snapshots"],
         since_s=started_s,
     )

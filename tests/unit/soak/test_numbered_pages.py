@@ -1,4 +1,4 @@
-"""The oracle of the crash campaigns finds what is lost, doubled or changed."""
+"""The oracle of the crash campaigns finds lost, duplicate and changed rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def sent(turns: int = TURNS) -> tuple[NumberedPages, list[Page]]:
 
 
 def table(pages: list[Page]) -> pa.Table:
-    """What the pipeline must make of them: decoded by it, of each key the latest."""
+    """Return the expected table: the rows as the pipeline decodes them, the latest of each key."""
     batches: list[pa.RecordBatch] = []
     for page in sorted(pages, key=lambda page: page.version):
         decode_record(ohlc.CANDLES, {"headers": page.control.encode(), "payload": page.value}, batches.append)
@@ -47,7 +47,7 @@ def covered(pages: list[Page]) -> pa.Table:
     return pa.table(columns, names=names)
 
 
-def test_what_was_sent_is_right() -> None:
+def test_the_pages_sent_are_correct() -> None:
     pages, each = sent()
     assert len(set(each)) == len(each) and {page.ticker for page in each} == set(range(len(TICKERS)))
     verdict = pages.verdict(table(each), covered(each))
@@ -55,7 +55,7 @@ def test_what_was_sent_is_right() -> None:
     verdict.fail_if_wrong()
 
 
-def test_some_pages_come_again_newer_and_older_than_what_was_sent_before() -> None:
+def test_some_pages_are_repeated_in_newer_and_older_versions() -> None:
     _, each = sent()
     newest: dict[tuple[int, int], int] = {}
     again = []
@@ -67,7 +67,7 @@ def test_some_pages_come_again_newer_and_older_than_what_was_sent_before() -> No
 
 
 def replaced(rows: pa.Table, name: str, value: object) -> pa.Table:
-    """The same with another value in the first row."""
+    """Return the rows with another value in the first row."""
     column = rows[name].to_pylist()
     return rows.set_column(rows.schema.get_field_index(name), name, pa.array([value, *column[1:]], rows[name].type))
 
@@ -86,7 +86,7 @@ def replaced(rows: pa.Table, name: str, value: object) -> pa.Table:
         (lambda rows: replaced(rows, "open_time", 1), {"lost": 1, "wrong": 1}),
     ],
 )
-def test_what_is_not_right_is_counted(change: Change, wrong: dict[str, int]) -> None:
+def test_errors_are_counted(change: Change, wrong: dict[str, int]) -> None:
     pages, each = sent()
     verdict = pages.verdict(change(table(each)), covered(each))
     assert {name: value for name, value in vars(verdict).items() if value and name != "rows"} == wrong

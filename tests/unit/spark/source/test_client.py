@@ -72,10 +72,10 @@ def test_a_source_without_replay_says_so(source: RunningSource) -> None:
 
 
 def test_a_source_that_has_lost_its_kafka_is_unavailable_and_comes_back(source: RunningSource) -> None:
-    source.fake.kafka_is_there = False
+    source.fake.kafka_is_available = False
     with pytest.raises(Unavailable, match="does not know its offsets"):
         SourceClient(source.address).state()
-    source.fake.kafka_is_there = True
+    source.fake.kafka_is_available = True
     assert SourceClient(source.address).state().ends[0] == 10
 
 
