@@ -172,7 +172,7 @@ def in_table(stage: Stage, size: int, rounds: int) -> str:
     """
     session, last = stage.session, size // TICKERS
     catalog, plain = (open_catalog(session, stage, f"{kind}_{size}") for kind in ("upsert", "plain"))
-    name, plain_name = (f"`{each.name}`.{OHLC_TABLE}" for each in (catalog, plain))
+    name, plain_name = (f"`{each.name}`.{OHLC.name}" for each in (catalog, plain))
     pipeline = Pipeline(CANDLES, catalog, "bench", NoReporter())
     loaded = Batch(0, TICKERS, 0, last, fetched_s=1)
     loaded.frame(session, max(2, size // _LOAD_ROWS_A_TASK)).writeTo(name).append()

@@ -66,7 +66,7 @@ class Oracle:
         self.coverage.append((head.ticker, head.span.start_ns, head.span.end_ns, fetched_s))
 
     def send_history(self) -> None:
-        """Send new and repeated ranges, newer and older copies, empty ranges, an empty page, two months, two tickers."""
+        """Send new and repeated ranges, newer and older copies, empty ranges, an empty page, two months and tickers."""
         for n in range(4):
             self.send(control(n * 20, 20, page=n))
         self.send(control(0, 40, job="job-2", ticker=OTHER, empty=(span(5, 10),)))

@@ -29,6 +29,7 @@ from pyiceberg.catalog import Catalog
 
 from dexorder.demo import MARKER, processes_marked
 from services.common.lake.catalog import CatalogSettings
+from services.common.lake.tables import COVERAGE, DEAD_LETTERS, OHLC
 from spark.pipeline.fault import Moment
 from tests.fakes.pipeline_relay import PipelineRelay, served
 from tests.fakes.tcp_proxy import CuttingProxy, in_a_thread
@@ -188,11 +189,11 @@ class Rig:
         self.produce()
         self.settle()
         tables = self._tables
-        assert tables.load_table(DEAD_LETTER_TABLE).scan().count() == 0
+        assert tables.load_table(DEAD_LETTERS.name).scan().count() == 0
         reported = {(page.ticker, page.start_time) for report in self.relay.reports for page in report.pages}
         sent = {(page.control.ticker, page.control.span.start_ns) for page in self.pages.sent}
         assert reported == sent, "each page is reported at least once"
-        return self.pages.verdict(*(tables.load_table(name).scan().to_arrow() for name in (OHLC_TABLE, COVERAGE_TABLE)))
+        return self.pages.verdict(*(tables.load_table(name).scan().to_arrow() for name in (OHLC.name, COVERAGE.name)))
 
     def warm_up(self) -> None:
         """Wait until the current driver has finished a batch."""
@@ -228,7 +229,7 @@ class Rig:
 
     def rows(self) -> int:
         """Return the number of rows in the table."""
-        return int(self._tables.load_table(OHLC_TABLE).scan().count())
+        return int(self._tables.load_table(OHLC.name).scan().count())
 
     @cached_property
     def _tables(self) -> Catalog:
