@@ -6,7 +6,7 @@ export PYTHONPATH := $(CURDIR)
 STAMP := .venv/.setup-done
 LOCKS := requirements/bootstrap.txt requirements/dev.txt
 
-.PHONY: help setup classes demo check test smoke soak bench proto proto-baseline docs lock clean
+.PHONY: help setup classes demo check test smoke nightly soak bench proto proto-baseline docs lock clean
 
 help:  ## This list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -37,14 +37,19 @@ check: setup  ## Lint, types, protos.
 	$(PY) protos/generate.py --check
 	$(PY) docs/write_settings.py --check
 
-test: classes  ## All tests but the long ones; real Kafka and Spark, one of each.
-	$(PY) -m pytest -n 2 --dist loadgroup -m "not smoke and not soak"
+test: classes  ## All tests but the long ones; a real Kafka and a real Spark, one of each.
+	$(PY) -m pytest -n 2 --dist loadgroup -m "not smoke and not nightly and not soak"
 
-smoke: classes  ## The whole suite as processes, every part killed once; and whatever else takes more than some seconds.
-	$(PY) -m pytest -n 2 --dist loadgroup -m smoke
+smoke: classes  ## The whole suite as processes, each part killed once, and the other long tests.
+	$(PY) -m pytest -n 2 --dist loadgroup -m "smoke and not nightly and not soak"
+
+nightly: classes  ## Shortened campaigns; every property with new random examples, whose seed is printed.
+	$(PY) -m pytest -m "nightly and not soak"
+	@seed=$${DEXORDER_TEST_SEED:-$$RANDOM$$RANDOM}; echo "seed $$seed; repeat with DEXORDER_TEST_SEED=$$seed"; \
+	  $(PY) -m pytest -m "hypothesis and not smoke and not soak" --hypothesis-profile=nightly --hypothesis-seed=$$seed
 
 soak: classes  ## Long campaigns; results under bench/results.
-	$(PY) -m pytest -s -m soak tests/soak tests/production
+	$(PY) -m pytest -s -m soak tests/nightly tests/integration/production
 
 bench: setup  ## Measure; see bench/README.md for the single scripts.
 	@ls bench/*.py

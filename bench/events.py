@@ -23,7 +23,7 @@ from bench.parts import events_raw, report
 from bench.parts.events_load import EVENT_BYTES, Measured
 from bench.parts.pixy_processes import Server
 from bench.parts.report import Row, quantile
-from tests.events.gateway import EventsGateway
+from tests.integration.events.gateway import EventsGateway
 
 MOST_A_COMMIT = events_raw.MOST
 SESSIONS = 200

@@ -11,11 +11,14 @@ settings.register_profile("nightly", deadline=None, max_examples=500, print_blob
 settings.load_profile("gate")
 
 
+SHARED = ("spark", "smoke_suite", "kafka")
+"""Marks and fixtures of what a run starts once; tests that need the same one run on the same worker."""
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Group the tests that need Kafka, Spark or the smoke suite, so that a run starts one of each; others by file."""
+    """Group tests for xdist: by the first of SHARED that they need, otherwise by file."""
     for item in items:
         needs = {mark.name for mark in item.iter_markers()} | set(getattr(item, "fixturenames", ()))
-        shared = ("smoke_suite", "spark", "kafka")
-        group = next((name for name in shared if name in needs), item.nodeid.partition("::")[0])
+        group = next((name for name in SHARED if name in needs), item.nodeid.partition("::")[0])
         item.add_marker(pytest.mark.xdist_group(group))

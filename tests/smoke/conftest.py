@@ -10,10 +10,10 @@ import pytest
 import pytest_asyncio
 
 from tests.browser import Browser, browser
-from tests.events.outside import Outside
+from tests.integration.events.outside import Outside
+from tests.nightly.spark_fault import fault_environment
 from tests.smoke.harness import Suite, running_suite
 from tests.smoke.recorded import recorded
-from tests.soak.spark_fault import fault_environment
 
 FAULTS = [
     {"kind": kind, "every": every, "path": "/api/v3/klines"}

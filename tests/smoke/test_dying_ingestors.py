@@ -15,9 +15,9 @@ import zmq
 from services.common.messaging.frames import encode_work
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from tests import zmtp
+from tests.nightly.broker_campaign import Relay, running_relay
 from tests.paths import ROOT
 from tests.smoke.harness import wait_for
-from tests.soak.broker_campaign import Relay, running_relay
 from tests.unit.services.ingestor.conftest import minutes
 from tests.unit.services.ingestor.fakes import dispatch
 

@@ -10,9 +10,9 @@ import pytest
 
 from services.gen.dexorder.events.v1 import user_events_pb2 as given
 from tests.browser import Browser
-from tests.events.container import CRITICAL, event, until
-from tests.events.outside import Outside
-from tests.events.rig import make_rig
+from tests.integration.events.container import CRITICAL, event, until
+from tests.integration.events.outside import Outside
+from tests.integration.events.rig import make_rig
 from tests.smoke.events_page import CONNECTION, opened
 
 pytestmark = [pytest.mark.smoke, pytest.mark.timeout(240)]

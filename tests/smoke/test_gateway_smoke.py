@@ -11,9 +11,9 @@ import pytest
 from services.gen.kafkapixy import kafkapixy_pb2 as pb
 from tests.fixtures_kafka import create_topic
 from tests.gateway_process import GatewayProcess
-from tests.soak import gateway_life
-from tests.soak.controlled_kafka import ControlledKafka
-from tests.soak.fleet import Fleet
+from tests.nightly import gateway_life
+from tests.nightly.controlled_kafka import ControlledKafka
+from tests.nightly.fleet import Fleet
 
 pytestmark = [pytest.mark.smoke, pytest.mark.timeout(600)]
 

@@ -1,4 +1,4 @@
-"""Faults between Kafka and Iceberg, each once; tests/soak/test_source_campaign.py is their campaign.
+"""Faults between Kafka and Iceberg, each once; tests/nightly/test_source_campaign.py is their campaign.
 
 All tests share one driver, which restarts only where its death is tested. It starts during the test of the plain
 reader, which needs no Spark.
@@ -12,13 +12,15 @@ from pathlib import Path
 import pytest
 
 from spark.pipeline.fault import Moment
-from tests.soak import source_faults as faults
-from tests.soak.controlled_kafka import ControlledKafka
-from tests.soak.plain_reads import PlainReads
-from tests.soak.source_faults import Checkpoint, Death
-from tests.soak.source_rig import Rig
+from tests.nightly import source_faults as faults
+from tests.nightly.controlled_kafka import ControlledKafka
+from tests.nightly.plain_reads import PlainReads
+from tests.nightly.source_faults import Checkpoint, Death
+from tests.nightly.source_rig import Rig
 
 pytestmark = [pytest.mark.smoke, pytest.mark.timeout(600)]
+NIGHTLY = pytest.mark.nightly
+"""One kill of each process runs per commit; the others run in the nightly tier."""
 
 
 @pytest.fixture(scope="module")
@@ -42,11 +44,11 @@ async def test_plain_reader_misses_nothing_when_udsource_is_killed(rig: Rig, tmp
 @pytest.mark.parametrize(
     "death",
     [
-        pytest.param(faults.stream_in_a_read, id="a stream cut in a message"),
+        pytest.param(faults.stream_in_a_read, id="a stream cut in a message", marks=NIGHTLY),
         pytest.param(faults.source_in_a_read, id="udsource killed in a read"),
         pytest.param(faults.source_before_the_ack, id="udsource killed between read and ack"),
-        pytest.param(faults.kafka_before_the_ack, id="Kafka restarted"),
-        pytest.param(faults.driver_at(Moment.DECODED), id="the driver killed before its commit"),
+        pytest.param(faults.kafka_before_the_ack, id="Kafka restarted", marks=NIGHTLY),
+        pytest.param(faults.driver_at(Moment.DECODED), id="the driver killed before its commit", marks=NIGHTLY),
         pytest.param(faults.driver_at(Moment.COMMITTING), id="the driver killed in its commit"),
     ],
 )
@@ -54,9 +56,11 @@ def test_crash_causes_no_loss_and_no_duplicate(rig: Rig, death: Death) -> None:
     faults.outlive(rig, death).fail_if_wrong()
 
 
+@NIGHTLY
 def test_driver_killed_after_its_commit_continues_from_an_older_checkpoint(rig: Rig) -> None:
     faults.outlive(rig, faults.driver_at(Moment.ROWS_COMMITTED), Checkpoint.OLDER).fail_if_wrong()
 
 
+@NIGHTLY
 def test_udsource_and_driver_killed_together_continue_from_a_new_checkpoint(rig: Rig) -> None:
     faults.outlive(rig, faults.both_before_the_ack, Checkpoint.FRESH).fail_if_wrong()

@@ -8,8 +8,8 @@ import pytest
 
 from tests.conformance.numaflow.vertex import StartUdsource
 from tests.fixtures_gateway import until
+from tests.integration.services.udsource.client import produce
 from tests.peers.numaflow_reader import Refused
-from tests.unit.services.udsource.client import produce
 
 pytestmark = [pytest.mark.smoke, pytest.mark.kafka, pytest.mark.timeout(900)]
 MakeTopic = Callable[[int], str]

@@ -9,8 +9,8 @@ import pytest
 from tests.conformance.numaflow.vertex import StartUdsource, Udsource
 from tests.fixtures_gateway import until
 from tests.fixtures_kafka import free_ports
+from tests.integration.services.udsource.client import produce
 from tests.peers.numaflow_reader import Batch, NumaflowReader, Refused
-from tests.unit.services.udsource.client import produce
 
 pytestmark = [pytest.mark.smoke, pytest.mark.kafka, pytest.mark.timeout(600)]
 MakeTopic = Callable[[int], str]

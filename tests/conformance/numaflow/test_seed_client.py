@@ -18,8 +18,8 @@ from google.protobuf.message_factory import GetMessageClass
 
 from tests.conformance.numaflow.vertex import StartUdsource
 from tests.fixtures_gateway import until
+from tests.integration.services.udsource.client import produce
 from tests.paths import ROOT
-from tests.unit.services.udsource.client import produce
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 MakeTopic = Callable[[int], str]

@@ -8,7 +8,7 @@ import pytest
 
 from tests.conformance.numaflow.vertex import StartUdsource
 from tests.fixtures_gateway import until
-from tests.unit.services.udsource.client import produce
+from tests.integration.services.udsource.client import produce
 
 pytestmark = [pytest.mark.smoke, pytest.mark.kafka, pytest.mark.timeout(600)]
 MakeTopic = Callable[[int], str]

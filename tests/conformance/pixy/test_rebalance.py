@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from tests.fixtures_gateway import MakeTopic, StartGateway, Write, numbers, refusal
-from tests.soak.fleet import Fleet
+from tests.nightly.fleet import Fleet
 
 pytestmark = [pytest.mark.smoke, pytest.mark.kafka, pytest.mark.timeout(600)]
 

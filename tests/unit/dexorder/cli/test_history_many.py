@@ -14,7 +14,7 @@ from dexorder.cli import history_many
 from dexorder.cli.app import app
 from tests.fakes.candle_table import HOURS, OTHER, START, TICKER
 from tests.fakes.relay_server import FakeRelay, Notify, ended
-from tests.unit.dexorder.cli.test_history import broken_off
+from tests.integration.dexorder.cli.test_history import broken_off
 
 SPAN = ["--since", "2024-01-01", "--until", "2024-01-02T06:00"]
 HOUR_NS = 3_600_000_000_000

@@ -1,4 +1,4 @@
-"""One process a database file; what the second is told is in tests/unit/services/relay/store/test_sole_relay.py."""
+"""Tests of the process lock; tests/integration/services/relay/store/test_sole_relay.py has the relay's error."""
 
 from __future__ import annotations
 

@@ -1,0 +1,56 @@
+"""One gateway with short waits for all the fast checks; its debug log must hold no secret at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.events.outside import Outside
+from tests.integration.events.rig import Rig, make_rig
+
+SESSION_ACK_S, TTL_S, RETRY_S, DIGEST_S = 0.3, 2.5, 0.1, 0.5
+SHORT = {
+    "session_ack_seconds": SESSION_ACK_S,
+    "normal_ttl_seconds": TTL_S,
+    "retry_base_seconds": RETRY_S,
+    "retry_max_seconds": 0.4,
+    "digest_seconds": DIGEST_S,
+    "channel_attempts": 2,
+}
+QUOTAS = {
+    "soft": {"soft_events_per_second": 5, "hard_events_per_second": 1_000},
+    "hard": {"soft_events_per_second": 5, "hard_events_per_second": 10},
+    "few": {"queued_events": 3},
+}
+"""Containers that may not send much."""
+
+
+@pytest.fixture(scope="session")
+def outside() -> Iterator[Outside]:
+    """The providers of all tests."""
+    with Outside() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def rig(outside: Outside, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """A gateway with short waits."""
+    made = make_rig(tmp_path_factory.mktemp("events"), outside, **SHORT)
+    for name, quota in QUOTAS.items():
+        made.keys.container(name, quota=quota)
+    made.keys.write()
+    with made.gateway:
+        yield made
+        assert made.gateway.running.lives, made.gateway.tail()
+    assert made.leaked() == []
+
+
+@pytest.fixture
+def own(outside: Outside, tmp_path: Path) -> Iterator[Rig]:
+    """A gateway of the test's own with short waits; not started."""
+    made = make_rig(tmp_path, outside, **SHORT)
+    yield made
+    made.gateway.kill()
+    assert made.leaked() == []

@@ -1,0 +1,138 @@
+"""A gateway with user events as a process of its own, at addresses that it keeps over its lives. It has no Kafka."""
+
+from __future__ import annotations
+
+import os
+import re
+import urllib.request
+from pathlib import Path
+from typing import Any, Self
+
+from tests.fixtures_kafka import free_ports
+from tests.integration.events.keys import Keys
+from tests.integration.events.lives import Forked
+from tests.service_process import ServiceProcess
+
+NO_KAFKA = ""
+
+
+class EventsGateway:
+    """``python -m services.gateway``; a context manager that kills it.
+
+    Args:
+        folder: Gets its file and the logs of its lives; nobody else's.
+        keys: CURVE and JWT keys; the containers file.
+        curve: Whether containers prove who they are; without it all of them are "local".
+        forked: Fork each life from a server that has the modules imported, for campaigns with many.
+        settings: As in EventsSettings; ``log_level`` is the process's.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        keys: Keys,
+        *,
+        curve: bool = True,
+        forked: bool = False,
+        log_level: str = "debug",
+        **settings: Any,
+    ) -> None:
+        self.folder = folder
+        self.keys = keys
+        self.curve = curve
+        self._forked = forked
+        self._lives = 0
+        self.process: ServiceProcess | Forked | None = None
+        grpc_port, metrics_port, sub_port, router_port, web_port = free_ports(5)
+        self.address = f"127.0.0.1:{grpc_port}"
+        self.metrics = f"127.0.0.1:{metrics_port}"
+        self.sub = f"tcp://127.0.0.1:{sub_port}"
+        self.router = f"tcp://127.0.0.1:{router_port}"
+        self.web = f"127.0.0.1:{web_port}"
+        values = {
+            "db": folder / "events.db",
+            "sub": self.sub,
+            "router": self.router,
+            "web_listen": self.web,
+            "jwt_keys": keys.jwt_folder,
+            "containers": keys.containers_file,
+            **({"curve_key": keys.gateway_file} if curve else {}),
+            **settings,
+        }
+        self.environment = {f"DEXORDER_EVENTS_{name.upper()}": str(value) for name, value in values.items()} | {
+            "DEXORDER_GATEWAY_LISTEN": self.address,
+            "DEXORDER_GATEWAY_METRICS_LISTEN": self.metrics,
+            "DEXORDER_GATEWAY_KAFKA": NO_KAFKA,
+            "DEXORDER_GATEWAY_TOPICS": "",
+            "DEXORDER_GATEWAY_DRAIN_SECONDS": "1",
+            "DEXORDER_LOG_LEVEL": log_level,
+        }
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def start(self) -> Self:
+        """Begin a life; returns once its ports are open."""
+        self._lives += 1
+        folder = self.folder / f"life-{self._lives}"
+        if self._forked:
+            self.process = Forked(folder, self.environment, self.address)
+        else:
+            self.process = ServiceProcess("services.gateway", folder, self.environment)
+        return self
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self.process is not None:
+            self.process.kill()
+
+    def stop(self) -> int:
+        """SIGTERM; the exit status."""
+        return self.running.stop()
+
+    @property
+    def running(self) -> ServiceProcess | Forked:
+        """The process of this life."""
+        assert self.process is not None
+        return self.process
+
+    def signal(self, number: int) -> None:
+        """Send a signal."""
+        os.kill(self.running.process.pid or 0, number)
+
+    @property
+    def pid(self) -> int:
+        """Of this life."""
+        return self.running.process.pid or 0
+
+    def logs(self) -> str:
+        """All that its lives have logged."""
+        return "".join(path.read_text(errors="replace") for path in sorted(self.folder.glob("life-*/*.log")))
+
+    def tail(self) -> str:
+        """The end of it, for the message of a failure."""
+        return self.logs()[-3000:]
+
+    def metric(self, name: str) -> float:
+        """Sum of a metric over its labels, or of the one named with its labels; 0 if absent."""
+        labels = "" if name.endswith("}") else r"(?:\{[^}]*\})?"
+        return sum(float(value) for value in re.findall(rf"^{re.escape(name)}{labels} (\S+)$", self.scrape(), re.M))
+
+    def scrape(self) -> str:
+        """The metrics' text."""
+        with urllib.request.urlopen(f"http://{self.metrics}/metrics", timeout=20) as answer:
+            text: str = answer.read().decode()
+        return text
+
+    def dropped(self) -> float:
+        """Messages that were dropped or refused and counted, whatever for."""
+        found = re.findall(r"^dexorder_\w+_(?:dropped|refused)_total(?:\{[^}]*\})? (\S+)$", self.scrape(), re.M)
+        return sum(map(float, found))
+
+    def rss_bytes(self) -> int:
+        """Resident memory."""
+        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS"))

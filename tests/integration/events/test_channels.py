@@ -1,0 +1,176 @@
+"""Checks 7-12: what goes outside, in which order, and what comes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from services.gen.dexorder.events.v1 import user_events_pb2 as given
+from tests.integration.events.conftest import SESSION_ACK_S
+from tests.integration.events.container import CRITICAL, NORMAL, event
+from tests.integration.events.outside import Answer
+from tests.integration.events.rig import Rig
+
+ACTIVE_SESSION, WEB = given.ACTIVE_SESSION, given.WEB
+TELEGRAM, EMAIL, PUSH, DISCORD, SLACK = given.TELEGRAM, given.EMAIL, given.PUSH, given.DISCORD, given.SLACK
+RETRY_AFTER_S = 1
+REFUSED = "TELEGRAM: blocked by the user; EMAIL: no such address; PUSH: the subscription is gone"
+
+
+async def test_07_a_silent_client_is_passed_over(rig: Rig) -> None:
+    await rig.reachable(user := rig.user())
+    async with rig.container(name := rig.name()) as container, rig.session(user) as session:
+        await container.queued(sent := event(user, "c-1", CRITICAL, [ACTIVE_SESSION, TELEGRAM]))
+        shown_s, heard = time.monotonic(), await session.next()
+        assert await container.delivered(sent) == TELEGRAM
+        (call,) = rig.outside.telegram.calls(user)
+        assert call.at_s - shown_s >= SESSION_ACK_S - 0.05
+        await session.ack(session.place(heard))
+        await container.hears_nothing()
+        assert len(rig.outside.telegram.calls(user)) == 1
+    record = await rig.record(name, "c-1")
+    assert record is not None and record.delivered_via == TELEGRAM
+    assert [attempt.channel for attempt in record.attempts][-1] == TELEGRAM
+
+
+async def test_08_channels_are_tried_strictly_in_order(rig: Rig) -> None:
+    await rig.reachable(user := rig.user())
+    outside = rig.outside
+    outside.telegram.plan(user, 403)
+    outside.email.plan(user, 451, 451, 451, 451)
+    outside.push.plan(user, 201)
+    async with rig.container() as container:
+        await container.queued(sent := event(user, "c-1", CRITICAL, [TELEGRAM, EMAIL, PUSH]))
+        assert await container.delivered(sent) == PUSH
+        emails = len(outside.email.calls(user))
+        order = outside.order(user)
+        assert order == ["telegram", *["email"] * emails, "push"] and emails >= 1
+        await asyncio.sleep(0.5)
+        assert outside.order(user) == order, "the mail's retry was cancelled"
+        await container.hears_nothing()
+
+
+async def test_08_every_channel_carries_the_event(rig: Rig) -> None:
+    user = rig.user()
+    await rig.reachable(user, mobile_tokens=[rig.outside.phone(user)])
+    async with rig.container() as container:
+        for channel in (TELEGRAM, EMAIL, PUSH, DISCORD, SLACK):
+            await container.queued(sent := event(user, f"c-{channel}", CRITICAL, [channel]))
+            assert await container.delivered(sent) == channel
+    for provider in rig.outside.all:
+        (call,) = provider.calls(user)
+        assert "BTC/USDT" in call.text, f"{provider.name}: {call.text}"
+
+
+async def test_09_only_if_active_skips_a_channel(rig: Rig) -> None:
+    await rig.reachable(user := rig.user())
+    async with rig.container() as container:
+        await container.queued(sent := event(user, "c-1", CRITICAL, [(TELEGRAM, True), EMAIL]))
+        assert await container.delivered(sent) == EMAIL
+        assert rig.outside.order(user) == ["email"]
+        await rig.active(user, TELEGRAM, 60)
+        await container.queued(sent := event(user, "c-2", CRITICAL, [(TELEGRAM, True), EMAIL]))
+        assert await container.delivered(sent) == TELEGRAM
+
+
+async def test_09_presence_is_looked_at_again_at_each_attempt(rig: Rig) -> None:
+    await rig.reachable(user := rig.user())
+    rig.outside.email.plan(user, *[451] * 1000)
+    async with rig.container() as container:
+        await container.queued(sent := event(user, "c-1", CRITICAL, [(TELEGRAM, True), EMAIL]))
+        await rig.outside.email.called(user, 1)
+        assert not rig.outside.telegram.calls(user)
+        await rig.active(user, TELEGRAM, 60)
+        assert await container.delivered(sent) == TELEGRAM
+
+
+async def test_10_nobody_active_normal_expires_and_critical_waits(rig: Rig) -> None:
+    await rig.reachable(user := rig.user())
+    ways = [(ACTIVE_SESSION, True), (TELEGRAM, True)]
+    async with rig.container() as container:
+        await container.queued(normal := event(user, "n-1", NORMAL, ways))
+        await container.queued(critical := event(user, "c-1", CRITICAL, ways))
+        assert await container.failed(normal) == "expired"
+        await container.hears_nothing()
+        assert rig.outside.order(user) == []
+        async with rig.session(user) as session:
+            assert (await session.take()).event.event_id == "c-1"
+            assert await container.delivered(critical) == WEB
+
+
+async def test_11_retry_after_holds_the_bot_and_nothing_else(rig: Rig) -> None:
+    first, second = rig.user(), rig.user()
+    for user in (first, second):
+        await rig.reachable(user)
+    telegram = rig.outside.telegram
+    telegram.plan(first, Answer(429, retry_after=RETRY_AFTER_S))
+    async with rig.container(name := rig.name()) as container:
+        await container.queued(held := event(first, "c-1", CRITICAL, [TELEGRAM]))
+        (refused,) = await telegram.called(first, 1)
+        await rig.tried(name, held)
+        await container.queued(same_bot := event(second, "c-2", CRITICAL, [TELEGRAM]))
+        await container.queued(other := event(second, "c-3", CRITICAL, [EMAIL]))
+        assert await container.delivered(other) == EMAIL
+        assert not telegram.calls(second)
+        acks = {ack.event_id: ack for ack in [await container.ack(), await container.ack()]}
+        assert {ack.delivered_via for ack in acks.values()} == {TELEGRAM}
+        assert acks.keys() == {held.event_id, same_bot.event_id}
+    after = [*telegram.calls(first)[1:], *telegram.calls(second)]
+    assert len(after) == 2 and min(call.at_s for call in after) - refused.at_s >= RETRY_AFTER_S
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_11_retry_after_of_fcm_holds_the_phones_and_nothing_else(rig: Rig, status: int) -> None:
+    first, second, phones = rig.user(), rig.user(), rig.outside.phones
+    for user in (first, second):
+        await rig.reachable(user, mobile_tokens=[rig.outside.phone(user)], web_push=[])
+    phones.plan(first, Answer(status, retry_after=RETRY_AFTER_S))
+    async with rig.container(name := rig.name()) as container:
+        await container.queued(first_one := event(first, "c-1", CRITICAL, [PUSH]))
+        (refused,) = await phones.called(first, 1)
+        await rig.tried(name, first_one)
+        await container.queued(event(second, "c-2", CRITICAL, [PUSH]))
+        await container.queued(other := event(second, "c-3", CRITICAL, [EMAIL]))
+        assert await container.delivered(other) == EMAIL
+        assert {ack.delivered_via for ack in [await container.ack(), await container.ack()]} == {PUSH}
+    (again,), (held,) = phones.calls(first)[1:], phones.calls(second)
+    assert min(again.at_s, held.at_s) - refused.at_s >= RETRY_AFTER_S
+    assert again.reference == refused.reference, "the phone shows the repeat in the first one's place"
+
+
+async def test_12_phones_that_are_gone_are_deleted(rig: Rig) -> None:
+    user, outside = rig.user(), rig.outside
+    gone, kept = outside.phone(user), outside.phone(user)
+    outside.uninstall(gone)
+    await rig.reachable(user, mobile_tokens=[gone, kept], web_push=[])
+    assert len((await rig.contacts(user)).mobile_tokens) == 2
+    async with rig.container() as container:
+        await container.queued(sent := event(user, "c-1", CRITICAL, [PUSH]))
+        assert await container.delivered(sent) == PUSH
+        assert len(outside.phones.calls(user)) == 2
+        assert len((await rig.contacts(user)).mobile_tokens) == 1
+        await container.queued(sent := event(user, "c-2", CRITICAL, [PUSH]))
+        assert await container.delivered(sent) == PUSH
+        assert len(outside.phones.calls(user)) == 3, "the one that is gone is not called again"
+        outside.uninstall(kept)
+        await container.queued(sent := event(user, "c-3", CRITICAL, [PUSH]))
+        assert "the phone's registration is gone" in (error := await container.failed(sent))
+        assert not [secret for secret in outside.secrets(user) if secret in error]
+    assert not (await rig.contacts(user)).mobile_tokens
+
+
+async def test_12_permanently_refused_everywhere(rig: Rig) -> None:
+    await rig.reachable(user := rig.user())
+    outside = rig.outside
+    outside.telegram.plan(user, 403)
+    outside.email.plan(user, 550)
+    outside.push.plan(user, 410)
+    async with rig.container() as container:
+        await container.queued(sent := event(user, "c-1", CRITICAL, [TELEGRAM, EMAIL, PUSH]))
+        assert await container.failed(sent) == REFUSED, "channels and reasons, nothing of the user's"
+        await container.hears_nothing()
+        await asyncio.sleep(0.3)
+        assert outside.order(user) == ["telegram", "email", "push"]
+    assert not (await rig.contacts(user)).web_push, "the subscription is gone"

@@ -1,0 +1,62 @@
+"""Checks 2, 4, 13, 14 and 21 for publishers that do not speak ZMQ."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from services.gen.dexorder.events.v1 import event_service_pb2 as pb
+from services.gen.dexorder.events.v1 import user_events_pb2 as given
+from tests.integration.events.container import CRITICAL, INFORMATIONAL, PATIENCE_S, event
+from tests.integration.events.rig import Rig, publisher
+
+WEB = given.WEB
+
+
+async def test_a_call_is_answered_with_the_state_now(rig: Rig) -> None:
+    user = rig.user()
+    sent = event(user, f"c-{user}", CRITICAL, [WEB])
+    other = event(user, f"c-{user}", CRITICAL, [WEB], payload=b'{"order_id":"8"}')
+    async with publisher(rig) as stub, rig.container() as container:
+
+        async def told(each: given.UserEvent) -> given.EventAck:
+            answer = await stub.Publish(pb.PublishRequest(event=each), timeout=PATIENCE_S)
+            ack: given.EventAck = answer.ack
+            assert ack.event_id == each.event_id
+            return ack
+
+        assert (await told(event(user, f"i-{user}", INFORMATIONAL))).error_message == "no active session"
+        assert (await told(event(user, f"b-{user}", CRITICAL, [WEB], payload=b"{"))).error_message == "invalid payload"
+        for _ in range(2):
+            assert (await told(sent)).status == given.QUEUED
+        assert (await told(other)).error_message == "event_id reused"
+        async with rig.session(user) as session:
+            assert (await session.take()).event.event_id == sent.event_id
+            await rig.until_status("local", sent.event_id, given.DELIVERED)
+        assert (await told(sent)).delivered_via == WEB
+        await container.hears_nothing()
+    assert len(await rig.records(user)) == 1
+
+
+async def test_a_stream_hears_of_the_end_of_its_events(rig: Rig) -> None:
+    user, count = rig.user(), 20
+    sent = [event(user, f"c-{user}-{number}", CRITICAL, [WEB]) for number in range(count)]
+    done = asyncio.Event()
+
+    async def requests() -> AsyncIterator[pb.PublishManyRequest]:
+        for each in sent:
+            yield pb.PublishManyRequest(event=each)
+        await done.wait()
+
+    async with publisher(rig) as stub, rig.session(user, "native") as session:
+        stream = stub.PublishMany(requests(), timeout=PATIENCE_S)
+        told: list[tuple[str, int]] = []
+        taking = asyncio.gather(*(session.take() for _ in sent))
+        async for answer in stream:
+            told.append((answer.ack.event_id, answer.ack.status))
+            if len(told) == 2 * count:
+                done.set()
+        await taking
+    assert sorted(told) == sorted((each.event_id, s) for each in sent for s in (given.QUEUED, given.DELIVERED))
+    for each in sent:
+        assert told.index((each.event_id, given.QUEUED)) < told.index((each.event_id, given.DELIVERED))

@@ -1,0 +1,127 @@
+"""A standalone Spark cluster on loopback, and which of its processes talk to whom."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyspark
+
+from dexorder.setup.java import java_env
+from tests.fixtures_kafka import free_ports
+from tests.integration.production.servers import HOST, process
+from tests.paths import ROOT
+
+BIN = Path(pyspark.__file__).parent / "bin"
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Its address, and the process ids of its workers."""
+
+    master: str
+    workers: tuple[int, ...]
+
+
+@contextmanager
+def standalone_cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
+    """A master and workers of one core each; their logs and work folders are below ``folder``."""
+    master_port, master_ui, *ports = free_ports(2 + 2 * workers)
+    environment = java_env() | {"SPARK_LOCAL_IP": HOST, "SPARK_DAEMON_MEMORY": "256m"}
+    deploy = [str(BIN / "spark-class"), "org.apache.spark.deploy"]
+    address = f"spark://{HOST}:{master_port}"
+    with ExitStack() as stack:
+        command = [deploy[0], f"{deploy[1]}.master.Master", "--host", HOST]
+        command += ["--port", str(master_port), "--webui-port", str(master_ui)]
+        stack.enter_context(process(command, folder / "master.log", master_port, environment=environment))
+        pids = []
+        for number, (port, web) in enumerate(zip(ports[::2], ports[1::2], strict=True)):
+            command = [deploy[0], f"{deploy[1]}.worker.Worker", "--host", HOST, "--port", str(port)]
+            command += ["--webui-port", str(web), "--cores", "1", "--memory", "1g"]
+            command += ["--work-dir", str(folder / f"work{number}"), address]
+            log = folder / f"worker{number}.log"
+            pids.append(stack.enter_context(process(command, log, port, environment=environment)).pid)
+        yield Cluster(address, tuple(pids))
+
+
+def connected_to(port: int) -> set[int]:
+    """Processes with an open connection to a port of this machine."""
+    inodes = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            columns = line.split()
+            if columns[3] == "01" and int(columns[2].rpartition(":")[2], 16) == port:
+                inodes.add(f"socket:[{columns[9]}]")
+    found = set()
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with suppress(OSError):  # closed meanwhile
+            if str(link.readlink()) in inodes:
+                found.add(int(link.parts[2]))
+    return found
+
+
+def descends_from(pid: int, ancestor: int) -> bool:
+    """Whether a process was started by another, or by one that it started."""
+    while pid > 1 and pid != ancestor:
+        pid = _parent(pid)
+    return pid == ancestor
+
+
+def children_of(pid: int) -> list[int]:
+    """Processes that it started."""
+    return [child for path in Path("/proc").glob("[0-9]*") if _parent(child := int(path.name)) == pid]
+
+
+def _parent(pid: int) -> int:
+    """Process id of the parent; 0 if the process has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+@contextmanager
+def submitted(cluster: Cluster, folder: Path, jars: Path, health_port: int, **settings: str) -> Iterator[None]:
+    """Our driver by ``spark-submit``, as docs/production.md shows it, until its gRPC port is open."""
+    packages = folder / "dexorder.zip"
+    subprocess.run(
+        [sys.executable, "-m", "spark.runtime.package", str(packages)], cwd=ROOT, check=True, capture_output=True
+    )
+    command = [
+        str(BIN / "spark-submit"),
+        "--master",
+        cluster.master,
+        "--py-files",
+        str(packages),
+        "--jars",
+        ",".join(map(str, sorted(jars.glob("*.jar")))),
+        "--driver-memory",
+        "1g",
+        "--driver-java-options",
+        "-Duser.timezone=UTC -Xss4m",
+        "--executor-memory",
+        "512m",
+        "--conf",
+        f"spark.driver.host={HOST}",
+        "--conf",
+        f"spark.driver.bindAddress={HOST}",
+        str(ROOT / "spark" / "__main__.py"),
+    ]
+    own = {"DEXORDER_SPARK_MASTER": "", "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    own |= {"PYTHONSAFEPATH": "1", "SPARK_LOCAL_IP": HOST, "DEXORDER_SPARK_LISTEN": f"{HOST}:{health_port}"}
+    with process(command, folder / "driver.log", health_port, environment=java_env() | own | settings):
+        yield
+
+
+@contextmanager
+def started(cluster: Cluster, folder: Path, jars: Path, health_port: int, **settings: str) -> Iterator[None]:
+    """Our driver as a process of its own that asks the cluster for executors."""
+    own = {"DEXORDER_SPARK_MASTER": cluster.master, "DEXORDER_SPARK_JARS": str(jars), "SPARK_LOCAL_IP": HOST}
+    own["DEXORDER_SPARK_LISTEN"] = f"{HOST}:{health_port}"
+    command = [sys.executable, "-m", "spark"]
+    with process(command, folder / "driver.log", health_port, environment=own | settings):
+        yield

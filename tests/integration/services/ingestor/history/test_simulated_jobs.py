@@ -1,0 +1,59 @@
+"""Whole jobs before a simulated exchange: any history, any limits, lies, failures and deaths; the rows are the truth.
+
+The properties hold without exception, since no candle is lied about twice. Where lies are left to chance alone jobs are
+counted instead. Examples and seeds are the same in every run, and a failing example is shown as it was drawn, with its
+seed and what the exchange did; tests/nightly/test_completeness_campaign.py runs other ones and shrinks what fails.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from services.ingestor.exchange.dialects.table import CallLimits
+from tests.unit.services.ingestor.history.simulated import campaign
+from tests.unit.services.ingestor.history.simulated.jobs import check_whole, fetch
+from tests.unit.services.ingestor.history.simulated.properties import PROPERTIES
+from tests.unit.services.ingestor.history.simulated.world import History, World
+
+EXAMPLES = 25
+SEEDS = range(200)
+PROFILE = settings(
+    max_examples=EXAMPLES, derandomize=True, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+)
+
+
+@pytest.mark.parametrize("name", PROPERTIES)
+def test_property(name: str) -> None:
+    holds, worlds = PROPERTIES[name]
+    PROFILE(given(worlds)(holds))()
+
+
+@pytest.mark.parametrize(
+    "world",
+    [
+        World(1815, History(outages=((0, 8),), listed=0), 2, 60, CallLimits(5, wide=True), page=1, lies=0.2, once=True),
+        World(8842020, History(density=0.03), 31, 60, CallLimits(5, wide=False), page=1, lies=0.05, once=True),
+    ],
+)
+def test_another_market_s_answer_that_alone_reaches_the_page_is_outvoted(world: World) -> None:
+    outcome = fetch(world)
+    check_whole(outcome)
+    assert any("other symbol" in line for line in outcome.exchange.log)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("lies", campaign.COLD_ODDS)
+def test_no_more_jobs_end_wrong_than_the_odds_say(lies: float) -> None:
+    campaign.run(SEEDS, lies=lies).check(doubt=0.01)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("lies", campaign.FOREIGN_ODDS)
+def test_fresh_ingestors_take_no_other_market_for_the_asked_one_but_by_the_odds(lies: float) -> None:
+    campaign.run_foreign(range(100), lies=lies).check(doubt=0.01)
+
+
+@pytest.mark.parametrize(("expected", "most"), [(0.0, 0), (0.003, 0), (0.4, 2), (4.0, 9)])
+def test_counts_that_chance_explains(expected: float, most: int) -> None:
+    assert campaign.most_by_chance(expected, 0.01) == most

@@ -1,0 +1,156 @@
+"""What nobody foresaw: told to the caller, kept, and raised at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import grpc
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from prometheus_client import CollectorRegistry
+
+from services.common.model.errors import Unavailable
+from services.udsource import server
+from services.udsource.config import UdsourceSettings
+from services.udsource.numaflow import FatalFailure, remove_server_info, write_server_info
+from services.udsource.server import serve
+from services.udsource.topic_reader import TopicReader, UdsourceMetrics
+from tests.integration.services.udsource.client import SourceClient
+from tests.integration.services.udsource.conftest import MakeSettings
+
+MakeTopic = Callable[[int], str]
+
+
+def test_first_one_is_kept_and_told_once() -> None:
+    told: list[int] = []
+    failure, first = FatalFailure(lambda: told.append(1)), ValueError("x 7")
+    assert failure.note("source.v1.Source/ReadFn", first) == (
+        "UDF_EXECUTION_ERROR(udsource): source.v1.Source/ReadFn raised ValueError: x 7; "
+        "udsource ends with status 1 so that its container restarts"
+    )
+    failure.note("source.v1.Source/AckFn", KeyError("y"))
+    assert failure.error is first and told == [1]
+
+
+def test_text_fits_a_trailer() -> None:
+    for character in "x", "\U0001f4a5":
+        assert len(quote(FatalFailure().note("m", ValueError(character * 2_000)))) < 8 * 1024
+
+
+async def test_background_task_is_guarded() -> None:
+    async def work(error: Exception | None) -> None:
+        if error is not None:
+            raise error
+
+    failure, error = FatalFailure(), OSError("gone")
+    await failure.guard("a task", lambda: work(None))
+    assert failure.error is None
+    await failure.guard("a task", lambda: work(error))
+    assert failure.error is error
+
+
+def bug(*_: Any) -> Any:
+    raise ZeroDivisionError("a bug")
+
+
+@pytest.mark.kafka
+async def test_failed_handler_is_answered_and_raised_at_the_end(
+    kafka_topic: MakeTopic, make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TopicReader, "nack", bug)
+    failure = FatalFailure()
+    with pytest.raises(ZeroDivisionError):
+        async with serve(make_settings(kafka_topic(1)), failure) as running:
+            source = SourceClient(running.address)
+            async with source.channel:
+                with pytest.raises(grpc.aio.AioRpcError) as failed:
+                    await source.nack((0, 0))
+    assert failed.value.code() == grpc.StatusCode.INTERNAL
+    assert str(failed.value.details()).startswith("UDF_EXECUTION_ERROR(udsource): source.v1.Source/NackFn raised Zero")
+
+
+def cut(*_: Any) -> Any:
+    raise grpc.aio.UsageError("RPC already finished.")
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("wire", [False, True], ids=["refused", "cut"])
+async def test_request_that_is_refused_or_cut_is_no_failure(
+    wire: bool, kafka_topic: MakeTopic, make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if wire:
+        monkeypatch.setattr(TopicReader, "nack", cut)
+    failure = FatalFailure()
+    async with serve(make_settings(kafka_topic(1)), failure) as running:
+        source = SourceClient(running.address)
+        async with source.channel:
+            with pytest.raises(grpc.aio.AioRpcError) as failed:
+                await source.nack((0, 7))
+    assert failed.value.code() == (grpc.StatusCode.INTERNAL if wire else grpc.StatusCode.INVALID_ARGUMENT)
+    assert failure.error is None
+
+
+@pytest.mark.kafka
+async def test_failed_task_is_raised_at_the_end(
+    kafka_topic: MakeTopic, make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TopicReader, "tick", bug)
+    monkeypatch.setattr(server, "TICK_SECONDS", 0.0)
+    stop: list[int] = []
+    failure = FatalFailure(lambda: stop.append(1))
+    with pytest.raises(ZeroDivisionError):
+        async with serve(make_settings(kafka_topic(1)), failure) as running:
+            source = SourceClient(running.address)
+            async with source.channel:
+                while not stop:
+                    await source.pending()
+
+
+class Told:
+    """A message of librdkafka that tells of an error."""
+
+    def __init__(self, code: int) -> None:
+        self._error = KafkaError(code)
+
+    def error(self) -> KafkaError:
+        return self._error
+
+
+@pytest.mark.parametrize(
+    ("code", "raised"),
+    [(KafkaError._FATAL, KafkaException), (KafkaError.TOPIC_AUTHORIZATION_FAILED, Unavailable)],
+    ids=["fatal", "passing"],
+)
+def test_consumer_that_is_broken_for_good_is_a_failure(code: int, raised: type[Exception]) -> None:
+    """All else may pass, so it is told in the eot; a dataplane does not look there."""
+    reader = TopicReader(UdsourceSettings(socket=None), UdsourceMetrics(CollectorRegistry()))
+    with pytest.raises(raised):
+        reader._issue([Told(code)])  # type: ignore[list-item]
+
+
+# ---- the server-info file
+
+
+def test_file_is_json_with_the_marker_right_behind(tmp_path: Path) -> None:
+    path = tmp_path / "sourcer-server-info"
+    write_server_info(path)
+    assert path.read_bytes() == (
+        b'{"protocol": "uds", "language": "python", "minimum_numaflow_version": "1.4.0-z", '
+        b'"version": "0.14.0", "metadata": {}}U+005C__END__'
+    )
+    assert [p.name for p in tmp_path.iterdir()] == ["sourcer-server-info"]
+    remove_server_info(path)
+    remove_server_info(path)
+    assert not path.exists()
+
+
+def test_file_stands_beside_the_socket_unless_told_otherwise() -> None:
+    def file_of(**given: object) -> Path | None:
+        return UdsourceSettings(**given).server_info_file  # type: ignore[arg-type]
+
+    assert file_of(socket="/a/source.sock") == Path("/a/sourcer-server-info")
+    assert file_of(socket="/a/source.sock", server_info="/b/info") == Path("/b/info")
+    assert file_of(socket="", server_info="/b/info") is None

@@ -1,0 +1,97 @@
+"""Replays against a real server and a real Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import grpc
+import pytest
+
+from services.gen.source.v1 import source_pb2 as pb
+from tests.integration.services.udsource.client import REPLAY, offset_of, produce, range_of
+from tests.integration.services.udsource.conftest import StartSource
+
+pytestmark = pytest.mark.kafka
+MakeTopic = Callable[[int], str]
+
+
+async def test_ranges_are_the_same_each_time(kafka: str, kafka_topic: MakeTopic, start_source: StartSource) -> None:
+    topic = kafka_topic(3)
+    produce(kafka, topic, [(i % 3, b"%d" % i) for i in range(600)], headers=[("h", b"1"), ("h", b"2")])
+    async with start_source(topic) as source:
+        ranges = [(0, 0, 200), (1, 17, 180), (2, 199, 200), (0, 0, 200), (1, 17, 180), (0, 5, 5)]
+        first = await asyncio.gather(*(source.replay(*r, most=37) for r in ranges))
+        again = await asyncio.gather(*(source.replay(*r, most=1000) for r in ranges))
+    assert first == again
+    for (partition, start, end), records in zip(ranges, first, strict=True):
+        assert [offset_of(r) for r in records] == [(partition, o) for o in range(start, end)]
+        assert [r.result.payload for r in records] == [b"%d" % (o * 3 + partition) for o in range(start, end)]
+        assert all(list(r.result.keys) == ["k"] and dict(r.result.headers) == {"h": "2"} for r in records)
+
+
+async def test_adjacent_ranges_follow_one_another(
+    kafka: str, kafka_topic: MakeTopic, start_source: StartSource
+) -> None:
+    topic = kafka_topic(1)
+    async with start_source(topic) as source:
+        for start in range(0, 500, 50):
+            produce(kafka, topic, [(0, b"%d" % i) for i in range(start, start + 50)])
+            records = await source.replay(0, start, start + 50, most=20)
+            assert [int(r.result.payload) for r in records] == list(range(start, start + 50))
+
+
+async def test_pending_tells_ends_and_commits(kafka: str, kafka_topic: MakeTopic, start_source: StartSource) -> None:
+    topic = kafka_topic(2)
+    async with start_source(topic) as source:
+        assert await source.pending(REPLAY) == (0, {"x-starts": "0:0,1:0", "x-ends": "0:0,1:0", "x-committed": ""})
+        produce(kafka, topic, [(0, b"x")] * 17 + [(1, b"x")] * 20)
+        await asyncio.sleep(0.06)  # longer than an answer is remembered
+        assert await source.pending(REPLAY) == (37, {"x-starts": "0:0,1:0", "x-ends": "0:17,1:20", "x-committed": ""})
+        acker = await source.ack(REPLAY)
+        await acker.ack((0, 9), (1, 4))
+        await acker.ack((0, 3))  # below the commit: nothing moves back
+    async with start_source(topic) as source:
+        count, told = await source.pending(REPLAY)
+        assert (count, told["x-committed"]) == (22, "0:10,1:5")
+        assert (await source.pending())[0] == 37  # the plain group has acked nothing
+
+
+@pytest.mark.parametrize(
+    ("metadata", "code", "text"),
+    [
+        (range_of(0, 0, 11), grpc.StatusCode.INVALID_ARGUMENT, "x-end 11 is beyond the end 10 of partition 0"),
+        (range_of(7, 0, 1), grpc.StatusCode.INVALID_ARGUMENT, "x-partition 7"),
+        (range_of(0, 5, 4), grpc.StatusCode.INVALID_ARGUMENT, "x-end 4 is before x-start 5"),
+        ((("x-partition", "0"),), grpc.StatusCode.INVALID_ARGUMENT, "x-start is missing"),
+        ((*range_of(0, 0, 1)[:2], ("x-end", "-1")), grpc.StatusCode.INVALID_ARGUMENT, "x-end '-1'"),
+    ],
+)
+async def test_bad_ranges_are_refused(
+    kafka: str,
+    kafka_topic: MakeTopic,
+    start_source: StartSource,
+    metadata: tuple[tuple[str, str], ...],
+    code: grpc.StatusCode,
+    text: str,
+) -> None:
+    topic = kafka_topic(1)
+    produce(kafka, topic, [(0, b"x")] * 10)
+    async with start_source(topic) as source:
+        call = source.stub.ReadFn(metadata=metadata)
+        await call.write(pb.ReadRequest(handshake=pb.Handshake(sot=True)))
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await call.read()
+        assert failed.value.code() == code
+        assert text in str(failed.value.details())
+
+
+async def test_ack_beyond_the_log_is_refused(kafka: str, kafka_topic: MakeTopic, start_source: StartSource) -> None:
+    topic = kafka_topic(1)
+    produce(kafka, topic, [(0, b"x")] * 10)
+    async with start_source(topic) as source:
+        acker = await source.ack(REPLAY)
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await acker.ack((0, 4), (0, 10))
+        assert failed.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        assert (await source.pending(REPLAY))[1]["x-committed"] == ""

@@ -1,0 +1,168 @@
+"""A real relay between honest ingestors and a fuzzer, quiet and fuzzed turn by turn; see ``test_broker_campaign``."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.fixtures_kafka import free_ports
+from tests.nightly import relay_life
+from tests.nightly.honest_workers import JOB_PERIODS, JOBS
+from tests.paths import ROOT
+from tests.smoke.harness import wait_for
+from tests.unit.services.relay.harness import catalog_settings, make_tables
+
+SLOTS, PAUSE_SECONDS = 8, 0.05
+PATIENCE_SECONDS = 600
+
+
+@dataclass
+class Seen:
+    """What a campaign saw.
+
+    Attributes:
+        quiet, fuzzed, burst: Nanoseconds from WorkerReady to DataRequest at the honest ingestors, by phase.
+        frames: Sent by the fuzzer, by kind.
+        dropped: Counted by the relay, by reason.
+        grown_bytes: Resident memory at the end, less that after the first quiet phase.
+        requests: Honest ones, of 100 jobs each; ``bad`` what did not end as it should.
+    """
+
+    quiet: list[int] = field(default_factory=list)
+    fuzzed: list[int] = field(default_factory=list)
+    burst: list[int] = field(default_factory=list)
+    frames: Counter[str] = field(default_factory=Counter)
+    dropped: dict[str, int] = field(default_factory=dict)
+    grown_bytes: int = 0
+    requests: int = 0
+    bad: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Relay:
+    """A relay's process and where it listens."""
+
+    process: Any
+    address: str
+    broker: str
+    metrics: str
+    log: Path
+
+    def rss_bytes(self) -> int:
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmRSS"))
+
+    def scrape(self) -> str:
+        with urllib.request.urlopen(f"http://{self.metrics}/metrics", timeout=20) as answer:
+            text: str = answer.read().decode()
+        return text
+
+    def is_up(self) -> bool:
+        try:
+            return bool(self.scrape())
+        except OSError:
+            return False
+
+    def dropped(self) -> dict[str, int]:
+        lines = (line for line in self.scrape().splitlines() if line.startswith("dexorder_relay_frames_dropped_total{"))
+        return {line.split('"')[1]: int(float(line.split()[-1])) for line in lines}
+
+
+@contextmanager
+def running_relay(folder: Path, **variables: str) -> Iterator[Relay]:
+    """A relay of its own in ``folder``; ``variables`` are further ones of its environment."""
+    catalog = catalog_settings(folder)
+    made = catalog.load()
+    make_tables(made)
+    made.close()
+    port, broker_port, metrics_port = free_ports(3)
+    environment = {
+        "DEXORDER_RELAY_LISTEN": f"127.0.0.1:{port}",
+        "DEXORDER_RELAY_BROKER_LISTEN": f"tcp://127.0.0.1:{broker_port}",
+        "DEXORDER_RELAY_METRICS_LISTEN": f"127.0.0.1:{metrics_port}",
+        "DEXORDER_RELAY_DB": str(folder / "relay.db"),
+        "DEXORDER_RELAY_JOB_PERIODS": str(JOB_PERIODS),
+        "DEXORDER_EXCHANGES": str(ROOT / "exchanges" / "sim.yaml"),
+        "DEXORDER_CATALOG_URI": catalog.uri,
+        "DEXORDER_CATALOG_WAREHOUSE": catalog.warehouse,
+        **variables,
+    }
+    log = folder / "relay.log"
+    process = relay_life.start(environment, log)
+    addresses = f"127.0.0.1:{port}", f"tcp://127.0.0.1:{broker_port}", f"127.0.0.1:{metrics_port}"
+    relay = Relay(process, *addresses, log)
+    try:
+        wait_for(relay.is_up, 60, log.read_text)
+        yield relay
+    finally:
+        process.kill()
+        process.join()
+
+
+def run(folder: Path, *, frames: int, rate: float, rounds: int, burst: int = 0, seed: int = 0) -> Seen:
+    """So many rounds of a quiet phase and a fuzzed one of the same length; then a burst as fast as it goes."""
+    seen = Seen()
+    phases: list[tuple[int, int, list[int]]] = []
+    with running_relay(folder) as relay:
+        honest = _start("tests.nightly.honest_workers", relay.address, relay.broker, str(SLOTS), str(PAUSE_SECONDS))
+        fuzzer = _start("tests.nightly.broker_fuzz", relay.broker, str(seed))
+        try:
+            seconds = frames / rounds / rate
+            time.sleep(1 + seconds / 4)  # warm
+            for number in range(rounds):
+                phases.append(_phase(seen.quiet, lambda: time.sleep(seconds)))
+                if number == 0:
+                    before_bytes = relay.rss_bytes()
+                phases.append(_phase(seen.fuzzed, lambda: seen.frames.update(_order(fuzzer, frames // rounds, rate))))
+            phases.append(_phase(seen.burst, lambda: seen.frames.update(_order(fuzzer, burst, 0))))
+            fuzzer.communicate(timeout=PATIENCE_SECONDS)
+            output, _ = honest.communicate(timeout=PATIENCE_SECONDS)
+        finally:
+            for process in (honest, fuzzer):
+                if process.poll() is None:
+                    process.kill()
+                    process.communicate()
+        assert honest.returncode == 0 and fuzzer.returncode == 0, relay.log.read_text()[-3000:]
+        seen.grown_bytes = relay.rss_bytes() - before_bytes
+        seen.dropped = relay.dropped()
+        relay.process.terminate()
+        relay.process.join(60)
+        assert relay.process.exitcode == 0, relay.log.read_text()[-3000:]
+    told = json.loads(output)
+    seen.requests = told["requests"]
+    seen.bad = told["bad"]
+    for at_ns, took_ns in told["dispatches"]:
+        for since_ns, until_ns, took in phases:
+            if since_ns <= at_ns - took_ns and at_ns < until_ns:
+                took.append(took_ns)
+    assert len(told["dispatches"]) >= seen.requests * JOBS
+    return seen
+
+
+def _start(module: str, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", module, *arguments], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+def _phase(took: list[int], act: Callable[[], None]) -> tuple[int, int, list[int]]:
+    since_ns = time.monotonic_ns()
+    act()
+    return since_ns, time.monotonic_ns(), took
+
+
+def _order(fuzzer: subprocess.Popen[str], frames: int, rate: float) -> dict[str, int]:
+    assert fuzzer.stdin is not None and fuzzer.stdout is not None
+    fuzzer.stdin.write(json.dumps({"frames": frames, "rate": rate}) + "\n")
+    fuzzer.stdin.flush()
+    answer: dict[str, int] = json.loads(fuzzer.stdout.readline())
+    return answer

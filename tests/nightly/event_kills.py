@@ -1,0 +1,192 @@
+"""kill -9 of a gateway at random points while CRITICAL events go to providers and to a session; none may be lost.
+
+A third of the events is sent once more in every life until they are final; the others only until they are queued, as
+from then on the gateway has the duty. Providers take a moment to answer, so that kills land between their taking an
+event and the commit that knows of it: only then may a provider get an event again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import grpc
+
+from services.gen.dexorder.events.v1 import event_service_pb2 as session_pb
+from services.gen.dexorder.events.v1 import user_events_pb2 as pb
+from tests.integration.events.container import CRITICAL, Container, event
+from tests.integration.events.outside import Answer
+from tests.integration.events.rig import Rig
+
+USERS = 8
+MOST_DELAY_S = 0.15
+PROVIDER_S = 0.1
+DRAIN_S = 0.05
+PATIENCE_S = 120.0
+NAME = "spare-0"
+_NUMBER = re.compile(r"E(\d+)E")
+WAYS: list[list[int]] = [[pb.TELEGRAM], [pb.EMAIL], [pb.WEB], [pb.ACTIVE_SESSION, pb.TELEGRAM], [pb.PUSH, pb.TELEGRAM]]
+
+
+def numbered(user: str, number: int) -> pb.UserEvent:
+    """An event that every channel's text tells from all others."""
+    payload = b'{"order_id":"%d","symbol":"E%dE/USDT","side":"buy","quantity":"1","status":"filled"}' % (number, number)
+    return event(user, f"e-{number}", CRITICAL, WAYS[number % len(WAYS)], payload=payload)
+
+
+@dataclass
+class Heard:
+    """What a user's client has: in order, each once; it resumes from its cursor."""
+
+    user: str
+    cursor: session_pb.Cursor | None = None
+    ids: list[str] = field(default_factory=list)
+    resets: int = 0
+
+    async def listen(self, rig: Rig) -> None:
+        """Until cancelled, over all lives."""
+        while True:
+            with suppress(ConnectionError, grpc.aio.AioRpcError, TimeoutError):
+                async with rig.session(self.user, "native", self.cursor) as session:
+                    self.resets += session.reset
+                    self.cursor = self.cursor or session.opened.cursor
+                    while not session.ended:
+                        with suppress(TimeoutError):
+                            heard = await session.next(0.1)
+                            assert heard.sequence > self.cursor.sequence, "a repeat"
+                            self.ids.append(heard.event.event_id)
+                            self.cursor = session.place(heard)
+                            await session.ack(self.cursor)
+            await asyncio.sleep(0.02)
+
+
+@dataclass
+class Campaign:
+    """Lives of a gateway on one file.
+
+    Attributes:
+        states: Event -> the state that the container was told last.
+        exposed: Event -> kills at which a provider had it and the container did not know that it was final.
+        in_flight: How many events that was at each kill.
+        settled: Events that the log says were delivered.
+    """
+
+    rig: Rig
+    sent: dict[str, pb.UserEvent] = field(default_factory=dict)
+    states: dict[str, int] = field(default_factory=dict)
+    exposed: Counter[str] = field(default_factory=Counter)
+    in_flight: list[int] = field(default_factory=list)
+    settled: set[str] = field(default_factory=set)
+    errors: list[str] = field(default_factory=list)
+
+    async def run(self, events: int, kills: int) -> None:
+        """So many lives that end by a kill, and a last one in which all must come to its end."""
+        rig = self.rig
+        for provider in rig.outside.all:
+            provider.usual = Answer(delay_seconds=PROVIDER_S)
+        self.users = [rig.user() for _ in range(USERS)]
+        self.clients = [Heard(user) for user in self.users[: USERS // 2]]
+        rig.gateway.start()
+        for user in self.users:
+            await rig.reachable(user)
+        listening = [asyncio.create_task(client.listen(rig)) for client in self.clients]
+        try:
+            async with rig.container(NAME) as container:
+                for life in range(kills):
+                    await self._send(container, events * (life + 1) // kills)
+                    await self._kill_at_random(container)
+                    if life % 10 == 9:
+                        final = sum(state == pb.DELIVERED for state in self.states.values())
+                        print(f"{life + 1} kills, {len(self.sent)} sent, {final} known as delivered", flush=True)
+                await self._end(container, events)
+                await self._all_heard()
+        finally:
+            for task in listening:
+                task.cancel()
+            await asyncio.gather(*listening, return_exceptions=True)
+        assert not self.errors, self.errors[:5]
+
+    async def _send(self, container: Container, up_to: int) -> None:
+        """New ones up to a number, and what this life has to be told again."""
+        for number in range(len(self.sent), up_to):
+            # those for sessions go to users who have one
+            user = random.choice(self.users[: USERS // 2] if number % len(WAYS) == 2 else self.users)
+            made = numbered(user, number)
+            self.sent[made.event_id] = made
+        for number, (event_id, made) in enumerate(self.sent.items()):
+            state = self.states.get(event_id)
+            if state is None or (state == pb.QUEUED and number % 3 == 0):
+                await container.send(made)
+
+    async def _listen(self, container: Container, seconds: float) -> None:
+        until_s = time.monotonic() + seconds
+        while (left_s := until_s - time.monotonic()) > 0:
+            with suppress(TimeoutError):
+                ack = await container.ack(left_s)
+                self._told(ack)
+
+    def _told(self, ack: pb.EventAck) -> None:
+        before = self.states.get(ack.event_id)
+        if ack.status == pb.ACK_ERROR or (before == pb.DELIVERED != ack.status):
+            self.errors.append(f"{ack.event_id} was {before}, then {ack}")
+        self.states[ack.event_id] = ack.status
+
+    async def _kill_at_random(self, container: Container) -> None:
+        await self._listen(container, random.uniform(0, MOST_DELAY_S))
+        self.rig.gateway.kill()
+        await self._listen(container, DRAIN_S)
+        with_provider = {f"e-{number}" for number in self.provider_calls()}
+        in_flight = [e for e in with_provider - self.settled if self.states.get(e) != pb.DELIVERED]
+        self.exposed.update(in_flight)
+        self.in_flight.append(len(in_flight))
+        self.rig.gateway.start()
+        for event_id in in_flight:  # the container is not told of what the log already knows
+            record = await self.rig.record(NAME, event_id)
+            if record is not None and record.status == pb.DELIVERED:
+                self.settled.add(event_id)
+
+    async def _end(self, container: Container, events: int) -> None:
+        await self._send(container, events)
+        until_s = time.monotonic() + PATIENCE_S
+        while time.monotonic() < until_s:
+            await self._listen(container, 0.5)
+            waiting = [each for each in self.sent if self.states.get(each) != pb.DELIVERED]
+            records = [await self.rig.record(NAME, each) for each in waiting]
+            if all(record is not None and record.status == pb.DELIVERED for record in records):
+                return
+        raise AssertionError(f"{len(waiting)} not delivered, for example {waiting[:3]}: {records[:3]}")
+
+    async def _all_heard(self) -> None:
+        """Each client has had all that was for its session, once; a moment for those on their way."""
+        await asyncio.sleep(1)
+        for client in self.clients:
+            assert len(client.ids) == len(set(client.ids)), f"twice to {client.user}"
+            assert not client.resets
+            wanted = {e.event_id for e in self.sent.values() if e.user_id == client.user and list(ways(e)) == [pb.WEB]}
+            assert wanted <= set(client.ids), f"{client.user} has not had {sorted(wanted - set(client.ids))[:5]}"
+
+    def provider_calls(self) -> Counter[int]:
+        """Event number -> how often a provider has had it."""
+        calls = [
+            call for provider in self.rig.outside.all for user, call in provider.everything() if user in self.users
+        ]
+        return Counter(int(found[1]) for call in calls if (found := _NUMBER.search(call.text)))
+
+    def repeats(self) -> dict[str, int]:
+        """Event -> calls after the first, where there are any."""
+        return {f"e-{number}": count - 1 for number, count in self.provider_calls().items() if count > 1}
+
+    def fail_if_wrong(self) -> None:
+        """No repeat but of events that were in flight at a kill."""
+        wrong = {each: count for each, count in self.repeats().items() if count > self.exposed[each]}
+        assert not wrong, f"repeats that no kill explains: {wrong}"
+
+
+def ways(made: pb.UserEvent) -> list[int]:
+    """Its channels."""
+    return [each.channel for each in made.delivery.channels]

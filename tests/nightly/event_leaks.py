@@ -1,0 +1,138 @@
+"""Mixed events over many users, of whom none may get another's; see ``test_events_campaign``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.integration.events.keys import Keys
+from tests.integration.events.outside import Outside
+from tests.integration.events.rig import Rig, make_rig
+from tests.nightly.event_fuzz_campaign import MUCH
+from tests.paths import ROOT
+
+TOKEN_S = 100_000
+PATIENCE_S = 20_000.0
+CONTAINERS_EACH = 4
+_ADDRESSEE = re.compile(r"FOR([a-z0-9]+)END")
+
+
+@dataclass
+class Seen:
+    """What came of it; ``outside`` are the providers' calls that were looked at."""
+
+    sent: Counter[str] = field(default_factory=Counter)
+    heard: Counter[str] = field(default_factory=Counter)
+    leaks: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    outside: int = 0
+
+
+async def run(folder: Path, outside: Outside, *, events: int, users: int, processes: int, seed: int = 0) -> Seen:
+    """Have so many events sent by some processes, each with containers and clients of its own."""
+    rig = make_rig(
+        folder,
+        outside,
+        log_level="info",
+        normal_ttl_seconds=5,
+        session_ack_seconds=1,
+        retry_base_seconds=0.2,
+        max_concurrent_sends=64,
+        jwt_max_seconds=TOKEN_S + 1,
+    )
+    # u1 begins u10, u11, ...
+    names = [f"u{number}" for number in range(users)]
+    orders = [order(rig, names, number, processes, events // processes, seed) for number in range(processes)]
+    rig.keys.write()
+    seen = Seen()
+    with rig.gateway:
+        for name in names:
+            await rig.reachable(name)
+        started = [start(each) for each in orders]
+        progress = asyncio.create_task(report_progress(rig))
+        try:
+            for output, _ in await asyncio.gather(
+                *(asyncio.to_thread(p.communicate, timeout=PATIENCE_S) for p in started)
+            ):
+                told = json.loads(output)
+                seen.sent.update(told["sent"])
+                seen.heard.update(told["heard"])
+                seen.leaks += told["leaks"]
+                seen.wrong += told["wrong"]
+        finally:
+            progress.cancel()
+            for process in started:
+                process.kill()
+                process.wait()
+        assert rig.gateway.running.lives, rig.gateway.tail()
+    look_outside(outside, set(names), seen)
+    return seen
+
+
+def order(rig: Rig, names: list[str], number: int, processes: int, events: int, seed: int) -> dict[str, Any]:
+    """One process's: its containers speak for users some of whom are clients of another process."""
+    keys: Keys = rig.keys
+    containers = []
+    for index in range(CONTAINERS_EACH):
+        place = number * CONTAINERS_EACH + index
+        owned = names[place :: processes * CONTAINERS_EACH] + names[:1]
+        keys.container(name := f"container-{place}", owned, quota=MUCH)
+        public, secret = (key.decode() for key in keys.pairs[name])
+        others = [user for user in names if user not in owned]
+        containers.append({"name": name, "public": public, "secret": secret, "users": owned, "others": others})
+    return {
+        "sub": rig.gateway.sub,
+        "router": rig.gateway.router,
+        "grpc": rig.gateway.address,
+        "web": rig.gateway.web,
+        "server": keys.gateway_key.decode(),
+        "containers": containers,
+        "events": events,
+        "seed": seed + number,
+        "tokens": {user: keys.token(user, seconds=TOKEN_S) for user in names[number::processes]},
+    }
+
+
+def start(given: dict[str, Any]) -> subprocess.Popen[str]:
+    """One process, with its order."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.nightly.event_traffic"],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(given) + "\n")
+    process.stdin.flush()
+    return process
+
+
+async def report_progress(rig: Rig) -> None:
+    """A line a minute."""
+    started_s = time.monotonic()
+    while True:
+        await asyncio.sleep(60)
+        calls = sum(len(provider.everything()) for provider in rig.outside.all)
+        rss_mib = rig.gateway.rss_bytes() / (1 << 20)
+        print(f"{time.monotonic() - started_s:.0f} s, {calls:,} calls of providers, {rss_mib:.0f} MiB", flush=True)
+
+
+def look_outside(outside: Outside, names: set[str], seen: Seen) -> None:
+    """Whether each call that a provider got for a user names that user and no other."""
+    for provider in outside.all:
+        for user, call in provider.everything():
+            if user not in names:
+                continue
+            seen.outside += 1
+            addressees = set(_ADDRESSEE.findall(call.text))
+            if addressees != {user} or "STOLEN" in call.text:
+                seen.leaks.append(f"{provider.name} for {user}: {call.text[:200]}")

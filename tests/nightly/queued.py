@@ -1,0 +1,162 @@
+"""QUEUED answered, then `kill -9` of the relay within 50 ms: whatever was acknowledged must be there ever after.
+
+Several clients submit without a pause, so kills land between an answer and the next group commit, and inside commits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from services.common.rpc.channel import open_channel
+from services.gen.dexorder.ingest.v1 import ingest_pb2
+from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
+from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
+from tests.fixtures_kafka import free_ports
+from tests.nightly import relay_life
+from tests.nightly.backfills import historical
+from tests.paths import ROOT
+from tests.smoke.harness import minutes
+
+CLIENTS = 8
+MOST_DELAY_SECONDS = 0.05
+QUESTIONS_AT_ONCE = 64
+READY_SECONDS = 60
+SubmitResponse = ingest_pb2.SubmitResponse
+
+
+@dataclass
+class Campaign:
+    """Lives of a relay on one database.
+
+    Attributes:
+        acknowledged: Request -> the topic it was answered with.
+        unanswered: Submitted, and the answer was lost: they may be there or not.
+        in_flight: How many submissions had no answer at each kill.
+    """
+
+    folder: Path
+    acknowledged: dict[str, str] = field(default_factory=dict)
+    unanswered: dict[str, ingest_pb2.SubmitHistoricalRequest] = field(default_factory=dict)
+    in_flight: list[int] = field(default_factory=list)
+    _numbers: itertools.count[int] = field(default_factory=itertools.count)
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True)
+        self._port, self._broker_port = free_ports(2)
+        self._environment = {
+            "DEXORDER_RELAY_LISTEN": f"127.0.0.1:{self._port}",
+            "DEXORDER_RELAY_BROKER_LISTEN": f"tcp://127.0.0.1:{self._broker_port}",
+            "DEXORDER_RELAY_METRICS_LISTEN": "",
+            "DEXORDER_RELAY_DB": str(self.folder / "relay.db"),
+            "DEXORDER_EXCHANGES": str(ROOT / "exchanges" / "sim.yaml"),
+            "DEXORDER_CATALOG_URI": f"sqlite:///{self.folder / 'catalog.db'}",
+            "DEXORDER_CATALOG_WAREHOUSE": f"file://{self.folder / 'warehouse'}",
+        }
+
+    async def run(self, kills: int) -> None:
+        """So many lives that end by a kill, and a last one in which everything is looked at again."""
+        for _ in range(kills):
+            async with self._life() as (process, stub):
+                await self._all_are_there(stub)
+                await self._ask_again(stub)
+                await self._submit_until_killed(process, stub)
+        async with self._life() as (process, stub):
+            await self._all_are_there(stub)
+            await self._nothing_else_is_there(stub)
+            process.terminate()
+            await asyncio.to_thread(process.join)
+            assert process.exitcode == 0
+
+    @asynccontextmanager
+    async def _life(self) -> AsyncIterator[tuple[BaseProcess, Any]]:
+        process = relay_life.start(self._environment, self.folder / "relay.log")
+        try:
+            channel = await self._connect()
+            async with channel:
+                yield process, rpc.RelayServiceStub(channel)
+        finally:
+            process.kill()
+            process.join()
+
+    async def _connect(self) -> grpc.aio.Channel:
+        """A channel that reached the new process; one that was refused would wait out its backoff."""
+        async with asyncio.timeout(READY_SECONDS):
+            while True:
+                try:
+                    _, writer = await asyncio.open_connection("127.0.0.1", self._port)
+                except OSError:
+                    await asyncio.sleep(0.005)
+                    continue
+                writer.close()
+                return open_channel(f"127.0.0.1:{self._port}")
+
+    async def _all_are_there(self, stub: Any) -> None:
+        free = asyncio.Semaphore(QUESTIONS_AT_ONCE)
+
+        async def ask(request_id: str, topic: str) -> None:
+            async with free:
+                answer = await stub.GetRequest(pb.GetRequestRequest(request_id=request_id), timeout=60)
+            assert answer.record.notification_topic == topic, "forgotten or changed"
+
+        async with asyncio.TaskGroup() as group:
+            for request_id, topic in self.acknowledged.items():
+                group.create_task(ask(request_id, topic))
+
+    async def _ask_again(self, stub: Any) -> None:
+        """What had no answer gets one now: it is new or it had been accepted, never refused."""
+        for request_id, request in self.unanswered.items():
+            answer = await stub.SubmitHistorical(request, timeout=60)
+            assert answer.status in (SubmitResponse.QUEUED, SubmitResponse.DUPLICATE), answer
+            self.acknowledged[request_id] = answer.notification_topic
+        self.unanswered.clear()
+
+    async def _submit_until_killed(self, process: BaseProcess, stub: Any) -> None:
+        answered = asyncio.Event()
+        delay_s = random.uniform(0, MOST_DELAY_SECONDS)
+
+        async def client() -> None:
+            while True:
+                number = next(self._numbers)
+                request_id = f"q-{number}"
+                self.unanswered[request_id] = request = historical(request_id, "BTC/USDT", minutes(number * 60, 60))
+                try:
+                    answer = await stub.SubmitHistorical(request, timeout=60)
+                except grpc.aio.AioRpcError as error:
+                    assert error.code() is grpc.StatusCode.UNAVAILABLE, error
+                    return
+                assert answer.status == SubmitResponse.QUEUED, answer
+                del self.unanswered[request_id]
+                self.acknowledged[request_id] = answer.notification_topic
+                answered.set()
+                await asyncio.sleep(random.uniform(0, 0.005))
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(CLIENTS):
+                group.create_task(client())
+            await answered.wait()
+            await asyncio.sleep(delay_s)
+            process.kill()
+            self.in_flight.append(len(self.unanswered))
+
+    async def _nothing_else_is_there(self, stub: Any) -> None:
+        """The list has each acknowledged request once, and beyond them at most those without an answer."""
+        listed: list[str] = []
+        token = ""
+        while True:
+            answer = await stub.ListRequests(pb.ListRequestsRequest(page_size=1_000, page_token=token), timeout=60)
+            listed += [record.request.request_id for record in answer.records]
+            token = answer.next_page_token
+            if not token:
+                break
+        assert len(listed) == len(set(listed))
+        assert set(self.acknowledged) <= set(listed) <= set(self.acknowledged) | set(self.unanswered)

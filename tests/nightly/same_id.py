@@ -1,0 +1,131 @@
+"""One request submitted thousands of times from several processes while the relay is killed: it is planned once."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import time
+import urllib.request
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from services.common.model.history import RequestStatus
+from services.common.rpc.channel import open_sync_channel
+from services.gen.dexorder.ingest.v1 import ingest_pb2
+from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
+from tests.nightly.backfills import historical
+from tests.nightly.stopped_ingestor import ended
+from tests.smoke.harness import Suite, assert_equal, minutes, oracle, wait_for
+
+CLIENTS = 8
+KLINES = "/api/v3/klines"
+PAGE = 1_000
+Answers = Counter[tuple[str, str]]
+"""Status and topic -> how often."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a campaign saw; ``queued`` is 0 when the only such answer was lost in the kill."""
+
+    queued: int
+    duplicate: int
+    lost: int
+    jobs: int
+    pages: int
+    calls: int
+
+
+def run(suite: Suite, symbol: str, *, first_minute: int, candles: int, submissions: int) -> Seen:
+    """Every client submits its share; the relay is killed once a third of it has been answered."""
+    span, request_id = minutes(first_minute, candles), f"same-{uuid.uuid4().hex}"
+    request = historical(request_id, symbol, span)
+    share = submissions // CLIENTS
+    context = multiprocessing.get_context("forkserver")
+    with honest_exchange(suite), ProcessPoolExecutor(CLIENTS, mp_context=context) as pool:
+        calls = exchange_calls(suite)
+        work = [
+            pool.submit(submit_again_and_again, suite.relay, request.SerializeToString(), share) for _ in range(CLIENTS)
+        ]
+        wait_for(lambda: answered(suite) >= submissions / 3, 120, suite.logs)
+        before = suite.pid("relay")
+        suite.kill("relay")
+        wait_for(lambda: suite.is_new("relay", before), 60, suite.logs)
+        results = [each.result(timeout=600) for each in work]
+        record = ended(suite, request_id)
+        calls = exchange_calls(suite) - calls
+    answers = sum((each for each, _ in results), Answers())
+    statuses = Counter[str]()
+    for (status, _), count in answers.items():
+        statuses[status] += count
+    assert {topic for _, topic in answers} == {f"HISTORY_READY:{request_id}"}, answers
+    assert statuses.total() == share * CLIENTS
+    lost = sum(each for _, each in results)
+    assert statuses["QUEUED"] == 1 or (statuses["QUEUED"] == 0 and lost > 0), statuses
+    assert set(statuses) <= {"QUEUED", "DUPLICATE"}, statuses
+
+    assert (record.status, record.row_count) == (RequestStatus.OK, candles)
+    assert record.progress.jobs == -(-candles // 50_000), "planned more than once"
+    pages = -(-candles // PAGE)
+    assert pages <= calls < 2 * pages, f"{calls} calls for {pages} pages"
+    assert suite.notifications(request_id, 1) == ["OK"]
+    assert_equal(suite.rows(f"{symbol}.SIM", 60, span), oracle(symbol, "1m", span))
+    other = historical(request_id, symbol, minutes(first_minute, candles + 1))
+    with open_sync_channel(suite.relay) as channel:
+        answer = rpc.RelayServiceStub(channel).SubmitHistorical(other, timeout=30)
+    assert answer.status == ingest_pb2.SubmitResponse.INVALID, answer
+    assert request_id in answer.error_message
+    return Seen(statuses["QUEUED"], statuses["DUPLICATE"], lost, record.progress.jobs, pages, calls)
+
+
+def submit_again_and_again(relay: str, message: bytes, times: int) -> tuple[Answers, int]:
+    """Answers of so many submissions, and how many more were never answered. Runs in a process of its own."""
+    request = ingest_pb2.SubmitHistoricalRequest.FromString(message)
+    answers, lost = Answers(), 0
+    while answers.total() < times:
+        with open_sync_channel(relay) as channel:
+            stub = rpc.RelayServiceStub(channel)
+            try:
+                while answers.total() < times:
+                    answer = stub.SubmitHistorical(request, timeout=10)
+                    name = ingest_pb2.SubmitResponse.SubmitStatus.Name(answer.status)
+                    answers[name, answer.notification_topic] += 1
+            except grpc.RpcError:
+                lost += 1
+        time.sleep(0.05)
+    return answers, lost
+
+
+def answered(suite: Suite) -> float:
+    """Submissions this relay has answered since its start."""
+    return suite.metric("relay", "dexorder_relay_submissions_total")
+
+
+@contextmanager
+def honest_exchange(suite: Suite) -> Iterator[None]:
+    """Without the faults of the suite's environment, so that calls can be counted."""
+    rules = json.loads(suite.environment.get("DEXORDER_SIM_FAULTS", "[]"))
+    _sim(suite, "POST", "/sim/faults", [])
+    try:
+        yield
+    finally:
+        _sim(suite, "POST", "/sim/faults", rules)
+
+
+def exchange_calls(suite: Suite) -> int:
+    """Candle requests the simulated exchange has seen."""
+    return int(_sim(suite, "GET", "/sim/stats")["requests"].get(KLINES, 0))
+
+
+def _sim(suite: Suite, method: str, path: str, body: Any = None) -> Any:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(f"http://{suite.address('sim')}{path}", data, method=method)
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return json.loads(answer.read())

@@ -1,0 +1,316 @@
+"""udsource and the Spark driver as processes that only the test restarts, and the tables that they fill.
+
+    numbered pages -> Kafka -> udsource -> CuttingProxy -> driver -> Iceberg
+                                                              `-> PipelineRelay
+
+The relay is a fake that can delay its answer to a report: then a batch is read and its rows are committed, but none of
+it is acked.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Self
+
+from confluent_kafka import KafkaException
+from pyiceberg.catalog import Catalog
+
+from dexorder.demo import MARKER, processes_marked
+from services.common.lake.catalog import CatalogSettings
+from services.common.lake.tables import COVERAGE, DEAD_LETTERS, OHLC
+from spark.pipeline.fault import Moment
+from tests.fakes.pipeline_relay import PipelineRelay, served
+from tests.fakes.tcp_proxy import CuttingProxy, in_a_thread
+from tests.nightly.controlled_kafka import ControlledKafka
+from tests.nightly.numbered_pages import TICKERS, NumberedPages, Verdict
+from tests.nightly.topic_log import TopicLog
+from tests.service_process import ServiceProcess
+from tests.smoke.harness import free_block, wait_for
+
+PATIENCE_SECONDS = 300.0
+RECORDS_A_BATCH = 12
+"""Fewer records than are produced at once, so that a crash has finished batches before and pending records after it."""
+CUT_BYTES = range(200, 8_000)
+"""Bytes of one ReadFn stream, up to three pages, after which it is cut; no other call's answer is as long."""
+COMMITTED = (Moment.ROWS_COMMITTED, Moment.REPORTED)
+
+
+def kill_at_once(*processes: ServiceProcess) -> None:
+    """Send SIGKILL to all processes before waiting for any."""
+    for each in processes:
+        each.process.kill()
+    for each in processes:
+        each.process.wait()
+
+
+class Rig:
+    """The chain from Kafka to the tables; a context manager. The driver may still be starting when it is entered.
+
+    Args:
+        folder: Its name must not contain a comma (spark/pipeline/fault.py).
+        maintenance_seconds: Seconds between two runs of maintenance; 0 for none.
+    """
+
+    def __init__(self, kafka: ControlledKafka, folder: Path, *, maintenance_seconds: float = 0.0) -> None:
+        self.kafka = kafka
+        self._folder = folder
+        self._maintenance_seconds = maintenance_seconds
+        self.pages = NumberedPages()
+        self.relay = PipelineRelay()
+        self.checkpoint = folder / "checkpoint"
+        self._settings = CatalogSettings.local(folder)
+        self._topic = TopicLog(kafka.address, len(TICKERS))
+        self._writing = threading.Lock()
+        self._port = free_block(1)  # no other process gets it while udsource is down
+        self.proxy = CuttingProxy(self._port)
+        self._numbers = itertools.count()
+        self._group = ""
+        self._scratch: Path | None = None
+        self._processes: list[ServiceProcess] = []
+        self._markers: list[str] = []
+        self._driver_marker = ""
+        self._warm = False
+        self._stack = ExitStack()
+
+    # ---- start and stop
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.enter_context(self._topic)
+            self._relay_address = stack.enter_context(served(self.relay))
+            self._source_address = f"127.0.0.1:{stack.enter_context(in_a_thread(self.proxy))}"
+            stack.callback(self._kill_all)
+            self.forget_commits()
+            self.start_source()
+            self.start_driver()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with self._stack:
+            if kind is None:
+                assert [self.driver.stop(), self.source.stop()] == [0, 0], self.tails()
+                wait_for(lambda: not any(map(processes_marked, self._markers)), PATIENCE_SECONDS, self.tails)
+
+    def _kill_all(self) -> None:
+        kill_at_once(*self._processes)
+        for marker in self._markers:
+            for pid in processes_marked(marker):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def start_source(self) -> None:
+        """Start udsource again, at the same address."""
+        settings = {
+            "LISTEN": f"127.0.0.1:{self._port}",
+            "METRICS_LISTEN": "",
+            "SOCKET": "",
+            "KAFKA": self.kafka.address,
+            "TOPIC": self._topic.name,
+            "GROUP": self._group,
+        }
+        environment = {f"DEXORDER_UDSOURCE_{name}": value for name, value in settings.items()}
+        self.source = self._start("services.udsource", environment)
+
+    def start_driver(self, records_a_batch: int = RECORDS_A_BATCH) -> None:
+        """Start the driver again; it can kill itself at every moment of spark/pipeline/fault.py."""
+        self._warm = False
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+        self._scratch = scratch = self._folder / f"tmp-{next(self._numbers)}"
+        scratch.mkdir()
+        settings = {
+            "LISTEN": "127.0.0.1:0",
+            "METRICS_LISTEN": "",
+            "SOURCE": self._source_address,
+            "RELAY": self._relay_address,
+            "CHECKPOINT": str(self.checkpoint),
+            "WARM_UP": "false",
+            "MAX_RECORDS_PER_BATCH": str(records_a_batch),
+            "DRAIN_SECONDS": "60",
+            "FAULT": ",".join(f"{moment.value}:1:{self._fuse(moment)}" for moment in Moment),
+            "MAINTENANCE_INTERVAL_SECONDS": str(self._maintenance_seconds),
+        }
+        environment = {f"DEXORDER_SPARK_{name}": value for name, value in settings.items()}
+        environment |= {"TMPDIR": str(scratch), "SPARK_LOCAL_DIRS": str(scratch)}
+        environment["DEXORDER_SPARK_MAINTENANCE_COVERAGE_ROWS"] = "0"  # the verdict compares the coverage row by row
+        environment |= {
+            "DEXORDER_CATALOG_NAME": self._settings.name,
+            "DEXORDER_CATALOG_TYPE": self._settings.type,
+            "DEXORDER_CATALOG_URI": self._settings.uri,
+            "DEXORDER_CATALOG_WAREHOUSE": self._settings.warehouse,
+            "DEXORDER_CATALOG_PROPERTIES": "{}",
+        }
+        self.driver = self._start("spark", environment)
+        self._driver_marker = self._markers[-1]
+
+    def _start(self, module: str, environment: dict[str, str]) -> ServiceProcess:
+        self._markers.append(uuid.uuid4().hex)
+        folder = self._folder / f"{module}-{next(self._numbers)}"
+        self._processes.append(ServiceProcess(module, folder, environment | {MARKER: self._markers[-1]}))
+        return self._processes[-1]
+
+    def revive(self, records_a_batch: int = RECORDS_A_BATCH) -> None:
+        """Restart every process that has died."""
+        if self.kafka.broker.process.poll() is not None:
+            self.kafka.start()
+        if not self.source.lives:
+            self.start_source()
+        if not self.driver.lives:
+            self.start_driver(records_a_batch)
+
+    def tails(self) -> str:
+        """Return the last log lines of each process."""
+        return "\n".join(f"== {each.log_file}\n{each.tail()}" for each in (self.source, self.driver))
+
+    # ---- input and result
+
+    def produce(self) -> None:
+        """Produce some more pages."""
+        with self._writing:
+            self._topic.write(
+                (page.ticker, page.control.dispatch_id, page.value, page.control.encode()) for page in self.pages.more()
+            )
+
+    def finish(self) -> Verdict:
+        """Produce more pages, wait until all are read, committed and acked, and compare."""
+        self.produce()
+        self.settle()
+        tables = self._tables
+        assert tables.load_table(DEAD_LETTERS.name).scan().count() == 0
+        reported = {(page.ticker, page.start_time) for report in self.relay.reports for page in report.pages}
+        sent = {(page.control.ticker, page.control.span.start_ns) for page in self.pages.sent}
+        assert reported == sent, "each page is reported at least once"
+        return self.pages.verdict(*(tables.load_table(name).scan().to_arrow() for name in (OHLC.name, COVERAGE.name)))
+
+    def warm_up(self) -> None:
+        """Wait until the current driver has finished a batch."""
+        if not self._warm:
+            self.produce()
+            self.settle()
+
+    def settle(self) -> None:
+        """Wait until all records are read, committed and acked."""
+
+        def settled() -> bool:
+            assert self.source.lives and self.driver.lives, self.tails()
+            return self.is_settled()
+
+        wait_for(settled, PATIENCE_SECONDS, self.tails)
+        self._warm = True
+
+    def is_settled(self) -> bool:
+        """Return whether the last record is in Spark's commit log and acked in Kafka."""
+        return checkpointed(self.checkpoint) == self._topic.ends == self.acked()
+
+    def acked(self) -> dict[int, int]:
+        """Return the offsets committed in Kafka by partition; none while Kafka does not answer."""
+        try:
+            return self._topic.committed(f"{self._group}-replay")
+        except KafkaException:
+            return {}
+
+    @property
+    def repeats(self) -> int:
+        """Number of repeated reports of pages so far; valid only while everything is settled."""
+        return sum(len(report.pages) for report in self.relay.reports) - len(self.pages.sent)
+
+    def rows(self) -> int:
+        """Return the number of rows in the table."""
+        return int(self._tables.load_table(OHLC.name).scan().count())
+
+    @cached_property
+    def _tables(self) -> Catalog:
+        return self._settings.load()
+
+    # ---- moments
+
+    @contextmanager
+    def read_and_not_acked(self) -> Iterator[None]:
+        """Let a batch be read and its rows be committed, but not finished, so not acked, before the block ends."""
+        acked = self.acked()
+        with self.relay.delayed():
+            self.produce()
+            wait_for(self.relay.waiting.is_set, PATIENCE_SECONDS, self.tails)
+            assert self.acked() == acked
+            yield
+
+    def cut_in_a_read(self, then: Callable[[], None] = lambda: None) -> None:
+        """Cut a ReadFn stream in the middle of a message and wait for the cut.
+
+        Args:
+            then: Called at this moment, in another thread.
+        """
+
+        def at_the_cut() -> None:
+            with self._writing:  # Kafka may die
+                then()
+
+        before = self.proxy.cuts
+        self.proxy.cut_after(random.choice(CUT_BYTES), at_the_cut)
+        while self.proxy.cuts == before:
+            self.produce()
+            wait_for(lambda: self.proxy.cuts > before or self.is_settled(), PATIENCE_SECONDS, self.tails)
+
+    def die_at(self, moment: Moment) -> None:
+        """Let the driver die at this moment of its next batch, and wait for its death."""
+        before = self.rows()
+        with self._catalog_locked() if moment is Moment.COMMITTING else nullcontext():
+            self._fuse(moment).touch()
+            self.produce()
+            wait_for(lambda: not self.driver.lives, PATIENCE_SECONDS, self.tails)
+        assert self.driver.process.returncode == -signal.SIGKILL and not self._fuse(moment).exists(), self.tails()
+        assert (self.rows() > before) is (moment in COMMITTED), f"it did not die at {moment}"
+
+    @contextmanager
+    def _catalog_locked(self) -> Iterator[None]:
+        """Lock the catalog, so that a commit can complete all but its last step."""
+        with closing(sqlite3.connect(self._folder / "catalog.db", isolation_level=None, timeout=60)) as lock:
+            lock.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            finally:
+                lock.execute("ROLLBACK")
+
+    def _fuse(self, moment: Moment) -> Path:
+        return self._folder / f"fuse-{moment.value}"
+
+    # ---- checkpoints
+
+    def save_checkpoint(self) -> Path:
+        """Copy the driver's checkpoint; no batch may be ending."""
+        return Path(shutil.copytree(self.checkpoint, self._folder / f"checkpoint-{next(self._numbers)}"))
+
+    def put_checkpoint(self, saved: Path | None) -> None:
+        """Replace the checkpoint for the next driver by ``saved``, or remove it."""
+        assert not self.driver.lives
+        # a killed driver's JVM survives for a moment
+        wait_for(lambda: not processes_marked(self._driver_marker), PATIENCE_SECONDS, self.tails)
+        shutil.rmtree(self.checkpoint)
+        if saved is not None:
+            saved.rename(self.checkpoint)
+
+    def forget_commits(self) -> None:
+        """Make the next udsource serve another group, which has no commits."""
+        self._group = f"group-{next(self._numbers)}"
+
+
+def checkpointed(checkpoint: Path) -> dict[int, int]:
+    """Return the end of the last batch in Spark's commit log by partition; empty before the first batch."""
+    batches = [int(entry.name) for entry in (checkpoint / "commits").glob("[0-9]*")]
+    if not batches:
+        return {}
+    lines = (checkpoint / "offsets" / str(max(batches))).read_text().splitlines()
+    return {int(partition): offset for partition, offset in json.loads(lines[-1]).items()}

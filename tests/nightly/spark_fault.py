@@ -1,0 +1,71 @@
+"""Repeated deaths of Spark between the Iceberg commit and its checkpoint, by the hook in spark/pipeline/fault.py.
+
+The suite has ``DEXORDER_SPARK_FAULT=die_before_checkpoint:1:FUSE`` (`fault_environment`); a driver dies after the first
+commit of rows while the fuse exists. The fuse is created either before the next driver starts, so that the replay of a
+batch dies as well, or once the driver has made progress.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.nightly.backfills import Backfills
+from tests.nightly.watching import RelayFile
+from tests.smoke.harness import Suite, wait_for
+
+PATIENCE_SECONDS = 300
+DIED = "DEXORDER_SPARK_FAULT: killing this driver now"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Deaths after a first commit, and after the repeated commit of a batch that had died before."""
+
+    fresh: int
+    replayed: int
+
+
+def fault_environment(directory: Path) -> dict[str, str]:
+    """Return the environment for `running_suite`."""
+    return {"DEXORDER_SPARK_FAULT": f"die_before_checkpoint:1:{_fuse(directory)}"}
+
+
+def run(suite: Suite, backfills: Backfills, deaths: int, *, expiry_every: int = 0) -> Seen:
+    """Let the driver die ``deaths`` times; the last driver survives.
+
+    Args:
+        expiry_every: Before every n-th death wait until the driver has expired snapshots; 0 for never.
+    """
+    fuse, log, file = _fuse(suite.directory), suite.directory / "logs" / "spark.log", RelayFile(suite)
+    died_before = log.read_text(errors="replace").count(DIED)
+    replayed = 0
+    for number in range(deaths):
+        at_once = number % 3 == 1
+        if not at_once:  # until the batch that died is committed, and some more
+            covered, further = file.covered_ns(), random.randrange(1, 40) * 60_000 * 10**9
+            wait_for(lambda: file.covered_ns() > covered + further, PATIENCE_SECONDS, suite.logs)  # noqa: B023
+        if expiry_every and number % expiry_every == 0:
+            before = expired(suite)
+            wait_for(lambda: expired(suite) > before, PATIENCE_SECONDS, suite.logs)  # noqa: B023
+        old_pid = suite.pid("spark")
+        fuse.touch()
+        replayed += at_once
+        wait_for(lambda: not fuse.exists(), PATIENCE_SECONDS, suite.logs)
+        wait_for(lambda: suite.pid("spark") != old_pid, PATIENCE_SECONDS, suite.logs)  # noqa: B023
+        backfills.check()
+    died = log.read_text(errors="replace").count(DIED) - died_before
+    assert died == deaths, f"{died} deaths by the hook instead of {deaths}"
+    return Seen(deaths - replayed, replayed)
+
+
+def expired(suite: Suite) -> int:
+    """Return the number of snapshots that all drivers have expired so far."""
+    log = (suite.directory / "logs" / "spark.log").read_text(errors="replace")
+    return sum(map(int, re.findall(r"expired_snapshots=(\d+)", log)))
+
+
+def _fuse(directory: Path) -> Path:
+    return directory.with_name("fuse")

@@ -1,0 +1,216 @@
+"""SIGSTOP of an ingestor that holds jobs: another one takes them over, and what it says afterwards changes nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import zmq
+
+from services.common.kafka.page_record import final_value, page_value
+from services.common.messaging.frames import encode_work
+from services.common.model.history import RequestRecord, RequestState, RequestStatus
+from services.common.model.page import Candle, Kind, PageHeaders
+from services.common.model.time_range import TimeRange
+from services.common.rpc.channel import open_sync_channel
+from services.gen.dexorder.ingest.v1 import ingest_pb2
+from services.gen.dexorder.relay.v1 import ingestor_service_pb2 as ingestor_pb
+from services.gen.dexorder.relay.v1 import ingestor_service_pb2_grpc as ingestor_rpc
+from services.gen.kafkapixy import kafkapixy_pb2 as pixy_pb
+from services.gen.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
+from tests.fixtures_kafka import free_ports
+from tests.nightly.backfills import historical, submit
+from tests.nightly.watching import RelayFile, Unacked
+from tests.paths import ROOT
+from tests.smoke.harness import Suite, assert_equal, metric_at, minutes, oracle, wait_for
+
+NOT_CURRENT = 'dexorder_relay_frames_dropped_total{reason="not_current"}'
+PATIENCE_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a campaign saw.
+
+    Attributes:
+        held: Jobs the ingestor held when it was stopped.
+        reassigned_s: Until another one worked on all of them, in seconds.
+        stopped_s: How long it was stopped.
+        late_frames: Frames of its dispatches that the relay dropped, made up ones included.
+        late_reports: Page reports answered "not current".
+    """
+
+    held: int
+    rows: int
+    reassigned_s: float
+    stopped_s: float
+    late_frames: int
+    late_reports: int
+
+
+def run(suite: Suite, symbol: str, *, first_minute: int, candles: int, stop_seconds: float) -> Seen:
+    """As many requests as two ingestors have slots, one ingestor stopped in the middle.
+
+    Args:
+        candles: Of each of the eight requests; one job each.
+        stop_seconds: The stop takes at least that long, and until all the requests have ended.
+    """
+    file = RelayFile(suite)
+    with second_ingestor(suite) as second:
+        spans = {f"stop-{uuid.uuid4().hex}": minutes(first_minute + i * candles, candles) for i in range(8)}
+        for request_id, span in spans.items():
+            submit(suite, historical(request_id, symbol, span))
+
+        def held() -> list[Unacked]:
+            return [job for job in file.held().values() if job.job_id in second.log.read_text() and job.in_the_middle]
+
+        wait_for(lambda: bool(held()), PATIENCE_SECONDS, suite.logs)
+        jobs = held()
+        second.process.send_signal(signal.SIGSTOP)
+        stopped_s = time.monotonic()
+        wait_for(lambda: all(_runs_elsewhere(file, job) for job in jobs), PATIENCE_SECONDS, suite.logs)
+        reassigned_s = time.monotonic() - stopped_s
+        before = {request_id: ended(suite, request_id) for request_id in spans}
+        time.sleep(max(0.0, stop_seconds - (time.monotonic() - stopped_s)))
+        stop_s = time.monotonic() - stopped_s
+
+        dropped = suite.metric("relay", NOT_CURRENT)
+        second.process.send_signal(signal.SIGCONT)
+        wait_for(lambda: second.jobs_given_up() >= len(jobs), PATIENCE_SECONDS, second.log.read_text)
+        late_reports = int(second.metric('dexorder_ingestor_dispatches_total{outcome="fenced",venue="SIM"}'))
+        for job in jobs:
+            assert not report_page(suite, job), "a page report of a dispatch that was taken away"
+            produce_late(suite, job, symbol)
+        complete_late(suite, jobs)
+        wait_for(lambda: suite.metric("relay", NOT_CURRENT) >= dropped + 2 * len(jobs), 60, suite.logs)
+        late_frames = int(suite.metric("relay", NOT_CURRENT) - dropped)
+
+        # Kafka's partitions are read in order: once this request has ended, Spark has seen all that came late.
+        barrier = f"stop-{uuid.uuid4().hex}"
+        submit(suite, historical(barrier, symbol, minutes(first_minute + 8 * candles, 100)))
+        ended(suite, barrier)
+    for request_id, record in before.items():
+        assert suite.record(request_id) == record, "a final status changed"
+        assert (record.status, record.row_count) == (RequestStatus.OK, candles)
+        assert suite.notifications(request_id, 1) == ["OK"]
+    whole = minutes(first_minute, 8 * candles + 100)
+    assert_equal(suite.rows(f"{symbol}.SIM", 60, whole), oracle(symbol, "1m", whole))
+    return Seen(len(jobs), 8 * candles, reassigned_s, stop_s, late_frames, late_reports + len(jobs))
+
+
+@dataclass(frozen=True)
+class Second:
+    """An ingestor beside the suite's own."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+    metrics_port: int
+
+    def metric(self, name: str) -> float:
+        return metric_at(self.metrics_port, name)
+
+    def jobs_given_up(self) -> float:
+        """Dispatches it no longer works on, without having finished them."""
+        return sum(
+            self.metric(f'dexorder_ingestor_dispatches_total{{outcome="{outcome}",venue="SIM"}}')
+            for outcome in ("fenced", "handed_back")
+        )
+
+
+@contextmanager
+def second_ingestor(suite: Suite) -> Iterator[Second]:
+    """Started with what the suite's own has; stopped in order at the end."""
+    metrics_port, log = free_ports(1)[0], suite.directory / "logs" / f"second-{uuid.uuid4().hex[:6]}.log"
+    at = f"127.0.0.1:{suite.base_port}"
+    settings = {
+        "LISTEN": "127.0.0.1:0",
+        "METRICS_LISTEN": f"127.0.0.1:{metrics_port}",
+        "RELAY": at,
+        "BROKER": f"tcp://127.0.0.1:{suite.base_port + 5}",
+        "GATEWAY": suite.address("gateway"),
+        "RATE_LIMIT_DIR": str(suite.directory / "budgets"),
+    }
+    environment = os.environ | suite.environment | {f"DEXORDER_INGESTOR_{k}": v for k, v in settings.items()}
+    environment["DEXORDER_EXCHANGES"] = str(suite.directory / "exchanges.yaml")
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "services.ingestor"], cwd=ROOT, env=environment, stdout=out, stderr=out
+        )
+    try:
+        wait_for(lambda: "connected to the broker" in log.read_text(), 60, log.read_text)
+        yield Second(process, log, metrics_port)
+        process.terminate()
+        assert process.wait(60) == 0, log.read_text()[-3_000:]
+    finally:
+        process.send_signal(signal.SIGCONT)
+        process.kill()
+        process.wait()
+
+
+def ended(suite: Suite, request_id: str) -> RequestRecord:
+    """The record once the request has ended."""
+    found: list[RequestRecord] = []
+
+    def done() -> bool:
+        record = suite.record(request_id)
+        if record is not None and record.state is RequestState.FINISHED:
+            found.append(record)
+        return bool(found)
+
+    wait_for(done, PATIENCE_SECONDS, suite.logs)
+    return found[0]
+
+
+def report_page(suite: Suite, job: Unacked) -> bool:
+    """The report of a page that nobody had settled; whether the relay still wants it."""
+    request = ingestor_pb.ReportPageRequest(
+        job_id=job.job_id, start_time=job.end_ns - 60 * 10**9, end_time=job.end_ns, candles=1
+    )
+    with open_sync_channel(suite.relay) as channel:
+        return bool(ingestor_rpc.IngestorServiceStub(channel).ReportPage(request, timeout=10).current)
+
+
+def produce_late(suite: Suite, job: Unacked, symbol: str) -> None:
+    """A page and then an ERROR final of a dispatch that was taken away, as late as can be."""
+    span = TimeRange(job.start_ns, job.start_ns + 100 * 60 * 10**9)
+    page = PageHeaders(Kind.PAGE, job.ticker, 60, job.job_id, 0, span, time.time_ns(), (), "late")
+    final = replace(page, kind=Kind.FINAL, span=TimeRange(job.start_ns, job.end_ns), page=1)
+    candles = [
+        Candle(row["open_time"] * 1_000, row["open"], row["high"], row["low"], row["close"], row["volume"])
+        for row in oracle(symbol, "1m", span).to_pylist()
+    ]
+    values = {
+        page: page_value(job.request_id, candles),
+        final: final_value(job.request_id, ingest_pb2.DataResponse.ERROR, 0, "said too late"),
+    }
+    with open_sync_channel(suite.address("gateway")) as channel:
+        for control, value in values.items():
+            headers = [pixy_pb.RecordHeader(key=k, value=v.encode()) for k, v in control.encode().items()]
+            pixy_rpc.KafkaPixyStub(channel).Produce(
+                pixy_pb.ProdRq(topic="dexorder.ohlc", key_value=job.job_id.encode(), message=value, headers=headers),
+                timeout=30,
+            )
+
+
+def complete_late(suite: Suite, jobs: list[Unacked]) -> None:
+    """A heartbeat and a WorkComplete of each dispatch that was taken away."""
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.setsockopt(zmq.LINGER, 5_000)
+        socket.connect(f"tcp://127.0.0.1:{suite.base_port + 5}")
+        for job in jobs:
+            socket.send_multipart(encode_work(ingest_pb2.WorkHeartbeat(job_id=job.job_id)))
+            socket.send_multipart(encode_work(ingest_pb2.WorkComplete(job_id=job.job_id, success=True)))
+
+
+def _runs_elsewhere(file: RelayFile, job: Unacked) -> bool:
+    """Whether another dispatch has brought further pages."""
+    now = file.held().get(job.job)
+    return (now is None or now.job_id != job.job_id) and file.ran_on(job, job.settled_ns)

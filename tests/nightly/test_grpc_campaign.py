@@ -1,0 +1,173 @@
+"""Mutated messages to every method of relay, gateway and udsource: refused as bad input, never a fault of ours.
+
+    DEXORDER_SOAK_PROTOBUFS=20000   # for each method
+
+A method that streams without an end is asked less often, since every message that happens to be sound costs a wait;
+so is one whose every sound message is a question to Kafka.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import grpc
+import pytest
+
+from services.common.model.page import OHLC_TOPIC
+from services.gen.dexorder.ingest.v1 import ingest_pb2
+from services.gen.dexorder.relay.v1 import ingestor_service_pb2, pipeline_service_pb2, relay_service_pb2
+from services.gen.kafkapixy import kafkapixy_pb2 as pixy
+from services.gen.source.v1 import source_pb2 as source
+from tests.nightly.mutations import mutated
+from tests.smoke.harness import Suite, minutes, running_suite
+
+MESSAGES = int(os.environ.get("DEXORDER_SOAK_PROTOBUFS", "20000"))
+STREAM_SHARE = 20
+CALLERS = 16
+CALL_SECONDS, STREAM_SECONDS = 20.0, 0.05
+SPAN = minutes(0, 10)
+TIME: dict[str, Any] = {"start_time": SPAN.start_ns, "end_time": SPAN.end_ns}
+RANGE = relay_service_pb2.TimeRange(**TIME)
+OURS = {grpc.StatusCode.UNKNOWN, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.DATA_LOSS}
+"""Codes that would be a fault of the server here; and INTERNAL, where it is not one that the protocol asks for."""
+UNEXPECTED = "internal error"
+RELAY = "/dexorder.relay.v1."
+METHODS: dict[str, tuple[str, Any]] = {
+    RELAY + "RelayService/SubmitHistorical": (
+        "relay",
+        ingest_pb2.SubmitHistoricalRequest(
+            request_id="r", ticker="BTC/USDT.SIM", period_seconds=60, limit=5, client_id="c", **TIME
+        ),
+    ),
+    RELAY + "RelayService/GetRequest": ("relay", relay_service_pb2.GetRequestRequest(request_id="r")),
+    RELAY + "RelayService/ListRequests": (
+        "relay",
+        relay_service_pb2.ListRequestsRequest(
+            client_id="c", state=relay_service_pb2.REQUEST_STATE_QUEUED, page_size=5, page_token="9"
+        ),
+    ),
+    RELAY + "RelayService/CancelRequest": ("relay", relay_service_pb2.CancelRequestRequest(request_id="x")),
+    RELAY + "RelayService/ListMarkets": ("relay", relay_service_pb2.ListMarketsRequest(exchange="SIM")),
+    RELAY + "RelayService/GetCatalog": ("relay", relay_service_pb2.GetCatalogRequest()),
+    RELAY + "IngestorService/ReportPage": (
+        "relay",
+        ingestor_service_pb2.ReportPageRequest(job_id="j", candles=10, empty=[RANGE], **TIME),
+    ),
+    RELAY + "IngestorService/ReportMarkets": (
+        "relay",
+        ingestor_service_pb2.ReportMarketsRequest(
+            exchange="SIM", fetched_at=1, markets=[relay_service_pb2.Market(ticker="BTC/USDT.SIM", active=True)]
+        ),
+    ),
+    RELAY + "PipelineService/ReportJobs": (
+        "relay",
+        pipeline_service_pb2.ReportJobsRequest(
+            snapshot_id=1,
+            finals=[pipeline_service_pb2.FinalResult(job_id="j")],
+            pages=[
+                pipeline_service_pb2.PageResult(
+                    job_id="j", ticker="XRP/USDT.SIM", period_seconds=60, rows=3, empty=[RANGE], **TIME
+                )
+            ],
+        ),
+    ),
+    "/KafkaPixy/Produce": (
+        "gateway",
+        pixy.ProdRq(
+            topic=OHLC_TOPIC,
+            key_value=b"k",
+            message=b"m",
+            async_mode=True,
+            headers=[pixy.RecordHeader(key="h", value=b"v")],
+        ),
+    ),
+    "/KafkaPixy/Ack": ("gateway", pixy.AckRq(topic=OHLC_TOPIC, group="g", partition=1, offset=2)),
+    "/source.v1.Source/NackFn": (
+        "udsource",
+        source.NackRequest(request=source.NackRequest.Request(offsets=[source.Offset(offset=b"1", partition_id=1)])),
+    ),
+}
+_GROUP: dict[str, Any] = {"topic": OHLC_TOPIC, "group": "g"}
+QUESTIONS: dict[str, tuple[str, Any]] = {
+    "/KafkaPixy/GetOffsets": ("gateway", pixy.GetOffsetsRq(**_GROUP)),
+    "/KafkaPixy/SetOffsets": (
+        "gateway",
+        pixy.SetOffsetsRq(
+            offsets=[pixy.PartitionOffset(partition=p, offset=0, metadata="BB") for p in range(2)], **_GROUP
+        ),
+    ),
+    "/KafkaPixy/ListTopics": ("gateway", pixy.ListTopicRq(with_partitions=True)),
+    "/KafkaPixy/ListConsumers": ("gateway", pixy.ListConsumersRq(**_GROUP)),
+    "/KafkaPixy/GetTopicMetadata": ("gateway", pixy.GetTopicMetadataRq(topic=OHLC_TOPIC, with_partitions=True)),
+}
+STREAMS: dict[str, tuple[str, Any]] = {
+    RELAY + "RelayService/WatchProgress": ("relay", relay_service_pb2.WatchProgressRequest(request_id="r")),
+    RELAY + "RelayService/SubscribeNotifications": (
+        "relay",
+        relay_service_pb2.SubscribeNotificationsRequest(topic="HISTORY_READY:r", after_cursor=3),
+    ),
+    RELAY + "RelayService/FetchOhlc": (
+        "relay",
+        ingest_pb2.OHLCRequest(request_id="f", ticker="BTC/USDT.SIM", period_seconds=60, limit=5, **TIME),
+    ),
+}
+PING = RELAY + "RelayService/GetCatalog"
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(len(METHODS) * MESSAGES // 100 + 900)]
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suite]:
+    folder: Path = tmp_path_factory.mktemp("fuzz") / "state"
+    with running_suite(folder, "--only", "kafka,relay,gateway,udsource") as running:
+        yield running
+
+
+@pytest.mark.parametrize("method", [*METHODS, *QUESTIONS, *STREAMS])
+async def test_mutated_messages_are_bad_input_and_nothing_else(suite: Suite, method: str) -> None:
+    part, sample = {**METHODS, **QUESTIONS, **STREAMS}[method]
+    streams = method in STREAMS
+    before = suite.pid(part)
+    async with grpc.aio.insecure_channel(suite.address(part)) as channel:
+        seen = await flood(channel, method, sample.SerializeToString(), streams, Random(method))
+    assert suite.pid(part) == before, suite.logs()
+    async with grpc.aio.insecure_channel(suite.relay) as channel:
+        ping: Any = channel.unary_unary(PING)
+        await ping(b"", timeout=CALL_SECONDS)
+    print(
+        f"\n| {method[1:]} | {sum(seen.values()):,} | {', '.join(f'{c.name} {n:,}' for c, n in seen.most_common())} |"
+    )
+    assert not OURS & set(seen), seen
+
+
+async def flood(channel: Any, method: str, sample: bytes, streams: bool, random: Random) -> Counter[Any]:
+    """Answers by code, to so many mutations from several callers."""
+    seen: Counter[Any] = Counter()
+    left = iter(range(MESSAGES if method in METHODS else MESSAGES // STREAM_SHARE))
+
+    async def caller() -> None:
+        for _ in left:
+            seen[await ask(channel, method, mutated(sample, random), streams)] += 1
+
+    await asyncio.gather(*(caller() for _ in range(CALLERS)))
+    return seen
+
+
+async def ask(channel: Any, method: str, message: bytes, streams: bool) -> grpc.StatusCode:
+    """The answer's code; OK too for a stream that has answered, or has nothing to say yet."""
+    try:
+        if streams:
+            await channel.unary_stream(method)(message, timeout=STREAM_SECONDS).read()
+        else:
+            await channel.unary_unary(method)(message, timeout=CALL_SECONDS)
+    except grpc.aio.AioRpcError as error:
+        if streams and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return grpc.StatusCode.OK
+        unexpected = (error.details() or "").startswith(UNEXPECTED)
+        return grpc.StatusCode.UNKNOWN if unexpected else error.code()
+    return grpc.StatusCode.OK
