@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Self
+from typing import Self, TypeVar
 
 import pyarrow as pa
 
@@ -53,6 +53,7 @@ from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
 
 GRACE_SECONDS = 10.0
 """Longest wait for the notification after the progress stream has reported the end."""
+T = TypeVar("T")
 OnProgress = Callable[[Progress], None]
 OnVerification = Callable[[VerificationProgress], None]
 _RAISES = {
@@ -193,7 +194,9 @@ class AsyncClient:
         """
         try:
             async with asyncio.timeout(timeout):
-                notification = await self._notified(request_id, report := _ChangesOnly(on_progress))
+                notification = await self._notified(
+                    request_id, report := without_repeats(on_progress or (lambda _: None))
+                )
         except TimeoutError:
             raise errors.WaitEnded(
                 f"request {request_id} did not end within {timeout:g} s; it continues under this id"
@@ -265,7 +268,7 @@ class AsyncClient:
         try:
             answer = await self._call(self._stub.ListMarkets, request)
         except errors.RequestUnknown as error:
-            raise errors.VenueUnknown(f"the relay has no instruments of {venue!r}: {error}") from None
+            raise errors.VenueUnknown(f"venue {venue!r} is unknown: {error}") from None
         return decode_instruments(venue, answer)
 
     async def coverage(
@@ -373,17 +376,17 @@ class AsyncClient:
         raise AssertionError("the stream of notifications never ends")
 
 
-class _ChangesOnly:
-    """Callback that passes progress on only if it has changed."""
+def without_repeats(callback: Callable[[T], None]) -> Callable[[T], None]:
+    """Return a function that calls ``callback`` unless the value equals the last one."""
+    last: T | None = None
 
-    def __init__(self, on_progress: OnProgress | None) -> None:
-        self._on_progress = on_progress or (lambda _: None)
-        self._last: Progress | None = None
+    def call(value: T) -> None:
+        nonlocal last
+        if value != last:
+            last = value
+            callback(value)
 
-    def __call__(self, now: Progress) -> None:
-        if now != self._last:
-            self._last = now
-            self._on_progress(now)
+    return call
 
 
 def new_request_id() -> str:
@@ -399,5 +402,7 @@ def history_error(record: RequestRecord) -> errors.HistoryError:
 
 def _notification_of(record: RequestRecord) -> Notification:
     if record.outcome is None:
-        raise errors.DexorderError(f"request {record.request_id} was announced as ended, but its record has no outcome")
+        raise errors.DexorderError(
+            f"request {record.request_id} was announced as ended, but its record is not finished"
+        )
     return Notification(f"HISTORY_READY:{record.request_id}", 0, record.request, record.outcome, OHLC.name)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from dexorder.aio import AsyncClient, Ended, history_error, new_request_id
+from dexorder.aio import AsyncClient, Ended, history_error, new_request_id, without_repeats
 from dexorder.cli import output, progress
 from dexorder.cli.sinks import Ends, JsonRows, RowSink, check_out, file_rows
 from dexorder.connection import relay_address
@@ -152,7 +152,7 @@ class OneFollower:
 
     async def follow(self) -> int:
         """Return 0, or raise the error of the request's status; with ``--json`` its record is printed either way."""
-        on_note = progress.ignore if self._quiet else progress.without_repeats(self._err.print)
+        on_note = progress.ignore if self._quiet else without_repeats(self._err.print)
         async with AsyncClient(self._relay, on_note=on_note) as client:
             with progress.show_one(self._request, self._err, quiet=self._quiet) as on_progress:
                 await client.submit(self._request)

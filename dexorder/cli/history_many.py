@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from dexorder import errors
-from dexorder.aio import AsyncClient, Ended
+from dexorder.aio import AsyncClient, Ended, without_repeats
 from dexorder.cli import output, progress
 from dexorder.cli.history import result_json
 from dexorder.cli.sinks import FileRows, file_rows
@@ -85,7 +85,7 @@ class ManyFollower:
         self._quiet = quiet
         self._parallel = parallel
         self._err = output.stderr()
-        self._on_note = progress.ignore if quiet else progress.without_repeats(self._err.print)
+        self._on_note = progress.ignore if quiet else without_repeats(self._err.print)
         self._results: dict[int, Result] = {}
         self._accepted: set[int] = set()
         self._ended = asyncio.Event()

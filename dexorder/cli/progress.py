@@ -32,19 +32,6 @@ def phase(now: Progress) -> str:
     return f"{now.settled_pages:,} of {now.expected_pages:,} pages, {now.running_jobs} of {now.jobs} jobs running"
 
 
-def without_repeats(write: Write) -> Write:
-    """Return a function that writes a text unless it equals the last one."""
-    last = ""
-
-    def write_new(text: str) -> None:
-        nonlocal last
-        if text != last:
-            last = text
-            write(text)
-
-    return write_new
-
-
 # ---- one request ---------------------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from rich.console import Console
 
-from dexorder.aio import AsyncClient
+from dexorder.aio import AsyncClient, without_repeats
 from dexorder.cli import output, progress
 from services.common.model.coverage import VerificationProgress, VerificationResult
 from services.common.model.history import RequestRecord
@@ -58,7 +58,7 @@ async def _verify(
     err: Console,
     repairs: list[str],
 ) -> tuple[VerificationResult, list[RequestRecord]]:
-    on_note = progress.ignore if quiet else progress.without_repeats(err.print)
+    on_note = progress.ignore if quiet else without_repeats(err.print)
     async with AsyncClient(relay, on_note=on_note) as client:
         with _show_progress(f"{ticker} {period}", err, quiet=quiet) as on_progress:
             found = await client.verify(ticker, period, since, until, repair=repair, on_progress=on_progress)

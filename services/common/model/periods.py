@@ -40,7 +40,7 @@ PERIOD_SECONDS = {name: seconds for seconds, name in PERIODS.items()}
 def check_period(period_seconds: int) -> None:
     """Raise InvalidRequest if the period is not in the period table."""
     if period_seconds not in PERIODS:
-        raise InvalidRequest(f"period_seconds {period_seconds} is none of {sorted(PERIODS)}")
+        raise InvalidRequest(f"period_seconds {period_seconds} is not one of {sorted(PERIODS)}")
 
 
 def check_span(start_ns: int, end_ns: int, period_seconds: int) -> TimeRange:

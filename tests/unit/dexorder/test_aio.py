@@ -241,7 +241,7 @@ async def test_markets_are_listed_and_an_unknown_venue_is_one_sentence(fake: Fak
     async with AsyncClient(fake.address) as client:
         found = await client.markets("SIM")
         assert found == InstrumentList("SIM", (ListedInstrument(TICKER, True, "spot", "BTC", "USDT"),), START)
-        with pytest.raises(errors.VenueUnknown, match=r"no instruments of 'MOON': no ingestor has reported"):
+        with pytest.raises(errors.VenueUnknown, match=r"venue 'MOON' is unknown: no ingestor has reported"):
             await client.markets("MOON")
 
 

@@ -116,8 +116,8 @@ REFUSED: list[tuple[dict[str, int], str]] = [
     ({"start_time": at(0) + 1}, f"start_time {at(0) + 1} is not on the 1m grid; the open before it is {at(0)}"),
     ({"end_time": 2**63 // MINUTE_NS * MINUTE_NS + MINUTE_NS}, f"is outside [0, {MAX_TIME_NS}] nanoseconds"),
     ({"end_time": 2**64 - 1}, f"end_time {2**64 - 1} is outside [0, {MAX_TIME_NS}] nanoseconds"),
-    ({"period_seconds": 120}, "period_seconds 120 is none of [1, 60, 180,"),
-    ({"period_seconds": 3 * 86_400}, "period_seconds 259200 is none of"),
+    ({"period_seconds": 120}, "period_seconds 120 is not one of [1, 60, 180,"),
+    ({"period_seconds": 3 * 86_400}, "period_seconds 259200 is not one of"),
     ({"limit": 0}, "limit 0 asks for nothing"),
 ]
 

@@ -45,4 +45,4 @@ def test_filter_ignores_case(listed: FakeRelay) -> None:
 def test_unknown_venue_is_one_sentence(listed: FakeRelay) -> None:
     result = run("MOON")
     assert result.exit_code == 1 and len(result.stderr.splitlines()) == 1
-    assert "the relay has no instruments of 'MOON': no ingestor has reported" in result.stderr
+    assert "venue 'MOON' is unknown: no ingestor has reported" in result.stderr
