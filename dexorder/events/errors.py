@@ -1,14 +1,4 @@
-"""Errors of a publisher and of the gateway's client; each is a `DexorderError`.
-
-DexorderError
-├── EventRefused        the event's payload, size or fields are invalid; nothing was stored
-├── OutboxFull          the outbox has its maximum number of events
-├── OutboxFailed        the outbox can't be read or written, or another process uses it; the event was not stored
-├── EventUnknown        the event is neither pending nor among the recent outcomes
-├── PublisherClosed     the publisher accepts no more events
-└── GatewayRefused      the gateway refused the call
-    └── GatewayUnreachable  the gateway does not answer
-"""
+"""Errors of a publisher and of the gateway's client; each is a `DexorderError`."""
 
 from __future__ import annotations
 
@@ -17,7 +7,7 @@ from services.common.model.errors import Code
 
 
 class EventRefused(DexorderError):
-    """The event is invalid."""
+    """The event's payload, size or fields are invalid; nothing was stored."""
 
 
 class OutboxFull(DexorderError):
@@ -25,7 +15,7 @@ class OutboxFull(DexorderError):
 
 
 class OutboxFailed(DexorderError):
-    """The outbox can't be used."""
+    """The outbox can't be read or written, or another process uses it; the event was not stored."""
 
 
 class EventUnknown(DexorderError):

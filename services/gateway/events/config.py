@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from services.common.config import is_loopback, split_address
@@ -16,6 +16,8 @@ from services.common.model.user_events import SESSION_CHANNELS, Channel
 # finite, so that every time fits into a column
 Seconds = Annotated[float, Field(gt=0, le=1e9)]
 Days = Annotated[float, Field(gt=0, le=1e4)]
+EMPTY_IS_NONE = BeforeValidator(lambda value: None if value == "" else value)
+OptionalPath = Annotated[Path | None, EMPTY_IS_NONE]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -26,7 +28,7 @@ class EventsSettings(BaseSettings):
         frozen=True, env_prefix="DEXORDER_EVENTS_", extra="ignore", populate_by_name=True, hide_input_in_errors=True
     )
 
-    db: Path | None = None
+    db: OptionalPath = None
     """SQLite file of the outbox; empty turns user events off."""
     retention_days: Days = 7.0
     """Time, in days, for which an event is stored after it became final."""
@@ -37,9 +39,9 @@ class EventsSettings(BaseSettings):
     """Address of the guaranteed path (ROUTER)."""
     connect: bool = False
     """Connect to both addresses, which may be comma-separated lists, instead of binding them."""
-    curve_key: SecretKeyFile | None = None
+    curve_key: Annotated[SecretKeyFile | None, EMPTY_IS_NONE] = None
     """The gateway's ``.key_secret`` file; turns CURVE on. Without it only loopback addresses are served."""
-    containers: Path | None = None
+    containers: OptionalPath = None
     """YAML file of the containers: keys or client_ids, users, quotas. Read again when it changes."""
     max_payload_bytes: int = Field(default=65_536, ge=1)
     """Limit of an event's payload, in bytes."""
@@ -77,11 +79,11 @@ class EventsSettings(BaseSettings):
     """host:port of the web page and its WebSocket; empty turns both off."""
     web_origins: str = ""
     """Comma-separated origins of pages that may open the WebSocket, besides the gateway's own page."""
-    web_tls_certificate: Path | None = None
+    web_tls_certificate: OptionalPath = None
     """PEM file of the page's certificate chain; with web_tls_key it turns TLS on."""
-    web_tls_key: Path | None = None
+    web_tls_key: OptionalPath = None
     """PEM file of that certificate's key."""
-    jwt_keys: Path | None = None
+    jwt_keys: OptionalPath = None
     """Folder of ``NAME.pem`` public keys (Ed25519, RSA) of users' JWTs; NAME is the `kid`. Empty turns sessions off."""
     jwt_audience: str = "dexorder"
     """Required `aud` of a JWT."""
@@ -100,11 +102,11 @@ class EventsSettings(BaseSettings):
     """``smtp://user:password@host:port`` (STARTTLS where offered) or ``smtps://``; empty turns e-mail off."""
     smtp_from: str = "dexorder@localhost"
     """Sender address of e-mails."""
-    vapid_key: Path | None = None
+    vapid_key: OptionalPath = None
     """PEM file of the private key for web push; empty turns it off."""
     vapid_contact: str = "mailto:dexorder@localhost"
     """``mailto:`` or ``https:`` address that a push service may contact."""
-    fcm_credentials: Path | None = None
+    fcm_credentials: OptionalPath = None
     """Google's service account file for mobile push; empty turns it off."""
     fcm_url: str = "https://fcm.googleapis.com"
     """Base URL of FCM."""
@@ -118,21 +120,6 @@ class EventsSettings(BaseSettings):
     """Allow http: webhooks and subscriptions; for tests."""
     link_url: str = ""
     """Base URL of the web page for users, added to messages; empty adds none."""
-
-    @field_validator(
-        "db",
-        "curve_key",
-        "containers",
-        "web_tls_certificate",
-        "web_tls_key",
-        "jwt_keys",
-        "vapid_key",
-        "fcm_credentials",
-        mode="before",
-    )
-    @classmethod
-    def _empty_is_none(cls, value: object) -> object:
-        return None if value == "" else value
 
     @field_validator("sub", "router", "web_listen")
     @classmethod

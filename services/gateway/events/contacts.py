@@ -9,6 +9,7 @@ import base64
 import binascii
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from zoneinfo import ZoneInfo
 
 from services.common.model.errors import InvalidRequest
@@ -16,7 +17,6 @@ from services.common.model.user_events import Channel
 from services.gateway.events.channels.http import AllowedHosts
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.model import Contacts, QuietHours, WebPushSubscription
-from services.gateway.events.proto_mapping import channel_answer
 from services.gen.dexorder.events.v1 import event_service_pb2 as pb
 
 HIDDEN = "***"
@@ -54,13 +54,9 @@ def contacts_answer(contacts: Contacts) -> pb.Contacts:
         mobile_tokens=[HIDDEN for _ in contacts.mobile_tokens],
         discord_webhook_url=contacts.discord_webhook_url and HIDDEN,
         slack_webhook_url=contacts.slack_webhook_url and HIDDEN,
-        channel_order=map(channel_answer, contacts.channel_order),
-        quiet_hours=_quiet_answer(quiet) if quiet else None,
+        channel_order=contacts.channel_order,  # type: ignore[arg-type]  # the same numbers
+        quiet_hours=pb.QuietHours(**asdict(quiet)) if quiet else None,
     )
-
-
-def _quiet_answer(quiet: QuietHours) -> pb.QuietHours:
-    return pb.QuietHours(start_minute=quiet.start_minute, end_minute=quiet.end_minute, time_zone=quiet.time_zone)
 
 
 def contacts_of(given: pb.Contacts, before: Contacts, host_problem: HostCheck) -> Contacts:

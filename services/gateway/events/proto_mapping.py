@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from services.common.model.errors import InvalidRequest
-from services.common.model.user_events import Channel, Status
+from services.common.model.user_events import Status
 from services.gateway.events.delivery.changes import AttemptRow
 from services.gateway.events.dispatcher.port import Place
 from services.gateway.events.model import EventKey
@@ -94,7 +94,7 @@ def record_answer(record: Record) -> pb.EventRecord:
         event=given.UserEvent.FromString(record.body),
         accepted_at=_ms(record.accepted_ns),
         status=record.status.value,  # type: ignore[arg-type]  # the same numbers
-        delivered_via=None if record.via is None else channel_answer(record.via),
+        delivered_via=record.via,  # type: ignore[arg-type]
         error_message=record.error,
         completed_at=_ms(record.completed_ns),
         seen_at=_ms(record.seen_ns),
@@ -105,17 +105,12 @@ def record_answer(record: Record) -> pb.EventRecord:
 def _attempt(row: AttemptRow) -> pb.Attempt:
     return pb.Attempt(
         number=row.number,
-        channel=channel_answer(row.channel),
+        channel=row.channel,  # type: ignore[arg-type]
         started_at=_ms(row.started_ns),
         ended_at=_ms(row.ended_ns),
         outcome=row.outcome,
         retry_at=_ms(row.retry_at_ns),
     )
-
-
-def channel_answer(channel: Channel) -> given.ChannelType.ValueType:
-    """Return the protocol's number of a channel."""
-    return given.ChannelType.Value(channel.name)
 
 
 def _ms(ns: int | None) -> int:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 from google.protobuf import json_format
@@ -14,7 +15,8 @@ from services.common.model.user_events import Priority
 from services.gateway.events.delivery.changes import SessionEvent
 from services.gateway.events.ingress.validation import for_sessions
 from services.gateway.events.model import Event, EventKey, Message
-from services.gateway.events.raw_proto import field, field_head
+from services.gateway.events.raw_proto import field as proto_field
+from services.gateway.events.raw_proto import field_head
 from services.gateway.events.store.records import Replay, TransientEvent
 from services.gen.dexorder.events.v1 import event_service_pb2 as pb
 from services.gen.dexorder.events.v1 import user_events_pb2 as given
@@ -26,30 +28,6 @@ _TYPES, _PRIORITIES, _CHANNELS = (
 _SINGLE, _REPEATED = (pb.SubscribeResponse.DESCRIPTOR.fields_by_name[name].number for name in ("event", "events"))
 _EVENT, _TITLE, _BODY = (pb.SessionEvent.DESCRIPTOR.fields_by_name[name].number for name in ("event", "title", "body"))
 _MAX_ANSWER_BYTES = 1 << 20
-
-
-class SessionFrame(Protocol):
-    """One message to a session."""
-
-    @property
-    def sequence(self) -> int:
-        """Place in the log; 0 for a frame that has none."""
-
-    @property
-    def size(self) -> int:
-        """Approximate size in bytes."""
-
-    @property
-    def wire(self) -> bytes:
-        """Serialized SubscribeResponse."""
-
-    @property
-    def text(self) -> bytes:
-        """SubscribeResponse without `events` in protobuf's JSON, UTF-8; zeros and empty strings are included."""
-
-    @property
-    def part(self) -> bytes:
-        """Serialized SubscribeResponse with this frame as its only entry of `events`; empty if it is not an event."""
 
 
 class OpenedFrame:
@@ -75,61 +53,45 @@ class OpenedFrame:
 
     @property
     def wire(self) -> bytes:
-        """See `SessionFrame`."""
+        """Serialized SubscribeResponse."""
         return self._answer.SerializeToString()
 
     @property
     def text(self) -> bytes:
-        """See `SessionFrame`."""
+        """SubscribeResponse without `events` in protobuf's JSON, UTF-8; zeros and empty strings are included."""
         return proto_json(self._answer, without="events")
 
     @property
     def part(self) -> bytes:
-        """See `SessionFrame`."""
+        """Serialized SubscribeResponse with this frame as its only entry of `events`; empty, as it is not an event."""
         return b""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class EventFrame:
     """An event, rendered and serialized when the first session needs it.
 
-    Args:
+    Attributes:
         body: UserEvent for sessions, see ``validation.for_sessions``; they receive these bytes unchanged.
         event: The same event if it has been parsed.
+        sequence: Place in the log; 0 for a transient event.
     """
 
-    __slots__ = (
-        "_body",
-        "_container",
-        "_event",
-        "_message",
-        "_part",
-        "_render",
-        "_settled",
-        "_text",
-        "_wire",
-        "sequence",
-        "size",
-    )
+    container: str
+    body: bytes
+    render: Render
+    event: Event | None = None
+    sequence: int = 0
+    settled: bool = False
+    _message: Message | None = field(default=None, init=False)
+    _wire: bytes = field(default=b"", init=False)
+    _text: bytes = field(default=b"", init=False)
+    _part: bytes = field(default=b"", init=False)
 
-    def __init__(
-        self,
-        container: str,
-        body: bytes,
-        render: Render,
-        *,
-        event: Event | None = None,
-        sequence: int = 0,
-        settled: bool = False,
-    ) -> None:
-        self.sequence = sequence
-        self.size = len(body)
-        self._container = container
-        self._body = body
-        self._event = event
-        self._render = render
-        self._settled = settled
-        self._message: Message | None = None
-        self._wire = self._text = self._part = b""
+    @property
+    def size(self) -> int:
+        """Approximate size in bytes."""
+        return len(self.body)
 
     @staticmethod
     def stored(stored: SessionEvent, render: Render) -> EventFrame:
@@ -147,37 +109,37 @@ class EventFrame:
 
     @property
     def wire(self) -> bytes:
-        """See `SessionFrame`."""
+        """See `OpenedFrame`."""
         if not self._wire:
-            message = self._rendered(given.UserEvent.FromString(self._body))
-            texts = field(_TITLE, message.title.encode()) + field(_BODY, message.body.encode())
-            place = _place(self.sequence, self._container, self._settled)
-            self._wire = field(_SINGLE, place + field(_EVENT, self._body) + texts)
+            message = self._rendered(given.UserEvent.FromString(self.body))
+            texts = proto_field(_TITLE, message.title.encode()) + proto_field(_BODY, message.body.encode())
+            place = _place(self.sequence, self.container, self.settled)
+            self._wire = proto_field(_SINGLE, place + proto_field(_EVENT, self.body) + texts)
         return self._wire
 
     @property
     def part(self) -> bytes:
-        """See `SessionFrame`."""
+        """See `OpenedFrame`."""
         if not self._part:
-            body = self._body
-            self._part = _prefix(self.sequence, self._container, self._settled, len(body)) + body
+            body = self.body
+            self._part = _prefix(self.sequence, self.container, self.settled, len(body)) + body
         return self._part
 
     @property
     def text(self) -> bytes:
-        """See `SessionFrame`. Built by hand in a tenth of the time that json_format takes."""
+        """See `OpenedFrame`. Built by hand in a tenth of the time that json_format takes."""
         if not self._text:
-            event = given.UserEvent.FromString(self._body)
+            event = given.UserEvent.FromString(self.body)
             message = self._rendered(event)
             self._text = orjson.dumps(
                 {
                     "event": {
                         "sequence": str(self.sequence),
-                        "container": self._container,
+                        "container": self.container,
                         "event": _json_event(event),
                         "title": message.title,
                         "body": message.body,
-                        "settled": self._settled,
+                        "settled": self.settled,
                     }
                 }
             )
@@ -185,8 +147,11 @@ class EventFrame:
 
     def _rendered(self, event: given.UserEvent) -> Message:
         if self._message is None:
-            self._message = self._render(self._event or _event(self._container, event))
+            self._message = self.render(self.event or _event(self.container, event))
         return self._message
+
+
+SessionFrame = OpenedFrame | EventFrame
 
 
 @lru_cache(maxsize=4096)  # few containers and sizes, and events of the fast path have no sequence
