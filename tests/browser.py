@@ -1,4 +1,4 @@
-"""A real Chromium without a window, driven by its DevTools protocol: what a user's browser does with our page."""
+"""Headless Chromium, controlled by the DevTools protocol, for tests of our page."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ IN_VIEW = (
 
 
 def chromium() -> Path:
-    """The browser; installs Debian's package where it is absent, and fails where nobody can."""
+    """Return the browser's path; install Debian's package if it is missing, else fail."""
     if not _installed() and shutil.which("apt-get") and os.geteuid() == 0:
         install_debian_package("chromium")
     found = _installed()
@@ -56,7 +56,7 @@ def chromium() -> Path:
 
 
 def install_debian_package(name: str) -> None:
-    """As root, without asking anything."""
+    """Run a command as root, non-interactively."""
     quiet = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     for command in (["apt-get", "update"], ["apt-get", "install", "-y", "--no-install-recommends", name]):
         subprocess.run(command, env=quiet, check=True, stdout=subprocess.DEVNULL)
@@ -67,7 +67,7 @@ def _installed() -> Path | None:
 
 
 class Page:
-    """One tab with storage of its own.
+    """Browser tab with its own storage.
 
     Attributes:
         urls: Every URL that it asked for, WebSockets too.
@@ -83,7 +83,7 @@ class Page:
         self.sent: list[str] = []
 
     async def call(self, method: str, **given: Any) -> Any:
-        """One DevTools call for this tab."""
+        """Make a DevTools call for this tab."""
         return await self._browser.call(method, given, self._session)
 
     async def goto(self, url: str) -> None:
@@ -92,7 +92,7 @@ class Page:
         await self.until("document.readyState === 'complete' && location.href !== 'about:blank'")
 
     async def evaluate(self, expression: str) -> Any:
-        """What an expression gives, as JSON; awaited if it is a promise."""
+        """Return the value of an expression as JSON; await it if it is a promise."""
         answer = await self.call(
             "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True, userGesture=True
         )
@@ -100,7 +100,7 @@ class Page:
         return answer["result"].get("value")
 
     async def until(self, expression: str, seconds: float = WAIT_SECONDS) -> Any:
-        """Wait for an expression to be true; gives what it was then."""
+        """Wait until an expression is true and return its value."""
         deadline = time.monotonic() + seconds
         while not (value := await self.evaluate(expression)):
             if time.monotonic() > deadline:
@@ -110,7 +110,7 @@ class Page:
         return value
 
     async def click(self, selector: str) -> None:
-        """Press the mouse in the middle of an element, as a user does: what covers it gets the click."""
+        """Click in the middle of an element as a user does; an element that covers it receives the click."""
         await self.until(f"document.querySelector({json.dumps(selector)}) !== null")
         x, y = await self.evaluate(
             f"(() => {{ {IN_VIEW % json.dumps(selector)} return [b.x + b.width / 2, b.y + b.height / 2]; }})()"
@@ -119,20 +119,20 @@ class Page:
             await self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
     async def fill(self, selector: str, text: str) -> None:
-        """Paste a text into a field."""
+        """Insert a text into a field."""
         await self.evaluate(
             f"(() => {{ const e = document.querySelector({json.dumps(selector)}); e.value = ''; e.focus(); }})()"
         )
         await self.call("Input.insertText", text=text)
 
     async def text(self, selector: str) -> str:
-        """The text of an element that is shown."""
+        """Return the text of a visible element."""
         return str(await self.evaluate(f"document.querySelector({json.dumps(selector)}).innerText"))
 
     async def screen(
         self, width: int, height: int, *, dark: bool = False, phone: bool = False, scale: float = 1
     ) -> None:
-        """Be a screen of this size in CSS pixels."""
+        """Set the screen size in CSS pixels."""
         await self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale, mobile=phone
         )
@@ -140,12 +140,12 @@ class Page:
         await self.call("Emulation.setEmulatedMedia", features=[scheme])
 
     async def picture(self, file: Path) -> None:
-        """Save what is on the screen as PNG."""
+        """Save a screenshot as PNG."""
         png = base64.b64decode((await self.call("Page.captureScreenshot", format="png"))["data"])
         await asyncio.to_thread(file.write_bytes, png)
 
     async def unnamed_controls(self) -> list[str]:
-        """Roles of what can be operated but has no name for those who do not see it."""
+        """Return the roles of controls without an accessible name."""
         nodes = (await self.call("Accessibility.getFullAXTree"))["nodes"]
         roles = {"button", "link", "textbox", "searchbox", "radio", "checkbox", "dialog", "region", "table"}
         return [
@@ -155,7 +155,7 @@ class Page:
         ]
 
     def take(self, method: str, given: dict[str, Any]) -> None:
-        """An event of the tab."""
+        """Handle an event of the tab."""
         if method == "Network.requestWillBeSent":
             self.urls.append(given["request"]["url"])
         elif method == "Network.webSocketCreated":
@@ -171,7 +171,7 @@ class Page:
 
 
 class Browser:
-    """A running Chromium."""
+    """Running Chromium."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
@@ -180,7 +180,7 @@ class Browser:
         self._pages: dict[str, Page] = {}
 
     async def page(self) -> Page:
-        """A new tab, empty, that shares nothing with the others."""
+        """Open an empty tab that shares nothing with the others."""
         context = await self.call("Target.createBrowserContext", {})
         target = await self.call("Target.createTarget", {"url": "about:blank", **context})
         attached = await self.call("Target.attachToTarget", {"targetId": target["targetId"], "flatten": True})
@@ -190,7 +190,7 @@ class Browser:
         return page
 
     async def call(self, method: str, given: dict[str, Any], session: str | None = None) -> Any:
-        """One DevTools call."""
+        """Make a DevTools call."""
         number = next(self._numbers)
         answer = self._answers[number] = asyncio.get_running_loop().create_future()
         message = {"id": number, "method": method, "params": given}
@@ -198,7 +198,7 @@ class Browser:
         return await asyncio.wait_for(answer, WAIT_SECONDS)
 
     async def read(self) -> None:
-        """Take what the browser says, until it ends."""
+        """Read the browser's messages until it ends."""
         async for message in self._socket:
             said = json.loads(message.data)
             if "id" not in said:
@@ -212,7 +212,7 @@ class Browser:
 
 @asynccontextmanager
 async def browser() -> AsyncIterator[Browser]:
-    """Start Chromium with a profile of its own; it ends with the block."""
+    """Run Chromium with a new profile for the block."""
     program = chromium()
     with tempfile.TemporaryDirectory(prefix="dexorder-chromium-", ignore_cleanup_errors=True) as folder:
         process = _started(program, Path(folder))
@@ -233,14 +233,14 @@ async def browser() -> AsyncIterator[Browser]:
 
 
 def _started(program: Path, folder: Path) -> subprocess.Popen[bytes]:
-    """It dies with us."""
+    """Start the browser; it dies with this process."""
     command = [*guarded(), str(program), *OPTIONS, f"--user-data-dir={folder}", "about:blank"]
     with (folder / "log").open("wb") as log:
         return subprocess.Popen(command, stdout=log, stderr=log)
 
 
 async def _devtools(folder: Path) -> str:
-    """The address that Chromium writes down once it listens."""
+    """Return the address that Chromium writes to a file once it listens."""
     deadline = time.monotonic() + WAIT_SECONDS
     file = folder / "DevToolsActivePort"
     while not file.exists() or file.read_text().count("\n") < 1:

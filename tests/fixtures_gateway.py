@@ -1,4 +1,4 @@
-"""Gateways on free ports, each with its own event loop in a thread, so that tests can use pytest-grpc's plain stubs."""
+"""Gateways on free ports, each with its event loop in a thread, so that tests can use pytest-grpc's plain stubs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WAIT_SECONDS = 60.0
 
 
 class GatewayUser:
-    """What tests do with a running gateway.
+    """Client of a running gateway.
 
     Attributes:
         stub: Plain (not asyncio) stub.
@@ -38,14 +38,14 @@ class GatewayUser:
     """
 
     def connect(self, address: str) -> None:
-        """Be the user of the gateway at this address."""
+        """Connect to the gateway at this address."""
         self.address = address
         self._channel = grpc.insecure_channel(address)
         self.stub = rpc.KafkaPixyStub(self._channel)
         self.streams = kafka_rpc.KafkaServiceStub(self._channel)
 
     def wait_for_health(self, status: int) -> None:
-        """Watch until the gateway is SERVING, or not."""
+        """Wait until the gateway is SERVING, or is not."""
         stub: Any = health_pb2_grpc.HealthStub(self._channel)
         watch = stub.Watch(health_pb2.HealthCheckRequest(service="KafkaPixy"), timeout=WAIT_SECONDS)
         try:
@@ -58,7 +58,7 @@ class GatewayUser:
         return self
 
     def consume(self, topic: str, group: str = "", **fields: Any) -> pb.ConsRs:
-        """The next record, through empty long polls, as joining takes its time. The group is named as the topic."""
+        """Return the next record, after empty long polls while the group is joined. The group has the topic's name."""
         request = pb.ConsNAckRq(topic=topic, group=group or topic, **fields)
         deadline = time.monotonic() + WAIT_SECONDS
         while time.monotonic() < deadline:
@@ -70,7 +70,7 @@ class GatewayUser:
         raise AssertionError(f"nothing came from {topic}")
 
     def offsets(self, topic: str, count: int, **fields: Any) -> list[int]:
-        """Offsets of the next records, left unacked."""
+        """Return the offsets of the next records without acking them."""
         return [self.consume(topic, no_ack=True, **fields).offset for _ in range(count)]
 
     def ack(self, topic: str, *offsets: int, group: str = "", partition: int = 0) -> None:
@@ -79,7 +79,7 @@ class GatewayUser:
 
 
 class GatewayThread(GatewayUser):
-    """A gateway in a thread of ours. It can't be signalled or killed; see `tests.gateway_process`."""
+    """Gateway in a thread of this process, for tests without signals; see `tests.gateway_process`."""
 
     def __init__(self, **given: Any) -> None:
         values = {"listen": "127.0.0.1:0", "metrics_listen": "", "topics": "", "new_group_start": "earliest", **given}
@@ -102,7 +102,7 @@ class GatewayThread(GatewayUser):
             raise
 
     def begin_stop(self) -> None:
-        """As SIGTERM does."""
+        """Stop the gateway as SIGTERM does."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
 
@@ -129,7 +129,7 @@ def start_gateway(kafka: str) -> Iterator[StartGateway]:
 
 @pytest.fixture(scope="module")
 def shared_gateway(kafka: str) -> Iterator[GatewayThread]:
-    """One gateway for the tests of a module that need no settings of their own."""
+    """Run one gateway for all tests of a module with default settings."""
     started = GatewayThread(kafka=kafka, drain_seconds=0.0, long_polling_timeout_ms=500).wait_ready()
     yield started
     started.stop()
@@ -137,7 +137,7 @@ def shared_gateway(kafka: str) -> Iterator[GatewayThread]:
 
 @pytest.fixture
 def write(kafka: str) -> Callable[..., None]:
-    """Write values to a partition, past the gateway."""
+    """Write values to a partition without the gateway."""
 
     def write(topic: str, *values: bytes, partition: int = 0) -> None:
         producer = Producer({"bootstrap.servers": kafka, "log_level": 2})
@@ -149,7 +149,7 @@ def write(kafka: str) -> Callable[..., None]:
 
 
 def refusal(call: Callable[[], object]) -> tuple[grpc.StatusCode, str]:
-    """Status and text of a call that must fail."""
+    """Return status and text of a call that must fail."""
     with pytest.raises(grpc.RpcError) as caught:
         call()
     return caught.value.code(), caught.value.details() or ""
@@ -169,7 +169,7 @@ def committed(kafka: str, topic: str) -> tuple[int, str]:
 
 
 def until(condition: Callable[[], bool], seconds: float = WAIT_SECONDS, explain: Callable[[], str] = str) -> None:
-    """Poll; for what happens in the background without telling anyone."""
+    """Poll until the condition is true, for background work without an event."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s\n{explain()}"
@@ -177,7 +177,7 @@ def until(condition: Callable[[], bool], seconds: float = WAIT_SECONDS, explain:
 
 
 def commit_as_others_do(kafka: str, group: str, topic: str, offset: int, metadata: bytes) -> None:
-    """OffsetCommit v2 by hand: confluent-kafka ends metadata with a NUL, nobody else does."""
+    """Send OffsetCommit v2 on a socket: confluent-kafka appends a NUL to metadata, other clients do not."""
 
     def text(value: bytes) -> bytes:
         return struct.pack(">h", len(value)) + value
@@ -191,7 +191,7 @@ def commit_as_others_do(kafka: str, group: str, topic: str, offset: int, metadat
 
 
 def records(kafka: str, topic: str, partitions: int = 1) -> list[Any]:
-    """Everything the first partitions of a topic have, as confluent-kafka's messages; aborted records too."""
+    """Return all messages of a topic's first partitions, including aborted records."""
     options = {"bootstrap.servers": kafka, "group.id": "unused", "log_level": 2, "fetch.wait.max.ms": 10}
     consumer = Consumer({**options, "enable.partition.eof": True, "isolation.level": "read_uncommitted"})
     try:

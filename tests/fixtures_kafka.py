@@ -1,4 +1,4 @@
-"""A real Kafka broker for tests: one for the whole run by the fixture ``kafka``, or one's own by ``RunningKafka``."""
+"""Real Kafka broker for tests: the fixture ``kafka`` shares one, `RunningKafka` starts a separate one."""
 
 import signal
 import socket
@@ -37,7 +37,7 @@ def free_ports(count: int) -> list[int]:
 
 
 class RunningKafka:
-    """One broker process in ``suite_dir``, started the way the supervisor does; its output goes to ``kafka.log``."""
+    """Broker process in ``suite_dir``, started as by the supervisor, with its output in ``kafka.log``."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class RunningKafka:
         self.bootstrap = f"{HOST}:{self.port}"
         suite_dir.mkdir(parents=True, exist_ok=True)
         self.log_file = suite_dir / "kafka.log"
-        # as under the supervisor, the broker dies with us, also when a run is killed
+        # as under the supervisor, the broker dies with this process, also when a run is killed
         command = [*guarded(), sys.executable, "-m", "dexorder.supervisor.kafka", "--dir", str(suite_dir)]
         command += ["--port", str(self.port), "--controller-port", str(controller_port)]
         if advertised_port is not None:
@@ -79,7 +79,7 @@ class RunningKafka:
             pytest.fail(f"{error}; its log: {self.log_file.read_text()[-2000:]}", pytrace=False)
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
-        """Signal the broker and wait for its end; returns its exit status."""
+        """Signal the broker, wait for its end and return its exit status."""
         self.process.send_signal(how)
         try:
             return self.process.wait(STOP_TIMEOUT_S)
@@ -89,7 +89,7 @@ class RunningKafka:
 
 @pytest.fixture(scope="session")
 def kafka_jars() -> Path:
-    """Return the folder of Kafka's jars; a run that lacks them fails rather than pass with its best tests left out."""
+    """Return the folder of Kafka's jars; a run without them fails instead of skipping these tests."""
     try:
         return jar_folder("kafka")
     except SetupError as error:
@@ -98,7 +98,7 @@ def kafka_jars() -> Path:
 
 @pytest.fixture(scope="session")
 def kafka(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Run one broker for the whole session; gives its ``bootstrap.servers``."""
+    """Run one broker for the whole session and return its ``bootstrap.servers``."""
     broker = RunningKafka(tmp_path_factory.mktemp("kafka"))
     yield broker.bootstrap
     broker.stop()
@@ -106,7 +106,7 @@ def kafka(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture
 def kafka_topic(kafka: str) -> Callable[[int], str]:
-    """Give a function that makes a fresh topic with that many partitions and returns its name."""
+    """Return a function that creates a new topic with a number of partitions and returns its name."""
 
     def make(partitions: int) -> str:
         return create_topic(kafka, partitions)
@@ -115,7 +115,7 @@ def kafka_topic(kafka: str) -> Callable[[int], str]:
 
 
 def create_topic(bootstrap: str, partitions: int, name: str = "", config: dict[str, str] | None = None) -> str:
-    """Make a topic, by default one that nobody else uses; returns its name when the broker serves it.
+    """Create a topic, by default with a unique name, and return its name once the broker serves it.
 
     The controller says that a topic is made before the broker has heard of it.
     """

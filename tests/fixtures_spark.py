@@ -1,4 +1,4 @@
-"""One warm Spark session for the whole run by the fixture ``spark``; fresh tables for each test by ``trading``."""
+"""Spark session for the whole run (fixture ``spark``); new tables for each test (fixture ``trading``)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _numbers = itertools.count()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """In tests marked ``spark``, pass over the sockets that pyspark leaves to the garbage collector after a collect."""
+    """Ignore the sockets that pyspark leaves to the garbage collector after a collect, in tests marked ``spark``."""
     for item in items:
         if item.get_closest_marker("spark"):
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session as the driver builds it, with an unused catalog."""
+    """Return a session as the driver builds it, with an unused catalog."""
     try:
         jar_folder("spark")
         os.environ.update(java_env())
@@ -48,7 +48,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def catalog(tmp_path: Path) -> CatalogSettings:
-    """Settings of a catalog of this test's own, with the pipeline's tables in it."""
+    """Return settings of a catalog for one test, with the pipeline's tables."""
     settings = CatalogSettings.local(tmp_path, f"test{next(_numbers)}")
     ensure_tables(settings.load())
     return settings
@@ -56,7 +56,7 @@ def catalog(tmp_path: Path) -> CatalogSettings:
 
 @pytest.fixture
 def trading(spark: SparkSession, catalog: CatalogSettings) -> CatalogSettings:
-    """The same catalog, known to Spark too."""
+    """Return the settings of the same catalog, configured in Spark as well."""
     for key, value in catalog_conf(catalog).items():
         spark.conf.set(key, value)
     return catalog

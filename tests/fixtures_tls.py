@@ -1,4 +1,4 @@
-"""A certificate authority for tests, with servers' and clients' certificates as files."""
+"""Certificate authority for tests, with certificates of servers and clients as files."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 @dataclass(frozen=True)
 class Pair:
-    """A certificate and its key, as PEM files."""
+    """Certificate and key as PEM files."""
 
     certificate: Path
     key: Path
 
 
 class Authority:
-    """Signs certificates. ``ca`` is its own, as a PEM file."""
+    """Certificate authority; ``ca`` is its own certificate as a PEM file."""
 
     def __init__(self, folder: Path, name: str = "ca") -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -35,12 +35,12 @@ class Authority:
         self.ca.write_bytes(made.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
 
     def server(self) -> Pair:
-        """For 127.0.0.1 and localhost."""
+        """Issue a server certificate for 127.0.0.1 and localhost."""
         names: list[x509.GeneralName] = [x509.IPAddress(ip_address("127.0.0.1")), x509.DNSName("localhost")]
         return self._sign("server", "server", names, ExtendedKeyUsageOID.SERVER_AUTH)
 
     def client(self, name: str, *, also: tuple[str, ...] = (), days: int = 1) -> Pair:
-        """With a common name (empty for none), alternative names, and days to live (it has expired if negative)."""
+        """Issue a client certificate; an empty name means no common name, negative days an expired one."""
         names: list[x509.GeneralName] = [x509.DNSName(other) for other in also]
         return self._sign(name or "-".join(also), name, names, ExtendedKeyUsageOID.CLIENT_AUTH, days)
 

@@ -1,4 +1,4 @@
-"""Gateways as processes of their own, for tests that send signals."""
+"""Gateways as separate processes, for tests that send signals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ StartProcess = Callable[..., "GatewayProcess"]
 
 
 class GatewayProcess(ServiceProcess, GatewayUser):
-    """``python -m services.gateway``, which dies with us.
+    """Process ``python -m services.gateway`` that dies with this one.
 
     Args:
         folder: Gets its log; nobody else's.
@@ -34,13 +34,13 @@ class GatewayProcess(ServiceProcess, GatewayUser):
         self.connect(self.listens_at)
 
     def ended(self) -> int:
-        """Wait until the process is over; its exit status."""
+        """Wait for the end of the process and return its exit status."""
         try:
             return super().ended()
         finally:
             self._channel.close()
 
     def kill(self) -> None:
-        """SIGKILL; does nothing to one that has ended."""
+        """Send SIGKILL unless the process has ended."""
         super().kill()
         self._channel.close()

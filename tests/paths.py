@@ -1,4 +1,4 @@
-"""Folders of the project, wherever a test module is."""
+"""Folders of the project, independent of a test module's place."""
 
 from __future__ import annotations
 

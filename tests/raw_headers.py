@@ -1,4 +1,4 @@
-"""Records whose header names are any bytes, by librdkafka's own calls: confluent-kafka writes text only."""
+"""Records with arbitrary bytes as header names, by librdkafka's C API: confluent-kafka accepts only text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TIMEOUT_MS = 30_000
 _PRODUCER = 0
 _COPY = 2
 _TOPIC, _PARTITION, _VALUE, _FLAGS, _HEADER = 1, 3, 4, 7, 9
-"""rd_kafka_vtype_t: which member of the union it is."""
+"""rd_kafka_vtype_t: selects the member of the union."""
 
 
 class _Bytes(ctypes.Structure):
@@ -55,7 +55,7 @@ _CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
 
 @cache
 def _librdkafka() -> Any:
-    """The one that confluent-kafka brings."""
+    """Return the librdkafka that confluent-kafka contains."""
     (path,) = (Path(confluent_kafka.__file__).parents[1] / "confluent_kafka.libs").glob("librdkafka*")
     library = ctypes.CDLL(str(path))
     for name, (result, arguments) in _CALLS.items():

@@ -1,4 +1,4 @@
-"""Services as processes of their own, for tests that send signals."""
+"""Services as separate processes, for tests that send signals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ START_SECONDS = STOP_SECONDS = 120.0
 
 
 class ServiceProcess:
-    """``python -m MODULE``, which dies with us; a context manager that kills it. Start it from the main thread.
+    """Process ``python -m MODULE`` that dies with this one; a context manager that kills it. For the main thread.
 
     Args:
         folder: Gets its log; nobody else's.
@@ -55,41 +55,41 @@ class ServiceProcess:
 
     @property
     def listens_at(self) -> str:
-        """host:port of its gRPC server."""
+        """Return host:port of its gRPC server."""
         return str(self.logged("listening")[0]["address"])
 
     @property
     def lives(self) -> bool:
-        """Whether it runs."""
+        """Return whether it runs."""
         return self.process.poll() is None
 
     def logged(self, event: str) -> list[dict[str, Any]]:
-        """The log's records of that event."""
+        """Return the log records of an event."""
         lines = self.log_file.read_text(errors="replace").split("\n")[:-1]
         records = (json.loads(line) for line in lines if line.startswith("{"))
         return [record for record in records if record.get("event") == event]
 
     def tail(self) -> str:
-        """The end of its log, for the message of a failure."""
+        """Return the last lines of its log, for the message of a failure."""
         return self.log_file.read_text(errors="replace")[-3000:]
 
     def begin_stop(self) -> None:
-        """SIGTERM."""
+        """Send SIGTERM."""
         self.process.send_signal(signal.SIGTERM)
 
     def ended(self) -> int:
-        """Wait until the process is over; its exit status."""
+        """Wait for the end of the process and return its exit status."""
         try:
             return self.process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"{self.name} does not end\n{self.tail()}") from None
 
     def stop(self) -> int:
-        """SIGTERM, and wait for the end; the exit status."""
+        """Send SIGTERM, wait for the end and return the exit status."""
         self.begin_stop()
         return self.ended()
 
     def kill(self) -> None:
-        """SIGKILL to it alone; does nothing to one that has ended."""
+        """Send SIGKILL to the process without its children, unless it has ended."""
         self.process.kill()
         self.process.wait()

@@ -1,4 +1,4 @@
-"""ZMTP 3.1 by hand, without CURVE: peers that do what libzmq's own never would."""
+"""ZMTP 3.1 on plain sockets, without CURVE, for peers that behave as libzmq's never do."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import struct
 
 GREETING = b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\x01NULL" + bytes(48)
 PING = b"\x04\x07\x04PING\0\0"
-"""Without a time to live; libzmq answers it at once."""
+"""PING without a TTL; libzmq answers it at once."""
 _MORE, _LONG = 1, 2
 _RESET = struct.pack("ii", 1, 0)
 
 
 def message(*frames: bytes) -> bytes:
-    """The bytes of one message."""
+    """Return the bytes of one message."""
     out = b""
     for number, frame in enumerate(frames):
         more = _MORE if number < len(frames) - 1 else 0
@@ -25,13 +25,13 @@ def message(*frames: bytes) -> bytes:
 
 
 def connect(address: str, kind: bytes = b"DEALER") -> socket.socket:
-    """A peer of this kind, once both sides have said that they are ready."""
+    """Connect a peer of this socket type and complete the handshake."""
     host, port = address.removeprefix("tcp://").split(":")
     made = socket.create_connection((host, int(port)), timeout=20)
     ready = b"\x05READY\x0bSocket-Type" + len(kind).to_bytes(4, "big") + kind
     made.sendall(GREETING + b"\x04" + bytes([len(ready)]) + ready)
     heard = b""
-    while b"READY" not in heard:  # what comes sooner libzmq may lose
+    while b"READY" not in heard:  # libzmq may lose earlier bytes
         part = made.recv(4096)
         assert part, "the handshake was refused"
         heard += part
@@ -39,6 +39,6 @@ def connect(address: str, kind: bytes = b"DEALER") -> socket.socket:
 
 
 def reset(peer: socket.socket) -> None:
-    """Break the connection off, as a host does whose process is gone while bytes are under way."""
+    """Reset the connection, as a host does whose process has died while bytes are in flight."""
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
     peer.close()

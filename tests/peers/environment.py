@@ -1,4 +1,4 @@
-"""Environments of the real peers, whose packages do not go together with ours (design §2)."""
+"""Environments of the real peers, whose packages conflict with ours."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from dexorder.setup import config
 from tests.paths import ROOT
 
 MAKE_SECONDS = 900
-"""Longest time that fetching and unpacking may take."""
+"""Timeout of download and installation."""
 
 
 def peer_python(name: str) -> Path:
-    """The interpreter of a peer's environment, which is made on the first call and kept in the project's cache.
+    """Return the interpreter of a peer's environment, created on the first call in the project's cache.
 
     It has exactly what ``requirements/peer-<name>.txt`` locks; another lock gives another environment. Calls at the
     same time, also of other processes, make it once. Run it with ``-I``, so that our packages are not in its way.
@@ -39,7 +39,7 @@ def peer_python(name: str) -> Path:
         pytest.fail(f"there is no peer {name}: {lock.name} is missing", pytrace=False)
     folder = config.load().cache_dir / "peers" / f"{lock.stem.removeprefix('peer-')}-{digest}"
     python = folder / "bin" / "python"
-    if not python.exists():  # nor if the interpreter behind it was taken away
+    if not python.exists():  # also false if the interpreter behind the link was removed
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _alone(folder.with_suffix(".lock")):
             if not python.exists():
@@ -55,7 +55,7 @@ def _alone(file: Path) -> Iterator[None]:
 
 
 def _make(folder: Path, lock: Path) -> None:
-    """Make it beside its place and move it there whole: who is killed meanwhile leaves nothing half done."""
+    """Create it under another name and rename it, so that a kill leaves nothing incomplete."""
     shutil.rmtree(folder, ignore_errors=True)
     uv = Path(sys.executable).with_name("uv")
     if not uv.exists():

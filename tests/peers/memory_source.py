@@ -1,4 +1,4 @@
-"""pynumaflow's source in memory, ``numaflow/memory_source.py``, in a process of its own."""
+"""pynumaflow's in-memory source, ``numaflow/memory_source.py``, as a separate process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ START_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class MemorySource:
-    """One that listens.
+    """Running source.
 
     Attributes:
         target: Its address for a gRPC client.
@@ -30,7 +30,7 @@ class MemorySource:
     _report: Path
 
     def counts(self) -> dict[str, int]:
-        """``acked``, ``acks``, ``nacked``, ``unknown`` so far; see the program."""
+        """Return the counts ``acked``, ``acks``, ``nacked``, ``unknown``; see the program."""
         counted: dict[str, int] = json.loads(self._report.read_text()) if self._report.exists() else {}
         return {"acked": 0, "acks": 0, "nacked": 0, "unknown": 0} | counted
 
@@ -46,7 +46,7 @@ def memory_source(
     tcp: str = "",
     report: bool = True,
 ) -> Iterator[MemorySource]:
-    """Run it for the length of a block.
+    """Run it for the block.
 
     Args:
         folder: Gets its socket, server-info file, report and log; it exists.

@@ -1,4 +1,4 @@
-"""The real peer as a reader: ``numaflow/reader.py`` in a process of its own, one call at a time."""
+"""Real peer as a reader: ``numaflow/reader.py`` as a separate process, one call at a time."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.peers.environment import peer_python
 
 PROGRAM = Path(__file__).with_name("numaflow") / "reader.py"
 ANSWER_SECONDS = 300.0
-"""Longest time for one answer; only a hang takes it."""
+"""Timeout of one answer."""
 Place = tuple[int, int]
 """Partition and offset."""
 
 
 class Refused(Exception):
-    """A call failed.
+    """Failed call.
 
     Attributes:
         code: Name of its gRPC status.
@@ -36,7 +36,7 @@ class Refused(Exception):
 
 
 class StreamEnded(Exception):
-    """The source has ended the stream that was used."""
+    """The source has ended the stream."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Batch:
-    """One read. ``code``, ``error`` (none if it is not set) and ``msg`` are those of its eot."""
+    """Result of one read. ``code``, ``error`` (None if unset) and ``msg`` are those of its eot."""
 
     records: list[Record]
     code: str
@@ -68,7 +68,7 @@ class Batch:
 
 
 class NumaflowReader:
-    """A dataplane that has found the source and made both handshakes; it dies with us.
+    """Dataplane that has found the source and completed both handshakes; it dies with this process.
 
     Attributes:
         info: What the server-info file said.
@@ -99,10 +99,10 @@ class NumaflowReader:
     def __exit__(self, *_: object) -> None:
         self.kill()
 
-    # ---- what a dataplane does
+    # ---- calls of a dataplane
 
     def read(self, most: int, timeout_ms: int = 1_000) -> Batch:
-        """One request and its records up to the eot."""
+        """Send one request and return its records up to the eot."""
         answer = self._ask("read", most=most, timeout_ms=timeout_ms)
         records = [
             Record(partition, int(offset), base64.b64decode(payload), keys, headers, event_time_ms)
@@ -111,25 +111,25 @@ class NumaflowReader:
         return Batch(records, **answer["status"])
 
     def collect(self, count: int, most: int = 500) -> list[Record]:
-        """Read until so many have come, which stay un-acked."""
+        """Read a number of records without acking them."""
         records: list[Record] = []
         while len(records) < count:
             records += self.read(min(most, count - len(records))).records
         return records
 
     def ack(self, places: Iterable[Place], *, pad_bytes: int = 0) -> None:
-        """One AckRequest, as large as that, and its one answer."""
+        """Send one AckRequest, however large, and wait for its answer."""
         self._ask("ack", places=_as_text(places), pad_bytes=pad_bytes)
 
     def nack(self, places: Iterable[Place], *, each: bool = False) -> None:
-        """Give them back; ``each``: in a request for each offset."""
+        """Nack the offsets; ``each`` sends one request per offset."""
         self._ask("nack", places=_as_text(places), each=each)
 
     def pending(self) -> int:
         return int(self._ask("pending")["pending"])
 
     def partitions(self) -> tuple[list[int], int]:
-        """Those served there, and how many there are."""
+        """Return the source's partitions and their total number."""
         answer = self._ask("partitions")
         return answer["partitions"], answer["total"]
 
@@ -137,11 +137,11 @@ class NumaflowReader:
         return bool(self._ask("ready")["ready"])
 
     def open(self, *, read: bool = True, ack: bool = True) -> None:
-        """New streams with their handshakes."""
+        """Open new streams with handshakes."""
         self._ask("open", read=read, ack=ack)
 
     def drain(self, most: int = 500) -> list[Record]:
-        """Read and ack, batch by batch, until nothing is pending."""
+        """Read and ack batches until nothing is pending."""
         records: list[Record] = []
         while self.pending() != 0:
             batch = self.read(most, 200)
@@ -150,36 +150,36 @@ class NumaflowReader:
                 records += batch.records
         return records
 
-    # ---- how it ends
+    # ---- ends
 
     def close(self) -> dict[str, str]:
-        """End both streams from this side; the status of each by its name, ``read`` and ``ack``."""
+        """Close both streams from this side; return the status of each by its name, ``read`` and ``ack``."""
         statuses: dict[str, str] = self._ask("close")["closed"]
         self.process.wait(ANSWER_SECONDS)
         return statuses
 
     def vanish(self) -> None:
-        """SIGKILL, between two calls."""
+        """Send SIGKILL between two calls."""
         self._send("vanish")
         self.process.wait(ANSWER_SECONDS)
 
     def vanish_in_read(self, most: int, after: int) -> None:
-        """SIGKILL when ``after`` of the records asked for have come."""
+        """Send SIGKILL after ``after`` of the requested records have arrived."""
         self._send("read", most=most, timeout_ms=60_000, vanish_after=after)
         self.process.wait(ANSWER_SECONDS)
 
     def vanish_in_ack(self, places: Iterable[Place]) -> None:
-        """SIGKILL behind an AckRequest, without waiting for its answer."""
+        """Send SIGKILL after an AckRequest, without waiting for its answer."""
         self._ask("ack", places=_as_text(places), wait=False)
         self.vanish()
 
     def kill(self) -> None:
-        """Does nothing to one that has ended."""
+        """End the process if it still runs."""
         self.process.kill()
         self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
-                with suppress(OSError):  # a line that was never taken
+                with suppress(OSError):  # a line that was never read
                     pipe.close()
 
     # ---- lines of JSON

@@ -32,11 +32,11 @@ def test_marked_processes_are_found_until_they_end() -> None:
     assert demo.processes_marked("x1") == []
 
 
-def test_a_free_block_is_free() -> None:
+def test_base_port_block_is_free() -> None:
     assert ports_in_use(SuiteOptions(Path(), Ports.from_base(demo.free_base_port()))) == []
 
 
-def test_a_failing_part_ends_the_wait_with_its_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failing_part_ends_the_wait_and_shows_its_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = SuiteOptions(tmp_path, only=("relay", "sim"))
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as suite:
         ready, failing = PartState("a", "b", 1, "ready"), PartState("a", "b", None, "failing", 5, "ended")
@@ -69,12 +69,12 @@ A, B, C = (1.0, 3.0, 1.0, 2.0, 5.0), (2.0, 4.0, 2.0, 3.0, 6.0), (3.0, 5.0, 3.0, 
         ([(2, A), (3, B)], Comparison(2, 1, 0, 1, 1)),
     ],
 )
-def test_rows_are_compared_to_the_last_digit(rows: list[tuple[int, Values]], expected: Comparison) -> None:
+def test_rows_are_compared_exactly(rows: list[tuple[int, Values]], expected: Comparison) -> None:
     assert compare(rows, {1: A, 2: B}) == expected
     assert expected.equal == (rows == [(1, A), (2, B)])
 
 
-def test_the_verdict_fails_where_nothing_went_wrong_or_something_was_lost(capsys: pytest.CaptureFixture[str]) -> None:
+def test_verdict_fails_without_faults_or_with_a_lost_row(capsys: pytest.CaptureFixture[str]) -> None:
     good, lossy = Comparison(10, 0, 0, 0, 0), Comparison(9, 1, 0, 0, 0)
     demo.show_verdict(FaultCounts(20, {"hole": 1, "html": 3}), good)
     assert capsys.readouterr().err.splitlines() == [

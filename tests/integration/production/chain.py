@@ -1,4 +1,4 @@
-"""A suite on a catalog of its own: what every kind of catalog must bear."""
+"""Checks of a suite with an external catalog, for every type of catalog."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ BOTH = TimeRange(FIRST.start_ns, SECOND.end_ns)
 
 
 def check_history(client: Client) -> None:
-    """One request; the rows as the Client reads them."""
+    """Run one request and return the rows as the Client reads them."""
     assert_equal(client.history("BTC/USDT.SIM", "1m", FIRST.start_ns, FIRST.end_ns), _expected(FIRST))
 
 
 def check_histories(suite: Suite) -> None:
-    """One request, then an overlapping one during which Spark is killed; the rows as the Client reads them."""
+    """Run a request, then an overlapping one during which Spark is killed; return the rows as the Client reads them."""
     with Client(suite.relay) as client:
         check_history(client)
         request = make_request(uuid.uuid4().hex, "BTC/USDT.SIM", "1m", SECOND.start_ns, SECOND.end_ns)
@@ -33,7 +33,7 @@ def check_histories(suite: Suite) -> None:
         suite.kill("spark")
         rows = client.read(client.wait(request.request_id, timeout=300))
         assert_equal(rows, _expected(SECOND))
-        # all of it is there by now: this one is answered from the table alone
+        # the table has all rows now: this request is answered from it alone
         assert_equal(client.history("BTC/USDT.SIM", "1m", BOTH.start_ns, BOTH.end_ns), _expected(BOTH))
 
 
@@ -42,14 +42,14 @@ def _expected(span: TimeRange) -> pa.Table:
 
 
 def told(directory: Path, secrets: Iterable[str]) -> list[str]:
-    """Where a secret can be read by those it is not for: a log or state of the suite, any process's command line."""
+    """Return the places that expose a secret: logs and state of the suite, command lines of all processes."""
     places = [path for path in directory.rglob("*.log") if path.is_file()] + [directory / "suite.json"]
     places += [path for path in Path("/proc").glob("[0-9]*/cmdline") if path.parent.name != str(os.getpid())]
     found = []
     for path in places:
         try:
             text = path.read_bytes()
-        except OSError:  # the process has ended meanwhile
+        except OSError:  # the process has ended
             continue
         found += [f"{secret[:3]}… in {path}" for secret in secrets if secret.encode() in text]
     return found

@@ -1,4 +1,4 @@
-"""A standalone Spark cluster on loopback, and which of its processes talk to whom."""
+"""Standalone Spark cluster on loopback, and the connections of its processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BIN = Path(pyspark.__file__).parent / "bin"
 
 @dataclass(frozen=True)
 class Cluster:
-    """Its address, and the process ids of its workers."""
+    """Address of the cluster, and the process ids of its workers."""
 
     master: str
     workers: tuple[int, ...]
@@ -29,7 +29,7 @@ class Cluster:
 
 @contextmanager
 def standalone_cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
-    """A master and workers of one core each; their logs and work folders are below ``folder``."""
+    """Run a master and workers of one core each, with logs and work folders below ``folder``."""
     master_port, master_ui, *ports = free_ports(2 + 2 * workers)
     environment = java_env() | {"SPARK_LOCAL_IP": HOST, "SPARK_DAEMON_MEMORY": "256m"}
     deploy = [str(BIN / "spark-class"), "org.apache.spark.deploy"]
@@ -49,7 +49,7 @@ def standalone_cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
 
 
 def connected_to(port: int) -> set[int]:
-    """Processes with an open connection to a port of this machine."""
+    """Return the processes with an open connection to a port of this machine."""
     inodes = set()
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
@@ -58,26 +58,26 @@ def connected_to(port: int) -> set[int]:
                 inodes.add(f"socket:[{columns[9]}]")
     found = set()
     for link in Path("/proc").glob("[0-9]*/fd/*"):
-        with suppress(OSError):  # closed meanwhile
+        with suppress(OSError):  # it has been closed
             if str(link.readlink()) in inodes:
                 found.add(int(link.parts[2]))
     return found
 
 
 def descends_from(pid: int, ancestor: int) -> bool:
-    """Whether a process was started by another, or by one that it started."""
+    """Return whether a process is a descendant of another."""
     while pid > 1 and pid != ancestor:
         pid = _parent(pid)
     return pid == ancestor
 
 
 def children_of(pid: int) -> list[int]:
-    """Processes that it started."""
+    """Return the children of a process."""
     return [child for path in Path("/proc").glob("[0-9]*") if _parent(child := int(path.name)) == pid]
 
 
 def _parent(pid: int) -> int:
-    """Process id of the parent; 0 if the process has ended."""
+    """Return the id of the parent process; 0 if the process has ended."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except OSError:
@@ -86,7 +86,7 @@ def _parent(pid: int) -> int:
 
 @contextmanager
 def submitted(cluster: Cluster, folder: Path, jars: Path, health_port: int, **settings: str) -> Iterator[None]:
-    """Our driver by ``spark-submit``, as docs/production.md shows it, until its gRPC port is open."""
+    """Start our driver by ``spark-submit`` as in docs/production.md, and wait until its gRPC port is open."""
     packages = folder / "dexorder.zip"
     subprocess.run(
         [sys.executable, "-m", "spark.runtime.package", str(packages)], cwd=ROOT, check=True, capture_output=True
@@ -119,7 +119,7 @@ def submitted(cluster: Cluster, folder: Path, jars: Path, health_port: int, **se
 
 @contextmanager
 def started(cluster: Cluster, folder: Path, jars: Path, health_port: int, **settings: str) -> Iterator[None]:
-    """Our driver as a process of its own that asks the cluster for executors."""
+    """Start our driver as a process that requests executors of the cluster."""
     own = {"DEXORDER_SPARK_MASTER": cluster.master, "DEXORDER_SPARK_JARS": str(jars), "SPARK_LOCAL_IP": HOST}
     own["DEXORDER_SPARK_LISTEN"] = f"{HOST}:{health_port}"
     command = [sys.executable, "-m", "spark"]

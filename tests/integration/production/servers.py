@@ -1,4 +1,4 @@
-"""Servers of a production site, for tests: PostgreSQL, an S3 server, a REST catalog; each in processes of its own."""
+"""Servers of a production site for tests: PostgreSQL, S3, REST catalog; each as separate processes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BUCKET = "lake"
 
 @dataclass(frozen=True)
 class Postgres:
-    """A server that takes TLS connections only. ``uri`` is without the password."""
+    """PostgreSQL server that accepts only TLS. ``uri`` does not contain the password."""
 
     uri: str
     password: str
@@ -41,7 +41,7 @@ class Postgres:
 
 @dataclass(frozen=True)
 class S3:
-    """An S3 server with the empty bucket ``lake``. ``access`` and ``keys`` are properties of pyiceberg's."""
+    """S3 server with the empty bucket ``lake``. ``access`` and ``keys`` are properties for pyiceberg."""
 
     endpoint: str
     access: dict[str, str]
@@ -50,7 +50,7 @@ class S3:
 
 @contextmanager
 def postgres() -> Iterator[Postgres]:
-    """PostgreSQL from Debian's packages, installed if need be, in a temporary folder, as the user ``postgres``."""
+    """Run PostgreSQL from Debian's packages, installed if needed, in a temporary folder as the user ``postgres``."""
     tools = _postgres_tools()
     folder = Path(tempfile.mkdtemp(prefix="dexorder-postgres-"))
     try:
@@ -84,7 +84,7 @@ def postgres() -> Iterator[Postgres]:
 
 @contextmanager
 def s3(folder: Path) -> Iterator[S3]:
-    """moto's server; it forgets everything at the end."""
+    """Run moto's server, which stores nothing on disk."""
     (port,) = free_ports(1)
     found = S3(
         f"http://{HOST}:{port}",
@@ -104,7 +104,7 @@ def s3(folder: Path) -> Iterator[S3]:
 
 @contextmanager
 def rest_catalog(folder: Path, store: S3) -> Iterator[str]:
-    """Nessie, which keeps its tables' metadata in ``store``; gives the address of its Iceberg REST interface."""
+    """Run Nessie with its tables' metadata in ``store``; yield the address of its Iceberg REST interface."""
     jars.fetch("nessie", java.ensure_java, print)
     port, management = free_ports(2)
     service = "nessie.catalog.service.s3.default-options"
@@ -125,7 +125,7 @@ def rest_catalog(folder: Path, store: S3) -> Iterator[str]:
         "keys.name": store.keys["s3.access-key-id"],
         "keys.secret": store.keys["s3.secret-access-key"],
     }
-    file = folder / "nessie.properties"  # secrets do not belong on a command line
+    file = folder / "nessie.properties"  # secrets must not be on a command line
     file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
     command = [str(_java_21(folder)), "-Xmx300m", f"-Dquarkus.config.locations={file}"]
     with process([*command, "-jar", str(jars.jar_paths("nessie")[0])], folder / "nessie.log", port):
@@ -141,7 +141,7 @@ def process(
     stop: signal.Signals = signal.SIGTERM,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A child that listens on ``port`` and dies with us; ``environment`` is set in addition to ours."""
+    """Run a child that listens on ``port`` and dies with this process; ``environment`` extends ours."""
     with log.open("ab") as output:
         child_env = os.environ | dict(environment or {})
         started = subprocess.Popen([*guarded(), *command], env=child_env, stdout=output, stderr=subprocess.STDOUT)
@@ -166,13 +166,13 @@ def _listens(port: int) -> bool:
 
 
 def _postgres_tools() -> Path:
-    """Folder of initdb and postgres; installs Debian's package where it is absent."""
+    """Return the folder of initdb and postgres; install Debian's package if it is missing."""
 
     def found() -> list[Path]:
         return [path.parent.resolve() for path in Path("/usr/lib/postgresql").glob("*/bin/initdb")]
 
     if not found() and shutil.which("apt-get") and os.geteuid() == 0:
-        # a run level in which the package does not start a server of its own
+        # a run level in which the package does not start its own server
         quiet = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
         for command in (["apt-get", "update"], ["apt-get", "install", "-y", "--no-install-recommends", "postgresql"]):
             subprocess.run(command, env=quiet, check=True, stdout=subprocess.DEVNULL)
@@ -182,7 +182,7 @@ def _postgres_tools() -> Path:
 
 
 def _give_to_postgres(folder: Path) -> list[str]:
-    """PostgreSQL refuses to run as root: give ``folder`` to its user; returns how a command is run as that one."""
+    """Give ``folder`` to the user ``postgres``, as PostgreSQL refuses root; return the prefix of its commands."""
     if os.geteuid() != 0:
         return []
     owner = pwd.getpwnam("postgres")
@@ -192,7 +192,7 @@ def _give_to_postgres(folder: Path) -> list[str]:
 
 
 def _java_21(folder: Path) -> Path:
-    """Nessie needs a newer Java than we do: the machine's if it is one, else the locked package in ``folder``."""
+    """Return a Java for Nessie, which needs 21 or newer: the machine's, else the locked package in ``folder``."""
     own = java.ensure_java()
     if java.major_version(own.version) >= 21:
         return own.executable

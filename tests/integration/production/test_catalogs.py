@@ -1,4 +1,4 @@
-"""The whole suite on catalogs of a production site: PostgreSQL with S3, and a REST server with S3."""
+"""The whole suite with external catalogs: PostgreSQL with S3, and a REST server with S3."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def production_jars() -> Path:
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-def test_a_suite_on_postgresql_s3_and_a_kafka_of_the_sites(
+def test_suite_with_postgresql_s3_and_an_external_kafka(
     tmp_path: Path, kafka: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with postgres() as database, s3(tmp_path) as store:
@@ -43,7 +43,7 @@ def test_a_suite_on_postgresql_s3_and_a_kafka_of_the_sites(
                 "warehouse": f"s3://{BUCKET}/warehouse",
                 **store.access,
             }
-            # a client is told all but the secrets, which it brings
+            # the relay sends a client all properties but the secrets
             monkeypatch.setenv("DEXORDER_CATALOG_PASSWORD", database.password)
             monkeypatch.setenv("DEXORDER_CATALOG_PROPERTIES", json.dumps(store.keys))
             check_histories(suite)
@@ -54,7 +54,7 @@ def test_a_suite_on_postgresql_s3_and_a_kafka_of_the_sites(
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-def test_a_suite_on_a_rest_catalog_and_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_suite_with_a_rest_catalog_and_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with s3(tmp_path) as store, rest_catalog(tmp_path, store) as uri:
         environment = {
             "DEXORDER_CATALOG_TYPE": "rest",

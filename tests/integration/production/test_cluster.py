@@ -29,7 +29,7 @@ Way = Callable[..., AbstractContextManager[None]]
     "way", [pytest.param(submitted, marks=pytest.mark.nightly), pytest.param(started, marks=pytest.mark.soak)]
 )
 @pytest.mark.timeout(900)
-def test_the_driver_runs_on_a_cluster(way: Way, tmp_path: Path) -> None:
+def test_driver_runs_on_a_cluster(way: Way, tmp_path: Path) -> None:
     parts = "kafka,sim,relay,gateway,udsource,ingestor"
     with standalone_cluster(tmp_path) as cluster, running_suite(tmp_path / "suite", "--only", parts) as suite:
         catalog = CatalogSettings.local(suite.directory)

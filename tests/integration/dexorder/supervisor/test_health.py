@@ -12,19 +12,19 @@ from tests.fixtures_kafka import free_ports
 
 
 @pytest.mark.parametrize("scheme", ["grpc", "http", "kafka"])
-async def test_nobody_there_is_an_answer(scheme: str) -> None:
+async def test_closed_port_is_not_ready(scheme: str) -> None:
     answer = await check(f"{scheme}://127.0.0.1:{free_ports(1)[0]}")
     assert (answer.ready, answer.detail) == (False, "does not accept connections")
 
 
 @pytest.mark.parametrize("scheme", ["grpc", "kafka"])
-async def test_somebody_who_says_nothing_is_not_ready(scheme: str) -> None:
+async def test_silent_server_is_not_ready(scheme: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:  # connections wait in its backlog
         port = mute.getsockname()[1]
         assert not (await check(f"{scheme}://127.0.0.1:{port}", timeout_s=0.2)).ready
 
 
-async def test_grpc_health_is_believed() -> None:
+async def test_grpc_health_decides() -> None:
     server, servicer = grpc.aio.server(), grpc_health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     port = server.add_insecure_port("127.0.0.1:0")
@@ -38,7 +38,7 @@ async def test_grpc_health_is_believed() -> None:
 
 
 @pytest.mark.parametrize(("code", "ready"), [(200, True), (503, False)])
-async def test_healthz_is_believed(code: int, ready: bool) -> None:
+async def test_healthz_decides(code: int, ready: bool) -> None:
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(code)

@@ -1,4 +1,4 @@
-"""The embedded broker: its settings, its command, and that it keeps what it took."""
+"""Embedded broker: settings, command, durability of its records."""
 
 import os
 import signal
@@ -64,7 +64,7 @@ def test_cluster_ids_have_kafkas_form_and_differ() -> None:
     assert all(len(each) == 22 and not each.startswith("-") for each in ids)
 
 
-def test_formatted_storage_is_left_alone(tmp_path: Path) -> None:
+def test_formatted_storage_is_unchanged(tmp_path: Path) -> None:
     paths = broker.KafkaPaths.under(tmp_path)
     paths.data.mkdir(parents=True)
     (paths.data / "meta.properties").write_text("cluster.id=mine\n")
@@ -93,7 +93,7 @@ def test_second_broker_on_a_folder_is_refused_while_the_first_lives(tmp_path: Pa
     os.close(broker.hold_lock(paths))
 
 
-def test_waiting_for_nobody_says_where_it_waited() -> None:
+def test_error_of_waiting_names_the_address() -> None:
     (port,) = free_ports(1)
     with pytest.raises(TimeoutError, match=f"127.0.0.1:{port} did not answer within 0.2 s"):
         broker.wait_ready(f"127.0.0.1:{port}", 0.2)
@@ -123,7 +123,7 @@ def read_one(bootstrap: str, topic: str, group: str) -> bytes:
 
 @pytest.mark.smoke
 @pytest.mark.kafka
-def test_killed_broker_comes_back_with_its_records_and_its_cluster_id(kafka_jars: Path, tmp_path: Path) -> None:
+def test_restarted_broker_has_its_records_and_cluster_id_after_a_kill(kafka_jars: Path, tmp_path: Path) -> None:
     first = RunningKafka(tmp_path)
     topic = create_topic(first.bootstrap, 1)
     produce(first.bootstrap, topic, b"kept")

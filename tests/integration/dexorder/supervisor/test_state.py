@@ -18,7 +18,7 @@ def own_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_state_round_trip(tmp_path: Path) -> None:
     suite = SuiteState(7, "now", "127.0.0.1:1", {"sim": PartState("a:1", "http://a:1", pid=8, state="ready")})
     assert state.read_state(tmp_path) is None
     state.write_state(tmp_path, suite)
@@ -33,7 +33,7 @@ def test_truncated_file_is_an_error_that_names_it(tmp_path: Path) -> None:
         state.read_state(tmp_path)
 
 
-def test_a_suite_is_found_by_folder_then_by_the_relays_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_suite_is_found_by_folder_then_by_the_relays_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state.register(20_000, tmp_path / "a")
     state.register(50_051, tmp_path / "b")
     assert state.find_directory(None, "127.0.0.1:20000") == tmp_path / "a"
@@ -46,7 +46,7 @@ def test_a_suite_is_found_by_folder_then_by_the_relays_port(tmp_path: Path, monk
     assert state.default_directory() == tmp_path / "d"
 
 
-def test_only_the_owner_takes_its_entry_back(tmp_path: Path) -> None:
+def test_only_the_owner_removes_its_entry(tmp_path: Path) -> None:
     state.register(20_000, tmp_path / "new")
     state.unregister(20_000, tmp_path / "old")
     assert state.registered(20_000) == tmp_path / "new"
@@ -54,11 +54,11 @@ def test_only_the_owner_takes_its_entry_back(tmp_path: Path) -> None:
     assert state.registered(20_000) is None
 
 
-def test_a_zombie_is_not_alive() -> None:
+def test_zombie_is_not_alive() -> None:
     assert state.process_alive(os.getpid()) and not state.process_alive(None)
     child = subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE)
     assert child.stdout is not None
-    child.stdout.read()  # ends when the child does
+    child.stdout.read()  # returns when the child ends
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     assert not state.process_alive(child.pid)
     child.communicate()

@@ -1,4 +1,4 @@
-"""The supervisor over tiny children: each answers /healthz and can be told to misbehave by its environment."""
+"""Supervisor with small children, which serve /healthz and misbehave as their environment says."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def own_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Wait for something another process does; the test's own timeout bounds it."""
+    """Poll for an effect of another process; the test's timeout bounds the wait."""
     while not condition():  # noqa: ASYNC110 - another process's doing has no event
         await asyncio.sleep(0.02)
 
@@ -108,7 +108,7 @@ async def test_parts_start_after_those_they_need_and_stop_in_order(tmp_path: Pat
     assert "started kafka" in (tmp_path / "logs" / "kafka.log").read_text()
 
 
-async def test_a_part_that_dies_is_started_again(tmp_path: Path) -> None:
+async def test_part_that_dies_is_restarted(tmp_path: Path) -> None:
     ready = asyncio.Event()
     (port,) = free_ports(1)
     running = asyncio.create_task(run_parts([make_part("sim", port)], tmp_path, 1, Reporter(all_ready=ready.set)))
@@ -124,7 +124,7 @@ async def test_a_part_that_dies_is_started_again(tmp_path: Path) -> None:
     await running
 
 
-async def test_a_part_that_keeps_dying_is_failing_and_tried_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_part_that_keeps_dying_is_failing_but_restarted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dexorder.supervisor.process.restart_delay", lambda deaths: 0.0)
     part = Part("sim", (sys.executable, "-c", "exit(3)"), {}, "127.0.0.1:1", "http://127.0.0.1:1", (), 5.0)
     seen: list[PartState] = []
@@ -146,7 +146,7 @@ async def test_a_part_that_keeps_dying_is_failing_and_tried_on(tmp_path: Path, m
     assert seen[-1].state == "stopped"
 
 
-async def test_what_ignores_sigterm_is_killed_with_its_children(tmp_path: Path) -> None:
+async def test_part_that_ignores_sigterm_is_killed_with_its_children(tmp_path: Path) -> None:
     ready = asyncio.Event()
     part = make_part("spark", free_ports(1)[0], stop_seconds=0.1, STUBBORN="1")
     running = asyncio.create_task(run_parts([part], tmp_path, 1, Reporter(all_ready=ready.set)))
@@ -158,7 +158,7 @@ async def test_what_ignores_sigterm_is_killed_with_its_children(tmp_path: Path) 
     assert session_members(session) == []
 
 
-async def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
+async def test_second_signal_kills_at_once(tmp_path: Path) -> None:
     ready, stopping = asyncio.Event(), asyncio.Event()
     parts = [make_part(n, p, stop_seconds=600, STUBBORN="1") for n, p in zip("ab", free_ports(2), strict=True)]
     report = Reporter(all_ready=ready.set, stopping=stopping.set)
@@ -172,7 +172,7 @@ async def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
     assert [session_members(session or 0) for session in sessions] == [[], []]
 
 
-def test_a_killed_supervisor_leaves_no_orphan(tmp_path: Path) -> None:
+def test_killed_supervisor_leaves_no_orphan(tmp_path: Path) -> None:
     command = [sys.executable, "-c", SUPERVISOR, str(tmp_path), *map(str, free_ports(2))]
     env = child_environment(os.environ, {})
     supervisor = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env, cwd=ROOT)
@@ -182,10 +182,10 @@ def test_a_killed_supervisor_leaves_no_orphan(tmp_path: Path) -> None:
     assert [len(session_members(session)) for session in sessions] == [2, 2]
     supervisor.kill()
     supervisor.communicate()
-    while any(session_members(session) for session in sessions):  # bounded by the test's timeout
+    while any(session_members(session) for session in sessions):  # the test's timeout bounds it
         time.sleep(0.02)
 
 
 @pytest.mark.parametrize(("deaths", "seconds"), [(0, 0.25), (1, 0.25), (2, 0.5), (5, 4.0), (7, 15.0), (10_000, 15.0)])
-def test_restarts_slow_down_to_a_cap(deaths: int, seconds: float) -> None:
+def test_restart_delay_grows_to_its_maximum(deaths: int, seconds: float) -> None:
     assert restart_delay(deaths) == seconds

@@ -1,4 +1,4 @@
-"""What reaches standard error, from a process of its own: configuring logs is once a process."""
+"""Log output on standard error, in another process because logs are configured once per process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fetching: complete or not at all, checked, tried again, and nothing to do the second time."""
+"""Download of jars: complete or not at all, verified, retried, and not repeated."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ CONTENT = {"g.one:a:1": b"aaa", "g.two:b:2": b"bbb"}
 
 
 class FakeMirror:
-    """A resolver that fails ``failures`` times, then writes ``content`` the way real ones do."""
+    """Return a resolver that fails ``failures`` times and then writes ``content`` as real ones do."""
 
     def __init__(self, content: dict[str, bytes], failures: int = 0) -> None:
         self.content = content
@@ -40,7 +40,7 @@ class FakeMirror:
 
 @pytest.fixture
 def use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[Resolver]], Path]:
-    """Set up a project with one set of two jars, and an empty cache; gives a function that sets the resolvers."""
+    """Set up a project with one set of two jars and an empty cache; return a function that sets the resolvers."""
     (tmp_path / "jars.toml").write_text('[s]\ntransitive = true\ncoordinates = ["g.one:a:1"]\n')
     sums = "".join(f'"{name}" = "{hashlib.sha256(data).hexdigest()}"\n' for name, data in CONTENT.items())
     (tmp_path / "jars.lock").write_text(f"[s]\n{sums}")
@@ -75,7 +75,7 @@ def test_fetch_fills_an_empty_cache_once(use: Use) -> None:
     assert mirror.calls == 1
 
 
-def test_damaged_cache_is_fetched_anew(use: Use) -> None:
+def test_damaged_cache_is_replaced(use: Use) -> None:
     folder = use([FakeMirror(CONTENT)])
     fetch()
     (folder / "a-1.jar").write_bytes(b"damaged")
@@ -100,14 +100,14 @@ def test_unaccepted_jars_never_reach_the_cache(use: Use, content: dict[str, byte
     assert list(folder.parent.iterdir()) == []
 
 
-def test_failed_download_is_tried_again(use: Use) -> None:
+def test_failed_download_is_retried(use: Use) -> None:
     mirror = FakeMirror(CONTENT, failures=2)
     use([mirror])
     fetch()
     assert mirror.calls == 3
 
 
-def test_second_resolver_stands_in_for_the_first(use: Use) -> None:
+def test_second_resolver_is_used_when_the_first_fails(use: Use) -> None:
     first, second = FakeMirror({}, failures=99), FakeMirror(CONTENT)
     folder = use([first, second])
     fetch()
@@ -115,19 +115,19 @@ def test_second_resolver_stands_in_for_the_first(use: Use) -> None:
     assert folder.is_dir()
 
 
-def test_hopeless_fetch_is_one_sentence(use: Use, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failed_fetch_is_one_sentence(use: Use, capsys: pytest.CaptureFixture[str]) -> None:
     use([FakeMirror({}, failures=99)])
     with pytest.raises(SetupError, match="could not be fetched: the mirror is away"):
         fetch()
 
 
-def test_absent_jars_say_what_to_run(use: Use) -> None:
+def test_error_of_missing_jars_has_the_command(use: Use) -> None:
     use([])
     with pytest.raises(SetupError, match=r"g\.one:a:1: run `python -m dexorder\.setup fetch s`"):
         jars.jar_folder("s")
 
 
-def test_an_optional_set_is_fetched_only_by_its_name(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_optional_set_is_fetched_only_by_its_name(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = use([FakeMirror(CONTENT)])
     jars.WANTED_FILE.write_text('[s]\noptional = true\ntransitive = true\ncoordinates = ["g.one:a:1"]\n')
     monkeypatch.setattr("dexorder.setup.java.ensure_java", lambda: JAVA)
@@ -135,13 +135,13 @@ def test_an_optional_set_is_fetched_only_by_its_name(use: Use, monkeypatch: pyte
     assert main(["fetch", "s"]) == 0 and folder.is_dir()
 
 
-def test_unknown_set_is_named(use: Use, capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_names_an_unknown_set(use: Use, capsys: pytest.CaptureFixture[str]) -> None:
     use([])
     assert main(["fetch", "nope"]) == 1
     assert "no set named nope" in capsys.readouterr().err
 
 
-def test_lock_pins_what_came(use: Use, tmp_path: Path) -> None:
+def test_lock_pins_the_resolved_jars(use: Use, tmp_path: Path) -> None:
     use([FakeMirror({**CONTENT, "g:new:3": b"n"})])
     jars.lock(lambda: JAVA, lambda _: None)
     assert f'"g:new:3" = "{hashlib.sha256(b"n").hexdigest()}"' in (tmp_path / "jars.lock").read_text()

@@ -33,12 +33,12 @@ def test_a_classifier_is_part_of_the_file_name(tmp_path: Path) -> None:
     assert check_folder(tmp_path, (runner,)) == []
 
 
-def test_wrong_sum_names_the_coordinate(tmp_path: Path) -> None:
+def test_error_of_a_checksum_names_the_coordinate(tmp_path: Path) -> None:
     fill(tmp_path, **{"one-1.0.jar": b"tampered"})
     assert check_folder(tmp_path, (ONE, TWO)) == ["g:one:1.0 differs from the pinned SHA-256"]
 
 
-def test_missing_jar_names_the_coordinate(tmp_path: Path) -> None:
+def test_error_of_a_missing_jar_names_the_coordinate(tmp_path: Path) -> None:
     fill(tmp_path)
     (tmp_path / "two_2.13-2.0.Final.jar").unlink()
     assert check_folder(tmp_path, (ONE, TWO)) == ["g.h:two_2.13:2.0.Final is missing"]
@@ -82,12 +82,12 @@ def test_broken_list_is_refused(text: str, names: str) -> None:
         parse_wanted(text)
 
 
-def test_the_projects_lock_answers_the_projects_list() -> None:
+def test_lock_of_the_project_matches_its_list() -> None:
     wanted, locked = parse_wanted(jars.WANTED_FILE.read_text()), parse_lock(jars.LOCK_FILE.read_text())
     assert set(wanted) == set(locked) == {"spark", "production", "nessie", "spark-kafka", "kafka"}
     assert jars.set_names() == ("spark", "kafka"), "what every suite needs"
     for name, each in wanted.items():
         assert set(each.coordinates) <= {found.coordinate for found in locked[name]}
-    # The broker with what it needs (55 jars), and a logging backend.
+    # The broker with its dependencies (55 jars), and a logging backend.
     assert len(locked["kafka"]) == 56
     assert "http" not in jars.WANTED_FILE.read_text()

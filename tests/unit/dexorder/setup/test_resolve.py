@@ -1,4 +1,4 @@
-"""What the resolvers are asked, and with which of the user's settings."""
+"""Requests to the resolvers, and the user's settings that they use."""
 
 import ssl
 from pathlib import Path
@@ -14,7 +14,7 @@ WHOLE = WantedSet("kafka", ("org.apache.kafka:kafka_2.13:3.9.1",), transitive=Tr
 ALONE = WantedSet("spark", ("org.xerial:sqlite-jdbc:3.54.1.0",), transitive=False)
 
 
-def test_only_a_transitive_set_asks_for_dependencies() -> None:
+def test_only_a_transitive_set_requests_dependencies() -> None:
     assert 'transitive="true"' in resolve.ivy_module(WHOLE)
     assert 'transitive="false"' in resolve.ivy_module(ALONE)
     assert "<exclusions>" in resolve.maven_project(ALONE)
@@ -33,7 +33,7 @@ def test_coordinates_come_from_either_layout_of_the_tree(tmp_path: Path) -> None
         assert resolve.find_jars(tree) == {name: jar, f"{name}:all-in-one": special}
 
 
-def test_a_classifier_is_asked_for() -> None:
+def test_classifier_is_requested() -> None:
     wanted = WantedSet("nessie", ("g.h:server:1:runner",), transitive=False)
     assert '<artifact name="server" type="jar" m:classifier="runner"/>' in resolve.ivy_module(wanted)
     assert "<version>1</version><classifier>runner</classifier>" in resolve.maven_project(wanted)
@@ -69,7 +69,7 @@ def test_proxies_of_the_environment_become_java_options() -> None:
     assert resolve.proxy_options({"no": "localhost"}) == []
 
 
-def test_ivy_settings_given_but_absent_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_ivy_settings_file_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEXORDER_SETUP_IVY_SETTINGS", str(tmp_path / "none.xml"))
     with pytest.raises(SetupError, match=r"DEXORDER_SETUP_IVY_SETTINGS: .* is not a file"):
         resolve.user_ivy_settings()
@@ -100,7 +100,7 @@ def test_cache_folder(cache: str | None, xdg: str | None, expected: str, monkeyp
     assert str(load().cache_dir) == expected
 
 
-def test_trust_store_has_javas_form() -> None:
+def test_trust_store_has_the_jks_format() -> None:
     der = b"\x30\x03\x02\x01\x05"
     pem = ssl.DER_cert_to_PEM_cert(der)
     store = java.java_trust_store(f"# a comment\n{pem}")
@@ -110,7 +110,7 @@ def test_trust_store_has_javas_form() -> None:
     assert len(store) == len(expected) + 20
 
 
-def test_only_the_runtime_we_bring_is_told_whom_to_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_bundled_runtime_gets_trust_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = tmp_path / "ca.pem"
     bundle.write_text(ssl.DER_cert_to_PEM_cert(b"\x30\x00"))
     monkeypatch.setattr(java, "machine_bundle", lambda: bundle)

@@ -47,13 +47,13 @@ def test_restored_folder_has_every_file_but_what_a_suite_makes_anew(suite: Path,
     assert (made.files, sorted(told)) == (len(FILES), sorted(FILES))
 
 
-def test_running_suite_is_not_copied(suite: Path, tmp_path: Path) -> None:
+def test_running_suite_is_refused(suite: Path, tmp_path: Path) -> None:
     with suite_lock(suite), pytest.raises(SuiteFailed, match="in use"):
         backup(suite, tmp_path / "b.tar.gz")
     assert list(tmp_path.glob("b.tar*")) == []
 
 
-def test_folder_that_holds_something_is_left_alone(suite: Path, tmp_path: Path) -> None:
+def test_restore_refuses_a_folder_with_files(suite: Path, tmp_path: Path) -> None:
     backup(suite, tmp_path / "b.tar.gz")
     before = contents(suite)
     with pytest.raises(SuiteFailed, match="not empty"):
@@ -62,7 +62,7 @@ def test_folder_that_holds_something_is_left_alone(suite: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("where", ["inside", "there"])
-def test_archive_must_be_a_new_file_outside(suite: Path, tmp_path: Path, where: str) -> None:
+def test_archive_must_be_a_new_file_outside_the_folder(suite: Path, tmp_path: Path, where: str) -> None:
     archive = suite / "b.tar.gz" if where == "inside" else tmp_path / "b.tar.gz"
     if where == "there":
         archive.write_bytes(b"precious")
@@ -71,13 +71,13 @@ def test_archive_must_be_a_new_file_outside(suite: Path, tmp_path: Path, where: 
     assert where == "inside" or archive.read_bytes() == b"precious"
 
 
-def test_no_suite_no_backup(tmp_path: Path) -> None:
+def test_folder_without_a_suite_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SuiteFailed, match="not the folder of a suite"):
         backup(tmp_path, tmp_path.parent / "b.tar.gz")
 
 
 @pytest.mark.parametrize("keep", [0.0, 0.3, 0.9])
-def test_cut_archive_restores_nothing(suite: Path, tmp_path: Path, keep: float) -> None:
+def test_truncated_archive_restores_nothing(suite: Path, tmp_path: Path, keep: float) -> None:
     archive = tmp_path / "b.tar.gz"
     backup(suite, archive)
     data = archive.read_bytes()
@@ -88,7 +88,7 @@ def test_cut_archive_restores_nothing(suite: Path, tmp_path: Path, keep: float) 
     assert not suite.exists()
 
 
-def test_changed_byte_is_found_and_named(suite: Path, tmp_path: Path) -> None:
+def test_changed_byte_is_detected_and_its_file_named(suite: Path, tmp_path: Path) -> None:
     archive = tmp_path / "b.tar.gz"
     backup(suite, archive)
     plain = bytearray(gzip.decompress(archive.read_bytes()))
@@ -98,7 +98,7 @@ def test_changed_byte_is_found_and_named(suite: Path, tmp_path: Path) -> None:
         inspect(archive)
 
 
-def test_something_else_is_no_backup(tmp_path: Path) -> None:
+def test_other_file_is_not_a_backup(tmp_path: Path) -> None:
     (tmp_path / "b.tar.gz").write_bytes(b"hello")
     with pytest.raises(SuiteFailed, match="can't be read as a backup"):
         restore(tmp_path / "b.tar.gz")

@@ -36,11 +36,11 @@ IN_ORDER = (
 
 
 @pytest.mark.parametrize(("offset", "name"), list(enumerate(IN_ORDER)))
-def test_base_port_lays_out_one_block(offset: int, name: str) -> None:
+def test_base_port_starts_one_block(offset: int, name: str) -> None:
     assert getattr(Ports.from_base(20_000), name) == 20_000 + offset
 
 
-def test_every_default_port_is_another_and_every_block_too() -> None:
+def test_ports_are_distinct() -> None:
     for ports in (Ports(), Ports.from_base(1024)):
         numbers = [getattr(ports, field.name) for field in fields(ports)]
         assert len(set(numbers)) == len(numbers)
@@ -52,7 +52,7 @@ def test_a_block_that_does_not_fit_is_refused(base: int) -> None:
         Ports.from_base(base)
 
 
-def test_every_part_listens_on_ports_and_is_stopped() -> None:
+def test_every_part_has_ports_and_a_stop_order() -> None:
     assert set(OWNED) == set(PARTS) == set(STOP_ORDER)
 
 
@@ -81,24 +81,24 @@ def test_every_part_listens_on_ports_and_is_stopped() -> None:
         ("sim", "DEXORDER_SIM_RECORDED", '["/a.parquet=BTC/USDT"]'),
     ],
 )
-def test_parts_are_told_where_the_others_are(part: str, variable: str, value: str) -> None:
+def test_parts_receive_the_addresses_of_others(part: str, variable: str, value: str) -> None:
     made = parts(ports=Ports.from_base(20_000), recorded=("/a.parquet=BTC/USDT",))
     assert made[part].env[variable] == value
 
 
-def test_a_part_waits_only_for_parts_of_its_own_suite() -> None:
+def test_part_waits_only_for_parts_of_its_suite() -> None:
     assert parts()["ingestor"].after == ("relay", "gateway", "sim")
     assert parts()["spark"].after == parts()["kafka"].after == ()
     assert parts(only=("ingestor", "relay"))["ingestor"].after == ("relay",)
 
 
-def test_an_external_kafka_replaces_the_embedded_one() -> None:
+def test_external_kafka_replaces_the_embedded_one() -> None:
     made = parts(kafka="broker.example:9092")
     assert "kafka" not in made and made["gateway"].after == ()
     assert made["udsource"].env["DEXORDER_UDSOURCE_KAFKA"] == "broker.example:9092"
 
 
-def test_an_external_catalog_is_left_to_the_environment() -> None:
+def test_external_catalog_is_taken_from_the_environment() -> None:
     catalog = CatalogSettings(uri="postgresql://me:secret@db/lake", warehouse="s3://lake")
     made = parts(catalog=catalog)
     assert not [name for part in made.values() for name in part.env if name.startswith("DEXORDER_CATALOG")]
@@ -107,14 +107,14 @@ def test_an_external_catalog_is_left_to_the_environment() -> None:
     )
 
 
-def test_health_is_asked_in_the_parts_own_way() -> None:
+def test_health_address_matches_the_part() -> None:
     made = parts(ports=Ports.from_base(20_000))
     assert made["kafka"].health == "kafka://127.0.0.1:20003"
     assert made["sim"].health == "http://127.0.0.1:20008"
     assert made["spark"].health == "grpc://127.0.0.1:20016"
 
 
-def test_only_takes_known_names() -> None:
+def test_only_accepts_known_names() -> None:
     assert parse_only("spark, relay") == ("spark", "relay")
     assert list(parts(only=("spark", "relay"))) == ["relay", "spark"]
     with pytest.raises(ValueError, match=r"'web' is not a part .* kafka, sim"):

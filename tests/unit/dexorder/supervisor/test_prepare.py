@@ -13,19 +13,19 @@ from services.common.exchanges import load_exchanges
 from tests.paths import ROOT
 
 
-def test_the_shipped_exchanges_file_is_the_repositorys() -> None:
+def test_shipped_exchanges_file_is_the_repositorys() -> None:
     packaged = resources.files("dexorder") / "data" / "sim.yaml"
     assert packaged.read_text() == (ROOT / "exchanges" / "sim.yaml").read_text()
 
 
-def test_sim_is_pointed_at_the_running_exchange(tmp_path: Path) -> None:
+def test_sim_gets_the_address_of_the_running_exchange(tmp_path: Path) -> None:
     options = SuiteOptions(tmp_path, Ports.from_base(20_000))
     prepare.write_exchanges(None, options)
     venue = load_exchanges(tmp_path / "exchanges.yaml")["SIM"]
     assert (venue.rest_url, venue.ws_url) == ("http://127.0.0.1:20008", "ws://127.0.0.1:20008")
 
 
-def test_every_dialect_of_sim_is_pointed_there(tmp_path: Path) -> None:
+def test_every_dialect_of_sim_gets_the_address(tmp_path: Path) -> None:
     prepare.write_exchanges(ROOT / "exchanges" / "sim-kraken.yaml", SuiteOptions(tmp_path, Ports.from_base(20_000)))
     venues = load_exchanges(tmp_path / "exchanges.yaml")
     assert {name: venue.rest_url for name, venue in venues.items()} == {
@@ -34,7 +34,7 @@ def test_every_dialect_of_sim_is_pointed_there(tmp_path: Path) -> None:
     }
 
 
-def test_other_venues_stay_as_they_are(tmp_path: Path) -> None:
+def test_other_venues_are_unchanged(tmp_path: Path) -> None:
     prepare.write_exchanges(ROOT / "exchanges" / "binance.yaml", SuiteOptions(tmp_path))
     written: Any = yaml.safe_load((tmp_path / "exchanges.yaml").read_text())
     assert written == yaml.safe_load((ROOT / "exchanges" / "binance.yaml").read_text())
@@ -44,7 +44,7 @@ def test_other_venues_stay_as_they_are(tmp_path: Path) -> None:
     ("text", "message"),
     [("exchanges: {X: {ccxt: nowhere}}", "nowhere"), ("exchanges: {}", "exchanges"), ("a: [", "not YAML")],
 )
-def test_a_wrong_exchanges_file_stops_the_start(tmp_path: Path, text: str, message: str) -> None:
+def test_invalid_exchanges_file_is_an_error_at_start(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(text)
     with pytest.raises(SuiteFailed, match=message):
@@ -53,7 +53,7 @@ def test_a_wrong_exchanges_file_stops_the_start(tmp_path: Path, text: str, messa
         prepare.write_exchanges(tmp_path / "none.yaml", SuiteOptions(tmp_path))
 
 
-async def test_a_taken_port_is_named_with_its_part() -> None:
+async def test_error_names_a_port_in_use_and_its_part() -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -66,7 +66,7 @@ async def test_a_taken_port_is_named_with_its_part() -> None:
     await prepare.ports_free(options, timeout_s=0)
 
 
-def test_a_folder_has_one_suite(tmp_path: Path) -> None:
+def test_folder_has_one_suite(tmp_path: Path) -> None:
     with (
         prepare.suite_lock(tmp_path / "new"),
         pytest.raises(SuiteFailed, match=r"in use by another `dexorder up`, process \d+"),
@@ -77,7 +77,7 @@ def test_a_folder_has_one_suite(tmp_path: Path) -> None:
         pass
 
 
-def test_recorded_files_are_absolute_and_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recorded_files_are_absolute_and_must_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a=b.csv").touch()
     monkeypatch.chdir(tmp_path)
     assert prepare.recorded_entries(["a=b.csv=BTC/USDT"]) == (f"{tmp_path}/a=b.csv=BTC/USDT",)
@@ -90,14 +90,14 @@ def test_recorded_files_are_absolute_and_there(tmp_path: Path, monkeypatch: pyte
             prepare.recorded_entries([wrong])
 
 
-def test_missing_java_or_jars_says_what_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_of_missing_java_or_jars_has_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEXORDER_CACHE", str(tmp_path))
     assert prepare.java_and_jars(SuiteOptions(tmp_path, only=("relay", "sim"))) == {}
     with pytest.raises(SuiteFailed, match="make setup"):
         prepare.java_and_jars(SuiteOptions(tmp_path, only=("spark",)))
 
 
-def test_the_environment_may_name_a_catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_may_name_a_catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert prepare.external_catalog() is None
     monkeypatch.setenv("DEXORDER_CATALOG_URI", "postgresql://me@db/lake")
     monkeypatch.setenv("DEXORDER_CATALOG_PASSWORD", "secret")

@@ -1,4 +1,4 @@
-"""The exchanges file: what is read, what is refused with its place, which URLs are replaced."""
+"""Exchanges file: valid and invalid content, replaced URLs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.paths import ROOT
 
 
 @pytest.mark.parametrize("name", ["sim", "binance"])
-def test_shipped_files_are_read(name: str) -> None:
+def test_shipped_files_are_valid(name: str) -> None:
     (venue, exchange), *_ = load_exchanges(ROOT / "exchanges" / f"{name}.yaml").items()
     assert (venue, exchange.ccxt, exchange.slots.historical) == (name.upper(), "binance", 4)
 
@@ -26,14 +26,14 @@ def test_shipped_files_are_read(name: str) -> None:
         ("exchanges: [", "is not YAML"),
     ],
 )
-def test_a_bad_file_is_refused_with_the_place(tmp_path: Path, text: str, why: str) -> None:
+def test_error_names_the_place_in_the_file(tmp_path: Path, text: str, why: str) -> None:
     path = tmp_path / "exchanges.yaml"
     path.write_text(text)
     with pytest.raises(ValueError, match=why):
         load_exchanges(path)
 
 
-def test_every_host_is_replaced_and_paths_stay() -> None:
+def test_every_host_is_replaced_and_paths_are_kept() -> None:
     exchange = Exchange(ccxt="binance", rest_url="http://127.0.0.1:9000", ws_url="ws://127.0.0.1:9001")
     urls = {
         "public": "https://api.example.com/api/v3",

@@ -1,4 +1,4 @@
-"""What is scraped of calls."""
+"""Metrics of calls as Prometheus reads them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from services.common.model.errors import Code
 LABELS = {"grpc_type": "unary", "grpc_service": "s", "grpc_method": "m"}
 
 
-def test_times_fall_into_buckets_that_count_all_below() -> None:
+def test_buckets_are_cumulative() -> None:
     registry = CollectorRegistry()
     tally = CallMetrics(registry).tally(("unary", "s", "m"))
     for seconds in (0.001, 0.005, 0.2, 11.0):
@@ -25,7 +25,7 @@ def test_times_fall_into_buckets_that_count_all_below() -> None:
     assert registry.get_sample_value("grpc_server_handling_seconds_sum", LABELS) == pytest.approx(11.206)
 
 
-def test_a_registry_is_for_one_server() -> None:
+def test_registry_accepts_one_server() -> None:
     registry = CollectorRegistry()
     CallMetrics(registry)
     with pytest.raises(ValueError, match="grpc_server_started"):

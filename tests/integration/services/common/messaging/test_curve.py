@@ -1,4 +1,4 @@
-"""Key files: what is made, what is refused at start, and what changes while a server runs."""
+"""CURVE key files: creation, errors at start, changes while a server runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from services.ingestor.config import IngestorSettings
 from services.relay.config import RelaySettings
 
 
-def test_made_keys_are_a_pair_whose_secret_only_its_owner_can_read(tmp_path: Path) -> None:
+def test_created_keys_are_a_pair_with_a_private_secret(tmp_path: Path) -> None:
     public, secret = make_keys(tmp_path / "new", "relay")
     assert (public.name, secret.name) == ("relay.key", "relay.key_secret")
     assert (public.stat().st_mode & 0o777, secret.stat().st_mode & 0o777) == (0o644, 0o600)
@@ -27,7 +27,7 @@ def test_made_keys_are_a_pair_whose_secret_only_its_owner_can_read(tmp_path: Pat
     assert zmq.auth.load_certificate(secret) == (pair.public, pair.secret)
 
 
-def test_the_command_makes_keys_and_never_overwrites_one(tmp_path: Path) -> None:
+def test_command_creates_keys_and_never_overwrites_one(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "services.common.messaging.curve", "keys", str(tmp_path), "ingestor-1"]
     made = subprocess.run(command, check=True, capture_output=True, text=True)
     secret = (tmp_path / "ingestor-1.key_secret").read_bytes()
@@ -73,7 +73,7 @@ def broken(folder: Path, text: str) -> Path:
         (half_a_pair, "does not belong to its public key"),
     ],
 )
-def test_a_secret_that_cannot_be_used_is_an_error_at_start(
+def test_unusable_secret_is_an_error_at_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: object, said: str
 ) -> None:
     path = make(tmp_path)  # type: ignore[operator]
@@ -91,7 +91,7 @@ def test_a_secret_that_cannot_be_used_is_an_error_at_start(
             load_settings(settings)
 
 
-def test_an_unreadable_secret_is_named(tmp_path: Path) -> None:
+def test_unreadable_secret_is_an_error_that_names_it(tmp_path: Path) -> None:
     if os.geteuid() == 0:
         pytest.skip("root reads every file")
     path = open_to(0o000, tmp_path)
@@ -99,7 +99,7 @@ def test_an_unreadable_secret_is_named(tmp_path: Path) -> None:
         read_key_pair(path)
 
 
-def test_half_of_the_settings_is_an_error_at_start(tmp_path: Path) -> None:
+def test_incomplete_settings_are_an_error_at_start(tmp_path: Path) -> None:
     public, secret = make_keys(tmp_path, "mine")
     for half in ({"broker_curve_key": secret}, {"broker_curve_clients": tmp_path}):
         with pytest.raises(SystemExit, match="broker_curve_key and broker_curve_clients must be set together"):
@@ -134,7 +134,7 @@ def test_allowed_keys_follow_their_folder(tmp_path: Path) -> None:
     (tmp_path / "two.key").rename(folder / "two.key")
     assert admitted() == [True, True]
     (folder / "two.key").write_text("half writ")
-    assert admitted() == [False, False]  # nobody, while it can't be known who is allowed
+    assert admitted() == [False, False]  # no key is allowed while the folder can't be read
     (folder / "two.key").unlink()
     assert admitted() == [True, False]
     public.unlink()

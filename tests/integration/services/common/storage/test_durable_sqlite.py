@@ -1,4 +1,4 @@
-"""Files that are opened, brought up to date, held alone, or refused."""
+"""SQLite files: schema migration, durability, exclusive and private access."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STEPS = (
 NEWER = "version {}, known up to {}"
 
 
-def test_each_step_is_taken_once_and_commits_are_flushed(tmp_path: Path) -> None:
+def test_each_step_runs_once_and_commits_are_flushed(tmp_path: Path) -> None:
     path = tmp_path / "new" / "x.db"
     for known, rows in ((2, [(1, 2)]), (3, [(1, 2), (3, 4)]), (3, [(1, 2), (3, 4)])):
         db = open_durable(path, STEPS[:known], newer=NEWER)
@@ -32,7 +32,7 @@ def test_each_step_is_taken_once_and_commits_are_flushed(tmp_path: Path) -> None
         open_durable(path, STEPS[:2], newer=NEWER)
 
 
-def test_a_step_that_fails_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+def test_failed_step_leaves_the_file_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     with pytest.raises(sqlite3.OperationalError, match="nonsense"):
         open_durable(path, [*STEPS[:2], "INSERT INTO t VALUES (5, 6); nonsense;"], newer=NEWER)
@@ -42,7 +42,7 @@ def test_a_step_that_fails_leaves_the_file_as_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fresh", [True, False])
-def test_an_exclusive_file_is_not_shared_nor_waited_for(
+def test_exclusive_file_is_refused_without_waiting(
     tmp_path: Path, fresh: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     timeouts_s: list[float] = []
@@ -68,7 +68,7 @@ def test_an_exclusive_file_is_not_shared_nor_waited_for(
     open_durable(path, STEPS, newer=NEWER, exclusive=True).close()
 
 
-def test_a_private_file_is_its_owner_s_alone(tmp_path: Path) -> None:
+def test_private_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     db = open_durable(tmp_path / "x.db", STEPS, newer=NEWER, private=True)
     db.execute("INSERT INTO t VALUES (7, 8)")
     assert {each.stat().st_mode & 0o777 for each in tmp_path.iterdir()} == {0o600}

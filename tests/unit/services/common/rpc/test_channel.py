@@ -1,4 +1,4 @@
-"""Channels against real servers: what arrives there of token and certificate, in every kind of call."""
+"""Channels to real servers: token and certificate in every call type."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 
 
 class Mirror(grpc.GenericRpcHandler):
-    """Answers every call with the authorization metadata it came with, one line an entry."""
+    """Servicer that returns the authorization metadata of each call, one line per entry."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -74,7 +74,7 @@ def say_sync(address: str, settings: ChannelSettings, kind: str) -> str:
 
 @pytest.mark.parametrize("secure", [False, True], ids=["plaintext", "tls"])
 @pytest.mark.parametrize("token", [None, TOKEN], ids=["no-token", "token"])
-async def test_the_token_goes_with_every_kind_of_call(secure: bool, token: str | None, tmp_path: Path) -> None:
+async def test_token_is_sent_with_every_call_type(secure: bool, token: str | None, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     settings = ChannelSettings(tls_ca=authority.ca if secure else None, token=token)  # type: ignore[arg-type]
     async with mirror(tls(authority) if secure else None) as (address, _), open_channel(address, settings) as channel:
@@ -83,7 +83,7 @@ async def test_the_token_goes_with_every_kind_of_call(secure: bool, token: str |
     assert arrived == [f"Bearer {token}" if token else ""] * 8
 
 
-async def test_a_server_of_another_authority_gets_neither_call_nor_token(tmp_path: Path) -> None:
+async def test_server_of_another_authority_receives_neither_call_nor_token(tmp_path: Path) -> None:
     ours, other = Authority(tmp_path / "ours"), Authority(tmp_path / "other")
     settings = ChannelSettings(tls_ca=ours.ca, token=TOKEN)  # type: ignore[arg-type]
     async with mirror(tls(other)) as (address, handler), open_channel(address, settings) as channel:
@@ -105,14 +105,14 @@ async def test_tls_against_a_plaintext_server_and_the_reverse_fail(tmp_path: Pat
             assert handler.calls == 0
 
 
-async def test_the_token_leaves_the_machine_encrypted_or_by_consent() -> None:
+async def test_token_leaves_the_machine_only_encrypted_or_with_permission() -> None:
     settings = ChannelSettings(token=TOKEN)  # type: ignore[arg-type]
     for opened in (open_channel, open_sync_channel):
         with pytest.raises(ValueError, match=r"relay\.example:1 without TLS") as caught:
             opened("relay.example:1", settings)
         assert TOKEN not in str(caught.value)
-    agreed = ChannelSettings(token=TOKEN, allow_insecure=True)  # type: ignore[arg-type]
-    await open_channel("relay.example:1", agreed).close()
+    permitted = ChannelSettings(token=TOKEN, allow_insecure=True)  # type: ignore[arg-type]
+    await open_channel("relay.example:1", permitted).close()
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ async def test_the_token_leaves_the_machine_encrypted_or_by_consent() -> None:
         ({"TOKEN": TOKEN, "ALLOW_INSECURE": "perhaps"}, "DEXORDER_ALLOW_INSECURE"),
     ],
 )
-def test_a_bad_setting_names_its_variable_and_shows_no_value(
+def test_error_names_the_variable_and_shows_no_value(
     variables: dict[str, str], problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in variables.items():
@@ -135,7 +135,7 @@ def test_a_bad_setting_names_its_variable_and_shows_no_value(
     assert TOKEN not in str(caught.value)
 
 
-def test_a_token_from_a_file_loses_its_line_end_and_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_from_a_file_is_stripped_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEXORDER_TOKEN", f"{TOKEN}\n")
     settings = read_settings(ChannelSettings)
     assert settings.token is not None
@@ -145,7 +145,7 @@ def test_a_token_from_a_file_loses_its_line_end_and_is_never_shown(monkeypatch: 
     assert read_settings(ChannelSettings).token is None
 
 
-def test_own_options_win_over_the_keepalive() -> None:
+def test_options_override_the_keepalive() -> None:
     assert _merged(()) == list(CLIENT_KEEPALIVE)
     merged = _merged([("grpc.keepalive_time_ms", 1), ("grpc.max_send_message_length", 2)])
     assert dict(merged)["grpc.keepalive_time_ms"] == 1

@@ -25,7 +25,7 @@ def test_error_of_grpcio_keeps_its_code_and_text(status: grpc.StatusCode) -> Non
     assert not is_failure(error, *(kind for kind in Failure if kind is not failure_of(Code[status.name])))
 
 
-def test_other_errors_are_no_failed_call() -> None:
+def test_other_errors_are_not_failed_calls() -> None:
     assert code_of(ValueError("x")) is Code.UNKNOWN
     assert error_text(ValueError("x")) == "x"
     assert not is_failure(ValueError("x"), *Failure)

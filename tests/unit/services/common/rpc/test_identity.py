@@ -1,4 +1,4 @@
-"""Who calls: the callers file by tables, tokens and certificates on real sockets."""
+"""Identity of callers: the callers file by tables, tokens and certificates on real sockets."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FORBIDDEN = grpc.StatusCode.PERMISSION_DENIED
 
 
 def write_callers(path: Path, *entries: Mapping[str, Any]) -> Path:
-    """A callers file; a ``token`` in an entry becomes its hash."""
+    """Write a callers file; a ``token`` in an entry becomes its hash."""
     shown = [
         {k: v for k, v in entry.items() if k != "token"}
         | ({"sha256": token_hash(entry["token"])} if "token" in entry else {})
@@ -67,7 +67,7 @@ def write_callers(path: Path, *entries: Mapping[str, Any]) -> Path:
         ("callers: [{client_id: \x00s3cret-value}]", "not YAML"),
     ],
 )
-def test_a_bad_file_is_named_without_its_values(text: str, problem: str, tmp_path: Path) -> None:
+def test_error_of_a_callers_file_shows_no_value(text: str, problem: str, tmp_path: Path) -> None:
     path = tmp_path / "callers.yaml"
     path.write_text(text)
     with pytest.raises(ValueError, match=problem) as caught:
@@ -77,12 +77,12 @@ def test_a_bad_file_is_named_without_its_values(text: str, problem: str, tmp_pat
         load_settings(ServiceSettings, identity="token", tokens=path)
 
 
-def test_a_missing_file_ends_the_start(tmp_path: Path) -> None:
+def test_missing_callers_file_is_an_error_at_start(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"TOKENS: .*No such file"):
         load_settings(ServiceSettings, identity="token", tokens=tmp_path / "none.yaml")
 
 
-def test_the_example_in_the_docs_is_a_callers_file(tmp_path: Path) -> None:
+def test_example_in_the_docs_is_valid(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "security.md").read_text()
     path = tmp_path / "callers.yaml"
     path.write_text(page.partition("```yaml\n")[2].partition("```")[0])
@@ -94,7 +94,7 @@ def test_the_example_in_the_docs_is_a_callers_file(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.text(min_size=1), unique=True, max_size=8), st.text(min_size=1))
-def test_a_token_is_its_owners_and_nobody_elses(tokens: list[str], other: str) -> None:
+def test_token_identifies_only_its_owner(tokens: list[str], other: str) -> None:
     entries = [identity._Entry(client_id=f"c{n}", sha256=(token_hash(t),)) for n, t in enumerate(tokens)]
     callers = identity.Callers(entries)
     for number, token in enumerate(tokens):
@@ -104,14 +104,14 @@ def test_a_token_is_its_owners_and_nobody_elses(tokens: list[str], other: str) -
     assert (callers.by_token(other) is None) == (other not in tokens)
 
 
-def test_two_tokens_of_one_caller_are_valid_while_one_replaces_the_other(tmp_path: Path) -> None:
+def test_caller_may_have_two_tokens_during_rotation(tmp_path: Path) -> None:
     path = tmp_path / "callers.yaml"
     path.write_text(yaml.safe_dump({"callers": [{"client_id": "a", "sha256": [token_hash("old"), token_hash("new")]}]}))
     callers = read_callers(path)
     assert callers.by_token("old") == callers.by_token("new") == callers.by_name("a")
 
 
-def test_a_changed_file_counts_at_once_and_a_bad_one_changes_nothing(tmp_path: Path) -> None:
+def test_changed_file_takes_effect_at_once_and_an_invalid_one_changes_nothing(tmp_path: Path) -> None:
     path = write_callers(tmp_path / "callers.yaml", {"client_id": "a", "token": "first"})
     file = CallersFile(path)
     assert file.callers().by_token("first")
@@ -125,14 +125,12 @@ def test_a_changed_file_counts_at_once_and_a_bad_one_changes_nothing(tmp_path: P
         path.unlink()
         for _ in range(3):
             assert file.callers().by_token("second")
-    assert [entry["log_level"] for entry in logs] == ["error", "error"]  # one for each change, not for each call
+    assert [entry["log_level"] for entry in logs] == ["error", "error"]  # one per change, not per call
     write_callers(path, {"client_id": "a", "token": "third"})
     assert file.callers().by_token("third")
 
 
-def test_the_command_prints_a_token_and_the_entry_that_lets_it_in(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_command_prints_a_token_and_its_entry(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     identity.main(["token", "desk-1", "--role", "admin"])
     first, _, entry = capsys.readouterr().out.partition("\n")
     token = first.removeprefix("DEXORDER_TOKEN=")
@@ -159,7 +157,7 @@ def test_the_command_prints_a_token_and_the_entry_that_lets_it_in(
         ([b"a", b"b"], [], None),
     ],
 )
-def test_the_name_in_a_certificate(names: list[bytes], alternatives: list[bytes], expected: str | None) -> None:
+def test_certificate_name(names: list[bytes], alternatives: list[bytes], expected: str | None) -> None:
     context = {"x509_common_name": names, "x509_subject_alternative_name": alternatives}
     if expected is None:
         with pytest.raises(Unauthenticated):
@@ -172,7 +170,7 @@ def test_the_name_in_a_certificate(names: list[bytes], alternatives: list[bytes]
 
 
 class WhoAmI(rpc.RelayServiceServicer):
-    """Answers with the caller; the stream twice, so that the second answer is asked of a running call."""
+    """Servicer that returns the caller, in the stream twice: the second time during the running call."""
 
     async def GetCatalog(self, request: Any, context: Any) -> pb.GetCatalogResponse:
         caller = current_caller()
@@ -203,7 +201,7 @@ async def serve(**settings: Any) -> AsyncIterator[RunningServer]:
 
 
 async def ask(address: str, **channel: Any) -> tuple[str, str]:
-    """Who we are to the server, in a unary call and in a stream; or the code and the details of the refusal."""
+    """Return the caller that the server sees in a unary call and in a stream, or code and details of the refusal."""
     async with open_channel(address, ChannelSettings(**channel)) as opened:
         stub = rpc.RelayServiceStub(opened)
         try:
@@ -254,7 +252,7 @@ def tokens(tmp_path: Path) -> Path:
         (None, ("UNAUTHENTICATED", "0 tokens")),
     ],
 )
-async def test_a_token_says_who_calls(token: str | None, answer: tuple[str, str], tokens: Path) -> None:
+async def test_token_identifies_the_caller(token: str | None, answer: tuple[str, str], tokens: Path) -> None:
     async with serve(identity="token", tokens=tokens) as running:
         code, text = await ask(running.address, token=token)
         await open_to_anyone(running.address)
@@ -263,7 +261,7 @@ async def test_a_token_says_who_calls(token: str | None, answer: tuple[str, str]
 
 
 @pytest.mark.parametrize(("caller", "code"), [("desk", "PERMISSION_DENIED"), ("boss", "OK"), ("fetcher", "OK")])
-async def test_a_service_that_names_no_roles_is_not_for_clients(caller: str, code: str, tokens: Path) -> None:
+async def test_service_without_roles_refuses_clients(caller: str, code: str, tokens: Path) -> None:
     settings = ServiceSettings(listen="127.0.0.1:0", drain_seconds=1, identity="token", tokens=tokens)
     async with grpc_server(settings, register) as running:
         assert (await ask(running.address, token=f"{caller}-token"))[0] == code
@@ -282,7 +280,7 @@ async def test_a_service_that_names_no_roles_is_not_for_clients(caller: str, cod
         ((("authorization", "Bearer fetcher-token"),), FORBIDDEN),
     ],
 )
-async def test_metadata_as_any_language_may_send_it(
+async def test_metadata_in_every_form_that_clients_send(
     metadata: tuple[tuple[str, str], ...], code: grpc.StatusCode | None, tokens: Path
 ) -> None:
     async with (
@@ -290,7 +288,7 @@ async def test_metadata_as_any_language_may_send_it(
         grpc.aio.insecure_channel(running.address) as channel,
     ):
         call: Any = channel.unary_unary(f"/{NAME}/GetCatalog")
-        for body in (b"", b"\xff\xff"):  # bytes that don't parse are looked at once the caller is known
+        for body in (b"", b"\xff\xff"):  # the request is parsed after the caller is identified
             try:
                 await call(body, metadata=metadata, timeout=30)
                 got = None
@@ -299,7 +297,7 @@ async def test_metadata_as_any_language_may_send_it(
             assert got is (code if code or not body else grpc.StatusCode.INVALID_ARGUMENT)
 
 
-async def test_a_service_that_checks_its_callers_itself_gets_them_all_and_the_others_do_not(tokens: Path) -> None:
+async def test_service_with_its_own_identity_check_receives_every_call(tokens: Path) -> None:
     settings = ServiceSettings(listen="127.0.0.1:0", drain_seconds=1, identity="token", tokens=tokens)
     for own, stranger, client in (
         ([NAME], ("OK", "nobody"), ("OK", "desk client")),
@@ -320,7 +318,7 @@ async def ask_name(address: str, token: str) -> tuple[str, str]:
             return error.code().name, error.details() or ""
 
 
-async def test_a_removed_token_is_refused_at_the_next_call(tokens: Path) -> None:
+async def test_removed_token_is_refused_at_the_next_call(tokens: Path) -> None:
     async with serve(identity="token", tokens=tokens) as running:
         assert (await ask(running.address, token="desk-token"))[0] == "OK"
         write_callers(tokens, {"client_id": "other", "token": "other-token"})
@@ -328,7 +326,7 @@ async def test_a_removed_token_is_refused_at_the_next_call(tokens: Path) -> None
         assert await ask(running.address, token="other-token") == ("OK", "other client")
 
 
-async def test_without_identity_nobody_is_asked_and_tokens_are_ignored() -> None:
+async def test_tokens_are_ignored_without_identity() -> None:
     with_token = ChannelSettings(token="any")  # type: ignore[arg-type]
     async with serve() as running, open_channel(running.address, with_token) as channel:
         assert (await rpc.RelayServiceStub(channel).GetCatalog(pb.GetCatalogRequest())).name == "nobody"
@@ -350,7 +348,7 @@ def mutual(authority: Authority, tokens: Path, mode: str) -> dict[str, Any]:
     }
 
 
-async def test_a_certificate_says_who_calls(authority: Authority, tokens: Path, tmp_path: Path) -> None:
+async def test_certificate_identifies_the_caller(authority: Authority, tokens: Path, tmp_path: Path) -> None:
     foreign = Authority(tmp_path / "foreign")
     cases: list[tuple[Pair | None, str, str]] = [
         (authority.client("desk"), "OK", "desk client"),
@@ -368,13 +366,13 @@ async def test_a_certificate_says_who_calls(authority: Authority, tokens: Path, 
             got, told = await ask(running.address, tls_ca=authority.ca, **_own(pair))
             assert got == code, (told, text)
             assert text in told
-        # a token is no way in where certificates are asked for
+        # a token does not replace a certificate
         got, _ = await ask(running.address, tls_ca=authority.ca, token="desk-token", **_own(cases[5][0]))
         assert got == "UNAUTHENTICATED"
         await open_to_anyone(running.address, authority.ca, cases[5][0])
 
 
-async def test_a_token_inside_mutual_tls_needs_both(authority: Authority, tokens: Path) -> None:
+async def test_token_with_mutual_tls_needs_both(authority: Authority, tokens: Path) -> None:
     stranger = authority.client("stranger")
     async with serve(**mutual(authority, tokens, "token")) as running:
         assert (await ask(running.address, tls_ca=authority.ca, token="desk-token"))[0] == "UNAVAILABLE"
@@ -383,7 +381,7 @@ async def test_a_token_inside_mutual_tls_needs_both(authority: Authority, tokens
         assert given == ("OK", "desk client")
 
 
-async def test_a_unix_socket_beside_the_port_trusts_the_files_permissions(tokens: Path, tmp_path: Path) -> None:
+async def test_unix_socket_needs_no_identity(tokens: Path, tmp_path: Path) -> None:
     settings = ServiceSettings(listen="127.0.0.1:0", drain_seconds=1, identity="token", tokens=tokens)
     socket = f"unix:{tmp_path}/s.sock"
     async with grpc_server(settings, register, extra_addresses=[socket]) as running:
@@ -393,7 +391,7 @@ async def test_a_unix_socket_beside_the_port_trusts_the_files_permissions(tokens
 
 
 @pytest.mark.parametrize("introspection", [True, False])
-async def test_reflection_and_channelz_can_be_closed(introspection: bool, tokens: Path) -> None:
+async def test_reflection_and_channelz_can_be_turned_off(introspection: bool, tokens: Path) -> None:
     async with serve(identity="token", tokens=tokens, introspection=introspection) as running:
         await open_to_anyone(running.address)
 
@@ -406,7 +404,7 @@ async def test_reflection_and_channelz_can_be_closed(introspection: bool, tokens
         else:
             with pytest.raises(grpc.RpcError) as caught:
                 await asyncio.to_thread(services)
-            refusal: Any = caught.value  # grpcio's class of it is both an RpcError and a Call
+            refusal: Any = caught.value  # grpcio's class is an RpcError and a Call
             assert refusal.code() is grpc.StatusCode.UNIMPLEMENTED
 
 

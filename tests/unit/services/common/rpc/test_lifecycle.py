@@ -1,4 +1,4 @@
-"""A path is taken from nobody who lives."""
+"""Unix sockets: a server never takes over the path of a living process."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def kind(path: Path) -> str:
     return "socket" if path.is_socket() else path.read_text()
 
 
-async def test_path_that_nobody_serves_is_bound(server: grpc.aio.Server, path: Path) -> None:
+async def test_free_path_is_bound(server: grpc.aio.Server, path: Path) -> None:
     refuse_if_served(path)
     assert bind(server, f"unix:{path}", None) > 0
     assert kind(path) == "socket"
 
 
-async def test_what_a_killed_process_left_behind_is_replaced(server: grpc.aio.Server, path: Path) -> None:
+async def test_socket_of_a_killed_process_is_replaced(server: grpc.aio.Server, path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
     assert bind(server, f"unix:{path}", None) > 0
@@ -43,7 +43,7 @@ async def test_what_a_killed_process_left_behind_is_replaced(server: grpc.aio.Se
         caller.connect(str(path))
 
 
-async def test_path_of_a_living_process_is_refused_and_left_alone(server: grpc.aio.Server, path: Path) -> None:
+async def test_path_of_a_living_process_is_refused_and_unchanged(server: grpc.aio.Server, path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as other:
         other.bind(str(path))
         other.listen()
@@ -65,7 +65,7 @@ def file(path: Path) -> Path:
     return path
 
 
-async def test_file_that_is_no_socket_is_kept(server: grpc.aio.Server, file: Path) -> None:
+async def test_other_file_is_kept(server: grpc.aio.Server, file: Path) -> None:
     with pytest.raises(OSError, match="can't listen on unix:"):
         bind(server, f"unix:{file}", None)
     assert kind(file) == "kept"

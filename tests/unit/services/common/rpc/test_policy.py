@@ -39,7 +39,7 @@ def test_error_becomes_a_status(error: BaseException, status: Status | None) -> 
     assert call.code is (status.code if status else Code.CANCELLED)
 
 
-def test_text_of_an_internal_error_is_the_services_own_unless_the_transport_raised_it() -> None:
+def test_service_words_an_internal_error_unless_the_transport_raised_it() -> None:
     assert started("disk").fail(KeyError("x")) == Status(Code.INTERNAL, "pkg.Service/Get: disk")
     assert started("disk").fail(KeyError("x"), of_transport=True) == Status(Code.INTERNAL, FIXED)
 

@@ -1,4 +1,4 @@
-"""One table of cases serves unary and streaming calls, on a real server."""
+"""Unary and streaming calls on a real server, by one table of cases."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CASES: list[tuple[BaseException, grpc.StatusCode, str]] = [
 
 
 class Raising(rpc.RelayServiceServicer):
-    """Raises what it is told, in a unary and in a streaming call (after one answer)."""
+    """Servicer that raises a given error, in a unary call and, after one answer, in a streaming call."""
 
     error: BaseException | None = None
 
@@ -58,7 +58,7 @@ async def serve(servicer: Raising, registry: CollectorRegistry | None = None) ->
 
 
 @pytest.mark.parametrize(("error", "code", "text"), CASES, ids=lambda v: type(v).__name__)
-async def test_error_becomes_its_status_in_both_call_kinds(
+async def test_error_becomes_its_status_in_unary_and_streaming_calls(
     error: BaseException, code: grpc.StatusCode, text: str
 ) -> None:
     servicer = raising(error)
@@ -90,7 +90,7 @@ async def test_undecodable_request_is_invalid_argument(junk: bytes) -> None:
             assert "does not parse" in str(caught.value.details())
 
 
-async def test_too_large_request_is_refused_and_the_server_goes_on() -> None:
+async def test_too_large_request_is_refused_and_the_server_continues() -> None:
     async with await serve(raising()) as running, grpc.aio.insecure_channel(running.address) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             call: Any = channel.unary_unary(f"/{NAME}/GetRequest")
@@ -99,7 +99,7 @@ async def test_too_large_request_is_refused_and_the_server_goes_on() -> None:
         await rpc.RelayServiceStub(channel).GetRequest(pb.GetRequestRequest())
 
 
-async def test_a_known_wait_goes_out_as_metadata_and_an_unknown_one_does_not() -> None:
+async def test_retry_after_is_metadata_if_it_is_known() -> None:
     servicer = raising()
     async with await serve(servicer) as running, grpc.aio.insecure_channel(running.address) as channel:
         stub = rpc.RelayServiceStub(channel)
@@ -115,7 +115,7 @@ async def test_a_known_wait_goes_out_as_metadata_and_an_unknown_one_does_not() -
 
 
 class Counting(Raising):
-    """Says when a stream that was cut short has been cleaned up."""
+    """Servicer that signals the cleanup of a cancelled stream."""
 
     def __init__(self) -> None:
         self.closed = asyncio.Event()
@@ -129,7 +129,7 @@ class Counting(Raising):
             self.closed.set()
 
 
-async def test_a_cancelled_streams_handler_is_closed_at_once() -> None:
+async def test_handler_of_a_cancelled_stream_is_closed_at_once() -> None:
     servicer = Counting()  # type: ignore[abstract]
     async with await serve(servicer) as running, grpc.aio.insecure_channel(running.address) as channel:
         call = rpc.RelayServiceStub(channel).WatchProgress(pb.WatchProgressRequest())
@@ -139,7 +139,7 @@ async def test_a_cancelled_streams_handler_is_closed_at_once() -> None:
 
 
 class Ready(Raising):
-    """Gives some of its answers serialized, in lists; without end if told so."""
+    """Servicer that yields some answers serialized, in lists; without end if ``endless``."""
 
     def __init__(self, *, endless: bool = False) -> None:
         self.endless = endless
@@ -163,7 +163,7 @@ def numbered(number: int) -> bytes:
     return pb.WatchProgressResponse(progress=pb.Progress(candles=number)).SerializeToString()
 
 
-async def test_serialized_answers_go_out_in_order_and_are_counted() -> None:
+async def test_serialized_answers_are_sent_in_order_and_counted() -> None:
     registry, servicer = CollectorRegistry(), Ready()  # type: ignore[abstract]
     servicer.error = errors.NotFound("field x 7")
     async with await serve(servicer, registry) as running, grpc.aio.insecure_channel(running.address) as channel:
@@ -177,7 +177,7 @@ async def test_serialized_answers_go_out_in_order_and_are_counted() -> None:
     assert registry.get_sample_value("grpc_server_msg_sent_total", labels) == 4
 
 
-async def test_a_client_that_leaves_amid_serialized_answers_is_no_error() -> None:
+async def test_client_that_disconnects_during_serialized_answers_is_not_an_error() -> None:
     registry, servicer = CollectorRegistry(), Ready(endless=True)  # type: ignore[abstract]
     labels = {"grpc_type": "server_stream", "grpc_service": NAME, "grpc_method": "WatchProgress"}
     with capture_logs() as logs:
@@ -230,7 +230,7 @@ async def test_health_follows_set_serving_and_is_watched() -> None:
         assert await health_of(running) == await health_of(running, NAME) == health_pb2.HealthCheckResponse.SERVING
 
 
-async def test_reflection_and_channelz_are_there() -> None:
+async def test_reflection_and_channelz_are_served() -> None:
     async with await serve(raising()) as running:
 
         def services() -> set[str]:
@@ -240,7 +240,7 @@ async def test_reflection_and_channelz_are_there() -> None:
         assert {NAME, "grpc.health.v1.Health", "grpc.channelz.v1.Channelz"} <= await asyncio.to_thread(services)
 
 
-def test_a_bad_setting_names_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_of_a_setting_names_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEXORDER_LOG_LEVEL", "loud")
     with pytest.raises(SystemExit, match=r"DEXORDER_LOG_LEVEL.*loud"):
         load_settings(ServiceSettings)

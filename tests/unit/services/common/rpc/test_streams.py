@@ -1,4 +1,4 @@
-"""The request side of streams: ended from within, read beside the answers."""
+"""Helpers of streaming handlers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from services.common.rpc.streams import beside, until
 
 
 class Requests:
-    """A client's side: a queue, None for its half close, an exception to be raised."""
+    """Requests of a client from a queue: None for its half-close, an exception to raise."""
 
     def __init__(self, *sent: object) -> None:
         self.queue: asyncio.Queue[object] = asyncio.Queue()
@@ -41,7 +41,7 @@ async def test_requests_end_when_the_server_closes() -> None:
     assert [each async for each in until(closing, aiter(Requests(1)))] == []
 
 
-async def test_what_the_requests_raise_comes_through() -> None:
+async def test_error_of_the_requests_is_raised() -> None:
     closing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     with pytest.raises(ValueError, match="bad"):
         [each async for each in until(closing, aiter(Requests(1, ValueError("bad"))))]
@@ -64,5 +64,5 @@ async def test_work_beside_a_generator_ends_with_it() -> None:
     generator = answers()
     assert await anext(generator) == 1
     await asyncio.sleep(0)
-    await generator.aclose()  # type: ignore[attr-defined]  # it is a generator
+    await generator.aclose()  # type: ignore[attr-defined]  # an async generator
     assert ended.is_set()

@@ -13,7 +13,7 @@ from services.common.storage.process_lock import sole_owner
 own = partial(sole_owner, variable="DEXORDER_RELAY_DB", owner="relay", harm="dispatch its jobs")
 
 
-def test_lock_is_free_again_after_its_holder_and_stays_after_a_refusal(tmp_path: Path) -> None:
+def test_lock_is_released_by_its_holder_and_not_by_a_refused_process(tmp_path: Path) -> None:
     db = tmp_path / "new" / "relay.db"
     for _ in range(2):
         with own(db):
@@ -22,6 +22,6 @@ def test_lock_is_free_again_after_its_holder_and_stays_after_a_refusal(tmp_path:
                     pass
 
 
-def test_failure_inside_is_not_taken_for_a_second_relay(tmp_path: Path) -> None:
+def test_error_in_the_block_is_not_reported_as_a_second_owner(tmp_path: Path) -> None:
     with pytest.raises(BlockingIOError), own(tmp_path / "relay.db"):
         raise BlockingIOError
