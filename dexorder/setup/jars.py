@@ -179,7 +179,7 @@ def _wanted() -> dict[str, WantedSet]:
 def _locked(name: str) -> tuple[LockedJar, ...]:
     sets = parse_lock(_read(LOCK_FILE))
     if name not in sets:
-        raise SetupError(f"jars.lock has no set named {name}: it has {', '.join(sets)}")
+        raise SetupError(f"jars.lock: {name!r} is not a set; use {', '.join(sets)}")
     return sets[name]
 
 

@@ -195,7 +195,7 @@ def _ivy_jar() -> Path:
         raise SetupError("pyspark is not installed in this Python environment: run `make setup`")
     jars = sorted((Path(spec.origin).parent / "jars").glob("ivy-*.jar"))
     if not jars:
-        raise SetupError("the installed pyspark has no Ivy among its jars: reinstall it with `make setup`")
+        raise SetupError("Ivy is missing among the jars of the installed pyspark: reinstall it with `make setup`")
     return jars[-1]
 
 

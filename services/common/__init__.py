@@ -1,1 +1,1 @@
-"""What two services use."""
+"""Modules that several services share."""

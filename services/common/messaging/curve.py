@@ -48,7 +48,7 @@ def read_key_pair(path: Path) -> KeyPair:
     if path.stat().st_mode & _GROUP_AND_OTHERS:
         raise ValueError(f"{path} holds a secret key that others may read; chmod 600 it")
     if secret is None:
-        raise ValueError(f"{path} holds no secret key; name the .key_secret file")
+        raise ValueError(f"{path} is not a file with a secret key; name the .key_secret file")
     try:
         fits = zmq.curve_public(secret) == public
     except (ValueError, zmq.ZMQError):
@@ -86,7 +86,7 @@ def _read(path: Path) -> tuple[bytes, bytes | None]:
     except ValueError:
         public, secret = b"", None
     if len(public) != _KEY_CHARACTERS or not set(public) <= set(Z85CHARS):
-        raise ValueError(f"{path} holds no public key in the format of zmq.auth")
+        raise ValueError(f"{path} is not a key file in the format of zmq.auth")
     return public, secret
 
 

@@ -138,7 +138,7 @@ def test_optional_set_is_fetched_only_by_its_name(use: Use, monkeypatch: pytest.
 def test_error_names_an_unknown_set(use: Use, capsys: pytest.CaptureFixture[str]) -> None:
     use([])
     assert main(["fetch", "nope"]) == 1
-    assert "no set named nope" in capsys.readouterr().err
+    assert "'nope' is not a set" in capsys.readouterr().err
 
 
 def test_lock_pins_the_resolved_jars(use: Use, tmp_path: Path) -> None:
