@@ -1,4 +1,4 @@
-"""Shortened campaigns of tests/soak on the running suite.
+"""Shortened campaigns of this folder on the running suite.
 
 `test_kills` has the kills; test_source_crashes has a driver that dies after its commit.
 """
