@@ -1,4 +1,4 @@
-"""The whole chain while every fifth response of the exchange is wrong and the ingestor is killed; see test_completeness_campaign.py."""
+"""Shortened campaign of completeness: every fifth response of the exchange is wrong and the ingestor is killed."""
 
 from __future__ import annotations
 
