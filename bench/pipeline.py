@@ -1,8 +1,8 @@
-"""The pipeline's speed, each figure beside its limit measured in the same run.
+"""Benchmarks of the pipeline, each figure with its limit measured in the same run.
 
     .venv/bin/python -m bench.pipeline [latency] [backfill] [sink] [broker] [--small]
 
-Prints Markdown; all four without a name. ``--small`` only shows that the scripts work.
+Prints Markdown. Without a name all four run. ``--small`` only checks that the scripts work.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PARTS = ("latency", "backfill", "sink", "broker")
 
 
 def tables(wanted: list[str], folder: Path, small: bool) -> Iterator[str]:
-    """One table a measurement, as soon as it is there."""
+    """Yield one table for each measurement, as soon as it is complete."""
     if {"latency", "backfill"} & set(wanted):
         with running_suite(folder / "suite") as suite:
             if "latency" in wanted:
@@ -35,7 +35,7 @@ def tables(wanted: list[str], folder: Path, small: bool) -> Iterator[str]:
 
 
 def main() -> int:
-    """Run and print."""
+    """Run the measurements and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="which of them; all by default")
     parser.add_argument("--small", action="store_true")

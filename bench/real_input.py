@@ -1,4 +1,4 @@
-"""A file of recorded one-minute candles through the whole suite, and whether every row came out as it went in.
+"""Recorded one-minute candles through the whole suite, compared row by row with the table.
 
     .venv/bin/python -m bench.real_input FILE.parquet [--symbol BTC/USDT] [--keep DIR]
 
@@ -50,7 +50,7 @@ PARTS = ("sim", "ingestor", "gateway", "kafka", "udsource", "spark", "relay")
 
 @dataclass(frozen=True)
 class Answer:
-    """What one request came to, and how long its two halves took."""
+    """Answer of one request, and the times of its two halves."""
 
     ended: Ended
     rows: pa.Table
@@ -71,7 +71,7 @@ def request(suite: Suite, symbol: str, span: TimeRange) -> Answer:
 
 
 def cpu_seconds(suite: Suite, part: str) -> float:
-    """CPU time of a part and of everything it started, so far."""
+    """Return the CPU time of a part and its children so far."""
     session, ticks = suite.pid(part), 0
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -84,13 +84,13 @@ def cpu_seconds(suite: Suite, part: str) -> float:
 
 
 def whole_days(times_ms: Any) -> TimeRange:
-    """From the day of the first candle to the end of the day of the last."""
+    """Return the range from the day of the first candle to the end of the day of the last."""
     first, last = pc.min(times_ms).as_py() * 1_000_000, pc.max(times_ms).as_py() * 1_000_000
     return TimeRange(floor_to_grid(first, DAY_SECONDS), floor_to_grid(last, DAY_SECONDS) + DAY_SECONDS * SECOND_NS)
 
 
 def differences(rows: pa.Table, expected: pa.Table) -> list[str]:
-    """What of the table is not as the file has it; empty when all is."""
+    """Return the differences between table and file; empty if they are equal."""
     times = pc.cast(rows["open_time"], pa.int64())
     if len(rows) != len(expected):
         return [f"{len(rows)} rows where the file has {len(expected)}"]
@@ -100,7 +100,7 @@ def differences(rows: pa.Table, expected: pa.Table) -> list[str]:
 
 
 def run(suite: Suite, symbol: str, expected: pa.Table) -> tuple[list[tuple[str, str]], list[str]]:
-    """Request the file's range twice; the figures and what was wrong."""
+    """Request the file's range twice; return the figures and the differences."""
     span = whole_days(expected["timestamp"])
     periods = count_periods(span, 60)
     before = {part: cpu_seconds(suite, part) for part in PARTS}
@@ -137,7 +137,7 @@ def run(suite: Suite, symbol: str, expected: pa.Table) -> tuple[list[tuple[str, 
 
 
 def main() -> int:
-    """Run once; prints the table."""
+    """Run once and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path)
     parser.add_argument("--symbol", default="BTC/USDT")

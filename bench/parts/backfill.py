@@ -1,4 +1,4 @@
-"""(b) A long backfill through the whole chain, beside ccxt alone pulling the same pages from the same exchange."""
+"""(b) A long backfill through the whole chain, compared with ccxt alone fetching the same pages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FIRST_MINUTE = -1_400_000
 
 
 def measure(suite: Suite, candles: int) -> str:
-    """Two rounds in turns; the ratio is that of the better of each."""
+    """Run both twice, alternately; the ratio is that of the better runs."""
     span = minutes(FIRST_MINUTE, candles)
     ours, alone = [], []
     for chain_symbol, ccxt_symbol in ROUNDS:
@@ -44,7 +44,7 @@ def measure(suite: Suite, candles: int) -> str:
 
 
 def chain(suite: Suite, symbol: str, span: TimeRange, candles: int) -> float:
-    """Seconds from submission to notification; every row is in the table then."""
+    """Return the seconds from submission to notification; then every row is in the table."""
     with Client(suite.relay) as client:
         started = time.perf_counter()
         request = make_request(f"backfill-{symbol}", f"{symbol}.SIM", 60, span.start_ns, span.end_ns)
@@ -57,7 +57,7 @@ def chain(suite: Suite, symbol: str, span: TimeRange, candles: int) -> float:
 
 
 async def ccxt_alone(suite: Suite, symbol: str, span: TimeRange) -> float:
-    """Seconds to fetch every page with as many clients as slots and one throttle, and to throw them away."""
+    """Return the seconds to fetch every page with as many clients as slots and one throttle, and discard it."""
     clients = [make_client(suite.address("sim")) for _ in range(SLOTS)]
     for client in clients[1:]:
         client.throttler = clients[0].throttler

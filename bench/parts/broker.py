@@ -1,4 +1,4 @@
-"""(d) The broker: durable submissions and dispatches a second, beside raw SQLite and raw pyzmq on the same disk."""
+"""(d) Durable submissions and dispatches a second of the broker, compared with raw SQLite and raw pyzmq."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ SLOTS = 64
 
 @dataclass(frozen=True)
 class RelayProcess:
-    """A relay of its own."""
+    """Process of a relay."""
 
     address: str
     broker: str
 
 
 def measure(folder: Path, requests: int) -> str:
-    """Submissions first, then the dispatches of what was submitted, then the limits."""
+    """Measure submissions, then the dispatches of their jobs, then the limits."""
     submitted, dispatched = uvloop.run(relay_rates(folder, requests))
     alone, grouped = sqlite_rates(folder, requests)
     echo = uvloop.run(zmq_rate(requests))
@@ -121,7 +121,7 @@ def request(number: int) -> pb.SubmitHistoricalRequest:
 
 
 async def dispatch(broker: str, jobs: int) -> float:
-    """Take every job, say at once that it is done, and offer the slot again."""
+    """Take every job, complete it at once, and offer the slot again."""
     context = zmq.asyncio.Context()
     socket = context.socket(zmq.DEALER)
     socket.setsockopt(zmq.LINGER, 0)
@@ -141,7 +141,7 @@ async def dispatch(broker: str, jobs: int) -> float:
 
 
 def sqlite_rates(folder: Path, rows: int) -> tuple[float, float]:
-    """Rows a second: one commit each, and in groups as large as the callers are many."""
+    """Return rows a second with one commit each, and in groups as large as the number of callers."""
     with sqlite3.connect(folder / "raw.db", isolation_level=None) as raw:
         raw.execute("PRAGMA journal_mode = WAL")
         raw.execute("PRAGMA synchronous = FULL")
@@ -161,7 +161,7 @@ def insert(raw: sqlite3.Connection, rows: int, group: int) -> float:
 
 
 async def zmq_rate(rounds: int) -> float:
-    """Round trips a second between a DEALER and a ROUTER of one loop, as many on the way as there are slots."""
+    """Return round trips a second between a DEALER and a ROUTER of one loop, with as many in flight as slots."""
     context = zmq.asyncio.Context()
     router, dealer = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
     port = router.bind_to_random_port("tcp://127.0.0.1")

@@ -1,6 +1,6 @@
-"""(a) Submit to notification for one page, beside a page that is only produced and waited for in the table.
+"""(a) Time from submission to notification for one page, compared with a page that is only produced.
 
-Then the same requests once more: what the ledger calls verified is answered from the table, and the exchange not asked.
+Then the same requests again: covered ranges are answered from the table without the exchange.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LONGEST_SECONDS = 60.0
 
 
 def measure(suite: Suite, runs: int) -> str:
-    """The whole chain and its limit in turns."""
+    """Measure the whole chain and its limit alternately."""
     chain: list[float] = []
     limit: list[float] = []
     spans = [minutes(FIRST_MINUTE + number * MAX_PAGE_CANDLES, MAX_PAGE_CANDLES) for number in range(WARM_RUNS + runs)]
@@ -55,7 +55,7 @@ def measure(suite: Suite, runs: int) -> str:
 
 
 def repeated(suite: Suite, spans: list[TimeRange]) -> list[Row]:
-    """The same ranges once more: to the notification, and to the last row of an answer with the rows in it."""
+    """Measure the same ranges again: to the notification, and to the last row of FetchOhlc."""
     asked = calls(suite)
     with grpc.insecure_channel(suite.relay) as channel:
         relay = RelayServiceStub(channel)
@@ -77,12 +77,12 @@ def repeated(suite: Suite, spans: list[TimeRange]) -> list[Row]:
 
 
 def calls(suite: Suite) -> float:
-    """How often the exchange was asked."""
+    """Return the number of calls of the exchange."""
     return suite.metric("ingestor", "dexorder_ingestor_calls_total")
 
 
 def one_answer(relay: Any, span: TimeRange) -> float:
-    """Seconds from FetchOhlc to the end of its rows."""
+    """Return the seconds from FetchOhlc to the end of its rows."""
     request = ingest_pb2.OHLCRequest(
         request_id=uuid.uuid4().hex,
         ticker="ETH/USDT.SIM",
@@ -99,7 +99,7 @@ def one_answer(relay: Any, span: TimeRange) -> float:
 
 
 def one_request(relay: Any, span: TimeRange) -> float:
-    """Seconds from the submission to its notification."""
+    """Return the seconds from a submission to its notification."""
     request_id = uuid.uuid4().hex
     request = ingest_pb2.SubmitHistoricalRequest(
         request_id=request_id, ticker="ETH/USDT.SIM", start_time=span.start_ns, end_time=span.end_ns, period_seconds=60
@@ -117,7 +117,7 @@ def one_request(relay: Any, span: TimeRange) -> float:
 
 
 def one_page(suite: Suite, pixies: Any, span: TimeRange) -> float:
-    """Seconds from Produce of one page that belongs to no request to a new snapshot of the table."""
+    """Return the seconds from Produce of a page without a request to a new snapshot of the table."""
     control = PageHeaders(Kind.PAGE, "LIMIT/USDT.SIM", 60, uuid.uuid4().hex, 0, span, time.time_ns())
     request = pixy.ProdRq(
         topic=OHLC_TOPIC,
@@ -144,7 +144,7 @@ def candles(span: TimeRange) -> list[Candle]:
 
 
 def metadata(catalog: sqlite3.Connection) -> str:
-    """Where the table's metadata is now; it moves with every commit."""
+    """Return the location of the table's metadata, which changes with every commit."""
     query = "SELECT metadata_location FROM iceberg_tables WHERE table_name = 'ohlc'"
     (location,) = catalog.execute(query).fetchone()
     return str(location)

@@ -1,4 +1,4 @@
-"""Backfills one beside the other, as long as a campaign goes on, and what must be true of all of them afterwards."""
+"""Parallel backfills during a campaign, and the checks of all of them afterwards."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Backfill:
 
 
 class Backfills:
-    """Keeps ``at_once`` requests fetching, each for the ``candles`` behind the last one; a context manager.
+    """Keeps ``at_once`` requests fetching, each for the ``candles`` after the previous one; a context manager.
 
     A request counts as fetching until all its pages are in Kafka, so that the slots are busy also while Spark is down.
     """
@@ -61,15 +61,15 @@ class Backfills:
         assert self._error is None, self._error
 
     def check(self) -> None:
-        """Fail as soon as the relay denies a request it had accepted, or the like."""
+        """Raise the error of the submitting thread, for example if the relay has lost an accepted request."""
         assert self._error is None, self._error
 
     def assert_all_ended_well(self, announced: dict[str, set[str]] | None = None, seconds: float = 600) -> int:
-        """Once stopped: every request has one status, OK, and the table is the oracle's; the number of rows.
+        """Check, once stopped, that every request is OK and the table equals the oracle; return the number of rows.
 
         Args:
-            announced: What a listener heard for each request.
-            seconds: For the requests that are still under way.
+            announced: Statuses that a listener received for each request.
+            seconds: Time for the requests that are not finished.
         """
         suite = self._suite
         for each in self.sent:
@@ -122,7 +122,7 @@ class Backfills:
 def historical(
     request_id: str, symbol: str, span: TimeRange, client_id: str | None = None
 ) -> ingest_pb2.SubmitHistoricalRequest:
-    """A request for one-minute candles."""
+    """Return a request for one-minute candles."""
     return ingest_pb2.SubmitHistoricalRequest(
         request_id=request_id,
         ticker=f"{symbol}.SIM",
@@ -134,7 +134,7 @@ def historical(
 
 
 def submit(suite: Suite, request: ingest_pb2.SubmitHistoricalRequest, seconds: float = 120) -> None:
-    """Until it is answered; a relay that restarts meanwhile knows it already."""
+    """Submit a request until it is answered; a relay that restarts meanwhile may know it already."""
     deadline = time.monotonic() + seconds
     while True:
         try:

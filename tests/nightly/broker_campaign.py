@@ -1,4 +1,4 @@
-"""A real relay between honest ingestors and a fuzzer, quiet and fuzzed turn by turn; see ``test_broker_campaign``."""
+"""A real relay with honest ingestors, alternately with and without a fuzzer; see ``test_broker_campaign``."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ PATIENCE_SECONDS = 600
 
 @dataclass
 class Seen:
-    """What a campaign saw.
+    """Result of a campaign.
 
     Attributes:
         quiet, fuzzed, burst: Nanoseconds from WorkerReady to DataRequest at the honest ingestors, by phase.
-        frames: Sent by the fuzzer, by kind.
-        dropped: Counted by the relay, by reason.
+        frames: Frames that the fuzzer sent, by kind.
+        dropped: Frames that the relay dropped, by reason.
         grown_bytes: Resident memory at the end, less that after the first quiet phase.
-        requests: Honest ones, of 100 jobs each; ``bad`` what did not end as it should.
+        requests: Number of honest requests, of 100 jobs each; ``bad`` are those with a wrong end.
     """
 
     quiet: list[int] = field(default_factory=list)
@@ -49,7 +49,7 @@ class Seen:
 
 @dataclass
 class Relay:
-    """A relay's process and where it listens."""
+    """Process of a relay and its addresses."""
 
     process: Any
     address: str
@@ -79,7 +79,7 @@ class Relay:
 
 @contextmanager
 def running_relay(folder: Path, **variables: str) -> Iterator[Relay]:
-    """A relay of its own in ``folder``; ``variables`` are further ones of its environment."""
+    """Run a relay in ``folder``; ``variables`` are added to its environment."""
     catalog = catalog_settings(folder)
     made = catalog.load()
     make_tables(made)
@@ -109,7 +109,7 @@ def running_relay(folder: Path, **variables: str) -> Iterator[Relay]:
 
 
 def run(folder: Path, *, frames: int, rate: float, rounds: int, burst: int = 0, seed: int = 0) -> Seen:
-    """So many rounds of a quiet phase and a fuzzed one of the same length; then a burst as fast as it goes."""
+    """Run rounds of a quiet and a fuzzed phase of the same length; then a burst at full speed."""
     seen = Seen()
     phases: list[tuple[int, int, list[int]]] = []
     with running_relay(folder) as relay:

@@ -1,8 +1,8 @@
-"""Frames that no ingestor would send, on port 5567; a process of its own that takes orders on stdin.
+"""Fuzzer of port 5567, a separate process that reads orders from stdin.
 
     python -m tests.nightly.broker_fuzz tcp://127.0.0.1:5567 SEED
 
-One order a line: ``{"frames": N, "rate": R}``, R frames a second, 0 for as fast as it goes. The answer, one line of
+One order a line: ``{"frames": N, "rate": R}``, R frames a second, 0 for full speed. The answer, one line of
 JSON, comes when they are sent: how many of which kind. A mutant that came out sound may be given a job: it is rejected.
 """
 
@@ -41,7 +41,7 @@ SENT: list[WorkFrame] = [
 
 
 class Fuzzer:
-    """Some peers, each a DEALER, that send what the dice say."""
+    """Peers, each a DEALER, that send random frames."""
 
     def __init__(self, address: str, seed: int) -> None:
         self.address = address
@@ -74,7 +74,7 @@ class Fuzzer:
         return made
 
     def take_orders(self) -> None:
-        """Do and answer what stdin says, until its end."""
+        """Execute and answer the orders on stdin, until its end."""
         for line in sys.stdin:
             print(json.dumps(self.run(**json.loads(line))), flush=True)
         for peer in self.peers:
@@ -82,7 +82,7 @@ class Fuzzer:
         self.context.term()
 
     def run(self, frames: int, rate: float) -> Counter[str]:
-        """Send so many frames; what was sent, by kind."""
+        """Send a number of frames; return the numbers by kind."""
         self.sent = Counter()
         kinds, weights = zip(*self.kinds, strict=True)
         started_s = time.monotonic()
@@ -143,7 +143,7 @@ class Fuzzer:
         return "oversized"
 
     def churn(self) -> str:
-        """A peer comes under an identity that is in use; whoever had it is not heard any more, so it leaves."""
+        """Connect under an identity that is in use; its former owner is no longer read, so it leaves."""
         at = self.random.randrange(len(self.peers))
         old, self.peers[at] = self.peers[at], self.peer(self.peers[at].getsockopt(zmq.IDENTITY))  # type: ignore[arg-type]
         self.peers[at].send_multipart(encode_work(SENT[0]))
@@ -152,7 +152,7 @@ class Fuzzer:
         return "peers under a used identity"
 
     def flood(self) -> str:
-        """Offers that would be good, of slots for which there is no job, up to the most an ingestor may have."""
+        """Send valid offers of slots for which there is no job, up to the limit of an ingestor."""
         offers: list[WorkFrame] = [
             SENT[0],
             pb.WorkerReady(exchanges=["MOON"]),
@@ -165,7 +165,7 @@ class Fuzzer:
         return "flood of offers"
 
     def raw(self) -> str:
-        """TCP that is no ZMTP, or stops being it."""
+        """Send bytes over TCP that are not ZMTP, or stop being ZMTP."""
         host, port = self.address.removeprefix("tcp://").split(":")
         junk = self.random.choice(
             [

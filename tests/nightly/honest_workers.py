@@ -1,4 +1,4 @@
-"""Ingestors that do as they should, as fast as a pace lets them, and a client that never lets their queue run empty.
+"""Honest ingestors at a given pace, and a client that keeps their queue filled.
 
     python -m tests.nightly.honest_workers RELAY BROKER SLOTS PAUSE_SECONDS
 
@@ -37,7 +37,7 @@ STUCK_SECONDS = 60
 
 
 class Honest:
-    """One slot a socket; all of them share the channel."""
+    """Ingestors with one slot for each socket; all share the channel."""
 
     def __init__(self, channel: Any, broker: str, pause_seconds: float) -> None:
         self.relay = rrpc.RelayServiceStub(channel)
@@ -84,7 +84,7 @@ class Honest:
             self.bad.append(f"the dispatch {job.job_id} was fenced while its ingestor worked")
 
     async def commit(self, job: Any) -> None:
-        """The pipeline's part."""
+        """Commit pages as the pipeline does."""
         span = rpb.TimeRange(start_time=job.historical.start_time, end_time=job.historical.end_time)
         page = ppb.PageResult(
             job_id=job.job_id,
@@ -118,7 +118,7 @@ class Honest:
                 self.bad.append(f"{asked.request_id}: {record.error_message or record}")
 
     async def watch(self) -> None:
-        """Nothing may stand still."""
+        """Raise an error if nothing makes progress."""
         while True:
             before = len(self.dispatches), self.ended
             await asyncio.sleep(STUCK_SECONDS)

@@ -1,4 +1,4 @@
-"""`kill -9` of every part again and again while backfills run; how long until its jobs run again.
+"""Repeated `kill -9` of every part while backfills run, and the time until its jobs run again.
 
 One round kills each part once. While Spark comes back, which takes longest, gateway and ingestor are killed one after
 the other: neither needs Spark, and their jobs wait for timeouts more than for a processor. The relay is killed when
@@ -25,14 +25,14 @@ PATIENCE_SECONDS = 180
 
 @dataclass
 class Kills:
-    """What happened to each part: seconds to ready, and to its jobs running again."""
+    """Kills of each part: seconds until it is ready, and until its jobs run again."""
 
     suite: Suite
     ready: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     running: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def round(self, parts: Collection[str] = tuple(LIMITS)) -> None:
-        """One kill of each of the parts, in a random order as far as they do not need each other."""
+        """Kill each of the parts once, in a random order as far as they do not need each other."""
         beside_spark = [part for part in BESIDE_SPARK if part in parts]
         with ThreadPoolExecutor(1) as pool:
             spark = pool.submit(self.kill, "spark", self._rows_land) if "spark" in parts else None
@@ -46,10 +46,10 @@ class Kills:
             self.kill("udsource", self._rows_are_read_and_land)
 
     def kill(self, part: str, recovery: Callable[[str, int], Callable[[], bool]]) -> None:
-        """Kill a part in the middle of a backfill; returns when its jobs run again.
+        """Kill a part in the middle of a backfill; return when its jobs run again.
 
         Args:
-            recovery: Called at the kill with the part and its old process; gives what is true once jobs run again.
+            recovery: Called at the kill with the part and its old process; returns a condition for running jobs.
         """
         suite = self.suite
         time.sleep(random.uniform(0.0, 1.5))
@@ -67,7 +67,7 @@ class Kills:
         return any(held.in_the_middle for held in RelayFile(self.suite).held().values())
 
     def _held_jobs_run_on(self, part: str, old_pid: int) -> Callable[[], bool]:
-        """Every job that was held at the kill settles further pages (or is over)."""
+        """Return whether every job that was held at the kill settles further pages, or is over."""
         file = RelayFile(self.suite)
         at_kill = file.held()
         baseline: dict[int, float] = {}
@@ -81,7 +81,7 @@ class Kills:
         return recovered
 
     def _rows_land(self, part: str, old_pid: int) -> Callable[[], bool]:
-        """A batch of the new process is committed and reported."""
+        """Return whether a batch of the new process is committed and reported."""
         file, baseline = RelayFile(self.suite), [-1.0]
 
         def recovered() -> bool:
@@ -92,7 +92,7 @@ class Kills:
         return recovered
 
     def _rows_are_read_and_land(self, part: str, old_pid: int) -> Callable[[], bool]:
-        """The new process has handed out records, and a batch was committed after that."""
+        """Return whether the new process has delivered records, and a batch was committed after that."""
         land = self._rows_land(part, old_pid)
 
         def recovered() -> bool:

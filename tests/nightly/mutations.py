@@ -1,4 +1,4 @@
-"""Bytes that are almost a message. Pure, by a given source of randomness."""
+"""Mutations of messages by a given source of randomness. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from random import Random
 
 
 def mutated(data: bytes, random: Random) -> bytes:
-    """One to four changes: bits turned, bytes cut out, put in or doubled, an end cut off, a varint that has none."""
+    """Return the bytes with one to four random changes."""
     made = bytearray(data)
     for _ in range(random.randint(1, 4)):
         at = random.randrange(len(made) + 1)

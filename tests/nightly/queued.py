@@ -1,4 +1,4 @@
-"""QUEUED answered, then `kill -9` of the relay within 50 ms: whatever was acknowledged must be there ever after.
+"""`kill -9` of the relay within 50 ms of an answer QUEUED: every acknowledged request must survive.
 
 Several clients submit without a pause, so kills land between an answer and the next group commit, and inside commits.
 """
@@ -36,12 +36,12 @@ SubmitResponse = ingest_pb2.SubmitResponse
 
 @dataclass
 class Campaign:
-    """Lives of a relay on one database.
+    """Successive relay processes on one database.
 
     Attributes:
-        acknowledged: Request -> the topic it was answered with.
-        unanswered: Submitted, and the answer was lost: they may be there or not.
-        in_flight: How many submissions had no answer at each kill.
+        acknowledged: Topic of the answer, by request.
+        unanswered: Requests whose answer was lost; they may exist or not.
+        in_flight: Number of submissions without an answer at each kill.
     """
 
     folder: Path
@@ -64,7 +64,7 @@ class Campaign:
         }
 
     async def run(self, kills: int) -> None:
-        """So many lives that end by a kill, and a last one in which everything is looked at again."""
+        """Run a relay and kill it, a number of times, then run it once more to check everything."""
         for _ in range(kills):
             async with self._life() as (process, stub):
                 await self._all_are_there(stub)
@@ -89,7 +89,7 @@ class Campaign:
             process.join()
 
     async def _connect(self) -> grpc.aio.Channel:
-        """A channel that reached the new process; one that was refused would wait out its backoff."""
+        """Return a channel to the new process; a channel that was refused would wait for its backoff."""
         async with asyncio.timeout(READY_SECONDS):
             while True:
                 try:
@@ -113,7 +113,7 @@ class Campaign:
                 group.create_task(ask(request_id, topic))
 
     async def _ask_again(self, stub: Any) -> None:
-        """What had no answer gets one now: it is new or it had been accepted, never refused."""
+        """Submit requests without an answer again: each is new or was accepted, and is never refused."""
         for request_id, request in self.unanswered.items():
             answer = await stub.SubmitHistorical(request, timeout=60)
             assert answer.status in (SubmitResponse.QUEUED, SubmitResponse.DUPLICATE), answer
@@ -149,7 +149,7 @@ class Campaign:
             self.in_flight.append(len(self.unanswered))
 
     async def _nothing_else_is_there(self, stub: Any) -> None:
-        """The list has each acknowledged request once, and beyond them at most those without an answer."""
+        """Check that the list has each acknowledged request once, and besides them at most unanswered ones."""
         listed: list[str] = []
         token = ""
         while True:

@@ -1,6 +1,6 @@
-"""A relay as a process of its own that starts in a tenth of a second, for campaigns with a thousand restarts.
+"""A relay process that starts in a tenth of a second, for campaigns with a thousand restarts.
 
-Python's forkserver has the relay's modules imported; each life is a fork of it that runs the relay's own main.
+Python's forkserver has imported the relay's modules; each process is a fork of it that runs the relay's main.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _CONTEXT.set_forkserver_preload(["services.relay.__main__", "pyiceberg.catalog.s
 
 
 def start(environment: Mapping[str, str], log: Path) -> multiprocessing.process.BaseProcess:
-    """A relay with these variables beside our own; ``kill`` of the result is SIGKILL."""
+    """Start a relay with these variables added to the environment; ``kill`` of the result is SIGKILL."""
     process = _CONTEXT.Process(target=_live, args=(dict(environment), str(log)), daemon=True)
     process.start()
     return process

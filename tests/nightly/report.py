@@ -1,4 +1,4 @@
-"""What a campaign saw, as Markdown; whoever runs it keeps it under bench/results."""
+"""Report of a campaign as Markdown, to be kept under bench/results."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ def say(title: str, header: Sequence[str], *rows: Sequence[object], since_s: flo
 
 
 def spread(seconds: Sequence[float]) -> str:
-    """Median and worst."""
+    """Return median and worst as text."""
     return f"median {statistics.median(seconds):.1f} s, worst {max(seconds):.1f} s"

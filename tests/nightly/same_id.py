@@ -33,7 +33,7 @@ Answers = Counter[tuple[str, str]]
 
 @dataclass(frozen=True)
 class Seen:
-    """What a campaign saw; ``queued`` is 0 when the only such answer was lost in the kill."""
+    """Result of a campaign; ``queued`` is 0 if the only such answer was lost in the kill."""
 
     queued: int
     duplicate: int
@@ -44,7 +44,7 @@ class Seen:
 
 
 def run(suite: Suite, symbol: str, *, first_minute: int, candles: int, submissions: int) -> Seen:
-    """Every client submits its share; the relay is killed once a third of it has been answered."""
+    """Let every client submit its share; kill the relay once a third has been answered."""
     span, request_id = minutes(first_minute, candles), f"same-{uuid.uuid4().hex}"
     request = historical(request_id, symbol, span)
     share = submissions // CLIENTS
@@ -86,7 +86,7 @@ def run(suite: Suite, symbol: str, *, first_minute: int, candles: int, submissio
 
 
 def submit_again_and_again(relay: str, message: bytes, times: int) -> tuple[Answers, int]:
-    """Answers of so many submissions, and how many more were never answered. Runs in a process of its own."""
+    """Submit a number of times; return the answers and the number without an answer. Runs in a process of its own."""
     request = ingest_pb2.SubmitHistoricalRequest.FromString(message)
     answers, lost = Answers(), 0
     while answers.total() < times:
@@ -104,13 +104,13 @@ def submit_again_and_again(relay: str, message: bytes, times: int) -> tuple[Answ
 
 
 def answered(suite: Suite) -> float:
-    """Submissions this relay has answered since its start."""
+    """Return the number of submissions that this relay has answered since its start."""
     return suite.metric("relay", "dexorder_relay_submissions_total")
 
 
 @contextmanager
 def honest_exchange(suite: Suite) -> Iterator[None]:
-    """Without the faults of the suite's environment, so that calls can be counted."""
+    """Remove the faults of the suite's exchange, so that calls can be counted."""
     rules = json.loads(suite.environment.get("DEXORDER_SIM_FAULTS", "[]"))
     _sim(suite, "POST", "/sim/faults", [])
     try:
@@ -120,7 +120,7 @@ def honest_exchange(suite: Suite) -> Iterator[None]:
 
 
 def exchange_calls(suite: Suite) -> int:
-    """Candle requests the simulated exchange has seen."""
+    """Return the number of candle requests that the simulated exchange received."""
     return int(_sim(suite, "GET", "/sim/stats")["requests"].get(KLINES, 0))
 
 

@@ -1,4 +1,4 @@
-"""SIGSTOP of an ingestor that holds jobs: another one takes them over, and what it says afterwards changes nothing."""
+"""SIGSTOP of an ingestor with jobs: another one takes them over, and its late messages change nothing."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ PATIENCE_SECONDS = 300
 
 @dataclass(frozen=True)
 class Seen:
-    """What a campaign saw.
+    """Result of a campaign.
 
     Attributes:
-        held: Jobs the ingestor held when it was stopped.
-        reassigned_s: Until another one worked on all of them, in seconds.
-        stopped_s: How long it was stopped.
+        held: Jobs that the ingestor held when it was stopped.
+        reassigned_s: Seconds until another one worked on all of them.
+        stopped_s: Seconds for which it was stopped.
         late_frames: Frames of its dispatches that the relay dropped, made up ones included.
         late_reports: Page reports answered "not current".
     """
@@ -57,11 +57,11 @@ class Seen:
 
 
 def run(suite: Suite, symbol: str, *, first_minute: int, candles: int, stop_seconds: float) -> Seen:
-    """As many requests as two ingestors have slots, one ingestor stopped in the middle.
+    """Run as many requests as two ingestors have slots, and stop one ingestor in the middle.
 
     Args:
-        candles: Of each of the eight requests; one job each.
-        stop_seconds: The stop takes at least that long, and until all the requests have ended.
+        candles: Candles of each of the eight requests; one job each.
+        stop_seconds: Shortest time of the stop, which lasts until all requests have ended.
     """
     file = RelayFile(suite)
     with second_ingestor(suite) as second:
@@ -108,7 +108,7 @@ def run(suite: Suite, symbol: str, *, first_minute: int, candles: int, stop_seco
 
 @dataclass(frozen=True)
 class Second:
-    """An ingestor beside the suite's own."""
+    """A second ingestor."""
 
     process: subprocess.Popen[bytes]
     log: Path
@@ -118,7 +118,7 @@ class Second:
         return metric_at(self.metrics_port, name)
 
     def jobs_given_up(self) -> float:
-        """Dispatches it no longer works on, without having finished them."""
+        """Return the dispatches that the ingestor dropped without finishing them."""
         return sum(
             self.metric(f'dexorder_ingestor_dispatches_total{{outcome="{outcome}",venue="SIM"}}')
             for outcome in ("fenced", "handed_back")
@@ -127,7 +127,7 @@ class Second:
 
 @contextmanager
 def second_ingestor(suite: Suite) -> Iterator[Second]:
-    """Started with what the suite's own has; stopped in order at the end."""
+    """Start an ingestor with the settings of the suite's own; stop it at the end."""
     metrics_port, log = free_ports(1)[0], suite.directory / "logs" / f"second-{uuid.uuid4().hex[:6]}.log"
     at = f"127.0.0.1:{suite.base_port}"
     settings = {
@@ -156,7 +156,7 @@ def second_ingestor(suite: Suite) -> Iterator[Second]:
 
 
 def ended(suite: Suite, request_id: str) -> RequestRecord:
-    """The record once the request has ended."""
+    """Wait until a request has ended and return its record."""
     found: list[RequestRecord] = []
 
     def done() -> bool:
@@ -170,7 +170,7 @@ def ended(suite: Suite, request_id: str) -> RequestRecord:
 
 
 def report_page(suite: Suite, job: Unacked) -> bool:
-    """The report of a page that nobody had settled; whether the relay still wants it."""
+    """Report a page that nobody has settled; return whether the dispatch is current."""
     request = ingestor_pb.ReportPageRequest(
         job_id=job.job_id, start_time=job.end_ns - 60 * 10**9, end_time=job.end_ns, candles=1
     )
@@ -179,7 +179,7 @@ def report_page(suite: Suite, job: Unacked) -> bool:
 
 
 def produce_late(suite: Suite, job: Unacked, symbol: str) -> None:
-    """A page and then an ERROR final of a dispatch that was taken away, as late as can be."""
+    """Produce a page and then an ERROR final of a fenced dispatch, as late as possible."""
     span = TimeRange(job.start_ns, job.start_ns + 100 * 60 * 10**9)
     page = PageHeaders(Kind.PAGE, job.ticker, 60, job.job_id, 0, span, time.time_ns(), (), "late")
     final = replace(page, kind=Kind.FINAL, span=TimeRange(job.start_ns, job.end_ns), page=1)
@@ -201,7 +201,7 @@ def produce_late(suite: Suite, job: Unacked, symbol: str) -> None:
 
 
 def complete_late(suite: Suite, jobs: list[Unacked]) -> None:
-    """A heartbeat and a WorkComplete of each dispatch that was taken away."""
+    """Send a heartbeat and a WorkComplete of each fenced dispatch."""
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.setsockopt(zmq.LINGER, 5_000)
         socket.connect(f"tcp://127.0.0.1:{suite.base_port + 5}")
@@ -211,6 +211,6 @@ def complete_late(suite: Suite, jobs: list[Unacked]) -> None:
 
 
 def _runs_elsewhere(file: RelayFile, job: Unacked) -> bool:
-    """Whether another dispatch has brought further pages."""
+    """Return whether another dispatch has settled further pages."""
     now = file.held().get(job.job)
     return (now is None or now.job_id != job.job_id) and file.ran_on(job, job.settled_ns)

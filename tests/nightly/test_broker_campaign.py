@@ -1,4 +1,4 @@
-"""The broker's rules through 100,000 steps, and 100,000 bad frames on its port while honest ingestors work.
+"""Campaign of the broker: 100,000 random steps of its rules, and 100,000 bad frames beside honest ingestors.
 
 DEXORDER_SOAK_STEPS=100000 DEXORDER_SOAK_FRAMES=100000 DEXORDER_SOAK_FRAME_RATE=1000   # frames a second
 """
@@ -65,7 +65,7 @@ def test_bad_frames_crash_hang_and_slow_nothing(tmp_path: Path) -> None:
 
 
 def percentiles(took_ns: Sequence[int]) -> list[str]:
-    """p50, p95, p99 and worst in milliseconds; of nothing, dashes."""
+    """Return p50, p95, p99 and worst in milliseconds; dashes without values."""
     ordered = sorted(took_ns)
     if not ordered:
         return ["-"] * 4

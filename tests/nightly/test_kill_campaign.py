@@ -1,4 +1,4 @@
-"""`kill -9` of every part again and again, spread over backfills of 100,000 candles.
+"""Campaign: repeated `kill -9` of every part during backfills of 100,000 candles.
 
 Every kill falls into the middle of a backfill. Afterwards the whole table must equal the oracle, and every request must
 have one status, announced at least once to a client that resumes by its cursor.

@@ -1,4 +1,4 @@
-"""A thousand times: QUEUED answered, then `kill -9` of the relay within 50 ms."""
+"""Campaign: a thousand times `kill -9` of the relay within 50 ms of an answer QUEUED."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a campaign looks at while parts are down: the relay's file, its notifications, memory, health."""
+"""Observers of a campaign while parts are down: the relay's file, notifications, memory, health."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.smoke.harness import Suite
 
 @dataclass(frozen=True)
 class Unacked:
-    """A job that an ingestor works on; ``settled_ns`` of its range are in Kafka."""
+    """A job that an ingestor works on; ``settled_ns`` of its range is in Kafka."""
 
     job: int
     job_id: str
@@ -36,18 +36,18 @@ class Unacked:
 
     @property
     def in_the_middle(self) -> bool:
-        """Some of its pages are in Kafka and some are not."""
+        """True if some of its pages are in Kafka and some are not."""
         return 0 < self.settled_ns < self.end_ns - self.start_ns
 
 
 class RelayFile:
-    """The relay's database, read beside it: it also tells while the relay is down."""
+    """Reader of the relay's database, which also works while the relay is down."""
 
     def __init__(self, suite: Suite) -> None:
         self._path = suite.directory / "relay.db"
 
     def held(self) -> dict[int, Unacked]:
-        """The jobs that ingestors hold."""
+        """Return the jobs that ingestors hold."""
         rows = self.query(
             "SELECT job, job_id, request_id, ticker, start_ns, end_ns, (SELECT total(r.end_ns - r.start_ns)"
             " FROM ranges r WHERE r.owner = 'job:' || job AND r.kind = 'acked')"
@@ -56,7 +56,7 @@ class RelayFile:
         return {row[0]: Unacked(*row) for row in rows}
 
     def ran_on(self, before: Unacked, settled_ns: float) -> bool:
-        """Whether a job has settled more than that, or is over."""
+        """Return whether a job has settled more than ``settled_ns``, or is over."""
         now = self.query(
             "SELECT produced, phase, (SELECT total(r.end_ns - r.start_ns) FROM ranges r"
             " WHERE r.owner = 'job:' || job AND r.kind = 'acked') FROM jobs WHERE job = ?",
@@ -65,21 +65,21 @@ class RelayFile:
         return not now or bool(now[0][0]) or now[0][1] != 1 or now[0][2] > settled_ns
 
     def covered_ns(self) -> float:
-        """How much of all markets Spark has reported as committed; grows with every batch that lands."""
+        """Return the total range that Spark has reported as committed, which grows with every batch."""
         return float(self.query("SELECT total(end_ns - start_ns) FROM ranges WHERE kind = 'covered'")[0][0])
 
     def jobs_of(self, request_id: str) -> int:
-        """Jobs that a request has made so far; they are forgotten some time after its end."""
+        """Return the jobs of a request so far; they are forgotten some time after its end."""
         return int(self.query("SELECT count(*) FROM jobs WHERE request_id = ?", request_id)[0][0])
 
     def query(self, sql: str, *values: Any) -> list[Any]:
-        """One read."""
+        """Run one query."""
         with closing(sqlite3.connect(f"file:{self._path}?mode=ro", uri=True, timeout=30)) as connection:
             return connection.execute(sql, values).fetchall()
 
 
 class Listener:
-    """Follows a client's notifications by cursor, over every restart of the relay; a context manager."""
+    """Follows a client's notifications by cursor across restarts of the relay; a context manager."""
 
     def __init__(self, suite: Suite, client_id: str) -> None:
         self.statuses: defaultdict[str, set[str]] = defaultdict(set)
@@ -114,15 +114,15 @@ class Listener:
 
 
 class Addresses(Protocol):
-    """Knows where parts are."""
+    """Addresses of parts."""
 
     def address(self, part: str) -> str:
-        """host:port of the part."""
+        """Return host:port of a part."""
 
 
 @dataclass
 class HealthLog:
-    """Asks parts for their health all the time; a context manager."""
+    """Polls the health of parts; a context manager."""
 
     suite: Addresses
     parts: tuple[str, ...]
@@ -142,11 +142,11 @@ class HealthLog:
             thread.join()
 
     def serving(self, part: str) -> bool:
-        """What the part said last."""
+        """Return the last health of a part."""
         return bool(self.changes.get(part)) and self.changes[part][-1][1]
 
     def first(self, part: str, serving: bool, after_s: float) -> float:
-        """Seconds from a moment until the part said so for good."""
+        """Return the seconds from a time until the part reported this health for good."""
         at = [when for when, now in self.changes[part] if now is serving and when >= after_s]
         assert at, f"{part} never became {'SERVING' if serving else 'NOT_SERVING'}: {self.changes[part]}"
         return (at[-1] if serving else at[0]) - after_s
@@ -167,7 +167,7 @@ class HealthLog:
 
 
 class Memory:
-    """The resident memory of parts, with all that they started, in MiB; a context manager that keeps the peaks."""
+    """Peaks of the resident memory of parts and their children, in MiB; a context manager."""
 
     def __init__(self, suite: Suite, parts: tuple[str, ...]) -> None:
         self.pids = {part: suite.pid(part) for part in parts}
@@ -186,15 +186,15 @@ class Memory:
         self._thread.join()
 
     def growth(self) -> dict[str, float]:
-        """Part -> how far its peak is above what it was at the start."""
+        """Return by part the growth of its peak since the start."""
         return {part: self.peak[part] - self.before[part] for part in self.pids}
 
     def steady(self, part: str, seconds: float) -> bool:
-        """Whether the part's peak has risen by less than a twentieth at a time for so long."""
+        """Return whether the part's peak has risen by less than a twentieth at a time for a number of seconds."""
         return time.monotonic() - self._rose_s[part] >= seconds
 
     def now(self) -> dict[str, float]:
-        """Part -> MiB."""
+        """Return the memory in MiB by part."""
         return {part: sum(map(_resident, session_members(pid))) for part, pid in self.pids.items()}
 
     def _watch(self) -> None:

@@ -1,4 +1,4 @@
-"""The relay goes down with a thousand jobs queued and eight out at an ingestor; nobody submits anything again."""
+"""Restart of the relay with a thousand queued jobs and eight dispatched ones; nothing is submitted again."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ async def test_every_request_ends_once_after_a_restart(tmp_path: Path) -> None:
             pages=[page(job.job_id, at, at + 1) for job, at in zip(jobs, minutes, strict=True)],
             finals=[final(job.job_id) for job in jobs],
         )
-        told: list[ingest.HistoryReadyNotification] = []
+        reported: list[ingest.HistoryReadyNotification] = []
         call = after.relay.SubscribeNotifications(rpb.SubscribeNotificationsRequest(topic="RESPONSE:c"), timeout=60)
-        while len(told) < total:
-            told.append((await call.read()).notification)
+        while len(reported) < total:
+            reported.append((await call.read()).notification)
         call.cancel()
-        assert {(each.status, each.row_count) for each in told} == {(ingest.HistoryReadyNotification.OK, 1)}
-        assert len({each.request_id for each in told}) == total
+        assert {(each.status, each.row_count) for each in reported} == {(ingest.HistoryReadyNotification.OK, 1)}
+        assert len({each.request_id for each in reported}) == total
     ingestor.socket.close()
     context.term()
 

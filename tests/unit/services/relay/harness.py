@@ -1,4 +1,4 @@
-"""A relay on free ports with a real table, a scripted ingestor on a real DEALER, and the pipeline's part by hand."""
+"""A relay on free ports with a real table, a scripted ingestor on a real DEALER, and a scripted pipeline."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ VALUES = ("open", "high", "low", "close", "volume", "quote_volume")
 
 
 def candle(minutes: int) -> dict[str, Any]:
-    """Values of a minute's candle; every other one comes without what some exchanges don't give."""
+    """Return the values of a minute's candle; every other one lacks the optional values."""
     odd = minutes % 2
     values = [float(minutes), minutes + 1.5, minutes - 0.5, minutes + 1.0, minutes * 10.0, None if odd else 7.5]
     return {**dict(zip(VALUES, values, strict=True)), "trades": None if odd else minutes}
 
 
 def at(minutes: int) -> int:
-    """Nanoseconds of a minute of the test's history."""
+    """Return the nanoseconds of a minute of the test's history."""
     return START_NS + minutes * MINUTE_NS
 
 
@@ -76,7 +76,7 @@ def settings(folder: Path, **overrides: Any) -> RelaySettings:
 
 
 def environment(folder: Path, port: int = 0) -> dict[str, str]:
-    """For ``python -m services.relay`` on the same files."""
+    """Return the environment of ``python -m services.relay`` on the same files."""
     return {
         **os.environ,
         "DEXORDER_RELAY_LISTEN": f"127.0.0.1:{port}",
@@ -90,7 +90,7 @@ def environment(folder: Path, port: int = 0) -> dict[str, str]:
 
 
 def counts(leases: Leases) -> tuple[int, int, int]:
-    """Queued jobs, running jobs, free slots of all exchanges."""
+    """Return queued jobs, running jobs and free slots of all exchanges."""
     loads = leases.load().values()
     free = sum(sum(load.free.values()) for load in loads)
     return sum(load.queued for load in loads), sum(load.running for load in loads), free
@@ -129,7 +129,7 @@ def coverage_row(
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for what another task or thread brings about."""
+    """Wait for a condition that another task or thread makes true."""
     async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - it happens in a thread, or far inside the relay
             await asyncio.sleep(0.01)
@@ -137,13 +137,13 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @dataclass
 class Pipeline:
-    """Spark's part: rows into the table, then the report."""
+    """Scripted Spark: rows into the table, then the report."""
 
     catalog: Catalog
     stub: Any
 
     def write(self, minutes: Sequence[int], ticker: str = TICKER) -> int:
-        """Append one row a minute; the snapshot."""
+        """Append one row a minute; return the snapshot."""
         table = OHLC.load_or_create(self.catalog)
         key = {"ticker": ticker, "period_seconds": 60, "fetched_at": moment(0)}
         rows = [{**key, "open_time": moment(m), **candle(m)} for m in minutes]
@@ -158,7 +158,7 @@ class Pipeline:
         await self.stub.ReportJobs(ppb.ReportJobsRequest(snapshot_id=snapshot_id, pages=pages, finals=finals))
 
     async def land(self, dispatch: Any, *, holes: Sequence[int] = (), final: bool = True) -> None:
-        """Commit a whole dispatch as one page: every minute but the holes, which are verified empty."""
+        """Commit a whole dispatch as one page: every minute except the holes, which are verified empty."""
         first, last = minute(dispatch.historical.start_time), minute(dispatch.historical.end_time)
         there = [m for m in range(first, last) if m not in holes]
         snapshot_id = self.write(there) if there else None
@@ -196,13 +196,13 @@ def final_of(job_id: str, status: Any = ingest.DataResponse.OK, error: str | Non
 
 
 def request(request_id: str, start: int, end: int, **fields: Any) -> ingest.SubmitHistoricalRequest:
-    """A request for minutes [start, end)."""
+    """Return a request for minutes [start, end)."""
     values = {"ticker": TICKER, "start_time": at(start), "end_time": at(end), "period_seconds": 60, **fields}
     return ingest.SubmitHistoricalRequest(request_id=request_id, **values)
 
 
 class Ingestor:
-    """One DEALER that offers slots, takes dispatches and answers as the test says."""
+    """One DEALER that offers slots, takes dispatches and answers as the test decides."""
 
     def __init__(self, context: zmq.asyncio.Context, address: str, stub: Any) -> None:
         self.socket = context.socket(zmq.DEALER)
@@ -218,13 +218,13 @@ class Ingestor:
             await self.send(ingest.WorkerReady(exchanges=[venue], job_type=job_type))
 
     async def take(self) -> ingest.DataRequest:
-        """The next dispatch."""
+        """Return the next dispatch."""
         message = decode_work(await asyncio.wait_for(self.socket.recv_multipart(), 20))
         assert isinstance(message, ingest.DataRequest)
         return message
 
     async def page(self, job_id: str, start: int, end: int, empty: Sequence[tuple[int, int]] = ()) -> bool:
-        """Report a page that Kafka has; whether to go on."""
+        """Report a page that Kafka has; return whether the dispatch is current."""
         answer = await self.stub.ReportPage(
             ipb.ReportPageRequest(
                 job_id=job_id,
@@ -237,7 +237,7 @@ class Ingestor:
         return bool(answer.current)
 
     async def work(self, pipeline: Pipeline, *, dispatches: int, holes: Sequence[int] = ()) -> list[Any]:
-        """Take so many dispatches and carry each through the whole chain."""
+        """Take a number of dispatches and complete each."""
         done = []
         for _ in range(dispatches):
             dispatch = await self.take()
@@ -281,7 +281,7 @@ class Suite:
         return (await self.relay.GetRequest(rpb.GetRequestRequest(request_id=request_id))).record
 
     async def finished(self, request_id: str) -> Any:
-        """The record, once the request has ended."""
+        """Wait until the request has ended and return its record."""
         async for _ in self.relay.WatchProgress(rpb.WatchProgressRequest(request_id=request_id), timeout=30):
             pass
         record = await self.record(request_id)
@@ -289,7 +289,7 @@ class Suite:
         return record
 
     async def notification(self, topic: str, after: int = 0) -> Any:
-        """The first notification after a cursor."""
+        """Return the first notification after a cursor."""
         call = self.relay.SubscribeNotifications(
             rpb.SubscribeNotificationsRequest(topic=topic, after_cursor=after), timeout=30
         )

@@ -1,4 +1,4 @@
-"""Who sees what, and quotas: tables and properties, no sockets."""
+"""Access rights and quotas: tables and properties, no sockets."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def request(client_id: str, minutes: int = 10, *, request_id: str = "r", limit: 
 
 def quotas(refused: list[tuple[str, str]] | None = None, **limits: int) -> Quotas:
     values = {name: getattr(NO_LIMITS, name) for name in NO_LIMITS.__slots__} | limits
-    told = refused if refused is not None else []
-    return Quotas(Limits(**values), lambda client_id, quota: told.append((client_id, quota)))
+    reported = refused if refused is not None else []
+    return Quotas(Limits(**values), lambda client_id, quota: reported.append((client_id, quota)))
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_a_refused_attempt_costs_nothing() -> None:
 
 
 class QuotaMachine(RuleBasedStateMachine):
-    """Whatever enters and leaves, in any order and repeated: use is what a recount says."""
+    """Requests that enter and leave in any order, repeatedly: the usage equals a recount."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A whole relay that asks who calls: each RPC by each role, ownership, quotas, and our own client over TLS."""
+"""A whole relay with identity: each RPC by each role, ownership, quotas, and our own client over TLS."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def callers_file(path: Path, **quotas: dict[str, int]) -> Path:
 
 @dataclass
 class Guarded:
-    """A relay that takes calls with a token only."""
+    """A relay that accepts calls with a token only."""
 
     running: RunningRelay
     pipeline: Pipeline
@@ -104,7 +104,7 @@ async def guarded(folder: Path, authority: Authority | None = None, **overrides:
 
 
 async def code_of(call: Any) -> tuple[grpc.StatusCode, str]:
-    """Code and details of a call; a stream is OK with its first answer."""
+    """Return code and details of a call; a stream is OK with its first answer."""
     try:
         if hasattr(call, "read"):
             await call.read()
@@ -169,7 +169,7 @@ async def test_each_rpc_by_each_role(tmp_path: Path) -> None:
 
 
 def asks(relay: Any, request_id: str, client_id: str) -> dict[str, Any]:
-    """Every way to ask for a request or a client."""
+    """Return every call about a request or a client."""
     topic = rpb.SubscribeNotificationsRequest
     return {
         "get": relay.GetRequest(rpb.GetRequestRequest(request_id=request_id), timeout=30),
@@ -222,8 +222,8 @@ async def test_anothers_request_is_not_there(tmp_path: Path) -> None:
         assert (page.status, page.error_message) == (ingest.Response.ERROR, "cancelled")
         for who in (desk, boss):
             for topic in ("HISTORY_READY:ours", "RESPONSE:desk"):
-                told = await who.SubscribeNotifications(rpb.SubscribeNotificationsRequest(topic=topic)).read()
-                assert told.notification.request_id == "ours"
+                reported = await who.SubscribeNotifications(rpb.SubscribeNotificationsRequest(topic=topic)).read()
+                assert reported.notification.request_id == "ours"
 
 
 # ---- quotas --------------------------------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ async def test_sparks_reporter_carries_its_token(tmp_path: Path, monkeypatch: py
 
 
 def records_of(caplog: pytest.LogCaptureFixture) -> str:
-    """Everything any logger was told, at any level, whether or not it would be shown."""
+    """Return the records of all loggers at every level, shown or not."""
     return "\n".join(f"{record.getMessage()} {record.__dict__!r} {record.exc_info!r}" for record in caplog.records)
 
 
@@ -327,6 +327,6 @@ async def test_the_client_over_tls_with_a_token_and_not_a_trace_of_it_in_any_log
             assert await asyncio.to_thread(asked, token_of("desk"), ours.ca) == 10  # the file before it still counts
     finally:
         structlog.reset_defaults()
-    told = records_of(caplog)
-    assert "the callers file is invalid" in told
-    assert "no-log-may-show" not in told
+    reported = records_of(caplog)
+    assert "the callers file is invalid" in reported
+    assert "no-log-may-show" not in reported

@@ -67,14 +67,14 @@ def test_submit_get_watch_cancel_and_the_notification(grpc_stub: Any) -> None:
     grpc_stub.CancelRequest(rpb.CancelRequestRequest(request_id="r"))
     assert [each.state for each in watch][-1] == rpb.REQUEST_STATE_FINISHED
     stream = grpc_stub.SubscribeNotifications(rpb.SubscribeNotificationsRequest(topic="RESPONSE:me"))
-    told = next(stream)
-    assert (told.notification.error_message, told.notification.status) == (
+    reported = next(stream)
+    assert (reported.notification.error_message, reported.notification.status) == (
         "cancelled",
         ingest.HistoryReadyNotification.ERROR,
     )
     stream.cancel()
     after = grpc_stub.SubscribeNotifications(
-        rpb.SubscribeNotificationsRequest(topic="RESPONSE:me", after_cursor=told.cursor), timeout=0.2
+        rpb.SubscribeNotificationsRequest(topic="RESPONSE:me", after_cursor=reported.cursor), timeout=0.2
     )
     with pytest.raises(grpc.RpcError) as caught:
         next(after)

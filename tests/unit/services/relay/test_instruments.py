@@ -1,4 +1,4 @@
-"""The markets of an exchange: what is kept, what is refused, and that a restart keeps it."""
+"""Instruments of an exchange: stored, refused, and kept across a restart."""
 
 from __future__ import annotations
 

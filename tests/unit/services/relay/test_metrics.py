@@ -1,4 +1,4 @@
-"""What the metrics say of a relay at work; every one has its line in the docs."""
+"""Metrics of a running relay; each has its line in the docs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SIM = {"exchange": "SIM"}
 
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> CollectorRegistry:
-    """The registry of the next relay, whose gauges are sampled at once."""
+    """Return the registry of the next relay, whose gauges are sampled at once."""
     made = CollectorRegistry()
     monkeypatch.setattr("services.relay.server.CollectorRegistry", lambda: made)
     monkeypatch.setattr(engine, "MEASURE_SECONDS", 0.01)

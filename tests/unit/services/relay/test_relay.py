@@ -53,9 +53,14 @@ async def test_request_ends_ok_with_counted_rows_and_one_notification_a_topic(tm
         assert (record.progress.expected_periods, record.progress.settled_periods) == (25, 25)
         assert (record.progress.candles, record.progress.jobs, record.progress.finished_jobs) == (23, 3, 3)
         for name in (topic, "HISTORY_READY:r1"):
-            told = (await s.notification(name)).notification
-            assert (told.request_id, told.status, told.row_count, told.end_time) == ("r1", OK, 23, at(25))
-            assert (told.iceberg_namespace, told.iceberg_table) == ("trading", "ohlc")
+            reported = (await s.notification(name)).notification
+            assert (reported.request_id, reported.status, reported.row_count, reported.end_time) == (
+                "r1",
+                OK,
+                23,
+                at(25),
+            )
+            assert (reported.iceberg_namespace, reported.iceberg_table) == ("trading", "ohlc")
 
 
 async def test_covered_request_ends_without_a_dispatch(tmp_path: Path) -> None:
@@ -206,8 +211,8 @@ async def test_limit_ends_at_the_nth_candle(tmp_path: Path) -> None:
         record = await s.finished("r")
         assert (record.status, record.row_count, record.empty_periods) == (OK, 10, 6)
         assert record.answered_end_time == at(16)
-        told = (await s.notification("HISTORY_READY:r")).notification
-        assert (told.row_count, told.end_time) == (10, at(16))
+        reported = (await s.notification("HISTORY_READY:r")).notification
+        assert (reported.row_count, reported.end_time) == (10, at(16))
         await s.queued("more", 0, 12, limit=4_000_000_000)
         more = await s.finished("more")
         assert (more.status, more.row_count, more.answered_end_time) == (OK, 7, at(12))

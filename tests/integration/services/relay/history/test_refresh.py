@@ -1,4 +1,4 @@
-"""RefreshHistorical: fetched anew, once, and nobody who waits for the range loses by it."""
+"""RefreshHistorical: the range is fetched again, once, and other requests for it are answered."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def span_of(dispatch: Any) -> tuple[int, int]:
 
 
 async def cover(s: Suite, start: int, end: int) -> None:
-    """Ten minutes that are in the table, reported, and in the ledger."""
+    """Put ten minutes into the table, report them and write their coverage."""
     await s.pipeline.report(snapshot_id=s.pipeline.write(range(start, end)), pages=[page("old", start, end)])
     write_coverage(s.pipeline.catalog, coverage_row(start, end, fetched_ns=at(100)))
 
@@ -70,7 +70,7 @@ async def test_what_is_covered_is_fetched_again_also_after_a_restart(tmp_path: P
 
 @pytest.mark.smoke
 async def test_a_job_that_was_dispatched_before_brings_nothing_of_it(tmp_path: Path) -> None:
-    """The older request waits for the new job too; what the older dispatch brings of the range does not count."""
+    """The older request waits for the new job as well; pages of the older dispatch do not count."""
     async with suite(tmp_path) as s:
         ingestor = s.ingestor()
         await ingestor.offer()

@@ -1,4 +1,4 @@
-"""A client that was away gets what it missed: exactly that, in order, also across a restart of the relay."""
+"""A client that reconnects receives exactly the missed notifications, in order, also across a restart of the relay."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOPIC = "RESPONSE:me"
 
 
 async def end_many(s: Suite, first: int, count: int = EACH) -> None:
-    """So many requests of the client, all ended when this returns; others' in between."""
+    """Submit and end a number of requests of the client, with requests of others in between."""
     every = range(first, first + count)
     await asyncio.gather(
         *(s.queued(f"r{n}", n % 90, n % 90 + 10, client_id="me") for n in every),
@@ -30,7 +30,7 @@ async def end_many(s: Suite, first: int, count: int = EACH) -> None:
 
 
 async def read(s: Suite, after: int, most: int) -> list[Any]:
-    """So many notifications after a cursor, and that no more come for now."""
+    """Read a number of notifications after a cursor, and check that no more arrive for now."""
     call = s.relay.SubscribeNotifications(
         rpb.SubscribeNotificationsRequest(topic=TOPIC, after_cursor=after), timeout=60
     )

@@ -1,4 +1,4 @@
-"""The store: what was answered survives, whatever happens to the process."""
+"""Store: everything answered survives any end of the process."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from services.relay.store.schema import Batch
 from tests.paths import ROOT
 from tests.unit.services.relay.harness import TICKER, at, counts, environment, free_port, minute, request, suite
 
-MARKET = Series(TICKER, 60)
+SERIES = Series(TICKER, 60)
 
 
 def span(start: int, end: int) -> TimeRange:
     return TimeRange(at(start), at(end))
 
 
-def new_board(prefix: str = "id") -> HistoryState:
+def new_state(prefix: str = "id") -> HistoryState:
     ids = itertools.count()
     leases = Leases(lease_ns=15, new_id=lambda: f"{prefix}{next(ids)}")
     return HistoryState(leases, RetryPolicy(3, 0), job_periods=10, page_periods=10)
@@ -50,9 +50,9 @@ def history_request(request_id: str, start: int, end: int, client_id: str = "") 
     return HistoryRequest(request_id, TICKER, at(start), at(end), 60, None, client_id)
 
 
-async def test_everything_on_the_board_is_read_back(tmp_path: Path) -> None:
-    """The first store is abandoned, not closed: what its futures said is on disk."""
-    first, state = Store(tmp_path / "relay.db"), new_board()
+async def test_everything_in_memory_is_read_back(tmp_path: Path) -> None:
+    """The first store is abandoned, not closed: everything whose future is done is on disk."""
+    first, state = Store(tmp_path / "relay.db"), new_state()
     batch = Batch()
     planner.accept(state, history_request("a", 0, 30, "me"), batch, wall_ns=5, now_ns=0)
     planner.accept(state, history_request("b", 20, 40), batch, wall_ns=6, now_ns=0)
@@ -62,13 +62,13 @@ async def test_everything_on_the_board_is_read_back(tmp_path: Path) -> None:
     dispatches.page(state, one.dispatch_id, span(0, 4), [span(1, 2)], batch, now_ns=0)
     dispatches.produced(state, two.dispatch_id, batch)
     pages = [
-        PageResult(two.dispatch_id, MARKET, span(10, 13), (span(10, 11),)),
-        PageResult(two.dispatch_id, MARKET, span(13, 15), (), "bad"),
+        PageResult(two.dispatch_id, SERIES, span(10, 13), (span(10, 11),)),
+        PageResult(two.dispatch_id, SERIES, span(13, 15), (), "bad"),
     ]
     dispatches.report(state, 77, pages, [FinalResult("x", FinalStatus.OK)], batch, now_ns=0)
     await first.commit(batch)
 
-    second, again = Store(tmp_path / "relay.db"), new_board("new")
+    second, again = Store(tmp_path / "relay.db"), new_state("new")
     await second.load(again, now_ns=1_000)
     assert again.requests.keys() == state.requests.keys() and again.snapshot_id == 77
     for request_id, live in state.requests.items():
@@ -94,7 +94,7 @@ async def test_everything_on_the_board_is_read_back(tmp_path: Path) -> None:
     assert counts(again.leases) == (2, 1, 0)
     assert again.leases.expired(now_ns=1_015) == [one.dispatch_id]
     batch = Batch()
-    lost = dispatches.lose(again, one.dispatch_id, "its lease ran out", batch, now_ns=1_015)
+    lost = dispatches.lose(again, one.dispatch_id, "its lease expired", batch, now_ns=1_015)
     assert lost is not None and lost.made_progress  # what it was before is on disk too
     again.leases.offer(Slot(b"i", "SIM", SlotKind.ANY))
     again.leases.offer(Slot(b"i", "SIM", SlotKind.ANY))
@@ -105,11 +105,11 @@ async def test_everything_on_the_board_is_read_back(tmp_path: Path) -> None:
 
 
 async def test_request_whose_jobs_were_all_reported_ends_at_start(tmp_path: Path) -> None:
-    store, state, batch = Store(tmp_path / "relay.db"), new_board(), Batch()
+    store, state, batch = Store(tmp_path / "relay.db"), new_state(), Batch()
     planner.accept(state, history_request("r", 0, 10), batch, wall_ns=0, now_ns=0)
     state.leases.offer(Slot(b"i", "SIM", SlotKind.ANY))
     ((assign, _),) = dispatches.assign(state, batch, now_ns=0)
-    page = PageResult(assign.dispatch_id, MARKET, span(0, 10), (span(0, 10),))
+    page = PageResult(assign.dispatch_id, SERIES, span(0, 10), (span(0, 10),))
     dispatches.report(state, None, [page], [FinalResult(assign.dispatch_id, FinalStatus.NOT_FOUND)], batch, now_ns=0)
     await store.commit(batch)
     await store.close()
@@ -130,7 +130,7 @@ async def test_commits_keep_their_order_and_a_failed_one_stops_the_store(tmp_pat
         futures.append(store.commit(batch))
         futures[-1].add_done_callback(partial(lambda value, _: done.append(value), value))
     await asyncio.gather(*futures)
-    state = new_board()
+    state = new_state()
     await store.load(state, now_ns=0)
     assert done == list(range(50)) and state.snapshot_id == 49
     broken = Batch()
@@ -177,10 +177,10 @@ async def test_a_file_of_the_first_version_opens_and_keeps_its_data(tmp_path: Pa
     path = tmp_path / "relay.db"
     first_version(path)
     for _ in range(2):
-        store, again = Store(path), new_board()
+        store, again = Store(path), new_state()
         await store.load(again, now_ns=0)
         assert again.requests.keys() == {"live"} and again.snapshot_id == 7
-        assert list(again.coverage[MARKET].covered) == [span(50, 80), span(90, 95)]
+        assert list(again.coverage[SERIES].covered) == [span(50, 80), span(90, 95)]
         assert again.jobs[1].dispatch_ids == {"id0": 0} and again.leases.job_of("id0") == 1
         record = await store.record("ended")
         assert record is not None and record.outcome is not None and record.outcome.row_count == 10
@@ -195,18 +195,18 @@ async def test_a_file_of_the_first_version_opens_and_keeps_its_data(tmp_path: Pa
 
 
 async def test_what_is_taken_back_stays_so_in_a_file_that_had_overlapping_ranges(tmp_path: Path) -> None:
-    """Else what lay inside a longer range would be there again after the next restart."""
+    """Otherwise ranges inside a longer one would reappear after the next restart."""
     path = tmp_path / "relay.db"
     first_version(path)
-    store, state, batch = Store(path), new_board(), Batch()
+    store, state, batch = Store(path), new_state(), Batch()
     await store.load(state, now_ns=0)
-    coverage.retract(state, MARKET, [span(51, 58)], 1_000, batch)
+    coverage.retract(state, SERIES, [span(51, 58)], 1_000, batch)
     await store.commit(batch)
-    again = new_board()
+    again = new_state()
     await store.load(again, now_ns=0)
-    assert list(again.coverage[MARKET].covered) == [span(50, 51), span(58, 80), span(90, 95)]
-    assert not again.coverage[MARKET].empty
-    assert await store.retractions() == {Retraction(MARKET, span(51, 58), 1_000)}
+    assert list(again.coverage[SERIES].covered) == [span(50, 51), span(58, 80), span(90, 95)]
+    assert not again.coverage[SERIES].empty
+    assert await store.retractions() == {Retraction(SERIES, span(51, 58), 1_000)}
     await store.close()
 
 

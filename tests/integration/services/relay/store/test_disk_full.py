@@ -1,4 +1,4 @@
-"""A full disk: clients are told, nothing that was answered is lost, the process ends, and works again with space."""
+"""Full disk: clients get an error, nothing answered is lost, the process ends, and works again with free space."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two relays on one database file: the second is refused, in words."""
+"""Two relays on one database file: the second is refused with a message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A write that a power cut tears: the relay starts again, with everything it had answered."""
+"""Torn write after a power cut: the relay starts again with everything it had answered."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FRAME = 24 + 4096
 
 
 def torn(wal: Path, how: str) -> None:
-    """What stands in the log behind the last whole transaction."""
+    """Return log content after the last complete transaction."""
     sound = wal.read_bytes()
     whole = sound[: len(sound) - (len(sound) - 32) % FRAME]
     last = bytearray(whole[-FRAME:])

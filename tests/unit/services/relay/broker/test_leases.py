@@ -1,4 +1,4 @@
-"""Dispatch rules: cases by hand, then a machine that tries to lose a job or hold one twice."""
+"""Leases: single cases, then a machine that tries to lose a job or hold one twice."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_resumed_dispatch_keeps_its_id_and_gets_a_full_lease() -> None:
 
 
 class Machine(RuleBasedStateMachine):
-    """Random lives of jobs; the model knows which dispatches are current and which jobs must still be somewhere."""
+    """Random events of jobs; the model knows the current dispatches and the jobs that must exist."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -185,7 +185,7 @@ class Machine(RuleBasedStateMachine):
             assert (self.d.job_of(job_id) is not None) == (job_id in self.current.values())
 
     def teardown(self) -> None:
-        """Whatever happened: with slots enough, every job that lives is dispatched."""
+        """With enough slots, every job that exists is dispatched."""
         self.now_ns += 10**12
         self.take_back_what_expired()
         for _ in self.alive:

@@ -1,4 +1,4 @@
-"""The socket: garbage is dropped and counted by reason, and the next good frame is served."""
+"""ROUTER socket: invalid frames are dropped and counted by reason, and the next valid frame is served."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def test_dispatch_is_these_bytes_and_an_unknown_peer_is_told_of(tmp_path: 
 
 
 class OneHeartbeat:
-    """A handler that only a heartbeat may reach."""
+    """Handler that accepts only a heartbeat."""
 
     venues = frozenset[str]()
 

@@ -1,4 +1,4 @@
-"""CURVE on real sockets: who has no allowed key reaches nothing, and an ingestor gets in as soon as its key does."""
+"""CURVE on real sockets: a peer without an allowed key reaches nothing; an added key is accepted at once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MISFIT = ("protocol", "other")
 
 
 class Heard:
-    """A handler that notes what comes."""
+    """Handler that records its calls."""
 
     venues = frozenset({"SIM"})
 
@@ -55,7 +55,7 @@ class Heard:
 
 
 class Stage:
-    """A broker with CURVE whose folder of allowed keys has one key in it, and the keys of others beside it."""
+    """Broker with CURVE and one allowed key, and the keys of other peers."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -68,7 +68,7 @@ class Stage:
         self.broker: Broker | None = None
 
     def refused(self, *reasons: str) -> float:
-        """How often, for one of the reasons."""
+        """Return the number of refusals for a reason."""
         name = "dexorder_relay_broker_connections_refused_total"
         return sum(self.registry.get_sample_value(name, {"reason": reason}) or 0.0 for reason in reasons)
 

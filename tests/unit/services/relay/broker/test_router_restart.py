@@ -1,4 +1,4 @@
-"""Either side of port 5567 goes away and comes back: a real relay, and ingestors' own workers on real sockets."""
+"""Restart of either side of port 5567: a real relay, and real workers of ingestors on real sockets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOUR_NS = 3_600 * SECOND_NS
 
 
 class Running:
-    """An ingestor's worker whose jobs end when the test says so."""
+    """Worker of an ingestor whose jobs end when the test decides."""
 
     def __init__(self) -> None:
         self.taken: asyncio.Queue[Dispatch] = asyncio.Queue()
@@ -63,7 +63,7 @@ async def ingestor(broker: str, slots: int) -> AsyncIterator[Running]:
 
 
 async def carry_through(s: Suite, at: Running, job: Dispatch) -> None:
-    """Page, completion, commit."""
+    """Report a page, complete the dispatch, commit the page."""
     start, end = minute(job.span.start_ns), minute(job.span.end_ns)
     assert await s.ingestor().page(job.id, start, end)
     at.ends[job.id].set_result(Completion(job.id, success=True))
@@ -123,7 +123,7 @@ async def test_a_killed_ingestors_slots_are_forgotten_and_its_job_goes_on_elsewh
 
 
 class Watched(ManualClock):
-    """A clock whose two times are set apart, and which knows how often it was read."""
+    """Clock whose two times are set separately, and which counts how often it was read."""
 
     reads = 0
 
@@ -139,7 +139,7 @@ class Watched(ManualClock):
         self._wall_ns -= ns
 
     async def ticks(self) -> None:
-        """The relay has looked at its leases again, more than once."""
+        """Wait until the relay has checked its leases more than once."""
         seen = self.reads
         await until(lambda: self.reads > seen + 4)
 

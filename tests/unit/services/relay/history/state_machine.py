@@ -1,5 +1,6 @@
-"""The broker's rules lived through at random: clients, ingestors, the log and the pipeline come, go and repeat
-themselves; the relay is killed between any two steps. A model beside the board says what must come of each step.
+"""Random steps of clients, ingestors, log and pipeline, with kills of the relay between any two of them.
+
+A model beside the state gives the expected result of each step.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from services.relay.store import database, schema
 from services.relay.store.schema import Batch
 from tests.unit.services.relay.harness import MINUTE_NS, at, counts
 from tests.unit.services.relay.history.state_model import (
+    ALL_SERIES,
     BACKOFF_NS,
     EXCHANGES,
     HOUR_NS,
     LEASE_NS,
-    MARKETS,
-    MOST_ATTEMPTS,
-    MOST_SLOTS,
+    MAX_ATTEMPTS,
+    MAX_SLOTS,
     TIMEOUT_NS,
     Model,
     Worker,
@@ -40,7 +41,7 @@ from tests.unit.services.relay.history.state_model import (
 from tests.unit.services.relay.history.test_state import dump
 
 EVER = TimeRange(0, MAX_TIME_NS)
-markets, exchanges = st.sampled_from(MARKETS), st.sampled_from(EXCHANGES)
+markets, exchanges = st.sampled_from(ALL_SERIES), st.sampled_from(EXCHANGES)
 
 
 class StateMachine(RuleBasedStateMachine):
@@ -52,7 +53,7 @@ class StateMachine(RuleBasedStateMachine):
         self.connection = sqlite3.connect(":memory:", isolation_level=None)
         self.connection.executescript("".join(schema.STEPS))
         self.new_id = map("id{}".format, itertools.count()).__next__
-        self.state = self.new_board()
+        self.state = self.new_state()
         self.model = Model()
         self.now_ns = 0
         self.wall_ns = 10 * HOUR_NS
@@ -66,9 +67,9 @@ class StateMachine(RuleBasedStateMachine):
         self.ended: dict[str, RequestStatus] = {}
         self.excused: list[tuple[Series, TimeRange]] = []
 
-    def new_board(self) -> HistoryState:
-        leases = Leases(lease_ns=LEASE_NS, new_id=self.new_id, max_slots=MOST_SLOTS)
-        return HistoryState(leases, RetryPolicy(MOST_ATTEMPTS, BACKOFF_NS), job_periods=8, page_periods=3)
+    def new_state(self) -> HistoryState:
+        leases = Leases(lease_ns=LEASE_NS, new_id=self.new_id, max_slots=MAX_SLOTS)
+        return HistoryState(leases, RetryPolicy(MAX_ATTEMPTS, BACKOFF_NS), job_periods=8, page_periods=3)
 
     def save(self, batch: Batch) -> None:
         for sql, values in batch.statements:
@@ -103,7 +104,7 @@ class StateMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(map(self.state.is_ready, self.state.requests.values())))
     @rule(data=st.data())
     def decide(self, data: Any) -> None:
-        """As the decider does, with the table as coverage says."""
+        """Decide as the OutcomeDecider does, with a table that equals coverage."""
         request = data.draw(st.sampled_from([r for r in self.state.requests.values() if self.state.is_ready(r)]))
         self.decide_one(request)
 
@@ -147,7 +148,7 @@ class StateMachine(RuleBasedStateMachine):
 
     @rule(series=markets, start=st.integers(0, 30), length=st.integers(1, 20))
     def take_back(self, series: Series, start: int, length: int) -> None:
-        """Coverage of a range is no good any more; whoever waits for it waits on."""
+        """Retract coverage of a range; requests that wait for it continue to wait."""
         span, before = TimeRange(at(start), at(start + length)), dump(self.state)
         retracted_ns = next(self.retractions)
         self.plan(lambda batch: self.take_back_now(series, span, retracted_ns, batch))
@@ -172,7 +173,7 @@ class StateMachine(RuleBasedStateMachine):
             self.offer_one(Slot(identity, exchange, kind))
 
     def offer_one(self, slot: Slot) -> None:
-        room = self.model.offered(slot.identity) < MOST_SLOTS
+        room = self.model.offered(slot.identity) < MAX_SLOTS
         assert self.state.leases.offer(slot) == room
         if room:
             self.model.slots[slot.exchange].append(slot)
@@ -180,7 +181,7 @@ class StateMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(self.model.queues.values()) and any(self.model.slots.values()))
     @rule(cancelled=st.none() | st.integers(0, 5))
     def dispatch(self, cancelled: int | None) -> None:
-        """As the engine does: on disk, then sent; meanwhile a request may be cancelled."""
+        """Dispatch as the engine does: on disk, then sent; meanwhile a request may be cancelled."""
         expected, batch = self.model.assign(self.now_ns), Batch()
         made = dispatches.assign(self.state, batch, now_ns=self.now_ns)
         self.save(batch)
@@ -215,33 +216,33 @@ class StateMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.alive)
     @rule(data=st.data())
     def ingestor_dies(self, data: Any) -> None:
-        """Nobody tells the broker: the next send to it fails, its leases run out."""
+        """The broker is not told: the next send to the ingestor fails, and its leases expire."""
         identity = data.draw(st.sampled_from(self.alive))
         self.alive.remove(identity)
         for worker in self.workers:
             worker.idle |= worker.identity == identity
 
     @precondition(lambda self: self.at_work())
-    @rule(data=st.data(), told=st.booleans(), empty=st.booleans())
-    def page(self, data: Any, told: bool, empty: bool) -> None:
-        """An ingestor writes a page; it may die before it reports it. Late ones come from fenced dispatches too."""
-        self.produce(data.draw(st.sampled_from(self.at_work())), told=told, empty=empty)
+    @rule(data=st.data(), reported=st.booleans(), empty=st.booleans())
+    def page(self, data: Any, reported: bool, empty: bool) -> None:
+        """An ingestor writes a page, and may die before it reports it. Fenced dispatches write late pages."""
+        self.produce(data.draw(st.sampled_from(self.at_work())), reported=reported, empty=empty)
 
     def at_work(self) -> list[Worker]:
         return [worker for worker in self.workers if not worker.idle]
 
-    def produce(self, worker: Worker, *, told: bool, empty: bool) -> None:
+    def produce(self, worker: Worker, *, reported: bool, empty: bool) -> None:
         job_id, current = worker.job_id, worker.job_id in self.model.current
         if not worker.todo:
             worker.log.append(FinalResult(job_id, FinalStatus.OK))
             worker.idle = True
-            if told:
+            if reported:
                 self.completes(worker)
             return
         span = worker.todo.pop(0)
         holes = (span,) if empty else ()
         worker.log.append(PageResult(job_id, worker.dispatch.series, span, holes))
-        if not told:
+        if not reported:
             worker.idle = True
             return
         before, batch = dump(self.state), Batch()
@@ -275,7 +276,7 @@ class StateMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.workers)
     @rule(data=st.data(), what=st.sampled_from(["heartbeat", "complete", "fail", "reject", "error"]))
     def ingestor_says(self, data: Any, what: str) -> None:
-        """Of any dispatch there ever was, from any ingestor."""
+        """A message about any dispatch so far, from any ingestor."""
         current = [worker for worker in self.workers if worker.job_id in self.model.current]
         worker = data.draw(st.sampled_from(current or self.workers) | st.sampled_from(self.workers))
         job_id, job = worker.job_id, self.model.current.get(worker.job_id)
@@ -315,7 +316,7 @@ class StateMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(worker.log for worker in self.workers))
     @rule(data=st.data(), records=st.integers(1, 4), repeat=st.booleans(), refuse=st.integers(0, 3))
     def commit(self, data: Any, records: int, repeat: bool, refuse: int) -> None:
-        """Records of a dispatch in their order; now and then from the start again, now and then a page is no good."""
+        """Commit records of a dispatch in order; sometimes from the start again, sometimes with an invalid page."""
         worker = data.draw(st.sampled_from([worker for worker in self.workers if worker.log]))
         self.report(worker, records, repeat=repeat, refuse=refuse == 0)
 
@@ -357,13 +358,13 @@ class StateMachine(RuleBasedStateMachine):
         getattr(self, what)()
 
     def long_silence(self) -> None:
-        """Everything waits for long: requests without progress time out."""
+        """Nothing happens for a long time: requests without progress time out."""
         self.wait(TIMEOUT_NS // 2)
         for request in list(timed_out(self.state, TIMEOUT_NS, now_ns=self.now_ns)):
             self.cut_short(request, RequestStatus.TIMEOUT)
 
     def wall_clock_jumps(self) -> None:
-        """An hour ahead, an hour back: nothing follows from it, since leases and timeouts go by the other clock."""
+        """The wall clock jumps by an hour: leases and timeouts use the monotonic clock, so nothing changes."""
         self.wall_ns += HOUR_NS if self.wall_ns < 10 * HOUR_NS else -2 * HOUR_NS
         assert self.state.leases.expired(now_ns=self.now_ns) == []
 
@@ -374,13 +375,13 @@ class StateMachine(RuleBasedStateMachine):
         assert self.state.leases.expired(now_ns=self.now_ns) == []
 
     def relay_is_killed(self) -> None:
-        """Running jobs keep their job_id; ingestors notice the loss and will offer their slots under new identities."""
+        """Running jobs keep their dispatch ids; ingestors notice the loss and offer slots under new identities."""
         self.state = self.loaded()
         self.model.restart(self.now_ns)
         self.alive.clear()
 
     def loaded(self) -> HistoryState:
-        state = self.new_board()
+        state = self.new_state()
         database.fill_state(self.connection, state, self.now_ns)
         return state
 
@@ -396,7 +397,7 @@ class StateMachine(RuleBasedStateMachine):
             if not made_progress:
                 wait_ns = BACKOFF_NS << (self.model.failures_in_a_row[number] - 1)
                 self.model.not_before_ns[number] = self.now_ns + wait_ns
-            assert lost.given_up == (self.model.failures_in_a_row[number] >= MOST_ATTEMPTS)
+            assert lost.given_up == (self.model.failures_in_a_row[number] >= MAX_ATTEMPTS)
             if lost.given_up:
                 self.excused.append((lost.job.series, lost.job.span))
             self.give_up(job_id, front=not lost.given_up)
@@ -410,7 +411,7 @@ class StateMachine(RuleBasedStateMachine):
             self.model.queues[self.state.jobs[job].series.exchange].insert(0, job)
 
     def notice_what_left(self) -> None:
-        """Jobs that ended for lack of anything to do, or of anybody who waits, leave from wherever they are."""
+        """Remove jobs from the model that were settled, or that no request waits for."""
         for exchange, queue in self.model.queues.items():
             self.model.queues[exchange] = [job for job in queue if self.state.leases.is_queued(job)]
         for job_id, job in list(self.model.current.items()):
@@ -459,7 +460,7 @@ class StateMachine(RuleBasedStateMachine):
             assert not subtract(self.state.coverage[series].covered.holes(request.planned), held)
 
     def accounted(self, job: Job) -> list[TimeRange]:
-        """What of a job's range is queued, running, in Kafka, refused, or given up."""
+        """Return the ranges of a job that are queued, running, in Kafka, refused, or given up."""
         covered, leases = self.state.coverage[job.series].covered, self.state.leases
         parts = [*job.in_pipeline(covered), *job.refused, *job.handled]
         if job.phase is Phase.OPEN:
@@ -472,16 +473,16 @@ class StateMachine(RuleBasedStateMachine):
     def attempts_are_counted_and_capped(self) -> None:
         for number, job in self.state.jobs.items():
             if job.phase is Phase.OPEN:
-                assert job.failures_in_a_row == self.model.failures_in_a_row[number] < MOST_ATTEMPTS
+                assert job.failures_in_a_row == self.model.failures_in_a_row[number] < MAX_ATTEMPTS
 
     def teardown(self) -> None:
-        """Ingestors that do their work and a pipeline that reads everything bring every request to its end."""
+        """Let ingestors finish their work and the pipeline read everything: every request ends."""
         for _ in range(300):
             if not self.state.requests:
                 break
             for worker in list(self.workers):
                 while not worker.idle:
-                    self.produce(worker, told=True, empty=False)
+                    self.produce(worker, reported=True, empty=False)
                 self.report(worker, len(worker.log))
             for request in [r for r in self.state.requests.values() if self.state.is_ready(r)]:
                 self.decide_one(request)
@@ -492,8 +493,8 @@ class StateMachine(RuleBasedStateMachine):
             self.wait(4)
         assert not self.state.requests and not self.state.jobs
         assert self.ended.keys() == self.submitted.keys()
-        told = self.connection.execute("SELECT request_id, topic FROM notifications").fetchall()
-        assert sorted(told) == sorted((i, topic) for i, asked in self.submitted.items() for topic in asked.topics)
+        reported = self.connection.execute("SELECT request_id, topic FROM notifications").fetchall()
+        assert sorted(reported) == sorted((i, topic) for i, asked in self.submitted.items() for topic in asked.topics)
         for table in ("jobs", "dispatches", "attachments", "ranges WHERE owner LIKE 'job:%'"):
             assert self.connection.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
         self.connection.close()

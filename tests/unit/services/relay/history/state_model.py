@@ -1,4 +1,4 @@
-"""What a broker must do, said once more and as simply as can be; ``board_machine`` compares."""
+"""Simple second implementation of the broker; ``state_machine`` compares the two."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange, intersect, subtract
 from services.relay.broker.leases import Slot, SlotKind
 
-MARKETS = [Series("BTC/USDT.SIM", 60), Series("ETH/USDT.SIM", 60), Series("BTC/USDT.KRAKEN", 60)]
+ALL_SERIES = [Series("BTC/USDT.SIM", 60), Series("ETH/USDT.SIM", 60), Series("BTC/USDT.KRAKEN", 60)]
 EXCHANGES = ["SIM", "KRAKEN"]
 LEASE_NS, BACKOFF_NS, TIMEOUT_NS, HOUR_NS = 15, 3, 400, 3_600_000_000_000
-MOST_ATTEMPTS, MOST_SLOTS = 3, 6
+MAX_ATTEMPTS, MAX_SLOTS = 3, 6
 
 
 @dataclass(eq=False)
@@ -35,8 +35,8 @@ class Worker:
 
 @dataclass
 class Model:
-    """Queues and slots in order, waits, rejections, attempts; of each dispatch its holder, its lease, and what of its
-    range has been settled, or taken back, since it went.
+    """Queues and slots in order, waits, rejections, attempts; for each dispatch its holder, its lease, and the parts of
+    its range that were settled or retracted since it was sent.
     """
 
     queues: dict[str, list[int]] = field(default_factory=lambda: {exchange: [] for exchange in EXCHANGES})
@@ -51,11 +51,11 @@ class Model:
     deadline_ns: dict[str, int] = field(default_factory=dict)
 
     def renew(self, now_ns: int, *job_ids: str) -> None:
-        """A lease is a full one after each sign of life; a dispatch whose final Kafka has is without."""
+        """Start a full lease at a sign of life; a dispatch whose final record is in Kafka has none."""
         self.deadline_ns.update({job_id: now_ns + LEASE_NS for job_id in job_ids if job_id in self.deadline_ns})
 
     def note(self, spans: defaultdict[str, list[TimeRange]], series: Series, parts: Iterable[TimeRange]) -> None:
-        """For every dispatch that is out and was sent for some of it."""
+        """Note ranges for every current dispatch that was sent for some of them."""
         parts = list(parts)
         for job_id in self.current:
             if self.sent[job_id].series == series:
@@ -65,12 +65,12 @@ class Model:
         return bool(subtract(self.settled[job_id], self.taken_back[job_id]))
 
     def expired(self, now_ns: int) -> list[str]:
-        """In the order they go to the front of the queue: the oldest dispatch last."""
+        """Return expired dispatches in the order in which they go to the front of the queue: the oldest last."""
         late = [job_id for job_id in self.current if self.deadline_ns.get(job_id, now_ns + 1) <= now_ns]
         return late[::-1]
 
     def assign(self, now_ns: int) -> list[tuple[int, Slot]]:
-        """Oldest job to the oldest slot that fits, an ingestor that has not rejected it first."""
+        """Give the oldest job to the oldest slot that fits, preferring ingestors that have not rejected it."""
         made = []
         for exchange, queue in self.queues.items():
             for job in list(queue):
@@ -87,7 +87,7 @@ class Model:
         return sum(slot.identity == identity for slots in self.slots.values() for slot in slots)
 
     def restart(self, now_ns: int) -> None:
-        """The file knows the jobs, attempts and holders; slots, leases, waits and rejections are the process's own."""
+        """Keep jobs, attempts and holders, which are in the file; forget slots, leases, waits and rejections."""
         self.current = dict(sorted(self.current.items(), key=lambda each: each[1]))
         self.renew(now_ns, *self.current)
         self.slots = {exchange: [] for exchange in EXCHANGES}

@@ -1,4 +1,4 @@
-"""A window of the table against coverage: every period is judged, by the period, in every kind of period."""
+"""Comparison of a window with its coverage, period by period, for every kind of period."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The older form of a request: rows as pages, read from a real table."""
+"""FetchOhlc: rows as pages, read from a real table."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def expected(minutes: int) -> ohlcv_pb2.OHLCV:
 
 
 async def have(s: Suite, minutes: list[int], start: int, end: int) -> None:
-    """Put rows into the table; what of the range is not among them is verified empty."""
+    """Put rows into the table; the rest of the range is verified empty."""
     holes = [(m, m + 1) for m in sorted({*range(start, end)} - {*minutes})]
     await s.pipeline.report(snapshot_id=s.pipeline.write(minutes), pages=[page("old", start, end, empty=holes)])
 

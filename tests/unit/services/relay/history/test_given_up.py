@@ -1,4 +1,4 @@
-"""Jobs whose ingestors go away again and again: a real broker, ingestors on real sockets that do as the test says."""
+"""Jobs whose ingestors fail repeatedly: a real broker, scripted ingestors on real sockets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ERROR = ingest.HistoryReadyNotification.ERROR
 
 
 async def attempt(s: Suite, pages: int = 0, *, killed: bool = False) -> ingest.DataRequest:
-    """A new ingestor takes a job, has so many pages of ten candles in Kafka, and goes: it says so, or is killed."""
+    """Take a job with a new ingestor, report pages of ten candles, and leave: with a message, or killed."""
     ingestor = s.ingestor()
     await ingestor.offer()
     dispatch = await ingestor.take()

@@ -1,4 +1,4 @@
-"""When a job is given up: the rule by table, and lives of jobs whose ingestors all die."""
+"""Failures of a job: the rule as a table, and jobs whose ingestors all die."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_each_of_them_is_followed_by_a_longer_wait(failures_in_a_row: int, wait_
 def test_a_job_that_never_gets_through_ends_after_a_bounded_number_of_attempts(
     most: int, deaths: Sequence[bool], pages: int
 ) -> None:
-    """``deaths`` says of each attempt whether it brings a page first; there are only so many pages."""
+    """``deaths`` has for each attempt whether it reports a page first; the number of pages is limited."""
     retry_policy, failures_in_a_row, attempts, left = RetryPolicy(most, 0), 0, 0, pages
     for brings in [*deaths, *[False] * most]:
         attempts += 1

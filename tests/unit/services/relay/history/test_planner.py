@@ -1,4 +1,4 @@
-"""Planning: nothing of a request is left out and nothing is fetched twice."""
+"""Plans: they cover the whole request, and fetch nothing twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of coverage: by the pure rule, and by a relay over gRPC."""
+"""GetCoverage: the pure rule, and a relay over gRPC."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def asked(relay: Any, **fields: Any) -> list[rpb.GetCoverageResponse]:
     return [answer async for answer in relay.GetCoverage(rpb.GetCoverageRequest(**values), timeout=30)]
 
 
-def told(answers: list[rpb.GetCoverageResponse]) -> list[tuple[int, int, int]]:
+def reported(answers: list[rpb.GetCoverageResponse]) -> list[tuple[int, int, int]]:
     found = [each for answer in answers for each in answer.ranges]
     return [(int(each.start_time - at(0)), int(each.end_time - at(0)), each.kind) for each in found]
 
@@ -66,10 +66,12 @@ async def test_ranges_of_pages_that_were_reported_and_of_those_in_the_table(tmp_
     async with suite(tmp_path) as s:
         await s.pipeline.report(pages=[page("j", 10, 20, empty=[(12, 14)]), page("j", 40, 50)])
         whole = [(10, 12, ROWS), (12, 14, EMPTY), (14, 28, ROWS), (28, 30, EMPTY), (40, 50, ROWS)]
-        assert told(await asked(s.relay)) == minutes(*whole)
-        assert told(await asked(s.relay, start_time=at(13))) == minutes((13, 14, EMPTY), *whole[2:])
-        assert told(await asked(s.relay, start_time=at(0), end_time=at(12))) == minutes((10, 12, ROWS))
-        assert told(await asked(s.relay, period_seconds=3_600)) == told(await asked(s.relay, ticker="A.SIM")) == []
+        assert reported(await asked(s.relay)) == minutes(*whole)
+        assert reported(await asked(s.relay, start_time=at(13))) == minutes((13, 14, EMPTY), *whole[2:])
+        assert reported(await asked(s.relay, start_time=at(0), end_time=at(12))) == minutes((10, 12, ROWS))
+        assert (
+            reported(await asked(s.relay, period_seconds=3_600)) == reported(await asked(s.relay, ticker="A.SIM")) == []
+        )
 
 
 async def test_detail_gives_the_pages_with_evidence_and_times(tmp_path: Path) -> None:

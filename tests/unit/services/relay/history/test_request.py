@@ -1,4 +1,4 @@
-"""What is refused, and how an end is worded. The field checks over the wire are in test_relay.py."""
+"""Refused requests and the texts of outcomes. test_relay.py checks the fields over the wire."""
 
 from __future__ import annotations
 

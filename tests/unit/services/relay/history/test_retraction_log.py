@@ -1,4 +1,4 @@
-"""Taking back: durable first, in order, and the same after whatever was lost."""
+"""Retractions: durable first, in order, and the same after any loss."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.unit.services.relay.harness import (
     write_coverage,
 )
 
-MARKET = Series(TICKER, 60)
+SERIES = Series(TICKER, 60)
 ERROR, OK = ingest.HistoryReadyNotification.ERROR, ingest.HistoryReadyNotification.OK
 
 
@@ -56,16 +56,16 @@ async def test_the_table_is_made_when_needed_and_gives_back_what_was_written(cat
     table = RetractionTable(catalog)
     assert table.read() == [] and not catalog.namespace_exists("trading")
     retraction_log = RetractionLog(table, StoppedClock(), last_ns=0)
-    one = await retraction_log.record(MARKET, [span(0, 10), span(20, 30)], "because")
-    two = await retraction_log.record(MARKET, [span(0, 10)], "again")
+    one = await retraction_log.record(SERIES, [span(0, 10), span(20, 30)], "because")
+    two = await retraction_log.record(SERIES, [span(0, 10)], "again")
     assert one >= StoppedClock().wall_ns() and one % 1_000 == 0, "microseconds, and not before now"
     assert two > one, "each is later than those before, whatever the clock says"
     expected = [(span(0, 10), one), (span(0, 10), two), (span(20, 30), one)]
-    assert sorted(RetractionTable(catalog).read()) == [Retraction(MARKET, *each) for each in expected]
+    assert sorted(RetractionTable(catalog).read()) == [Retraction(SERIES, *each) for each in expected]
     rows = catalog.load_table(RETRACTIONS.name).scan().to_arrow().to_pylist()
     assert sorted(row["reason"] for row in rows) == ["again", "because", "because"]
     late = RetractionLog(table, StoppedClock(), last_ns=at(50))
-    assert await late.record(MARKET, [span(0, 1)], "") == at(50) + 1_000, "the clock was set back"
+    assert await late.record(SERIES, [span(0, 1)], "") == at(50) + 1_000, "the clock was set back"
 
 
 async def test_what_cannot_be_written_is_not_taken_back(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,10 +80,10 @@ async def test_what_cannot_be_written_is_not_taken_back(catalog: Catalog, monkey
     monkeypatch.setattr(table, "append", broken)
     retraction_log = RetractionLog(table, SystemClock(), last_ns=0)
     with pytest.raises(Unavailable, match="coverage_retractions can't be written: no space"):
-        await retraction_log.record(MARKET, [span(0, 10)], "")
+        await retraction_log.record(SERIES, [span(0, 10)], "")
     assert len(tries) > 1 and table.read() == []
     monkeypatch.setattr(table, "append", append)
-    assert await retraction_log.record(MARKET, [span(0, 10)], "") > 0
+    assert await retraction_log.record(SERIES, [span(0, 10)], "") > 0
 
 
 async def _at_once(_: float) -> None:
@@ -100,7 +100,7 @@ async def covered(s: Suite) -> list[tuple[int, int]]:
 
 
 async def lose_four_to_seven(s: Suite) -> None:
-    """Ten minutes are reported and in the ledger; the table has seven of them."""
+    """Report ten minutes and write their coverage; the table has seven of them."""
     snapshot_id = s.pipeline.write([0, 1, 2, 3, 7, 8, 9])
     await s.pipeline.report(snapshot_id=snapshot_id, pages=[page("old", 0, 10)])
     write_coverage(s.pipeline.catalog, coverage_row(0, 10, fetched_ns=at(100)))
@@ -114,7 +114,7 @@ async def test_lost_rows_are_taken_back_for_good_whatever_the_relay_loses(tmp_pa
         await lose_four_to_seven(s)
         assert await covered(s) == [(0, 4), (7, 10)]
         (made,) = RetractionTable(s.pipeline.catalog).read()
-        assert (made.series, made.span) == (MARKET, span(4, 7)) and made.retracted_ns > at(100)
+        assert (made.series, made.span) == (SERIES, span(4, 7)) and made.retracted_ns > at(100)
     async with suite(tmp_path) as s:
         assert await covered(s) == [(0, 4), (7, 10)], "with its database"
     for name in ("relay.db", "relay.db-wal", "relay.db-shm"):
@@ -129,8 +129,8 @@ async def test_lost_rows_are_taken_back_for_good_whatever_the_relay_loses(tmp_pa
         again = await s.finished("again")
         assert (again.status, again.row_count) == (OK, 10), "a page that was fetched since counts"
         pages = rpb.GetCoverageRequest(ticker=TICKER, period_seconds=60, detail=True)
-        told = [each async for answer in s.relay.GetCoverage(pages) for each in answer.pages]
-        assert [list(each.retracted) for each in told] == [ranges([(4, 7)])]
+        reported = [each async for answer in s.relay.GetCoverage(pages) for each in answer.pages]
+        assert [list(each.retracted) for each in reported] == [ranges([(4, 7)])]
 
 
 async def test_a_retraction_that_a_kill_kept_from_the_database_is_followed_at_the_next_start(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ async def test_a_retraction_that_a_kill_kept_from_the_database_is_followed_at_th
         await s.pipeline.report(snapshot_id=s.pipeline.write(range(10)), pages=[page("old", 0, 10)])
         write_coverage(s.pipeline.catalog, coverage_row(0, 10, fetched_ns=at(100)))
         retraction_log = RetractionLog(RetractionTable(s.pipeline.catalog), SystemClock(), last_ns=0)
-        await retraction_log.record(MARKET, [span(2, 5)], "killed behind this")
+        await retraction_log.record(SERIES, [span(2, 5)], "killed behind this")
         assert await covered(s) == [(0, 10)]
     for _ in range(2):
         async with suite(tmp_path) as s:
@@ -161,7 +161,7 @@ async def test_others_who_wait_for_what_is_lost_get_it_fetched(tmp_path: Path) -
 
 
 async def test_late_pages_of_a_dispatch_from_before_do_not_count(tmp_path: Path) -> None:
-    """In Kafka when the range was taken back; unless the ingestor's clock says that they were fetched after."""
+    """They were in Kafka when the range was retracted; they count if their fetch time is later."""
     async with suite(tmp_path) as s:
         ingestor = s.ingestor()
         await ingestor.offer()

@@ -1,6 +1,6 @@
-"""A machine that lives through ingestors, a log and a pipeline that come and go, and checks after every step that the
-file says what memory says: a kill at any point loses nothing. At the end everything is carried through, and every
-request ends with nothing missing.
+"""Random steps of ingestors, a log and a pipeline; after every step the file equals memory, so a kill loses nothing.
+
+At the end all work is finished, and every request ends with nothing missing.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from services.relay.store import database, schema
 from services.relay.store.schema import Batch
 from tests.unit.services.relay.harness import TICKER, at
 
-MARKET = Series(TICKER, 60)
+SERIES = Series(TICKER, 60)
 IDS = itertools.count()
 
 
-def new_board() -> HistoryState:
+def new_state() -> HistoryState:
     leases = Leases(lease_ns=15, new_id=lambda: f"id{next(IDS)}")
     return HistoryState(leases, RetryPolicy(1_000, 0), job_periods=8, page_periods=3)
 
@@ -53,7 +53,7 @@ class Life(RuleBasedStateMachine):
         super().__init__()
         self.connection = sqlite3.connect(":memory:", isolation_level=None)
         self.connection.executescript("".join(schema.STEPS))
-        self.state = new_board()
+        self.state = new_state()
         self.now_ns = 0
         self.next_request = 0
         self.workers: list[Worker] = []
@@ -83,30 +83,30 @@ class Life(RuleBasedStateMachine):
             self.state.leases.offer(Slot(b"i", "SIM", SlotKind.ANY))
         batch = Batch()
         for _, dispatch in dispatches.assign(self.state, batch, now_ns=self.now_ns):
-            assert not self.state.coverage[MARKET].covered.within(dispatch.span)
+            assert not self.state.coverage[SERIES].covered.within(dispatch.span)
             self.workers.append(Worker(dispatch, split_by_periods(dispatch.span, 60, 3)))
         self.save(batch)
 
-    @rule(data=st.data(), pages=st.integers(1, 3), told=st.booleans())
-    def produce(self, data: Any, pages: int, told: bool) -> None:
+    @rule(data=st.data(), pages=st.integers(1, 3), reported=st.booleans())
+    def produce(self, data: Any, pages: int, reported: bool) -> None:
         """An ingestor writes pages; it may die before it reports the last one."""
         if self.workers:
             worker = data.draw(st.sampled_from(self.workers))
-            self.write(worker, pages, told)
+            self.write(worker, pages, reported)
 
-    def write(self, worker: Worker, pages: int, told: bool) -> None:
+    def write(self, worker: Worker, pages: int, reported: bool) -> None:
         for _ in range(pages):
             if worker.finished:
                 return
             batch = Batch()
             if not worker.todo:
                 worker.finished = True
-                if told:
+                if reported:
                     dispatches.produced(self.state, worker.dispatch.dispatch_id, batch)
                 self.save(batch)
                 return
             worker.log.append(worker.todo.pop(0))
-            current = told and dispatches.page(
+            current = reported and dispatches.page(
                 self.state, worker.dispatch.dispatch_id, worker.log[-1], [worker.log[-1]], batch, now_ns=self.now_ns
             )
             self.save(batch)
@@ -118,7 +118,7 @@ class Life(RuleBasedStateMachine):
 
     @rule(data=st.data(), records=st.integers(1, 4))
     def commit(self, data: Any, records: int) -> None:
-        """The pipeline reads on in one partition, and now and then repeats itself."""
+        """The pipeline reads one partition further, and sometimes repeats records."""
         if self.workers:
             self.read(data.draw(st.sampled_from(self.workers)), records, repeat=data.draw(st.booleans()))
 
@@ -126,7 +126,7 @@ class Life(RuleBasedStateMachine):
         job_id = worker.dispatch.dispatch_id
         first = 0 if repeat else worker.read
         worker.read = max(worker.read, min(first + records, len(worker.log)))
-        pages = [PageResult(job_id, MARKET, span, (span,)) for span in worker.log[first : worker.read]]
+        pages = [PageResult(job_id, SERIES, span, (span,)) for span in worker.log[first : worker.read]]
         finals = []
         if worker.finished and not worker.final_read and worker.read == len(worker.log):
             finals = [FinalResult(job_id, FinalStatus.OK)]
@@ -141,7 +141,7 @@ class Life(RuleBasedStateMachine):
         self.now_ns += ns
         batch = Batch()
         for job_id in self.state.leases.expired(now_ns=self.now_ns):
-            dispatches.lose(self.state, job_id, "its lease ran out", batch, now_ns=self.now_ns)
+            dispatches.lose(self.state, job_id, "its lease expired", batch, now_ns=self.now_ns)
         self.save(batch)
         self.end_what_is_ready()
 
@@ -158,7 +158,7 @@ class Life(RuleBasedStateMachine):
     # ---- what must hold --------------------------------------------------------------------------------------------
 
     def loaded(self) -> HistoryState:
-        state = new_board()
+        state = new_state()
         database.fill_state(self.connection, state, self.now_ns)
         return state
 
@@ -201,12 +201,12 @@ class Life(RuleBasedStateMachine):
         self.save(batch)
 
     def teardown(self) -> None:
-        """Ingestors that do their work and a pipeline that reads everything bring every request to its end."""
+        """Let ingestors finish their work and the pipeline read everything: every request ends."""
         for turn in range(200):
             if not self.state.requests:
                 break
             for worker in list(self.workers):
-                self.write(worker, 100, told=True)
+                self.write(worker, 100, reported=True)
                 self.read(worker, 100)
             self.take(3)
             self.wait(16 if turn % 10 == 9 else 1)
@@ -220,7 +220,7 @@ class Life(RuleBasedStateMachine):
 
 
 def dump(state: HistoryState) -> Any:
-    """Everything that must survive."""
+    """Return everything that must survive a restart."""
     return (
         {
             number: (

@@ -31,7 +31,7 @@ async def verify(s: Suite, **fields: Any) -> tuple[list[rpb.VerifyProgress], rpb
 
 
 async def faulty(s: Suite) -> None:
-    """0 to 30 claimed, 10 to 12 as empty. The table lacks 4, 5 and 20, has 11, twice 7, and 40 that nothing claims."""
+    """Claim 0 to 30, 10 to 12 as empty. The table lacks 4, 5 and 20; it has 11, 7 twice, and unclaimed 40."""
     there = [m for m in range(30) if m not in (4, 5, 10, 20)]
     snapshot_id = s.pipeline.write([*there, 7, 40])
     await s.pipeline.report(snapshot_id=snapshot_id, pages=[page("old", 0, 30, empty=[(10, 12)])])
@@ -91,7 +91,7 @@ async def test_repair_takes_back_what_is_lost_and_fetches_it_again(tmp_path: Pat
 async def test_what_is_committed_and_reported_meanwhile_is_not_called_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The look at the table comes from before a commit that coverage already knows: the next look agrees."""
+    """The table was read before a commit that coverage already includes: the next reading agrees."""
     looks, times = list[int](), TableReader.times
 
     async with suite(tmp_path, count_attempts=3) as s:

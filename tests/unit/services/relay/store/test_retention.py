@@ -1,4 +1,4 @@
-"""What has ended is forgotten after its retention; what lives is not; the file does not grow for ever."""
+"""Retention: ended requests are deleted, unfinished ones are not, and the file does not grow without bound."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def count(folder: Path, table: str) -> int:
         return int(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
 
 
-async def told(s: Suite, topic: str, most: int) -> list[tuple[int, str]]:
+async def reported(s: Suite, topic: str, most: int) -> list[tuple[int, str]]:
     call = s.relay.SubscribeNotifications(rpb.SubscribeNotificationsRequest(topic=topic), timeout=60)
     found = [await call.read() for _ in range(most)]
     call.cancel()
@@ -57,7 +57,7 @@ async def test_ended_requests_are_forgotten_after_their_retention_and_live_ones_
         clock.advance(6 * DAY_NS)
         await s.queued("newer", 0, 10, client_id="me")
         await s.finished("newer")
-        before = await told(s, "RESPONSE:me", 6)
+        before = await reported(s, "RESPONSE:me", 6)
         assert [request_id for _, request_id in before] == [*(f"old{n}" for n in range(5)), "newer"]
 
         clock.advance(5 * DAY_NS)
@@ -71,15 +71,15 @@ async def test_ended_requests_are_forgotten_after_their_retention_and_live_ones_
                 await call
             assert caught.value.code() is grpc.StatusCode.NOT_FOUND
         assert (await s.record("live")).state == rpb.REQUEST_STATE_QUEUED
-        assert await told(s, "RESPONSE:me", 1) == before[-1:]
+        assert await reported(s, "RESPONSE:me", 1) == before[-1:]
         assert count(tmp_path, "notifications") == 2  # both topics of "newer"
 
         again = await s.submit("old0", 50, 60, client_id="me")  # another body: the id is as good as new
         assert again.status == ingest.SubmitResponse.QUEUED
         assert (await s.finished("old0")).empty_periods == 10
-        ((cursor, request_id),) = (await told(s, "RESPONSE:me", 2))[1:]
+        ((cursor, request_id),) = (await reported(s, "RESPONSE:me", 2))[1:]
         assert request_id == "old0" and cursor > before[-1][0]
-        assert [each for each in await told(s, "HISTORY_READY:old0", 1) if each[0] == before[0][0]] == []
+        assert [each for each in await reported(s, "HISTORY_READY:old0", 1) if each[0] == before[0][0]] == []
 
 
 async def test_ended_jobs_leave_nothing_behind_and_the_file_stays_as_large_as_one_retention(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ async def test_ended_jobs_leave_nothing_behind_and_the_file_stays_as_large_as_on
 
 
 def _through(state: HistoryState, request_id: str, completed_ns: int) -> Batch:
-    """A request's whole life as one batch: a dispatch lost after half of its page, another one that ends it."""
+    """Return a request's whole life as one batch: a dispatch lost after half of its page, then one that ends it."""
     batch, span = Batch(), TimeRange(at(0), at(10))
     request = HistoryRequest(request_id, TICKER, at(0), at(10), 60, None, "me")
     live = planner.accept(state, request, batch, wall_ns=0, now_ns=0)
@@ -110,7 +110,7 @@ def _through(state: HistoryState, request_id: str, completed_ns: int) -> Batch:
         dispatches.page(state, assign.dispatch_id, TimeRange(at(start), at(start + 5)), [], batch, now_ns=0)
         if start == 0:
             (job_id,) = state.leases.expired(now_ns=1)
-            dispatches.lose(state, job_id, "its lease ran out", batch, now_ns=1)
+            dispatches.lose(state, job_id, "its lease expired", batch, now_ns=1)
     dispatches.report(state, None, [PageResult(assign.dispatch_id, Series(TICKER, 60), span)], [], batch, now_ns=0)
     dispatches.report(state, None, [], [FinalResult(assign.dispatch_id, FinalStatus.OK)], batch, now_ns=0)
     batch.finish(request, Outcome(RequestStatus.OK, "", at(10), completed_ns, 10), progress(state, live))
