@@ -138,40 +138,31 @@ class _Token:
 
 
 class _AioToken(_Token):
-    def _add(self, details: ClientCallDetails) -> ClientCallDetails:
+    async def _intercept(self, continuation: Any, details: ClientCallDetails, request: Any) -> Any:
         metadata = Metadata(*(details.metadata or ()), self._entry)
-        return ClientCallDetails(details.method, details.timeout, metadata, details.credentials, details.wait_for_ready)
-
-
-class _UnaryUnary(_AioToken, grpc.aio.UnaryUnaryClientInterceptor):
-    async def intercept_unary_unary(
-        self, continuation: Any, client_call_details: ClientCallDetails, request: Any
-    ) -> Any:
-        return await continuation(self._add(client_call_details), request)
-
-
-class _UnaryStream(_AioToken, grpc.aio.UnaryStreamClientInterceptor):
-    async def intercept_unary_stream(
-        self, continuation: Any, client_call_details: ClientCallDetails, request: Any
-    ) -> Any:
-        return await continuation(self._add(client_call_details), request)
-
-
-class _StreamUnary(_AioToken, grpc.aio.StreamUnaryClientInterceptor):
-    async def intercept_stream_unary(
-        self, continuation: Any, client_call_details: ClientCallDetails, request_iterator: Any
-    ) -> Any:
-        return await continuation(self._add(client_call_details), request_iterator)
-
-
-class _StreamStream(_AioToken, grpc.aio.StreamStreamClientInterceptor):
-    async def intercept_stream_stream(
-        self, continuation: Any, client_call_details: ClientCallDetails, request_iterator: Any
-    ) -> Any:
-        return await continuation(self._add(client_call_details), request_iterator)
+        with_token = ClientCallDetails(
+            details.method, details.timeout, metadata, details.credentials, details.wait_for_ready
+        )
+        return await continuation(with_token, request)
 
 
 # grpc.aio uses an interceptor for the first of its classes only, so each call type has its own
+class _UnaryUnary(_AioToken, grpc.aio.UnaryUnaryClientInterceptor):
+    intercept_unary_unary = _AioToken._intercept  # type: ignore[assignment]
+
+
+class _UnaryStream(_AioToken, grpc.aio.UnaryStreamClientInterceptor):
+    intercept_unary_stream = _AioToken._intercept  # type: ignore[assignment]
+
+
+class _StreamUnary(_AioToken, grpc.aio.StreamUnaryClientInterceptor):
+    intercept_stream_unary = _AioToken._intercept  # type: ignore[assignment]
+
+
+class _StreamStream(_AioToken, grpc.aio.StreamStreamClientInterceptor):
+    intercept_stream_stream = _AioToken._intercept  # type: ignore[assignment]
+
+
 _AIO_INTERCEPTORS: tuple[Callable[[str], Any], ...] = (_UnaryUnary, _UnaryStream, _StreamUnary, _StreamStream)
 
 
