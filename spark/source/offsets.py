@@ -68,7 +68,7 @@ def initial(state: SourceState, starting: Position) -> dict[int, int]:
         return {p: max(first, state.committed.get(p, first)) for p, first in state.starts.items()}
     for partition, end in state.ends.items():
         if partition not in starting:
-            raise InvalidRequest(f"startingOffsets has no offset for partition {partition}")
+            raise InvalidRequest(f"startingOffsets lacks partition {partition}")
         if starting[partition] > end:
             raise InvalidRequest(
                 f"startingOffsets {starting[partition]} of partition {partition} is after its end {end}"

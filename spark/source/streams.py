@@ -146,7 +146,7 @@ class PlainStreams:
                     failed = status.code != pb.ReadResponse.Status.SUCCESS
                     return f"the source failed: {status.msg}" if failed else ""
                 if not response.result.offset.offset:
-                    raise SourceBroken(f"{self._where(results)}: it has no offset")
+                    raise SourceBroken(f"{self._where(results)}: it lacks an offset")
                 results.append(response.result)
 
     def _ack(self, request: pb.AckRequest) -> None:
@@ -154,7 +154,7 @@ class PlainStreams:
         call.send(request)
         with call.watched(self._answer_s):
             if not call.next().HasField("result"):
-                raise SourceBroken("its answer has no result")
+                raise SourceBroken("its answer lacks a result")
 
     def _open_acking(self) -> _Acking:
         call: _Acking = _Call(self._stub.AckFn)

@@ -19,7 +19,7 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 
 
 class StubDriver:
-    """Ready at once; ends when told, or with an error."""
+    """Driver that is ready immediately; ends on ``stop``, or with an error."""
 
     error: Exception | None = None
 

@@ -1,4 +1,4 @@
-"""MaintenanceService on a real server, with a caretaker that does as a test says."""
+"""MaintenanceService on a real server, with a stub of the runner."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from spark.service import MAINTENANCE, MaintenanceService
 
 
 class StubRunner:
-    """Cares for what it is asked; ``error`` comes at the second table; ``hold`` keeps a table until it is cancelled."""
+    """Runner that records calls; raises ``error`` at the second table; ``hold`` blocks until the call is cancelled."""
 
     error: Exception | None = None
     hold = False
@@ -37,7 +37,7 @@ class StubRunner:
                 if self.hold:
                     self.begun.set()
                     cancelled.wait(60)
-                    raise Unavailable("the caller has gone")
+                    raise Unavailable("the caller has cancelled")
                 if number and self.error:
                     raise self.error
                 yield TableResult(name, 20, 2, 3, 0, 7, 5, 30, 1_234)
@@ -61,7 +61,7 @@ async def stub(runner: StubRunner) -> AsyncIterator[Any]:
         yield rpc.MaintenanceServiceStub(channel)
 
 
-async def test_each_table_is_told_when_it_is_done(stub: Any, runner: StubRunner) -> None:
+async def test_each_table_is_reported_when_it_is_done(stub: Any, runner: StubRunner) -> None:
     request = pb.MaintainRequest(tables=["trading.ohlc", "trading.coverage"], dry_run=True)
     answers = [answer async for answer in stub.Maintain(request)]
     assert [a.table for a in answers] == ["trading.ohlc", "trading.coverage"]
@@ -78,7 +78,7 @@ async def test_each_table_is_told_when_it_is_done(stub: Any, runner: StubRunner)
     assert runner.asked == [(("trading.ohlc", "trading.coverage"), True)]
 
 
-async def test_an_error_ends_the_stream_behind_the_tables_that_are_done(stub: Any, runner: StubRunner) -> None:
+async def test_an_error_ends_the_stream_after_the_completed_tables(stub: Any, runner: StubRunner) -> None:
     for error, code in (
         (Unavailable("no query runs"), "UNAVAILABLE"),
         (MaintenanceFailed("compact failed"), "INTERNAL"),

@@ -46,7 +46,7 @@ DAY_NS = 24 * 3_600 * 1_000_000_000
 
 @dataclass
 class Parts:
-    """A caretaker and what it was made of."""
+    """A runner and its parts."""
 
     catalog: CatalogSettings
     settings: MaintenanceSettings = field(
@@ -87,7 +87,7 @@ def append(catalog: CatalogSettings, oracle: Oracle, pages: int) -> None:
 
 @pytest.mark.smoke
 @pytest.mark.spark
-def test_many_small_files_deletes_manifests_and_snapshots_become_few_and_the_rows_stay(
+def test_many_files_deletes_manifests_and_snapshots_are_reduced_and_the_rows_remain(
     spark: SparkSession, trading: CatalogSettings
 ) -> None:
     parts, oracle = Parts(trading), Oracle(FakeSource())
@@ -125,9 +125,7 @@ def test_many_small_files_deletes_manifests_and_snapshots_become_few_and_the_row
 
 
 @pytest.mark.spark
-def test_what_is_not_due_is_left_alone_and_what_is_due_is_done_by_itself(
-    spark: SparkSession, trading: CatalogSettings
-) -> None:
+def test_only_due_steps_run_automatically(spark: SparkSession, trading: CatalogSettings) -> None:
     parts, oracle = Parts(trading), Oracle(FakeSource())
     append(trading, oracle, 3)
     parts.runner.attach(spark)
@@ -171,7 +169,7 @@ def test_only_old_files_that_nothing_refers_to_are_removed(spark: SparkSession, 
 def test_a_batch_replayed_after_compaction_and_expiry_of_everything_doubles_nothing(
     spark: SparkSession, trading: CatalogSettings, tmp_path: Path
 ) -> None:
-    """The worst case, which the rules don't even allow: all snapshots of the batch are gone when it comes again."""
+    """The worst case, which the rules exclude: every snapshot of the batch has expired when it is replayed."""
     source = RunningSource(FakeSource(partitions=2))
     try:
         parts, oracle, recorder = Parts(trading), Oracle(source.fake), Recorder(fail_calls={2})
@@ -231,7 +229,7 @@ def answer(monkeypatch: pytest.MonkeyPatch, do: Callable[[], StepResult]) -> Non
     monkeypatch.setattr(procedures, "run", lambda *_: do())
 
 
-def test_without_a_query_it_is_unavailable_and_tends_nothing(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_query_maintenance_is_unavailable(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
     answer(monkeypatch, lambda: pytest.fail("no step may run"))
     parts.runner.detach()
     with pytest.raises(Unavailable, match="no query runs"):
@@ -260,7 +258,7 @@ def test_a_table_that_is_not_ours_is_refused(parts: Parts) -> None:
         list(parts.runner.maintain(["trading.other"]))
 
 
-def test_a_failed_step_is_told_to_the_caller_counted_and_lets_batches_in(
+def test_a_failed_step_is_reported_and_counted_and_releases_the_lock(
     parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail() -> StepResult:
@@ -269,7 +267,7 @@ def test_a_failed_step_is_told_to_the_caller_counted_and_lets_batches_in(
     answer(monkeypatch, fail)
     with pytest.raises(MaintenanceFailed, match=r"trading.ohlc: compact failed: No space left"):
         list(parts.runner.maintain())
-    parts.runner.run_due()  # tries all three and goes on
+    parts.runner.run_due()  # attempts all three tables
     assert parts.metric("maintenance_failures_total", table=OHLC.name, step="compact") == 2
     assert parts.metric("maintenance_failures_total", table=DEAD_LETTERS.name, step="compact") == 1
     with parts.writer_lock.batch():

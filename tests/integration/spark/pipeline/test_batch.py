@@ -67,7 +67,7 @@ def test_a_stream_of_pages_becomes_exactly_the_rows_of_the_oracle(
     assert not [name for name in files if name.endswith(".crc")], "each would cost a process"
 
 
-def test_a_batch_again_changes_nothing_but_is_reported_again(spark: SparkSession, trading: CatalogSettings) -> None:
+def test_a_repeated_batch_changes_nothing_and_is_reported_again(spark: SparkSession, trading: CatalogSettings) -> None:
     oracle, recorder = Oracle(FakeSource()), Recorder()
     oracle.send_history()
     records = [(r.payload, r.headers) for log in oracle.source.logs.values() for r in log]
@@ -82,7 +82,7 @@ def test_a_batch_again_changes_nothing_but_is_reported_again(spark: SparkSession
     assert recorder.finals == [FinalReport("job-1", ingest_pb2.DataResponse.OK, None, 80)] * 2
 
 
-def test_pages_are_appended_when_new_left_alone_when_there_and_merged_when_newer(
+def test_new_pages_are_appended_present_ones_unchanged_and_newer_ones_merged(
     spark: SparkSession, trading: CatalogSettings
 ) -> None:
     def go(fetched_s: int, price: float, *spans: tuple[int, int]) -> tuple[str, dict[int, float]]:
@@ -134,7 +134,7 @@ def test_a_batch_without_candles_reports_no_snapshot_of_an_empty_table(
 
 
 @pytest.mark.smoke
-def test_a_crash_behind_the_rows_and_a_lost_checkpoint_double_nothing(
+def test_a_crash_after_the_rows_and_a_lost_checkpoint_duplicate_nothing(
     spark: SparkSession, trading: CatalogSettings, source: RunningSource, settings: Callable[..., SparkSettings]
 ) -> None:
     oracle, recorder = Oracle(source.fake), Recorder(fail_calls={2})
@@ -155,7 +155,7 @@ def test_a_crash_behind_the_rows_and_a_lost_checkpoint_double_nothing(
     oracle.check(trading)
 
 
-def test_a_fresh_checkpoint_begins_at_the_acked_offset(
+def test_a_fresh_checkpoint_starts_at_the_acked_offset(
     spark: SparkSession, trading: CatalogSettings, source: RunningSource, settings: Callable[..., SparkSettings]
 ) -> None:
     oracle, recorder = Oracle(source.fake), Recorder()
@@ -245,7 +245,7 @@ def void(_: object) -> None:
     """foreachBatch wants nothing back."""
 
 
-def test_records_that_wait_already_make_a_rehearsal_needless(
+def test_pending_records_make_a_warm_up_needless(
     catalog: CatalogSettings, source: RunningSource, settings: Callable[..., SparkSettings]
 ) -> None:
     driver = Driver(

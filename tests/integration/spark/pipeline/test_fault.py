@@ -25,7 +25,7 @@ def test_the_nth_batch_with_rows_dies_at_its_moment_and_at_no_other() -> None:
         assert len(kills) == (batch >= 1)
 
 
-def test_with_a_fuse_only_batches_while_it_is_there_count(tmp_path: Path) -> None:
+def test_with_a_fuse_only_batches_while_it_exists_count(tmp_path: Path) -> None:
     kills: list[bool] = []
     fuse = tmp_path / "fuse:1"
     fault = Fault.parse(
@@ -56,7 +56,7 @@ def test_of_several_faults_each_has_its_own_moment_and_fuse(tmp_path: Path) -> N
     assert kills == list(moments)
 
 
-def test_in_the_commit_means_behind_the_next_metadata(tmp_path: Path) -> None:
+def test_a_kill_during_the_commit_follows_the_next_metadata(tmp_path: Path) -> None:
     metadata = tmp_path / "a table" / "metadata"
     metadata.mkdir(parents=True)
     (metadata / "00000-first.metadata.json").touch()

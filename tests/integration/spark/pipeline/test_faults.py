@@ -48,7 +48,7 @@ class Bench:
         self.oracle = Oracle(self.source.fake)
 
     def send(self) -> None:
-        """One page of a range of its own."""
+        """Send one page of a new range."""
         self.oracle.send(control(self.pages * 5, 5, page=self.pages))
         self.pages += 1
 
@@ -66,7 +66,7 @@ class Bench:
 
 @pytest.fixture(scope="module")
 def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder on a small disk of its own where that may be made, else anywhere."""
+    """A folder on a small separate disk if one can be mounted, else any folder."""
     folder = tmp_path_factory.mktemp("disk")
     mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)]
     mounted = subprocess.run(mount, capture_output=True, check=False).returncode == 0

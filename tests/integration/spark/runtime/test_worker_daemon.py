@@ -1,4 +1,4 @@
-"""Workers do not read Spark's archives of its own Python code."""
+"""Workers do not read Spark's archives of its Python code."""
 
 from __future__ import annotations
 

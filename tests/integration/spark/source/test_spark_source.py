@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.smoke, pytest.mark.spark, pytest.mark.timeout(300)]  #
 
 
 class Sink:
-    """Collects the batches' rows. ``die_at`` fails that batch once, behind its write."""
+    """Collector of the batches' rows. ``die_at`` fails that batch once, after its write."""
 
     def __init__(self, die_at: int | None = None) -> None:
         self.batches: list[list[tuple[int, bytes, bytes]]] = []
@@ -85,7 +85,7 @@ def fill(source: PlainSource, first: int, last: int) -> None:
     source.add(*(record(number) for number in range(first, last)))
 
 
-def test_a_plain_source_is_read_once_and_acked_while_idle_behind_the_commit_log(
+def test_a_plain_source_is_read_once_and_acked_while_idle_after_the_commit_log(
     start: Start, plain: RunningPlainSource, tmp_path: Path
 ) -> None:
     source, sink = plain.source, Sink()
@@ -110,7 +110,7 @@ def test_a_plain_source_is_read_once_and_acked_while_idle_behind_the_commit_log(
     assert max(map(len, sink.batches)) == 10
 
 
-def test_a_plain_source_gives_again_what_a_failed_batch_had(start: Start, plain: RunningPlainSource) -> None:
+def test_a_plain_source_sends_the_records_of_a_failed_batch_again(start: Start, plain: RunningPlainSource) -> None:
     source, sink = plain.source, Sink(die_at=1)
     fill(source, 0, 25)
     with pytest.raises(StreamingQueryException, match="die"):
@@ -145,9 +145,7 @@ def test_available_now_without_drain_takes_one_capped_batch_and_no_record_more(
         assert source.pending == 15 - taken
 
 
-def test_without_sparks_wrapper_available_now_is_one_batch_that_nobody_acks(
-    start: Start, plain: RunningPlainSource
-) -> None:
+def test_without_sparks_wrapper_available_now_is_one_unacked_batch(start: Start, plain: RunningPlainSource) -> None:
     sink = Sink()
     fill(plain.source, 0, 25)
     assert start(plain.address, sink, now=True, wrapper=False, maxRecordsPerBatch="10").awaitTermination(240)
@@ -184,7 +182,7 @@ def test_a_plain_source_is_read_as_a_batch_with_all_columns(spark: SparkSession,
         frame.collect()
 
 
-def test_a_source_that_can_replay_is_acked_while_idle_behind_the_commit_log(
+def test_a_source_with_replay_is_acked_while_idle_after_the_commit_log(
     start: Start, replayed: RunningSource, tmp_path: Path
 ) -> None:
     for number in range(50):
@@ -234,7 +232,7 @@ def test_a_source_made_with_pynumaflow_is_read_and_acked_to_the_last_record(star
         query.stop()  # not before: a reader that vanishes in a read ends this source
 
 
-def test_a_source_made_with_pynumaflow_gives_again_what_a_killed_query_left(start: Start, tmp_path: Path) -> None:
+def test_a_pynumaflow_source_sends_the_records_of_a_killed_query_again(start: Start, tmp_path: Path) -> None:
     sink = Sink(die_at=2)
     with memory_source(folder_of(tmp_path), records=2_000, partitions=2, redeliver=True) as source:
         with pytest.raises(StreamingQueryException, match="die"):

@@ -58,7 +58,7 @@ def test_a_partition_is_due_by_its_small_files_or_its_delete_files(what: Partiti
     assert [isinstance(step, Compact) for step in found] == [True] * due
 
 
-def test_one_who_asks_gets_whatever_can_be_made_less() -> None:
+def test_a_run_on_request_reduces_everything_possible() -> None:
     eager = POLICY.eager()
     assert steps(state(part(small=2), manifests=1), eager)
     assert steps(state(part(large=1, deletes=1), manifests=1), eager)
@@ -96,7 +96,7 @@ def test_many_manifests_are_merged() -> None:
     ("rows", "merged", "least", "repeats"),
     [(499, 0, 500, 0), (500, 0, 500, 1), (900, 401, 500, 0), (901, 401, 500, 1), (120_000, 0, 500, 3), (9, 0, 0, 0)],
 )
-def test_lines_are_merged_once_enough_have_come_since(rows: int, merged: int, least: int, repeats: int) -> None:
+def test_rows_are_merged_once_enough_are_new(rows: int, merged: int, least: int, repeats: int) -> None:
     policy = replace(POLICY, coverage_rows=least, coverage_grace_ns=HOUR)
     table = replace(state(replace(part(small=1), rows=rows), name=COVERAGE.name), merged_rows=merged)
     due = [MergeCoverage(NOW - HOUR, least, 50_000, repeats)] if repeats else []
@@ -105,24 +105,24 @@ def test_lines_are_merged_once_enough_have_come_since(rows: int, merged: int, le
     assert bool(steps(table, policy.eager())) == (least > 0), "one who asks has them merged unless it is turned off"
 
 
-def test_a_line_that_may_be_replayed_is_not_merged() -> None:
+def test_a_row_that_may_be_replayed_is_not_merged() -> None:
     table = state(replace(part(small=1), rows=900), name=COVERAGE.name)
     (step,) = steps(table, settled_ns=NOW - 3 * HOUR)
     assert isinstance(step, MergeCoverage)
     assert step.before_ns == NOW - 3 * HOUR
 
 
-def test_old_snapshots_go_once_there_are_enough_of_them() -> None:
+def test_old_snapshots_expire_once_there_are_enough() -> None:
     old = tuple(8 * DAY + n for n in range(50))
     assert steps(state(ages=(0, *old))) == [Expire(NOW - 7 * DAY, 50)]
     assert steps(state(ages=(0, DAY, *old[1:]))) == []
 
 
-def test_the_current_snapshot_never_goes() -> None:
+def test_the_current_snapshot_never_expires() -> None:
     assert steps(state(ages=(9 * DAY,)), POLICY.eager()) == []
 
 
-def test_snapshots_of_tables_nobody_is_pointed_to_go_after_an_hour() -> None:
+def test_snapshots_without_notifications_expire_after_an_hour() -> None:
     ages = (0, *(2 * HOUR + n for n in range(50)))
     assert steps(state(ages=ages)) == []
     assert steps(state(ages=ages, name=COVERAGE.name)) == [Expire(NOW - HOUR, 50)]

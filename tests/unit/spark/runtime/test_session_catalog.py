@@ -56,6 +56,6 @@ def test_pyicebergs_properties_become_javas(given: dict[str, str], key: str, val
     assert java_properties(SQL | given).get(key) == value
 
 
-def test_a_rest_catalog_goes_through_as_it_is() -> None:
+def test_properties_of_a_rest_catalog_are_unchanged() -> None:
     given = {"type": "rest", "uri": "https://lake/api", "credential": "id:secret", "prefix": "main"}
     assert java_properties(given) == given

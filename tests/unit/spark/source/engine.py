@@ -18,7 +18,7 @@ class Crash(Exception):
 
 @dataclass
 class Checkpoint:
-    """Offset log and how much of it is in the commit log."""
+    """Offset log, and the part of it that is in the commit log."""
 
     offsets: list[dict[str, Any]] = field(default_factory=list)
     committed: int = 0
@@ -71,7 +71,7 @@ class Engine:
         return True
 
     def run_to_idle(self) -> int:
-        """The number of batches until there is nothing new; that is when Trigger.AvailableNow ends."""
+        """Return the number of batches until there are no new records, which ends Trigger.AvailableNow."""
         batches = 0
         while self.poll():
             batches += 1

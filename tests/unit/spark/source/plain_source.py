@@ -18,7 +18,7 @@ Result = pb.ReadResponse.Result
 
 
 def record(number: int, *, partitions: int = 2, payload: bytes | None = None) -> Result:
-    """Record n: partition n % partitions, an offset that is no number, its own number as the payload."""
+    """Return record n: partition n % partitions, an offset that is not a number, and n as the payload."""
     result = Result(
         payload=b"%d" % number if payload is None else payload,
         offset=pb.Offset(offset=b"o-%d" % number, partition_id=number % partitions),
@@ -90,7 +90,7 @@ class PlainSource:
         return [one for ids in self.acks for one in ids]
 
     def restart(self) -> None:
-        """What a process forgets: whom it gave what."""
+        """State that a process loses: the reader and its records in flight."""
         with self._lock:
             if self.redelivers:
                 self._waiting = [*self._flying.values(), *self._waiting]
@@ -170,7 +170,7 @@ class PlainSource:
 
 
 class RunningPlainSource:
-    """The source behind a real server; ``stop`` and ``start`` keep the port."""
+    """The source on a real server; ``stop`` and ``start`` keep the port."""
 
     def __init__(self, source: PlainSource) -> None:
         self.source = source
@@ -193,7 +193,7 @@ class RunningPlainSource:
         self._server.start()
 
     def stop(self) -> None:
-        """As a process that is killed: every call is lost."""
+        """Lose every call, like a killed process."""
         self._server.stop(grace=None).wait()
         self.source.restart()
 

@@ -29,12 +29,12 @@ def read(source: RunningSource, start: int, end: int, limit: int = 4, retry_seco
     return [int(r.offset.offset) for results in parts for r in results]
 
 
-def test_state_is_what_the_metadata_say(source: RunningSource) -> None:
+def test_state_comes_from_the_metadata(source: RunningSource) -> None:
     source.fake.committed[0] = 3
     assert SourceClient(source.address).state() == SourceState({0: 0, 1: 0}, {0: 10, 1: 0}, {0: 3})
 
 
-def test_a_range_comes_whole_and_again_the_same(source: RunningSource) -> None:
+def test_a_range_is_read_completely_and_identically_again(source: RunningSource) -> None:
     assert read(source, 2, 9) == read(source, 2, 9) == list(range(2, 9))
 
 
@@ -45,7 +45,7 @@ def test_holes_of_compaction_are_no_error_even_at_the_end(source: RunningSource)
     assert read(source, 8, 10) == []
 
 
-def test_a_stream_cut_in_a_read_goes_on_behind_the_last_record(source: RunningSource) -> None:
+def test_a_stream_cut_in_a_read_continues_after_the_last_record(source: RunningSource) -> None:
     source.fake.cut_after = [6, 1, 0]
     assert read(source, 0, 10) == list(range(10))
     assert source.fake.reads == [(0, 0, 10), (0, 4, 10), (0, 4, 10), (0, 4, 10)]
@@ -57,7 +57,7 @@ def test_a_source_that_ends_early_for_good_is_an_error_that_names_the_offset(sou
         read(source, 0, 10, retry_seconds=0.2)
 
 
-def test_an_offset_that_was_not_asked_for_names_where_another_was_expected(source: RunningSource) -> None:
+def test_an_unrequested_offset_names_the_expected_one(source: RunningSource) -> None:
     source.fake.logs[0] = [FakeRecord(3, b"")] * 2
     with pytest.raises(
         SourceBroken, match=rf"source {source.address}, partition 0, at offset 4 .* received offset b'3'"
@@ -65,13 +65,13 @@ def test_an_offset_that_was_not_asked_for_names_where_another_was_expected(sourc
         read(source, 3, 5)
 
 
-def test_a_source_without_replay_says_so(source: RunningSource) -> None:
+def test_a_source_without_replay_is_recognized(source: RunningSource) -> None:
     source.fake.can_replay = False
     with pytest.raises(NotImplementedError, match="x-ends"):
         SourceClient(source.address).state()
 
 
-def test_a_source_that_has_lost_its_kafka_is_unavailable_and_comes_back(source: RunningSource) -> None:
+def test_a_source_without_its_kafka_is_unavailable_until_kafka_returns(source: RunningSource) -> None:
     source.fake.kafka_is_available = False
     with pytest.raises(Unavailable, match="does not know its offsets"):
         SourceClient(source.address).state()
@@ -79,7 +79,7 @@ def test_a_source_that_has_lost_its_kafka_is_unavailable_and_comes_back(source: 
     assert SourceClient(source.address).state().ends[0] == 10
 
 
-def test_a_source_that_is_away_is_unavailable_and_comes_back(source: RunningSource) -> None:
+def test_a_stopped_source_is_unavailable_until_it_returns(source: RunningSource) -> None:
     source.stop()
     client = SourceClient(source.address)
     with pytest.raises(Unavailable):
@@ -90,7 +90,7 @@ def test_a_source_that_is_away_is_unavailable_and_comes_back(source: RunningSour
     assert read(source, 0, 5) == [0, 1, 2, 3, 4]
 
 
-def test_acks_settle_what_lies_before_the_end(source: RunningSource) -> None:
+def test_acks_cover_everything_before_the_end(source: RunningSource) -> None:
     client = SourceClient(source.address)
     ack_before(client, {0: 7, 1: 0})
     assert source.fake.committed == {0: 7}

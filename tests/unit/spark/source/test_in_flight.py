@@ -30,7 +30,7 @@ def ids(*numbers_: int) -> list[RecordId]:
     return [id_of(record(number)) for number in numbers_]
 
 
-def test_a_batch_is_what_came_since_the_last_and_nothing_new_is_the_same_offset() -> None:
+def test_a_batch_has_the_records_since_the_last_one_and_without_any_keeps_its_offset() -> None:
     in_flight = InFlight("r")
     start = in_flight.end
     assert in_flight.offer() == start == BatchOffset("r", 0)
@@ -47,7 +47,7 @@ def test_a_batch_is_what_came_since_the_last_and_nothing_new_is_the_same_offset(
     assert numbers(in_flight, second, second) == []
 
 
-def test_a_new_run_goes_on_behind_its_checkpoint_and_has_nothing_of_older_runs() -> None:
+def test_a_new_run_continues_after_its_checkpoint_without_records_of_older_runs() -> None:
     in_flight = InFlight("new")
     in_flight.resume(BatchOffset("old", 7))
     assert in_flight.offer() == BatchOffset("old", 7)
@@ -61,7 +61,7 @@ def test_a_new_run_goes_on_behind_its_checkpoint_and_has_nothing_of_older_runs()
     assert in_flight.offer() == end, "too late: it has offered already"
 
 
-def test_only_what_is_committed_is_owed_and_its_rows_go() -> None:
+def test_only_committed_records_are_to_be_acked_and_their_rows_are_dropped() -> None:
     in_flight = InFlight("r")
     for number in range(3):
         add(in_flight, [number])
@@ -131,7 +131,7 @@ def test_small_batches_are_one_task_and_large_ones_several(sizes: list[int], par
     ("limit", "left_bytes", "record_bytes", "asked"),
     [(600, 10, 0, 600), (600, 1_000, 10, 100), (50, 1_000, 10, 50), (600, 5, 10, 1), (1, 1, 1, 1)],
 )
-def test_records_are_asked_for_by_what_they_came_to(
+def test_the_number_of_requested_records_follows_their_size(
     limit: int, left_bytes: int, record_bytes: float, asked: int
 ) -> None:
     assert records_to_request(limit, left_bytes, record_bytes) == asked

@@ -33,7 +33,7 @@ def test_json_round_trip(some: dict[int, int]) -> None:
 
 
 @given(offsets, offsets, st.integers(1, 500))
-def test_a_capped_batch_is_never_too_big_never_backwards_and_goes_on(
+def test_a_limited_batch_is_never_too_large_and_never_moves_backwards(
     start: dict[int, int], ends: dict[int, int], limit: int
 ) -> None:
     planned = cap(start, ends, limit)
@@ -67,7 +67,7 @@ def test_equal_ends_plan_nothing_and_reversed_ones_are_refused() -> None:
         plan({0: 3}, {0: 2})
 
 
-def test_a_new_query_begins_at_the_commit_or_where_the_log_begins() -> None:
+def test_a_new_query_starts_at_the_commit_or_at_the_log_start() -> None:
     assert initial(STATE, "committed") == {0: 12, 1: 0, 2: 9}
     assert initial(STATE, "earliest") == STATE.starts
     assert initial(STATE, "latest") == STATE.ends

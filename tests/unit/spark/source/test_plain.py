@@ -24,7 +24,7 @@ from tests.unit.spark.source.plain_source import PlainSource, RunningPlainSource
 
 
 class Sink:
-    """What was written, and which acks came before their record was in the commit log."""
+    """Written records, and acks that preceded the commit log."""
 
     def __init__(self, source: PlainSource) -> None:
         self.queries: list[Engine] = []
@@ -84,7 +84,7 @@ def fill(source: PlainSource, first: int, last: int) -> None:
     source.add(*(record(number) for number in range(first, last)))
 
 
-def test_every_record_comes_once_and_is_acked_while_idle(
+def test_every_record_is_read_once_and_acked_while_idle(
     running: RunningPlainSource, source: PlainSource, sink: Sink
 ) -> None:
     fill(source, 0, 10)
@@ -118,7 +118,7 @@ def test_a_source_that_waits_for_acks_is_read_to_its_end(
     assert source.pending == 0
 
 
-def test_a_source_that_repeats_what_is_in_flight_doubles_nothing(
+def test_a_source_that_repeats_records_in_flight_duplicates_nothing(
     running: RunningPlainSource, source: PlainSource, sink: Sink
 ) -> None:
     source.repeats = True
@@ -131,7 +131,7 @@ def test_a_source_that_repeats_what_is_in_flight_doubles_nothing(
 
 
 @pytest.mark.parametrize("crash", ["planning", "sink", "commit"])
-def test_a_batch_that_was_not_committed_comes_again(
+def test_an_uncommitted_batch_is_sent_again(
     running: RunningPlainSource, source: PlainSource, sink: Sink, crash: str
 ) -> None:
     fill(source, 0, 10)
@@ -148,7 +148,7 @@ def test_a_batch_that_was_not_committed_comes_again(
     assert not sink.early
 
 
-def test_a_source_that_never_gives_again_loses_what_was_not_acked(
+def test_a_source_that_never_repeats_records_loses_the_unacked(
     running: RunningPlainSource, source: PlainSource, sink: Sink
 ) -> None:
     source.redelivers = False
@@ -214,7 +214,7 @@ def test_available_now_repeats_the_batch_that_crashed(
     assert not sink.early
 
 
-def test_a_source_that_restarts_before_the_ack_doubles_nothing(
+def test_a_source_that_restarts_before_the_ack_duplicates_nothing(
     running: RunningPlainSource, source: PlainSource, sink: Sink
 ) -> None:
     source.knows_issued = True
@@ -260,7 +260,7 @@ def test_a_stream_that_is_cut_in_a_read_doubles_nothing(
     assert sorted(sink.numbers) == list(range(20))
 
 
-def test_a_source_that_fails_later_is_nothing_new_and_never_there_is_an_error(
+def test_a_source_that_fails_later_has_no_new_records_and_one_never_reached_is_an_error(
     running: RunningPlainSource, source: PlainSource, sink: Sink
 ) -> None:
     fill(source, 0, 2)
@@ -298,7 +298,7 @@ def test_a_batch_is_bounded_by_bytes_too(running: RunningPlainSource, source: Pl
     assert max(source.reads) == 10
 
 
-def test_large_batches_are_several_tasks(running: RunningPlainSource, source: PlainSource) -> None:
+def test_large_batches_have_several_tasks(running: RunningPlainSource, source: PlainSource) -> None:
     source.add(*(record(number, payload=b"%4d" % number + bytes(100_000)) for number in range(80)))
     taken = options(running, drain=True, max_records=100)
     planner = PlainPlanner(taken)
@@ -325,7 +325,7 @@ def test_places_in_a_log_are_refused(running: RunningPlainSource, changes: dict[
         read_now(options(running, **changes))
 
 
-def test_a_batch_read_takes_what_is_there_and_acks_nothing(running: RunningPlainSource, source: PlainSource) -> None:
+def test_a_batch_read_reads_all_present_records_and_acks_none(running: RunningPlainSource, source: PlainSource) -> None:
     fill(source, 0, 10)
     for _ in range(2):
         rows = [row for part in read_now(options(running)) for batch in part.read() for row in batch.to_pylist()]

@@ -26,7 +26,7 @@ def test_an_offset_is_a_number_only_as_decimal_digits(offset: bytes, number: int
     assert number_of(offset) == number
 
 
-def test_a_record_keeps_all_that_its_source_said() -> None:
+def test_a_record_keeps_every_field_of_its_source() -> None:
     ours = pb.ReadResponse.Result(payload=b"x", offset=pb.Offset(offset=b"17", partition_id=1), headers={"a": "1"})
     ours.event_time.FromMilliseconds(1_500)
     rows = to_batch([ours, record(3)]).to_pylist()

@@ -53,7 +53,7 @@ def test_every_batch_is_acked_once_as_soon_as_it_is_committed(source: RunningSou
 
 
 @pytest.mark.parametrize("crash", ["planning", "sink", "commit"])
-def test_a_batch_that_was_not_committed_is_read_again(source: RunningSource, crash: str) -> None:
+def test_an_uncommitted_batch_is_read_again(source: RunningSource, crash: str) -> None:
     rows: list[Row] = []
     checkpoint = Checkpoint()
     query = Engine(options(source), checkpoint, rows.extend)
@@ -88,7 +88,7 @@ def test_an_ack_that_fails_is_made_good_and_stops_nothing(
     assert source.fake.committed == {0: 10}
 
 
-def test_a_restarted_query_outlives_a_source_that_is_away(
+def test_a_restarted_query_survives_an_unavailable_source(
     source: RunningSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replay, "_IDLE_WAIT_S", 0.02)
@@ -133,7 +133,7 @@ def test_available_now_with_drain_takes_ten_times_the_cap_at_once(source: Runnin
     assert offsets(rows) == list(range(80))
 
 
-def test_available_now_without_drain_takes_one_capped_batch_and_says_so(
+def test_available_now_without_drain_reads_one_limited_batch_and_logs_it(
     source: RunningSource, caplog: pytest.LogCaptureFixture
 ) -> None:
     rows: list[Row] = []
@@ -146,7 +146,7 @@ def test_available_now_without_drain_takes_one_capped_batch_and_says_so(
     assert len(said) == 2, "the third leaves nothing behind"
 
 
-def test_available_now_behind_its_checkpoint_is_an_error_that_says_what_to_do(source: RunningSource) -> None:
+def test_available_now_before_its_checkpoint_is_an_error_with_the_remedy(source: RunningSource) -> None:
     checkpoint = Checkpoint()
     taken = options(source, starting="earliest")
     Engine(options(source, starting="earliest", drain=True), checkpoint, len, available_now=True).run_to_idle()

@@ -50,7 +50,7 @@ def test_many_acks_go_in_several_requests(running: RunningPlainSource, streams: 
     assert running.source.acked == ids
 
 
-def test_a_cut_read_gives_what_came_and_the_next_one_begins_anew(
+def test_a_cut_read_returns_the_received_records_and_the_next_opens_a_stream(
     running: RunningPlainSource, streams: PlainStreams
 ) -> None:
     running.source.cut_after = [3, 0]
@@ -70,7 +70,7 @@ def test_a_failed_read_keeps_its_stream(running: RunningPlainSource, streams: Pl
     assert running.source.streams == 1
 
 
-def test_a_source_that_is_away_comes_back(running: RunningPlainSource, streams: PlainStreams) -> None:
+def test_a_source_may_be_unavailable_for_a_time(running: RunningPlainSource, streams: PlainStreams) -> None:
     ids = [id_of(r) for r in streams.read(3, 10)]
     streams.ack(ids[:1])
     running.stop()
@@ -100,7 +100,7 @@ def test_a_silent_source_is_given_up(running: RunningPlainSource) -> None:
     streams.close()
 
 
-def test_a_reader_that_leaves_says_so(running: RunningPlainSource, streams: PlainStreams) -> None:
+def test_a_closing_reader_half_closes_its_calls(running: RunningPlainSource, streams: PlainStreams) -> None:
     streams.read(4, 10)
     streams.close()
     assert (running.source.streams, running.source.left) == (1, 1), "not cancelled: some sources stop at that"
@@ -120,7 +120,7 @@ GOOD = message(offset=b"a")
     [
         (lambda: [b"\xff\xff"], r"record 1 of a read: it is not a ReadResponse"),
         (lambda: [GOOD, GOOD[:-2]], r"record 2 of a read \(after partition 3, offset b'a'\): it is not a ReadResponse"),
-        (lambda: [message(payload=b"x")], r"record 1 of a read: it has no offset"),
+        (lambda: [message(payload=b"x")], r"record 1 of a read: it lacks an offset"),
         (
             lambda: [GOOD, message(bytes(64 << 20), b"b")],
             r"record 2 of a read \(after partition 3, offset b'a'\): RESOURCE_EXHAUSTED: .*larger than max",
@@ -158,7 +158,7 @@ def test_a_server_of_something_else_is_refused_by_its_address() -> None:
         server.stop(None).wait()
 
 
-def test_a_refused_ack_is_told_from_a_lost_one(running: RunningPlainSource, streams: PlainStreams) -> None:
+def test_a_refused_ack_differs_from_a_lost_one(running: RunningPlainSource, streams: PlainStreams) -> None:
     ids = [id_of(r) for r in streams.read(2, 10)]
     running.source.refusals = 1
     with pytest.raises(AckRefused, match="never handed out"):

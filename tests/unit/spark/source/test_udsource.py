@@ -1,4 +1,4 @@
-"""Which way a source is read, and what workers get."""
+"""Choice of the planner, and the reader that workers get."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_the_server_and_the_option_say_how_it_is_read(
         ("never", NUMBERS, "started with replay, .* is now read without replay"),
     ],
 )
-def test_a_checkpoint_goes_on_as_it_was_begun_without_asking_the_server(
+def test_a_checkpoint_is_continued_in_its_mode_without_a_call_to_the_server(
     running: RunningPlainSource, replay: str, checkpoint: dict[str, Any], way: Any
 ) -> None:
     running.stop()
@@ -84,7 +84,7 @@ def test_a_checkpoint_goes_on_as_it_was_begun_without_asking_the_server(
     running.start()
 
 
-def test_a_checkpoint_that_comes_too_late_to_choose_is_checked(running: RunningPlainSource) -> None:
+def test_a_checkpoint_after_the_choice_of_a_planner_is_checked(running: RunningPlainSource) -> None:
     reader = UdStreamReader(options(running))
     reader.latestOffset()  # as with Trigger.AvailableNow
     with pytest.raises(InvalidRequest, match="started with replay"):

@@ -171,7 +171,7 @@ def test_tables_are_created_once_and_left_unchanged(catalog: CatalogSettings) ->
     assert {layout.name: catalog.load().load_table(layout.name).metadata.table_uuid for layout in TABLES} == before
 
 
-def test_ohlc_is_laid_out_as_the_design_says(catalog: CatalogSettings) -> None:
+def test_ohlc_has_the_layout_of_the_design(catalog: CatalogSettings) -> None:
     table = catalog.load().load_table(OHLC.name)
     assert table.format_version == 2
     assert [str(f.transform) for f in table.spec().fields] == ["month", "bucket[4]"]

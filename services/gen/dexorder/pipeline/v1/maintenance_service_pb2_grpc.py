@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class MaintenanceServiceStub:
-    """Served by the Spark driver. Work is done between micro-batches, so no second writer meets it.
+    """Served by the Spark driver. Steps run between micro-batches, so there is no concurrent writer.
     """
 
     def __init__(self, channel):
@@ -43,7 +43,7 @@ class MaintenanceServiceStub:
 
 
 class MaintenanceServiceServicer:
-    """Served by the Spark driver. Work is done between micro-batches, so no second writer meets it.
+    """Served by the Spark driver. Steps run between micro-batches, so there is no concurrent writer.
     """
 
     def Maintain(self, request, context):
@@ -72,7 +72,7 @@ def add_MaintenanceServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class MaintenanceService:
-    """Served by the Spark driver. Work is done between micro-batches, so no second writer meets it.
+    """Served by the Spark driver. Steps run between micro-batches, so there is no concurrent writer.
     """
 
     @staticmethod
