@@ -1,4 +1,4 @@
-"""User events beside raw pyzmq, raw SQLite, grpcio alone and aiohttp alone, in the same run.
+"""Benchmark of user events beside raw pyzmq, SQLite, grpcio and aiohttp, in the same run.
 
     .venv/bin/python -m bench.events [accepts] [fast] [sessions] [restart] [--small]
 
@@ -28,13 +28,13 @@ from tests.integration.events.gateway import EventsGateway
 MOST_A_COMMIT = events_raw.MOST
 SESSIONS = 200
 AT_ONCE = 1_000
-"""Events that a session takes in one answer, where it does."""
+"""Events per answer of a session that takes several at once."""
 AIMS = {1: "", 100: "at least 5,000/s, p99 at most 150 ms", 1_000: "at least 12,000/s"}
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How much and how often; events by how many are in flight."""
+    """Size of a run; numbers of events by events in flight."""
 
     rounds: int
     accepts: dict[int, int]
@@ -49,7 +49,7 @@ SMALL = Plan(rounds=1, accepts={1: 20, 100: 500, 1_000: 2_000}, fast=3_000, fann
 
 @dataclass
 class Samples:
-    """One figure a round; ``lost`` what never came, in all rounds."""
+    """One figure per round; ``lost`` counts events that never arrived, in all rounds."""
 
     lost: int = 0
     rates: list[float] = field(default_factory=list)
@@ -57,7 +57,7 @@ class Samples:
     cpu_us: list[float] = field(default_factory=list)
 
     def add(self, server: Server, before_s: float, count: int, measured: Measured, began_s: float = 0.0) -> None:
-        """A turn of a server, whose CPU was ``before_s``; ``began_s`` where another process began it."""
+        """Add a round of a server whose CPU time was ``before_s``; ``began_s`` where another process began it."""
         self.lost += measured.lost
         self.rates.append((count - measured.lost) / (measured.ended_s - (began_s or measured.began_s)))
         self.cpu_us.append((server.cpu_seconds() - before_s) / count * 1e6)
@@ -69,14 +69,14 @@ class Samples:
         return statistics.median(self.rates)
 
     def text(self) -> str:
-        """The medians."""
+        """Return the medians."""
         p99 = f", p99 {statistics.median(self.p99_ms):,.1f} ms" if self.p99_ms else ""
         lost = f", {self.lost:,} lost" if self.lost else ""
         return f"{self.rate:,.0f}/s{p99}, {statistics.median(self.cpu_us):.0f} us{lost}"
 
 
 def accepts(plan: Plan, folder: Path) -> str:
-    """CRITICAL events on 5571, until the ack that says QUEUED."""
+    """Measure CRITICAL events on 5571 up to their QUEUED ack."""
     rows = []
     with (
         processes.gateway(folder / "accepts") as gateway,
@@ -116,7 +116,7 @@ def accepts(plan: Plan, folder: Path) -> str:
 
 
 def fast(plan: Plan, folder: Path) -> str:
-    """INFORMATIONAL events on 5570 to one session."""
+    """Measure INFORMATIONAL events on 5570 to one session."""
     ways = {"together": AT_ONCE, "each in an answer of its own": 0}
     ours, pyzmq = {way: Samples() for way in ways}, Samples()
     with (
@@ -162,7 +162,7 @@ def fast(plan: Plan, folder: Path) -> str:
 
 
 def sessions(plan: Plan, folder: Path) -> str:
-    """One user's event to many sessions."""
+    """Measure one user's events to many sessions."""
     rows = []
     with processes.gateway(folder / "sessions") as gateway, processes.load() as clients, processes.load() as publisher:
         server = Server(gateway.sub, gateway.pid)
@@ -201,7 +201,7 @@ def sessions(plan: Plan, folder: Path) -> str:
 
 
 def restart(plan: Plan, folder: Path) -> str:
-    """From the start of the process to the first new event's ack, with many queued."""
+    """Measure the time from the process start to the first new event's ack, with many queued."""
     with processes.load() as load:
         empty_s = started(processes.gateway(folder / "empty"), load)
         gateway = processes.gateway(folder / "full")
@@ -219,7 +219,7 @@ def restart(plan: Plan, folder: Path) -> str:
 
 
 def started(gateway: EventsGateway, load: processes.Load) -> float:
-    """Start it, have one event accepted, kill it."""
+    """Start a gateway, have one event accepted, and kill it."""
     started_s = time.perf_counter()
     with gateway:
         load.run("accepts", router=gateway.router, count=1, window=1, name=uuid.uuid4().hex)
@@ -227,7 +227,7 @@ def started(gateway: EventsGateway, load: processes.Load) -> float:
 
 
 def read_seconds(path: Path) -> float:
-    """All rows of the events, as SQLite has them."""
+    """Return all rows of the events."""
     import sqlite3
 
     raw = sqlite3.connect(path)
@@ -247,7 +247,7 @@ PARTS: dict[str, Callable[[Plan, Path], str]] = {
 
 
 def main() -> int:
-    """Run and print."""
+    """Run the benchmarks and print the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="which of them; all by default")
     parser.add_argument("--small", action="store_true")

@@ -27,7 +27,7 @@ SUBSCRIBE = "/dexorder.events.v1.EventService/Subscribe"
 EVENT_BYTES = 500
 SESSIONS_A_CHANNEL = 20
 _SILENCE_S = 10.0
-"""After as long without an event those that are left are lost."""
+"""Time without an event after which the missing ones count as lost."""
 _LONGEST_MS = 60_000
 _OPEN: list[tuple[zmq.Context[zmq.Socket[bytes]], zmq.Socket[bytes]]] = []
 _PAYLOAD = json.dumps({"order_id": "1", "symbol": "BTC/USDT", "side": "buy", "details": "x" * 380}).encode()
@@ -35,7 +35,7 @@ _PAYLOAD = json.dumps({"order_id": "1", "symbol": "BTC/USDT", "side": "buy", "de
 
 @dataclass(frozen=True)
 class Measured:
-    """What came of a job.
+    """Result of a job.
 
     Attributes:
         began_s, ended_s: Of the machine's monotonic clock, which is the same in all processes.
@@ -50,7 +50,7 @@ class Measured:
 
 
 def made(user: str, event_id: str, priority: int) -> bytes:
-    """An event of about `EVENT_BYTES`, as a frame."""
+    """Return an event of about `EVENT_BYTES`, as a frame."""
     delivery = pb.DeliverySpec(priority=priority, channels=[pb.ChannelPreference(channel=pb.WEB)])  # type: ignore[arg-type]
     event = pb.UserEvent(
         user_id=user,
@@ -64,7 +64,7 @@ def made(user: str, event_id: str, priority: int) -> bytes:
 
 
 def accepts(router: str, count: int, window: int, name: str, users: int = 1_000) -> Measured:
-    """So many CRITICAL events, ``window`` of them without an ack at any time."""
+    """Send CRITICAL events, at most ``window`` of them without an ack."""
     frames = [made(f"bench-{number % users}", f"{name}-{number}", pb.CRITICAL) for number in range(count)]
     context = zmq.Context()
     dealer = context.socket(zmq.DEALER)
@@ -90,7 +90,7 @@ def accepts(router: str, count: int, window: int, name: str, users: int = 1_000)
 
 
 def publishes(sub: str, count: int, user: str) -> Measured:
-    """So many INFORMATIONAL events, each sent as soon as the port takes it.
+    """Send INFORMATIONAL events, each as soon as the socket accepts it.
 
     The connection stays until the next job: what is still in the kernel when it ends may be lost.
     """
@@ -100,7 +100,7 @@ def publishes(sub: str, count: int, user: str) -> Measured:
     topic = b"USER:" + user.encode() + b"\0"
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     fast = context.socket(zmq.XPUB)
-    _OPEN.append((context, fast))  # a socket that nobody holds is closed, with what waits in it
+    _OPEN.append((context, fast))  # an unreferenced socket is closed, with its queued messages
     for option, value in ((zmq.LINGER, 0), (zmq.XPUB_NODROP, 1), (zmq.RCVTIMEO, _LONGEST_MS)):
         fast.setsockopt(option, value)
     fast.connect(sub)
@@ -113,7 +113,7 @@ def publishes(sub: str, count: int, user: str) -> Measured:
 
 
 class Fan:
-    """Sessions that count."""
+    """Sessions that count events."""
 
     def __init__(self, wanted: int) -> None:
         self.wanted = wanted
@@ -126,7 +126,7 @@ class Fan:
         self.open += 1
 
     async def over(self) -> None:
-        """Until all came, or no more do."""
+        """Wait until all events have arrived, or no more do."""
         while not self.count or time.monotonic() - self.last_s < _SILENCE_S:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.done.wait(), 0.5)
@@ -141,7 +141,7 @@ class Fan:
 
 
 async def fan(kind: str, address: str, token: str, sessions: int, events: int, most_events: int = 0) -> Measured:
-    """Sessions that each get so many events; says "open" on stdout when all are."""
+    """Open sessions that each get a number of events; print "open" when all are open."""
     seen = Fan(sessions * events)
     channels = [
         grpc.aio.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
@@ -172,7 +172,7 @@ async def fan(kind: str, address: str, token: str, sessions: int, events: int, m
 
 
 async def native(channel: grpc.aio.Channel, token: str, seen: Fan, most_events: int) -> None:
-    """Messages are counted as bytes, all but the first are events; those with many are parsed."""
+    """Count messages as bytes: all but the first are events; messages with several are parsed."""
     call: Any = channel.unary_stream(SUBSCRIBE)
     request = session_pb.SubscribeRequest(most_events=most_events)
     stream = call(request.SerializeToString(), metadata=(("authorization", f"Bearer {token}"),))
@@ -186,7 +186,7 @@ async def native(channel: grpc.aio.Channel, token: str, seen: Fan, most_events: 
 
 
 async def browser(http: aiohttp.ClientSession, address: str, token: str, seen: Fan) -> None:
-    """As `native`."""
+    """Like `native`."""
     async with http.ws_connect(f"ws://{address}/v1/events", max_msg_size=0) as socket:
         await socket.send_str(json.dumps({"authorize": {"token": token, "cursor": None, "clientName": "bench"}}))
         await socket.receive_str()

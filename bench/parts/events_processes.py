@@ -1,4 +1,4 @@
-"""The processes of ``bench.events``: a gateway, the limits, the peers."""
+"""Processes of ``bench.events``: a gateway, the raw references, the peers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MUCH = {"soft_events_per_second": 1e9, "hard_events_per_second": 1e9, "queued_ev
 
 
 def gateway(folder: Path) -> EventsGateway:
-    """A gateway without CURVE and without quotas, not started; its sessions may be slow."""
+    """Return a gateway without CURVE and quotas, not started, that tolerates slow sessions."""
     keys = Keys(folder / "keys")
     keys.local(quota=MUCH)
     keys.write()
@@ -36,7 +36,7 @@ def gateway(folder: Path) -> EventsGateway:
 
 
 class Raw:
-    """A limit's process; its address."""
+    """Process of a raw reference, and its address."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
@@ -45,20 +45,20 @@ class Raw:
         self.server = Server(self.address, process.pid)
 
     def say(self, line: str) -> None:
-        """A line on its stdin."""
+        """Write a line to its stdin."""
         assert self.process.stdin is not None
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
 
     def answer(self) -> str:
-        """Its next line."""
+        """Return its next line."""
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
 
 @contextmanager
 def raw(kind: str, folder: Path) -> Iterator[Raw]:
-    """One of the limits."""
+    """Run one of the raw references."""
     process = subprocess.Popen(
         [sys.executable, "-m", "bench.parts.events_raw", kind, str(folder)],
         cwd=ROOT,
@@ -74,37 +74,37 @@ def raw(kind: str, folder: Path) -> Iterator[Raw]:
 
 
 class Load:
-    """The peers' process."""
+    """Process of the peers."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
     def begin(self, job: str, **order: Any) -> None:
-        """Have a job done; `end` waits for it."""
+        """Begin a job; `end` waits for it."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"job": job, **order}) + "\n")
         self._process.stdin.flush()
 
     def line(self) -> str:
-        """What it says; empty if it has ended, and why is on stderr."""
+        """Return its next line; empty if it has ended, with the reason on stderr."""
         assert self._process.stdout is not None
         return self._process.stdout.readline().strip()
 
     def end(self) -> Measured:
-        """What came of the job."""
+        """Return the result of the job."""
         answer = self.line()
         if not answer:
             raise AssertionError("the peers' process failed")
         return Measured(**json.loads(answer))
 
     def run(self, job: str, **order: Any) -> Measured:
-        """Both."""
+        """Begin a job and wait for its result."""
         self.begin(job, **order)
         return self.end()
 
 
 @contextmanager
 def load() -> Iterator[Load]:
-    """Peers that wait for jobs."""
+    """Run peers that wait for jobs."""
     with running("-m", "bench.parts.events_load") as process:
         yield Load(process)

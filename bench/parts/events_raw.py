@@ -1,4 +1,4 @@
-"""The limits of ``bench.events``, processes of their own that do nothing but move the same messages.
+"""Raw references of ``bench.events``: separate processes that only move the same messages.
 
     python -m bench.parts.events_raw router|outbox|sub|grpc|web FOLDER
 
@@ -31,7 +31,7 @@ _ACK = b"\x21"
 
 
 def open_outbox(path: Path) -> sqlite3.Connection:
-    """As durable as ours."""
+    """Open a database as durable as the outbox."""
     raw = sqlite3.connect(path, isolation_level=None)
     raw.execute("PRAGMA journal_mode = WAL")
     raw.execute("PRAGMA synchronous = FULL")
@@ -40,7 +40,7 @@ def open_outbox(path: Path) -> sqlite3.Connection:
 
 
 def insert(raw: sqlite3.Connection, bodies: list[bytes]) -> list[str]:
-    """One transaction; the ids."""
+    """Insert rows in one transaction; return their ids."""
     events = [pb.UserEvent.FromString(body) for body in bodies]
     raw.execute("BEGIN IMMEDIATE")
     raw.executemany(
@@ -52,7 +52,7 @@ def insert(raw: sqlite3.Connection, bodies: list[bytes]) -> list[str]:
 
 
 def insert_rate(path: Path, rows: int, group: int) -> float:
-    """Rows a second in groups."""
+    """Return the rows per second, inserted in groups."""
     bodies = [made(f"bench-{number % 1_000}", f"{group}-{number}", pb.CRITICAL)[1:] for number in range(rows)]
     raw = open_outbox(path)
     started_s = time.perf_counter()
@@ -64,7 +64,7 @@ def insert_rate(path: Path, rows: int, group: int) -> float:
 
 
 def router(folder: Path, keep: bool) -> None:
-    """Ack, before or after a commit."""
+    """Ack each event, before or after a commit."""
     socket = zmq.Context().socket(zmq.ROUTER)
     socket.setsockopt(zmq.RCVHWM, 0)
     socket.setsockopt(zmq.SNDHWM, 0)
@@ -86,7 +86,7 @@ def router(folder: Path, keep: bool) -> None:
 
 
 def sub() -> None:
-    """Count what comes for the user on stdin's lines, ``USER COUNT``; print when the last has come."""
+    """Count events for the user of each line on stdin, ``USER COUNT``; print when the last has arrived."""
     socket = zmq.Context().socket(zmq.SUB)
     print(f"tcp://127.0.0.1:{socket.bind_to_random_port('tcp://127.0.0.1')}", flush=True)
     for line in sys.stdin:
@@ -98,7 +98,7 @@ def sub() -> None:
 
 
 async def sessions(serve: Callable[[asyncio.Future[int]], Any]) -> None:
-    """Serve; the line on stdin says how many events each session gets."""
+    """Serve; each line on stdin is the number of events for each session."""
     loop = asyncio.get_running_loop()
     wanted: asyncio.Future[int] = loop.create_future()
     print(await serve(wanted), flush=True)
@@ -107,7 +107,7 @@ async def sessions(serve: Callable[[asyncio.Future[int]], Any]) -> None:
 
 
 def ready() -> session_pb.SubscribeResponse:
-    """An event for sessions."""
+    """Return an event for sessions."""
     event = pb.UserEvent.FromString(made("bench", "i-1", pb.INFORMATIONAL).removeprefix(USER_EVENT))
     event.ClearField("delivery")
     shown = session_pb.SessionEvent(container="local", event=event, title="BTC/USDT", body="x" * 40)
@@ -115,7 +115,7 @@ def ready() -> session_pb.SubscribeResponse:
 
 
 async def grpc_sessions(wanted: asyncio.Future[int]) -> str:
-    """With grpcio alone."""
+    """Serve sessions with grpcio only."""
     opened = session_pb.SubscribeResponse(opened=session_pb.Opened()).SerializeToString()
     message = ready().SerializeToString()
 
@@ -135,7 +135,7 @@ async def grpc_sessions(wanted: asyncio.Future[int]) -> str:
 
 
 async def web_sessions(wanted: asyncio.Future[int]) -> str:
-    """With aiohttp alone."""
+    """Serve sessions with aiohttp only."""
     from google.protobuf import json_format
 
     text = json_format.MessageToJson(ready(), indent=None)

@@ -1,4 +1,4 @@
-"""Frames that no container would send, on 5570 and 5571; a process of its own that takes orders on stdin.
+"""Malformed frames on 5570 and 5571, from a separate process that takes orders on stdin.
 
     python -m tests.nightly.event_fuzz router|sub tcp://127.0.0.1:5571 SEED
 
@@ -25,12 +25,12 @@ FUZZED_USER = "fuzzed"
 """A session of this user is open, so its topic is subscribed to."""
 READY = b"\x04\x19\x05READY\x0bSocket-Type\0\0\0\x03PUB"
 LIFE_S = 0.8
-"""A peer made by hand answers no heartbeat; it comes anew before it is cut."""
+"""A hand-made peer answers no heartbeat; it reconnects before it is disconnected."""
 MORE, LONG = 1, 2
 
 
 class RouterFuzzer(Fuzzer):
-    """On 5571, as DEALERs. `Fuzzer`'s kinds with our own messages in them."""
+    """Fuzzer of 5571 with DEALERs: `Fuzzer`'s kinds with our own messages."""
 
     def __init__(self, address: str, seed: int) -> None:
         super().__init__(address, seed)
@@ -50,14 +50,14 @@ class RouterFuzzer(Fuzzer):
         ]
 
     def reject_jobs(self) -> None:
-        """Hear what we are told, or not: some of us never read."""
+        """Read answers, or not: some peers never read."""
         for peer in self.peers[: PEERS // 2]:
             while peer.poll(0):
                 ack = pb.EventAck.FromString(peer.recv_multipart()[1][1:])
                 self.sent[f"answered {pb.AckStatus.Name(ack.status)}"] += 1
 
     def sound(self) -> bytes:
-        """An event that would be taken."""
+        """Return a valid event."""
         self.count += 1
         priority, way = self.random.randrange(3), self.random.randrange(7)
         return event(FUZZED_USER, f"f-{self.random.random()}-{self.count}", priority, [way]).SerializeToString()
@@ -81,7 +81,7 @@ class RouterFuzzer(Fuzzer):
         return "unknown type"
 
     def churn(self) -> str:
-        """A peer comes under a routing id that is in use."""
+        """Connect a peer with a routing id that is in use."""
         at = self.random.randrange(len(self.peers))
         old, self.peers[at] = self.peers[at], self.peer(b"fuzz-%d" % at)
         self.peers[at].send_multipart([VERSION, USER_EVENT + self.sound()])
@@ -90,7 +90,7 @@ class RouterFuzzer(Fuzzer):
         return "peers under a used identity"
 
     def flood(self) -> str:
-        """One event again and again, at times with other bytes."""
+        """Repeat one event, sometimes with other bytes."""
         same = self.sound()
         for _ in range(FLOOD):
             self.send(VERSION, USER_EVENT + (same if self.random.random() < 0.9 else same + same))
@@ -99,7 +99,7 @@ class RouterFuzzer(Fuzzer):
 
 
 class RawPublisher:
-    """A PUB that sends what it likes."""
+    """PUB socket that sends any bytes."""
 
     def __init__(self, address: str) -> None:
         host, port = address.removeprefix("tcp://").split(":")
@@ -108,7 +108,7 @@ class RawPublisher:
         self.socket.sendall(ZMTP_GREETING + READY)
 
     def send(self, *frames: bytes) -> None:
-        """One message."""
+        """Send one message."""
         out = b""
         for number, frame in enumerate(frames):
             more = MORE if number < len(frames) - 1 else 0
@@ -122,7 +122,7 @@ class RawPublisher:
 
 
 class SubFuzzer(RouterFuzzer):
-    """On 5570, as PUBs made by hand."""
+    """Fuzzer of 5570 with hand-made PUBs."""
 
     def __init__(self, address: str, seed: int) -> None:
         super().__init__(address, seed)
@@ -131,7 +131,7 @@ class SubFuzzer(RouterFuzzer):
         self.kinds = [each for each in self.kinds if each[0] not in (self.churn, self.flood)] + kinds
 
     def reject_jobs(self) -> None:
-        """Nobody answers here."""
+        """Read nothing: 5570 has no answers."""
 
     def send(self, *frames: bytes) -> None:
         at = self.random.randrange(len(self.raw_peers))
@@ -145,14 +145,14 @@ class SubFuzzer(RouterFuzzer):
             self.sent["peers that came anew"] += 1
 
     def topic(self) -> str:
-        """A topic that is almost the subscribed one, or one that begins as it does."""
+        """Return a topic that resembles the subscribed one, or has its beginning."""
         made = mutated(topic(FUZZED_USER), self.random)
         with suppress(OSError):
             self.random.choice(self.raw_peers).send(made, VERSION, USER_EVENT + self.sound())
         return "mutated topic"
 
     def stranger(self) -> str:
-        """A sound event of another user under a subscribed topic."""
+        """Return a valid event of another user under a subscribed topic."""
         self.send(VERSION, USER_EVENT + event("honest", f"s-{self.random.random()}", INFORMATIONAL).SerializeToString())
         return "another user's event"
 

@@ -1,4 +1,4 @@
-"""A real gateway between honest peers and a fuzzer, quiet and fuzzed turn by turn; see ``test_events_campaign``."""
+"""A real gateway with honest peers and a fuzzer, in quiet and fuzzed phases; see ``test_events_campaign``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MUCH = {"soft_events_per_second": 1e9, "hard_events_per_second": 1e9, "queued_ev
 
 @dataclass
 class Phase:
-    """Nanoseconds an honest peer waited: for the ack that says QUEUED, for the event in the session."""
+    """Nanoseconds an honest peer waited for the QUEUED ack, and for the event in the session."""
 
     acks: list[int] = field(default_factory=list)
     shows: list[int] = field(default_factory=list)
@@ -37,7 +37,7 @@ class Phase:
 
 @dataclass
 class Seen:
-    """What a campaign saw; ``dropped`` is the gateway's own count."""
+    """Result of a campaign; ``dropped`` is the gateway's own count."""
 
     quiet: Phase = field(default_factory=Phase)
     fuzzed: Phase = field(default_factory=Phase)
@@ -48,7 +48,7 @@ class Seen:
 
 
 async def run(folder: Path, port: str, *, frames: int, rate: float, rounds: int, burst: int = 0, seed: int = 0) -> Seen:
-    """So many rounds of a quiet phase and a fuzzed one of the same length; then a burst as fast as it goes.
+    """Run rounds of a quiet phase and a fuzzed one of the same length, then a burst at full speed.
 
     Args:
         port: "router" or "sub". There is no CURVE, so the fuzzer is let in as everybody is.
@@ -87,7 +87,7 @@ async def run(folder: Path, port: str, *, frames: int, rate: float, rounds: int,
 
 
 def start(port: str, address: str, seed: int) -> subprocess.Popen[str]:
-    """The fuzzer's process."""
+    """Run the fuzzer's process."""
     return subprocess.Popen(
         [sys.executable, "-m", "tests.nightly.event_fuzz", port, address, str(seed)],
         cwd=ROOT,
@@ -100,7 +100,7 @@ def start(port: str, address: str, seed: int) -> subprocess.Popen[str]:
 async def fuzzed(
     fuzzer: subprocess.Popen[str], frames: int, rate: float, container: Container, session: Session, phase: Phase
 ) -> dict[str, int]:
-    """Honest work while so many frames are sent; what was sent, by kind."""
+    """Run honest traffic while frames are sent; return the sent frames by kind."""
     assert fuzzer.stdin is not None and fuzzer.stdout is not None
     fuzzer.stdin.write(json.dumps({"frames": frames, "rate": rate}) + "\n")
     fuzzer.stdin.flush()
@@ -114,7 +114,7 @@ async def fuzzed(
 
 
 async def work(container: Container, session: Session, phase: Phase, until_s: float) -> None:
-    """CRITICAL events on 5571 and INFORMATIONAL ones on 5570, one after the other; each is shown once and acked."""
+    """Send CRITICAL events on 5571 and INFORMATIONAL ones on 5570, in turn; each is shown once and acked."""
     while time.monotonic() < until_s:
         begun_ns = time.monotonic_ns()
         await container.queued(sent := event(HONEST_USER, f"c-{begun_ns}", CRITICAL, [pb.WEB]))

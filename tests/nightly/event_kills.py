@@ -1,4 +1,4 @@
-"""kill -9 of a gateway at random points while CRITICAL events go to providers and to a session; none may be lost.
+"""Campaign of kill -9 at random points while CRITICAL events go to providers and to a session; none may be lost.
 
 A third of the events is sent once more in every life until they are final; the others only until they are queued, as
 from then on the gateway has the duty. Providers take a moment to answer, so that kills land between their taking an
@@ -34,14 +34,14 @@ WAYS: list[list[int]] = [[pb.TELEGRAM], [pb.EMAIL], [pb.WEB], [pb.ACTIVE_SESSION
 
 
 def numbered(user: str, number: int) -> pb.UserEvent:
-    """An event that every channel's text tells from all others."""
+    """Return an event that the text in every channel identifies."""
     payload = b'{"order_id":"%d","symbol":"E%dE/USDT","side":"buy","quantity":"1","status":"filled"}' % (number, number)
     return event(user, f"e-{number}", CRITICAL, WAYS[number % len(WAYS)], payload=payload)
 
 
 @dataclass
 class Heard:
-    """What a user's client has: in order, each once; it resumes from its cursor."""
+    """Events of a user's client, in order and each once; it resumes from its cursor."""
 
     user: str
     cursor: session_pb.Cursor | None = None
@@ -49,7 +49,7 @@ class Heard:
     resets: int = 0
 
     async def listen(self, rig: Rig) -> None:
-        """Until cancelled, over all lives."""
+        """Receive until cancelled, across all restarts."""
         while True:
             with suppress(ConnectionError, grpc.aio.AioRpcError, TimeoutError):
                 async with rig.session(self.user, "native", self.cursor) as session:
@@ -67,7 +67,7 @@ class Heard:
 
 @dataclass
 class Campaign:
-    """Lives of a gateway on one file.
+    """Restarts of a gateway on one file.
 
     Attributes:
         states: Event -> the state that the container was told last.
@@ -85,7 +85,7 @@ class Campaign:
     errors: list[str] = field(default_factory=list)
 
     async def run(self, events: int, kills: int) -> None:
-        """So many lives that end by a kill, and a last one in which all must come to its end."""
+        """Run a number of processes that are killed, and a last one in which all events must become final."""
         rig = self.rig
         for provider in rig.outside.all:
             provider.usual = Answer(delay_seconds=PROVIDER_S)
@@ -112,9 +112,9 @@ class Campaign:
         assert not self.errors, self.errors[:5]
 
     async def _send(self, container: Container, up_to: int) -> None:
-        """New ones up to a number, and what this life has to be told again."""
+        """Send new events up to a number, and those that this process must get again."""
         for number in range(len(self.sent), up_to):
-            # those for sessions go to users who have one
+            # events for sessions go to users who have one
             user = random.choice(self.users[: USERS // 2] if number % len(WAYS) == 2 else self.users)
             made = numbered(user, number)
             self.sent[made.event_id] = made
@@ -145,7 +145,7 @@ class Campaign:
         self.exposed.update(in_flight)
         self.in_flight.append(len(in_flight))
         self.rig.gateway.start()
-        for event_id in in_flight:  # the container is not told of what the log already knows
+        for event_id in in_flight:  # the log already has these; the container gets no ack
             record = await self.rig.record(NAME, event_id)
             if record is not None and record.status == pb.DELIVERED:
                 self.settled.add(event_id)
@@ -162,7 +162,7 @@ class Campaign:
         raise AssertionError(f"{len(waiting)} not delivered, for example {waiting[:3]}: {records[:3]}")
 
     async def _all_heard(self) -> None:
-        """Each client has had all that was for its session, once; a moment for those on their way."""
+        """Check that each client got all its session's events once, after a moment for those in transit."""
         await asyncio.sleep(1)
         for client in self.clients:
             assert len(client.ids) == len(set(client.ids)), f"twice to {client.user}"
@@ -171,22 +171,22 @@ class Campaign:
             assert wanted <= set(client.ids), f"{client.user} has not had {sorted(wanted - set(client.ids))[:5]}"
 
     def provider_calls(self) -> Counter[int]:
-        """Event number -> how often a provider has had it."""
+        """Return how often a provider got each event number."""
         calls = [
             call for provider in self.rig.outside.all for user, call in provider.everything() if user in self.users
         ]
         return Counter(int(found[1]) for call in calls if (found := _NUMBER.search(call.text)))
 
     def repeats(self) -> dict[str, int]:
-        """Event -> calls after the first, where there are any."""
+        """Return the calls after the first by event, where there are any."""
         return {f"e-{number}": count - 1 for number, count in self.provider_calls().items() if count > 1}
 
     def fail_if_wrong(self) -> None:
-        """No repeat but of events that were in flight at a kill."""
+        """Check that only events in flight at a kill have duplicates."""
         wrong = {each: count for each, count in self.repeats().items() if count > self.exposed[each]}
         assert not wrong, f"repeats that no kill explains: {wrong}"
 
 
 def ways(made: pb.UserEvent) -> list[int]:
-    """Its channels."""
+    """Return the event's channels."""
     return [each.channel for each in made.delivery.channels]

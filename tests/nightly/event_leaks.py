@@ -1,4 +1,4 @@
-"""Mixed events over many users, of whom none may get another's; see ``test_events_campaign``."""
+"""Mixed events over many users, none of whom may get another's; see ``test_events_campaign``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ADDRESSEE = re.compile(r"FOR([a-z0-9]+)END")
 
 @dataclass
 class Seen:
-    """What came of it; ``outside`` are the providers' calls that were looked at."""
+    """Result of the campaign; ``outside`` is the number of providers' calls that were checked."""
 
     sent: Counter[str] = field(default_factory=Counter)
     heard: Counter[str] = field(default_factory=Counter)
@@ -37,7 +37,7 @@ class Seen:
 
 
 async def run(folder: Path, outside: Outside, *, events: int, users: int, processes: int, seed: int = 0) -> Seen:
-    """Have so many events sent by some processes, each with containers and clients of its own."""
+    """Send events from several processes, each with its own containers and clients."""
     rig = make_rig(
         folder,
         outside,
@@ -78,7 +78,7 @@ async def run(folder: Path, outside: Outside, *, events: int, users: int, proces
 
 
 def order(rig: Rig, names: list[str], number: int, processes: int, events: int, seed: int) -> dict[str, Any]:
-    """One process's: its containers speak for users some of whom are clients of another process."""
+    """Return one process's share: some users of its containers are clients of another process."""
     keys: Keys = rig.keys
     containers = []
     for index in range(CONTAINERS_EACH):
@@ -102,7 +102,7 @@ def order(rig: Rig, names: list[str], number: int, processes: int, events: int, 
 
 
 def start(given: dict[str, Any]) -> subprocess.Popen[str]:
-    """One process, with its order."""
+    """Run one process with its order."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.nightly.event_traffic"],
         cwd=ROOT,
@@ -117,7 +117,7 @@ def start(given: dict[str, Any]) -> subprocess.Popen[str]:
 
 
 async def report_progress(rig: Rig) -> None:
-    """A line a minute."""
+    """Print a line per minute."""
     started_s = time.monotonic()
     while True:
         await asyncio.sleep(60)
@@ -127,7 +127,7 @@ async def report_progress(rig: Rig) -> None:
 
 
 def look_outside(outside: Outside, names: set[str], seen: Seen) -> None:
-    """Whether each call that a provider got for a user names that user and no other."""
+    """Return whether each provider call for a user names that user and no other."""
     for provider in outside.all:
         for user, call in provider.everything():
             if user not in names:

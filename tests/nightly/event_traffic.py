@@ -1,4 +1,4 @@
-"""Containers and clients of many users, as a process of its own that takes its order on stdin.
+"""Containers and clients of many users, in a separate process that takes its order on stdin.
 
     python -m tests.nightly.event_traffic
 
@@ -27,7 +27,7 @@ from tests.integration.events import sessions
 from tests.integration.events.container import CRITICAL, INFORMATIONAL, NORMAL, Container, event, topic, until
 
 WINDOW = 300
-"""Most events of a container on 5571 that have no ack yet."""
+"""Maximum of a container's events on 5571 without an ack."""
 STOLEN_SHARE = 0.02
 STAY_S = 4.0
 LAST_S = 60.0
@@ -37,14 +37,14 @@ OUTSIDE = [[pb.ACTIVE_SESSION, pb.TELEGRAM], [pb.TELEGRAM, pb.EMAIL], [pb.EMAIL]
 
 
 def addressed(user: str, event_id: str, priority: int, by: str) -> pb.UserEvent:
-    """An event whose text names its user between two marks."""
+    """Return an event whose text has its user between two marks."""
     payload = json.dumps({"order_id": by, "symbol": f"FOR{user}END", "side": "buy", "quantity": "1"}).encode()
     ways = random.choice(OUTSIDE) if random.random() < OUTSIDE_SHARE else [pb.WEB]
     return event(user, event_id, priority, ways, payload=payload)
 
 
 class Traffic:
-    """One process's share.
+    """Share of one process.
 
     Attributes:
         leaks: What came to somebody whom it was not for.
@@ -59,7 +59,7 @@ class Traffic:
         self.ended = asyncio.Event()
 
     async def run(self) -> dict[str, Any]:
-        """Send our share; then a moment for what is still on its way."""
+        """Send the share, then wait a moment for events in transit."""
         clients = [asyncio.create_task(self.client(user, token)) for user, token in self.order["tokens"].items()]
         share = self.order["events"] // len(self.order["containers"])
         await asyncio.gather(*(self.container(given, share) for given in self.order["containers"]))
@@ -68,7 +68,7 @@ class Traffic:
         return {"sent": self.sent, "heard": self.heard, "leaks": self.leaks, "wrong": self.wrong[:20]}
 
     async def container(self, given: dict[str, Any], share: int) -> None:
-        """One container that sends its share, each event once, and hears of each what it must."""
+        """Run one container that sends its share, each event once, and checks the acks."""
         curve = given["public"].encode(), given["secret"].encode(), self.order["server"].encode()
         open_acks: set[str] = set()
         async with Container(self.order["sub"], self.order["router"], curve) as container:
@@ -105,7 +105,7 @@ class Traffic:
     async def steal(
         self, given: dict[str, Any], container: Container, acks: set[str], event_id: str, priority: int
     ) -> None:
-        """In the name of a user who is not ours; under their topic or under that of one who is."""
+        """Send for a foreign user, under their topic or under that of an own user."""
         made = addressed(random.choice(given["others"]), event_id, priority, "STOLEN")
         self.sent["for users not owned"] += 1
         if random.random() < 0.6:
@@ -127,7 +127,7 @@ class Traffic:
                 self.wrong.append(f"{ack.event_id}: {ack.error_message}")
 
     async def client(self, user: str, token: str) -> None:
-        """A user who comes, stays a while, goes, and comes back, with the cursor or without."""
+        """Run a user who connects, stays a while, disconnects and reconnects, with or without the cursor."""
         cursor: session_pb.Cursor | None = None
         native = random.random() < 0.5
         opening = sessions.native if native else sessions.browser
@@ -153,7 +153,7 @@ class Traffic:
         return cursor
 
     def look(self, user: str, heard: session_pb.SessionEvent) -> None:
-        """Whether it is for us."""
+        """Return whether it is for this user."""
         self.heard["by sessions"] += 1
         payload = heard.event.payload
         if heard.event.user_id != user or f"FOR{user}END".encode() not in payload or b"STOLEN" in payload:
@@ -161,7 +161,7 @@ class Traffic:
 
 
 async def watch(container: Container) -> None:
-    """Keep its view of who is there."""
+    """Read subscriptions of the socket."""
     while True:
         heard = await container.fast.recv()
         (container.topics.add if heard[:1] == b"\x01" else container.topics.discard)(heard[1:])

@@ -29,10 +29,10 @@ USERS = int(os.environ.get("DEXORDER_SOAK_EVENT_USERS", "200"))
 PROCESSES = int(os.environ.get("DEXORDER_SOAK_EVENT_PROCESSES", "2"))
 FLOODS = 5
 MOST_GROWTH_BYTES, KEPT_BYTES = 20 << 20, 128
-"""Once, and a frame: 5 MiB were seen with 80,000 frames, of which some hundred events that wait for a session's ack."""
+"""Once, and per frame: 5 MiB were measured with 80,000 frames, some hundred of them events that wait for an ack."""
 UNREAD_BYTES = 600 << 10
-"""A connection under a routing id in use, until the gateway ends: up to `MOST_UNREAD` messages are kept.
-Up to 400 KB were seen when that was 1,000."""
+"""Connection under a routing id in use: up to `MAX_UNREAD` messages are kept until the gateway ends.
+Up to 400 KB were measured when that was 1,000."""
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(KILLS * 10 + MIXED // 200 + int(FRAMES / RATE * 8) + 900)]
 
 

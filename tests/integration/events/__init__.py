@@ -1,1 +1,1 @@
-"""The 25 checks of user events, black box: a gateway process between real loopback peers."""
+"""The 25 checks of user events as black-box tests: a gateway process between real loopback peers."""

@@ -1,4 +1,4 @@
-"""One gateway with short waits for all the fast checks; its debug log must hold no secret at the end."""
+"""One gateway with short timeouts for all fast checks; its debug log must contain no secret at the end."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ QUOTAS = {
     "hard": {"soft_events_per_second": 5, "hard_events_per_second": 10},
     "few": {"queued_events": 3},
 }
-"""Containers that may not send much."""
+"""Containers with small quotas."""
 
 
 @pytest.fixture(scope="session")
 def outside() -> Iterator[Outside]:
-    """The providers of all tests."""
+    """Run the providers of all tests."""
     with Outside() as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def rig(outside: Outside, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    """A gateway with short waits."""
+    """Run a gateway with short timeouts."""
     made = make_rig(tmp_path_factory.mktemp("events"), outside, **SHORT)
     for name, quota in QUOTAS.items():
         made.keys.container(name, quota=quota)
@@ -49,7 +49,7 @@ def rig(outside: Outside, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture
 def own(outside: Outside, tmp_path: Path) -> Iterator[Rig]:
-    """A gateway of the test's own with short waits; not started."""
+    """Return a gateway of this test with short timeouts, not started."""
     made = make_rig(tmp_path, outside, **SHORT)
     yield made
     made.gateway.kill()

@@ -1,4 +1,4 @@
-"""A user's container, as raw as it gets: an XPUB and a DEALER, frames by hand. Nothing of the suite's own codecs."""
+"""A user's container without the suite's codecs: an XPUB, a DEALER, and frames made by hand."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ VERSION = b"\x01"
 USER_EVENT, EVENT_ACK = b"\x20", b"\x21"
 PATIENCE_S = 20.0
 QUIET_S = 0.15
-"""How long nothing must come before it is believed that nothing comes."""
+"""Time without a message after which none is expected."""
 HEARTBEAT_MS = 500
-"""As the gateway and the container library have it by default."""
+"""Default of the gateway and of the container library."""
 PAYLOAD = b'{"order_id":"7","symbol":"BTC/USDT","side":"buy","quantity":"0.1","price":"97000","status":"filled"}'
 INFORMATIONAL, NORMAL, CRITICAL = pb.INFORMATIONAL, pb.NORMAL, pb.CRITICAL
 Way = int | tuple[int, bool]
-"""A channel, or a channel and only_if_active."""
+"""Channel, or channel and only_if_active."""
 
 
 def event(
@@ -34,7 +34,7 @@ def event(
     payload: bytes = PAYLOAD,
     event_type: int = pb.ORDER_FILLED,
 ) -> pb.UserEvent:
-    """An event as a container makes it."""
+    """Return an event as a container makes it."""
     pairs = [way if isinstance(way, tuple) else (way, False) for way in ways]
     channels = [pb.ChannelPreference(channel=number, only_if_active=active) for number, active in pairs]  # type: ignore[arg-type]
     return pb.UserEvent(
@@ -48,7 +48,7 @@ def event(
 
 
 async def until(done: Callable[[], bool | Awaitable[bool]], seconds: float = PATIENCE_S) -> None:
-    """Ask again and again; a `TimeoutError` if it does not come true."""
+    """Poll a condition; raise `TimeoutError` if it does not become true."""
     async with asyncio.timeout(seconds):
         while True:
             answer = done()
@@ -58,12 +58,12 @@ async def until(done: Callable[[], bool | Awaitable[bool]], seconds: float = PAT
 
 
 def topic(user: str) -> bytes:
-    """What the gateway subscribes to for a user."""
+    """Return the topic that the gateway subscribes to for a user."""
     return b"USER:" + user.encode() + b"\0"
 
 
 class Container:
-    """Connected to both ports; an async context manager.
+    """Container connected to both ports; an async context manager.
 
     Args:
         curve: Our public and secret key and the gateway's public one; None connects in the clear.
@@ -76,7 +76,7 @@ class Container:
         self._context = zmq.asyncio.Context()
         self.fast, self.sure = self._context.socket(zmq.XPUB), self._context.socket(zmq.DEALER)
         self.topics: set[bytes] = set()
-        """What the gateway is subscribed to, as far as `subscribed` has read."""
+        """Return the gateway's subscriptions, as far as `subscribed` has read them."""
         if identity is not None:
             self.sure.setsockopt(zmq.IDENTITY, identity)
         for each, address in ((self.fast, sub), (self.sure, router)):
@@ -108,67 +108,67 @@ class Container:
         self.close()
 
     def close(self) -> None:
-        """Go away without a word."""
+        """Disconnect abruptly."""
         self._context.destroy(0)
 
     # 5571
 
     async def send(self, *events: pb.UserEvent) -> None:
-        """On the guaranteed path."""
+        """Send on the guaranteed path."""
         for each in events:
             await self.send_raw(VERSION, USER_EVENT + each.SerializeToString())
 
     async def send_raw(self, *frames: bytes) -> None:
-        """Frames as given."""
+        """Send frames unchanged."""
         await asyncio.wait_for(self.sure.send_multipart(frames), PATIENCE_S)
 
     async def ack(self, seconds: float = PATIENCE_S) -> pb.EventAck:
-        """The next ack."""
+        """Return the next ack."""
         return await asyncio.wait_for(self.any_ack(), seconds)
 
     async def any_ack(self) -> pb.EventAck:
-        """The next ack, whenever it comes. In a loop that is cancelled: `asyncio.wait_for` may swallow that."""
+        """Return the next ack without a timeout, for loops that are cancelled: `asyncio.wait_for` may swallow that."""
         frames = await self.sure.recv_multipart()
         assert len(frames) == 2 and frames[0] == VERSION and frames[1][:1] == EVENT_ACK, frames
         return pb.EventAck.FromString(frames[1][1:])
 
     async def told(self, sent: pb.UserEvent, seconds: float = PATIENCE_S) -> pb.EventAck:
-        """The next ack, which must be of that event."""
+        """Return the next ack, which must be of that event."""
         ack = await self.ack(seconds)
         assert ack.event_id == sent.event_id, ack
         return ack
 
     async def state(self, sent: pb.UserEvent) -> pb.EventAck:
-        """Send an event; its state now, which must be the next ack."""
+        """Send an event; return its state, which must be the next ack."""
         await self.send(sent)
         return await self.told(sent)
 
     async def queued(self, sent: pb.UserEvent) -> None:
-        """Send an event, which must be answered QUEUED."""
+        """Send an event, whose ack must be QUEUED."""
         ack = await self.state(sent)
         assert ack.status == pb.QUEUED and not ack.error_message, ack
 
     async def delivered(self, sent: pb.UserEvent, seconds: float = PATIENCE_S) -> int:
-        """The next ack must say that the event was delivered; by which channel."""
+        """Return the channel of the next ack, which must be DELIVERED for the event."""
         ack = await self.told(sent, seconds)
         assert ack.status == pb.DELIVERED and not ack.error_message, ack
         return ack.delivered_via
 
     async def failed(self, sent: pb.UserEvent, seconds: float = PATIENCE_S) -> str:
-        """The next ack must say that the event will not be delivered; why."""
+        """Return the error of the next ack, which must be ERROR for the event."""
         ack = await self.told(sent, seconds)
         assert ack.status == pb.ACK_ERROR and ack.error_message, ack
         return ack.error_message
 
     async def hears_nothing(self, seconds: float = QUIET_S) -> None:
-        """No ack comes."""
+        """Check that no ack arrives."""
         if await self.sure.poll(int(seconds * 1000)):
             raise AssertionError(f"unexpected: {await self.ack()}")
 
     # 5570
 
     async def subscribed(self, user: str, *, wanted: bool = True, seconds: float = PATIENCE_S) -> float:
-        """Wait until the gateway is subscribed to a user, or not; seconds it took."""
+        """Wait until the gateway is subscribed to a user, or not; return the seconds it took."""
         started_s = time.monotonic()
         while (topic(user) in self.topics) is not wanted:
             left_s = started_s + seconds - time.monotonic()
@@ -177,7 +177,7 @@ class Container:
         return time.monotonic() - started_s
 
     async def sees_no_subscription(self, user: str, seconds: float = QUIET_S) -> None:
-        """Nobody subscribes to the user."""
+        """Check that the gateway is not subscribed to the user."""
         try:
             await self.subscribed(user, seconds=seconds)
         except TimeoutError:
@@ -185,7 +185,7 @@ class Container:
         raise AssertionError(f"somebody is subscribed to {user}")
 
     async def publish(self, *events: pb.UserEvent, to: str = "") -> None:
-        """On the fast path; ``to`` puts them under another user's topic."""
+        """Publish on the fast path; ``to`` uses another user's topic."""
         for each in events:
             body = USER_EVENT + each.SerializeToString()
             await self.fast.send_multipart([topic(to or each.user_id), VERSION, body])

@@ -17,7 +17,7 @@ from tests.integration.events.container import CRITICAL, NORMAL, USER_EVENT, VER
 
 BATCH_S = 0.005
 LAST_S = 100.0
-"""How long the acks of the last events may take: whoever floods has to wait."""
+"""Timeout of the last events' acks: a flooding container has to wait."""
 
 
 def main() -> None:
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def listen(dealer: zmq.Socket[bytes], told: Counter[str], seconds: float) -> None:
-    """Count what comes within so long."""
+    """Count acks within a time."""
     until_s = time.monotonic() + seconds
     while (left_s := until_s - time.monotonic()) > 0 and dealer.poll(int(left_s * 1000)):
         ack = pb.EventAck.FromString(dealer.recv_multipart()[1][1:])

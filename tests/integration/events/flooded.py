@@ -1,4 +1,4 @@
-"""One container floods while another one works."""
+"""Acks of one container while another one floods."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FLOODER = "flooder"
 
 @dataclass
 class Seen:
-    """Seconds to each ack of the honest one; what the flooder was told, and how many it sent."""
+    """Ack times of the honest container, acks of the flooding one, and the number of its events."""
 
     quiet: list[float] = field(default_factory=list)
     flooded: list[float] = field(default_factory=list)
@@ -32,7 +32,7 @@ class Seen:
 
 
 async def run(rig: Rig, *, rounds: int, seconds: float) -> Seen:
-    """Quiet and flooded turn by turn; the rig's gateway is started here."""
+    """Alternate quiet and flooded phases; starts the rig's gateway."""
     start(rig)
     seen = Seen()
     async with rig.container() as honest:
@@ -46,14 +46,14 @@ async def run(rig: Rig, *, rounds: int, seconds: float) -> Seen:
 
 
 def start(rig: Rig) -> None:
-    """Start the rig's gateway, and let the flooder in."""
+    """Start the rig's gateway, and admit the flooding container."""
     rig.keys.container(FLOODER)
     rig.keys.write()
     rig.gateway.start()
 
 
 async def acks(container: Container, seconds: float) -> list[float]:
-    """Seconds to the ack of each CRITICAL event, one after the other."""
+    """Return the seconds to the ack of each CRITICAL event, sent one after the other."""
     took: list[float] = []
     until_s = time.monotonic() + seconds
     while (begun_s := time.monotonic()) < until_s:
@@ -65,7 +65,7 @@ async def acks(container: Container, seconds: float) -> list[float]:
 
 @contextmanager
 def flood(rig: Rig, seconds: float, told: Counter[str] | None) -> Iterator[None]:
-    """Another process floods meanwhile; what it was told is added up. Without ``told`` it is killed at the end."""
+    """Flood from another process; add up its acks in ``told``. Without ``told``, kill it at the end."""
     public, secret = (key.decode() for key in rig.keys.pairs[FLOODER])
     order = {
         "router": rig.gateway.router,

@@ -1,4 +1,4 @@
-"""A gateway with user events as a process of its own, at addresses that it keeps over its lives. It has no Kafka."""
+"""A gateway process with user events and without Kafka, which keeps its addresses across restarts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NO_KAFKA = ""
 
 
 class EventsGateway:
-    """``python -m services.gateway``; a context manager that kills it.
+    """``python -m services.gateway`` as a context manager that kills it.
 
     Args:
         folder: Gets its file and the logs of its lives; nobody else's.
@@ -75,7 +75,7 @@ class EventsGateway:
         self.kill()
 
     def start(self) -> Self:
-        """Begin a life; returns once its ports are open."""
+        """Start the process; return once its ports are open."""
         self._lives += 1
         folder = self.folder / f"life-{self._lives}"
         if self._forked:
@@ -85,17 +85,17 @@ class EventsGateway:
         return self
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         if self.process is not None:
             self.process.kill()
 
     def stop(self) -> int:
-        """SIGTERM; the exit status."""
+        """Send SIGTERM; return the exit status."""
         return self.running.stop()
 
     @property
     def running(self) -> ServiceProcess | Forked:
-        """The process of this life."""
+        """Return the present process."""
         assert self.process is not None
         return self.process
 
@@ -105,34 +105,34 @@ class EventsGateway:
 
     @property
     def pid(self) -> int:
-        """Of this life."""
+        """Return the process id."""
         return self.running.process.pid or 0
 
     def logs(self) -> str:
-        """All that its lives have logged."""
+        """Return the logs of all its processes."""
         return "".join(path.read_text(errors="replace") for path in sorted(self.folder.glob("life-*/*.log")))
 
     def tail(self) -> str:
-        """The end of it, for the message of a failure."""
+        """Return the end of the log, for a failure's message."""
         return self.logs()[-3000:]
 
     def metric(self, name: str) -> float:
-        """Sum of a metric over its labels, or of the one named with its labels; 0 if absent."""
+        """Return the sum of a metric over its labels, or the value of a series with labels; 0 if absent."""
         labels = "" if name.endswith("}") else r"(?:\{[^}]*\})?"
         return sum(float(value) for value in re.findall(rf"^{re.escape(name)}{labels} (\S+)$", self.scrape(), re.M))
 
     def scrape(self) -> str:
-        """The metrics' text."""
+        """Return the metrics as text."""
         with urllib.request.urlopen(f"http://{self.metrics}/metrics", timeout=20) as answer:
             text: str = answer.read().decode()
         return text
 
     def dropped(self) -> float:
-        """Messages that were dropped or refused and counted, whatever for."""
+        """Return the number of dropped and refused messages."""
         found = re.findall(r"^dexorder_\w+_(?:dropped|refused)_total(?:\{[^}]*\})? (\S+)$", self.scrape(), re.M)
         return sum(map(float, found))
 
     def rss_bytes(self) -> int:
-        """Resident memory."""
+        """Return the resident memory."""
         lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS"))

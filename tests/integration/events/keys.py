@@ -20,7 +20,7 @@ KID = "test"
 
 @dataclass
 class Keys:
-    """All of them, below one folder.
+    """Keys below one folder.
 
     Attributes:
         pairs: Container -> public and secret CURVE key.
@@ -48,13 +48,13 @@ class Keys:
         )
 
     def container(self, name: str, users: list[str] | str = "*", **entry: Any) -> None:
-        """Let a container in with a pair of its own; call `write` after."""
+        """Add a container with its own key pair; call `write` afterwards."""
         if name not in self.pairs:
             self.pairs[name] = zmq.curve_keypair()
         self.entries[name] = {"container": name, "curve": self.pairs[name][0].decode(), "users": users, **entry}
 
     def secret_file(self, name: str) -> Path:
-        """A container's pair as the container library reads it."""
+        """Return a container's key pair as the container library reads it."""
         file = self.folder / f"{name}.key_secret"
         public, secret = (key.decode() for key in self.pairs[name])
         file.touch(0o600)
@@ -62,17 +62,17 @@ class Keys:
         return file
 
     def local(self, **entry: Any) -> None:
-        """All peers without CURVE."""
+        """Return the entry of all peers without CURVE."""
         self.entries["local"] = {"container": "local", "users": "*", **entry}
 
     def write(self) -> None:
-        """The containers file, at once as a whole."""
+        """Replace the containers file atomically."""
         new = self.containers_file.with_suffix(".new")
         new.write_text(yaml.safe_dump({"containers": list(self.entries.values())}))
         new.rename(self.containers_file)
 
     def token(self, user: str, *, seconds: float = 600, claims: Mapping[str, Any] | None = None, kid: str = KID) -> str:
-        """A user's JWT; ``claims`` replaces some."""
+        """Return a user's JWT; ``claims`` replaces some of its claims."""
         now = time.time()
         given = {"sub": user, "aud": "dexorder", "iat": int(now), "exp": now + seconds, **(claims or {})}
         return jwt.encode(given, self._jwt_key, algorithm="EdDSA", headers={"kid": kid})

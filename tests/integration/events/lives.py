@@ -1,4 +1,4 @@
-"""A gateway that starts in a tenth of a second, for campaigns with hundreds of kills: forks of a warm process."""
+"""Gateway that starts in 0.1 s as a fork of a warm process, for campaigns with hundreds of kills."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CONTEXT.set_forkserver_preload(
 
 
 class Forked:
-    """As `tests.service_process.ServiceProcess`, as far as campaigns need it."""
+    """Part of `tests.service_process.ServiceProcess` that campaigns need."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str], address: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -39,22 +39,22 @@ class Forked:
 
     @property
     def lives(self) -> bool:
-        """Whether it runs."""
+        """Return whether it runs."""
         return self.process.is_alive()
 
     def tail(self) -> str:
-        """The end of its log."""
+        """Return the end of its log."""
         return self.log_file.read_text(errors="replace")[-3000:] if self.log_file.exists() else ""
 
     def stop(self) -> int:
-        """SIGTERM, and wait for the end; the exit status."""
+        """Send SIGTERM and wait for the end; return the exit status."""
         self.process.terminate()
         self.process.join(STOP_SECONDS)
         assert self.process.exitcode is not None, self.tail()
         return self.process.exitcode
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         self.process.kill()
         self.process.join()
 

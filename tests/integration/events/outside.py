@@ -1,4 +1,4 @@
-"""The providers for many users at once: each user's calls are answered as planned for that user."""
+"""Fake providers for many users: each user's calls are answered as planned for that user."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAIL_LINES = {451: "451 4.3.0 try again later", 550: "550 5.1.1 no such user her
 
 @dataclass(frozen=True)
 class Answer:
-    """What a provider says to one call: with 200 and 201 it takes it; a call that hangs it has taken, too."""
+    """Answer of a provider to one call: 200 and 201 accept it; a call that hangs is accepted, too."""
 
     status: int = 200
     retry_after: int = 0
@@ -42,7 +42,7 @@ HANG = Answer(hang=True)
 
 @dataclass
 class Taken:
-    """One call. ``reference`` is what a provider tells repeats by, where it can."""
+    """One call. ``reference`` identifies duplicates, where the provider can."""
 
     provider: str
     at_s: float
@@ -51,7 +51,7 @@ class Taken:
 
 
 class Provider:
-    """Calls by user, and what is planned for them. ``usual`` is what is said when no plan is left."""
+    """Calls by user, and the planned answers. ``usual`` answers when no plan is left."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -60,31 +60,31 @@ class Provider:
         self._plans: defaultdict[str, deque[Answer]] = defaultdict(deque)
 
     def plan(self, user: str, *answers: int | Answer) -> None:
-        """Say these next to the user's calls; then take them all."""
+        """Plan these answers to the user's next calls; later ones are accepted."""
         self._plans[user].extend(Answer(each) if isinstance(each, int) else each for each in answers)
 
     def calls(self, user: str) -> list[Taken]:
-        """All that came for the user, in order."""
+        """Return all calls for the user, in order."""
         return list(self._calls.get(user, ()))
 
     async def called(self, user: str, count: int) -> list[Taken]:
-        """Wait until so many calls came for the user."""
+        """Wait for a number of calls for the user."""
         await until(lambda: len(self._calls[user]) >= count)
         return self.calls(user)
 
     def everything(self) -> list[tuple[str, Taken]]:
-        """All calls with their users."""
+        """Return all calls with their users."""
         return [(user, taken) for user, calls in list(self._calls.items()) for taken in list(calls)]
 
     def take(self, user: str, at_s: float) -> tuple[Taken, Answer]:
-        """Note a call; what to say to it."""
+        """Record a call; return the answer to it."""
         self._calls[user].append(taken := Taken(self.name, at_s))
         plan = self._plans[user]
         return taken, plan.popleft() if plan else self.usual
 
 
 class Outside:
-    """All providers, in a thread of their own; a context manager."""
+    """All providers in their own thread; a context manager."""
 
     def __init__(self) -> None:
         self.telegram = Provider("telegram")
@@ -114,12 +114,12 @@ class Outside:
         self._thread.join(START_SECONDS)
 
     def settings(self, folder: Path) -> dict[str, str]:
-        """EventsSettings that name them all."""
+        """Return the EventsSettings that name all of them."""
         given = self._providers.environment(folder)
         return {name.removeprefix("DEXORDER_EVENTS_").lower(): value for name, value in given.items()}
 
     def contacts(self, user: str) -> dict[str, Any]:
-        """A contact on every channel, without phones; fields of the proto's Contacts."""
+        """Return a contact on every channel, without phones: fields of the proto's Contacts."""
         browser = self._browser(user)
         return {
             "telegram_chat_id": str(self._chat(user)),
@@ -130,7 +130,7 @@ class Outside:
         }
 
     def secrets(self, user: str) -> set[str]:
-        """What no log or error may show of that user; of nobody: what the gateway has of its own."""
+        """Return the secrets of a user that no log or error may show; without a user, the gateway's."""
         if not user:
             return {self._providers.bot.token, MAIL_PASSWORD, *self._providers.fcm.secrets()}
         given = self.contacts(user)
@@ -140,16 +140,16 @@ class Outside:
         return {given["telegram_chat_id"], given["email"], browser["endpoint"], browser["auth"], *webhooks, *phones}
 
     def phone(self, user: str) -> str:
-        """One more phone of a user; its token, for their contacts."""
+        """Add a phone of a user; return its token, for their contacts."""
         self._holders[token := self._providers.fcm.register()] = user
         return token
 
     def uninstall(self, phone: str) -> None:
-        """The app is gone from a phone: FCM no longer knows its token."""
+        """Uninstall the app from a phone: FCM no longer knows its token."""
         self._providers.fcm.phones.remove(phone)
 
     def order(self, user: str) -> list[str]:
-        """Names of the providers that were called for the user, in the order of time."""
+        """Return the names of the providers called for the user, in order."""
         calls = [call for provider in self.all for call in provider.calls(user)]
         return [call.provider for call in sorted(calls, key=lambda call: call.at_s)]
 
@@ -225,7 +225,7 @@ def _reply(call: Call, answer: Answer, usual: Callable[[Call], Reply], refusal: 
 
 
 def _ask(server: ScriptedServer, say: Callable[[Call, Callable[[Call], Reply]], Reply]) -> None:
-    """Have a server ask ``say`` what to answer; it is given the call and what the server would do by itself."""
+    """Let ``say`` decide a server's answer; it gets the call and the server's own handler."""
     usual = server.answer
     server.answer = lambda call: say(call, usual)  # type: ignore[method-assign]
 
@@ -234,7 +234,7 @@ MAIL_PASSWORD = "a-mail-password-of-tests"
 
 
 class _Mail(MailServer):
-    """A plan is for the recipient's mails; it is said to RCPT, a hang to the mail itself, once it is taken."""
+    """Apply a plan for a recipient's mails: to RCPT, or for a hang to the mail itself, once it is accepted."""
 
     def __init__(self, provider: Provider) -> None:
         super().__init__(login=("gateway", MAIL_PASSWORD))

@@ -1,4 +1,4 @@
-"""A gateway between providers, containers and users that no other test has."""
+"""A gateway with providers, containers and users that no other test uses."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tests.integration.events.outside import Outside
 SPARE_CONTAINERS = 80
 KINDS = ("browser", "native")
 _USERS = itertools.count()
-"""Of all rigs, as they share the providers."""
+"""Shared by all rigs, as they share the providers."""
 
 
 @dataclass
 class Rig:
-    """What the tests of a gateway share.
+    """Gateway of tests, with its peers.
 
     Attributes:
         secrets: Texts that no log may have in it.
@@ -42,20 +42,20 @@ class Rig:
     _names: Any = field(default_factory=itertools.count)
 
     def name(self) -> str:
-        """A container that nobody else is; it may speak for all users."""
+        """Return a new container, which may send for all users."""
         return f"spare-{next(self._names)}"
 
     def user(self) -> str:
-        """A user whom nobody knows yet."""
+        """Return a new user."""
         return f"user-{next(_USERS)}"
 
     def container(self, name: str | None = None, identity: bytes | None = None) -> Container:
-        """A container's connections."""
+        """Return a container's connections."""
         curve = (*self.keys.pairs[name or self.name()], self.keys.gateway_key) if self.gateway.curve else None
         return Container(self.gateway.sub, self.gateway.router, curve, identity)
 
     async def bot(self, outbox: Path, **options: Any) -> AsyncPublisher:
-        """A container with our own library, to be closed; ``options`` as in `Publisher`."""
+        """Return a container with our own library, to be closed; ``options`` as in `Publisher`."""
         return await AsyncPublisher.open(
             outbox=outbox,
             fast=self.gateway.sub,
@@ -66,7 +66,7 @@ class Rig:
         )
 
     def token(self, user: str, **options: Any) -> str:
-        """A user's JWT; kept as a secret."""
+        """Return a user's JWT, which is remembered as a secret."""
         token = self.keys.token(user, **options)
         self.secrets.add(token)
         return token
@@ -74,24 +74,24 @@ class Rig:
     def session(
         self, user: str, kind: str = "browser", cursor: pb.Cursor | None = None
     ) -> Any:  # an async context manager of a Session
-        """An open session of a user."""
+        """Return an open session of a user."""
         if kind == "native":
             return sessions.native(self.gateway.address, self.token(user), cursor)
         return sessions.browser(self.gateway.web, self.token(user), cursor)
 
     async def reachable(self, user: str, **further: Any) -> pb.Contacts:
-        """Give a user a contact on every channel, all of which the providers know; ``further`` replaces some."""
+        """Give a user a contact on every channel, known to the providers; ``further`` replaces some."""
         contacts = pb.Contacts(**{**self.outside.contacts(user), **further})
         self.secrets |= self.outside.secrets(user)
         await self.set_contacts(user, contacts)
         return contacts
 
     async def set_contacts(self, user: str, contacts: pb.Contacts) -> None:
-        """As the user would."""
+        """Set contacts as the user."""
         await self.call(rpc.ContactServiceStub, "SetContacts", pb.SetContactsRequest(contacts=contacts), user)
 
     async def contacts(self, user: str) -> pb.Contacts:
-        """As the user sees them."""
+        """Return the contacts as the user sees them."""
         answer = await self.call(rpc.ContactServiceStub, "GetContacts", pb.GetContactsRequest(), user)
         contacts: pb.Contacts = answer.contacts
         return contacts
@@ -102,7 +102,7 @@ class Rig:
         await self.call(rpc.ContactServiceStub, "ReportPresence", request)
 
     async def record(self, container: str, event_id: str) -> pb.EventRecord | None:
-        """What the log has of an event."""
+        """Return the record of an event."""
         request = pb.GetEventRequest(container=container, event_id=event_id)
         try:
             answer = await self.call(rpc.EventLogServiceStub, "GetEvent", request)
@@ -114,7 +114,7 @@ class Rig:
         return record
 
     async def until_status(self, container: str, event_id: str, status: int) -> pb.EventRecord:
-        """Wait until the log says so of the event; nobody asks on 5571."""
+        """Wait until the log has this status of the event, without asking on 5571."""
         found: list[pb.EventRecord | None] = []
 
         async def so_it_is() -> bool:
@@ -126,7 +126,7 @@ class Rig:
         return found[0]
 
     async def tried(self, container: str, sent: given.UserEvent) -> None:
-        """Wait until the gateway knows what came of a first attempt, which it does a little after whom it called."""
+        """Wait until the gateway has the result of a first attempt, which it gets a little after the provider."""
 
         async def so_it_is() -> bool:
             record = await self.record(container, sent.event_id)
@@ -135,7 +135,7 @@ class Rig:
         await until(so_it_is)
 
     async def records(self, user: str) -> list[pb.EventRecord]:
-        """All that the log has of a user, newest first."""
+        """Return the records of a user, newest first."""
         found: list[pb.EventRecord] = []
         token = ""
         while True:
@@ -146,13 +146,13 @@ class Rig:
                 return found
 
     async def settled(self, container: str, events: Sequence[given.UserEvent]) -> list[pb.EventRecord]:
-        """The records of events that must exist."""
+        """Return the records of events that must exist."""
         found = [await self.record(container, each.event_id) for each in events]
         assert all(found), found
         return [each for each in found if each is not None]
 
     async def call(self, stub: Callable[[Any], Any], method: str, request: Any, user: str = "", token: str = "") -> Any:
-        """One call, by a user or by staff."""
+        """Make one call, as a user or as staff."""
         token = token or (self.token(user) if user else "")
         async with grpc.aio.insecure_channel(self.gateway.address) as channel:
             call = getattr(stub(channel), method)
@@ -161,20 +161,20 @@ class Rig:
             return await call(request, timeout=PATIENCE_S, metadata=metadata, wait_for_ready=True)
 
     def leaked(self) -> list[str]:
-        """Secrets that a log has in it, by their beginnings."""
+        """Return the secrets that a log contains, by their beginnings."""
         logs = self.gateway.logs()
         return sorted(f"{secret[:6]}..." for secret in self.secrets | self.outside.secrets("") if secret in logs)
 
 
 @asynccontextmanager
 async def publisher(rig: Rig) -> AsyncIterator[Any]:
-    """A stub of the service for publishers without ZMQ."""
+    """Return a stub of the service for publishers without ZMQ."""
     async with grpc.aio.insecure_channel(rig.gateway.address) as channel:
         yield rpc.EventPublisherServiceStub(channel)
 
 
 def make_rig(folder: Path, outside: Outside, **settings: Any) -> Rig:
-    """A rig whose gateway has yet to be started."""
+    """Return a rig whose gateway is not started."""
     keys = Keys(folder / "keys")
     for number in range(SPARE_CONTAINERS):
         keys.container(f"spare-{number}")

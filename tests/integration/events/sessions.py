@@ -1,4 +1,4 @@
-"""A user's client, native or in a browser; both say and hear the same."""
+"""A user's client, native or in a browser, with the same interface."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CLOSED_AUTH, CLOSED_FORBIDDEN, CLOSED_TIMEOUT, CLOSED_TOO_MANY = 4401, 4403, 440
 
 
 class Session:
-    """What a client has heard, in order, and how it answers.
+    """Messages that a client has received, in order, and its acks.
 
     Attributes:
         opened: The state in which it began; ``reset`` whether its cursor was of no use.
@@ -35,7 +35,7 @@ class Session:
         self._open = asyncio.get_running_loop().create_future()
 
     def hear(self, message: pb.SubscribeResponse) -> None:
-        """Take what came."""
+        """Handle a message."""
         match message.WhichOneof("message"):
             case "event":
                 assert self._open.done(), "an event before Opened"
@@ -49,13 +49,13 @@ class Session:
                 raise AssertionError(f"an empty message: {message}")
 
     def end(self, why: str) -> None:
-        """The other side ended it."""
+        """Handle the end of the session by the gateway."""
         self.ended = why
         if not self._open.done():
             self._open.set_exception(ConnectionRefusedError(why))
 
     async def wait_open(self) -> None:
-        """Until it is open.
+        """Wait until it is open.
 
         Raises:
             ConnectionRefusedError: It was refused; why.
@@ -63,31 +63,31 @@ class Session:
         await asyncio.wait_for(asyncio.shield(self._open), PATIENCE_S)
 
     async def next(self, seconds: float = PATIENCE_S) -> pb.SessionEvent:
-        """The next event."""
+        """Return the next event."""
         return await asyncio.wait_for(self._heard.get(), seconds)
 
     async def hears_nothing(self, seconds: float = QUIET_S) -> None:
-        """No event comes."""
+        """Check that no event arrives."""
         await asyncio.sleep(seconds)
         assert self._heard.empty(), self._heard.get_nowait()
 
     def place(self, heard: pb.SessionEvent) -> pb.Cursor:
-        """The event's place in the log."""
+        """Return the event's place in the log."""
         return pb.Cursor(epoch=self.opened.cursor.epoch, sequence=heard.sequence)
 
     async def ack(self, place: pb.Cursor, kind: int = pb.ACK_KIND_RECEIVED) -> None:
-        """Say that the event at that place was received or seen."""
+        """Ack that the event at a place was received or seen."""
         raise NotImplementedError
 
     async def take(self, seconds: float = PATIENCE_S) -> pb.SessionEvent:
-        """The next event, received and acked."""
+        """Return the next event, and ack it."""
         heard = await self.next(seconds)
         await self.ack(self.place(heard))
         return heard
 
 
 class NativeSession(Session):
-    """Over gRPC."""
+    """Session over gRPC."""
 
     def __init__(self, stub: Any, token: str) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class NativeSession(Session):
         self._metadata = bearer(token)
 
     async def listen(self, cursor: pb.Cursor | None) -> None:
-        """Hear until it ends."""
+        """Receive until it ends."""
         try:
             request = pb.SubscribeRequest(cursor=cursor, client_name="test")
             async for message in self._stub.Subscribe(request, metadata=self._metadata):
@@ -110,7 +110,7 @@ class NativeSession(Session):
 
 
 class BrowserSession(Session):
-    """Over a WebSocket. ``records`` and ``errors`` are what else came."""
+    """Session over a WebSocket. ``records`` and ``errors`` are the other messages."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         super().__init__()
@@ -119,16 +119,16 @@ class BrowserSession(Session):
         self.records: asyncio.Queue[pb.ListEventsResponse] = asyncio.Queue()
 
     async def authorize(self, token: str, cursor: pb.Cursor | None = None) -> None:
-        """Say who we are; again before the token expires."""
+        """Send the token; again before it expires."""
         place = None if cursor is None else {"epoch": cursor.epoch, "sequence": str(cursor.sequence)}
         await self.say({"authorize": {"token": token, "cursor": place, "clientName": "test"}})
 
     async def say(self, message: Any) -> None:
-        """One text frame."""
+        """Send one text frame."""
         await self._socket.send_str(message if isinstance(message, str) else json.dumps(message))
 
     async def listen(self) -> None:
-        """Hear until it ends."""
+        """Receive until it ends."""
         async for message in self._socket:
             assert message.type is aiohttp.WSMsgType.TEXT, message
             given = json.loads(message.data)
@@ -144,14 +144,14 @@ class BrowserSession(Session):
         await self.say({"ack": json_format.MessageToDict(pb.AckRequest(place=place, kind=kind))})  # type: ignore[arg-type]
 
     async def list(self, page_size: int) -> pb.ListEventsResponse:
-        """The log of our user's events."""
+        """Return the log of the user's events."""
         await self.say({"list": {"pageSize": page_size, "pageToken": ""}})
         return await asyncio.wait_for(self.records.get(), PATIENCE_S)
 
 
 @asynccontextmanager
 async def native(address: str, token: str, cursor: pb.Cursor | None = None) -> AsyncIterator[NativeSession]:
-    """An open session over gRPC."""
+    """Open a session over gRPC."""
     async with grpc.aio.insecure_channel(address) as channel:
         session = NativeSession(rpc.EventServiceStub(channel), token)
         async with _heard(session, session.listen(cursor)):
@@ -161,7 +161,7 @@ async def native(address: str, token: str, cursor: pb.Cursor | None = None) -> A
 
 @asynccontextmanager
 async def browser(web: str, token: str, cursor: pb.Cursor | None = None) -> AsyncIterator[BrowserSession]:
-    """An open session over a WebSocket."""
+    """Open a session over a WebSocket."""
     async with unopened(web) as session:
         await session.authorize(token, cursor)
         await session.wait_open()
@@ -170,7 +170,7 @@ async def browser(web: str, token: str, cursor: pb.Cursor | None = None) -> Asyn
 
 @asynccontextmanager
 async def unopened(web: str, origin: str | None = None) -> AsyncIterator[BrowserSession]:
-    """A WebSocket on which nobody has said anything yet."""
+    """Open a WebSocket without sending anything."""
     async with (
         aiohttp.ClientSession() as client,
         client.ws_connect(f"ws://{web}/v1/events", origin=origin, max_msg_size=0) as socket,
@@ -191,5 +191,5 @@ async def _heard(session: Session, listening: Any) -> AsyncIterator[None]:
 
 
 def bearer(token: str) -> tuple[tuple[str, str], ...]:
-    """Metadata of a user's call."""
+    """Return the metadata of a user's call."""
     return (("authorization", f"Bearer {token}"),)

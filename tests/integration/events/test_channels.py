@@ -1,4 +1,4 @@
-"""Checks 7-12: what goes outside, in which order, and what comes of it."""
+"""Checks 7-12: provider calls, their order and their results."""
 
 from __future__ import annotations
 

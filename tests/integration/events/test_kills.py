@@ -36,7 +36,7 @@ async def test_13_a_repeat_after_a_restart_is_told_the_state(own: Rig) -> None:
 
 
 async def test_16_killed_before_the_commit(own: Rig) -> None:
-    """Somebody holds the file's lock, so the commit waits."""
+    """Another process holds the file's lock, so the commit waits."""
     own.gateway.start()
     user = own.user()
     async with own.container(name := own.name()) as container:
@@ -90,7 +90,7 @@ async def test_18_killed_between_the_provider_and_the_commit(own: Rig) -> None:
         heard = await session.next()
         own.gateway.kill()
         own.gateway.start()
-        for each in [*sent.values(), shown]:  # it is a new gateway, which knows of no connection
+        for each in [*sent.values(), shown]:  # a new gateway knows no earlier connection
             await container.send(each)
         told: dict[str, given.EventAck] = {}
         while sum(ack.status == given.DELIVERED for ack in told.values()) < len(sent):
@@ -108,7 +108,7 @@ async def test_18_killed_between_the_provider_and_the_commit(own: Rig) -> None:
 
 
 async def seen_again(rig: Rig, user: str, heard: pb.SessionEvent) -> None:
-    """A client that had not acked gets the same again, at the same place."""
+    """A client that had not acked gets the same event again, at the same place."""
     async with rig.session(user) as session:
         again = await session.take()
         assert (again.event.event_id, again.sequence) == (heard.event.event_id, heard.sequence)
@@ -116,7 +116,7 @@ async def seen_again(rig: Rig, user: str, heard: pb.SessionEvent) -> None:
 
 
 class locked:  # noqa: N801 - a context manager
-    """The file's write lock."""
+    """Hold the file's write lock."""
 
     def __init__(self, rig: Rig) -> None:
         self._file = sqlite3.connect(rig.gateway.folder / "events.db", isolation_level=None)

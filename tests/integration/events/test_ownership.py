@@ -1,4 +1,4 @@
-"""Check 24: who may speak for whom, and who hears whom."""
+"""Check 24: senders' users, and receivers of events."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ async def test_24_a_claimed_routing_id_changes_nobody_s_rights_or_answers(rig: R
     rig.keys.write()
     async with rig.container(name := rig.name(), identity=b"same") as first:
         await first.queued(sent := event(alice, "c-1", CRITICAL, [WEB]))
-        async with rig.container("bob-bot", identity=name.encode()) as second:  # of nobody who is connected
+        async with rig.container("bob-bot", identity=name.encode()) as second:  # of no connected container
             await until_let_in(second, bob)
             await second.send(stolen := event(alice, "c-2", CRITICAL, [WEB]))
             assert await second.failed(stolen) == "user not owned"
         async with rig.container("bob-bot", identity=b"same") as third, rig.session(alice) as session:
-            with suppress(TimeoutError):  # the port does not listen to it, or refuses what it sends
+            with suppress(TimeoutError):  # the port ignores it, or refuses its messages
                 async with asyncio.timeout(0.3):
                     await third.send(stolen)
                     assert await third.failed(stolen) == "user not owned"
@@ -172,7 +172,7 @@ async def test_24_a_revoked_key_is_cut(rig: Rig) -> None:
         ]
         del rig.keys.entries["revoked"]
         rig.keys.write()
-        for watch in watches:  # it was cut, and comes back in vain
+        for watch in watches:  # it was disconnected, and reconnects in vain
             seen = await asyncio.wait_for(recv_monitor_message(watch), RELOAD_S)
             assert seen["event"] == zmq.EVENT_HANDSHAKE_FAILED_AUTH
         for each in (container.sure, container.fast):
@@ -180,7 +180,7 @@ async def test_24_a_revoked_key_is_cut(rig: Rig) -> None:
         await stack.enter_async_context(rig.session(someone := rig.user()))
         with pytest.raises(TimeoutError):
             await container.subscribed(someone, seconds=0.5)
-        await asyncio.sleep(0.5)  # until the others are back
+        await asyncio.sleep(0.5)  # until the others have reconnected
         await other.queued(event(user, "c-1", CRITICAL, [WEB]))
         assert (await session.next()).event.event_id == "c-1"
         await other.subscribed(user)
@@ -201,7 +201,7 @@ async def test_24_an_unknown_key_and_no_key_are_not_let_in(rig: Rig) -> None:
 
 
 async def handshake(container: Container) -> int:
-    """How the next one with 5571 ends."""
+    """Return how the next connection to 5571 ends."""
     watch = container.sure.get_monitor_socket(
         zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     )
@@ -211,7 +211,7 @@ async def handshake(container: Container) -> int:
 
 
 async def until_let_in(container: Container, user: str) -> None:
-    """The file has been read again: the container's events for the user, who is not there, are taken."""
+    """Wait until the file is read again: the container's events for the absent user are accepted."""
 
     async def let_in() -> bool:
         return (await container.state(event(user, "probe", INFORMATIONAL))).error_message == "no active session"
@@ -220,14 +220,14 @@ async def until_let_in(container: Container, user: str) -> None:
 
 
 async def refused(call: Awaitable[object]) -> grpc.StatusCode:
-    """The status of a call that must fail."""
+    """Return the status of a call that must fail."""
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call
     return caught.value.code()
 
 
 async def refused_or_without_effect(call: Awaitable[object]) -> None:
-    """An ack of a place that is not in one's own log."""
+    """Ack a place that is not in the user's own log."""
     try:
         await call
     except grpc.aio.AioRpcError as error:
@@ -235,6 +235,6 @@ async def refused_or_without_effect(call: Awaitable[object]) -> None:
 
 
 async def ended(session: sessions.Session, how: str) -> None:
-    """The other side ends it."""
+    """Wait until the gateway closes it."""
     await until(lambda: bool(session.ended))
     assert how in session.ended, session.ended

@@ -14,7 +14,7 @@ from tests.integration.events.rig import Rig
 
 TELEGRAM, WEB = given.TELEGRAM, given.WEB
 MIN_ACKS = 3
-"""Acks that the honest container gets, one after the other, in a flood of two seconds."""
+"""Acks of the honest container, one after the other, in a flood of two seconds."""
 KILLS, FLOOD_S = 4, 1.5
 
 
@@ -63,7 +63,7 @@ async def test_23_no_more_normal_ones_are_queued_than_the_quota_has(rig: Rig) ->
 
 @pytest.mark.smoke
 async def test_23_a_flood_does_not_stop_another_container(own: Rig) -> None:
-    """How little it slows it is measured in the soak campaign; behind the flood's own events it would wait seconds."""
+    """The soak campaign measures the slow-down; behind the flood's own events the acks would take seconds."""
     own.gateway.environment["DEXORDER_EVENTS_HARD_EVENTS_PER_SECOND"] = "500"  # a slow machine floods, too
     seen = await flooded.run(own, rounds=1, seconds=2.0)
     assert seen.told["quota exceeded"] and seen.told["QUEUED"] and not seen.told["CRITICAL refused"], seen.told

@@ -1,4 +1,4 @@
-"""Checks 20-22: what the gateway makes of what it does not know, and of what is no event."""
+"""Checks 20-22: unknown values, and messages that are not events."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ async def test_21_undecodable_bytes_are_refused_and_counted(rig: Rig) -> None:
             ack = await container.ack()
             assert (ack.status, ack.event_id, ack.error_message) == (given.ACK_ERROR, "", "the event does not parse")
             assert rig.gateway.dropped() == before + 1
-        await container.send_raw(VERSION, USER_EVENT)  # no bytes parse, as an event without anything
+        await container.send_raw(VERSION, USER_EVENT)  # no bytes parse as an event without any field
         ack = await container.ack()
         assert ack.status == given.ACK_ERROR and not ack.event_id
 
@@ -138,7 +138,7 @@ async def test_22_a_frame_above_the_limit_costs_the_connection(rig: Rig) -> None
         cut = await asyncio.wait_for(recv_monitor_message(watch), PATIENCE_S)
         assert cut["event"] == zmq.EVENT_DISCONNECTED
         container.sure.disable_monitor()
-        await container.queued(event(rig.user(), "c-3", CRITICAL, [WEB]))  # it came back
+        await container.queued(event(rig.user(), "c-3", CRITICAL, [WEB]))  # it reconnected
         await bystander.queued(event(rig.user(), "c-1", CRITICAL, [WEB]))
         await container.hears_nothing()
     assert await rig.record(name, "c-2") is None

@@ -1,4 +1,4 @@
-"""Checks 13-15 and 19: what is sent again, and who hears of it."""
+"""Checks 13-15 and 19: duplicates, and the receiver of the final ack."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.integration.events.rig import Rig
 
 TELEGRAM, WEB = given.TELEGRAM, given.WEB
 HELD_S = 0.5
-"""How long a provider takes; the repeats come meanwhile."""
+"""Duration of a provider call; the duplicates arrive meanwhile."""
 
 
 async def test_13_a_repeat_is_told_the_state_and_changes_nothing(rig: Rig) -> None:

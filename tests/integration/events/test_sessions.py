@@ -1,4 +1,4 @@
-"""Checks 1-6 and 25: what is meant for open sessions."""
+"""Checks 1-6 and 25: events for open sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks 3, 7 and 11 with the waits that the gateway has by default; a gateway and a client that are frozen."""
+"""Checks 3, 7 and 11 with the gateway's default timeouts; a frozen gateway and a frozen client."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ USERS = 5
 
 @pytest.fixture(scope="module")
 def patient(outside: Outside, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    """A gateway with the settings it has by default."""
+    """Run a gateway with default settings."""
     made = make_rig(tmp_path_factory.mktemp("patient"), outside)
     with made.gateway:
         yield made
@@ -55,7 +55,7 @@ async def test_03_a_frozen_gateway_is_noticed_and_normal_goes_the_other_way(pati
             heard = await session.next()
             assert (heard.event.event_id, heard.sequence) == (fast, 0), "on 5570 it is not kept"
             assert await bot.outcome(fast) == Outcome(fast, FinalStatus.SENT)
-            await asyncio.sleep(1 + 0.2 * number)  # heartbeats go; each freeze finds them at another place
+            await asyncio.sleep(1 + 0.2 * number)  # each freeze begins at another point between heartbeats
             with frozen(patient.gateway.pid):
                 took_s += await asyncio.gather(
                     container.subscribed(user, wanted=False), seconds_until(lambda: not bot.subscribed(user))
@@ -64,7 +64,7 @@ async def test_03_a_frozen_gateway_is_noticed_and_normal_goes_the_other_way(pati
             heard = await session.take()
             assert heard.event.event_id == sure and heard.sequence > 0
             assert await bot.outcome(sure) == Outcome(sure, FinalStatus.DELIVERED, Channel.WEB)
-            # On 5571, where it has a place in the log. Its QUEUED may be lost with the connection that was cut.
+            # on 5571, where it has a place in the log; its QUEUED may be lost with the closed connection
             assert queued in ([], [sure])
             queued.clear()
         await session.hears_nothing()
@@ -73,7 +73,7 @@ async def test_03_a_frozen_gateway_is_noticed_and_normal_goes_the_other_way(pati
 
 @contextmanager
 def frozen(pid: int) -> Iterator[None]:
-    """A process stands still until the end of the block."""
+    """Stop a process until the end of the block."""
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
@@ -82,20 +82,20 @@ def frozen(pid: int) -> Iterator[None]:
 
 
 async def seconds_until(done: Callable[[], bool]) -> float:
-    """How long it took."""
+    """Return the elapsed time."""
     started_s = time.monotonic()
     await until(done)
     return time.monotonic() - started_s
 
 
 async def test_07_escalation_is_on_time(patient: Rig) -> None:
-    """Never early, by the gateway's own record. That it is not late is measured by ``bench.events``."""
+    """Never early, by the gateway's own record. ``bench.events`` measures that it is not late."""
     late_s = await asyncio.gather(*(escalation_s(patient, number) for number in range(USERS)))
     assert min(late_s) >= SESSION_ACK_S - TOLERANCE_S, late_s
 
 
 async def escalation_s(rig: Rig, number: int) -> float:
-    """From the show to a silent client to the call of the next channel."""
+    """From the event shown to a silent client to the call of the next channel."""
     await asyncio.sleep(number * 0.3)
     await rig.reachable(user := rig.user())
     async with rig.container(name := rig.name()) as container, rig.session(user) as session:
