@@ -15,7 +15,7 @@ from services.gen.dexorder.events.v1 import user_events_pb2 as pb
 from tests.integration.events.container import CRITICAL, INFORMATIONAL, Container, event
 from tests.integration.events.gateway import EventsGateway
 from tests.integration.events.keys import Keys
-from tests.integration.events.outside import Outside
+from tests.integration.events.provider_servers import ProviderServers
 from tests.integration.events.rig import Rig
 from tests.integration.events.sessions import Session
 from tests.nightly.event_fuzz import FUZZED_USER
@@ -58,7 +58,7 @@ async def run(folder: Path, port: str, *, frames: int, rate: float, rounds: int,
     keys.write()
     seen = Seen()
     gateway = EventsGateway(folder, keys, curve=False, log_level="info", session_queue=1_000_000)
-    rig = Rig(gateway, keys, Outside())
+    rig = Rig(gateway, keys, ProviderServers())
     seconds = frames / rounds / rate
     with gateway:
         fuzzer = start(port, getattr(gateway, port), seed)

@@ -20,7 +20,7 @@ import grpc
 from services.gen.dexorder.events.v1 import event_service_pb2 as session_pb
 from services.gen.dexorder.events.v1 import user_events_pb2 as pb
 from tests.integration.events.container import CRITICAL, Container, event
-from tests.integration.events.outside import Answer
+from tests.integration.events.provider_servers import Answer
 from tests.integration.events.rig import Rig
 
 USERS = 8
@@ -87,7 +87,7 @@ class Campaign:
     async def run(self, events: int, kills: int) -> None:
         """Run a number of processes that are killed, and a last one in which all events must become final."""
         rig = self.rig
-        for provider in rig.outside.all:
+        for provider in rig.provider_servers.all:
             provider.usual = Answer(delay_seconds=PROVIDER_S)
         self.users = [rig.user() for _ in range(USERS)]
         self.clients = [Heard(user) for user in self.users[: USERS // 2]]
@@ -173,7 +173,10 @@ class Campaign:
     def provider_calls(self) -> Counter[int]:
         """Return how often a provider got each event number."""
         calls = [
-            call for provider in self.rig.outside.all for user, call in provider.everything() if user in self.users
+            call
+            for provider in self.rig.provider_servers.all
+            for user, call in provider.everything()
+            if user in self.users
         ]
         return Counter(int(found[1]) for call in calls if (found := _NUMBER.search(call.text)))
 

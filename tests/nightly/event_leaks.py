@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.integration.events.keys import Keys
-from tests.integration.events.outside import Outside
+from tests.integration.events.provider_servers import ProviderServers
 from tests.integration.events.rig import Rig, make_rig
 from tests.nightly.event_fuzz_campaign import MUCH
 from tests.paths import ROOT
@@ -27,20 +27,22 @@ _ADDRESSEE = re.compile(r"FOR([a-z0-9]+)END")
 
 @dataclass
 class Seen:
-    """Result of the campaign; ``outside`` is the number of providers' calls that were checked."""
+    """Result of the campaign; ``provider_calls`` is the number of providers' calls that were checked."""
 
     sent: Counter[str] = field(default_factory=Counter)
     heard: Counter[str] = field(default_factory=Counter)
     leaks: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
-    outside: int = 0
+    provider_calls: int = 0
 
 
-async def run(folder: Path, outside: Outside, *, events: int, users: int, processes: int, seed: int = 0) -> Seen:
+async def run(
+    folder: Path, provider_servers: ProviderServers, *, events: int, users: int, processes: int, seed: int = 0
+) -> Seen:
     """Send events from several processes, each with its own containers and clients."""
     rig = make_rig(
         folder,
-        outside,
+        provider_servers,
         log_level="info",
         normal_ttl_seconds=5,
         session_ack_seconds=1,
@@ -73,7 +75,7 @@ async def run(folder: Path, outside: Outside, *, events: int, users: int, proces
                 process.kill()
                 process.wait()
         assert rig.gateway.running.lives, rig.gateway.tail()
-    look_outside(outside, set(names), seen)
+    check_provider_calls(provider_servers, set(names), seen)
     return seen
 
 
@@ -121,18 +123,18 @@ async def report_progress(rig: Rig) -> None:
     started_s = time.monotonic()
     while True:
         await asyncio.sleep(60)
-        calls = sum(len(provider.everything()) for provider in rig.outside.all)
+        calls = sum(len(provider.everything()) for provider in rig.provider_servers.all)
         rss_mib = rig.gateway.rss_bytes() / (1 << 20)
         print(f"{time.monotonic() - started_s:.0f} s, {calls:,} calls of providers, {rss_mib:.0f} MiB", flush=True)
 
 
-def look_outside(outside: Outside, names: set[str], seen: Seen) -> None:
+def check_provider_calls(provider_servers: ProviderServers, names: set[str], seen: Seen) -> None:
     """Return whether each provider call for a user names that user and no other."""
-    for provider in outside.all:
+    for provider in provider_servers.all:
         for user, call in provider.everything():
             if user not in names:
                 continue
-            seen.outside += 1
+            seen.provider_calls += 1
             addressees = set(_ADDRESSEE.findall(call.text))
             if addressees != {user} or "STOLEN" in call.text:
                 seen.leaks.append(f"{provider.name} for {user}: {call.text[:200]}")

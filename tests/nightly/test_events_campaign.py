@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.events import flooded
-from tests.integration.events.outside import Outside
+from tests.integration.events.provider_servers import ProviderServers
 from tests.integration.events.rig import make_rig
 from tests.nightly import event_fuzz_campaign, event_leaks
 from tests.nightly.event_kills import Campaign
@@ -37,14 +37,16 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(KILLS * 10 + MIXED // 200 + 
 
 
 @pytest.fixture
-def outside() -> Iterator[Outside]:
-    with Outside() as running:
+def provider_servers() -> Iterator[ProviderServers]:
+    with ProviderServers() as running:
         yield running
 
 
-async def test_no_critical_event_is_lost_by_a_kill(tmp_path: Path, outside: Outside) -> None:
+async def test_no_critical_event_is_lost_by_a_kill(tmp_path: Path, provider_servers: ProviderServers) -> None:
     started_s = time.monotonic()
-    campaign = Campaign(make_rig(tmp_path, outside, forked=True, session_ack_seconds=1, retry_base_seconds=0.2))
+    campaign = Campaign(
+        make_rig(tmp_path, provider_servers, forked=True, session_ack_seconds=1, retry_base_seconds=0.2)
+    )
     try:
         await campaign.run(EVENTS, KILLS)
     finally:
@@ -67,15 +69,15 @@ async def test_no_critical_event_is_lost_by_a_kill(tmp_path: Path, outside: Outs
     assert campaign.rig.leaked() == []
 
 
-async def test_nobody_gets_another_user_s_event(tmp_path: Path, outside: Outside) -> None:
+async def test_nobody_gets_another_user_s_event(tmp_path: Path, provider_servers: ProviderServers) -> None:
     started_s, load = time.monotonic(), os.getloadavg()
-    seen = await event_leaks.run(tmp_path, outside, events=MIXED, users=USERS, processes=PROCESSES)
+    seen = await event_leaks.run(tmp_path, provider_servers, events=MIXED, users=USERS, processes=PROCESSES)
     say(
         f"{seen.sent.total():,} mixed events over {USERS} users, load average {load[0]:.1f} at the start",
         ["seen by sessions", "seen by providers", "for users not owned", "reached another user"],
         [
             f"{seen.heard['by sessions']:,}",
-            f"{seen.outside:,}",
+            f"{seen.provider_calls:,}",
             f"{seen.sent['for users not owned']:,}",
             len(seen.leaks),
         ],
@@ -85,7 +87,7 @@ async def test_nobody_gets_another_user_s_event(tmp_path: Path, outside: Outside
     print(f"Heard: {', '.join(f'{kind} {number:,}' for kind, number in seen.heard.most_common())}.", flush=True)
     assert not seen.leaks, seen.leaks[:5]
     assert not seen.wrong, seen.wrong[:5]
-    assert seen.heard["by sessions"] and seen.outside and seen.heard["user not owned"]
+    assert seen.heard["by sessions"] and seen.provider_calls and seen.heard["user not owned"]
 
 
 @pytest.mark.parametrize("port", ["router", "sub"])
@@ -114,9 +116,11 @@ async def test_bad_frames_crash_hang_and_slow_nothing(tmp_path: Path, port: str)
         assert fuzzed <= 2 * quiet, f"{what}: {quiet} ms, fuzzed {fuzzed} ms"
 
 
-async def test_a_flood_of_one_container_does_not_slow_another(tmp_path: Path, outside: Outside) -> None:
+async def test_a_flood_of_one_container_does_not_slow_another(
+    tmp_path: Path, provider_servers: ProviderServers
+) -> None:
     started_s, load = time.monotonic(), os.getloadavg()
-    rig = make_rig(tmp_path, outside, log_level="info")
+    rig = make_rig(tmp_path, provider_servers, log_level="info")
     try:
         seen = await flooded.run(rig, rounds=FLOODS, seconds=5.0)
     finally:

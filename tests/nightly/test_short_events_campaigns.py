@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.events.outside import Outside
+from tests.integration.events.provider_servers import ProviderServers
 from tests.integration.events.rig import make_rig
 from tests.nightly import event_fuzz_campaign, event_leaks
 from tests.nightly.event_kills import Campaign
@@ -14,8 +14,10 @@ from tests.nightly.event_kills import Campaign
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(300)]
 
 
-async def test_kills_lose_no_critical_event(tmp_path: Path, outside: Outside) -> None:
-    campaign = Campaign(make_rig(tmp_path, outside, forked=True, session_ack_seconds=1, retry_base_seconds=0.2))
+async def test_kills_lose_no_critical_event(tmp_path: Path, provider_servers: ProviderServers) -> None:
+    campaign = Campaign(
+        make_rig(tmp_path, provider_servers, forked=True, session_ack_seconds=1, retry_base_seconds=0.2)
+    )
     try:
         await campaign.run(events=50, kills=5)
     finally:
@@ -25,10 +27,10 @@ async def test_kills_lose_no_critical_event(tmp_path: Path, outside: Outside) ->
     assert campaign.rig.leaked() == []
 
 
-async def test_no_user_receives_another_users_event(tmp_path: Path, outside: Outside) -> None:
-    seen = await event_leaks.run(tmp_path, outside, events=4_000, users=40, processes=2)
+async def test_no_user_receives_another_users_event(tmp_path: Path, provider_servers: ProviderServers) -> None:
+    seen = await event_leaks.run(tmp_path, provider_servers, events=4_000, users=40, processes=2)
     assert not seen.leaks and not seen.wrong, (seen.leaks[:5], seen.wrong[:5])
-    assert seen.heard["by sessions"] and seen.outside and seen.heard["user not owned"]
+    assert seen.heard["by sessions"] and seen.provider_calls and seen.heard["user not owned"]
 
 
 @pytest.mark.parametrize("port", ["router", "sub"])

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from tests.browser import Browser, browser
-from tests.integration.events.outside import Outside
+from tests.integration.events.provider_servers import ProviderServers
 from tests.nightly.spark_fault import fault_environment
 from tests.smoke.harness import Suite, running_suite
 from tests.smoke.recorded import recorded
@@ -38,8 +38,8 @@ def smoke_suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suite]:
 
 
 @pytest.fixture
-def outside() -> Iterator[Outside]:
-    with Outside() as running:
+def provider_servers() -> Iterator[ProviderServers]:
+    with ProviderServers() as running:
         yield running
 
 

@@ -11,7 +11,7 @@ import pytest
 from services.gen.dexorder.events.v1 import user_events_pb2 as given
 from tests.browser import Browser
 from tests.integration.events.container import CRITICAL, event, until
-from tests.integration.events.outside import Outside
+from tests.integration.events.provider_servers import ProviderServers
 from tests.integration.events.rig import make_rig
 from tests.smoke.events_page import CONNECTION, opened
 
@@ -19,8 +19,10 @@ pytestmark = [pytest.mark.smoke, pytest.mark.timeout(240)]
 KEYS = "[...document.querySelectorAll('.card')].map(e => JSON.parse(e.dataset.key))"
 
 
-async def test_kill_loses_and_repeats_nothing_on_the_page(tmp_path: Path, outside: Outside, chromium: Browser) -> None:
-    rig = make_rig(tmp_path, outside)
+async def test_kill_loses_and_repeats_nothing_on_the_page(
+    tmp_path: Path, provider_servers: ProviderServers, chromium: Browser
+) -> None:
+    rig = make_rig(tmp_path, provider_servers)
     user, name = rig.user(), rig.name()
     shown, racing, waiting, later = (
         event(user, event_id, CRITICAL, [given.WEB]) for event_id in ("shown", "racing", "waiting", "later")

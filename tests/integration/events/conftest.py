@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.events.outside import Outside
+from tests.integration.events.provider_servers import ProviderServers
 from tests.integration.events.rig import Rig, make_rig
 
 SESSION_ACK_S, TTL_S, RETRY_S, DIGEST_S = 0.3, 2.5, 0.1, 0.5
@@ -28,16 +28,16 @@ QUOTAS = {
 
 
 @pytest.fixture(scope="session")
-def outside() -> Iterator[Outside]:
+def provider_servers() -> Iterator[ProviderServers]:
     """Run the providers of all tests."""
-    with Outside() as running:
+    with ProviderServers() as running:
         yield running
 
 
 @pytest.fixture(scope="session")
-def rig(outside: Outside, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+def rig(provider_servers: ProviderServers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """Run a gateway with short timeouts."""
-    made = make_rig(tmp_path_factory.mktemp("events"), outside, **SHORT)
+    made = make_rig(tmp_path_factory.mktemp("events"), provider_servers, **SHORT)
     for name, quota in QUOTAS.items():
         made.keys.container(name, quota=quota)
     made.keys.write()
@@ -48,9 +48,9 @@ def rig(outside: Outside, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.fixture
-def own(outside: Outside, tmp_path: Path) -> Iterator[Rig]:
+def own(provider_servers: ProviderServers, tmp_path: Path) -> Iterator[Rig]:
     """Return a gateway of this test with short timeouts, not started."""
-    made = make_rig(tmp_path, outside, **SHORT)
+    made = make_rig(tmp_path, provider_servers, **SHORT)
     yield made
     made.gateway.kill()
     assert made.leaked() == []

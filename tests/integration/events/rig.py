@@ -19,7 +19,7 @@ from tests.integration.events import sessions
 from tests.integration.events.container import PATIENCE_S, Container, until
 from tests.integration.events.gateway import EventsGateway
 from tests.integration.events.keys import Keys
-from tests.integration.events.outside import Outside
+from tests.integration.events.provider_servers import ProviderServers
 
 SPARE_CONTAINERS = 80
 KINDS = ("browser", "native")
@@ -37,7 +37,7 @@ class Rig:
 
     gateway: EventsGateway
     keys: Keys
-    outside: Outside
+    provider_servers: ProviderServers
     secrets: set[str] = field(default_factory=set)
     _names: Any = field(default_factory=itertools.count)
 
@@ -81,8 +81,8 @@ class Rig:
 
     async def reachable(self, user: str, **further: Any) -> pb.Contacts:
         """Give a user a contact on every channel, known to the providers; ``further`` replaces some."""
-        contacts = pb.Contacts(**{**self.outside.contacts(user), **further})
-        self.secrets |= self.outside.secrets(user)
+        contacts = pb.Contacts(**{**self.provider_servers.contacts(user), **further})
+        self.secrets |= self.provider_servers.secrets(user)
         await self.set_contacts(user, contacts)
         return contacts
 
@@ -163,7 +163,9 @@ class Rig:
     def leaked(self) -> list[str]:
         """Return the secrets that a log contains, by their beginnings."""
         logs = self.gateway.logs()
-        return sorted(f"{secret[:6]}..." for secret in self.secrets | self.outside.secrets("") if secret in logs)
+        return sorted(
+            f"{secret[:6]}..." for secret in self.secrets | self.provider_servers.secrets("") if secret in logs
+        )
 
 
 @asynccontextmanager
@@ -173,10 +175,10 @@ async def publisher(rig: Rig) -> AsyncIterator[Any]:
         yield rpc.EventPublisherServiceStub(channel)
 
 
-def make_rig(folder: Path, outside: Outside, **settings: Any) -> Rig:
+def make_rig(folder: Path, provider_servers: ProviderServers, **settings: Any) -> Rig:
     """Return a rig whose gateway is not started."""
     keys = Keys(folder / "keys")
     for number in range(SPARE_CONTAINERS):
         keys.container(f"spare-{number}")
     keys.write()
-    return Rig(EventsGateway(folder, keys, **{**outside.settings(folder), **settings}), keys, outside)
+    return Rig(EventsGateway(folder, keys, **{**provider_servers.settings(folder), **settings}), keys, provider_servers)

@@ -10,7 +10,7 @@ import pytest
 from services.gen.dexorder.events.v1 import user_events_pb2 as given
 from tests.integration.events.conftest import SESSION_ACK_S
 from tests.integration.events.container import CRITICAL, NORMAL, event
-from tests.integration.events.outside import Answer
+from tests.integration.events.provider_servers import Answer
 from tests.integration.events.rig import Rig
 
 ACTIVE_SESSION, WEB = given.ACTIVE_SESSION, given.WEB
@@ -25,11 +25,11 @@ async def test_07_a_silent_client_is_passed_over(rig: Rig) -> None:
         await container.queued(sent := event(user, "c-1", CRITICAL, [ACTIVE_SESSION, TELEGRAM]))
         shown_s, heard = time.monotonic(), await session.next()
         assert await container.delivered(sent) == TELEGRAM
-        (call,) = rig.outside.telegram.calls(user)
+        (call,) = rig.provider_servers.telegram.calls(user)
         assert call.at_s - shown_s >= SESSION_ACK_S - 0.05
         await session.ack(session.place(heard))
         await container.hears_nothing()
-        assert len(rig.outside.telegram.calls(user)) == 1
+        assert len(rig.provider_servers.telegram.calls(user)) == 1
     record = await rig.record(name, "c-1")
     assert record is not None and record.delivered_via == TELEGRAM
     assert [attempt.channel for attempt in record.attempts][-1] == TELEGRAM
@@ -37,29 +37,29 @@ async def test_07_a_silent_client_is_passed_over(rig: Rig) -> None:
 
 async def test_08_channels_are_tried_strictly_in_order(rig: Rig) -> None:
     await rig.reachable(user := rig.user())
-    outside = rig.outside
-    outside.telegram.plan(user, 403)
-    outside.email.plan(user, 451, 451, 451, 451)
-    outside.push.plan(user, 201)
+    provider_servers = rig.provider_servers
+    provider_servers.telegram.plan(user, 403)
+    provider_servers.email.plan(user, 451, 451, 451, 451)
+    provider_servers.push.plan(user, 201)
     async with rig.container() as container:
         await container.queued(sent := event(user, "c-1", CRITICAL, [TELEGRAM, EMAIL, PUSH]))
         assert await container.delivered(sent) == PUSH
-        emails = len(outside.email.calls(user))
-        order = outside.order(user)
+        emails = len(provider_servers.email.calls(user))
+        order = provider_servers.order(user)
         assert order == ["telegram", *["email"] * emails, "push"] and emails >= 1
         await asyncio.sleep(0.5)
-        assert outside.order(user) == order, "the mail's retry was cancelled"
+        assert provider_servers.order(user) == order, "the mail's retry was cancelled"
         await container.hears_nothing()
 
 
 async def test_08_every_channel_carries_the_event(rig: Rig) -> None:
     user = rig.user()
-    await rig.reachable(user, mobile_tokens=[rig.outside.phone(user)])
+    await rig.reachable(user, mobile_tokens=[rig.provider_servers.phone(user)])
     async with rig.container() as container:
         for channel in (TELEGRAM, EMAIL, PUSH, DISCORD, SLACK):
             await container.queued(sent := event(user, f"c-{channel}", CRITICAL, [channel]))
             assert await container.delivered(sent) == channel
-    for provider in rig.outside.all:
+    for provider in rig.provider_servers.all:
         (call,) = provider.calls(user)
         assert "BTC/USDT" in call.text, f"{provider.name}: {call.text}"
 
@@ -69,7 +69,7 @@ async def test_09_only_if_active_skips_a_channel(rig: Rig) -> None:
     async with rig.container() as container:
         await container.queued(sent := event(user, "c-1", CRITICAL, [(TELEGRAM, True), EMAIL]))
         assert await container.delivered(sent) == EMAIL
-        assert rig.outside.order(user) == ["email"]
+        assert rig.provider_servers.order(user) == ["email"]
         await rig.active(user, TELEGRAM, 60)
         await container.queued(sent := event(user, "c-2", CRITICAL, [(TELEGRAM, True), EMAIL]))
         assert await container.delivered(sent) == TELEGRAM
@@ -77,11 +77,11 @@ async def test_09_only_if_active_skips_a_channel(rig: Rig) -> None:
 
 async def test_09_presence_is_looked_at_again_at_each_attempt(rig: Rig) -> None:
     await rig.reachable(user := rig.user())
-    rig.outside.email.plan(user, *[451] * 1000)
+    rig.provider_servers.email.plan(user, *[451] * 1000)
     async with rig.container() as container:
         await container.queued(sent := event(user, "c-1", CRITICAL, [(TELEGRAM, True), EMAIL]))
-        await rig.outside.email.called(user, 1)
-        assert not rig.outside.telegram.calls(user)
+        await rig.provider_servers.email.called(user, 1)
+        assert not rig.provider_servers.telegram.calls(user)
         await rig.active(user, TELEGRAM, 60)
         assert await container.delivered(sent) == TELEGRAM
 
@@ -94,7 +94,7 @@ async def test_10_nobody_active_normal_expires_and_critical_waits(rig: Rig) -> N
         await container.queued(critical := event(user, "c-1", CRITICAL, ways))
         assert await container.failed(normal) == "expired"
         await container.hears_nothing()
-        assert rig.outside.order(user) == []
+        assert rig.provider_servers.order(user) == []
         async with rig.session(user) as session:
             assert (await session.take()).event.event_id == "c-1"
             assert await container.delivered(critical) == WEB
@@ -104,7 +104,7 @@ async def test_11_retry_after_holds_the_bot_and_nothing_else(rig: Rig) -> None:
     first, second = rig.user(), rig.user()
     for user in (first, second):
         await rig.reachable(user)
-    telegram = rig.outside.telegram
+    telegram = rig.provider_servers.telegram
     telegram.plan(first, Answer(429, retry_after=RETRY_AFTER_S))
     async with rig.container(name := rig.name()) as container:
         await container.queued(held := event(first, "c-1", CRITICAL, [TELEGRAM]))
@@ -123,9 +123,9 @@ async def test_11_retry_after_holds_the_bot_and_nothing_else(rig: Rig) -> None:
 
 @pytest.mark.parametrize("status", [429, 503])
 async def test_11_retry_after_of_fcm_holds_the_phones_and_nothing_else(rig: Rig, status: int) -> None:
-    first, second, phones = rig.user(), rig.user(), rig.outside.phones
+    first, second, phones = rig.user(), rig.user(), rig.provider_servers.phones
     for user in (first, second):
-        await rig.reachable(user, mobile_tokens=[rig.outside.phone(user)], web_push=[])
+        await rig.reachable(user, mobile_tokens=[rig.provider_servers.phone(user)], web_push=[])
     phones.plan(first, Answer(status, retry_after=RETRY_AFTER_S))
     async with rig.container(name := rig.name()) as container:
         await container.queued(first_one := event(first, "c-1", CRITICAL, [PUSH]))
@@ -141,36 +141,36 @@ async def test_11_retry_after_of_fcm_holds_the_phones_and_nothing_else(rig: Rig,
 
 
 async def test_12_phones_that_are_gone_are_deleted(rig: Rig) -> None:
-    user, outside = rig.user(), rig.outside
-    gone, kept = outside.phone(user), outside.phone(user)
-    outside.uninstall(gone)
+    user, provider_servers = rig.user(), rig.provider_servers
+    gone, kept = provider_servers.phone(user), provider_servers.phone(user)
+    provider_servers.uninstall(gone)
     await rig.reachable(user, mobile_tokens=[gone, kept], web_push=[])
     assert len((await rig.contacts(user)).mobile_tokens) == 2
     async with rig.container() as container:
         await container.queued(sent := event(user, "c-1", CRITICAL, [PUSH]))
         assert await container.delivered(sent) == PUSH
-        assert len(outside.phones.calls(user)) == 2
+        assert len(provider_servers.phones.calls(user)) == 2
         assert len((await rig.contacts(user)).mobile_tokens) == 1
         await container.queued(sent := event(user, "c-2", CRITICAL, [PUSH]))
         assert await container.delivered(sent) == PUSH
-        assert len(outside.phones.calls(user)) == 3, "the one that is gone is not called again"
-        outside.uninstall(kept)
+        assert len(provider_servers.phones.calls(user)) == 3, "the one that is gone is not called again"
+        provider_servers.uninstall(kept)
         await container.queued(sent := event(user, "c-3", CRITICAL, [PUSH]))
         assert "the phone's registration is gone" in (error := await container.failed(sent))
-        assert not [secret for secret in outside.secrets(user) if secret in error]
+        assert not [secret for secret in provider_servers.secrets(user) if secret in error]
     assert not (await rig.contacts(user)).mobile_tokens
 
 
 async def test_12_permanently_refused_everywhere(rig: Rig) -> None:
     await rig.reachable(user := rig.user())
-    outside = rig.outside
-    outside.telegram.plan(user, 403)
-    outside.email.plan(user, 550)
-    outside.push.plan(user, 410)
+    provider_servers = rig.provider_servers
+    provider_servers.telegram.plan(user, 403)
+    provider_servers.email.plan(user, 550)
+    provider_servers.push.plan(user, 410)
     async with rig.container() as container:
         await container.queued(sent := event(user, "c-1", CRITICAL, [TELEGRAM, EMAIL, PUSH]))
         assert await container.failed(sent) == REFUSED, "channels and reasons, nothing of the user's"
         await container.hears_nothing()
         await asyncio.sleep(0.3)
-        assert outside.order(user) == ["telegram", "email", "push"]
+        assert provider_servers.order(user) == ["telegram", "email", "push"]
     assert not (await rig.contacts(user)).web_push, "the subscription is gone"

@@ -10,7 +10,7 @@ import pytest
 from services.gen.dexorder.events.v1 import event_service_pb2 as pb
 from services.gen.dexorder.events.v1 import user_events_pb2 as given
 from tests.integration.events.container import CRITICAL, event, until
-from tests.integration.events.outside import HANG
+from tests.integration.events.provider_servers import HANG
 from tests.integration.events.rig import Rig
 
 pytestmark = [pytest.mark.smoke, pytest.mark.timeout(120)]
@@ -31,7 +31,7 @@ async def test_13_a_repeat_after_a_restart_is_told_the_state(own: Rig) -> None:
         await container.send(done)
         assert await container.delivered(done) == TELEGRAM
         await container.hears_nothing()
-    assert len(own.outside.telegram.calls(user)) == 1
+    assert len(own.provider_servers.telegram.calls(user)) == 1
     assert len(await own.records(user)) == 2
 
 
@@ -76,7 +76,7 @@ async def test_18_killed_between_the_provider_and_the_commit(own: Rig) -> None:
     own.gateway.start()
     await own.reachable(user := own.user())
     ways = {"telegram": TELEGRAM, "email": EMAIL, "push": PUSH}
-    providers = [provider for provider in own.outside.all if provider.name in ways]
+    providers = [provider for provider in own.provider_servers.all if provider.name in ways]
     async with own.container(own.name()) as container, own.session(user, "native") as session:
         sent = {name: event(user, f"c-{name}", CRITICAL, [way]) for name, way in ways.items()}
         shown = event(user, "c-shown", CRITICAL, [WEB])
@@ -104,7 +104,7 @@ async def test_18_killed_between_the_provider_and_the_commit(own: Rig) -> None:
     for provider in providers:
         first, repeat = provider.calls(user)
         assert repeat.reference == first.reference and repeat.text == first.text
-    assert own.outside.email.calls(user)[0].reference and own.outside.push.calls(user)[0].reference
+    assert own.provider_servers.email.calls(user)[0].reference and own.provider_servers.push.calls(user)[0].reference
 
 
 async def seen_again(rig: Rig, user: str, heard: pb.SessionEvent) -> None:

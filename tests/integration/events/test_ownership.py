@@ -47,7 +47,7 @@ async def test_24_a_container_speaks_for_its_own_users_only(rig: Rig) -> None:
         await hers.hears_nothing()
         await container.publish(event(alice, "e-8", INFORMATIONAL))
         assert (await hers.next()).event.event_id == "e-8"
-    assert rig.outside.order(bob) == [] and await rig.records(bob) == []
+    assert rig.provider_servers.order(bob) == [] and await rig.records(bob) == []
 
 
 async def test_24_a_claimed_routing_id_changes_nobody_s_rights_or_answers(rig: Rig) -> None:

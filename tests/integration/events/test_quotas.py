@@ -28,7 +28,7 @@ async def test_23_above_the_soft_quota_normal_ones_share_a_message(rig: Rig) -> 
         await container.hears_nothing()
     assert set(acks.values()) == {1}
     assert {status for status, _ in acks} == {given.QUEUED, given.DELIVERED}
-    calls = rig.outside.telegram.calls(user)
+    calls = rig.provider_servers.telegram.calls(user)
     assert 1 < len(calls) <= count // 2, len(calls)
 
 

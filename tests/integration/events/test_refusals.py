@@ -22,7 +22,7 @@ async def test_20_an_unknown_type_is_delivered_as_text(rig: Rig) -> None:
     async with rig.container() as container:
         await container.queued(sent := event(user, "c-1", CRITICAL, [TELEGRAM], event_type=99, payload=b'{"a":"b<c"}'))
         assert await container.delivered(sent) == TELEGRAM
-    (call,) = rig.outside.telegram.calls(user)
+    (call,) = rig.provider_servers.telegram.calls(user)
     assert "b&lt;c" in call.text, call.text
 
 
@@ -51,16 +51,16 @@ async def test_20_an_unknown_priority_is_critical(rig: Rig) -> None:
 async def test_20_no_channels_are_the_session_then_the_user_s_own(rig: Rig) -> None:
     user = rig.user()
     await rig.reachable(user, channel_order=[given.SLACK, TELEGRAM])
-    rig.outside.slack.plan(user, 404)
+    rig.provider_servers.slack.plan(user, 404)
     async with rig.container() as container:
         async with rig.session(user) as session:
             await container.queued(sent := event(user, "c-1"))
             await session.take()
             assert await container.delivered(sent) == WEB
-        assert rig.outside.order(user) == []
+        assert rig.provider_servers.order(user) == []
         await container.queued(sent := event(user, "c-2"))
         assert await container.delivered(sent) == TELEGRAM
-    assert rig.outside.order(user) == ["slack", "telegram"]
+    assert rig.provider_servers.order(user) == ["slack", "telegram"]
 
 
 BAD_PAYLOADS = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from services.gen.dexorder.events.v1 import user_events_pb2 as given
 from tests.integration.events.container import CRITICAL, event
-from tests.integration.events.outside import Answer
+from tests.integration.events.provider_servers import Answer
 from tests.integration.events.rig import Rig
 
 TELEGRAM, WEB = given.TELEGRAM, given.WEB
@@ -14,7 +14,7 @@ HELD_S = 0.5
 
 async def test_13_a_repeat_is_told_the_state_and_changes_nothing(rig: Rig) -> None:
     await rig.reachable(user := rig.user())
-    rig.outside.telegram.plan(user, Answer(delay_seconds=HELD_S))
+    rig.provider_servers.telegram.plan(user, Answer(delay_seconds=HELD_S))
     async with rig.container() as container:
         await container.queued(sent := event(user, "c-1", CRITICAL, [TELEGRAM]))
         for _ in range(3):
@@ -24,7 +24,7 @@ async def test_13_a_repeat_is_told_the_state_and_changes_nothing(rig: Rig) -> No
             await container.send(sent)
             assert await container.delivered(sent) == TELEGRAM
         await container.hears_nothing()
-    assert len(rig.outside.telegram.calls(user)) == 1
+    assert len(rig.provider_servers.telegram.calls(user)) == 1
     assert len(await rig.records(user)) == 1
 
 
@@ -57,7 +57,7 @@ async def test_15_another_container_s_event_id_is_another_event(rig: Rig) -> Non
 
 async def test_19_what_is_final_while_the_container_is_away_is_kept_for_it(rig: Rig) -> None:
     await rig.reachable(user := rig.user())
-    rig.outside.telegram.plan(user, Answer(delay_seconds=HELD_S))
+    rig.provider_servers.telegram.plan(user, Answer(delay_seconds=HELD_S))
     async with rig.container(name := rig.name()) as container:
         await container.queued(sent := event(user, "c-1", CRITICAL, [TELEGRAM]))
     async with rig.container() as stranger:
@@ -69,4 +69,4 @@ async def test_19_what_is_final_while_the_container_is_away_is_kept_for_it(rig: 
             await back.send(sent)
             assert await back.delivered(sent) == TELEGRAM
             await back.hears_nothing()
-    assert len(rig.outside.telegram.calls(user)) == 1
+    assert len(rig.provider_servers.telegram.calls(user)) == 1

@@ -92,7 +92,7 @@ async def test_06_critical_that_a_client_receives_goes_nowhere_else(rig: Rig, ki
         await session.take()
         assert await container.delivered(sent) == WEB, "the concrete channel"
         await session.hears_nothing(0.5)
-    assert rig.outside.telegram.calls(user) == []
+    assert rig.provider_servers.telegram.calls(user) == []
 
 
 async def test_06_critical_is_received_by_one_of_many_clients_once(rig: Rig) -> None:

@@ -17,7 +17,7 @@ import pytest
 from dexorder.events import Channel, FinalStatus, Outcome
 from services.gen.dexorder.events.v1 import user_events_pb2 as given
 from tests.integration.events.container import CRITICAL, HEARTBEAT_MS, event, until
-from tests.integration.events.outside import Answer, Outside
+from tests.integration.events.provider_servers import Answer, ProviderServers
 from tests.integration.events.rig import Rig, make_rig
 from tests.paths import ROOT
 
@@ -31,9 +31,9 @@ USERS = 5
 
 
 @pytest.fixture(scope="module")
-def patient(outside: Outside, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+def patient(provider_servers: ProviderServers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """Run a gateway with default settings."""
-    made = make_rig(tmp_path_factory.mktemp("patient"), outside)
+    made = make_rig(tmp_path_factory.mktemp("patient"), provider_servers)
     with made.gateway:
         yield made
     assert made.leaked() == []
@@ -105,7 +105,7 @@ async def escalation_s(rig: Rig, number: int) -> float:
         await session.ack(session.place(heard))
         await container.hears_nothing()
     record = await rig.record(name, "c-1")
-    assert record is not None and len(rig.outside.telegram.calls(user)) == 1
+    assert record is not None and len(rig.provider_servers.telegram.calls(user)) == 1
     shown, sent_out = record.attempts
     assert shown.channel in (ACTIVE_SESSION, WEB) and sent_out.channel == TELEGRAM
     return (sent_out.started_at - shown.started_at) / 1000
@@ -135,7 +135,7 @@ async def test_07_a_frozen_client_is_passed_over_and_cut(patient: Rig, tmp_path:
             await container.hears_nothing()
     record = await patient.record(name, "c-1")
     assert record is not None and [attempt.outcome for attempt in record.attempts] == ["no ack", "sent"]
-    assert len(patient.outside.telegram.calls(user)) == 1
+    assert len(patient.provider_servers.telegram.calls(user)) == 1
 
 
 @contextmanager
@@ -156,7 +156,7 @@ def tail(rig: Rig, user: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]
 
 async def test_11_retry_after_of_three_seconds(patient: Rig) -> None:
     await patient.reachable(user := patient.user())
-    telegram = patient.outside.telegram
+    telegram = patient.provider_servers.telegram
     telegram.plan(user, Answer(429, retry_after=RETRY_AFTER_S))
     async with patient.container() as container:
         await container.queued(sent := event(user, "c-1", CRITICAL, [TELEGRAM]))

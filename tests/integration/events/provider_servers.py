@@ -83,7 +83,7 @@ class Provider:
         return taken, plan.popleft() if plan else self.usual
 
 
-class Outside:
+class ProviderServers:
     """All providers in their own thread; a context manager."""
 
     def __init__(self) -> None:
