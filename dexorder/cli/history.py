@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -220,19 +220,21 @@ def _summary(ended: Ended) -> str:
     )
 
 
-def result_json(ended: Ended) -> dict[str, Any]:
-    """Return the JSON fields of a request that has ended, without its rows."""
-    record, notification = ended.record, ended.notification
-    return {
-        "request_id": record.request_id,
-        "ticker": record.ticker,
-        "period_seconds": record.period_seconds,
-        "status": str(notification.outcome.status),
-        "error_message": record.error_message or None,
-        "row_count": record.row_count,
-        "empty_periods": record.empty_periods,
-        "missing": [range_json(r) for r in record.missing],
-        "snapshot_id": record.snapshot_id,
-        "table": notification.table,
-        "topic": notification.topic,
-    }
+_RESULT: dict[str, Callable[[Ended], Any]] = {
+    "request_id": lambda ended: ended.record.request_id,
+    "ticker": lambda ended: ended.record.ticker,
+    "period_seconds": lambda ended: ended.record.period_seconds,
+    "status": lambda ended: str(ended.notification.outcome.status),
+    "error_message": lambda ended: ended.record.error_message or None,
+    "row_count": lambda ended: ended.record.row_count,
+    "empty_periods": lambda ended: ended.record.empty_periods,
+    "missing": lambda ended: [range_json(span) for span in ended.record.missing],
+    "snapshot_id": lambda ended: ended.record.snapshot_id,
+    "table": lambda ended: ended.notification.table,
+    "topic": lambda ended: ended.notification.topic,
+}
+
+
+def result_json(ended: Ended | None) -> dict[str, Any]:
+    """Return the JSON fields of a request that has ended, without its rows; all of them null for None."""
+    return {name: value(ended) if ended else None for name, value in _RESULT.items()}

@@ -56,24 +56,8 @@ class Result:
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields of a single ticker's JSON without its rows; null for unknown values."""
-        known = result_json(self.ended) if self.ended else dict.fromkeys(_FIELDS)
         own = {"request_id": self.request_id, "ticker": self.ticker, "status": self.status}
-        return {**known, **own, "error_message": self.error or None}
-
-
-_FIELDS = (
-    "request_id",
-    "ticker",
-    "period_seconds",
-    "status",
-    "error_message",
-    "row_count",
-    "empty_periods",
-    "missing",
-    "snapshot_id",
-    "table",
-    "topic",
-)
+        return result_json(self.ended) | own | {"error_message": self.error or None}
 
 
 class ManyFollower:

@@ -32,9 +32,24 @@ def run(
 ) -> int:
     """Verify, repair and print. Return 0 if table and coverage agree in the end, 130 after Ctrl-C, else 1."""
     err = output.stderr()
+    on_note = progress.ignore if quiet else without_repeats(err.print)
     repairs: list[str] = []
+    ended: list[RequestRecord] = []
+
+    async def verify() -> VerificationResult:
+        async with AsyncClient(relay, on_note=on_note) as client:
+            with _show_progress(f"{ticker} {period}", err, quiet=quiet) as on_progress:
+                found = await client.verify(ticker, period, since, until, repair=repair, on_progress=on_progress)
+            repairs.extend(found.repairs)
+            if repairs:
+                on_note(f"{found.lost_periods:,} rows are lost; {len(repairs):,} requests fetch them again")
+            for request_id in repairs:
+                ended.append((await client.wait(request_id)).record)
+                on_note(f"[{len(ended)}/{len(repairs)}] {request_id} {ended[-1].status} {ended[-1].span}")
+        return found
+
     try:
-        found, ended = asyncio.run(_verify(ticker, period, since, until, repair, quiet, relay, err, repairs))
+        found = asyncio.run(verify())
     except KeyboardInterrupt:
         err.print("\nstopped; " + (f"the repair continues: {', '.join(repairs)}" if repairs else "nothing was changed"))
         return 130
@@ -45,31 +60,6 @@ def run(
     else:
         _print(found, ended, well)
     return 0 if well else 1
-
-
-async def _verify(
-    ticker: str,
-    period: str,
-    since: str | None,
-    until: str | None,
-    repair: bool,
-    quiet: bool,
-    relay: str | None,
-    err: Console,
-    repairs: list[str],
-) -> tuple[VerificationResult, list[RequestRecord]]:
-    on_note = progress.ignore if quiet else without_repeats(err.print)
-    async with AsyncClient(relay, on_note=on_note) as client:
-        with _show_progress(f"{ticker} {period}", err, quiet=quiet) as on_progress:
-            found = await client.verify(ticker, period, since, until, repair=repair, on_progress=on_progress)
-        repairs += found.repairs
-        if repairs:
-            on_note(f"{found.lost_periods:,} rows are lost; {len(repairs):,} requests fetch them again")
-        ended = []
-        for request_id in repairs:
-            ended.append((await client.wait(request_id)).record)
-            on_note(f"[{len(ended)}/{len(repairs)}] {request_id} {ended[-1].status} {ended[-1].span}")
-    return found, ended
 
 
 @contextmanager
