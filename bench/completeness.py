@@ -1,11 +1,12 @@
-"""What is lost, doubled or changed on a bad exchange: the whole suite beside ccxt's tutorial loop and its ``paginate``.
+"""Lost, duplicate and changed candles on a faulty exchange: the whole suite beside ccxt's tutorial loop and
+``paginate``.
 
     .venv/bin/python -m bench.completeness [--small] [--share 5,20,50] [--rows NAME,...] [--out FILE]
 
-One row a kind of faulty answer, one table a share of faulty answers, all on the simulated exchange. Each cell asks for
-a range of its own, the three ways one after the other under the same rules and the same seed, and compares every candle
-with what the exchange says when no fault is switched on. Prints Markdown, progress on stderr; exit code 0 only when
-ours did in every cell what it must (`bench.parts.completeness.tables.Result`).
+One table for each share of faulty answers, one row for each kind of fault, all on the simulated exchange. Each cell
+fetches a range of its own in three ways, one after the other, with the same rules and the same seed, and compares every
+candle with the exchange's answer without faults. Prints Markdown, and progress on stderr. The exit code is 0 only if
+dexorder kept its promise in every cell (`bench.parts.completeness.tables.Result`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from bench.parts.completeness import asks, cells, ours, peers, tables
+from bench.parts.completeness import cells, ours, peers, query_odds, tables
 from bench.parts.completeness.cells import Cell
 from bench.parts.completeness.compare import HANG, Outcome, Row, Values, judge
 from bench.parts.completeness.exchange import PAGE, SimulatedExchange
@@ -41,7 +42,7 @@ class Bench:
         self._deadline_s = deadline_s
 
     def measure(self, cell: Cell) -> Result:
-        """The three ways in one cell; what breaks is an outcome, too."""
+        """Measure the three ways in one cell; an exception is an outcome too."""
 
         def loop() -> Answer:
             return *self._peer(peers.tutorial_loop, cell), ()
@@ -84,10 +85,13 @@ def _broken(error: Exception) -> Outcome:
 def documents(
     options: argparse.Namespace, plan: Sequence[Cell], skipped: Sequence[cells.Fault], results: list[Result]
 ) -> Iterator[str]:
-    """The parts of the page, each as soon as it is there; ``results`` grows with them."""
+    """Yield the parts of the page as soon as they are ready; ``results`` grows with them."""
     yield f"{heading('Completeness on a bad exchange')}\n{about(options.candles, skipped)}"
     pages = peers.pages(plan[0])
-    with tempfile.TemporaryDirectory() as folder, running_suite(Path(folder) / "suite", **asks.environment()) as suite:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        running_suite(Path(folder) / "suite", **query_odds.environment()) as suite,
+    ):
         bench = Bench(suite.relay, SimulatedExchange(suite.address("sim")), options.deadline)
         say, started = Progress(len(plan)), time.monotonic()
         for share in options.share:
@@ -96,26 +100,28 @@ def documents(
                 say(results[-1], time.monotonic() - started)
             of_share = [result for result in results if result.cell.share == share]
             yield tables.share_table(share, options.candles, pages, of_share)
-    yield asks.odds_text(max(options.share))
+    yield query_odds.odds_text(max(options.share))
     yield tables.readme_table(results)
 
 
 def about(candles: int, skipped: Sequence[cells.Fault]) -> str:
-    """How to read the tables."""
+    """Return the explanation of the tables."""
     text = (
-        f"One-minute candles of synthetic markets, {candles:,} a cell, {PAGE:,} a call; faults strike calls for "
-        f"candles at random, Retry-After is {cells.RETRY_AFTER_SECONDS} s. A candle is lost when no row has its open "
-        "time, doubled when a second has, wrong when its values are not the exchange's or it does not exist, null when "
-        "a value is absent. In brackets what ccxt's caller is told; without brackets nothing. Rows of ccxt's outside "
-        "the range are not counted. Three figures in a cell: loop / `paginate` / dexorder. One ingestor serves "
-        "all cells, so what it has measured of the exchange's truth goes on from cell to cell.\n\n"
+        f"One-minute candles of synthetic markets, {candles:,} in a cell, {PAGE:,} in a call; faults hit calls for "
+        f"candles at random, Retry-After is {cells.RETRY_AFTER_SECONDS} s. A candle is lost if no row has its open "
+        "time, doubled if a second row has it, wrong if its values differ from the exchange's or it does not exist, "
+        "null if a value is absent. Brackets hold the error that ccxt's caller gets, if any. ccxt's rows outside the "
+        "range are not counted. Three figures in a cell: loop / `paginate` / dexorder. One ingestor serves "
+        "all cells, so the measured share of untrue answers carries over from cell to cell.\n\n"
     )
     names = ", ".join(fault.name for fault in skipped)
-    return text + asks.settings_text() + (f"\nNot offered by this simulated exchange: {names}.\n" if names else "")
+    return (
+        text + query_odds.settings_text() + (f"\nNot offered by this simulated exchange: {names}.\n" if names else "")
+    )
 
 
 class Progress:
-    """A line on stderr after each cell."""
+    """Progress on stderr, a line after each cell."""
 
     def __init__(self, cells_: int) -> None:
         self._cells = cells_
@@ -134,7 +140,7 @@ class Progress:
 
 
 def read_options(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true", help=f"{SMALL:,} candles a cell instead of {CANDLES:,}")
     parser.add_argument("--share", type=read_shares, default=[0.05, 0.2, 0.5], help="per cent, default 5,20,50")
@@ -149,7 +155,7 @@ def read_options(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def read_shares(text: str) -> list[float]:
-    """``5,20`` as parts of 1, ascending."""
+    """Return shares such as ``5,20`` as fractions of 1, ascending."""
     shares = sorted({float(each) / 100 for each in text.split(",")})
     if not all(0 < share < 1 for share in shares):
         raise argparse.ArgumentTypeError(f"{text!r}: each share is between 0 and 100 per cent")
@@ -157,10 +163,10 @@ def read_shares(text: str) -> list[float]:
 
 
 def chosen(offered: Sequence[cells.Fault], names: Sequence[str] | None) -> list[cells.Fault]:
-    """The rows asked for, in the table's order; all without names.
+    """Return the selected rows in the table's order; all rows without names.
 
     Raises:
-        ValueError: A name is none of a row; says which there are.
+        ValueError: A name is not a row's. The message lists the names.
     """
     known = [fault.name for fault in offered]
     if names and (strange := [name for name in names if name not in known]):
@@ -169,7 +175,7 @@ def chosen(offered: Sequence[cells.Fault], names: Sequence[str] | None) -> list[
 
 
 def main() -> int:
-    """Run and print."""
+    """Run the measurement and print the result."""
     options = read_options()
     offered, skipped = cells.offered()
     try:

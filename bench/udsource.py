@@ -1,11 +1,11 @@
-"""udsource's plain reads and acks beside pynumaflow and beside grpcio at its best, in the same run.
+"""Plain reads and acks of udsource beside pynumaflow and beside grpcio at its best, in the same run.
 
     .venv/bin/python -m bench.udsource [--records N] [--rounds N] [--small]
 
-ReadFn and AckFn over a unix socket, payloads of 1 KiB with a key and a header, one client: read a batch, ack it, read
-the next, as Numaflow does. Ours reads a Kafka topic of 4 partitions; the other two have nothing to read: pynumaflow has
-its records in memory, grpcio's best sends the same ready bytes for each. Client and servers are processes of their own;
-the servers take turns. Prints Markdown. ``--small`` only shows that the script works.
+ReadFn and AckFn over a unix socket with payloads of 1 KiB, a key and a header. One client reads a batch, acks it and
+reads the next, as Numaflow does. udsource reads a Kafka topic of 4 partitions; pynumaflow has its records in memory,
+and grpcio's best sends the same serialized bytes for each. Client and servers are separate processes; the servers
+alternate. Prints Markdown. ``--small`` only shows that the script works.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ AIMS = {"pynumaflow": 1.8, "grpcio's best": 0.7}
 
 @dataclass(frozen=True)
 class Plan:
-    """How much and how often.
+    """Amounts and repetitions.
 
     Attributes:
-        records: Measured in each turn of each server, for each size of batch.
-        warm: Read before, in each turn.
+        records: Records measured in each round of each server, for each batch size.
+        warm: Records read before them in each round.
     """
 
     rounds: int
@@ -48,7 +48,7 @@ class Plan:
 
     @property
     def total(self) -> int:
-        """Records that each server gives away in all."""
+        """Total number of records that each server delivers."""
         return self.rounds * len(BATCHES) * (self.warm + self.records)
 
 
@@ -58,7 +58,7 @@ SMALL = Plan(rounds=1, records=5_000, warm=1_000)
 
 @dataclass
 class Samples:
-    """One figure a round for each server."""
+    """One figure for each server and round."""
 
     rates: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     cpu_us: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -66,17 +66,17 @@ class Samples:
     """Records that really came in an answer."""
 
     def text(self, side: str) -> str:
-        """The medians of a server."""
+        """Return the medians of a server as text."""
         rate, cpu_us, size = (statistics.median(each[side]) for each in (self.rates, self.cpu_us, self.sizes))
         return f"{rate:,.0f} msgs/s, {cpu_us:.1f} us, {size:,.0f} a batch"
 
     def ratio(self, other: str) -> float:
-        """Ours to the other's rate; the median of the rounds."""
+        """Return the ratio of udsource's rate to another's, as the median of the rounds."""
         return statistics.median(o / t for o, t in zip(self.rates[OURS], self.rates[other], strict=True))
 
 
 def measure(plan: Plan, folder: Path) -> dict[int, Samples]:
-    """Samples by size of batch; every server's turn comes in each round, forth and back."""
+    """Return samples by batch size; each round measures every server, in alternating order."""
     results: dict[int, Samples] = defaultdict(Samples)
     with ExitStack() as stack:
         broker = RunningKafka(folder)
@@ -101,7 +101,7 @@ def measure(plan: Plan, folder: Path) -> dict[int, Samples]:
 
 
 def socket_in(folder: Path) -> Path:
-    """A path for a server's socket, in a folder of its own as its info file stands beside it."""
+    """Return a path for a server's socket in a folder of its own, as its info file is beside it."""
     folder.mkdir()
     return folder / "source.sock"
 
@@ -118,7 +118,7 @@ def turn(
 
 
 def preload(bootstrap: str, records: int) -> None:
-    """Records in turn for each partition."""
+    """Produce records, alternating between partitions."""
     producer = pixy_raw.producer(bootstrap)
     for number in range(records):
         queued = False
@@ -139,7 +139,7 @@ def preload(bootstrap: str, records: int) -> None:
 
 
 def table(results: dict[int, Samples]) -> str:
-    """Rate and CPU of the server a record, both ways included."""
+    """Return a table of rates and of the server's CPU time for each record, both ways included."""
     rows = []
     for batch, samples in results.items():
         for other, aim in AIMS.items():
@@ -159,7 +159,7 @@ def table(results: dict[int, Samples]) -> str:
 
 
 def main() -> int:
-    """Run and print."""
+    """Run the measurement and print the result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--records", type=int, default=FULL.records, help="measured in each turn")
     parser.add_argument("--rounds", type=int, default=FULL.rounds)

@@ -1,7 +1,7 @@
-"""An exchange that answers every fifth call falsely, in every way it knows, and an ingestor that is killed meanwhile.
+"""An exchange that spoils every fifth answer, in every way it knows, and an ingestor that is killed meanwhile.
 
-Backfills of a market without holes run one beside the other; each round also asks for the next part of one with true
-holes, which was listed late and delisted early. Afterwards both tables must be the oracle's, row for row.
+Backfills of a market without holes run concurrently. Each round also requests the next part of a market with true
+holes, which was listed late and delisted early. Afterwards both tables must equal the oracle's, row for row.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LONGEST_LIFE_SECONDS = 4.0
 
 @dataclass(frozen=True)
 class Thin:
-    """A market with true holes, and the range that is asked for; ``rows`` are all it has, as `harness.oracle`."""
+    """A market with true holes and the requested range; ``rows`` are all it has, as in `harness.oracle`."""
 
     symbol: str
     period: str
@@ -47,14 +47,14 @@ class Thin:
     rows: pa.Table
 
     def parts(self, count: int) -> list[TimeRange]:
-        """The range in so many neighbouring parts."""
+        """Return the range in ``count`` adjacent parts."""
         seconds = PERIOD_SECONDS[self.period]
         periods = count_periods(self.span, seconds)
         borders = [next_open(self.span.start_ns, seconds, periods * n // count) for n in range(count + 1)]
         return [TimeRange(*ends) for ends in pairwise(borders)]
 
     def within(self, span: TimeRange) -> pa.Table:
-        """The rows of a range."""
+        """Return the rows of a range."""
         times = self.rows["open_time"].to_numpy()
         inside = (times >= span.start_ns // 1_000) & (times < span.end_ns // 1_000)
         return self.rows.filter(pa.array(inside))
@@ -62,13 +62,13 @@ class Thin:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a campaign saw.
+    """Counts of a campaign.
 
     Attributes:
-        requests: Of both markets; each ended once, and well.
+        requests: Requests for both markets; each ended once with OK.
         empty: Periods that were verified empty.
-        calls: For candles, since the exchange was told to lie.
-        faults: How many of each kind.
+        calls: Calls for candles since the faults were set.
+        faults: Number of faults of each kind.
     """
 
     kills: int
@@ -80,7 +80,7 @@ class Seen:
 
 
 def rules(share: float = SHARE) -> list[dict[str, Any]]:
-    """Rules for the exchange: of all calls for candles that share is answered falsely, each kind about as often."""
+    """Return the rules that spoil a share of the answers with candles, each kind about as often."""
     left, found = 1.0, []
     for kind in KINDS:  # the first that strikes wins, so a later one has to be likelier
         found.append({"kind": kind, "probability": share / len(KINDS) / left})
@@ -89,7 +89,7 @@ def rules(share: float = SHARE) -> list[dict[str, Any]]:
 
 
 def set_faults(suite: Suite, faults: Sequence[Mapping[str, Any]]) -> None:
-    """Replace the faults of the suite's exchange, and let it count from 0."""
+    """Replace the faults of the suite's exchange and reset its counters."""
     address = f"http://{suite.address('sim')}/sim"
     body = json.dumps(list(faults)).encode()
     for request in (
@@ -101,10 +101,10 @@ def set_faults(suite: Suite, faults: Sequence[Mapping[str, Any]]) -> None:
 
 
 def run(suite: Suite, thin: Thin, *, kills: int, candles: int, symbols: tuple[str, ...]) -> Seen:
-    """Kill the ingestor so often, each time at a random moment of the jobs it holds.
+    """Kill the ingestor repeatedly, each time at a random moment of its dispatches.
 
     Args:
-        candles: Of each backfill.
+        candles: Candles of each backfill.
         symbols: Markets without holes to fill, from `backfills.FIRST_MINUTE` on.
     """
     asked: dict[str, TimeRange] = {}
@@ -129,7 +129,7 @@ def run(suite: Suite, thin: Thin, *, kills: int, candles: int, symbols: tuple[st
 
 
 def added_up(rows: pa.Table, period: str) -> pa.Table:
-    """Minutes, in time order, as longer candles, as the exchange adds them up; one without any minute is absent."""
+    """Return longer candles built from minutes in time order, as the exchange builds them; none without a minute."""
     fine = Candles(rows["open_time"].to_numpy() // 1_000_000, *(rows[name].to_numpy() for name in VALUES))
     coarse = aggregate(fine, PERIODS[period])
     times = pa.array(coarse.open_s * 1_000_000, pa.int64())
@@ -137,7 +137,7 @@ def added_up(rows: pa.Table, period: str) -> pa.Table:
 
 
 def thin_minutes(start_minute: int, count: int, *, seed: int) -> pa.Table:
-    """Minutes of which a tenth is missing, and now and then up to some hours in a row."""
+    """Return minutes of which a tenth is missing, and sometimes up to some hours in a row."""
     dice = random.Random(seed)
     candles: dict[int, list[float]] = {}
     number = 0
@@ -166,7 +166,7 @@ def _historical(request_id: str, thin: Thin, part: TimeRange) -> ingest_pb2.Subm
 
 
 def _kill(suite: Suite) -> None:
-    """Once it holds a job and a random time has gone by; returns when the next ingestor is there."""
+    """Kill the ingestor a random time after it took a job; return when the next ingestor runs."""
     wait_for(lambda: bool(RelayFile(suite).held()), PATIENCE_SECONDS, suite.logs)
     time.sleep(random.uniform(0.0, LONGEST_LIFE_SECONDS))
     old_pid = suite.pid("ingestor")
@@ -175,7 +175,7 @@ def _kill(suite: Suite) -> None:
 
 
 def _check_thin(suite: Suite, thin: Thin, asked: Mapping[str, TimeRange], listener: Listener) -> int:
-    """Each part has ended once and well, and the table is the truth; how many periods are verified empty."""
+    """Check that each part ended once with OK and the table is right; return the verified-empty periods."""
     seconds, empty, statuses = PERIOD_SECONDS[thin.period], 0, {}
     for request_id, part in asked.items():
         wait_for(lambda: _ended(suite, request_id), PATIENCE_SECONDS, suite.logs)  # noqa: B023 - called at once

@@ -1,6 +1,6 @@
-"""False answers in all shapes: tens of thousands of simulated jobs, and the whole chain with a dying ingestor.
+"""Untrue answers of all kinds: tens of thousands of simulated jobs, and the whole chain with an ingestor that dies.
 
-Seeds differ from run to run; each table names its own.
+Seeds differ between runs; each table names its seed.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What is lost on a bad exchange: ours beside ccxt alone. Parts of `bench.completeness`."""
+"""Parts of `bench.completeness`: losses on a faulty exchange, dexorder beside ccxt alone."""

@@ -1,4 +1,4 @@
-"""What is measured: kinds of faulty answers, their shares, and a range of its own for each. Pure."""
+"""Cells of the measurement: kinds of faulty answers, their shares, and a range for each. Pure."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ Kind = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A row of the table.
+    """Row of the table.
 
     Attributes:
-        name: As typed on the command line.
-        label: As printed.
-        kinds: What goes wrong, any of them with the same chance.
+        name: Name on the command line.
+        label: Printed name.
+        kinds: Kinds of faults, each with the same probability.
     """
 
     name: str
@@ -44,11 +44,11 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One fault at one share on a range that no other cell asks for.
+    """One fault at one share, on a range that no other cell uses.
 
     Attributes:
-        share: Of all answers to calls for candles, 0 to 1.
-        salt: Which of the exchange's random sequences decides.
+        share: Share of faulty answers to calls for candles, 0 to 1.
+        salt: Selects one of the exchange's random sequences.
     """
 
     fault: Fault
@@ -59,12 +59,12 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """The row's first column."""
+        """First column of the row."""
         return self.fault.label if self.symbol in DENSE else f"{self.symbol}: {self.fault.label}"
 
     @property
     def wide(self) -> TimeRange:
-        """The range and half of the gap on each side, where no row may be wrong either."""
+        """The range and half of the gap on each side, where rows must not be wrong either."""
         around_ns = GAP_MINUTES // 2 * MINUTE_NS
         return TimeRange(self.span.start_ns - around_ns, self.span.end_ns + around_ns)
 
@@ -103,14 +103,14 @@ THIN = ("none", "empty", "drop_last", "hole", "short", "mixed")
 
 
 def offered() -> tuple[list[Fault], list[Fault]]:
-    """The rows that the simulated exchange can play, ``mixed`` last, and those it can't."""
+    """Return the rows that the simulated exchange supports, ``mixed`` last, and those that it does not."""
     known = [fault for fault in _SINGLE if all(_is_known(kind) for kind in fault.kinds)]
     mixed = Fault("mixed", "all of these, mixed", tuple(kind for fault in known for kind in fault.kinds))
     return [NONE, *known, mixed], [fault for fault in _SINGLE if fault not in known]
 
 
 def thin_market() -> str | None:
-    """A market with true holes, if the simulated exchange has it."""
+    """Return a market with true holes, if the simulated exchange has one."""
     return next((each.symbol for each in INSTRUMENTS if each.symbol == THIN_MARKET), None)
 
 
@@ -123,10 +123,10 @@ def _is_known(kind: Kind) -> bool:
 
 
 def rules(cell: Cell) -> list[dict[str, Any]]:
-    """Rules that spoil ``share`` of the answers, as ``POST /sim/faults`` takes them.
+    """Return the rules for ``POST /sim/faults`` that spoil ``share`` of the answers.
 
-    The exchange decides by seed, place of the rule in the list and number of the call: rules before ours that never
-    strike choose another random sequence. Of several kinds the first that strikes wins, hence the root.
+    The exchange decides by seed, position of the rule in the list and number of the call, so rules before these that
+    never apply select another random sequence. Of several kinds the first that applies wins, hence the root.
     """
     kinds = cell.fault.kinds
     if not kinds:
@@ -140,16 +140,16 @@ def rules(cell: Cell) -> list[dict[str, Any]]:
 def plan(
     faults: Sequence[Fault], shares: Sequence[float], *, candles: int, symbols: Sequence[str], thin: str | None
 ) -> list[Cell]:
-    """All cells, share by share.
+    """Return all cells, share by share.
 
     Args:
-        faults: In the order of the table.
-        candles: Minutes of each range.
-        symbols: Filled one after the other.
-        thin: A market with true holes for a few more rows.
+        faults: Rows in the order of the table.
+        candles: Minutes in each range.
+        symbols: Markets, filled one after the other.
+        thin: Market with true holes, for a few more rows.
 
     Raises:
-        ValueError: More ranges than the markets have room for.
+        ValueError: The markets have no room for all ranges.
     """
     room = (LAST_MINUTE - FIRST_MINUTE) // (candles + GAP_MINUTES)
     wanted = [(fault, share, symbols) for share in shares for fault in faults]

@@ -1,4 +1,4 @@
-"""Rows against the truth, candle by candle, and what that makes of an answer. Pure."""
+"""Comparison of rows with the truth, candle by candle, and the verdict on an answer. Pure."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _STATUSES_NAMING = ("ERROR", "TIMEOUT")
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Rows beside the truth.
+    """Result of a comparison of rows with the truth.
 
     Attributes:
-        candles: That exist in the range.
+        candles: Candles that exist in the range.
         lost: Candles of the range whose open time no row has.
-        doubled: Rows beyond the first of an open time.
-        wrong: Rows with other values than the truth, or that do not exist at all.
-        null: Rows without one of their values.
+        doubled: Duplicate rows of an open time.
+        wrong: Rows whose values differ from the truth, or whose candle does not exist.
+        null: Rows that lack a value.
         unnamed: Lost candles outside all ranges named as missing.
         named_though_there: Rows inside such a range.
     """
@@ -44,7 +44,7 @@ class Verdict:
 
     @property
     def spoiled(self) -> int:
-        """Rows that should not be there as they are."""
+        """Number of rows that are duplicate, wrong or null."""
         return self.doubled + self.wrong + self.null
 
 
@@ -54,7 +54,7 @@ def judge(
     """Compare rows in any order with the candles that exist.
 
     Args:
-        truth: Candles by open time, at least those of ``span``; of rows outside it, too, if there may be any.
+        truth: Candles by open time, at least those of ``span``, and those outside it if there may be rows of them.
         missing: Ranges named as missing.
     """
     named, seen = merge(missing), Counter[int]()
@@ -80,14 +80,14 @@ def judge(
 
 
 def _holds(ranges: Sequence[TimeRange], time_ns: int) -> bool:
-    """Whether one of some sorted ranges holds a time."""
+    """Return whether one of the sorted ranges holds a time."""
     after = bisect_right(ranges, time_ns, key=lambda each: each.start_ns)
     return after > 0 and time_ns < ranges[after - 1].end_ns
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one way to get the candles did in one cell.
+    """Outcome of one way to fetch the candles of one cell.
 
     Attributes:
         end: What the caller is told: ``QUIET``, ``raises …``, a status of ours; ``HANG``; what broke the measurement.
@@ -110,18 +110,18 @@ class Outcome:
 
     @property
     def whole(self) -> bool:
-        """All candles are there, once, right, and the caller was told so."""
+        """Return whether every candle is there once with the right values, and the caller was told so."""
         good = self.verdict is not None and not self.verdict.lost and not self.verdict.spoiled
         empty = self.verdict is not None and not self.verdict.candles
         return good and (self.end in ("OK", QUIET) or (empty and self.end == "NOT_FOUND"))
 
     @property
     def named(self) -> bool:
-        """Not whole, but all that is there is right, and what is named as missing is what is not there."""
+        """Return whether all rows are right, and the ranges named as missing are those that lack rows."""
         v = self.verdict
         return v is not None and self.end in _STATUSES_NAMING and not (v.spoiled or v.unnamed or v.named_though_there)
 
     @property
     def honest(self) -> bool:
-        """The caller knows what he has."""
+        """Return whether the caller knows which candles are there."""
         return self.whole or self.named

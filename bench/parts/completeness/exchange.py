@@ -1,4 +1,4 @@
-"""The simulated exchange: its switches, its counters, and what it says without faults."""
+"""The simulated exchange: its faults, its counters, and its answers without faults."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class SimulatedExchange:
         self.address = address
 
     def set_faults(self, rules: Sequence[dict[str, Any]]) -> None:
-        """These and no other rules, counted from now."""
+        """Replace the rules of the exchange and start its count."""
         self._ask("/sim/faults", "POST", json.dumps(rules).encode())
 
     def reset_counters(self) -> None:
-        """Count from 0."""
+        """Reset the counters."""
         self._ask("/sim/stats", "DELETE")
 
     def counters(self) -> tuple[int, int, int, float]:
@@ -40,10 +40,10 @@ class SimulatedExchange:
         return calls, sum(stats["faults"].values()), stats["calls_in_ban"], latest_ms
 
     def truth(self, cell: Cell) -> dict[int, Values]:
-        """The minutes of the cell's range and around it, by open time; call it while no fault is switched on.
+        """Return the minutes of the cell's range and around it by open time; call it while there are no faults.
 
         Raises:
-            ValueError: There is none.
+            ValueError: There is no minute.
         """
         span, found = cell.wide, dict[int, Values]()
         for start_ns in range(span.start_ns, span.end_ns, PAGE * MINUTE_NS):

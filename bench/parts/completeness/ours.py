@@ -1,4 +1,4 @@
-"""A request through the whole suite, and its rows as Iceberg has them at the snapshot that was announced."""
+"""A request through the whole suite, and its rows in Iceberg at the announced snapshot."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VALUES = ("open", "high", "low", "close", "volume")
 
 
 def run(relay: str, cell: Cell, deadline_s: float) -> tuple[str, list[Row], tuple[TimeRange, ...]]:
-    """How the request ended, the rows of its range and around it, and the ranges named as missing."""
+    """Run a request; return its end, the rows of its range and around it, and the ranges named as missing."""
     with Client(relay) as client:
         request = make_request(new_request_id(), f"{cell.symbol}.SIM", 60, cell.span.start_ns, cell.span.end_ns)
         client.submit(request)
@@ -37,7 +37,7 @@ def run(relay: str, cell: Cell, deadline_s: float) -> tuple[str, list[Row], tupl
 
 
 def read(client: Client, record: RequestRecord, span: TimeRange) -> list[Row]:
-    """The ticker's rows of a range, whatever the request's status."""
+    """Return the ticker's rows of a range, whatever the request's status."""
     answer = find_answer(*client.catalog(), record)
     since, until = (datetime.fromtimestamp(ns // SECOND_NS, UTC).isoformat() for ns in (span.start_ns, span.end_ns))
     found: Any = answer.table.scan(
@@ -52,7 +52,7 @@ def read(client: Client, record: RequestRecord, span: TimeRange) -> list[Row]:
 
 
 def end_of(record: RequestRecord, rows: list[Row]) -> str:
-    """The status, unless what was announced is not what the table holds."""
+    """Return the status, or the difference if the table does not hold the announced rows."""
     assert record.status is not None, "an ended request has a status"
     there = sum(record.span.start_ns <= (open_ns or 0) < record.span.end_ns for open_ns, _ in rows)
     if there != record.row_count:

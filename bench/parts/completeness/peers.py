@@ -1,4 +1,4 @@
-"""What one would do with ccxt alone: the loop of its tutorials, and its own ``paginate``."""
+"""Two ways with ccxt alone: the loop of its tutorials, and its own ``paginate``."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Way = Callable[[Any, Cell, list[Any]], Awaitable[None]]
 
 
 async def tutorial_loop(client: Any, cell: Cell, rows: list[Any]) -> None:
-    """Page after page from the last candle on, until one is empty; ``rows`` grows with each page.
+    """Fetch page after page from the last candle on, until one is empty; ``rows`` grows with each page.
 
     Raises:
-        RecursionError: It does not come to an end.
+        RecursionError: It does not end.
     """
     since_ms, end_ms = cell.span.start_ns // _MS_NS, cell.span.end_ns // _MS_NS
     for _ in range(MOST_CALLS_A_PAGE * pages(cell)):
@@ -38,7 +38,7 @@ async def tutorial_loop(client: Any, cell: Cell, rows: list[Any]) -> None:
 
 
 async def paginate(client: Any, cell: Cell, rows: list[Any]) -> None:
-    """The whole range in one call of ccxt's."""
+    """Fetch the whole range in one call of ccxt."""
     rows += await client.fetch_ohlcv(
         cell.symbol,
         "1m",
@@ -49,12 +49,12 @@ async def paginate(client: Any, cell: Cell, rows: list[Any]) -> None:
 
 
 def pages(cell: Cell) -> int:
-    """Calls that the range takes at least."""
+    """Return the least number of calls that the range needs."""
     return -(-count_periods(cell.span, 60) // PAGE)
 
 
 async def run(way: Way, address: str, cell: Cell, deadline_s: float) -> tuple[str, list[Row]]:
-    """How it ended, and the rows the caller then has, those of other times than the range's left out."""
+    """Run one way; return its end and the caller's rows inside the range."""
     client, raw, end = make_client(address), list[Any](), QUIET
     try:
         await client.load_markets()

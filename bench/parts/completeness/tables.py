@@ -14,7 +14,7 @@ MUST_BE_WHOLE = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The three ways in one cell."""
+    """Outcomes of the three ways in one cell."""
 
     cell: Cell
     loop: Outcome
@@ -23,17 +23,17 @@ class Result:
 
     @property
     def as_promised(self) -> bool:
-        """Whether ours did what it must at this share."""
+        """Return whether dexorder kept its promise at this share."""
         return self.ours.whole if self.cell.share <= MUST_BE_WHOLE else self.ours.honest
 
 
 def percent(share: float) -> str:
-    """``20 %``."""
+    """Return a share as text, such as ``20 %``."""
     return f"{share * 100:g} %"
 
 
 def harm(verdict: Verdict | None) -> str:
-    """What is not as it should be; ``0`` when nothing is."""
+    """Return the kinds of damage as text; ``0`` without any."""
     if verdict is None:
         return "?"
     counts = ((verdict.lost, "lost"), (verdict.doubled, "doubled"), (verdict.wrong, "wrong"), (verdict.null, "null"))
@@ -41,18 +41,18 @@ def harm(verdict: Verdict | None) -> str:
 
 
 def peer(outcome: Outcome) -> str:
-    """A column of ccxt's: what is wrong, and whether anybody is told."""
+    """Return a column of ccxt's: the damage, and whether the caller was told."""
     text = harm(outcome.verdict)
     return text if outcome.end == QUIET else f"{text} ({outcome.end})"
 
 
 def ours_end(outcome: Outcome) -> str:
-    """The status, and with an error how true its list of missing ranges is."""
+    """Return the status and, for an error, whether its list of missing ranges is true."""
     v = outcome.verdict
     if outcome.whole or v is None:
         return outcome.end
     if outcome.named:
-        return f"{outcome.end}, {_ranges(outcome.ranges)} named, as it is"
+        return f"{outcome.end}, {_ranges(outcome.ranges)} named, correctly"
     told = f"{v.unnamed:,} lost unnamed, {v.named_though_there:,} named though there, {_ranges(outcome.ranges)}"
     return f"**{outcome.end}: {told}**"
 
@@ -62,12 +62,12 @@ def _ranges(count: int) -> str:
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table."""
+    """Return a Markdown table."""
     return "".join(f"| {' | '.join(map(str, row))} |\n" for row in (header, ["---"] * len(header), *rows))
 
 
 def share_table(share: float, candles: int, pages: int, results: Sequence[Result]) -> str:
-    """The table of one share, with its sums and worst row below."""
+    """Return the table of one share, with its sums and worst row below."""
     header = (
         "fault in the answer",
         "ccxt, tutorial loop",
@@ -100,14 +100,14 @@ def _ways(result: Result) -> tuple[Outcome, Outcome, Outcome]:
 
 
 def _in_ban(outcomes: Sequence[Outcome]) -> str:
-    """How many calls came inside a ban, and how long after its answer the latest."""
+    """Return the number of calls inside a ban, and the delay of the latest after its answer."""
     count = sum(outcome.calls_in_ban for outcome in outcomes)
     latest_ms = max((outcome.latest_in_ban_ms for outcome in outcomes), default=0)
     return f"{count:,}, the latest {latest_ms:,.0f} ms after its answer" if count else "0"
 
 
 def summary(share: float, results: Sequence[Result]) -> str:
-    """Sums of a share, the worst row, and whether ours did what it must."""
+    """Return the sums of a share, the worst row, and whether dexorder kept its promise."""
     lines = [
         f"- Sum of all rows: {_sum([r.ours for r in results])}; ccxt's loop {_sum([r.loop for r in results])}; "
         f"`paginate` {_sum([r.paginate for r in results])}.\n"
@@ -115,7 +115,7 @@ def summary(share: float, results: Sequence[Result]) -> str:
     ended = [r.ours for r in results]
     lines.append(
         f"- dexorder: {sum(o.whole for o in ended)} of {len(ended)} requests OK and whole, "
-        f"{sum(o.named for o in ended)} ended with an error that names what is missing as it is, "
+        f"{sum(o.named for o in ended)} ended with an error that names the missing ranges correctly, "
         f"{sum(not o.honest for o in ended)} neither; "
         f"calls before Retry-After was over: {_in_ban(ended)} "
         f"(loop {_in_ban([r.loop for r in results])}, `paginate` {_in_ban([r.paginate for r in results])}).\n"
@@ -123,7 +123,7 @@ def summary(share: float, results: Sequence[Result]) -> str:
     if results:
         worst = max(results, key=lambda r: _badness(r.ours))
         lines.append(f"- Worst row of dexorder: {worst.cell.label}: {harm(worst.ours.verdict)}, {worst.ours.end}.\n")
-    aim = "every request OK" if share <= MUST_BE_WHOLE else "OK, or an error that names what is missing as it is"
+    aim = "every request OK" if share <= MUST_BE_WHOLE else "OK, or an error that names the missing ranges correctly"
     failed = [r.cell.label for r in results if not r.as_promised]
     lines.append(f"- Aim: {aim}, 0 doubled, wrong or null: {'missed by ' + ', '.join(failed) if failed else 'met'}.\n")
     return "".join(lines)
@@ -148,7 +148,7 @@ def _badness(outcome: Outcome) -> tuple[bool, bool, int, int, float]:
 
 
 def readme_table(results: Sequence[Result]) -> str:
-    """One row a fault: ccxt at the smallest share, ours at each."""
+    """Return a table with one row for each fault: ccxt at the smallest share, dexorder at each."""
     shares = sorted({r.cell.share for r in results})
     header = (
         "fault in the answer",

@@ -1,8 +1,8 @@
-"""udsource with a bug where ``DEXORDER_TEST_BROKEN`` says, for the tests of what becomes of it.
+"""udsource with a bug at the place in ``DEXORDER_TEST_BROKEN``.
 
 read    the thread that reads Kafka raises at the first read
-ack     taking an ack raises
-tick    the care of the consumer in the background raises once somebody has acked
+ack     an ack raises
+tick    the background task of the idle consumer raises after the first ack
 stuck   as ``read``, and then the consumer never closes
 """
 

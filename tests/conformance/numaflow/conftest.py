@@ -13,7 +13,7 @@ from tests.conformance.numaflow.vertex import StartUdsource, Udsource
 
 @pytest.fixture
 def start_udsource(kafka: str, tmp_path: Path) -> Iterator[StartUdsource]:
-    """Start it for a topic; a second one of the same test has the same folder unless ``run`` names another."""
+    """Return a function that starts udsource for a topic; starts share a folder unless ``run`` is given."""
     count = itertools.count()
     with ExitStack() as stack:
 

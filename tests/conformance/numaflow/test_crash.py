@@ -1,4 +1,4 @@
-"""SIGKILL of the source at the worst moments; what is started in its place has what was not acked."""
+"""SIGKILL of the source at the worst moments; the process started in its place has the records that were not acked."""
 
 from __future__ import annotations
 

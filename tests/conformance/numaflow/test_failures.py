@@ -1,4 +1,4 @@
-"""What a dataplane sees of trouble: an honest eot while Kafka is away, and an end where only a restart helps."""
+"""Failures as a dataplane sees them: an eot while Kafka is unavailable, an end where only a restart helps."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_kafka_that_cannot_be_read_is_told(start_udsource: StartUdsource) -> Non
 def start_broken(
     start_udsource: StartUdsource, kafka: str, kafka_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Udsource]:
-    """Start it with a bug, over a topic with records."""
+    """Start udsource with a bug, over a topic with records."""
 
     def start(where: str, **given: float) -> Udsource:
         topic = kafka_topic(1)
@@ -53,7 +53,7 @@ def start_broken(
 
 
 def fails(call: Callable[[], object], method: str) -> None:
-    """The call is answered with INTERNAL, in a form that the dataplane files under our container's name."""
+    """Check that the call is answered with INTERNAL, in a form that the dataplane files under the container's name."""
     with pytest.raises(Refused) as caught:
         call()
     assert caught.value.code == "INTERNAL"
@@ -62,7 +62,7 @@ def fails(call: Callable[[], object], method: str) -> None:
 
 
 def goes_on(start_udsource: StartUdsource, broken: Udsource) -> None:
-    """What the kubelet starts in its place has every record."""
+    """Check that the process started in its place has every record."""
     reader: NumaflowReader = start_udsource(broken.topic).connect()
     assert sorted(int(record.payload) for record in reader.drain()) == list(range(RECORDS))
 

@@ -1,4 +1,4 @@
-"""Several pods of one vertex: Kafka's group gives each its partitions, and a killed one's go to the others."""
+"""Several pods of one vertex: Kafka's group assigns the partitions, and those of a killed pod go to the others."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ PARTITIONS = 4
 
 
 class Replica:
-    """A dataplane that reads and acks in a thread until it is told to end.
+    """A dataplane that reads and acks in a thread until it is stopped.
 
     Attributes:
         acked: Records whose ack was answered.
-        partitions: Those its source served when last asked.
-        failure: What ended it before it was told to.
+        partitions: Partitions of its source at the last call.
+        failure: The error that ended it before it was stopped.
     """
 
     def __init__(self, reader: NumaflowReader) -> None:

@@ -1,4 +1,4 @@
-"""What a dataplane may rely on between its handshakes and its end; one udsource and one topic for all of it."""
+"""Rules that a dataplane relies on between its handshakes and its end; one udsource and one topic for all tests."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ LARGEST_BYTES = 63 * 1024 * 1024
 
 @dataclass
 class Vertex:
-    """The source, a dataplane connected to it, and a writer of numbered records."""
+    """The source, a dataplane connected to it, and a producer of numbered records."""
 
     udsource: Udsource
     reader: NumaflowReader
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def write(self, count: int, *, partition: int | None = None) -> set[bytes]:
-        """Write so many records, to all partitions in turn or to one; their payloads."""
+        """Produce ``count`` records, alternating between all partitions or to one; return their payloads."""
         producer = Producer({"bootstrap.servers": self.udsource.kafka, "log_level": 2})
         payloads = [b"%d" % number for number in itertools.islice(self._numbers, count)]
         for index, payload in enumerate(payloads):
@@ -50,7 +50,7 @@ def shared(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ver
 
 @pytest.fixture
 def vertex(shared: Vertex) -> Vertex:
-    """It, with new streams and nothing left to read."""
+    """Return the vertex with new streams and nothing left to read."""
     shared.reader.open()
     shared.reader.drain()
     return shared

@@ -1,4 +1,4 @@
-"""A client of the contract as it was given, before there were batches: one offset an ack, no NackFn."""
+"""A client of the given contract, before batches: one offset for each ack, and no NackFn."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RECORDS = 60
 
 
 def given_messages(folder: Path) -> Callable[[str], Any]:
-    """Give a function that finds the messages of the given file, compiled apart from ours."""
+    """Return a function that finds the messages of the given file, compiled apart from ours."""
     compiled = folder / "given.binpb"
     command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{GIVEN}", f"-I{files('grpc_tools') / '_proto'}"]
     command += ["--include_imports", f"--descriptor_set_out={compiled}", "source/v1/source.proto"]

@@ -1,4 +1,4 @@
-"""How a dataplane finds the source: the socket in the pod's volume and the server-info file."""
+"""Discovery of the source by a dataplane: the socket in the pod's volume and the server-info file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MakeTopic = Callable[[int], str]
 def test_socket_and_info_are_where_numaflow_looks_and_tcp_is_beside(
     start_udsource: StartUdsource, kafka_topic: MakeTopic, tmp_path: Path
 ) -> None:
-    """Only the volume's folder is told, as in a pod, where not even that is. It holds what a killed process left."""
+    """Only the volume's folder is set, as in a pod by default. It holds the files of a killed process."""
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "sourcer-server-info").write_text('{"version": "of a killed process"}U+005C__END__')
     udsource = start_udsource(kafka_topic(1))

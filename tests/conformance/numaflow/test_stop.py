@@ -1,4 +1,4 @@
-"""SIGTERM: nothing new is handed out, acks and nacks still count, and the last of them is the end."""
+"""SIGTERM: no new records are issued, acks and nacks still count, and the last of them ends the drain."""
 
 from __future__ import annotations
 

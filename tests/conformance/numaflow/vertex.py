@@ -1,4 +1,4 @@
-"""udsource as a Numaflow pod starts it, and what Kafka knows of it."""
+"""udsource as a Numaflow pod starts it, and its state in Kafka."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ class Udsource(ServiceProcess):
         super().__init__(module, log, {f"DEXORDER_UDSOURCE_{name.upper()}": str(v) for name, v in values.items()})
 
     def connect(self) -> NumaflowReader:
-        """A dataplane that has made its handshakes."""
+        """Return a dataplane that has made its handshakes."""
         reader = NumaflowReader(self.socket, self._log / f"reader-{next(self._numbers)}.log")
         self._readers.append(reader)
         return reader
 
     def committed(self, partition: int = 0) -> int | None:
-        """What the group has committed."""
+        """Return the commits of the group."""
         consumer = Consumer({"bootstrap.servers": self.kafka, "group.id": self.topic, "log_level": 2})
         try:
             (found,) = consumer.committed([TopicPartition(self.topic, partition)], timeout=60)

@@ -1,4 +1,4 @@
-"""The measurement finds what is lost, doubled, changed or invented, and who says so."""
+"""The measurement finds lost, duplicate, changed and invented candles, and who reports them."""
 
 from __future__ import annotations
 
@@ -196,9 +196,11 @@ def test_a_table_says_who_lost_what_and_who_was_told() -> None:
     text = tables.share_table(0.5, 100_000, 100, [result(WHOLE, 0.5), result(NAMED, 0.5, "text")])
     first = "| cut JSON | 92,000 lost (raises DDoSProtection) | 4,000 lost | 0 | OK | 1 / 4 / 6 | 0.1 / 1.0 / 1.2 |"
     assert first in text
-    assert "| 3,000 lost | ERROR, 2 ranges named, as it is |" in text
-    assert "Aim: OK, or an error that names what is missing as it is, 0 doubled, wrong or null: met." in text
-    assert "1 of 2 requests OK and whole, 1 ended with an error that names what is missing as it is, 0 neither" in text
+    assert "| 3,000 lost | ERROR, 2 ranges named, correctly |" in text
+    assert "Aim: OK, or an error that names the missing ranges correctly, 0 doubled, wrong or null: met." in text
+    assert (
+        "1 of 2 requests OK and whole, 1 ended with an error that names the missing ranges correctly, 0 neither" in text
+    )
 
 
 @pytest.mark.parametrize(("ours", "share"), [(SILENT, 0.5), (NAMED, 0.2), (Outcome(HANG), 0.05)])

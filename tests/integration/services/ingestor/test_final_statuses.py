@@ -1,4 +1,4 @@
-"""How requests end, from the client's call to the rows it reads: the table of docs/completeness.md, case by case."""
+"""End of requests, from the client's call to the rows it reads: the table of docs/completeness.md, case by case."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ async def test_what_can_not_be_answered_is_refused_with_field_and_value_and_asks
 
 
 async def test_range_at_the_end_of_time_is_not_closed_yet(tmp_path: Path) -> None:
-    """The last candles nanoseconds can hold: no overflow anywhere on the way."""
+    """The last candles that fit 64 bits of nanoseconds: no overflow anywhere."""
     async with whole(tmp_path, sim=settings(tmp_path)) as w:
         for name, period in (("1m", 60), ("1w", WEEK_SECONDS), ("1M", MONTH_SECONDS)):
             last_ns = floor_to_grid(MAX_TIME_NS, period)
@@ -173,7 +173,7 @@ async def test_verified_part_of_a_failed_request_is_readable_and_not_fetched_aga
 
 
 def without(asked: TimeRange, parts: list[TimeRange]) -> list[TimeRange]:
-    """Minute by minute, so that it shares nothing with what it judges."""
+    """Subtract ranges minute by minute, independent of the code under test."""
     there = {t for part in parts for t in range(part.start_ns, part.end_ns, MINUTE_NS)}
     gaps: list[TimeRange] = []
     for open_ns in range(asked.start_ns, asked.end_ns, MINUTE_NS):

@@ -1,4 +1,4 @@
-"""Manners as the exchange counts them: what arrives within a ban, how much in a second, what a hang costs."""
+"""Calls as the exchange counts them: calls within a ban, calls in a second, and the cost of an answer that hangs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TIME, MARKETS, CANDLES = "/api/v3/time", "/api/v3/exchangeInfo", "/api/v3/klines
 
 
 async def until_counted(sim: Sim, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    """The exchange's counts, once they are so; the test's own timeout ends a wait in vain."""
+    """Return the exchange's counts once the condition holds."""
     async with asyncio.timeout(100):
         while not condition(found := await sim.stats()):  # noqa: ASYNC110 - it happens in another process
             await asyncio.sleep(0.01)
@@ -43,7 +43,7 @@ async def until_counted(sim: Sim, condition: Callable[[dict[str, Any]], bool]) -
 async def test_no_call_of_any_kind_arrives_before_retry_after_is_over(
     sim: Sim, world_of: StartWorld, kind: str, path: str, count: int
 ) -> None:
-    """One slot, so nothing can be on the wire when the ban is told: not one call is excused."""
+    """With one slot, no call can be on the wire when the ban is announced, so no call is excused."""
     span = minutes(0, 500)
     async with world_of(slots=1, page_candles=100) as world:
         await world.relay.markets.get()
@@ -65,7 +65,7 @@ async def test_ban_told_to_the_list_of_markets_holds_for_the_jobs(sim: Sim, worl
 
 
 async def test_ban_outlives_the_process_that_was_told(tmp_path: Path) -> None:
-    """An hour is not waited for: the next process ends its job at once, without one call."""
+    """The next process does not wait an hour: it ends its dispatch at once, without a call."""
     async with running_sim() as sim:
         path = venues_file(tmp_path, sim.url, "SIM")
         async with running_neighbours(tmp_path, path) as there:
@@ -102,7 +102,7 @@ questions for the time, which cost half. Two budgets would make it 45."""
 
 
 async def test_two_venues_of_one_exchange_have_one_budget(tmp_path: Path) -> None:
-    """Whatever the exchanges file calls them: the exchange sees one address."""
+    """Names in the exchanges file do not matter, as the exchange sees one address."""
     async with running_sim(call_limit=MOST_CALLS_1S) as sim:
         rate = {"rate_per_second": UNITS_A_SECOND, "burst": BURST}
         path = venues_file(tmp_path, sim.url, "SIM", "TWIN", **rate)
@@ -131,7 +131,7 @@ async def test_two_venues_of_one_exchange_have_one_budget(tmp_path: Path) -> Non
 async def test_answer_without_an_end_costs_a_call_its_deadline_and_the_job_nothing_else(
     sim: Sim, world_of: StartWorld, path: str, kind: str
 ) -> None:
-    """A byte of the drip comes every 0.02 s, so that no pause is ever long; the deadline is for the whole answer."""
+    """A byte comes every 0.02 s, so no pause is long; the deadline applies to the whole answer."""
     span = minutes(0, 300)
     async with world_of(slots=1, call_timeout_seconds=0.5, dispatch_deadline_seconds=60) as world:
         await world.relay.markets.get()
@@ -144,7 +144,7 @@ async def test_answer_without_an_end_costs_a_call_its_deadline_and_the_job_nothi
 
 
 def venues_file(folder: Path, url: str, *venues: str, **options: Any) -> Path:
-    """An exchanges file in which each venue, of one slot, is the simulated exchange."""
+    """Write an exchanges file in which each venue, with one slot, is the simulated exchange."""
     venue = {
         "ccxt": "binance",
         "rest_url": url,

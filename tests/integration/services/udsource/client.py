@@ -1,4 +1,4 @@
-"""A source.v1 client for tests: what Numaflow's and Spark's readers do, one call at a time."""
+"""A source.v1 client for tests: the calls of Numaflow's and Spark's readers, one at a time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def produce(
     key: bytes | None = b"k",
     headers: Sequence[tuple[str, bytes]] = (),
 ) -> None:
-    """Write (partition, value) records in order."""
+    """Produce (partition, value) records in order."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
     for partition, value in records:
         producer.produce(topic, value, key=key, partition=partition, headers=[*headers])
@@ -36,13 +36,13 @@ def offset_of(response: pb.ReadResponse) -> tuple[int, int]:
 
 
 class Reader:
-    """One ReadFn stream behind its handshake."""
+    """One ReadFn stream after its handshake."""
 
     def __init__(self, call: Any) -> None:
         self.call = call
 
     async def batch(self, most: int, timeout_ms: int = 5_000) -> tuple[list[pb.ReadResponse], pb.ReadResponse.Status]:
-        """One request's records and its eot status."""
+        """Make one request; return its records and its eot status."""
         request = pb.ReadRequest.Request(num_records=most, timeout_in_ms=timeout_ms)
         await self.call.write(pb.ReadRequest(request=request))
         records: list[pb.ReadResponse] = []
@@ -57,7 +57,7 @@ class Reader:
             records.append(response)
 
     async def collect(self, count: int, most: int = 500) -> list[pb.ReadResponse]:
-        """Read until ``count`` records have come."""
+        """Read until ``count`` records have arrived."""
         records: list[pb.ReadResponse] = []
         while len(records) < count:
             batch, _ = await self.batch(min(most, count - len(records)))
@@ -66,13 +66,13 @@ class Reader:
 
 
 class Acker:
-    """One AckFn stream behind its handshake."""
+    """One AckFn stream after its handshake."""
 
     def __init__(self, call: Any) -> None:
         self.call = call
 
     async def ack(self, *pairs: tuple[int, int]) -> None:
-        """One request with these (partition, offset) pairs and its answer."""
+        """Make one request with these (partition, offset) pairs and check its answer."""
         await self.call.write(pb.AckRequest(request=pb.AckRequest.Request(offsets=to_offsets(pairs))))
         response = await self.call.read()
         assert response.result.HasField("success") and not response.HasField("handshake")
@@ -107,7 +107,7 @@ class SourceClient:
         return Acker(call)
 
     async def replay(self, partition: int, start: int, end: int, most: int = 500) -> list[pb.ReadResponse]:
-        """The whole range, to the stream's OK."""
+        """Read the whole range, to the stream's OK."""
         reader = await self.read(range_of(partition, start, end))
         records, complete = [], False
         while not complete:

@@ -17,7 +17,7 @@ StartSource = Callable[..., AbstractAsyncContextManager[SourceClient]]
 
 @pytest.fixture
 def make_settings(kafka: str) -> MakeSettings:
-    """Give a function that makes settings for a topic, on a free port and without sockets."""
+    """Return a function that makes settings for a topic, on a free port and without sockets."""
 
     def make(topic: str, **more: Any) -> UdsourceSettings:
         given = {
@@ -34,7 +34,7 @@ def make_settings(kafka: str) -> MakeSettings:
 
 @pytest.fixture
 def start_source(make_settings: MakeSettings) -> StartSource:
-    """Give a function that serves a topic for the length of a block and connects to it."""
+    """Return a function that serves a topic during a block and connects to it."""
 
     @asynccontextmanager
     async def start(topic: str, *, unix: bool = False, **more: Any) -> AsyncIterator[SourceClient]:

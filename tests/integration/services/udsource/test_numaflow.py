@@ -1,4 +1,4 @@
-"""What nobody foresaw: told to the caller, kept, and raised at the end."""
+"""Unexpected failures: answered to the caller, kept, and raised at the end; and the server-info file."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ async def test_failed_task_is_raised_at_the_end(
 
 
 class Told:
-    """A message of librdkafka that tells of an error."""
+    """A message of librdkafka with an error."""
 
     def __init__(self, code: int) -> None:
         self._error = KafkaError(code)
@@ -125,7 +125,7 @@ class Told:
     ids=["fatal", "passing"],
 )
 def test_consumer_that_is_broken_for_good_is_a_failure(code: int, raised: type[Exception]) -> None:
-    """All else may pass, so it is told in the eot; a dataplane does not look there."""
+    """Other errors may be transient, so the eot reports them; a dataplane ignores it."""
     reader = TopicReader(UdsourceSettings(socket=None), UdsourceMetrics(CollectorRegistry()))
     with pytest.raises(raised):
         reader._issue([Told(code)])  # type: ignore[list-item]

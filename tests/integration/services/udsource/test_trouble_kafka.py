@@ -57,7 +57,7 @@ async def health_of(source: SourceClient) -> int:
 async def test_offsets_without_records_hold_nothing_up(
     kafka: str, kafka_topic: MakeTopic, start_source: StartSource
 ) -> None:
-    """Transaction markers and aborted records take offsets: within a range, at its end and at the log's end."""
+    """Transaction markers and aborted records use offsets: within a range, at its end and at the log's end."""
     topic = kafka_topic(1)
     transact(kafka, topic, [b"a", b"b"])  # 0, 1, marker 2
     transact(kafka, topic, [b"no", b"no"], commit=False)  # 3, 4, marker 5
@@ -105,7 +105,7 @@ async def test_unacked_records_gone_by_retention_are_passed_over(
 
 @pytest.mark.smoke
 async def test_two_replicas_share_the_partitions(kafka: str, kafka_topic: MakeTopic, start_source: StartSource) -> None:
-    """The second joins while records of the first are in flight; each record is acked, and none is lost."""
+    """The second joins while records of the first are in flight; each record is acked and none is lost."""
     topic = kafka_topic(4)
     produce(kafka, topic, [(i % 4, b"%d" % i) for i in range(400)])
     seen: set[tuple[int, int]] = set()
@@ -135,7 +135,7 @@ async def test_two_replicas_share_the_partitions(kafka: str, kafka_topic: MakeTo
 async def test_rested_reader_loses_nothing(
     kafka: str, kafka_topic: MakeTopic, start_source: StartSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody reads for a while: the consumer stops fetching with records already taken, then goes on in order."""
+    """Without reads the consumer stops fetching with records already fetched, and later continues in order."""
     monkeypatch.setattr(topic_reader, "PAUSE_AFTER_S", 0.0)
     topic = kafka_topic(2)
     async with start_source(topic) as source:
@@ -194,7 +194,7 @@ async def test_missing_topic_is_not_serving(kafka: str, make_settings: MakeSetti
 async def test_client_that_reads_no_more_does_not_stretch_a_stop(
     kafka: str, kafka_topic: MakeTopic, make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More is on its way than its stream takes, and none of it is acked: the drain takes all the time there is."""
+    """The stream cannot take all records and none is acked: the drain takes its full time."""
     topic = kafka_topic(1)
     produce(kafka, topic, [(0, bytes(100_000))] * 50)
     monkeypatch.setattr(lifecycle, "MIN_GRACE_SECONDS", 0.1)

@@ -1,4 +1,4 @@
-"""A whole ingestor between a simulated exchange and fake neighbours."""
+"""A whole ingestor between a simulated exchange and fake services."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NOW_NS = 1_700_000_123 * 1_000_000_000
 
 
 def minutes(first: int, count: int) -> TimeRange:
-    """A range of minutes, counted from 2023-11-01."""
+    """Return a range of minutes, counted from 2023-11-01."""
     start_ns = 1_698_796_800 * 1_000_000_000 + first * MINUTE_NS
     return TimeRange(start_ns, start_ns + count * MINUTE_NS)
 
@@ -59,7 +59,7 @@ class Sim:
             assert answer.status == 200, await answer.text()
 
     async def truth(self, span: TimeRange, symbol: str = "BTCUSDT", interval: str = "1m") -> dict[int, list[float]]:
-        """The exchange's candles, open time in ns -> open, high, low, close, volume; faults must be off."""
+        """Return the exchange's candles, open time in ns -> open, high, low, close, volume; faults must be off."""
         found: dict[int, list[float]] = {}
         start_ms = span.start_ns // 1_000_000
         while start_ms < span.end_ns // 1_000_000:
@@ -107,7 +107,7 @@ def exchanges_file(folder: Path, url: str, *, slots: int = 2, ccxt: str = "binan
 
 @dataclass
 class Neighbours:
-    """Everybody an ingestor talks to; ``settings`` tell it where they are."""
+    """Services that an ingestor uses; ``settings`` has their addresses."""
 
     broker: FakeBroker
     gateway: FakeGateway
@@ -118,7 +118,7 @@ class Neighbours:
 
 @dataclass
 class World(Neighbours):
-    """An ingestor at work and everybody it talks to."""
+    """A running ingestor and the services that it uses."""
 
     stop: asyncio.Event
     ingestor: asyncio.Task[None]
@@ -182,7 +182,7 @@ async def running_world(folder: Path, url: str, *, slots: int = 2, **settings: A
 
 @asynccontextmanager
 async def ingestor_process(settings: dict[str, Any]) -> AsyncIterator[asyncio.subprocess.Process]:
-    """``python -m services.ingestor``; killed at the end if it still runs."""
+    """Run ``python -m services.ingestor``; kill it at the end if it still runs."""
     own = {k.upper(): str(v) for k, v in settings.items()}
     environment = {f"DEXORDER_INGESTOR_{k}": v for k, v in own.items() if k != "EXCHANGES"}
     environment["DEXORDER_EXCHANGES"] = own["EXCHANGES"]
@@ -198,7 +198,7 @@ async def ingestor_process(settings: dict[str, Any]) -> AsyncIterator[asyncio.su
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Return when the condition holds; the test's own timeout is what ends a wait in vain."""
+    """Return when the condition holds; the test's own timeout limits the wait."""
     async with asyncio.timeout(120):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -209,7 +209,7 @@ StartWorld = Callable[..., AbstractAsyncContextManager[World]]
 
 @pytest.fixture
 def world_of(tmp_path: Path, sim: Sim) -> StartWorld:
-    """Starts an ingestor that asks the ``sim`` fixture; keywords are settings."""
+    """Return a function that starts an ingestor for the ``sim`` fixture; keywords are settings."""
 
     def start(**settings: Any) -> AbstractAsyncContextManager[World]:
         return running_world(tmp_path, sim.url, **settings)

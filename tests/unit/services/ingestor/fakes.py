@@ -1,4 +1,4 @@
-"""The ingestor's neighbours on free ports: a broker on a real ROUTER, a gateway and a relay on real gRPC servers."""
+"""Fake services on free ports: a broker on a real ROUTER, a gateway and a relay on real gRPC servers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ M = TypeVar("M", bound=WorkFrame)
 
 @dataclass
 class Record:
-    """A record as the gateway got it."""
+    """A record that the gateway received."""
 
     key: bytes
     control: PageHeaders
@@ -40,9 +40,9 @@ class Record:
 
 @dataclass
 class FakeGateway(pixy_rpc.KafkaPixyServicer):
-    """Keeps what is produced; ``trouble`` is raised instead, one a call, and ``lost_acks`` after keeping.
+    """Gateway that keeps the records; raises ``trouble`` instead, one for each call, and ``lost_acks`` after keeping.
 
-    While ``gate`` is not set a call waits, which sets ``waiting``, once ``free`` records have passed.
+    After ``free`` records, calls wait until ``gate`` is set; a waiting call sets ``waiting``.
     """
 
     records: list[Record] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What exchanges have and do that is not a full page of sound candles: each case ends in a defined way."""
+"""Exchanges that do not return a full page of valid candles: each case ends in a defined way."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ LAST_MINUTE_NS = NOW_NS // MINUTE_NS * MINUTE_NS
 
 
 def missing_of(world: World, job_id: str, span: TimeRange) -> TimeRange:
-    """The part behind the pages; pages and it make up the span, and the ERROR names it."""
+    """Return the missing part after the pages; the ERROR must name it, and pages and part must fill the span."""
     pages = [r.control.span for r in world.gateway.pages(job_id)]
     assert [p.start_ns for p in pages] == [span.start_ns, *(p.end_ns for p in pages)][: len(pages)]
     missing = TimeRange(pages[-1].end_ns if pages else span.start_ns, span.end_ns)

@@ -1,4 +1,4 @@
-"""Reports of an exchange's markets: what is in them, and that nothing about them troubles the jobs."""
+"""Reports of an exchange's instruments: their content, and that they never disturb dispatches."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Stop(Exception):
 
 
 class Script:
-    """A venue and a publisher: fails as told, keeps the pauses, ends the loop after the last entry."""
+    """A venue and a publisher that fail by a script, record the pauses and end the loop after the last entry."""
 
     name = "SIM"
 

@@ -1,4 +1,4 @@
-"""Health follows the broker and the gateway; a bad exchanges file ends the start with its reason."""
+"""Health follows the broker and the gateway; a bad exchanges file ends the start with a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real relay and real ingestors: what becomes of jobs when an exchange hangs or an ingestor is told to stop."""
+"""A real relay and real ingestors: jobs when an exchange hangs or an ingestor is stopped."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOW_NS = at(1_000_000)
 
 @dataclass
 class Chain:
-    """A relay, a gateway and an exchange; ingestors are the test's."""
+    """A relay, a gateway and an exchange; the test starts ingestors."""
 
     suite: Suite
     gateway: FakeGateway
@@ -44,7 +44,7 @@ class Chain:
             await task
 
     def pages(self) -> list[TimeRange]:
-        """Spans of all pages of all dispatches, in time order."""
+        """Return the spans of all pages of all dispatches, in time order."""
         return sorted(r.control.span for r in self.gateway.records if r not in self.gateway.finals)
 
 

@@ -1,7 +1,7 @@
-"""Everything between a client and an exchange in one process: relay, ingestor, exchange, Spark's part by its rules.
+"""Everything between a client and an exchange in one process: relay, ingestor, exchange, and Spark's part.
 
-What a fake gateway was given is decoded by the code that Spark's workers run, appended to a real Iceberg table and
-reported to the relay. A candle that is written twice fails the test.
+Records of a fake gateway are decoded by the code of Spark's workers, appended to a real Iceberg table and reported to
+the relay. A candle that is written twice fails the test.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LONGEST_SECONDS = 60.0
 
 @dataclass
 class Whole:
-    """A running chain; ``ask`` is what a user does."""
+    """A running chain; ``ask`` makes a user's request."""
 
     suite: Suite
     gateway: FakeGateway
@@ -47,16 +47,16 @@ class Whole:
     async def ask(
         self, request_id: str, ticker: str, period_seconds: int, span: TimeRange, *, limit: int | None = None
     ) -> Ended:
-        """Submit a request and wait for its end, whatever it is."""
+        """Submit a request and wait for its end."""
         await self.client.submit(HistoryRequest(request_id, ticker, span.start_ns, span.end_ns, period_seconds, limit))
         return await self.client.wait(request_id, timeout=LONGEST_SECONDS)
 
     async def rows(self, ended: Ended) -> dict[int, list[float]]:
-        """The rows of an ended request that is OK, read as a client does, by open time; see `by_open`."""
+        """Return the rows of a request that ended OK by open time, read as a client does; see `by_open`."""
         return by_open(await self.client.read(ended))
 
     def fetched(self) -> list[TimeRange]:
-        """What the pages of all jobs have settled, in time order."""
+        """Return the ranges that the pages of all dispatches settled, in time order."""
         return sorted(r.control.span for r in self.gateway.records if r not in self.gateway.finals)
 
 

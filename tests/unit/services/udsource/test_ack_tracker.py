@@ -178,7 +178,7 @@ class TrackerModel(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        """Another process: it knows the commit and nothing else."""
+        """Replace the process by one that knows only the commit."""
         self.tracker = AckTracker()
         self.tracker.assign(0, self.committed or None)
         self.read_at = self.committed
@@ -192,7 +192,7 @@ class TrackerModel(RuleBasedStateMachine):
         assert self.tracker.in_flight() == len(self.in_flight)
 
     def teardown(self) -> None:
-        """Whatever happened, one more client gets and acks the rest, and all of it is committed."""
+        """Check that one more client gets and acks the rest, and everything is committed."""
         self.new_client()
         for _ in self.log:
             self.read(4)

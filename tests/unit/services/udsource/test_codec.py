@@ -15,7 +15,7 @@ from services.udsource import codec
 
 @dataclass
 class Record:
-    """Stands in for a confluent-kafka message, whose constructor takes no partition in the releases we allow."""
+    """Replacement for a confluent-kafka message, whose constructor takes no partition in the supported releases."""
 
     at: tuple[int, int] = (3, 12)
     time: tuple[int, int] = (1, 1_700_000_000_123)
@@ -49,7 +49,7 @@ class Record:
 
 
 def by_protobuf(record: Record) -> pb.ReadResponse:
-    """What the bytes of a record must mean, said by protobuf itself."""
+    """Return the expected message of a record, built by protobuf."""
     time_ms = max(0, record.time[1])
     response = pb.ReadResponse(
         result=pb.ReadResponse.Result(
@@ -66,7 +66,7 @@ def by_protobuf(record: Record) -> pb.ReadResponse:
 
 
 def sizes(*near: int) -> st.SearchStrategy[int]:
-    """Numbers of any size, and those beside the limits where a varint grows."""
+    """Return a strategy for numbers of any size, and for those next to the limits where a varint grows."""
     return st.sampled_from(sorted({n + d for n in near for d in (-1, 0, 1)})) | st.integers(0, max(near))
 
 

@@ -1,4 +1,4 @@
-"""The manifests for Numaflow have fields that its resources know, and settings that udsource reads and accepts."""
+"""The manifests for Numaflow have fields of its resources, and settings that udsource accepts."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def load(name: str) -> Any:
 
 
 def source_vertex(name: str) -> Any:
-    """The part with the pod's fields and the source."""
+    """Return the part with the pod's fields and the source."""
     spec = load(name)["spec"]
     return spec if name == "monovertex" else next(vertex for vertex in spec["vertices"] if "source" in vertex)
 

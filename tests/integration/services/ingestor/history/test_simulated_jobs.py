@@ -1,8 +1,8 @@
-"""Whole jobs before a simulated exchange: any history, any limits, lies, failures and deaths; the rows are the truth.
+"""Whole dispatches against a simulated exchange, with any history, limits, lies, failures and deaths of the ingestor.
 
-The properties hold without exception, since no candle is lied about twice. Where lies are left to chance alone jobs are
-counted instead. Examples and seeds are the same in every run, and a failing example is shown as it was drawn, with its
-seed and what the exchange did; tests/nightly/test_completeness_campaign.py runs other ones and shrinks what fails.
+The properties hold without exception, as the exchange never lies about a candle twice. Where lies are random, jobs that
+end wrong are counted instead. Examples and seeds are the same in every run, and a failing example is shown as it was
+drawn, with its seed and the exchange's log. tests/nightly/test_completeness_campaign.py runs others and shrinks failures.
 """
 
 from __future__ import annotations

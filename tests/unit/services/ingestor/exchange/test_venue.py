@@ -218,7 +218,7 @@ async def test_impossible_candle_is_named_with_its_row_after_equal_answers(sim: 
 
 
 async def test_other_faults_between_do_not_hide_an_impossible_candle(sim: Sim) -> None:
-    """A bad exchange would else make all of the job missing for one candle: of 8 tries every second fails."""
+    """Otherwise one candle of a bad exchange would make the whole job missing: half of 8 attempts fail."""
     async with bench(sim.url, attempts=8) as (b, session):
         await b.candles(session)
         await sim.faults({"kind": "http_502", "every": 2}, {"kind": "low_above_high"})

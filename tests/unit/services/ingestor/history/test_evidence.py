@@ -29,7 +29,7 @@ def opens(*numbers: int) -> list[int]:
 
 
 def warm() -> Agreement:
-    """Of an exchange whose last thousand answers were true: two must agree."""
+    """Return the agreement for an exchange whose last thousand answers were true: two must agree."""
     rates = Agreement()
     rates.incomplete.note(true=1_000)
     rates.foreign.note(true=1_000)
@@ -37,7 +37,7 @@ def warm() -> Agreement:
 
 
 class Model:
-    """An exchange that has exactly these minutes; faults strike its first answers, one each."""
+    """An exchange that has exactly these minutes; the faults apply to its first answers, one each."""
 
     def __init__(self, present: Iterable[int], limits: CallLimits, faults: Iterable[Fault | None] = ()) -> None:
         self.present = sorted(opens(*present))
@@ -163,7 +163,7 @@ def test_span_without_neighbours_needs_that_many_spaced_answers(
 
 
 def test_silence_beside_known_candles_is_believed_sooner() -> None:
-    """The delisting is at 500: of a market that has shown candles, fewer answers prove that there are no more."""
+    """The delisting is at 500: after known candles, fewer answers prove that there are no more."""
     model = Model(range(-500, 500), WIDE)
     model.settle(minutes(0, 2000), page=100, closed_end=2500, hole_answers=3, empty_job_answers=50)
     assert len(model.asks) < 50
@@ -226,7 +226,7 @@ def series(span: TimeRange, close: float = 1.5) -> list[Candle]:
 
 
 def ask_all(evidence: Evidence, page: TimeRange, answers: Callable[[int, TimeRange], list[Candle]]) -> int:
-    """Ask until the page is settled; ``answers`` gets the number of the question and its window."""
+    """Query until the page is settled; ``answers`` gets the number of the query and its window."""
     asked = 0
     while ask := evidence.next_query(page):
         evidence.add(ask.window, answers(asked, ask.window), fetched_ns=asked)
@@ -246,7 +246,7 @@ def test_answers_for_another_market_do_not_pass(liars: set[int], span: TimeRange
 
 
 def test_scattered_answers_for_another_market_count_together() -> None:
-    """No two of them share a candle, so that each is a series of its own; they are as many as those they deny."""
+    """No two share a candle, so each is a series of its own; they are as many as the answers they deny."""
     evidence = Evidence(minutes(0, 60), 60, PLAIN, Agreement(), closed_end_ns=opens(2500)[0], hole_answers=3)
     page = minutes(0, 60)
     for n in range(12):

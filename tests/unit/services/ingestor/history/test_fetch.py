@@ -1,4 +1,4 @@
-"""What becomes of a job when single candles, or single questions, stay bad."""
+"""Dispatches in which single candles or single queries stay bad."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NEXT_DAY_NS = minutes(1440, 0).start_ns
 
 
 class Exchange:
-    """Venue and session in one: answers by a function, its clock moves only when it is slept on."""
+    """Venue and session in one, with answers of a function; the clock moves only by sleeping."""
 
     name = "SIM"
     limits = CallLimits(100, wide=True)
@@ -124,7 +124,7 @@ async def test_failure_ends_the_job_behind_the_good_pages() -> None:
 
 
 def hole_that_stays_unproven(window: TimeRange) -> list[Candle]:
-    """A real hole at 60, and every answer but the first to a page lacks a candle that is known."""
+    """A real hole at 60; every answer but the first to a page lacks a known candle."""
     return (all_but(60) if window == minutes(0, 98) else all_but(59, 60))(window)
 
 

@@ -273,7 +273,7 @@ async def test_kraken_trades_that_always_end_too_early_are_no_candles() -> None:
 
     async with kraken(SPREAD, attempts=4) as (at, bench, session):
         at.answers[shapes.KRAKEN_TRADES] = early
-        with pytest.raises(ExchangeFailure, match="though there are later trades"):
+        with pytest.raises(ExchangeFailure, match="although later trades exist"):
             await candles(bench, session, SYMBOL)
 
 

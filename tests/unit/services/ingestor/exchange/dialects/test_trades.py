@@ -1,4 +1,4 @@
-"""The walk against an exchange of trades that answers as Kraken does, or worse."""
+"""Pages of trades from an exchange that answers as Kraken does, or worse."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def oracle(rows: Rows, window: TimeRange = WINDOW) -> list[Candle]:
 def walked(
     tape: Tape, *, candles: int = 1000, spoil: Callable[[int], Spoil | None] = lambda turn: None
 ) -> tuple[list[Candle], int]:
-    """Walk with up to eight tries a question, as a session does: the candles, the number of answers."""
+    """Page with up to eight attempts for a query, as a session does; return the candles and the number of answers."""
     walk, turns = TradePager(WINDOW, 60, candles=candles, answers=NEEDED, page=tape.page), 0
     while ask := walk.next_query():
         for attempt in range(8):

@@ -1,10 +1,10 @@
-"""Thousands of jobs before an exchange that lies at random; how many of them end wrong, against the odds.
+"""Thousands of jobs against an exchange that lies at random; the number that end wrong is compared with the odds.
 
-No number of questions makes a random liar's answers certain: those that count may all be the same lie. What is claimed
-are odds, so what is checked is a count.
+No number of queries makes random lies certain to be found, as all answers that count may be the same lie. The claim is
+about odds, so the check is a count.
 
-- *Cold start*: nothing verified stands near, so the first answers decide alone.
-- *Later*: verified candles stand before what is asked.
+- *Cold start*: nothing verified is near, so the first answers decide alone.
+- *Later*: verified candles precede the queried range.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SHOWN = 3
 
 @dataclass
 class Tally:
-    """What came of many jobs with one share of lies; wrong jobs are told as `Outcome.explain` does."""
+    """Results of many jobs with one share of lies; wrong jobs as `Outcome.explain` describes them."""
 
     lies: float
     cold_odds: float
@@ -57,7 +57,7 @@ class Tally:
         """Fail if more jobs are wrong than chance explains.
 
         Args:
-            doubt: Chance at which a count is no longer taken for chance.
+            doubt: Probability below which a count is not explained by chance.
         """
         for name, told, expected in (
             ("wrong from the start", self.cold, self.jobs * self.cold_odds),
@@ -78,7 +78,7 @@ def run(seeds: Iterable[int], *, lies: float) -> Tally:
 
 
 def run_foreign(seeds: Iterable[int], *, lies: float) -> Tally:
-    """Run a job for each seed, of a fresh ingestor to which each lie is another market's candles."""
+    """Run a job of a fresh ingestor for each seed; each lie is another market's candles."""
     tally = Tally(lies, *FOREIGN_ODDS[lies])
     for seed in seeds:
         tally.add(fetch(two_markets(seed, lies=lies)))
@@ -86,7 +86,7 @@ def run_foreign(seeds: Iterable[int], *, lies: float) -> Tally:
 
 
 def most_by_chance(expected: float, doubt: float) -> int:
-    """The largest count that is not less likely than ``doubt``, of rare independent events (Poisson)."""
+    """Return the largest count of rare independent events (Poisson) that is at least as likely as ``doubt``."""
     count, term = 0, math.exp(-expected)
     above = 1 - term
     while above >= doubt:
@@ -97,5 +97,5 @@ def most_by_chance(expected: float, doubt: float) -> int:
 
 
 def _is_cold(outcome: Outcome, first_wrong_ns: int) -> bool:
-    """Whether no candle was published before the page that went wrong first."""
+    """Return whether no candle was published before the first wrong page."""
     return not any(page.candles for page in outcome.pages if page.span.end_ns <= first_wrong_ns)

@@ -1,7 +1,7 @@
-"""An exchange that lies, as `Fetcher` sees it: venue and session in one, without sockets. It keeps a log of its faults.
+"""An exchange that lies, as `Fetcher` sees it: venue and session in one, without sockets, with a log of its faults.
 
-What `Session.candles` promises holds for lies too: sound candles inside the window, in time order. All that can be told
-from the answer alone is caught before; here are the lies that only other answers can show.
+Lies keep the promise of `Session.candles`: valid candles inside the window, in time order. Faults that one answer shows
+by itself are caught before; these are the lies that only other answers can show.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ DROPPING = tuple(kind for kind in LIES if kind != "other symbol")
 
 
 class Killed(BaseException):
-    """The ingestor dies; nothing of it survives."""
+    """Death of the ingestor; nothing of it survives."""
 
 
 class Exchange:
-    """Answers by a world; its clock moves only when it is slept on.
+    """Exchange of a world; the clock moves only by sleeping.
 
     Attributes:
-        calls: Questions so far.
-        lies: Of them answered with a lie.
-        failed: Of them failed at random.
-        log: A line for each call that went wrong.
-        on_call: Called at each question; may raise Killed.
+        calls: Queries so far.
+        lies: Queries answered with a lie.
+        failed: Queries that failed at random.
+        log: A line for each faulty answer.
+        on_call: Called at each query; may raise Killed.
     """
 
     name = "SIM"
@@ -117,7 +117,7 @@ class Exchange:
         return self._perhaps_a_lie(honest, window), self._clock_ns
 
     def number(self, open_ns: int) -> int:
-        """A time as the number of its period."""
+        """Return the number of the period of a time."""
         world, start_ns = self.world, self.world.span.start_ns
         if open_ns < start_ns:
             return -count_periods(TimeRange(open_ns, start_ns), world.period_seconds)
@@ -138,7 +138,7 @@ class Exchange:
         return rows
 
     def _refuse_impossible(self, rows: Rows, window: TimeRange) -> None:
-        """As `Session.candles` does once the same candle has come too often."""
+        """Raise as `Session.candles` does after too many equal impossible candles."""
         bad = next((c for c in rows if c.open_ns in self._impossible), None)
         if bad is not None:
             self._note(window, f"has an impossible candle, period {self.number(bad.open_ns)}")

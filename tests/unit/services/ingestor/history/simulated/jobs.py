@@ -1,4 +1,4 @@
-"""Run a simulated job, with or without deaths of the ingestor, and judge what came of it."""
+"""Run of a simulated job, with or without deaths of the ingestor, and checks of its outcome."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.unit.services.ingestor.history.simulated.world import World
 
 @dataclass
 class Outcome:
-    """What a job handed on, and what it says is missing."""
+    """Pages and missing parts of a job."""
 
     world: World
     exchange: Exchange
@@ -40,21 +40,21 @@ class Outcome:
         return _opens((r for page in self.pages for r in page.empty), self.world.period_seconds)
 
     def expected_missing(self) -> list[TimeRange]:
-        """What no exchange could give: candles that can't be, and those that still run."""
+        """Return the ranges that cannot be fetched: impossible candles, and those that are still open."""
         world = self.world
         open_end = TimeRange(min(world.closed_end_ns, world.span.end_ns), world.span.end_ns)
         bad = [TimeRange(world.open_ns(n), world.open_ns(n + 1)) for n in world.impossible]
         return [part for r in merge([open_end, *bad]) if (part := r.intersect(world.answered))]
 
     def explain(self) -> str:
-        """The world, which runs the same again, and what went wrong in it."""
+        """Return the world, which can be run again, and the faults in it, as text."""
         exchange = self.exchange
         told = f"{exchange.calls} calls, {exchange.lies} lies, {exchange.failed} failures"
         return "\n".join(["", repr(self.world), told, *exchange.log, *map(str, self.missing)])
 
 
 def fetch(world: World) -> Outcome:
-    """Run the world's job to its end."""
+    """Run the world's job to its end and return the outcome."""
     outcome = Outcome(world, Exchange(world))
 
     async def put(page: Page) -> None:
@@ -65,9 +65,9 @@ def fetch(world: World) -> Outcome:
 
 
 def most_calls(world: World) -> int:
-    """What a job may cost at worst: for each page its chunks and the evidence of the settings.
+    """Return the largest allowed number of calls of a job: for each page its chunks and the evidence of the settings.
 
-    A candle that can't be has the page in hand begun anew, twice over, since it is also split there.
+    An impossible candle restarts its page twice, as the page is also split there.
     """
     page = page_periods(world.page, world.call)
     begun = len(split_by_periods(world.span, world.period_seconds, page)) + 2 * len(world.impossible)
@@ -79,7 +79,7 @@ def most_calls(world: World) -> int:
 
 
 def check_account(outcome: Outcome) -> None:
-    """What holds for every job, however its exchange lies: each period is settled once or called missing, in order."""
+    """Check the rule for every job, however its exchange lies: each period is settled once or missing, in order."""
     world, period = outcome.world, outcome.world.period_seconds
     spans = [page.span for page in outcome.pages]
     gaps = [m.span for m in outcome.missing]
@@ -101,14 +101,14 @@ def check_account(outcome: Outcome) -> None:
 
 
 def check_no_wrong_row(outcome: Outcome) -> None:
-    """No page holds a candle that the market does not have, or calls one empty that it has."""
+    """Check that no page holds a candle that the market lacks, or calls a candle empty that it has."""
     wrong = wrong_opens(outcome)
     numbers = [outcome.exchange.number(open_ns) for open_ns in wrong]
     assert not wrong, f"wrong in {len(wrong)} periods, {numbers[0]} to {numbers[-1]}{outcome.explain()}"
 
 
 def check_whole(outcome: Outcome) -> None:
-    """The rows are the truth and nothing is missing but what nobody could give."""
+    """Check that the rows are the truth, and only impossible and open candles are missing."""
     check_account(outcome)
     check_no_wrong_row(outcome)
     assert merge(m.span for m in outcome.missing) == outcome.expected_missing(), outcome.explain()
@@ -116,7 +116,7 @@ def check_whole(outcome: Outcome) -> None:
 
 
 def check_failed(outcome: Outcome) -> None:
-    """As whole as `check_whole`, or ended early for a failure alone: one of a question asked early does not matter."""
+    """Check as `check_whole`, or that only a failure ended the job; the failure of an early query does not matter."""
     check_account(outcome)
     check_no_wrong_row(outcome)
     if not any(FAILURE in m.reason for m in outcome.missing):
@@ -124,7 +124,7 @@ def check_failed(outcome: Outcome) -> None:
 
 
 def wrong_opens(outcome: Outcome) -> list[int]:
-    """Open times whose row is not the market's, ascending; those of missing parts are not wrong."""
+    """Return the open times whose row is not the market's, ascending; missing parts are not wrong."""
     market = outcome.world.market
     invented = {t for t, candle in outcome.candles.items() if market.get(t) != candle}
     return sorted(invented | (outcome.empty & market.keys()))
@@ -135,7 +135,7 @@ def wrong_opens(outcome: Outcome) -> list[int]:
 
 @dataclass
 class Table:
-    """What Kafka and the relay know after any number of lives of the ingestor."""
+    """State of Kafka and the relay after any number of lives of the ingestor."""
 
     outcome: Outcome
     rows: dict[int, tuple[int, Candle]] = field(default_factory=dict)
@@ -143,7 +143,7 @@ class Table:
     deaths: int = 0
 
     def take(self, page: Page) -> None:
-        """A page is in Kafka: of two copies of a candle the larger fetched_ns wins."""
+        """Add a page of Kafka; of two copies of a candle the larger fetched_ns wins."""
         self.outcome.pages.append(page)
         for candle in page.candles:
             held = self.rows.get(candle.open_ns)
@@ -152,10 +152,10 @@ class Table:
 
 
 def fetch_with_deaths(world: World, lives: Iterable[int]) -> Table:
-    """Run the job again for what is not settled, as often as the ingestor dies.
+    """Run the job again for its unsettled part, each time the ingestor dies.
 
     Args:
-        lives: Steps until each death; a step is a question to the exchange, a page to Kafka, or its report.
+        lives: Steps until each death; a step is a query to the exchange, a page to Kafka, or its report.
     """
     return asyncio.run(_live_and_die(world, iter(lives)))
 
@@ -189,7 +189,7 @@ async def _live_and_die(world: World, lives: Iterator[int]) -> Table:
 
 
 def check_table(table: Table) -> None:
-    """After all deaths the table is the truth, and no page ever called a candle empty."""
+    """Check that after all deaths the table is the truth, and no page called a candle empty."""
     outcome = table.outcome
     check_no_wrong_row(outcome)
     assert merge(m.span for m in outcome.missing) == outcome.expected_missing(), outcome.explain()

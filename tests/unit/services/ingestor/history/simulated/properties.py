@@ -1,4 +1,4 @@
-"""What must hold for every simulated job, as functions of a world; hypothesis calls them, here and in the soak."""
+"""Properties of every simulated job, as functions of a world; called by hypothesis, here and in the soak."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHARES = st.sampled_from([0.05, 0.2])
 
 
 def an_honest_exchange_is_believed(world: World) -> None:
-    """The rows are the truth, and a market without holes costs at most two calls where one would do, and one proof."""
+    """The rows are the truth, and a market without holes costs at most two calls instead of one, and one proof."""
     outcome = fetch(world)
     check_whole(outcome)
     if all(world.open_ns(number) in world.market for number in range(world.periods)):
@@ -34,32 +34,32 @@ def an_honest_exchange_is_believed(world: World) -> None:
 
 
 def lies_are_outvoted(world: World) -> None:
-    """Where no candle is lied about twice, nothing is lost, invented or missing."""
+    """If the exchange lies about no candle twice, nothing is lost, invented or missing."""
     check_whole(fetch(world))
 
 
 def deaths_change_nothing(world_and_lives: tuple[World, list[int]]) -> None:
-    """Lies as above, and the ingestor dies and is started again at any step: the table is the truth."""
+    """With such lies, and an ingestor that dies and restarts at any step, the table is the truth."""
     check_table(fetch_with_deaths(*world_and_lives))
 
 
 def only_what_cannot_be_had_is_missing(world: World) -> None:
-    """Candles that no answer gives soundly are named one by one; all others are there."""
+    """Impossible candles are named one by one; all others are there."""
     check_whole(fetch(world))
 
 
 def a_failure_ends_behind_good_pages(world: World) -> None:
-    """A question without a sound answer leaves verified pages and names all of the rest."""
+    """A query without a valid answer leaves verified pages and names the whole rest."""
     check_failed(fetch(world))
 
 
 def every_period_is_accounted_for(world: World) -> None:
-    """However often and however alike the exchange lies, even in every answer, the job ends and leaves nothing out."""
+    """However often the exchange lies, even in every answer, the job ends and accounts for every period."""
     check_account(fetch(world))
 
 
 def an_exchange_that_returns_too_little_is_never_believed(world: World) -> None:
-    """Answers cut at the same end each time, by an exchange that returns less than is known of it, hide no candle."""
+    """An exchange that always cuts its answers at the same end hides no candle."""
     outcome = fetch(world)
     check_account(outcome)
     check_no_wrong_row(outcome)

@@ -1,7 +1,7 @@
-"""Everything that decides a simulated job: the market's history, the exchange's limits and its lies. Pure.
+"""Inputs of a simulated job: the market's history, the exchange's limits and its lies. Pure.
 
-Periods are numbered from the start of the job's span, so that number 0 is its first one; a history also has candles
-before and behind the span, since questions for evidence reach out of it.
+Periods are numbered from the start of the job's span, so its first period is 0. A history also has candles before and
+after the span, as queries for evidence reach beyond it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ SYMBOL, OTHER = "BTC/USDT", "ETH/USDT"
 
 @dataclass(frozen=True)
 class History:
-    """Which candles a market has.
+    """Candles of a market.
 
     Attributes:
-        density: Chance of a period to have one; 1 has no holes, 0 is wholly empty.
-        outages: (first, count) periods without any.
-        listed: First period with a candle; None is long before.
-        delisted: First period without one again; None is long after.
+        density: Probability that a period has a candle; 1 has no holes, 0 is empty.
+        outages: (first, count) of periods without candles.
+        listed: First period with a candle; None is long before the span.
+        delisted: First period without candles again; None is long after the span.
     """
 
     density: float = 1.0
@@ -41,7 +41,7 @@ class History:
     delisted: int | None = None
 
     def has(self, number: int, dice: random.Random) -> bool:
-        """Whether there is a candle; asked once for each period, in order."""
+        """Return whether there is a candle; call once for each period, in order."""
         drawn = dice.random() < self.density
         within = (self.listed is None or number >= self.listed) and (self.delisted is None or number < self.delisted)
         return drawn and within and not any(first <= number < first + count for first, count in self.outages)
@@ -49,22 +49,22 @@ class History:
 
 @dataclass(frozen=True)
 class World:
-    """One job against one exchange; two equal worlds behave alike.
+    """One job against one exchange; equal worlds behave alike.
 
     Attributes:
-        seed: Of prices, of a thin history and of the dice that choose the lies.
+        seed: Seed of prices, of a thin history and of the lies.
         periods: Length of the job's span.
-        call: What one call returns.
-        page: Most periods in a page.
-        lies: Chance of each answer to be a lie, see `lies`.
-        kinds: Those the exchange tells; empty for all.
-        once: No candle is lied about twice, so that what most answers say of it is the truth.
-        failures: Chance of each question to stay without a sound answer.
-        impossible: Periods whose candle is one that can't be, in every answer.
+        call: Limits of one call.
+        page: Largest number of periods in a page.
+        lies: Probability that an answer is a lie, see `lies`.
+        kinds: Kinds of lies; empty for all.
+        once: The exchange lies about no candle twice, so most answers about it are true.
+        failures: Probability that a query has no valid answer.
+        impossible: Periods whose candle is impossible in every answer.
         closed: Periods of the span that have ended when the job starts; None if all have.
-        limit: The job's; 0 for none.
-        returned: Most candles an answer really has, of the oldest of the window, or if below 0 of the newest; 0 for as
-            many as ``call`` says.
+        limit: Limit of the job; 0 for none.
+        returned: Largest number of candles that an answer really has: the oldest of the window, or the newest if
+            negative; 0 for as many as ``call`` says.
     """
 
     seed: int
@@ -83,7 +83,7 @@ class World:
     returned: int = 0
 
     def open_ns(self, number: int) -> int:
-        """When a period opens."""
+        """Return the open time of a period."""
         return next_open(floor_to_grid(_START_NS, self.period_seconds), self.period_seconds, number)
 
     @cached_property
@@ -101,7 +101,7 @@ class World:
 
     @cached_property
     def market(self) -> dict[int, Candle]:
-        """Every candle of the asked symbol by its open time, in time order."""
+        """Every candle of the queried symbol by its open time, in time order."""
         return self._candles(self.history, "asked")
 
     @cached_property
@@ -111,7 +111,7 @@ class World:
 
     @cached_property
     def truth(self) -> dict[int, Candle]:
-        """The rows the job must end up with."""
+        """The rows that the job must produce."""
         end_ns = min(self.span.end_ns, self.closed_end_ns)
         bad = {self.open_ns(number) for number in self.impossible}
         rows = [(t, c) for t, c in self.market.items() if self.span.start_ns <= t < end_ns and t not in bad]

@@ -1,4 +1,4 @@
-"""Random worlds: as hypothesis draws and shrinks them, and by a seed alone where thousands are counted."""
+"""Random worlds, drawn and shrunk by hypothesis, or made from a seed where thousands are counted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ calls = st.builds(CallLimits, st.integers(5, 50), wide=st.booleans())
 
 
 def worlds(**fixed: Any) -> st.SearchStrategy[World]:
-    """Any world, but for what is fixed: a value, or the strategy to draw it from."""
+    """Return a strategy for any world; keywords fix a value or the strategy to draw it from."""
     drawn: dict[str, Any] = {
         "seed": st.integers(0, 2**32),
         "history": histories,
@@ -42,7 +42,7 @@ def worlds(**fixed: Any) -> st.SearchStrategy[World]:
 
 @st.composite
 def impossible_worlds(draw: st.DrawFn) -> World:
-    """Worlds of which some candles, no more than a job bears with, can't be."""
+    """Return worlds with impossible candles, no more than a job tolerates."""
     world = draw(worlds(lies=st.sampled_from([0.0, 0.2]), once=True))
     numbers = [n for n in range(world.periods) if world.open_ns(n) in world.market]
     chosen = draw(st.sets(st.sampled_from(numbers), max_size=12)) if numbers else set()
@@ -50,7 +50,7 @@ def impossible_worlds(draw: st.DrawFn) -> World:
 
 
 def seeded(seed: int, *, lies: float) -> World:
-    """One of endlessly many worlds, by its number."""
+    """Return the world with a seed."""
     dice = random.Random(f"world {seed}")
 
     def sometimes() -> int | None:
@@ -72,7 +72,7 @@ def seeded(seed: int, *, lies: float) -> World:
 
 
 def two_markets(seed: int, *, lies: float) -> World:
-    """A market without holes at an exchange that confuses it with another, in pages of several calls."""
+    """Return a market without holes at an exchange that confuses it with another, in pages of several calls."""
     dice = random.Random(f"two markets {seed}")
     periods, call = dice.randint(20, LONGEST), CallLimits(dice.randint(10, 25), wide=dice.random() < 0.5)
     return _likely(World(seed, History(), periods, 60, call, page=80, lies=lies, kinds=("other symbol",)))
