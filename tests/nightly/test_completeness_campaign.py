@@ -39,7 +39,7 @@ def test_property(name: str) -> None:
 
 
 @pytest.mark.timeout(JOBS + 600)
-def test_no_more_jobs_end_wrong_than_the_odds_say() -> None:
+def test_no_more_jobs_end_wrong_than_the_odds_allow() -> None:
     started_s = time.monotonic()
     tallies = [campaign.run(range(SEED, SEED + JOBS), lies=lies) for lies in campaign.COLD_ODDS]
     say(
@@ -65,7 +65,7 @@ def test_no_more_jobs_end_wrong_than_the_odds_say() -> None:
 
 
 @pytest.mark.timeout(ROUNDS * 120 + 1_200)
-def test_lies_and_kills_lose_double_and_invent_nothing(tmp_path: Path) -> None:
+def test_lies_and_kills_lose_duplicate_and_invent_nothing(tmp_path: Path) -> None:
     started_s = time.monotonic()
     random.seed(SEED)
     rows = completeness_kills.thin_minutes(0, THIN_MINUTES, seed=SEED)

@@ -16,7 +16,7 @@ MakeTopic = Callable[[int], str]
 MANY = 100_000
 
 
-def test_killed_between_read_and_acks_that_came_out_of_order(
+def test_killed_between_read_and_acks_out_of_order(
     start_udsource: StartUdsource, kafka: str, kafka_topic: MakeTopic
 ) -> None:
     topic = kafka_topic(1)

@@ -17,7 +17,7 @@ MakeTopic = Callable[[int], str]
 RECORDS = 20
 
 
-def test_kafka_that_cannot_be_read_is_told(start_udsource: StartUdsource) -> None:
+def test_unreadable_kafka_is_reported(start_udsource: StartUdsource) -> None:
     udsource = start_udsource("any-topic", kafka=f"127.0.0.1:{free_ports(1)[0]}")
     reader = udsource.connect()
     assert reader.pending() == -1

@@ -61,7 +61,7 @@ def payloads(records: list[Record]) -> set[bytes]:
     return {record.payload for record in records}
 
 
-def test_batch_has_no_more_than_was_asked_for_and_ends_with_eot(vertex: Vertex) -> None:
+def test_batch_has_at_most_the_requested_records_and_ends_with_eot(vertex: Vertex) -> None:
     written = vertex.write(25)
     found: list[Record] = []
     while len(found) < 25:
@@ -103,7 +103,7 @@ def test_acks_out_of_order_across_batches_commit_the_prefix_only(vertex: Vertex)
     until(lambda: vertex.udsource.committed() == base + 30)
 
 
-def test_read_does_not_wait_for_acks_and_brings_nothing_twice(vertex: Vertex) -> None:
+def test_read_does_not_wait_for_acks_and_delivers_no_duplicates(vertex: Vertex) -> None:
     found: set[bytes] = set()
     for _ in range(3):
         written = vertex.write(20)
@@ -116,7 +116,7 @@ def test_read_does_not_wait_for_acks_and_brings_nothing_twice(vertex: Vertex) ->
 
 
 @pytest.mark.parametrize("each", [False, True], ids=["one request", "a request for each offset"])
-def test_nacked_come_again_later_and_no_others(vertex: Vertex, each: bool) -> None:
+def test_only_nacked_records_are_redelivered(vertex: Vertex, each: bool) -> None:
     vertex.write(20)
     places = [record.place for record in vertex.reader.collect(20)]
     back, kept = set(places[3:17:2]), [p for p in places if p not in places[3:17:2]]
@@ -128,7 +128,7 @@ def test_nacked_come_again_later_and_no_others(vertex: Vertex, each: bool) -> No
     assert vertex.reader.pending() == 0
 
 
-def test_pending_is_what_is_not_acked(vertex: Vertex) -> None:
+def test_pending_counts_records_not_acked(vertex: Vertex) -> None:
     vertex.write(12)
     until(lambda: vertex.reader.pending() == 12)
     places = [record.place for record in vertex.reader.collect(12)]
@@ -141,7 +141,7 @@ def test_pending_is_what_is_not_acked(vertex: Vertex) -> None:
     assert vertex.reader.pending() == 0
 
 
-def test_partitions_are_those_it_serves(vertex: Vertex) -> None:
+def test_partitions_are_those_served(vertex: Vertex) -> None:
     def served() -> tuple[list[int], int]:
         vertex.reader.read(1, 50)  # the group is joined by reading
         return vertex.reader.partitions()
@@ -164,7 +164,7 @@ def never_handed_out(places: list[Place]) -> list[Place]:
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["offset", "partition"])
-def test_ack_of_what_was_never_handed_out_is_refused_and_changes_nothing(vertex: Vertex, which: int) -> None:
+def test_ack_of_an_offset_never_issued_is_refused_and_changes_nothing(vertex: Vertex, which: int) -> None:
     vertex.write(10, partition=0)
     places = [record.place for record in vertex.reader.collect(10)]
     partition, offset = never_handed_out(places)[which]

@@ -62,7 +62,7 @@ class Stream:
         self._requests.put(None)
 
 
-def test_every_single_ack_has_its_answer(
+def test_every_ack_has_its_answer(
     start_udsource: StartUdsource, kafka: str, kafka_topic: MakeTopic, tmp_path: Path
 ) -> None:
     topic = kafka_topic(2)

@@ -31,7 +31,7 @@ def test_acks_and_nacks_count_while_it_stops(start_udsource: StartUdsource, kafk
     assert udsource.committed() == 15
 
 
-def test_stop_does_not_wait_for_acks_longer_than_it_may(
+def test_stop_waits_for_acks_only_within_the_drain_time(
     start_udsource: StartUdsource, kafka: str, kafka_topic: MakeTopic
 ) -> None:
     topic = kafka_topic(1)

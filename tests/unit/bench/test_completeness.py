@@ -59,7 +59,7 @@ def test_judge(rows: list[Row], expected: Verdict) -> None:
     assert judge(TRUTH, rows, SPAN) == expected
 
 
-def test_right_rows_beside_the_range_do_no_harm_and_are_not_asked_for() -> None:
+def test_right_rows_outside_the_range_are_ignored() -> None:
     inner = TimeRange(5 * MINUTE_NS, 10 * MINUTE_NS)
     assert judge(TRUTH, ALL, inner) == judge(TRUTH, ALL[5:10], inner) == Verdict(5)
     assert judge(TRUTH, [*ALL[5:10], row(11, candle(0))], inner).wrong == 1
@@ -77,7 +77,7 @@ def test_right_rows_beside_the_range_do_no_harm_and_are_not_asked_for() -> None:
         ([(8, 9)], 3, 1),
     ],
 )
-def test_named_ranges_must_be_what_is_lost(named: list[tuple[int, int]], unnamed: int, though_there: int) -> None:
+def test_named_ranges_must_equal_the_lost_ones(named: list[tuple[int, int]], unnamed: int, though_there: int) -> None:
     missing = [TimeRange(start * MINUTE_NS, end * MINUTE_NS) for start, end in named]
     verdict = judge(TRUTH, ALL[:5] + ALL[8:], SPAN, missing)
     assert (verdict.unnamed, verdict.named_though_there) == (unnamed, though_there)
@@ -121,7 +121,7 @@ def test_each_harm_is_counted_once(
         ("not measured: OSError", None, False, False),
     ],
 )
-def test_what_counts_as_honest(end: str, verdict: Verdict | None, whole: bool, honest: bool) -> None:
+def test_outcomes_that_count_as_honest(end: str, verdict: Verdict | None, whole: bool, honest: bool) -> None:
     outcome = Outcome(end, verdict)
     assert (outcome.whole, outcome.honest) == (whole, honest)
 
@@ -148,7 +148,7 @@ def test_no_two_cells_share_a_minute() -> None:
             assert apart, (one, other)
 
 
-def test_too_many_cells_are_refused_before_anything_starts() -> None:
+def test_too_many_cells_are_refused_before_the_start() -> None:
     with pytest.raises(ValueError, match="BTC/USDT: no room for more than 2 ranges"):
         cells.plan(faults(), [0.5], candles=1_000_000, symbols=("BTC/USDT",), thin=None)
 
@@ -192,7 +192,7 @@ NAMED = Outcome("ERROR", Verdict(100_000, lost=3_000), 300, 150, seconds=60.0, r
 SILENT = Outcome("OK", Verdict(100_000, lost=1_000, unnamed=1_000), 100, 5, seconds=5.0)
 
 
-def test_a_table_says_who_lost_what_and_who_was_told() -> None:
+def test_table_shows_losses_and_who_was_told() -> None:
     text = tables.share_table(0.5, 100_000, 100, [result(WHOLE, 0.5), result(NAMED, 0.5, "text")])
     first = "| cut JSON | 92,000 lost (raises DDoSProtection) | 4,000 lost | 0 | OK | 1 / 4 / 6 | 0.1 / 1.0 / 1.2 |"
     assert first in text
@@ -204,7 +204,7 @@ def test_a_table_says_who_lost_what_and_who_was_told() -> None:
 
 
 @pytest.mark.parametrize(("ours", "share"), [(SILENT, 0.5), (NAMED, 0.2), (Outcome(HANG), 0.05)])
-def test_a_missed_aim_is_said_and_is_the_worst_row(ours: Outcome, share: float) -> None:
+def test_missed_aim_is_reported_and_is_the_worst_row(ours: Outcome, share: float) -> None:
     text = tables.share_table(share, 100_000, 100, [result(WHOLE, share), result(ours, share, "text")])
     assert "missed by text." in text and "Worst row of dexorder: text" in text
 

@@ -122,7 +122,7 @@ REFUSED: list[tuple[dict[str, int], str]] = [
 ]
 
 
-async def test_what_can_not_be_answered_is_refused_with_field_and_value_and_asks_nobody(tmp_path: Path) -> None:
+async def test_impossible_requests_are_refused_with_field_and_value_and_no_query(tmp_path: Path) -> None:
     async with whole(tmp_path, sim=settings(tmp_path)) as w:
         for fields, text in REFUSED:
             values = {"start_time": at(0), "end_time": at(10), "period_seconds": 60, **fields}
@@ -186,7 +186,7 @@ def without(asked: TimeRange, parts: list[TimeRange]) -> list[TimeRange]:
     return gaps
 
 
-async def test_candle_that_can_not_be_one_is_missing_alone_and_its_row_is_told(tmp_path: Path) -> None:
+async def test_impossible_candle_alone_is_missing_and_its_row_is_in_the_message(tmp_path: Path) -> None:
     bad = LISTED + 140
     sim = {"now_ns": CLOCK_NS, "recorded": (recorded(tmp_path, "OLD/USDT", range(LISTED, DELISTED), impossible=bad),)}
     async with whole(tmp_path, sim=sim) as w:
@@ -217,7 +217,7 @@ async def test_unknown_symbol_and_period_not_offered_are_errors_for_all_of_the_r
         assert "period_seconds 1 (1s) is not offered by SIM; it has 1m, 5m" in record.error_message
 
 
-async def test_last_candle_is_waited_for_within_the_limit_and_named_beyond_it(tmp_path: Path) -> None:
+async def test_last_candle_is_waited_for_within_the_limit_and_missing_beyond_it(tmp_path: Path) -> None:
     """On the machine's clock, with candles of a second."""
     patient: dict[str, Any] = {"close_wait_seconds": 30, "closing_lag_seconds": 0.1}
     async with whole(tmp_path, sim={"now_ns": None}, **patient) as w:

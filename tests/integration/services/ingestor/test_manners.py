@@ -54,7 +54,7 @@ async def test_no_call_of_any_kind_arrives_before_retry_after_is_over(
         assert (seen["faults"], seen["calls_in_ban"]) == ({kind: count}, 0)
 
 
-async def test_ban_told_to_the_list_of_markets_holds_for_the_jobs(sim: Sim, world_of: StartWorld) -> None:
+async def test_ban_announced_to_the_list_of_markets_applies_to_dispatches(sim: Sim, world_of: StartWorld) -> None:
     await sim.faults({"kind": "http_429", "path": MARKETS, "count": 1, "retry_after_s": 1})
     async with world_of(slots=1) as world:
         await until_counted(sim, lambda seen: bool(seen["faults"]))
@@ -64,7 +64,7 @@ async def test_ban_told_to_the_list_of_markets_holds_for_the_jobs(sim: Sim, worl
         check_dispatch(world, "j1", span)
 
 
-async def test_ban_outlives_the_process_that_was_told(tmp_path: Path) -> None:
+async def test_ban_survives_the_process_that_received_it(tmp_path: Path) -> None:
     """The next process does not wait an hour: it ends its dispatch at once, without a call."""
     async with running_sim() as sim:
         path = venues_file(tmp_path, sim.url, "SIM")
@@ -101,7 +101,7 @@ MOST_CALLS_1S = int((UNITS_A_SECOND + BURST) / CANDLES_COST) + 1 + SESSIONS + 1
 questions for the time, which cost half. Two budgets would make it 45."""
 
 
-async def test_two_venues_of_one_exchange_have_one_budget(tmp_path: Path) -> None:
+async def test_two_venues_of_one_exchange_share_one_rate_limit(tmp_path: Path) -> None:
     """Names in the exchanges file do not matter, as the exchange sees one address."""
     async with running_sim(call_limit=MOST_CALLS_1S) as sim:
         rate = {"rate_per_second": UNITS_A_SECOND, "burst": BURST}
@@ -128,7 +128,7 @@ async def test_two_venues_of_one_exchange_have_one_budget(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("path", [TIME, CANDLES])
 @pytest.mark.parametrize("kind", ["hang", "drip", "stall"])
-async def test_answer_without_an_end_costs_a_call_its_deadline_and_the_job_nothing_else(
+async def test_endless_answer_costs_only_the_deadline_of_its_call(
     sim: Sim, world_of: StartWorld, path: str, kind: str
 ) -> None:
     """A byte comes every 0.02 s, so no pause is long; the deadline applies to the whole answer."""

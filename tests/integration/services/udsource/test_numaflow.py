@@ -24,7 +24,7 @@ from tests.integration.services.udsource.conftest import MakeSettings
 MakeTopic = Callable[[int], str]
 
 
-def test_first_one_is_kept_and_told_once() -> None:
+def test_first_failure_is_kept_and_reported_once() -> None:
     told: list[int] = []
     failure, first = FatalFailure(lambda: told.append(1)), ValueError("x 7")
     assert failure.note("source.v1.Source/ReadFn", first) == (
@@ -78,7 +78,7 @@ def cut(*_: Any) -> Any:
 
 @pytest.mark.kafka
 @pytest.mark.parametrize("wire", [False, True], ids=["refused", "cut"])
-async def test_request_that_is_refused_or_cut_is_no_failure(
+async def test_refused_or_cut_request_is_not_a_failure(
     wire: bool, kafka_topic: MakeTopic, make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if wire:
@@ -124,7 +124,7 @@ class Told:
     [(KafkaError._FATAL, KafkaException), (KafkaError.TOPIC_AUTHORIZATION_FAILED, Unavailable)],
     ids=["fatal", "passing"],
 )
-def test_consumer_that_is_broken_for_good_is_a_failure(code: int, raised: type[Exception]) -> None:
+def test_permanently_broken_consumer_is_a_failure(code: int, raised: type[Exception]) -> None:
     """Other errors may be transient, so the eot reports them; a dataplane ignores it."""
     reader = TopicReader(UdsourceSettings(socket=None), UdsourceMetrics(CollectorRegistry()))
     with pytest.raises(raised):
@@ -134,7 +134,7 @@ def test_consumer_that_is_broken_for_good_is_a_failure(code: int, raised: type[E
 # ---- the server-info file
 
 
-def test_file_is_json_with_the_marker_right_behind(tmp_path: Path) -> None:
+def test_server_info_is_json_followed_by_the_marker(tmp_path: Path) -> None:
     path = tmp_path / "sourcer-server-info"
     write_server_info(path)
     assert path.read_bytes() == (
@@ -147,7 +147,7 @@ def test_file_is_json_with_the_marker_right_behind(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_file_stands_beside_the_socket_unless_told_otherwise() -> None:
+def test_server_info_is_beside_the_socket_by_default() -> None:
     def file_of(**given: object) -> Path | None:
         return UdsourceSettings(**given).server_info_file  # type: ignore[arg-type]
 

@@ -31,7 +31,7 @@ def committed(kafka: str, topic: str, partitions: int = 1) -> dict[int, int]:
         consumer.close()
 
 
-async def test_numaflow_order_of_things(
+async def test_order_of_numaflows_calls(
     kafka: str, kafka_topic: MakeTopic, start_source: StartSource, socket: Path
 ) -> None:
     """Over the unix socket: info file, IsReady, both handshakes, then read, ack, read, ack; each ack one batch."""
@@ -58,9 +58,7 @@ async def test_numaflow_order_of_things(
     assert committed(kafka, topic, 2) == {0: 500, 1: 500}
 
 
-async def test_nothing_there_ends_the_batch_empty(
-    kafka: str, kafka_topic: MakeTopic, start_source: StartSource
-) -> None:
+async def test_batch_without_records_is_empty(kafka: str, kafka_topic: MakeTopic, start_source: StartSource) -> None:
     async with start_source(kafka_topic(1)) as source:
         reader = await source.read()
         for timeout_ms in (0, 100):
@@ -87,7 +85,7 @@ async def test_header_with_a_name_that_is_not_utf8_costs_a_record_its_headers(
     assert "secret" not in str(logged)
 
 
-async def test_unacked_come_again_to_the_next_handshake_only(
+async def test_unacked_records_are_redelivered_after_the_next_handshake_only(
     kafka: str, kafka_topic: MakeTopic, start_source: StartSource
 ) -> None:
     topic = kafka_topic(1)
@@ -109,7 +107,7 @@ async def test_unacked_come_again_to_the_next_handshake_only(
     assert committed(kafka, topic) == {0: 3}
 
 
-async def test_nacked_come_again_on_the_same_stream(
+async def test_nacked_records_are_redelivered_on_the_same_stream(
     kafka: str, kafka_topic: MakeTopic, start_source: StartSource
 ) -> None:
     topic = kafka_topic(2)
@@ -128,7 +126,7 @@ async def test_nacked_come_again_on_the_same_stream(
     assert committed(kafka, topic, 2) == {0: 10, 1: 10}
 
 
-async def test_restart_goes_on_at_the_first_unacked(
+async def test_restart_continues_at_the_first_unacked_record(
     kafka: str, kafka_topic: MakeTopic, start_source: StartSource
 ) -> None:
     topic = kafka_topic(1)
@@ -145,7 +143,7 @@ async def test_restart_goes_on_at_the_first_unacked(
     assert committed(kafka, topic) == {0: 30}
 
 
-async def test_ack_of_what_was_never_handed_out_is_refused(
+async def test_ack_of_an_offset_never_issued_is_refused(
     kafka: str, kafka_topic: MakeTopic, start_source: StartSource
 ) -> None:
     topic = kafka_topic(1)
@@ -162,7 +160,7 @@ async def test_ack_of_what_was_never_handed_out_is_refused(
     assert committed(kafka, topic) == {}
 
 
-async def test_replays_leave_the_group_alone(kafka: str, kafka_topic: MakeTopic, start_source: StartSource) -> None:
+async def test_replays_do_not_change_the_group(kafka: str, kafka_topic: MakeTopic, start_source: StartSource) -> None:
     topic = kafka_topic(1)
     produce(kafka, topic, [(0, b"x")] * 10)
     async with start_source(topic) as source:

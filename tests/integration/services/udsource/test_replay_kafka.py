@@ -41,7 +41,7 @@ async def test_adjacent_ranges_follow_one_another(
             assert [int(r.result.payload) for r in records] == list(range(start, start + 50))
 
 
-async def test_pending_tells_ends_and_commits(kafka: str, kafka_topic: MakeTopic, start_source: StartSource) -> None:
+async def test_pending_reports_ends_and_commits(kafka: str, kafka_topic: MakeTopic, start_source: StartSource) -> None:
     topic = kafka_topic(2)
     async with start_source(topic) as source:
         assert await source.pending(REPLAY) == (0, {"x-starts": "0:0,1:0", "x-ends": "0:0,1:0", "x-committed": ""})

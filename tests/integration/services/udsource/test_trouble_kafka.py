@@ -54,7 +54,7 @@ async def health_of(source: SourceClient) -> int:
     return int((await stub.Check(health_pb2.HealthCheckRequest())).status)
 
 
-async def test_offsets_without_records_hold_nothing_up(
+async def test_offsets_without_records_delay_nothing(
     kafka: str, kafka_topic: MakeTopic, start_source: StartSource
 ) -> None:
     """Transaction markers and aborted records use offsets: within a range, at its end and at the log's end."""
@@ -71,7 +71,7 @@ async def test_offsets_without_records_hold_nothing_up(
                 assert [offset_of(r)[1] for r in records] == offsets
 
 
-async def test_offsets_gone_by_retention_are_named(
+async def test_offsets_dropped_by_retention_are_named(
     kafka: str, kafka_topic: MakeTopic, start_source: StartSource
 ) -> None:
     topic = kafka_topic(1)
@@ -87,7 +87,7 @@ async def test_offsets_gone_by_retention_are_named(
         assert "offset 2 of partition 0 is gone" in str(failed.value.details())
 
 
-async def test_unacked_records_gone_by_retention_are_passed_over(
+async def test_unacked_records_dropped_by_retention_are_skipped(
     kafka: str, kafka_topic: MakeTopic, start_source: StartSource
 ) -> None:
     topic = kafka_topic(1)
@@ -132,7 +132,7 @@ async def test_two_replicas_share_the_partitions(kafka: str, kafka_topic: MakeTo
 
 
 @pytest.mark.smoke
-async def test_rested_reader_loses_nothing(
+async def test_paused_reader_loses_nothing(
     kafka: str, kafka_topic: MakeTopic, start_source: StartSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without reads the consumer stops fetching with records already fetched, and later continues in order."""
@@ -151,7 +151,7 @@ async def test_rested_reader_loses_nothing(
 
 
 @pytest.mark.nightly
-async def test_outage_is_told_and_ends(kafka_jars: Path, tmp_path: Path, make_settings: MakeSettings) -> None:
+async def test_outage_is_reported_and_ends(kafka_jars: Path, tmp_path: Path, make_settings: MakeSettings) -> None:
     broker = RunningKafka(tmp_path)
     try:
         topic = create_topic(broker.bootstrap, 1)
@@ -191,7 +191,7 @@ async def test_missing_topic_is_not_serving(kafka: str, make_settings: MakeSetti
             assert await health_of(source) == 2
 
 
-async def test_client_that_reads_no_more_does_not_stretch_a_stop(
+async def test_client_that_stops_reading_does_not_delay_a_stop(
     kafka: str, kafka_topic: MakeTopic, make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stream cannot take all records and none is acked: the drain takes its full time."""

@@ -54,9 +54,7 @@ def missing_of(world: World, job_id: str, span: TimeRange) -> TimeRange:
 
 
 @pytest.mark.parametrize("percent", [5, 20, 50])
-async def test_faults_of_every_kind_at_once_lose_nothing_in_silence(
-    sim: Sim, world_of: StartWorld, percent: int
-) -> None:
+async def test_faults_of_every_kind_at_once_lose_nothing_silently(sim: Sim, world_of: StartWorld, percent: int) -> None:
     span = minutes(0, 4000)
     truth = await sim.truth(span)
     each = 1 - (1 - percent / 100) ** (1 / len(MISCHIEF))
@@ -99,7 +97,7 @@ async def test_range_in_the_future_is_all_missing(world_of: StartWorld) -> None:
         assert world.gateway.final("j1").value.error_message.endswith(": not closed yet")
 
 
-async def test_running_candle_is_written_once_it_has_closed_and_as_it_closed(sim: Sim, world_of: StartWorld) -> None:
+async def test_open_candle_is_written_after_it_closed_with_its_final_values(sim: Sim, world_of: StartWorld) -> None:
     span = TimeRange(LAST_MINUTE_NS - 5 * MINUTE_NS, LAST_MINUTE_NS + MINUTE_NS)
     async with world_of(slots=1) as world:
         assert (await run_job(world, dispatch("early", span))).success
@@ -110,9 +108,7 @@ async def test_running_candle_is_written_once_it_has_closed_and_as_it_closed(sim
         assert rows(world.gateway.pages("late")) == await sim.truth(span)
 
 
-async def test_candle_edited_after_it_closed_is_fetched_as_it_is_now_and_as_the_newer(
-    sim: Sim, world_of: StartWorld
-) -> None:
+async def test_candle_edited_after_it_closed_is_fetched_again_with_a_later_time(sim: Sim, world_of: StartWorld) -> None:
     span = minutes(0, 10)
     async with world_of(slots=1) as world:
         assert (await run_job(world, dispatch("j1", span))).success
@@ -141,7 +137,7 @@ CALENDAR = [(86_400, "1d"), (WEEK_SECONDS, "1w"), (MONTH_SECONDS, "1M")]
 
 
 @pytest.mark.parametrize(("period_seconds", "interval"), CALENDAR)
-async def test_days_weeks_and_months_begin_where_the_exchange_says(
+async def test_days_weeks_and_months_open_where_the_exchange_opens_them(
     sim: Sim, world_of: StartWorld, period_seconds: int, interval: str
 ) -> None:
     starts = {"1w": ("2019-12-30", "2021-02-01")}  # the others: leap day, both changes of summer time

@@ -131,7 +131,7 @@ async def test_span_before_the_listing_is_not_found_with_every_page_verified_emp
         ]
 
 
-async def test_unclosed_candle_is_named_missing_behind_the_closed_ones(sim: Sim, world_of: StartWorld) -> None:
+async def test_open_candle_is_missing_after_the_closed_ones(sim: Sim, world_of: StartWorld) -> None:
     now_minute = NOW_NS // MINUTE_NS * MINUTE_NS
     span = TimeRange(now_minute - 10 * MINUTE_NS, now_minute + 5 * MINUTE_NS)
     async with world_of() as world:
@@ -160,7 +160,7 @@ GOOD = 10 * 992
 
 
 @pytest.mark.parametrize("kind", ["http_503", "html", "empty", "http_403"])
-async def test_exchange_that_stays_bad_ends_in_error_behind_the_good_pages(
+async def test_exchange_that_stays_bad_ends_in_error_after_the_good_pages(
     sim: Sim, world_of: StartWorld, kind: str
 ) -> None:
     span = minutes(0, 12_000)
@@ -203,7 +203,7 @@ async def test_gateway_trouble_repeats_a_record_and_never_reorders(sim: Sim, wor
         assert world.gateway.final("j1").value.total_records == 300
 
 
-async def test_job_goes_back_when_the_gateway_stays_away(world_of: StartWorld) -> None:
+async def test_dispatch_is_handed_back_when_the_gateway_stays_unavailable(world_of: StartWorld) -> None:
     async with world_of(publish_timeout_seconds=0.05) as world:
         world.gateway.trouble = [grpc.StatusCode.UNAVAILABLE] * 100
         complete = await run_job(world, dispatch("j1", minutes(0, 10)))

@@ -31,7 +31,7 @@ def test_listing_takes_what_a_request_can_name() -> None:
     ]
 
 
-async def test_markets_are_reported_at_start_and_again(sim: Sim, world_of: StartWorld) -> None:
+async def test_instruments_are_reported_at_start_and_again(sim: Sim, world_of: StartWorld) -> None:
     async with world_of(instruments_refresh_seconds=0.05) as world:
         first, second = [await world.relay.markets.get() for _ in range(2)]
         assert first.exchange == "SIM"
@@ -43,7 +43,9 @@ async def test_markets_are_reported_at_start_and_again(sim: Sim, world_of: Start
 
 
 @pytest.mark.parametrize("code", [grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.INVALID_ARGUMENT])
-async def test_relay_that_refuses_them_gets_jobs_done_all_the_same(world_of: StartWorld, code: grpc.StatusCode) -> None:
+async def test_relay_that_refuses_reports_still_gets_its_dispatches(
+    world_of: StartWorld, code: grpc.StatusCode
+) -> None:
     async with world_of() as world:
         world.relay.markets_trouble = [code]
         await world.relay.markets.get()
@@ -51,7 +53,7 @@ async def test_relay_that_refuses_them_gets_jobs_done_all_the_same(world_of: Sta
         assert world.relay.markets.empty()
 
 
-async def test_jobs_do_not_wait_for_a_list_that_does_not_come(sim: Sim, world_of: StartWorld) -> None:
+async def test_dispatches_do_not_wait_for_a_missing_list(sim: Sim, world_of: StartWorld) -> None:
     await sim.faults({"kind": "hang", "path": "/api/v3/exchangeInfo", "count": 1})
     async with world_of(call_timeout_seconds=600) as world:
         assert (await run_job(world, dispatch("j1", minutes(0, 10)))).success

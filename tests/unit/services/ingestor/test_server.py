@@ -76,7 +76,7 @@ async def test_bad_exchanges_file_ends_the_start(tmp_path: Path, text: str | Non
         await work(IngestorSettings(**{**FAST, "exchanges": path}), asyncio.Event())
 
 
-async def test_budget_folder_that_can_not_be_used_ends_the_start(tmp_path: Path) -> None:
+async def test_unusable_rate_limit_folder_ends_the_start(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     path = exchanges_file(tmp_path, "http://127.0.0.1:9")
     settings = IngestorSettings(**{**FAST, "exchanges": path, "rate_limit_dir": tmp_path / "file"})

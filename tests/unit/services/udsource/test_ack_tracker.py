@@ -46,7 +46,7 @@ def test_ack_below_the_base_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("pair", [(0, 9), (0, 6), (1, 0), (4, 11), (-1, 0)])
-def test_what_was_never_issued_can_be_neither_acked_nor_nacked(pair: tuple[int, int]) -> None:
+def test_offsets_never_issued_can_be_neither_acked_nor_nacked(pair: tuple[int, int]) -> None:
     tracker = issued(5, 8)
     for answer in (tracker.ack, tracker.nack):
         with pytest.raises(InvalidRequest, match=f"offset {pair[1]} of partition {pair[0]}"):
@@ -55,7 +55,7 @@ def test_what_was_never_issued_can_be_neither_acked_nor_nacked(pair: tuple[int, 
     assert tracker.commits() == {}
 
 
-def test_new_client_gets_what_is_in_flight_and_nothing_twice() -> None:
+def test_new_client_gets_records_in_flight_and_no_duplicates() -> None:
     tracker = issued(0, 1, 2, 3)
     tracker.ack([(0, 1)], {})
     assert not any(tracker.issue(0, offset) for offset in range(4))
@@ -67,7 +67,7 @@ def test_new_client_gets_what_is_in_flight_and_nothing_twice() -> None:
     assert (tracker.redelivered, tracker.lost) == (3, 0)
 
 
-def test_late_ack_of_the_first_copy_spares_the_second() -> None:
+def test_late_ack_of_the_first_copy_cancels_the_second() -> None:
     tracker = issued(0, 1)
     tracker.restart()
     assert tracker.ack([(0, 0)], {}) == 1
@@ -89,7 +89,7 @@ def test_nacked_records_that_the_topic_dropped_are_acked_and_counted() -> None:
     assert tracker.commits() == {0: 2}
 
 
-def test_partition_that_went_and_came_back() -> None:
+def test_partition_that_was_revoked_and_assigned_again() -> None:
     tracker = issued(0, 1, 2, 3)
     tracker.revoke(0)
     assert tracker.assigned() == []
@@ -101,7 +101,7 @@ def test_partition_that_went_and_came_back() -> None:
     assert tracker.commits() == {0: 4}
 
 
-def test_commit_that_had_not_arrived_before_the_partition_came_back_is_repeated() -> None:
+def test_commit_lost_before_the_partition_was_assigned_again_is_repeated() -> None:
     tracker = issued(5, 6, committed=5)
     tracker.ack([(0, 5), (0, 6)], {})
     tracker.commits()
@@ -110,7 +110,7 @@ def test_commit_that_had_not_arrived_before_the_partition_came_back_is_repeated(
     assert tracker.commits() == {0: 7}
 
 
-def test_lag_counts_what_is_not_acked() -> None:
+def test_lag_counts_records_not_acked() -> None:
     tracker = issued(3, 4, 5)
     tracker.ack([(0, 4)], {})
     starts, ends = {0: 3, 1: 10, 2: 0}, {0: 8, 1: 20, 2: 5}

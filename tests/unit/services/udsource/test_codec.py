@@ -85,7 +85,7 @@ RECORDS = st.builds(
 @given(RECORDS)
 @example(Record(body=bytes(1 << 21)))
 @example(Record(extra=[("a", b"1"), ("b", b"\xff"), ("a", b"base64:"), ("n", None)]))
-def test_bytes_of_a_record_say_what_protobuf_would(record: Record) -> None:
+def test_bytes_of_a_record_equal_those_of_protobuf(record: Record) -> None:
     data = codec.encode_record(record)
     assert pb.ReadResponse.FromString(data) == by_protobuf(record)
     # No shorter way to say it was missed, and no longer one taken.
@@ -155,13 +155,13 @@ def test_fixed_answers_have_the_bytes_peers_expect() -> None:
     assert codec.failed_batch("no") == bytes.fromhex("120a 0801 1001 1801 2202 6e6f")
 
 
-def test_offsets_come_back() -> None:
+def test_offsets_round_trip() -> None:
     offsets = [pb.Offset(offset=b"12", partition_id=3), pb.Offset(offset=b"0")]
     assert codec.to_pairs(offsets) == [(3, 12), (0, 0)]
 
 
 @pytest.mark.parametrize("value", [b"", b"-1", b"1.5", b"0x1", b"\xff", b"99999999999999999999"])
-def test_offset_that_is_no_number_is_refused(value: bytes) -> None:
+def test_offset_that_is_not_a_number_is_refused(value: bytes) -> None:
     with pytest.raises(InvalidRequest, match="offset"):
         codec.to_pairs([pb.Offset(offset=value)])
 

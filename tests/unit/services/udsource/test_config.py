@@ -7,7 +7,7 @@ import pytest
 from services.udsource.config import NUMAFLOW_FOLDER, UdsourceSettings
 
 
-def test_socket_is_numaflows_where_its_folder_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_socket_is_numaflows_if_its_folder_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEXORDER_UDSOURCE_NUMAFLOW_FOLDER", str(tmp_path))
     settings = UdsourceSettings()
     assert settings.socket == tmp_path / "source.sock"
@@ -22,13 +22,11 @@ def test_no_folder_no_socket(folder: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize(("socket", "path"), [("", None), ("/a/b.sock", Path("/a/b.sock"))])
-def test_socket_that_is_told_wins(
-    socket: str, path: Path | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_explicit_socket_wins(socket: str, path: Path | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEXORDER_UDSOURCE_NUMAFLOW_FOLDER", str(tmp_path))
     monkeypatch.setenv("DEXORDER_UDSOURCE_SOCKET", socket)
     assert UdsourceSettings().socket == path
 
 
-def test_folder_is_the_one_that_numaflow_mounts() -> None:
+def test_default_folder_is_numaflows_mount() -> None:
     assert UdsourceSettings.model_fields["numaflow_folder"].default == NUMAFLOW_FOLDER == Path("/var/run/numaflow")

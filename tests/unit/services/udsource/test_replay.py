@@ -47,7 +47,7 @@ def test_bad_range_names_its_value(given: tuple[tuple[str, str], ...], text: str
         parse_range(given)
 
 
-def test_only_one_is_a_replay() -> None:
+def test_only_the_value_one_is_a_replay() -> None:
     assert is_replay(metadata(replay="1"))
     assert not is_replay(metadata()) and not is_replay(None)
     with pytest.raises(InvalidRequest, match="x-replay 'true'"):
@@ -55,7 +55,7 @@ def test_only_one_is_a_replay() -> None:
 
 
 @pytest.mark.parametrize("span", [(0, 5, 17), (0, 5, 5), (0, 17, 17), (0, 0, 0), (1, 3, 4)])
-def test_ranges_inside_the_log_are_fine(span: tuple[int, int, int]) -> None:
+def test_ranges_inside_the_log_are_accepted(span: tuple[int, int, int]) -> None:
     check_range(OffsetRange(*span), STARTS, ENDS)
 
 

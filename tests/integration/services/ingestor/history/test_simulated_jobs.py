@@ -2,7 +2,7 @@
 
 The properties hold without exception, as the exchange never lies about a candle twice. Where lies are random, jobs that
 end wrong are counted instead. Examples and seeds are the same in every run, and a failing example is shown as it was
-drawn, with its seed and the exchange's log. tests/nightly/test_completeness_campaign.py runs others and shrinks failures.
+drawn, with its seed and the exchange's log. tests/nightly/test_completeness_campaign.py runs others and shrinks them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def test_property(name: str) -> None:
         World(8842020, History(density=0.03), 31, 60, CallLimits(5, wide=False), page=1, lies=0.05, once=True),
     ],
 )
-def test_another_market_s_answer_that_alone_reaches_the_page_is_outvoted(world: World) -> None:
+def test_answer_of_another_market_that_alone_reaches_the_page_is_outvoted(world: World) -> None:
     outcome = fetch(world)
     check_whole(outcome)
     assert any("other symbol" in line for line in outcome.exchange.log)
@@ -44,16 +44,16 @@ def test_another_market_s_answer_that_alone_reaches_the_page_is_outvoted(world: 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("lies", campaign.COLD_ODDS)
-def test_no_more_jobs_end_wrong_than_the_odds_say(lies: float) -> None:
+def test_no_more_jobs_end_wrong_than_the_odds_allow(lies: float) -> None:
     campaign.run(SEEDS, lies=lies).check(doubt=0.01)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("lies", campaign.FOREIGN_ODDS)
-def test_fresh_ingestors_take_no_other_market_for_the_asked_one_but_by_the_odds(lies: float) -> None:
+def test_fresh_ingestors_confuse_markets_no_more_than_the_odds_allow(lies: float) -> None:
     campaign.run_foreign(range(100), lies=lies).check(doubt=0.01)
 
 
 @pytest.mark.parametrize(("expected", "most"), [(0.0, 0), (0.003, 0), (0.4, 2), (4.0, 9)])
-def test_counts_that_chance_explains(expected: float, most: int) -> None:
+def test_counts_explained_by_chance(expected: float, most: int) -> None:
     assert campaign.most_by_chance(expected, 0.01) == most

@@ -15,7 +15,7 @@ from tests.unit.services.ingestor.fakes import dispatch
 SPAN = minutes(0, 10)
 
 
-def test_dispatch_becomes_a_job() -> None:
+def test_data_request_becomes_a_dispatch() -> None:
     assert read_dispatch(dispatch("j1", SPAN, limit=7)) == Dispatch(
         "j1", "request of j1", Instrument("BTC/USDT", "SIM"), SPAN, 60, limit=7
     )
@@ -36,7 +36,7 @@ def test_dispatch_becomes_a_job() -> None:
         ({"historical": {"start_time": 0, "end_time": 2**64 - 1, "period_seconds": 60}}, "end_time 1844"),
     ],
 )
-def test_a_field_that_is_wrong_is_named(change: dict[str, Any], reason: str) -> None:
+def test_wrong_field_is_named(change: dict[str, Any], reason: str) -> None:
     request = dispatch("j1", SPAN)
     for name, value in change.items():
         request.ClearField(cast(Any, name))

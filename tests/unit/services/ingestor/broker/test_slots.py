@@ -18,7 +18,7 @@ def test_every_free_slot_is_offered_once() -> None:
     assert s.take_offers() == []
 
 
-def test_a_used_offer_comes_back_with_its_slot() -> None:
+def test_used_offer_returns_with_its_slot() -> None:
     s = slots(SIM=2)
     s.take_offers()
     s.use_offer("SIM")
@@ -48,7 +48,7 @@ def test_a_new_connection_is_offered_what_is_free_now() -> None:
     ("venue", "reason"),
     [("MOON", "exchange 'MOON' is not served by this ingestor; it serves SIM"), ("SIM", "no free slot for SIM")],
 )
-def test_what_can_not_be_taken(venue: str, reason: str) -> None:
+def test_dispatches_that_cannot_be_taken(venue: str, reason: str) -> None:
     s = slots(SIM=1)
     s.take("j0", "SIM")
     assert s.take("j1", venue) == reason

@@ -184,7 +184,7 @@ def test_rows_are_found_where_the_exchange_puts_them(exchange: str) -> None:
 
 @pytest.mark.parametrize("exchange", GOOD)
 @pytest.mark.parametrize("rows", [[], [1], [1, 2, 3]])
-def test_rows_ccxt_lost_are_missed(exchange: str, rows: list[int]) -> None:
+def test_rows_dropped_by_ccxt_are_noticed(exchange: str, rows: list[int]) -> None:
     with pytest.raises(BadAnswer) as caught:
         check_rows(dialect_of(exchange, None), GOOD[exchange], rows, "ID")
     assert caught.value.kind == "window"
@@ -192,7 +192,7 @@ def test_rows_ccxt_lost_are_missed(exchange: str, rows: list[int]) -> None:
 
 @pytest.mark.parametrize("exchange", [*GOOD, "gate"])
 @pytest.mark.parametrize("raw", [None, "text", 7, True])
-def test_what_is_no_json_is_no_answer(exchange: str, raw: Any) -> None:
+def test_answer_must_be_json(exchange: str, raw: Any) -> None:
     with pytest.raises(BadAnswer) as caught:
         check_rows(dialect_of(exchange, None), raw, [], "ID")
     assert caught.value.kind == "not_json"
@@ -200,7 +200,7 @@ def test_what_is_no_json_is_no_answer(exchange: str, raw: Any) -> None:
 
 @pytest.mark.parametrize("exchange", GOOD)
 @pytest.mark.parametrize("raw", [{}, {"data": None}, {"result": []}, {"result": {"symbol": "ID", "list": {}}}])
-def test_answer_without_rows_is_not_an_answer_of_no_rows(exchange: str, raw: Any) -> None:
+def test_answer_without_a_list_is_not_an_empty_answer(exchange: str, raw: Any) -> None:
     with pytest.raises(BadAnswer):
         check_rows(dialect_of(exchange, None), raw, [], "ID")
 
@@ -212,7 +212,7 @@ def test_answer_for_another_market_is_refused(exchange: str) -> None:
     assert caught.value.kind == "other_symbol"
 
 
-def test_candle_that_still_runs_is_not_taken() -> None:
+def test_open_candle_is_refused() -> None:
     row = ["1678928760000", "1", "1", "1", "1", "1", "1", "1"]
     okx = dialect_of("okx", None)
     assert check_rows(okx, {"code": "0", "data": [[*row, "1"]]}, [1], "ID")
@@ -220,7 +220,7 @@ def test_candle_that_still_runs_is_not_taken() -> None:
         check_rows(okx, {"code": "0", "data": [[*row, "1"], [*row, "0"]]}, [1, 2], "ID")
 
 
-def test_of_an_exchange_nobody_wrote_about_only_lists_can_be_counted() -> None:
+def test_only_lists_are_counted_for_an_exchange_without_a_row() -> None:
     gate = dialect_of("gate", None)
     assert check_rows(gate, {"any": "thing"}, [1], "ID") is None
     assert check_rows(gate, [1], [1], "ID") == [1]

@@ -172,7 +172,7 @@ async def test_ban_that_lasts_too_long_ends_at_once_for_everybody(sim: Sim) -> N
     ("kind", "tries"),
     [("http_403", 2), ("http_404", 2), ("http_451", 2), ("http_503", 5), ("http_504", 5), ("html", 5), ("null", 5)],
 )
-async def test_tries_are_bounded(sim: Sim, kind: str, tries: int) -> None:
+async def test_attempts_are_limited(sim: Sim, kind: str, tries: int) -> None:
     async with bench(sim.url, attempts=5, refused_attempts=2) as (b, session):
         await b.candles(session)
         before = b.count("calls")

@@ -13,18 +13,18 @@ def test_answers_that_must_agree(rate: float, answers: int, ahead: int) -> None:
 
 
 @given(st.floats(1e-4, 0.45))
-def test_they_are_the_fewest_that_keep_the_odds(rate: float) -> None:
+def test_number_of_answers_is_the_least_that_keeps_the_odds(rate: float) -> None:
     for count, share in ((agreeing(rate), rate), (lead(rate), rate / (1 - rate))):
         assert share**count <= ODDS * (1 + 1e-6)
         assert count == 2 or share ** (count - 1) > ODDS * (1 - 1e-6)
 
 
-def test_half_untrue_is_no_majority() -> None:
+def test_half_untrue_is_not_a_majority() -> None:
     assert agreeing(0.5) == 20
     assert lead(0.5) > 300
 
 
-def test_rate_begins_at_one_in_twenty_and_follows_what_is_seen() -> None:
+def test_share_starts_at_one_in_twenty_and_follows_the_answers() -> None:
     rate = UntrueShare(20)
     assert rate.value() == 0.05
     assert Agreement().foreign.value() == 0.1
@@ -37,7 +37,7 @@ def test_rate_begins_at_one_in_twenty_and_follows_what_is_seen() -> None:
     assert rate.value() < 0.01, "old answers count less and less"
 
 
-def test_kinds_are_counted_apart() -> None:
+def test_kinds_are_counted_separately() -> None:
     rates = Agreement()
     rates.incomplete.note(true=500, untrue=500)
     assert (rates.agreeing(), rates.lead()) == (20, 7)
@@ -52,7 +52,7 @@ def test_answers_against_a_series_raise_the_lead_it_needs() -> None:
 
 
 @pytest.mark.parametrize(("true", "untrue"), [(10, 0), (13, 1), (15, 2), (32, 11)])
-def test_answers_that_half_and_half_rarely_gives_show_that_less_than_half_are_untrue(true: int, untrue: int) -> None:
+def test_counts_that_a_rate_of_one_half_rarely_gives_show_a_minority(true: int, untrue: int) -> None:
     rate = UntrueShare(10)
     assert rate.is_minority(true=true, untrue=untrue)
     assert not rate.is_minority(true=true - 1, untrue=untrue)
@@ -63,7 +63,7 @@ def test_answers_that_half_and_half_rarely_gives_show_that_less_than_half_are_un
     assert rate.is_minority(true=untrue, untrue=true)
 
 
-def test_many_that_tell_the_same_outweigh_as_many_that_say_nothing() -> None:
+def test_equal_answers_outweigh_as_many_empty_ones() -> None:
     rates = Agreement()
     assert not rates.outweighs(5, 5)
     assert rates.outweighs(13, 13)

@@ -92,7 +92,7 @@ class Model:
 @pytest.mark.parametrize("limits", [CallLimits(100, wide=True), CallLimits(100)])
 @pytest.mark.parametrize("count", [60, 100, 250])
 @pytest.mark.parametrize("faulty", range(6))
-def test_the_last_candle_of_an_answer_is_not_believed_alone(limits: CallLimits, count: int, faulty: int) -> None:
+def test_last_candle_of_an_answer_needs_a_second_answer(limits: CallLimits, count: int, faulty: int) -> None:
     """It may be half-finished, also at the end of the job."""
 
     def half(rows: list[Candle]) -> list[Candle]:
@@ -124,7 +124,7 @@ EVERYWHERE = [n for n in range(-500, 3000) if n % 7 and n % 33]
         ("holes everywhere", EVERYWHERE, 47),
     ],
 )
-def test_price_of_proof(limits: CallLimits, name: str, present: Iterable[int], most_calls: int) -> None:
+def test_calls_that_a_proof_costs(limits: CallLimits, name: str, present: Iterable[int], most_calls: int) -> None:
     model = Model(present, limits)
     settled = model.settle(minutes(0, 2000), page=100, closed_end=2500)
     assert found(settled) == opens(*(n for n in present if 0 <= n < 2000))
@@ -152,9 +152,7 @@ def test_long_empty_stretches_cost_few_calls_where_windows_may_be_wide(
 @pytest.mark.parametrize(
     ("hole_answers", "empty_job_answers", "asked"), [(2, 2, 2), (3, 0, 3), (5, 5, 5), (3, 9, 9), (9, 3, 9)]
 )
-def test_span_without_neighbours_needs_that_many_spaced_answers(
-    hole_answers: int, empty_job_answers: int, asked: int
-) -> None:
+def test_span_without_neighbours_needs_spaced_answers(hole_answers: int, empty_job_answers: int, asked: int) -> None:
     model = Model([], WIDE)
     model.settle(
         minutes(0, 20), page=20, closed_end=2500, hole_answers=hole_answers, empty_job_answers=empty_job_answers
@@ -162,14 +160,14 @@ def test_span_without_neighbours_needs_that_many_spaced_answers(
     assert [ask.spaced for ask in model.asks] == [False, *[True] * (asked - 1)]
 
 
-def test_silence_beside_known_candles_is_believed_sooner() -> None:
+def test_empty_answers_near_known_candles_need_fewer_repeats() -> None:
     """The delisting is at 500: after known candles, fewer answers prove that there are no more."""
     model = Model(range(-500, 500), WIDE)
     model.settle(minutes(0, 2000), page=100, closed_end=2500, hole_answers=3, empty_job_answers=50)
     assert len(model.asks) < 50
 
 
-def test_no_question_reaches_beyond_the_last_closed_candle() -> None:
+def test_no_query_reaches_beyond_the_last_closed_candle() -> None:
     model = Model([n for n in range(-500, 150) if n % 7], WIDE)
     model.settle(minutes(0, 140), page=100, closed_end=140)
     assert max(ask.window.end_ns for ask in model.asks) == minutes(140, 0).start_ns
@@ -237,7 +235,7 @@ def ask_all(evidence: Evidence, page: TimeRange, answers: Callable[[int, TimeRan
 
 @pytest.mark.parametrize("liars", [{0}, {0, 1}, {1}, {0, 1, 2}, {0, 2, 4}])
 @pytest.mark.parametrize("span", [JOB, minutes(0, 60)], ids=["many pages", "one page"])
-def test_answers_for_another_market_do_not_pass(liars: set[int], span: TimeRange) -> None:
+def test_answers_for_another_market_are_outvoted(liars: set[int], span: TimeRange) -> None:
     evidence = Evidence(span, 60, PLAIN, Agreement(), closed_end_ns=opens(2500)[0], hole_answers=3)
     page = minutes(0, 60)
     asked = ask_all(evidence, page, lambda n, window: series(window, 7.5 if n in liars else 1.5))
@@ -255,7 +253,7 @@ def test_scattered_answers_for_another_market_count_together() -> None:
     assert evidence.unproven(page) == [page]
 
 
-def test_page_of_another_market_is_asked_for_again_and_named() -> None:
+def test_page_of_another_market_is_queried_again_and_reported() -> None:
     evidence = Evidence(JOB, 60, PLAIN, warm(), closed_end_ns=opens(2500)[0], hole_answers=3)
     first, second = minutes(0, 96), minutes(96, 96)
     ask_all(evidence, first, lambda n, window: series(window))
@@ -275,7 +273,7 @@ def test_exchange_whose_answers_name_the_market_is_believed_at_once() -> None:
 
 
 @pytest.mark.parametrize("names_symbol", [False, True])
-def test_nothing_many_times_denies_candles_unless_the_answer_with_them_named_the_market(names_symbol: bool) -> None:
+def test_many_empty_answers_deny_candles_unless_the_answer_named_the_market(names_symbol: bool) -> None:
     limits = CallLimits(100, names_symbol=names_symbol)
     evidence = Evidence(minutes(0, 60), 60, limits, Agreement(), closed_end_ns=opens(2500)[0], hole_answers=8)
     page = minutes(0, 60)
@@ -318,7 +316,7 @@ def test_candle_on_which_answers_differ_is_settled_by_a_lead() -> None:
     assert evidence.settle(page).candles == tuple(series(page))
 
 
-def test_candle_to_avoid_is_in_no_window() -> None:
+def test_avoided_candle_is_in_no_window() -> None:
     evidence = Evidence(JOB, 60, WIDE, warm(), closed_end_ns=minutes(2500, 0).start_ns, hole_answers=3)
     evidence.avoid(opens(40)[0])
     evidence.avoid(opens(90)[0])

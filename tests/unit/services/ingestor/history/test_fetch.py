@@ -110,7 +110,7 @@ async def test_too_many_impossible_candles_end_the_job() -> None:
     assert sum(m.span.end_ns - m.span.start_ns for m in missing) == minutes(0, 300).end_ns - minutes(0, 300).start_ns
 
 
-async def test_failure_ends_the_job_behind_the_good_pages() -> None:
+async def test_failure_ends_the_dispatch_after_the_good_pages() -> None:
     whole = all_but()
 
     def answer(window: TimeRange) -> list[Candle]:
@@ -128,13 +128,13 @@ def hole_that_stays_unproven(window: TimeRange) -> list[Candle]:
     return (all_but(60) if window == minutes(0, 98) else all_but(59, 60))(window)
 
 
-async def test_limit_reached_before_an_unproven_hole_is_all_that_was_asked_for() -> None:
+async def test_limit_reached_before_an_unproven_hole_is_a_complete_answer() -> None:
     pages, missing = await fetch(hole_that_stays_unproven, evidence_queries=3, limit=50)
     assert [p.span for p in pages] == [minutes(0, 50)]
     assert missing == []
 
 
-async def test_page_whose_holes_stay_unproven_is_settled_up_to_the_first() -> None:
+async def test_page_with_unproven_holes_is_settled_up_to_the_first() -> None:
     pages, missing = await fetch(hole_that_stays_unproven, evidence_queries=3)
     assert [p.span for p in pages] == [minutes(0, 60)]
     assert opens_in(pages) == 60
@@ -166,7 +166,7 @@ async def test_exchange_that_changes_what_it_published_is_named() -> None:
     ("seconds_to_close", "close_wait_seconds", "missing"),
     [(3, 5, []), (5, 5, []), (6, 5, [minutes(299, 1)]), (66, 5, [minutes(298, 2)]), (3, 0, [minutes(299, 1)])],
 )
-async def test_last_candle_is_waited_for_only_a_moment(
+async def test_wait_for_the_last_candle_is_limited(
     seconds_to_close: int, close_wait_seconds: int, missing: list[TimeRange]
 ) -> None:
     now_ns = minutes(300, 0).start_ns - seconds_to_close * SECOND_NS
@@ -176,7 +176,7 @@ async def test_last_candle_is_waited_for_only_a_moment(
     assert all(m.reason == "not closed yet" for m in found)
 
 
-async def test_range_of_the_future_is_missing_whole() -> None:
+async def test_range_in_the_future_is_entirely_missing() -> None:
     pages, missing = await fetch(all_but(), now_ns=minutes(-10, 0).start_ns)
     assert pages == []
     assert [m.span for m in missing] == [minutes(0, 300)]
