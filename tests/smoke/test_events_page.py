@@ -1,4 +1,4 @@
-"""The page of user events in a real Chromium: what its user sees, and what the gateway hears of it."""
+"""Events page in a real Chromium: content for its user, and messages to the gateway."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HOSTILE = "<img src=x onerror='window.hacked=1'><script>window.hacked=1</script>
 
 
 class Silent(TcpProxy):
-    """Passes everything on, or, while ``talks`` is not set, nothing, as a machine that was unplugged."""
+    """TCP proxy that passes all bytes on, or none while ``talks`` is not set, like an unplugged machine."""
 
     def __init__(self, target_port: int) -> None:
         super().__init__(target_port)
@@ -46,7 +46,7 @@ class Silent(TcpProxy):
 
 
 class Site:
-    """The gateway's page behind a port that can go away, as it does when the gateway is killed."""
+    """Events page behind a port that can be closed, as when the gateway is killed."""
 
     def __init__(self, gateway: Served, port: int) -> None:
         self.gateway = gateway
@@ -75,7 +75,7 @@ class Site:
             self.dispatcher.keep("alice", event.event_id, body=event.SerializeToString(), container="alice-bot")
 
     def inform(self, event_id: str) -> None:
-        """On the fast path: nobody keeps it."""
+        """Send an event on the fast path, where it is not stored."""
         event = given.UserEvent(user_id="alice", event_id=event_id, delivery=given.DeliverySpec())
         self.dispatcher.inform("alice", event.SerializeToString())
 
@@ -100,8 +100,8 @@ async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
         await asyncio.sleep(0.02)
 
 
-def test_what_looks_unsafe_is_not_in_the_page() -> None:
-    """Nothing in the sources that makes markup or code of a text, or that the Content-Security-Policy refuses."""
+def test_page_has_no_unsafe_source() -> None:
+    """The sources never turn text into markup or code, and use nothing that the Content-Security-Policy refuses."""
     folder = Path("services/gateway/events/page")
     for file in folder.iterdir():
         text = file.read_text()
@@ -138,7 +138,7 @@ async def test_user_signs_in_and_sees_events(
         assert await page.evaluate("document.querySelectorAll('.card img, .card script').length") == 0
         await until(lambda: site.dispatcher.delivered("alice") == [1, 2])
 
-        await until(lambda: site.seen() == [1])  # on screen for some seconds
+        await until(lambda: site.seen() == [1])  # visible for some seconds
         await asyncio.sleep(1)
         assert site.seen() == [1], "what is critical wants a click"
         await page.click(".card[data-priority=CRITICAL] .seen-button")
@@ -160,14 +160,14 @@ async def test_user_signs_in_and_sees_events(
     assert "page and WebSocket" in logged and not any(part in logged for part in token.split("."))
 
 
-async def test_gateway_goes_and_comes_back(site: Site, chromium: Browser) -> None:
+async def test_page_survives_a_restart_of_the_gateway(site: Site, chromium: Browser) -> None:
     async with opened(site.url, chromium, site.gateway.token("alice")) as page:
         await page.until(f"{CONNECTION} === 'Live'")
         site.publish(*range(1, 41))
         await page.until(f"{CARDS}.length === 40")
         await site.down()
         await page.until(f"{CONNECTION} === 'Connection lost' && !document.querySelector('#lost').hidden")
-        await page.click(".card:last-child .seen-button")  # nobody hears it yet
+        await page.click(".card:last-child .seen-button")  # the gateway does not receive it yet
         site.publish(*range(41, 101))
         await asyncio.sleep(1.5)
         await site.up()
@@ -178,7 +178,7 @@ async def test_gateway_goes_and_comes_back(site: Site, chromium: Browser) -> Non
         received = [said for said in page.sent if "ACK_KIND_RECEIVED" in said]
         assert len(received) == 100, "the replay brought nothing that was there"
 
-        await asyncio.sleep(0.5)  # the tab writes down what it has
+        await asyncio.sleep(0.5)  # the tab stores its state
         await page.goto(site.url)
         await page.until(f"{CONNECTION} === 'Live' && {CARDS}.length >= 100")
         site.publish(101)
@@ -199,7 +199,7 @@ async def test_gateway_goes_and_comes_back(site: Site, chromium: Browser) -> Non
         assert all("WebSocket connection" in complaint for complaint in page.complaints), page.complaints
 
 
-async def test_gateway_that_falls_silent_is_noticed(site: Site, chromium: Browser) -> None:
+async def test_silent_gateway_is_detected(site: Site, chromium: Browser) -> None:
     async with opened(site.url, chromium, site.gateway.token("alice")) as page:
         await page.until(f"{CONNECTION} === 'Live'")
         site.proxy.talks.clear()
@@ -221,7 +221,7 @@ async def test_session_is_renewed_and_ends(site: Site, chromium: Browser) -> Non
             "document.querySelector('#sign-in-title').innerText.includes('not accepted')"
             " && document.querySelector('#sign-in-problem').innerText"
         )
-        await page.until(f"{CONNECTION} === 'Live'")  # with the token before
+        await page.until(f"{CONNECTION} === 'Live'")  # with the previous token
         await sign_in(page, site.gateway.token("alice", 12))
         await page.until("!document.querySelector('dialog').open")
         opens = site.dispatcher.calls.count(("opened", "alice"))
@@ -267,7 +267,7 @@ async def test_deliveries_show_every_attempt(site: Site, chromium: Browser) -> N
 
 
 def escalate(site: Site, number: int) -> None:
-    """As if the session had been silent and Telegram had asked for patience."""
+    """Add attempts: a session without an ack, and Telegram with a Retry-After."""
     kept = site.dispatcher.users["alice"][number - 1]
     start, key, s = kept.record.accepted_ns, kept.record.key, 1_000_000_000
     attempts = (
