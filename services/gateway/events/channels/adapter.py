@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
-from services.common.model.user_events import Channel
+from services.common.model.user_events import Channel, Priority
 from services.gateway.events.model import Contacts, Message, Result
 
 NO_CONTACT = "no contact"
@@ -16,6 +16,8 @@ NO_CONNECTION = "no connection"
 TIMEOUT = "timeout"
 TOO_MANY_REQUESTS = "too many requests"
 PROVIDER_ERROR = "the provider has an error"
+PUSH_TTL_SECONDS: Final = {Priority.INFORMATIONAL: 0, Priority.NORMAL: 3600, Priority.CRITICAL: 24 * 3600}
+"""Time for which a push service keeps a message for a device that is offline."""
 _ELLIPSIS = "…"
 
 

@@ -14,13 +14,19 @@ from google.auth.transport.requests import Request
 
 from services.common.config import BadSettings
 from services.common.model.user_events import Priority
-from services.gateway.events.channels.adapter import NO_CONNECTION, NOT_ACCEPTED, TIMEOUT, truncate, utf8_bytes
+from services.gateway.events.channels.adapter import (
+    NO_CONNECTION,
+    NOT_ACCEPTED,
+    PUSH_TTL_SECONDS,
+    TIMEOUT,
+    truncate,
+    utf8_bytes,
+)
 from services.gateway.events.channels.http import Answer, Http
 from services.gateway.events.model import Later, Message, Refused, Result, Sent
 
 _MAX_TITLE_BYTES = 200
 _MAX_BODY_BYTES = 1000  # the limit of a whole message is 4096
-_KEPT_SECONDS: Final = {Priority.INFORMATIONAL: 0, Priority.NORMAL: 3600, Priority.CRITICAL: 24 * 3600}
 _UNREGISTERED = "UNREGISTERED"
 _REASONS: Final = {
     _UNREGISTERED: "the phone's registration is gone",
@@ -102,7 +108,7 @@ def _data(message: Message, token: str) -> bytes:
         android=messaging.AndroidConfig(
             collapse_key=message.reference,
             priority="high" if critical else "normal",
-            ttl=_KEPT_SECONDS[message.priority],
+            ttl=PUSH_TTL_SECONDS[message.priority],
             notification=messaging.AndroidNotification(tag=message.reference),
         ),
         apns=messaging.APNSConfig(

@@ -16,7 +16,13 @@ from yarl import URL
 
 from services.common.config import BadSettings
 from services.common.model.user_events import Priority
-from services.gateway.events.channels.adapter import HOST_NOT_ALLOWED, NOT_ACCEPTED, truncate, utf8_bytes
+from services.gateway.events.channels.adapter import (
+    HOST_NOT_ALLOWED,
+    NOT_ACCEPTED,
+    PUSH_TTL_SECONDS,
+    truncate,
+    utf8_bytes,
+)
 from services.gateway.events.channels.http import AllowedHosts, Answer, Http
 from services.gateway.events.model import Later, Message, Refused, Result, Sent, WebPushSubscription
 
@@ -33,8 +39,6 @@ _REASONS: Final = {
     413: "too large",
 }
 _URGENCY: Final = {Priority.INFORMATIONAL: "low", Priority.NORMAL: "normal", Priority.CRITICAL: "high"}
-_KEPT_SECONDS: Final = {Priority.INFORMATIONAL: 0, Priority.NORMAL: 3600, Priority.CRITICAL: 24 * 3600}
-"""Time for which a push service keeps a message for a browser that is offline."""
 
 
 class WebPush:
@@ -82,7 +86,7 @@ class WebPush:
         headers = self._vapid.sign({"sub": self._contact, "aud": str(url.origin()), "exp": expires}) | {
             "Content-Encoding": "aes128gcm",
             "Content-Type": "application/octet-stream",
-            "TTL": str(_KEPT_SECONDS[message.priority]),
+            "TTL": str(PUSH_TTL_SECONDS[message.priority]),
             "Urgency": _URGENCY[message.priority],
             "Topic": message.reference,
         }

@@ -1,4 +1,8 @@
-"""Frames that sessions receive. Each is serialized at most once per kind of client, whatever the number of sessions."""
+"""Frames that sessions receive. Each is serialized at most once per kind of client, whatever the number of sessions.
+
+A serialized protobuf message is the concatenation of its fields in any order. A field with a message is a head (number
+and length) and that message's bytes, so sessions receive an event as the bytes that its container sent.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +19,6 @@ from services.common.model.user_events import Priority
 from services.gateway.events.delivery.changes import SessionEvent
 from services.gateway.events.ingress.validation import for_sessions
 from services.gateway.events.model import Event, EventKey, Message
-from services.gateway.events.raw_proto import field as proto_field
-from services.gateway.events.raw_proto import field_head
 from services.gateway.events.store.records import Replay, TransientEvent
 from services.gen.dexorder.events.v1 import event_service_pb2 as pb
 from services.gen.dexorder.events.v1 import user_events_pb2 as given
@@ -28,6 +30,8 @@ _TYPES, _PRIORITIES, _CHANNELS = (
 _SINGLE, _REPEATED = (pb.SubscribeResponse.DESCRIPTOR.fields_by_name[name].number for name in ("event", "events"))
 _EVENT, _TITLE, _BODY = (pb.SessionEvent.DESCRIPTOR.fields_by_name[name].number for name in ("event", "title", "body"))
 _MAX_ANSWER_BYTES = 1 << 20
+_LENGTH_DELIMITED = 2
+"""Wire type of a field with a message, a string or bytes."""
 
 
 class OpenedFrame:
@@ -112,9 +116,9 @@ class EventFrame:
         """See `OpenedFrame`."""
         if not self._wire:
             message = self._rendered(given.UserEvent.FromString(self.body))
-            texts = proto_field(_TITLE, message.title.encode()) + proto_field(_BODY, message.body.encode())
+            texts = serialized_field(_TITLE, message.title.encode()) + serialized_field(_BODY, message.body.encode())
             place = _place(self.sequence, self.container, self.settled)
-            self._wire = proto_field(_SINGLE, place + proto_field(_EVENT, self.body) + texts)
+            self._wire = serialized_field(_SINGLE, place + serialized_field(_EVENT, self.body) + texts)
         return self._wire
 
     @property
@@ -227,3 +231,23 @@ def _event(container: str, event: given.UserEvent) -> Event:
         channels=(),
         body=b"",
     )
+
+
+def serialized_field(number: int, content: bytes) -> bytes:
+    """Return a serialized field with a message, a string or bytes."""
+    return field_head(number, len(content)) + content
+
+
+@lru_cache(maxsize=4096)  # there are few fields and sizes
+def field_head(number: int, size: int) -> bytes:
+    """Return the head of a field whose content has this size."""
+    return _varint(number << 3 | _LENGTH_DELIMITED) + _varint(size)
+
+
+def _varint(number: int) -> bytes:
+    """Return a varint: seven bits a byte, lowest first; all but the last with the eighth bit set."""
+    groups = []
+    while number > 0x7F:
+        groups.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes((*groups, number))

@@ -14,7 +14,13 @@ from services.common.model.user_events import Priority
 from services.gateway.events.delivery.changes import SessionEvent
 from services.gateway.events.ingress.validation import Published, read_event, read_published
 from services.gateway.events.model import Event, EventKey, Message
-from services.gateway.events.sessions.session_frames import EventFrame, OpenedFrame, join_frames
+from services.gateway.events.sessions.session_frames import (
+    EventFrame,
+    OpenedFrame,
+    field_head,
+    join_frames,
+    serialized_field,
+)
 from services.gateway.events.store.records import Replay, TransientEvent
 from services.gen.dexorder.events.v1 import event_service_pb2 as pb
 from services.gen.dexorder.events.v1 import user_events_pb2 as events_pb
@@ -150,3 +156,25 @@ def test_the_opening_cursor_lies_before_the_events_that_follow() -> None:
     assert OpenedFrame.of(Replay("e", 3, False, waiting), 0).place == ("e", 3)
     opened = pb.SubscribeResponse.FromString(OpenedFrame.of(Replay("e", 3, True, waiting), 7_999_999).wire)
     assert opened == pb.SubscribeResponse(reset=pb.Opened(cursor=pb.Cursor(epoch="e", sequence=3), expires_at=7))
+
+
+@pytest.mark.parametrize(
+    ("number", "size", "head"),
+    [
+        (1, 0, b"\x0a\x00"),
+        (4, 1, b"\x22\x01"),
+        (15, 127, b"\x7a\x7f"),
+        (16, 128, b"\x82\x01\x80\x01"),
+        (4, 16_383, b"\x22\xff\x7f"),
+        (4, 16_384, b"\x22\x80\x80\x01"),
+    ],
+)
+def test_head_of_a_field(number: int, size: int, head: bytes) -> None:
+    assert field_head(number, size) == head
+    assert serialized_field(number, b"x" * size) == head + b"x" * size
+
+
+@given(TEXT, st.integers(0, 40_000))
+def test_fields_equal_those_of_protobuf(title: str, size: int) -> None:
+    parts = serialized_field(4, title.encode()) + serialized_field(5, b"x" * size)
+    assert pb.SessionEvent.FromString(parts) == pb.SessionEvent(title=title, body="x" * size)
