@@ -14,6 +14,7 @@ from services.common.model.errors import Unavailable
 from services.common.model.instrument import ListedInstrument
 from services.common.model.page import OHLC_TOPIC, PageHeaders
 from services.common.rpc.client_retry import Failure, code_of, error_text, is_failure
+from services.common.rpc.history_messages import encode_ranges
 from services.gen.dexorder.relay.v1 import ingestor_service_pb2 as relay_pb
 from services.gen.dexorder.relay.v1 import ingestor_service_pb2_grpc as relay_rpc
 from services.gen.dexorder.relay.v1 import relay_service_pb2
@@ -71,7 +72,7 @@ class Publisher:
             start_time=headers.span.start_ns,
             end_time=headers.span.end_ns,
             candles=candles,
-            empty=[relay_service_pb2.TimeRange(start_time=r.start_ns, end_time=r.end_ns) for r in headers.empty],
+            empty=encode_ranges(headers.empty),
         )
         answer = await self._call(
             "ReportPage", lambda: self._relay.ReportPage(request, timeout=self._settings.rpc_timeout_seconds)

@@ -15,9 +15,9 @@ from services.common.model.errors import SuiteError
 from services.common.model.history import PageResult
 from services.common.rpc.channel import open_sync_channel
 from services.common.rpc.client_retry import code_of, details_of
+from services.common.rpc.history_messages import encode_page_result
 from services.gen.dexorder.relay.v1 import pipeline_service_pb2 as pb
 from services.gen.dexorder.relay.v1 import pipeline_service_pb2_grpc as rpc
-from services.gen.dexorder.relay.v1 import relay_service_pb2
 
 log = structlog.get_logger(__name__)
 _CALL_TIMEOUT_S = 30.0
@@ -100,20 +100,7 @@ def to_request(
     """Return the message for a batch."""
     return pb.ReportJobsRequest(
         snapshot_id=snapshot_id,
-        pages=[
-            pb.PageResult(
-                job_id=p.dispatch_id,
-                ticker=p.series.ticker,
-                period_seconds=p.series.period_seconds,
-                start_time=p.span.start_ns,
-                end_time=p.span.end_ns,
-                rows=p.rows,
-                refused=p.refused,
-                fetched_at=p.fetched_ns or None,
-                empty=[relay_service_pb2.TimeRange(start_time=r.start_ns, end_time=r.end_ns) for r in p.empty],
-            )
-            for p in pages
-        ],
+        pages=map(encode_page_result, pages),
         finals=[
             pb.FinalResult(
                 job_id=f.dispatch_id,

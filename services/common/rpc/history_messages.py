@@ -212,6 +212,21 @@ def decode_instruments(
 # ---- reports of the pipeline ---------------------------------------------------------------------------------------
 
 
+def encode_page_result(page: PageResult) -> pipeline_service_pb2.PageResult:
+    """Return one page of a report."""
+    return pipeline_service_pb2.PageResult(
+        job_id=page.dispatch_id,
+        ticker=page.series.ticker,
+        period_seconds=page.series.period_seconds,
+        start_time=page.span.start_ns,
+        end_time=page.span.end_ns,
+        rows=page.rows,
+        refused=page.refused,
+        fetched_at=page.fetched_ns or None,
+        empty=encode_ranges(page.empty),
+    )
+
+
 def decode_page_result(message: pipeline_service_pb2.PageResult) -> PageResult:
     """Return one page of a report.
 
@@ -226,6 +241,7 @@ def decode_page_result(message: pipeline_service_pb2.PageResult) -> PageResult:
         decode_ranges(message.empty),
         (message.refused or "no reason given") if message.HasField("refused") else None,
         message.fetched_at,
+        message.rows,
     )
 
 
