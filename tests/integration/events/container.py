@@ -21,7 +21,7 @@ HEARTBEAT_MS = 500
 """Default of the gateway and of the container library."""
 PAYLOAD = b'{"order_id":"7","symbol":"BTC/USDT","side":"buy","quantity":"0.1","price":"97000","status":"filled"}'
 INFORMATIONAL, NORMAL, CRITICAL = pb.INFORMATIONAL, pb.NORMAL, pb.CRITICAL
-Way = int | tuple[int, bool]
+ChannelSpec = int | tuple[int, bool]
 """Channel, or channel and only_if_active."""
 
 
@@ -29,13 +29,13 @@ def event(
     user: str,
     event_id: str,
     priority: int = pb.CRITICAL,
-    ways: Iterable[Way] = (),
+    specs: Iterable[ChannelSpec] = (),
     *,
     payload: bytes = PAYLOAD,
     event_type: int = pb.ORDER_FILLED,
 ) -> pb.UserEvent:
     """Return an event as a container makes it."""
-    pairs = [way if isinstance(way, tuple) else (way, False) for way in ways]
+    pairs = [spec if isinstance(spec, tuple) else (spec, False) for spec in specs]
     channels = [pb.ChannelPreference(channel=number, only_if_active=active) for number, active in pairs]  # type: ignore[arg-type]
     return pb.UserEvent(
         user_id=user,

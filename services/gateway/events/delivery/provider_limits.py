@@ -50,7 +50,7 @@ class Provider(Timed, Generic[T]):
 class ProviderLimits(Generic[T]):
     """All providers. Telegram, e-mail and push are one provider each: all users share our bot, server and key.
 
-    Events may leave by other ways while they wait; they stay in the queue, and whoever takes them checks.
+    A queued event may be delivered otherwise in the meantime; it stays in the queue, and the caller of `take` checks.
 
     Args:
         max_calls: Calls at the same time on one channel, over all its webhooks.

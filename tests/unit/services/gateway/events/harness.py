@@ -43,7 +43,7 @@ NAMES = Channel.__members__
 REFUSED = {Channel.TELEGRAM: "blocked by the user", Channel.EMAIL: "no such address", Channel.PUSH: "gone"}
 
 
-def ways(names: str) -> tuple[Preference, ...]:
+def preferences(names: str) -> tuple[Preference, ...]:
     """Return the channels of ``"WEB TELEGRAM?"``; a question mark means only_if_active."""
     return tuple(Preference(NAMES[name.rstrip("?")], name.endswith("?")) for name in names.split())
 
@@ -58,7 +58,7 @@ def event(
     event_type: int = 1,
 ) -> Event:
     key = EventKey(container, event_id)
-    return Event(key, user_id, 1_700_000_000_000, event_type, b"{}", priority, ways(names), event_id.encode())
+    return Event(key, user_id, 1_700_000_000_000, event_type, b"{}", priority, preferences(names), event_id.encode())
 
 
 def render(event: Event) -> Message:
@@ -148,7 +148,10 @@ class World:
             key
             for key, row in self.disk.queued.items()
             if row.event.user_id == user_id
-            and (not row.event.channels or any(way.channel in SESSION_CHANNELS for way in row.event.channels))
+            and (
+                not row.event.channels
+                or any(preference.channel in SESSION_CHANNELS for preference in row.event.channels)
+            )
             and (row.expires_ns is None or row.expires_ns > self.now_ns)
         }
         changes = self.take(self.whole(self.delivery.session_opened(user_id, now_ns=self.now_ns)))
@@ -184,7 +187,9 @@ class World:
     def set_contacts(self, contacts: Contacts, user_id: str = "alice") -> Changes:
         self.disk.contacts[user_id] = contacts
         self.people.set_contacts(user_id, contacts)
-        self.refused = {(key, way) for key, way in self.refused if self.disk.events[key].user_id != user_id}
+        self.refused = {
+            (key, preference) for key, preference in self.refused if self.disk.events[key].user_id != user_id
+        }
         return self.take(self.whole(self.delivery.contacts_changed(user_id, now_ns=self.now_ns)))
 
     def restart(self) -> Changes:
@@ -307,10 +312,10 @@ class World:
             return
         contacts = self.contacts(row.event.user_id)
         assert row.event.channels
-        for way in row.event.channels:
-            assert way.channel not in SESSION_CHANNELS
-            assert (final.key, way.channel) in self.refused or no_contact(way.channel, contacts)
-            assert way.channel.name in final.error
+        for preference in row.event.channels:
+            assert preference.channel not in SESSION_CHANNELS
+            assert (final.key, preference.channel) in self.refused or no_contact(preference.channel, contacts)
+            assert preference.channel.name in final.error
 
     def _write_attempts(self, changes: Changes) -> None:
         for row in changes.attempts:
@@ -359,9 +364,9 @@ class World:
         assert not no_contact(attempt.channel, contacts)
         assert self.blocked.get(_provider(attempt.channel, contacts), 0) <= self.now_ns
         assert row.event.priority is Priority.CRITICAL or not quiet(contacts.quiet_hours, self.now_ns)
-        named = [way for way in row.event.channels if way.channel is attempt.channel]
+        named = [preference for preference in row.event.channels if preference.channel is attempt.channel]
         assert named or not row.event.channels
-        if named and all(way.only_if_active for way in named):
+        if named and all(preference.only_if_active for preference in named):
             assert self.presence.get((user_id, attempt.channel), 0) > self.now_ns
 
     def _nothing_too_late(self) -> None:
