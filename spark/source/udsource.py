@@ -8,7 +8,7 @@ are the two planners; docs/spark-source.md has the options and the guarantee of 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -25,23 +25,8 @@ from spark.source.replay import RangePartition, ReplayPlanner, ack_before, first
 __all__ = ["UdSource", "ack_before"]
 
 
-class Planner(Protocol):
-    """Work of a stream's planner process; offsets are JSON objects."""
-
-    def initial_offset(self) -> dict[str, Any]:
-        """Return the offset at which a new query starts."""
-
-    def latest_offset(self) -> dict[str, Any]:
-        """Return the end of the next batch, or that of the last one if there are no new records."""
-
-    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
-        """Return the tasks of a batch."""
-
-    def commit(self, end: Mapping[str, Any]) -> None:
-        """Handle that everything up to ``end`` is in Spark's commit log."""
-
-    def stop(self) -> None:
-        """Release resources; the query has ended."""
+Planner: TypeAlias = ReplayPlanner | PlainPlanner
+"""Planner process of a stream; offsets are JSON objects."""
 
 
 class UdSource(DataSource):
