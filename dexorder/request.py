@@ -54,7 +54,7 @@ def read_range(period: str | int, since: Moment, until: Moment) -> tuple[int, Ti
     """
     try:
         seconds = parse_period(period)
-        since_ns, until_ns = moment_ns(since), moment_ns(until)
+        since_ns, until_ns = moment_ns(since, "since"), moment_ns(until, "until")
         if until_ns <= since_ns:
             raise InvalidRequest(f"until {until} is not after since {since}")
         start_ns, end_ns = floor_to_grid(since_ns, seconds), floor_to_grid(until_ns, seconds)
@@ -73,7 +73,8 @@ def read_part(period: str | int, since: Moment | None, until: Moment | None) -> 
     try:
         seconds = parse_period(period)
         start_ns, end_ns = (
-            each if each is None else floor_to_grid(moment_ns(each), seconds) for each in (since, until)
+            value if value is None else floor_to_grid(moment_ns(value, field), seconds)
+            for field, value in (("since", since), ("until", until))
         )
     except InvalidRequest as error:
         raise RequestRefused(str(error)) from None
@@ -101,8 +102,8 @@ def parse_period(period: str | int) -> int:
     return seconds
 
 
-def moment_ns(moment: Moment) -> int:
+def moment_ns(moment: Moment, field: str = "time") -> int:
     """Return nanoseconds since the epoch, not rounded."""
     if isinstance(moment, int):
         return moment
-    return parse_time(moment if isinstance(moment, str) else moment.isoformat())
+    return parse_time(moment if isinstance(moment, str) else moment.isoformat(), field)

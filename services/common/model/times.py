@@ -34,14 +34,14 @@ def iso_microseconds(time_ns: int, separator: str = "T") -> str:
     return to_datetime(time_ns).isoformat(separator)
 
 
-def parse_time(text: str) -> int:
+def parse_time(text: str, field: str = "time") -> int:
     """Return the nanoseconds since the epoch of an ISO 8601 date or time; without a zone it is UTC.
 
     Raises:
-        InvalidRequest: The text is not ISO 8601.
+        InvalidRequest: The text is not ISO 8601. The message names ``field``.
     """
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise InvalidRequest(f"time {text!r} is not ISO 8601, for example 2024-01-31 or 2024-01-31T12:00:00Z") from None
+        raise InvalidRequest(f"{field} {text!r} is not ISO 8601; use 2024-01-31 or 2024-01-31T12:00:00Z") from None
     return from_datetime(moment if moment.tzinfo else moment.replace(tzinfo=UTC))

@@ -32,7 +32,7 @@ def test_ends_are_rounded_down_to_the_grid(
         ({"ticker": "BTCUSDT"}, "'BTCUSDT' is not SYMBOL.VENUE"),
         ({"period": "7m"}, "'7m' is not one of 1s, 1m"),
         ({"period": 61}, "61 is not one of"),
-        ({"since": "yesterday"}, "'yesterday' is not ISO 8601"),
+        ({"since": "yesterday"}, "since 'yesterday' is not ISO 8601; use 2024-01-31"),
         ({"until": "2023-12-31"}, "until 2023-12-31 is not after since 2024-01-01"),
         ({"until": "2024-01-01T00:30"}, "are in the same 1h candle"),
         ({"until": 2**64}, "outside"),

@@ -119,7 +119,7 @@ def test_file_format_follows_the_extension(fake: FakeRelay, tmp_dir: Path) -> No
         (["--plot", "chart.png"], 2, "unknown extension; use .html"),
         (["--limit", "0"], 2, "limit"),
         (["--until", "2023-01-01"], 1, "until 2023-01-01 is not after since 2024-01-01"),
-        (["--since", "soon"], 1, "'soon' is not ISO 8601"),
+        (["--since", "soon"], 1, "since 'soon' is not ISO 8601; use 2024-01-31"),
     ],
 )
 def test_invalid_arguments_submit_nothing(
