@@ -82,7 +82,7 @@ def test_series_without_coverage(fake: FakeRelay) -> None:
 
 def test_invalid_times_are_one_sentence(fake: FakeRelay) -> None:
     for options, text in (
-        (("--since", "soon"), "time 'soon'"),
+        (("--since", "soon"), "since 'soon'"),
         (("--since", "2024-01-02", "--until", "2024-01-01"), "not after"),
     ):
         result = run(*options)
