@@ -24,9 +24,9 @@ from bench.parts.completeness.cells import Cell
 from bench.parts.completeness.compare import HANG, Outcome, Row, Values, judge
 from bench.parts.completeness.exchange import PAGE, SimulatedExchange
 from bench.parts.completeness.tables import Result
-from bench.parts.report import heading
+from dexorder.testing.report import heading
+from dexorder.testing.suite import running_suite
 from services.common.model.time_range import TimeRange
-from tests.smoke.harness import running_suite
 
 CANDLES, SMALL = 100_000, 5_000
 DEADLINE_SECONDS = 300.0

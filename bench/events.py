@@ -19,11 +19,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.parts import events_processes as processes
-from bench.parts import events_raw, report
+from bench.parts import events_raw
 from bench.parts.events_load import EVENT_BYTES, Measured
 from bench.parts.pixy_processes import Server
-from bench.parts.report import Row, quantile
-from tests.integration.events.gateway import EventsGateway
+from dexorder.testing import report
+from dexorder.testing.events_gateway import EventsGateway
+from dexorder.testing.report import Row, quantile
 
 MOST_A_COMMIT = events_raw.MOST
 SESSIONS = 200

@@ -13,8 +13,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.parts import backfill, broker, latency, report, sink
-from tests.smoke.harness import running_suite
+from bench.parts import backfill, broker, latency, sink
+from dexorder.testing import report
+from dexorder.testing.suite import running_suite
 
 PARTS = ("latency", "backfill", "sink", "broker")
 

@@ -15,10 +15,11 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.parts import pixy_processes, pixy_raw, pixy_rounds, report
+from bench.parts import pixy_processes, pixy_raw, pixy_rounds
 from bench.parts.pixy_rounds import FULL, READ, SMALL, WRITE, Plan, Results, Samples
-from bench.parts.report import Row
-from tests.fixtures_kafka import RunningKafka
+from dexorder.testing import report
+from dexorder.testing.kafka import RunningKafka
+from dexorder.testing.report import Row
 
 PARTS = ("unary", "streams")
 UNARY_TARGET = 0.85

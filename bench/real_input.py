@@ -27,10 +27,11 @@ import pyarrow.parquet as pq
 from dexorder import Client
 from dexorder.aio import Ended
 from dexorder.request import make_request
+from dexorder.testing.oracle import VALUES
+from dexorder.testing.suite import Suite, running_suite
 from services.common.model.periods import count_periods, floor_to_grid
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS
-from tests.smoke.harness import VALUES, Suite, running_suite
 
 DAY_SECONDS = 86_400
 STAGES = (

@@ -23,15 +23,16 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.parts import pixy_raw, report, sink, source_processes, spark_append, spark_upsert
+from bench.parts import pixy_raw, sink, source_processes, spark_append, spark_upsert
 from bench.parts.spark_rows import Stage
 from dexorder.setup.jars import jar_paths
+from dexorder.testing import report
+from dexorder.testing.kafka import RunningKafka
 from services.common import logs
 from services.common.lake.catalog import CatalogSettings
 from services.common.model.page import OHLC_TOPIC
 from spark.config import SparkSettings
 from spark.runtime.session import build_session
-from tests.fixtures_kafka import RunningKafka
 
 PARTS = ("append", "latency", "upsert", "size")
 BESIDE_KAFKAS = {"append", "latency"}

@@ -19,11 +19,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.parts import pixy_raw, report, source_processes
+from bench.parts import pixy_raw, source_processes
 from bench.parts.pixy_processes import Server
-from bench.parts.report import Row
 from bench.parts.source_load import Job
-from tests.fixtures_kafka import RunningKafka
+from dexorder.testing import report
+from dexorder.testing.kafka import RunningKafka
+from dexorder.testing.report import Row
 
 TOPIC = "bench-source"
 PAYLOAD_BYTES = len(pixy_raw.VALUE)

@@ -168,14 +168,6 @@ def committed(kafka: str, topic: str) -> tuple[int, str]:
         consumer.close()
 
 
-def until(condition: Callable[[], bool], seconds: float = WAIT_SECONDS, explain: Callable[[], str] = str) -> None:
-    """Poll until the condition is true, for background work without an event."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s\n{explain()}"
-        time.sleep(0.02)
-
-
 def commit_as_others_do(kafka: str, group: str, topic: str, offset: int, metadata: bytes) -> None:
     """Send OffsetCommit v2 on a socket: confluent-kafka appends a NUL to metadata, other clients do not."""
 

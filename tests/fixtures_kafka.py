@@ -1,90 +1,13 @@
-"""Real Kafka broker for tests: the fixture ``kafka`` shares one, `RunningKafka` starts a separate one."""
+"""Fixtures for a Kafka broker: ``kafka`` is shared by the whole run."""
 
-import signal
-import socket
-import subprocess
-import sys
-import time
-import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
 
 import pytest
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from dexorder.setup.config import SetupError
 from dexorder.setup.jars import jar_folder
-from dexorder.supervisor.kafka import HOST, wait_ready
-from dexorder.supervisor.orphan_guard import guarded
-from tests.paths import ROOT
-
-READY_TIMEOUT_S = 90
-STOP_TIMEOUT_S = 60
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports that were free on loopback a moment ago."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind((HOST, 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
-
-
-class RunningKafka:
-    """Broker process in ``suite_dir``, started as by the supervisor, with its output in ``kafka.log``."""
-
-    def __init__(
-        self,
-        suite_dir: Path,
-        ports: tuple[int, int] | None = None,
-        *,
-        advertised_port: int | None = None,
-        properties: Callable[[int, int], str] | None = None,
-        scram: Sequence[str] = (),
-    ) -> None:
-        """Start it and wait until it is ready.
-
-        Args:
-            ports: Those of an earlier one, else free ones.
-            properties: Further settings, given the client's and the controller's port.
-            scram: Users to begin with, as kafka-storage has them.
-        """
-        self.port, controller_port = ports or free_ports(2)
-        self.bootstrap = f"{HOST}:{self.port}"
-        suite_dir.mkdir(parents=True, exist_ok=True)
-        self.log_file = suite_dir / "kafka.log"
-        # as under the supervisor, the broker dies with this process, also when a run is killed
-        command = [*guarded(), sys.executable, "-m", "dexorder.supervisor.kafka", "--dir", str(suite_dir)]
-        command += ["--port", str(self.port), "--controller-port", str(controller_port)]
-        if advertised_port is not None:
-            command += ["--advertised-port", str(advertised_port)]
-        if properties is not None:
-            more = suite_dir / "more.properties"
-            more.write_text(properties(self.port, controller_port))
-            command += ["--properties", str(more)]
-        command += [f"--add-scram={user}" for user in scram]
-        root = ROOT
-        self._log: IO[bytes] = self.log_file.open("ab")
-        self.process = subprocess.Popen(command, cwd=root, stdout=self._log, stderr=subprocess.STDOUT)
-        try:
-            wait_ready(self.bootstrap, READY_TIMEOUT_S)
-        except TimeoutError as error:
-            self.stop(signal.SIGKILL)
-            pytest.fail(f"{error}; its log: {self.log_file.read_text()[-2000:]}", pytrace=False)
-
-    def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
-        """Signal the broker, wait for its end and return its exit status."""
-        self.process.send_signal(how)
-        try:
-            return self.process.wait(STOP_TIMEOUT_S)
-        finally:
-            self._log.close()
+from dexorder.testing.kafka import RunningKafka, create_topic
 
 
 @pytest.fixture(scope="session")
@@ -112,29 +35,3 @@ def kafka_topic(kafka: str) -> Callable[[int], str]:
         return create_topic(kafka, partitions)
 
     return make
-
-
-def create_topic(bootstrap: str, partitions: int, name: str = "", config: dict[str, str] | None = None) -> str:
-    """Create a topic, by default with a unique name, and return its name once the broker serves it.
-
-    The controller says that a topic is made before the broker has heard of it.
-    """
-    name = name or f"test-{uuid.uuid4().hex[:12]}"
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=config or {})
-    admin.create_topics([topic])[name].result(timeout=30)
-    until = time.monotonic() + 30
-    while not _serves(admin, name, partitions):
-        assert time.monotonic() < until, f"the broker does not serve {name}"
-        time.sleep(0.02)
-    return name
-
-
-def _serves(admin: AdminClient, topic: str, partitions: int) -> bool:
-    found = admin.list_topics(timeout=30).topics.get(topic)
-    return (
-        found is not None
-        and found.error is None
-        and len(found.partitions) == partitions
-        and all(partition.leader >= 0 for partition in found.partitions.values())
-    )

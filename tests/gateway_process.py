@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from dexorder.testing.processes import ServiceProcess
 from tests.fixtures_gateway import GatewayUser
-from tests.service_process import ServiceProcess
 
 StartProcess = Callable[..., "GatewayProcess"]
 

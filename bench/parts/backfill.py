@@ -8,14 +8,15 @@ from typing import Any
 
 import ccxt.async_support as ccxt
 
-from bench.parts.report import Row, table
 from dexorder import Client
 from dexorder.request import make_request
+from dexorder.testing.oracle import minutes
+from dexorder.testing.report import Row, table
+from dexorder.testing.suite import Suite
 from services.common.exchanges import Exchange, override_urls
 from services.common.model.history import RequestStatus
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS
-from tests.smoke.harness import Suite, minutes
 
 SLOTS = 4
 """As exchanges/sim.yaml has it."""

@@ -18,14 +18,14 @@ import uvloop
 import zmq
 import zmq.asyncio
 
-from bench.parts.report import Row, table
+from dexorder.testing.oracle import minutes
+from dexorder.testing.processes import free_ports
+from dexorder.testing.report import Row, table
 from services.common.messaging.frames import decode_work, encode_work
 from services.common.rpc.channel import open_channel
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from services.gen.dexorder.relay.v1.relay_service_pb2_grpc import RelayServiceStub
-from tests.fixtures_kafka import free_ports
 from tests.paths import ROOT
-from tests.smoke.harness import minutes
 
 CALLERS = 64
 SLOTS = 64

@@ -12,7 +12,9 @@ from typing import Any
 
 import grpc
 
-from bench.parts.report import Row, spread, table
+from dexorder.testing.oracle import minutes
+from dexorder.testing.report import Row, spread, table
+from dexorder.testing.suite import Suite
 from services.common.kafka.page_record import page_value
 from services.common.model.page import MAX_PAGE_CANDLES, OHLC_TOPIC, Candle, Kind, PageHeaders
 from services.common.model.time_range import TimeRange
@@ -22,7 +24,6 @@ from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
 from services.gen.dexorder.relay.v1.relay_service_pb2_grpc import RelayServiceStub
 from services.gen.kafkapixy import kafkapixy_pb2 as pixy
 from services.gen.kafkapixy.kafkapixy_pb2_grpc import KafkaPixyStub
-from tests.smoke.harness import Suite, minutes
 
 WARM_RUNS = 3
 FIRST_MINUTE = -2_000_000

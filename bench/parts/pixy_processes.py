@@ -16,9 +16,9 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from bench.parts.pixy_load import Job, Measured
+from dexorder.testing.processes import free_ports
 from services.gen.kafkapixy import kafkapixy_pb2 as pixy
 from services.gen.kafkapixy.kafkapixy_pb2_grpc import KafkaPixyStub
-from tests.fixtures_kafka import free_ports
 from tests.paths import ROOT
 
 _START_SECONDS = 60.0

@@ -12,7 +12,9 @@ import pyarrow as pa
 from confluent_kafka import Producer
 
 from bench.parts.latency import candles
-from bench.parts.report import Row, table
+from dexorder.testing.oracle import minutes
+from dexorder.testing.report import Row, table
+from dexorder.testing.suite import Suite
 from services.common.kafka.page_record import page_value
 from services.common.lake.catalog import CatalogSettings
 from services.common.model.history import PageResult
@@ -24,7 +26,6 @@ from spark.pipeline.reporter import FinalReport
 from spark.runtime.session import build_session, catalog_conf
 from spark.tables.ohlc import CANDLES
 from spark.tables.table import ensure_tables
-from tests.smoke.harness import Suite, minutes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -16,8 +16,8 @@ from google.protobuf.empty_pb2 import Empty
 
 from bench.parts.pixy_processes import Server, running
 from bench.parts.source_load import Job, Measured
+from dexorder.testing.processes import free_ports
 from services.gen.source.v1.source_pb2_grpc import SourceStub
-from tests.fixtures_kafka import free_ports
 from tests.paths import ROOT
 from tests.peers.environment import peer_python
 

@@ -14,9 +14,10 @@ import pyarrow as pa
 from confluent_kafka import Producer
 
 from bench.parts.latency import candles
-from bench.parts.report import Row, spread, table
 from bench.parts.sink import NoReporter
 from bench.parts.spark_rows import Stage, Watched, produce, wait_idle
+from dexorder.testing.oracle import minutes
+from dexorder.testing.report import Row, spread, table
 from services.common.kafka.page_record import page_value
 from services.common.lake.catalog import CatalogSettings
 from services.common.lake.tables import OHLC
@@ -28,7 +29,6 @@ from spark.runtime.session import catalog_conf
 from spark.source.records import RAW, RAW_DDL
 from spark.tables.ohlc import CANDLES
 from spark.tables.table import ensure_tables
-from tests.smoke.harness import minutes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

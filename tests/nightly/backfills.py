@@ -10,12 +10,14 @@ from typing import Self
 import grpc
 import pyarrow as pa
 
+from dexorder.testing.oracle import assert_equal, minutes, oracle
+from dexorder.testing.processes import until
+from dexorder.testing.suite import Suite
 from services.common.model.history import RequestState, RequestStatus
 from services.common.model.time_range import TimeRange
 from services.common.rpc.channel import open_sync_channel
 from services.gen.dexorder.ingest.v1 import ingest_pb2
 from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
-from tests.smoke.harness import Suite, assert_equal, minutes, oracle, wait_for
 
 FIRST_MINUTE = -2_900_000
 SYMBOLS = ("BTC/USDT", "ETH/USDT", "LTC/USDT", "BNB/USDT", "XRP/USDT", "ADA/USDT", "TRX/USDT", "ETH/BTC", "ETH/USD")
@@ -73,12 +75,12 @@ class Backfills:
         """
         suite = self._suite
         for each in self.sent:
-            wait_for(lambda: self._ended(each), seconds, suite.logs)  # noqa: B023 - called at once
+            until(lambda: self._ended(each), seconds, suite.logs)  # noqa: B023 - called at once
             record = suite.record(each.request_id)
             assert record is not None
             assert (record.status, record.row_count) == (RequestStatus.OK, self._candles), record
         if announced is not None:
-            wait_for(lambda: len(announced) >= len(self.sent), 60, lambda: str(announced))
+            until(lambda: len(announced) >= len(self.sent), 60, lambda: str(announced))
             assert announced == {each.request_id: {"OK"} for each in self.sent}
         for symbol in self._symbols:
             spans = [each.span for each in self.sent if each.symbol == symbol]

@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.fixtures_kafka import free_ports
+from dexorder.testing.processes import free_ports, until
 from tests.nightly import relay_life
 from tests.nightly.honest_workers import JOB_PERIODS, JOBS
 from tests.paths import ROOT
-from tests.smoke.harness import wait_for
 from tests.unit.services.relay.harness import catalog_settings, make_tables
 
 SLOTS, PAUSE_SECONDS = 8, 0.05
@@ -101,7 +100,7 @@ def running_relay(folder: Path, **variables: str) -> Iterator[Relay]:
     addresses = f"127.0.0.1:{port}", f"tcp://127.0.0.1:{broker_port}", f"127.0.0.1:{metrics_port}"
     relay = Relay(process, *addresses, log)
     try:
-        wait_for(relay.is_up, 60, log.read_text)
+        until(relay.is_up, 60, log.read_text)
         yield relay
     finally:
         process.kill()

@@ -18,6 +18,9 @@ from typing import Any, get_args
 
 import pyarrow as pa
 
+from dexorder.testing.oracle import VALUES, assert_equal, minutes
+from dexorder.testing.processes import until
+from dexorder.testing.suite import Suite
 from services.common.model.history import RequestState, RequestStatus
 from services.common.model.periods import PERIOD_SECONDS, count_periods, next_open
 from services.common.model.time_range import TimeRange
@@ -27,7 +30,6 @@ from services.exchange_sim.periods import PERIODS
 from services.gen.dexorder.ingest.v1 import ingest_pb2
 from tests.nightly.backfills import Backfills, submit
 from tests.nightly.watching import Listener, RelayFile
-from tests.smoke.harness import VALUES, Suite, assert_equal, minutes, wait_for
 
 SHARE = 0.2
 KINDS = tuple(kind for kind in get_args(Kind) if kind not in (*STATUSES, *SILENCES, "edited"))
@@ -167,18 +169,18 @@ def _historical(request_id: str, thin: Thin, part: TimeRange) -> ingest_pb2.Subm
 
 def _kill(suite: Suite) -> None:
     """Kill the ingestor a random time after it took a job; return when the next ingestor runs."""
-    wait_for(lambda: bool(RelayFile(suite).held()), PATIENCE_SECONDS, suite.logs)
+    until(lambda: bool(RelayFile(suite).held()), PATIENCE_SECONDS, suite.logs)
     time.sleep(random.uniform(0.0, LONGEST_LIFE_SECONDS))
     old_pid = suite.pid("ingestor")
     suite.kill("ingestor")
-    wait_for(lambda: suite.is_new("ingestor", old_pid), PATIENCE_SECONDS, suite.logs)
+    until(lambda: suite.is_new("ingestor", old_pid), PATIENCE_SECONDS, suite.logs)
 
 
 def _check_thin(suite: Suite, thin: Thin, asked: Mapping[str, TimeRange], listener: Listener) -> int:
     """Check that each part ended once with OK and the table is right; return the verified-empty periods."""
     seconds, empty, statuses = PERIOD_SECONDS[thin.period], 0, {}
     for request_id, part in asked.items():
-        wait_for(lambda: _ended(suite, request_id), PATIENCE_SECONDS, suite.logs)  # noqa: B023 - called at once
+        until(lambda: _ended(suite, request_id), PATIENCE_SECONDS, suite.logs)  # noqa: B023 - called at once
         record, rows = suite.record(request_id), len(thin.within(part))
         assert record is not None
         status = RequestStatus.OK if rows else RequestStatus.NOT_FOUND
@@ -186,7 +188,7 @@ def _check_thin(suite: Suite, thin: Thin, asked: Mapping[str, TimeRange], listen
         assert found == (status, rows, count_periods(part, seconds) - rows), record
         empty += record.empty_periods
         statuses[request_id] = {status.value}
-    wait_for(lambda: len(listener.statuses) >= len(asked), 60, lambda: str(listener.statuses))
+    until(lambda: len(listener.statuses) >= len(asked), 60, lambda: str(listener.statuses))
     assert listener.statuses == statuses
     assert_equal(suite.rows(f"{thin.symbol}.SIM", seconds, thin.span), thin.within(thin.span))
     return empty

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.fixtures_kafka import RunningKafka
-from tests.smoke.harness import free_block
+from dexorder.testing.kafka import RunningKafka
+from dexorder.testing.processes import free_block
 
 
 class ControlledKafka:

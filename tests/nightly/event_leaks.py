@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.integration.events.keys import Keys
+from dexorder.testing.event_keys import Keys
 from tests.integration.events.provider_servers import ProviderServers
 from tests.integration.events.rig import Rig, make_rig
 from tests.nightly.event_fuzz_campaign import MUCH

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from tests.fixtures_gateway import until
+from dexorder.testing.processes import until
 from tests.nightly.fleet import PATIENCE_S, Fleet
 from tests.nightly.numbered import NoCommits, PixyWriter
 from tests.nightly.watching import HealthLog

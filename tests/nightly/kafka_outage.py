@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from dexorder.testing.processes import until
+from dexorder.testing.suite import Suite
 from tests.nightly.backfills import Backfills
 from tests.nightly.watching import HealthLog, Memory, RelayFile
-from tests.smoke.harness import Suite, wait_for
 
 CHECKED = ("gateway", "udsource")
 MEASURED = ("relay", "ingestor", "gateway", "udsource", "spark")
@@ -55,18 +56,18 @@ def run(
         return any(held.in_the_middle for held in file.held().values())
 
     with HealthLog(suite, CHECKED) as health, Memory(suite, MEASURED) as memory:
-        wait_for(lambda: in_flight() and all(map(health.serving, CHECKED)), PATIENCE_SECONDS, suite.logs)
+        until(lambda: in_flight() and all(map(health.serving, CHECKED)), PATIENCE_SECONDS, suite.logs)
         held = file.held().values()
         stop()
         stopped_s = time.monotonic()
-        wait_for(lambda: not any(map(health.serving, CHECKED)), PATIENCE_SECONDS, suite.logs)
+        until(lambda: not any(map(health.serving, CHECKED)), PATIENCE_SECONDS, suite.logs)
         time.sleep(max(0.0, seconds - (time.monotonic() - stopped_s)))
         settled = {each.job: each for each in file.held().values()}
         back_s = start()
-        wait_for(lambda: all(map(health.serving, CHECKED)), PATIENCE_SECONDS, suite.logs)
+        until(lambda: all(map(health.serving, CHECKED)), PATIENCE_SECONDS, suite.logs)
         # the jobs that were leased continue where they were, at any worker, and rows are written again
         covered = file.covered_ns()
-        wait_for(
+        until(
             lambda: (
                 all(file.ran_on(job, settled.get(job.job, job).settled_ns) for job in held)
                 and file.covered_ns() > covered

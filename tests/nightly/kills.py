@@ -14,8 +14,9 @@ from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from dexorder.testing.processes import until
+from dexorder.testing.suite import Suite
 from tests.nightly.watching import RelayFile
-from tests.smoke.harness import Suite, wait_for
 
 LIMITS = {"relay": 10, "gateway": 10, "udsource": 10, "ingestor": 25, "spark": 60}
 """Seconds until a part is ready again with its jobs running again."""
@@ -53,14 +54,14 @@ class Kills:
         """
         suite = self.suite
         time.sleep(random.uniform(0.0, 1.5))
-        wait_for(self._a_backfill_is_in_flight, PATIENCE_SECONDS, suite.logs)
+        until(self._a_backfill_is_in_flight, PATIENCE_SECONDS, suite.logs)
         old_pid = suite.pid(part)
         recovered = recovery(part, old_pid)
         suite.kill(part)
         killed_s = time.monotonic()
-        wait_for(lambda: suite.is_new(part, old_pid), PATIENCE_SECONDS, suite.logs)
+        until(lambda: suite.is_new(part, old_pid), PATIENCE_SECONDS, suite.logs)
         self.ready[part].append(time.monotonic() - killed_s)
-        wait_for(recovered, PATIENCE_SECONDS, suite.logs)
+        until(recovered, PATIENCE_SECONDS, suite.logs)
         self.running[part].append(time.monotonic() - killed_s)
 
     def _a_backfill_is_in_flight(self) -> bool:

@@ -17,15 +17,15 @@ from typing import Any
 
 import grpc
 
+from dexorder.testing.oracle import minutes
+from dexorder.testing.processes import free_ports
 from services.common.rpc.channel import open_channel
 from services.gen.dexorder.ingest.v1 import ingest_pb2
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
 from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
-from tests.fixtures_kafka import free_ports
 from tests.nightly import relay_life
 from tests.nightly.backfills import historical
 from tests.paths import ROOT
-from tests.smoke.harness import minutes
 
 CLIENTS = 8
 MOST_DELAY_SECONDS = 0.05

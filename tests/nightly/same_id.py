@@ -16,13 +16,15 @@ from typing import Any
 
 import grpc
 
+from dexorder.testing.oracle import assert_equal, minutes, oracle
+from dexorder.testing.processes import until
+from dexorder.testing.suite import Suite
 from services.common.model.history import RequestStatus
 from services.common.rpc.channel import open_sync_channel
 from services.gen.dexorder.ingest.v1 import ingest_pb2
 from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
 from tests.nightly.backfills import historical
 from tests.nightly.stopped_ingestor import ended
-from tests.smoke.harness import Suite, assert_equal, minutes, oracle, wait_for
 
 CLIENTS = 8
 KLINES = "/api/v3/klines"
@@ -54,10 +56,10 @@ def run(suite: Suite, symbol: str, *, first_minute: int, candles: int, submissio
         work = [
             pool.submit(submit_again_and_again, suite.relay, request.SerializeToString(), share) for _ in range(CLIENTS)
         ]
-        wait_for(lambda: answered(suite) >= submissions / 3, 120, suite.logs)
+        until(lambda: answered(suite) >= submissions / 3, 120, suite.logs)
         before = suite.pid("relay")
         suite.kill("relay")
-        wait_for(lambda: suite.is_new("relay", before), 60, suite.logs)
+        until(lambda: suite.is_new("relay", before), 60, suite.logs)
         results = [each.result(timeout=600) for each in work]
         record = ended(suite, request_id)
         calls = exchange_calls(suite) - calls

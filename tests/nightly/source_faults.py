@@ -14,10 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from dexorder.testing.processes import until
 from spark.pipeline.fault import Moment
 from tests.nightly.numbered_pages import Verdict
 from tests.nightly.source_rig import PATIENCE_SECONDS, RECORDS_A_BATCH, Rig, checkpointed, kill_at_once
-from tests.smoke.harness import wait_for
 
 Death = Callable[[Rig], None]
 WHOLE_TOPIC = 500
@@ -110,7 +110,7 @@ def kafka_before_the_ack(rig: Rig) -> None:
     before = checkpointed(rig.checkpoint)
     with rig.read_and_not_acked():
         rig.kafka.broker.stop(signal.SIGTERM)
-    wait_for(lambda: checkpointed(rig.checkpoint) != before, PATIENCE_SECONDS, rig.tails)
+    until(lambda: checkpointed(rig.checkpoint) != before, PATIENCE_SECONDS, rig.tails)
 
 
 def kafka_in_a_read(rig: Rig) -> None:

@@ -28,6 +28,7 @@ from confluent_kafka import KafkaException
 from pyiceberg.catalog import Catalog
 
 from dexorder.demo import MARKER, processes_marked
+from dexorder.testing.processes import ServiceProcess, free_block, until
 from services.common.lake.catalog import CatalogSettings
 from services.common.lake.tables import COVERAGE, DEAD_LETTERS, OHLC
 from spark.pipeline.fault import Moment
@@ -36,8 +37,6 @@ from tests.fakes.tcp_proxy import CuttingProxy, in_a_thread
 from tests.nightly.controlled_kafka import ControlledKafka
 from tests.nightly.numbered_pages import TICKERS, NumberedPages, Verdict
 from tests.nightly.topic_log import TopicLog
-from tests.service_process import ServiceProcess
-from tests.smoke.harness import free_block, wait_for
 
 PATIENCE_SECONDS = 300.0
 RECORDS_A_BATCH = 12
@@ -102,7 +101,7 @@ class Rig:
         with self._stack:
             if kind is None:
                 assert [self.driver.stop(), self.source.stop()] == [0, 0], self.tails()
-                wait_for(lambda: not any(map(processes_marked, self._markers)), PATIENCE_SECONDS, self.tails)
+                until(lambda: not any(map(processes_marked, self._markers)), PATIENCE_SECONDS, self.tails)
 
     def _kill_all(self) -> None:
         kill_at_once(*self._processes)
@@ -208,7 +207,7 @@ class Rig:
             assert self.source.lives and self.driver.lives, self.tails()
             return self.is_settled()
 
-        wait_for(settled, PATIENCE_SECONDS, self.tails)
+        until(settled, PATIENCE_SECONDS, self.tails)
         self._warm = True
 
     def is_settled(self) -> bool:
@@ -243,7 +242,7 @@ class Rig:
         acked = self.acked()
         with self.relay.delayed():
             self.produce()
-            wait_for(self.relay.waiting.is_set, PATIENCE_SECONDS, self.tails)
+            until(self.relay.waiting.is_set, PATIENCE_SECONDS, self.tails)
             assert self.acked() == acked
             yield
 
@@ -262,7 +261,7 @@ class Rig:
         self.proxy.cut_after(random.choice(CUT_BYTES), at_the_cut)
         while self.proxy.cuts == before:
             self.produce()
-            wait_for(lambda: self.proxy.cuts > before or self.is_settled(), PATIENCE_SECONDS, self.tails)
+            until(lambda: self.proxy.cuts > before or self.is_settled(), PATIENCE_SECONDS, self.tails)
 
     def die_at(self, moment: Moment) -> None:
         """Let the driver die at this moment of its next batch, and wait for its death."""
@@ -270,7 +269,7 @@ class Rig:
         with self._catalog_locked() if moment is Moment.COMMITTING else nullcontext():
             self._fuse(moment).touch()
             self.produce()
-            wait_for(lambda: not self.driver.lives, PATIENCE_SECONDS, self.tails)
+            until(lambda: not self.driver.lives, PATIENCE_SECONDS, self.tails)
         assert self.driver.process.returncode == -signal.SIGKILL and not self._fuse(moment).exists(), self.tails()
         assert (self.rows() > before) is (moment in COMMITTED), f"it did not die at {moment}"
 
@@ -297,7 +296,7 @@ class Rig:
         """Replace the checkpoint for the next driver by ``saved``, or remove it."""
         assert not self.driver.lives
         # a killed driver's JVM survives for a moment
-        wait_for(lambda: not processes_marked(self._driver_marker), PATIENCE_SECONDS, self.tails)
+        until(lambda: not processes_marked(self._driver_marker), PATIENCE_SECONDS, self.tails)
         shutil.rmtree(self.checkpoint)
         if saved is not None:
             saved.rename(self.checkpoint)

@@ -12,9 +12,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from dexorder.testing.processes import until
+from dexorder.testing.suite import Suite
 from tests.nightly.backfills import Backfills
 from tests.nightly.watching import RelayFile
-from tests.smoke.harness import Suite, wait_for
 
 PATIENCE_SECONDS = 300
 DIED = "DEXORDER_SPARK_FAULT: killing this driver now"
@@ -46,15 +47,15 @@ def run(suite: Suite, backfills: Backfills, deaths: int, *, expiry_every: int = 
         at_once = number % 3 == 1
         if not at_once:  # until the batch that died is committed, and some more
             covered, further = file.covered_ns(), random.randrange(1, 40) * 60_000 * 10**9
-            wait_for(lambda: file.covered_ns() > covered + further, PATIENCE_SECONDS, suite.logs)  # noqa: B023
+            until(lambda: file.covered_ns() > covered + further, PATIENCE_SECONDS, suite.logs)  # noqa: B023
         if expiry_every and number % expiry_every == 0:
             before = expired(suite)
-            wait_for(lambda: expired(suite) > before, PATIENCE_SECONDS, suite.logs)  # noqa: B023
+            until(lambda: expired(suite) > before, PATIENCE_SECONDS, suite.logs)  # noqa: B023
         old_pid = suite.pid("spark")
         fuse.touch()
         replayed += at_once
-        wait_for(lambda: not fuse.exists(), PATIENCE_SECONDS, suite.logs)
-        wait_for(lambda: suite.pid("spark") != old_pid, PATIENCE_SECONDS, suite.logs)  # noqa: B023
+        until(lambda: not fuse.exists(), PATIENCE_SECONDS, suite.logs)
+        until(lambda: suite.pid("spark") != old_pid, PATIENCE_SECONDS, suite.logs)  # noqa: B023
         backfills.check()
     died = log.read_text(errors="replace").count(DIED) - died_before
     assert died == deaths, f"{died} deaths by the hook instead of {deaths}"

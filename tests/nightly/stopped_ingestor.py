@@ -15,6 +15,9 @@ from pathlib import Path
 
 import zmq
 
+from dexorder.testing.oracle import assert_equal, minutes, oracle
+from dexorder.testing.processes import free_ports, until
+from dexorder.testing.suite import Suite, metric_at
 from services.common.kafka.page_record import final_value, page_value
 from services.common.messaging.frames import encode_work
 from services.common.model.history import RequestRecord, RequestState, RequestStatus
@@ -26,11 +29,9 @@ from services.gen.dexorder.relay.v1 import ingestor_service_pb2 as ingestor_pb
 from services.gen.dexorder.relay.v1 import ingestor_service_pb2_grpc as ingestor_rpc
 from services.gen.kafkapixy import kafkapixy_pb2 as pixy_pb
 from services.gen.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
-from tests.fixtures_kafka import free_ports
 from tests.nightly.backfills import historical, submit
 from tests.nightly.watching import RelayFile, Unacked
 from tests.paths import ROOT
-from tests.smoke.harness import Suite, assert_equal, metric_at, minutes, oracle, wait_for
 
 NOT_CURRENT = 'dexorder_relay_frames_dropped_total{reason="not_current"}'
 PATIENCE_SECONDS = 300
@@ -72,11 +73,11 @@ def run(suite: Suite, symbol: str, *, first_minute: int, candles: int, stop_seco
         def held() -> list[Unacked]:
             return [job for job in file.held().values() if job.job_id in second.log.read_text() and job.in_the_middle]
 
-        wait_for(lambda: bool(held()), PATIENCE_SECONDS, suite.logs)
+        until(lambda: bool(held()), PATIENCE_SECONDS, suite.logs)
         jobs = held()
         second.process.send_signal(signal.SIGSTOP)
         stopped_s = time.monotonic()
-        wait_for(lambda: all(_runs_elsewhere(file, job) for job in jobs), PATIENCE_SECONDS, suite.logs)
+        until(lambda: all(_runs_elsewhere(file, job) for job in jobs), PATIENCE_SECONDS, suite.logs)
         reassigned_s = time.monotonic() - stopped_s
         before = {request_id: ended(suite, request_id) for request_id in spans}
         time.sleep(max(0.0, stop_seconds - (time.monotonic() - stopped_s)))
@@ -84,13 +85,13 @@ def run(suite: Suite, symbol: str, *, first_minute: int, candles: int, stop_seco
 
         dropped = suite.metric("relay", NOT_CURRENT)
         second.process.send_signal(signal.SIGCONT)
-        wait_for(lambda: second.jobs_given_up() >= len(jobs), PATIENCE_SECONDS, second.log.read_text)
+        until(lambda: second.jobs_given_up() >= len(jobs), PATIENCE_SECONDS, second.log.read_text)
         late_reports = int(second.metric('dexorder_ingestor_dispatches_total{outcome="fenced",venue="SIM"}'))
         for job in jobs:
             assert not report_page(suite, job), "a page report of a dispatch that was taken away"
             produce_late(suite, job, symbol)
         complete_late(suite, jobs)
-        wait_for(lambda: suite.metric("relay", NOT_CURRENT) >= dropped + 2 * len(jobs), 60, suite.logs)
+        until(lambda: suite.metric("relay", NOT_CURRENT) >= dropped + 2 * len(jobs), 60, suite.logs)
         late_frames = int(suite.metric("relay", NOT_CURRENT) - dropped)
 
         # Kafka's partitions are read in order: once this request has ended, Spark has seen all that came late.
@@ -145,7 +146,7 @@ def second_ingestor(suite: Suite) -> Iterator[Second]:
             [sys.executable, "-m", "services.ingestor"], cwd=ROOT, env=environment, stdout=out, stderr=out
         )
     try:
-        wait_for(lambda: "connected to the broker" in log.read_text(), 60, log.read_text)
+        until(lambda: "connected to the broker" in log.read_text(), 60, log.read_text)
         yield Second(process, log, metrics_port)
         process.terminate()
         assert process.wait(60) == 0, log.read_text()[-3_000:]
@@ -165,7 +166,7 @@ def ended(suite: Suite, request_id: str) -> RequestRecord:
             found.append(record)
         return bool(found)
 
-    wait_for(done, PATIENCE_SECONDS, suite.logs)
+    until(done, PATIENCE_SECONDS, suite.logs)
     return found[0]
 
 

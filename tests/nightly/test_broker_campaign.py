@@ -14,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from dexorder.testing.report import print_campaign
 from tests.nightly import broker_campaign
 from tests.nightly.honest_workers import JOBS
-from tests.nightly.report import say
 from tests.unit.services.relay.history.state_machine import StateMachine
 
 STEPS = int(os.environ.get("DEXORDER_SOAK_STEPS", "100000"))
@@ -40,14 +40,16 @@ def test_the_rules_hold_through_every_step() -> None:
     while StateMachine.steps < STEPS:
         run_state_machine_as_test(StateMachine, settings=part)
         lives += part.max_examples
-    say("The broker's rules", ["steps", "lives", "broken"], [f"{StateMachine.steps:,}", lives, 0], since_s=started_s)
+    print_campaign(
+        "The broker's rules", ["steps", "lives", "broken"], [f"{StateMachine.steps:,}", lives, 0], since_s=started_s
+    )
 
 
 def test_bad_frames_crash_hang_and_slow_nothing(tmp_path: Path) -> None:
     started_s, load = time.monotonic(), os.getloadavg()
     seen = broker_campaign.run(tmp_path, frames=FRAMES, rate=RATE, rounds=ROUNDS, burst=FRAMES // 5)
     quiet, fuzzed, burst = (percentiles(phase) for phase in (seen.quiet, seen.fuzzed, seen.burst))
-    say(
+    print_campaign(
         f"{sum(seen.frames.values()):,} bad frames, {RATE:g} a second, load average {load[0]:.1f} at the start",
         ["honest ingestors", "dispatches", "p50 ms", "p95 ms", "p99 ms", "worst ms"],
         ["quiet", f"{len(seen.quiet):,}", *quiet],

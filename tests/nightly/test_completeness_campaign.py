@@ -15,10 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from dexorder.testing.oracle import minutes
+from dexorder.testing.report import print_campaign
+from dexorder.testing.suite import running_suite
 from tests.nightly import completeness_kills
 from tests.nightly.completeness_kills import Thin
-from tests.nightly.report import say
-from tests.smoke.harness import minutes, running_suite
 from tests.unit.services.ingestor.history.simulated import campaign
 from tests.unit.services.ingestor.history.simulated.properties import PROPERTIES
 
@@ -42,7 +43,7 @@ def test_property(name: str) -> None:
 def test_no_more_jobs_end_wrong_than_the_odds_allow() -> None:
     started_s = time.monotonic()
     tallies = [campaign.run(range(SEED, SEED + JOBS), lies=lies) for lies in campaign.COLD_ODDS]
-    say(
+    print_campaign(
         f"Simulated jobs, seeds from {SEED}",
         ["answers that lie", "jobs", "pages", "calls", "lies", "wrong from the start", "wrong later", "part missing"],
         *(
@@ -87,7 +88,7 @@ def test_lies_and_kills_lose_duplicate_and_invent_nothing(tmp_path: Path) -> Non
         symbols = ("BTC/USDT", "ETH/USDT", "LTC/USDT")
         seen = completeness_kills.run(suite, thin, kills=ROUNDS, candles=CANDLES, symbols=symbols)
     faulty = sum(seen.faults.values())
-    say(
+    print_campaign(
         f"Every fifth answer false, the ingestor killed again and again, seed {SEED}",
         ["kills", "requests", "candles", "verified empty", "calls", "of them false", "kinds", "result"],
         [

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from dexorder.testing.report import print_campaign
 from tests.integration.events import flooded
 from tests.integration.events.provider_servers import ProviderServers
 from tests.integration.events.rig import make_rig
 from tests.nightly import event_fuzz_campaign, event_leaks
 from tests.nightly.event_kills import Campaign
-from tests.nightly.report import say
 from tests.nightly.test_broker_campaign import FRAMES, RATE, ROUNDS, percentiles
 
 KILLS = int(os.environ.get("DEXORDER_SOAK_EVENT_KILLS", "200"))
@@ -53,7 +53,7 @@ async def test_no_critical_event_is_lost_by_a_kill(tmp_path: Path, provider_serv
         campaign.rig.gateway.kill()
     campaign.fail_if_wrong()
     repeats, exposed = sum(campaign.repeats().values()), sum(campaign.in_flight)
-    say(
+    print_campaign(
         "kill -9 of the gateway while CRITICAL events are under way",
         ["kills", "CRITICAL events", "lost", "calls of providers", "of these repeats", "in flight at the kills"],
         [
@@ -72,7 +72,7 @@ async def test_no_critical_event_is_lost_by_a_kill(tmp_path: Path, provider_serv
 async def test_nobody_gets_another_user_s_event(tmp_path: Path, provider_servers: ProviderServers) -> None:
     started_s, load = time.monotonic(), os.getloadavg()
     seen = await event_leaks.run(tmp_path, provider_servers, events=MIXED, users=USERS, processes=PROCESSES)
-    say(
+    print_campaign(
         f"{seen.sent.total():,} mixed events over {USERS} users, load average {load[0]:.1f} at the start",
         ["seen by sessions", "seen by providers", "for users not owned", "reached another user"],
         [
@@ -101,7 +101,7 @@ async def test_bad_frames_crash_hang_and_slow_nothing(tmp_path: Path, port: str)
         for name, phase in phases.items():
             took = getattr(phase, what)
             rows.append([f"{what[:-1]}, {name}", f"{len(took):,}", *percentiles(took)])
-    say(
+    print_campaign(
         f"{seen.frames.total():,} bad frames on {number}, {RATE:g} a second, load average {load[0]:.1f} at the start",
         ["honest peers", "events", "p50 ms", "p95 ms", "p99 ms", "worst ms"],
         *rows,
@@ -126,7 +126,7 @@ async def test_a_flood_of_one_container_does_not_slow_another(
     finally:
         rig.gateway.kill()
     quiet, meanwhile = (percentiles([round(each * 1e9) for each in took]) for took in (seen.quiet, seen.flooded))
-    say(
+    print_campaign(
         f"A container sends up to {flooded.RATE:,} events a second, load average {load[0]:.1f} at the start",
         ["acks of another one", "events", "p50 ms", "p95 ms", "p99 ms", "worst ms"],
         ["quiet", f"{len(seen.quiet):,}", *quiet],

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from dexorder.testing.report import median_and_worst, print_campaign
 from tests.nightly import gateway_life
 from tests.nightly.controlled_kafka import ControlledKafka
 from tests.nightly.fleet import SESSION_TIMEOUT_MS, Fleet
 from tests.nightly.gateway_life import Outage
 from tests.nightly.numbered import Ledger
-from tests.nightly.report import say, spread
 
 CHANGES = int(os.environ.get("DEXORDER_SOAK_GATEWAY_CHANGES", "100"))
 KILLS = int(os.environ.get("DEXORDER_SOAK_GATEWAY_KILLS", "50"))
@@ -49,7 +49,7 @@ def test_joins_and_leaves_skip_nothing(broker: ControlledKafka, tmp_path: Path) 
     with Fleet(broker.address, tmp_path) as fleet:
         done = gateway_life.joins_and_leaves(fleet, CHANGES)
         fleet.wind_up()
-    say(
+    print_campaign(
         f"{CHANGES} joins and leaves of two to four gateways under load",
         ["joins and leaves", *FIGURES],
         [", ".join(f"{count} {kind}" for kind, count in done.items()), *figures(fleet.ledger)],
@@ -63,10 +63,10 @@ def test_kills_of_one_of_two_skip_nothing(broker: ControlledKafka, tmp_path: Pat
     with Fleet(broker.address, tmp_path) as fleet:
         seconds = gateway_life.kills(fleet, KILLS)
         fleet.wind_up()
-    say(
+    print_campaign(
         f"SIGKILL of one of two gateways under load; session_timeout_ms {SESSION_TIMEOUT_MS:,}",
         ["kills", *FIGURES, "the other has read all earlier records"],
-        [KILLS, *figures(fleet.ledger), spread(seconds)],
+        [KILLS, *figures(fleet.ledger), median_and_worst(seconds)],
         since_s=started_s,
     )
     fleet.check()
@@ -83,7 +83,7 @@ def test_outages_lose_no_accepted_record(broker: ControlledKafka, tmp_path: Path
             fleet.wind_up()
         rows.append([how, *row(seen), *accepted(fleet, writers), *figures(fleet.ledger)])
         beyond[how] = seen.beyond_limits()
-    say(
+    print_campaign(
         f"Kafka stopped for {SECONDS:.0f} s under load, two gateways",
         [
             "how",

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from dexorder.testing.processes import until
+from dexorder.testing.report import print_campaign
+from dexorder.testing.suite import running_suite
 from tests.nightly import kafka_outage
 from tests.nightly.backfills import Backfills
 from tests.nightly.controlled_kafka import ControlledKafka
-from tests.nightly.report import say
 from tests.nightly.watching import Listener, Memory
-from tests.smoke.harness import running_suite, wait_for
 
 SECONDS = float(os.environ.get("DEXORDER_SOAK_KAFKA_SECONDS", "60"))
 CANDLES = 100_000
@@ -30,7 +31,7 @@ def test_an_outage_of_kafka_loses_nothing(kafka_jars: Path, tmp_path: Path) -> N
             with Backfills(suite, "kafka", candles=CANDLES) as backfills:
                 # measure only when every part has allocated the memory of its work; Spark starts workers later
                 with Memory(suite, ("spark",)) as memory:
-                    wait_for(
+                    until(
                         lambda: len(listener.statuses) >= WARM_UP_BACKFILLS and memory.steady("spark", STEADY_SECONDS),
                         600,
                         suite.logs,
@@ -40,7 +41,7 @@ def test_an_outage_of_kafka_loses_nothing(kafka_jars: Path, tmp_path: Path) -> N
                     for mode, (stop, start) in kafka.modes.items()
                 }
             rows = backfills.assert_all_ended_well(listener.statuses)
-        say(
+        print_campaign(
             f"Kafka stopped for {SECONDS:.0f} s: {len(backfills.sent)} backfills, {rows:,} rows, 0 lost, 0 doubled",
             ["how", "NOT_SERVING after (s)", "SERVING after Kafka is back (s)", "rows land again (s)", "growth (MiB)"],
             *(

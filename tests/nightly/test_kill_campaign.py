@@ -13,11 +13,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from dexorder.testing.report import median_and_worst, print_campaign
+from dexorder.testing.suite import Suite, running_suite
 from tests.nightly.backfills import Backfills
 from tests.nightly.kills import LIMITS, Kills
-from tests.nightly.report import say, spread
 from tests.nightly.watching import Listener
-from tests.smoke.harness import Suite, running_suite
 
 KILLS = int(os.environ.get("DEXORDER_SOAK_KILLS", "50"))
 PARTS = os.environ.get("DEXORDER_SOAK_KILLED", " ".join(LIMITS)).split()
@@ -49,11 +49,17 @@ def test_kills_spread_over_backfills_lose_and_double_nothing(suite: Suite) -> No
                 kills.round(PARTS)
                 backfills.check()
         rows = backfills.assert_all_ended_well(listener.statuses)
-    say(
+    print_campaign(
         f"Kills over backfills: {len(backfills.sent)} backfills, {rows:,} rows, 0 lost, 0 doubled, one status each",
         ["part", "kills", "ready again", "its jobs run again", "limit"],
         *(
-            [part, len(kills.ready[part]), spread(kills.ready[part]), spread(kills.running[part]), f"{limit} s"]
+            [
+                part,
+                len(kills.ready[part]),
+                median_and_worst(kills.ready[part]),
+                median_and_worst(kills.running[part]),
+                f"{limit} s",
+            ]
             for part, limit in LIMITS.items()
             if part in PARTS
         ),

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from dexorder.testing.report import print_campaign
 from tests.nightly.queued import Campaign
-from tests.nightly.report import say
 
 KILLS = int(os.environ.get("DEXORDER_SOAK_QUEUED_KILLS", "1000"))
 KILLS_A_DATABASE = 25
@@ -37,7 +37,7 @@ async def test_what_was_acknowledged_is_never_forgotten(tmp_path: Path) -> None:
             group.create_task(lane())
     in_flight = [number for campaign in campaigns for number in campaign.in_flight]
     assert len(in_flight) == KILLS
-    say(
+    print_campaign(
         "QUEUED, then kill -9 of the relay within 50 ms",
         ["kills", "acknowledged", "forgotten", "without an answer at a kill"],
         [KILLS, f"{sum(len(c.acknowledged) for c in campaigns):,}", 0, f"mean {statistics.mean(in_flight):.1f}"],

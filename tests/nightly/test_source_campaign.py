@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from dexorder.testing.report import print_campaign
 from tests.nightly.controlled_kafka import ControlledKafka
 from tests.nightly.plain_reads import PlainReads
-from tests.nightly.report import say
 from tests.nightly.source_faults import groups
 from tests.nightly.source_rig import Rig
 
@@ -48,7 +48,7 @@ def test_no_death_between_kafka_and_iceberg_loses_or_duplicates_a_row(broker: Co
                 print(f"{number} of {len(order)}: {case.name}", flush=True)
                 case.go(rig)
     finally:
-        say(
+        print_campaign(
             "Faults between Kafka and Iceberg",
             ["fault", "times", "rows in the table at the end", "lost", "duplicated", "wrong"],
             *(
@@ -65,7 +65,7 @@ def test_a_plain_reader_misses_nothing_when_udsource_is_killed(broker: Controlle
     started_s = time.monotonic()
     with PlainReads(broker.address, tmp_path) as reads:
         asyncio.run(lives(reads))
-    say(
+    print_campaign(
         "udsource killed between read and ack of a plain reader",
         ["kills", "records", "missed", "repeats of unacked", "of acked and not committed", "of committed"],
         [KILLS, f"{reads.written:,}", 0, f"{reads.unacked:,}", f"{reads.uncommitted:,}", 0],

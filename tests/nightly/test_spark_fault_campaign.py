@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from dexorder.testing.report import print_campaign
+from dexorder.testing.suite import running_suite
 from tests.nightly import spark_fault
 from tests.nightly.backfills import Backfills
-from tests.nightly.report import say
 from tests.nightly.watching import Listener
-from tests.smoke.harness import running_suite
 
 DEATHS = int(os.environ.get("DEXORDER_SOAK_SPARK_DEATHS", "50"))
 CANDLES = 100_000
@@ -36,7 +36,7 @@ def test_a_batch_that_died_after_its_commit_is_not_duplicated(tmp_path: Path) ->
                 seen = spark_fault.run(suite, backfills, DEATHS, expiry_every=25)
             rows = backfills.assert_all_ended_well(listener.statuses)
         expired = spark_fault.expired(suite)
-    say(
+    print_campaign(
         "Spark killed between the Iceberg commit and its checkpoint",
         ["deaths after a first commit", "after a repeated one", "backfills", "rows", "lost", "duplicated", "expired"],
         [seen.fresh, seen.replayed, len(backfills.sent), f"{rows:,}", 0, 0, f"{expired} snapshots"],

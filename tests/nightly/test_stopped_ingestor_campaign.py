@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from dexorder.testing.report import print_campaign
+from dexorder.testing.suite import running_suite
 from tests.nightly import stopped_ingestor
 from tests.nightly.backfills import FIRST_MINUTE
-from tests.nightly.report import say
-from tests.smoke.harness import running_suite
 
 SECONDS = float(os.environ.get("DEXORDER_SOAK_STOP_SECONDS", "90"))
 CANDLES = 50_000
@@ -22,7 +22,7 @@ def test_a_stopped_ingestor_changes_nothing_when_it_goes_on(tmp_path: Path) -> N
     with running_suite(tmp_path / "state", DEXORDER_SIM_LATENCY_MS="400") as suite:
         started_s = time.monotonic()
         seen = stopped_ingestor.run(suite, "LTC/USDT", first_minute=FIRST_MINUTE, candles=CANDLES, stop_seconds=SECONDS)
-    say(
+    print_campaign(
         f"SIGSTOP of an ingestor for {seen.stopped_s:.0f} s",
         ["jobs held", "worked on by another one", "late frames dropped", "late page reports refused", "result"],
         [

@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 import pytest_asyncio
 
+from dexorder.testing.suite import Suite, running_suite
 from tests.browser import Browser, browser
 from tests.integration.events.provider_servers import ProviderServers
 from tests.nightly.spark_fault import fault_environment
-from tests.smoke.harness import Suite, running_suite
 from tests.smoke.recorded import recorded
 
 FAULTS = [

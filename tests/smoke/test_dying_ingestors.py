@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import zmq
 
+from dexorder.testing.processes import until
 from services.common.messaging.frames import encode_work
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from tests import zmtp
 from tests.nightly.broker_campaign import Relay, running_relay
 from tests.paths import ROOT
-from tests.smoke.harness import wait_for
 from tests.unit.services.ingestor.conftest import minutes
 from tests.unit.services.ingestor.fakes import dispatch
 
@@ -66,7 +66,7 @@ def assert_relay_serves(relay: Relay) -> None:
     with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
         dealer.connect(relay.broker)
         dealer.send_multipart(encode_work(pb.WorkHeartbeat()))
-        wait_for(lambda: relay.dropped().get("no_job_id", 0) == before + 1, 60, relay.log.read_text)
+        until(lambda: relay.dropped().get("no_job_id", 0) == before + 1, 60, relay.log.read_text)
 
 
 def test_ingestor_killed_during_a_flood(relay: Relay) -> None:

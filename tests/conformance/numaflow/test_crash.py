@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from dexorder.testing.processes import until
 from tests.conformance.numaflow.vertex import StartUdsource
-from tests.fixtures_gateway import until
 from tests.integration.services.udsource.client import produce
 from tests.peers.numaflow_reader import Refused
 

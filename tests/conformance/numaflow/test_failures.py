@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from dexorder.testing.processes import free_ports, until
 from tests.conformance.numaflow.vertex import StartUdsource, Udsource
-from tests.fixtures_gateway import until
-from tests.fixtures_kafka import free_ports
 from tests.integration.services.udsource.client import produce
 from tests.peers.numaflow_reader import Batch, NumaflowReader, Refused
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import pytest
 from confluent_kafka import Producer
 
+from dexorder.testing.kafka import create_topic
+from dexorder.testing.processes import until
 from tests.conformance.numaflow.vertex import Udsource
-from tests.fixtures_gateway import until
-from tests.fixtures_kafka import create_topic
 from tests.peers.numaflow_reader import NumaflowReader, Place, Record, Refused
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(900)]

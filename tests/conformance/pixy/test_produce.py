@@ -8,8 +8,9 @@ from functools import partial
 import grpc
 import pytest
 
+from dexorder.testing.processes import until
 from services.gen.kafkapixy import kafkapixy_pb2 as pb
-from tests.fixtures_gateway import GatewayThread, MakeTopic, StartGateway, numbers, records, refusal, until
+from tests.fixtures_gateway import GatewayThread, MakeTopic, StartGateway, numbers, records, refusal
 from tests.gateway_process import StartProcess
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]

@@ -6,7 +6,8 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from tests.fixtures_gateway import WAIT_SECONDS, MakeTopic, StartGateway, Write, committed, numbers, until
+from dexorder.testing.processes import until
+from tests.fixtures_gateway import WAIT_SECONDS, MakeTopic, StartGateway, Write, committed, numbers
 from tests.gateway_process import StartProcess
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]

@@ -7,9 +7,9 @@ from typing import Any
 import grpc
 import pytest
 
+from dexorder.testing.processes import free_ports
 from services.gen.kafkapixy import kafkapixy_pb2 as pb
 from tests.fixtures_gateway import MakeTopic, Write, committed, numbers, refusal
-from tests.fixtures_kafka import free_ports
 from tests.gateway_process import StartProcess
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]

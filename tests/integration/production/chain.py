@@ -11,8 +11,9 @@ import pyarrow as pa
 
 from dexorder import Client
 from dexorder.request import make_request
+from dexorder.testing.oracle import assert_equal, minutes, oracle
+from dexorder.testing.suite import Suite
 from services.common.model.time_range import TimeRange
-from tests.smoke.harness import Suite, assert_equal, minutes, oracle
 
 CANDLES = 2_500
 FIRST, SECOND = minutes(0, CANDLES), minutes(CANDLES - 500, CANDLES)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyspark
 
 from dexorder.setup.java import java_env
-from tests.fixtures_kafka import free_ports
+from dexorder.testing.processes import free_ports
 from tests.integration.production.servers import HOST, process
 from tests.paths import ROOT
 

@@ -22,7 +22,7 @@ from pyarrow.fs import S3FileSystem
 
 from dexorder.setup import jars, java
 from dexorder.supervisor.orphan_guard import guarded
-from tests.fixtures_kafka import free_ports
+from dexorder.testing.processes import free_ports
 from tests.fixtures_tls import Authority
 from tests.paths import ROOT
 

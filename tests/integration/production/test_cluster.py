@@ -10,6 +10,7 @@ import pytest
 
 from dexorder import Client
 from dexorder.setup.jars import jar_folder
+from dexorder.testing.suite import running_suite
 from services.common.lake.catalog import CatalogSettings
 from tests.integration.production.chain import check_history
 from tests.integration.production.cluster import (
@@ -20,7 +21,6 @@ from tests.integration.production.cluster import (
     started,
     submitted,
 )
-from tests.smoke.harness import running_suite
 
 Way = Callable[..., AbstractContextManager[None]]
 

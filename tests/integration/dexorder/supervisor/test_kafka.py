@@ -13,7 +13,8 @@ from confluent_kafka.admin import AdminClient
 from dexorder.setup.config import SetupError
 from dexorder.setup.java import Java
 from dexorder.supervisor import kafka as broker
-from tests.fixtures_kafka import RunningKafka, create_topic, free_ports
+from dexorder.testing.kafka import RunningKafka, create_topic
+from dexorder.testing.processes import free_ports
 from tests.paths import ROOT
 
 JAVA = Java(Path("/opt/java"), "21.0.8", "PATH")

@@ -18,7 +18,7 @@ from dexorder.supervisor.plan import Part
 from dexorder.supervisor.process import OrphanGuard, PartProcess, child_environment, restart_delay
 from dexorder.supervisor.state import PartState, SuiteState, process_alive, read_state, registered
 from dexorder.supervisor.suite import Reporter, run_parts
-from tests.fixtures_kafka import free_ports
+from dexorder.testing.processes import free_ports
 from tests.paths import ROOT
 
 CHILD = """

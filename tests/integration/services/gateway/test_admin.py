@@ -9,19 +9,11 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from dexorder.testing.kafka import create_topic
+from dexorder.testing.processes import until
 from services.gen.kafkapixy import kafkapixy_pb2 as pb
 from services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
-from tests.fixtures_gateway import (
-    GatewayThread,
-    MakeTopic,
-    StartGateway,
-    Write,
-    commit_as_others_do,
-    numbers,
-    refusal,
-    until,
-)
-from tests.fixtures_kafka import create_topic
+from tests.fixtures_gateway import GatewayThread, MakeTopic, StartGateway, Write, commit_as_others_do, numbers, refusal
 
 pytestmark = pytest.mark.kafka
 

@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
+from dexorder.testing.processes import until
 from services.gen.kafkapixy import kafkapixy_pb2 as pb
 from services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
 from tests.fixtures_gateway import (
@@ -21,7 +22,6 @@ from tests.fixtures_gateway import (
     committed,
     numbers,
     refusal,
-    until,
 )
 from tests.raw_headers import produce_raw
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import grpc
 import pytest
 
+from dexorder.testing.processes import until
 from services.gen.kafkapixy import kafkapixy_pb2 as pb
 from tests.fixtures_gateway import (
     WAIT_SECONDS,
@@ -15,7 +16,6 @@ from tests.fixtures_gateway import (
     committed,
     numbers,
     refusal,
-    until,
 )
 
 pytestmark = pytest.mark.kafka

@@ -17,12 +17,13 @@ from confluent_kafka.admin import AdminClient
 from google.protobuf.empty_pb2 import Empty
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from dexorder.testing.kafka import RunningKafka, create_topic
+from dexorder.testing.processes import free_ports
 from services.common.rpc import lifecycle
 from services.gen.source.v1 import source_pb2 as pb
 from services.udsource import topic_reader
 from services.udsource.config import UdsourceSettings
 from services.udsource.server import serve
-from tests.fixtures_kafka import RunningKafka, create_topic, free_ports
 from tests.integration.services.udsource.client import REPLAY, SourceClient, offset_of, produce, range_of
 from tests.integration.services.udsource.conftest import MakeSettings, StartSource
 

@@ -14,7 +14,7 @@ from dexorder.cli import doctor
 from dexorder.cli.app import app
 from dexorder.supervisor.plan import Ports, SuiteOptions
 from dexorder.supervisor.state import PartState, SuiteState, register, write_state
-from tests.fixtures_kafka import free_ports
+from dexorder.testing.processes import free_ports
 
 
 class Healthz(http.server.BaseHTTPRequestHandler):

@@ -16,13 +16,13 @@ from grpc_health.v1.health_pb2 import HealthCheckResponse
 from structlog.testing import capture_logs
 
 from dexorder.supervisor.orphan_guard import guarded
+from dexorder.testing.processes import free_ports, until
 from services.common.config import BadSettings
 from services.gateway.config import GatewaySettings
 from services.gateway.server import gateway
 from services.gen.kafkapixy import kafkapixy_pb2 as pb
 from services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
-from tests.fixtures_gateway import GatewayThread, GatewayUser, records, refusal, until
-from tests.fixtures_kafka import free_ports
+from tests.fixtures_gateway import GatewayThread, GatewayUser, records, refusal
 from tests.paths import ROOT
 
 MakeTopic = Callable[[int], str]

@@ -11,9 +11,10 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
+from dexorder.testing.processes import until
 from services.gen.dexorder.kafka.v1 import kafka_service_pb2 as pb
 from services.gen.kafkapixy import kafkapixy_pb2 as pixy_pb
-from tests.fixtures_gateway import WAIT_SECONDS, GatewayThread, MakeTopic, StartGateway, Write, committed, until
+from tests.fixtures_gateway import WAIT_SECONDS, GatewayThread, MakeTopic, StartGateway, Write, committed
 from tests.raw_headers import produce_raw
 from tests.unit.services.gateway.kafkastream.calls import ConsumeCall, Place, ProduceCall, Record, places, records, span
 

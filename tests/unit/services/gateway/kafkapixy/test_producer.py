@@ -7,12 +7,12 @@ import asyncio
 import pytest
 from prometheus_client import CollectorRegistry
 
+from dexorder.testing.processes import free_ports
 from services.common.model.errors import Exhausted, Unavailable
 from services.gateway.kafkapixy.batches import Batch
 from services.gateway.kafkapixy.cluster_config import ClusterConfig, ProduceConfig
 from services.gateway.kafkapixy.metrics import ClusterMetrics, KafkaMetrics
 from services.gateway.kafkapixy.producer import RecordProducer, RoundRobin
-from tests.fixtures_kafka import free_ports
 
 
 def producer(registry: CollectorRegistry, rules: ProduceConfig) -> RecordProducer:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
+from dexorder.testing.processes import free_ports
 from services.common.clock import ManualClock, SystemClock
 from services.common.model.times import SECOND_NS
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
@@ -16,7 +17,6 @@ from services.ingestor.broker.connection import BrokerConnection
 from services.ingestor.broker.slots import Completion, Dispatch, Slots
 from services.ingestor.config import IngestorSettings
 from services.ingestor.metrics import IngestorMetrics
-from tests.fixtures_kafka import free_ports
 from tests.unit.services.relay.harness import Suite, final_of, minute, page, suite, until
 
 HOUR_NS = 3_600 * SECOND_NS

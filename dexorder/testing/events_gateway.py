@@ -8,10 +8,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any, Self
 
-from tests.fixtures_kafka import free_ports
-from tests.integration.events.keys import Keys
-from tests.integration.events.lives import Forked
-from tests.service_process import ServiceProcess
+from dexorder.testing.event_keys import Keys
+from dexorder.testing.processes import ForkedGateway, ServiceProcess, free_ports
 
 NO_KAFKA = ""
 
@@ -42,7 +40,7 @@ class EventsGateway:
         self.curve = curve
         self._forked = forked
         self._lives = 0
-        self.process: ServiceProcess | Forked | None = None
+        self.process: ServiceProcess | ForkedGateway | None = None
         grpc_port, metrics_port, sub_port, router_port, web_port = free_ports(5)
         self.address = f"127.0.0.1:{grpc_port}"
         self.metrics = f"127.0.0.1:{metrics_port}"
@@ -79,7 +77,7 @@ class EventsGateway:
         self._lives += 1
         folder = self.folder / f"life-{self._lives}"
         if self._forked:
-            self.process = Forked(folder, self.environment, self.address)
+            self.process = ForkedGateway(folder, self.environment, self.address)
         else:
             self.process = ServiceProcess("services.gateway", folder, self.environment)
         return self
@@ -94,7 +92,7 @@ class EventsGateway:
         return self.running.stop()
 
     @property
-    def running(self) -> ServiceProcess | Forked:
+    def running(self) -> ServiceProcess | ForkedGateway:
         """Return the present process."""
         assert self.process is not None
         return self.process

@@ -1,4 +1,4 @@
-"""Running suite whose parts can be killed, and an oracle that computes every candle it must have at the end."""
+"""A running suite whose parts can be killed."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
-import time
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -21,27 +19,20 @@ from typing import Any
 
 import grpc
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyiceberg.catalog import load_catalog
 
 from dexorder.demo import MARKER, processes_marked
+from dexorder.setup.config import PROJECT_ROOT
+from dexorder.testing.processes import free_block, until
 from services.common.model.history import RequestRecord
-from services.common.model.periods import PERIOD_SECONDS
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS
 from services.common.rpc.channel import open_sync_channel
 from services.common.rpc.history_messages import decode_record
-from services.exchange_sim.candles import CandleQuery
-from services.exchange_sim.config import SimSettings
-from services.exchange_sim.instruments import INSTRUMENTS
-from services.exchange_sim.market import SyntheticMarket
-from services.exchange_sim.periods import PERIODS
 from services.gen.dexorder.ingest.v1 import ingest_pb2
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
 from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
-from tests.paths import ROOT
 
-VALUES = ["open", "high", "low", "close", "volume"]
 READY_SECONDS = 180
 METRICS_PORT = {"relay": 10, "ingestor": 11, "gateway": 12, "udsource": 13, "spark": 14}
 
@@ -57,6 +48,7 @@ class Suite:
 
     @property
     def relay(self) -> str:
+        """Return host:port of the relay."""
         return f"127.0.0.1:{self.base_port}"
 
     def address(self, part: str) -> str:
@@ -70,7 +62,7 @@ class Suite:
         )
         return subprocess.run(
             [sys.executable, "-m", "dexorder", *arguments],
-            cwd=ROOT,
+            cwd=PROJECT_ROOT,
             env=environment,
             text=True,
             capture_output=True,
@@ -87,7 +79,7 @@ class Suite:
 
     def pid(self, part: str) -> int:
         """Return the id of the part's process; wait while it is being restarted."""
-        wait_for(lambda: self._part(part)["pid"] is not None, 60, self.logs)
+        until(lambda: self._part(part)["pid"] is not None, 60, self.logs)
         return int(self._part(part)["pid"])
 
     def kill(self, part: str) -> None:
@@ -132,7 +124,7 @@ class Suite:
 
     def wait_ready(self, seconds: float = READY_SECONDS) -> None:
         """Wait until every part is ready."""
-        wait_for(lambda: self.dexorder("status", "--dir", str(self.directory)).returncode == 0, seconds, self.logs)
+        until(lambda: self.dexorder("status", "--dir", str(self.directory)).returncode == 0, seconds, self.logs)
 
     def logs(self) -> str:
         """Return the last lines of every part's log, for the message of a failure."""
@@ -171,15 +163,6 @@ def metric_at(port: int, name: str) -> float:
     return sum(float(v) for v in re.findall(rf"^{re.escape(name)}{labels} (\S+)$", text, re.M))
 
 
-def wait_for(done: Callable[[], bool], seconds: float, explain: Callable[[], str]) -> None:
-    """Poll until ``done``; fail with the explanation at the deadline."""
-    deadline = time.monotonic() + seconds
-    while not done():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {seconds} s\n{explain()}")
-        time.sleep(0.2)
-
-
 @contextmanager
 def running_suite(directory: Path, *options: str, **environment: str) -> Iterator[Suite]:
     """Run a suite below ``directory``; at the end stop it and assert that none of its processes is left."""
@@ -188,14 +171,14 @@ def running_suite(directory: Path, *options: str, **environment: str) -> Iterato
     with (directory / "up.log").open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "dexorder", "up", "--dir", str(directory), "--base-port", str(base_port), *options],
-            cwd=ROOT,
+            cwd=PROJECT_ROOT,
             env=os.environ | environment | {MARKER: marker},
             stdout=log,
             stderr=subprocess.STDOUT,
         )
         suite = Suite(directory, base_port, process, environment)
         try:
-            wait_for(lambda: (directory / "suite.json").exists() or process.poll() is not None, 60, suite.logs)
+            until(lambda: (directory / "suite.json").exists() or process.poll() is not None, 60, suite.logs)
             assert process.poll() is None, (directory / "up.log").read_text()
             suite.wait_ready()
             yield suite
@@ -213,56 +196,3 @@ def left_over(marker: str) -> list[str]:
     return [
         Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ") for pid in processes_marked(marker)
     ]
-
-
-def free_block(size: int) -> int:
-    """Return the first of ``size`` consecutive free ports below the ephemeral range, in this xdist worker's share."""
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    first = 20_000 + 4_000 * (worker % 3)
-    for base in range(first + os.getpid() % 2_000, first + 4_000, size):
-        sockets = []
-        try:
-            for port in range(base, base + size):
-                sockets.append(socket.socket())
-                sockets[-1].bind(("127.0.0.1", port))
-            return base
-        except OSError:
-            continue
-        finally:
-            for each in sockets:
-                each.close()
-    raise AssertionError("no block of free ports")
-
-
-def oracle(symbol: str, period: str, span: TimeRange) -> pa.Table:
-    """Return the rows of a range as the simulated exchange's pure market computes them, in time order."""
-    instrument = next(i for i in INSTRUMENTS if i.symbol == symbol)
-    market = SyntheticMarket(instrument, seed=SimSettings().seed)
-    step_ms = PERIOD_SECONDS[period] * 1_000
-    start_ms, end_ms = span.start_ns // 1_000_000, span.end_ns // 1_000_000
-    count = (end_ms - start_ms) // step_ms
-    candles = market.candles(
-        PERIODS[period], CandleQuery(start_ms=start_ms, end_ms=end_ms - 1, limit=count), now_ns=time.time_ns()
-    )
-    return pa.table(
-        {
-            "open_time": pa.array(candles.open_s * 1_000_000, pa.int64()),
-            **{name: pa.array(getattr(candles, name), pa.float64()) for name in VALUES},
-        }
-    )
-
-
-def assert_equal(rows: pa.Table, expected: pa.Table) -> None:
-    """Assert the same keys in the same number, and the same values bit for bit."""
-    times = pc.cast(rows["open_time"], pa.int64())
-    assert len(pc.unique(times)) == len(rows), "duplicate rows"
-    assert len(rows) == len(expected)
-    assert times.equals(expected["open_time"]), "other keys"
-    for name in VALUES:
-        assert rows[name].equals(expected[name]), name
-
-
-def minutes(start_minute: int, count: int) -> TimeRange:
-    """Return a range of one-minute candles, counted from 2024-01-01."""
-    start_ns = (1_704_067_200 + start_minute * 60) * SECOND_NS
-    return TimeRange(start_ns, start_ns + count * 60 * SECOND_NS)

@@ -1,0 +1,53 @@
+"""Oracle: the candles that the simulated exchange must have delivered, and their comparison with the table."""
+
+from __future__ import annotations
+
+import time
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from services.common.model.periods import PERIOD_SECONDS
+from services.common.model.time_range import TimeRange
+from services.common.model.times import SECOND_NS
+from services.exchange_sim.candles import CandleQuery
+from services.exchange_sim.config import SimSettings
+from services.exchange_sim.instruments import INSTRUMENTS
+from services.exchange_sim.market import SyntheticMarket
+from services.exchange_sim.periods import PERIODS
+
+VALUES = ["open", "high", "low", "close", "volume"]
+
+
+def oracle(symbol: str, period: str, span: TimeRange) -> pa.Table:
+    """Return the rows of a range as the simulated exchange's pure market computes them, in time order."""
+    instrument = next(i for i in INSTRUMENTS if i.symbol == symbol)
+    market = SyntheticMarket(instrument, seed=SimSettings().seed)
+    step_ms = PERIOD_SECONDS[period] * 1_000
+    start_ms, end_ms = span.start_ns // 1_000_000, span.end_ns // 1_000_000
+    count = (end_ms - start_ms) // step_ms
+    candles = market.candles(
+        PERIODS[period], CandleQuery(start_ms=start_ms, end_ms=end_ms - 1, limit=count), now_ns=time.time_ns()
+    )
+    return pa.table(
+        {
+            "open_time": pa.array(candles.open_s * 1_000_000, pa.int64()),
+            **{name: pa.array(getattr(candles, name), pa.float64()) for name in VALUES},
+        }
+    )
+
+
+def assert_equal(rows: pa.Table, expected: pa.Table) -> None:
+    """Assert the same keys in the same number, and the same values bit for bit."""
+    times = pc.cast(rows["open_time"], pa.int64())
+    assert len(pc.unique(times)) == len(rows), "duplicate rows"
+    assert len(rows) == len(expected)
+    assert times.equals(expected["open_time"]), "other keys"
+    for name in VALUES:
+        assert rows[name].equals(expected[name]), name
+
+
+def minutes(start_minute: int, count: int) -> TimeRange:
+    """Return a range of one-minute candles, counted from 2024-01-01."""
+    start_ns = (1_704_067_200 + start_minute * 60) * SECOND_NS
+    return TimeRange(start_ns, start_ns + count * 60 * SECOND_NS)

@@ -1,0 +1,189 @@
+"""Services as child processes, their ports, and waiting for them."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from dexorder.setup.config import PROJECT_ROOT
+from dexorder.supervisor.orphan_guard import guarded
+from services.common.config import split_address
+
+START_SECONDS = STOP_SECONDS = 120.0
+WAIT_SECONDS = 60.0
+_FORK = multiprocessing.get_context("forkserver")
+_CHANNELS = [f"services.gateway.events.channels.{name}" for name in ("email", "mobile_push", "web_push")]
+_FORK.set_forkserver_preload(["services.gateway.server", "services.gateway.events.server", *_CHANNELS, __name__])
+
+
+def until(condition: Callable[[], bool], seconds: float = WAIT_SECONDS, explain: Callable[[], str] = str) -> None:
+    """Poll until the condition is true; at the deadline raise AssertionError with the explanation."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s\n{explain()}"
+        time.sleep(0.02)
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports that were free on loopback a moment ago."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def free_block(size: int) -> int:
+    """Return the first of ``size`` consecutive free ports below the ephemeral range, in this xdist worker's share."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    first = 20_000 + 4_000 * (worker % 3)
+    for base in range(first + os.getpid() % 2_000, first + 4_000, size):
+        sockets = []
+        try:
+            for port in range(base, base + size):
+                sockets.append(socket.socket())
+                sockets[-1].bind(("127.0.0.1", port))
+            return base
+        except OSError:
+            continue
+        finally:
+            for each in sockets:
+                each.close()
+    raise AssertionError("no block of free ports")
+
+
+class ServiceProcess:
+    """Process ``python -m MODULE`` that dies with this one; a context manager that kills it. For the main thread.
+
+    Args:
+        folder: Gets its log; nobody else's.
+        environment: Variables beside our own.
+    """
+
+    def __init__(self, module: str, folder: Path, environment: Mapping[str, str]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.name = module.rpartition(".")[2]
+        self.log_file = folder / f"{self.name}.log"
+        with self.log_file.open("ab") as log:
+            self.process = subprocess.Popen(
+                [*guarded(), sys.executable, "-m", module],
+                cwd=PROJECT_ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=os.environ | {**environment, "DEXORDER_LOG_FORMAT": "json"},
+            )
+        try:
+            until(lambda: bool(self.logged("listening")) or self.process.poll() is not None, START_SECONDS, self.tail)
+            assert self.process.poll() is None, self.tail()
+        except BaseException:
+            self.process.kill()
+            self.process.wait()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    @property
+    def listens_at(self) -> str:
+        """Return host:port of its gRPC server."""
+        return str(self.logged("listening")[0]["address"])
+
+    @property
+    def lives(self) -> bool:
+        """Return whether it runs."""
+        return self.process.poll() is None
+
+    def logged(self, event: str) -> list[dict[str, Any]]:
+        """Return the log records of an event."""
+        lines = self.log_file.read_text(errors="replace").split("\n")[:-1]
+        records = (json.loads(line) for line in lines if line.startswith("{"))
+        return [record for record in records if record.get("event") == event]
+
+    def tail(self) -> str:
+        """Return the last lines of its log, for the message of a failure."""
+        return self.log_file.read_text(errors="replace")[-3000:]
+
+    def begin_stop(self) -> None:
+        """Send SIGTERM."""
+        self.process.send_signal(signal.SIGTERM)
+
+    def ended(self) -> int:
+        """Wait for the end of the process and return its exit status."""
+        try:
+            return self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self.name} does not end\n{self.tail()}") from None
+
+    def stop(self) -> int:
+        """Send SIGTERM, wait for the end and return the exit status."""
+        self.begin_stop()
+        return self.ended()
+
+    def kill(self) -> None:
+        """Send SIGKILL to the process without its children, unless it has ended."""
+        self.process.kill()
+        self.process.wait()
+
+
+class ForkedGateway:
+    """As `dexorder.testing.processes.ServiceProcess`, as far as campaigns need it."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str], address: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.log_file = folder / "gateway.log"
+        self.process = _FORK.Process(target=_live, args=(dict(environment), str(self.log_file)), daemon=True)
+        self.process.start()
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                socket.create_connection(split_address(address), 1).close()
+                return
+            except OSError:
+                assert self.process.is_alive() and time.monotonic() < deadline, self.tail()
+                time.sleep(0.005)
+
+    @property
+    def lives(self) -> bool:
+        """Return whether it runs."""
+        return self.process.is_alive()
+
+    def tail(self) -> str:
+        """Return the end of its log."""
+        return self.log_file.read_text(errors="replace")[-3000:] if self.log_file.exists() else ""
+
+    def stop(self) -> int:
+        """Send SIGTERM and wait for the end; return the exit status."""
+        self.process.terminate()
+        self.process.join(STOP_SECONDS)
+        assert self.process.exitcode is not None, self.tail()
+        return self.process.exitcode
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self.process.kill()
+        self.process.join()
+
+
+def _live(environment: dict[str, str], log: str) -> None:
+    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    os.environ.update(environment)
+    runpy.run_module("services.gateway", run_name="__main__")
