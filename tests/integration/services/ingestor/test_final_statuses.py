@@ -118,7 +118,7 @@ REFUSED: list[tuple[dict[str, int], str]] = [
     ({"end_time": 2**64 - 1}, f"end_time {2**64 - 1} is outside [0, {MAX_TIME_NS}] nanoseconds"),
     ({"period_seconds": 120}, "period_seconds 120 is not one of [1, 60, 180,"),
     ({"period_seconds": 3 * 86_400}, "period_seconds 259200 is not one of"),
-    ({"limit": 0}, "limit 0 asks for nothing"),
+    ({"limit": 0}, "limit 0 requests no candle; omit it for the whole range"),
 ]
 
 
