@@ -143,7 +143,7 @@ class ServiceProcess:
 
 
 class ForkedGateway:
-    """As `dexorder.testing.processes.ServiceProcess`, as far as campaigns need it."""
+    """Forked gateway with the methods of `ServiceProcess` that campaigns need."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str], address: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
