@@ -163,22 +163,42 @@ async def test_a_stream_ends_with_its_token(tmp_path: Path) -> None:
         assert gateway.dispatcher.calls == [("opened", "alice"), ("closed", "alice")]
 
 
-async def test_a_stream_that_is_not_read_is_ended_and_its_task_too(
+async def overrun(gateway: Served, alice: Stubs) -> Any:
+    """Open a session that does not read, and send it events until the gateway closes it; return its call."""
+    call = alice.events.Subscribe(pb.SubscribeRequest(), metadata=alice.metadata)
+    await call.read()
+    while gateway.dispatcher.calls[-1][0] != "closed":
+        gateway.dispatcher.keep("alice", "e", payload=b"x" * 50_000)
+        await asyncio.sleep(0)
+    return call
+
+
+async def test_a_stream_that_is_not_read_is_closed_and_its_task_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session_module, "CLOSE_SECONDS", 0.2)
+    tasks: list[asyncio.Task[Any] | None] = []
     async with served(tmp_path, session_queue=50) as gateway, calling(gateway, gateway.token("alice")) as alice:
-        call = alice.events.Subscribe(pb.SubscribeRequest(), metadata=alice.metadata)
-        await call.read()
-        (session,) = gateway.backend.sessions._sessions["alice"]
-        task = session._task
-        assert task
-        while gateway.dispatcher.calls[-1][0] != "closed":
-            gateway.dispatcher.keep("alice", "e", payload=b"x" * 50_000)
-            await asyncio.sleep(0)
-        assert not task.done()
+        opened = gateway.backend.sessions.open
+
+        async def remember(*arguments: Any) -> Any:
+            tasks.append(asyncio.current_task())
+            return await opened(*arguments)
+
+        monkeypatch.setattr(gateway.backend.sessions, "open", remember)
+        await overrun(gateway, alice)
+        (task,) = tasks
+        assert task is not None
         await until(task.done)
-        assert await code_of(call) in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.CANCELLED)
+
+
+async def test_a_stream_that_is_read_too_slowly_ends_with_resource_exhausted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_module, "CLOSE_SECONDS", 60.0)  # the client reads on before its task is cancelled
+    async with served(tmp_path, session_queue=50) as gateway, calling(gateway, gateway.token("alice")) as alice:
+        call = await overrun(gateway, alice)
+        assert await code_of(call) is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 async def test_a_client_that_disconnects_closes_its_session(tmp_path: Path) -> None:
