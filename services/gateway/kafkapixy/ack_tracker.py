@@ -101,8 +101,6 @@ class AckTracker(Generic[T]):
         """Return whether the record was delivered by this tracker's owner or an earlier one, or was passed."""
         return offset < self._next
 
-    # ---- deliveries
-
     def deliver(self, records: list[tuple[int, T]], *, now_ns: int, caller: int = UNARY) -> Run[T] | None:
         """Put the next records of the log in flight.
 
@@ -166,8 +164,6 @@ class AckTracker(Generic[T]):
         run.given_back = False
         return run
 
-    # ---- given back
-
     def give_back(
         self, first: int, last: int, *, now_ns: int, caller: int = UNARY, counts_as_retry: bool = False
     ) -> None:
@@ -194,8 +190,6 @@ class AckTracker(Generic[T]):
         run.given_back = True
         run.retries -= not counts_as_retry
         self._next_due_ns = min(self._next_due_ns, now_ns)
-
-    # ---- acks
 
     def ack(self, offset: int) -> bool:
         """Ack one record, whoever has it; one that was not delivered yet will be skipped.
@@ -247,8 +241,6 @@ class AckTracker(Generic[T]):
             raise Exhausted(f"offset {offset} was not delivered yet, and {len(ranges)} such acks are kept already")
         ranges[first:last] = [(start, end)]
         return True
-
-    # ---- commits
 
     @property
     def next_offset(self) -> int:

@@ -91,8 +91,6 @@ class Admin:
         except KafkaException as error:
             raise admin_error(error.args[0]) from error
 
-    # ---- topics
-
     async def topics(self) -> dict[str, TopicView]:
         """Return every topic of the cluster."""
         metadata = await self._in_thread(partial(self._client.list_topics, timeout=_QUERY_TIMEOUT_SECONDS))
@@ -152,8 +150,6 @@ class Admin:
                 own = (entry for entry in answer.values() if entry.source == _TOPIC_CONFIG)
                 found[resource.name] = {entry.name: entry.value or "" for entry in own}
         return found
-
-    # ---- offsets
 
     async def logs(self, topic: str) -> dict[int, LogRange]:
         """Return the log of each partition, as this gateway's consumers see it.
@@ -235,8 +231,6 @@ class Admin:
         finally:
             consumer.close()
 
-    # ---- groups
-
     async def group(self, name: str) -> GroupView:
         """Return one group; without members if it does not exist."""
         found = await self._in_thread(partial(self._list_groups, name))
@@ -271,8 +265,6 @@ class Admin:
     def _list_groups(self, *name: Any) -> list[GroupView]:
         listed: Any = self._client.list_groups(*name, timeout=_QUERY_TIMEOUT_SECONDS)
         return [_group_view(each) for each in listed if each.protocol_type in ("", "consumer")]
-
-    # ---- threads
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         """Run blocking work in a thread that no stop waits for: some queries can't be cancelled.

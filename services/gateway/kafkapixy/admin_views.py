@@ -22,9 +22,6 @@ LogRange = tuple[int, int]
 _SETTLED_STATES = {"Stable", "Empty", "Dead"}
 
 
-# ---- topics
-
-
 @dataclass(frozen=True, slots=True)
 class PartitionView:
     """Brokers of a partition; ``leader`` is -1 while there is none."""
@@ -45,9 +42,6 @@ class TopicView:
 
     partitions: tuple[PartitionView, ...]
     config: Mapping[str, str] | None = None
-
-
-# ---- offsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +70,6 @@ def offsets_view(partition: int, log: LogRange, offset: int, metadata: str, *, e
         return OffsetsView(partition, begin, end, NO_COMMIT, lag=end - begin if earliest else 0)
     text, ranges = shown_metadata(offset, metadata)
     return OffsetsView(partition, begin, end, offset, end - offset, text, sparse_text(offset, ranges))
-
-
-# ---- SetOffsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +125,6 @@ def commits_of(requested: Sequence[RequestedOffset], topic: str, logs: Mapping[i
         except ValueError as error:
             raise InvalidRequest(f"offsets[{index}].metadata {each.metadata[:80]!r}: {error}") from error
     return commits
-
-
-# ---- groups
 
 
 @dataclass(frozen=True, slots=True)

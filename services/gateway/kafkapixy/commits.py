@@ -29,9 +29,6 @@ _MAX_OFFSET = 1 << 63
 _CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffd]")
 
 
-# ---- acked ranges as text
-
-
 def encode_ranges(offset: int, ranges: Iterable[Range], *, limit: int = MAX_METADATA_CHARACTERS) -> str:
     """Return the acked ranges above ``offset`` as text, without the full stop.
 
@@ -88,9 +85,6 @@ def _decode_numbers(text: str) -> Iterator[int]:
             value = shift = 0
     if shift:
         raise ValueError(f"{text!r} ends within a number")
-
-
-# ---- metadata of our own commits
 
 
 def commit_metadata(offset: int, ranges: Sequence[Range]) -> str:
@@ -151,9 +145,6 @@ def start_position(offset: int, metadata: str, *, low: int, high: int, earliest:
         kept = tuple((max(start, low), end) for start, end in acked if end > low)
         return StartPosition(low, kept, warning=f"committed {offset} is before the log's beginning; starting at {low}")
     return StartPosition(offset, acked, committed=True)
-
-
-# ---- metadata as GetOffsets shows it and SetOffsets takes it
 
 
 def shown_metadata(offset: int, metadata: str) -> tuple[str, list[Range]]:

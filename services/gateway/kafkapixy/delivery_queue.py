@@ -129,8 +129,6 @@ class DeliveryQueue(Generic[T]):
         parts = [owned.tracker.unacked_of(caller) for owned in self._partitions.values()]
         return Unacked(sum(part.records for part in parts), sum(part.bytes for part in parts))
 
-    # ---- fetched ahead
-
     def fetched(self, partition: int, records: list[tuple[int, T]]) -> None:
         """Add offsets and records; dropped if the partition is no longer assigned."""
         if (owned := self._partitions.get(partition)) is not None:
@@ -169,8 +167,6 @@ class DeliveryQueue(Generic[T]):
         if owned is None:
             return True
         return len(owned.fetched) <= self.buffer.records // 2 and owned.fetched_bytes <= self.buffer.bytes // 2
-
-    # ---- deliveries
 
     def take(self, demand: Demand, *, now_ns: int) -> list[Delivery[T]]:
         """Return the next deliveries; none if there are no records or too many are unacked."""
@@ -222,8 +218,6 @@ class DeliveryQueue(Generic[T]):
         """Make all records of a stream that ended due at once."""
         for owned in self._partitions.values():
             owned.tracker.release(caller, now_ns=now_ns)
-
-    # ---- acks and commits
 
     def ack(self, partition: int, offset: int, *, delivered_only: bool = False) -> bool:
         """Ack a record.

@@ -192,8 +192,6 @@ class RecordProducer:
         self._metrics.produced[batch.topic, "stream"] += len(batch.records) - len(batch.failures)
         self._metrics.produce_failed[batch.topic, "stream"] += len(batch.failures)
 
-    # ---- timeouts of callers
-
     def _expire(self, future: asyncio.Future[Placed], topic: str) -> None:
         if not future.done():
             future.set_exception(self._no_answer(topic))
@@ -206,8 +204,6 @@ class RecordProducer:
     def _no_answer(self, topic: str) -> Unavailable:
         waited = f"no acknowledgement for topic {topic!r} within {self._timeout_s:g} s"
         return Unavailable(f"{waited}, the record may have been written or may still be")
-
-    # ---- reports, from librdkafka to the thread to the event loop
 
     def _report(self, future: asyncio.Future[Placed] | None, size: int, error: KafkaError | None, message: Any) -> None:
         offset = message.offset()

@@ -125,8 +125,6 @@ class Subscription:
         with self._lock:
             return self._queue.progress()
 
-    # ---- requests
-
     async def consume(self) -> Delivery[Record]:
         """Return the next record of the group; wait for one as long as the long poll lasts.
 
@@ -191,8 +189,6 @@ class Subscription:
             self._queue.give_back(delivery, now_ns=time.monotonic_ns())
         self._serve()
 
-    # ---- streams
-
     def attach(self, stream: Stream) -> int:
         """Add a stream; ``detach`` must follow.
 
@@ -246,8 +242,6 @@ class Subscription:
     def _after_give_back(self) -> None:
         self._waits_for_acks = True  # any waiting caller may have the records
         self._after_acks()
-
-    # ---- deliveries
 
     def _refuse_if_closed(self) -> None:
         if not self._open:
@@ -305,8 +299,6 @@ class Subscription:
             waiter.fail(NotFound(f"nothing new in topic {self.topic!r} for group {self.group!r}"))
         else:
             waiter.fail(Unavailable("Kafka can't be reached"))
-
-    # ---- end
 
     def _tick(self) -> None:
         self._tick_timer = self._loop.call_later(_TICK_SECONDS, self._tick)

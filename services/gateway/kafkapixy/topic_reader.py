@@ -190,8 +190,6 @@ class TopicReader:
             raise failure
         self._log.warning("error of Kafka's client", reason=error.str())  # librdkafka recovers by itself
 
-    # ---- commits
-
     def _commit_regularly(self, consumer: Consumer) -> None:
         now_s = time.monotonic()
         if self._committing is not None or now_s < self._next_commit_s:
@@ -225,8 +223,6 @@ class TopicReader:
 
     def _positions(self, commits: dict[int, Commit]) -> list[TopicPartition]:
         return [TopicPartition(self._topic, p, offset, metadata) for p, (offset, metadata) in commits.items()]
-
-    # ---- offsets set by SetOffsets
 
     def _serve_commit_requests(self, consumer: Consumer) -> None:
         # librdkafka could retry a commit in progress, which would then overwrite ours: wait for its answer first.
@@ -282,7 +278,7 @@ class TopicReader:
             if request.done.set_running_or_notify_cancel():
                 request.done.set_exception(Unavailable(f"topic {self._topic!r} is no longer read"))
 
-    # ---- rebalances; Kafka's client calls these inside poll()
+    # Kafka's client calls the next three inside poll().
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._member_id = consumer.memberid() or ""

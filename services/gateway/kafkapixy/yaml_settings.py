@@ -53,9 +53,6 @@ _ACKS: dict[str, Literal["all", "leader", "none"]] = {
 }
 
 
-# ---- the gateway's settings
-
-
 def read_pixy_file(path: Path) -> PixyConfig:
     """Read the file, and check that the files it names can be read.
 
@@ -108,9 +105,6 @@ def _server_settings(file: PixyConfig) -> list[tuple[str, str, str | None]]:
         ("tls_key", "tls.key_path", file.tls.key_path),
         ("tls_client_ca", "tls.client_ca_path", file.tls.client_ca_path),
     ]
-
-
-# ---- clusters
 
 
 def pixy_clusters(file: PixyConfig, base: ClusterConfig) -> tuple[ClusterConfig, ...]:

@@ -67,8 +67,6 @@ class ConsumeStream:
         """Give back the unacked records."""
         self._subscription.detach(self._number)
 
-    # ---- requests
-
     async def request(self, credit: int, acks: Sequence[Span], give_backs: Sequence[Span]) -> None:
         """Apply one request; return when the next may come: a caller must take its refused acks to be read."""
         self._credit.left += credit
@@ -85,8 +83,6 @@ class ConsumeStream:
         """Note that no more requests come."""
         self._no_more_requests = True
         self._changed.set()
-
-    # ---- the subscription's caller
 
     @property
     def done(self) -> bool:
@@ -107,8 +103,6 @@ class ConsumeStream:
         """End the stream, also after an error in its requests. The first error counts."""
         self._failure = self._failure or error
         self._changed.set()
-
-    # ---- responses
 
     async def next(self) -> Output | None:
         """Return the contents of the next response; None at the end of the stream.

@@ -46,8 +46,6 @@ class KafkaService(rpc.KafkaServiceServicer):
         if not self._stopping.done():
             self._stopping.set_result(None)
 
-    # ---- Produce
-
     async def Produce(  # noqa: N802
         self, request_iterator: AsyncIterator[pb.ProduceRequest], context: Context
     ) -> AsyncIterator[pb.ProduceResponse]:
@@ -92,8 +90,6 @@ class KafkaService(rpc.KafkaServiceServicer):
         else:
             await cluster.producer.write(batch)
 
-    # ---- Consume
-
     async def Consume(  # noqa: N802
         self, request_iterator: AsyncIterator[pb.ConsumeRequest], context: Context
     ) -> AsyncIterator[pb.ConsumeResponse]:
@@ -128,8 +124,6 @@ class KafkaService(rpc.KafkaServiceServicer):
         max_unacked = Unacked(consume.stream_max_pending_messages, consume.stream_max_pending_kbytes * 1024)
         credit = Credit(start.max_batch_records, max_unacked)
         return ConsumeStream(cluster.consumers.subscription(group, topic), credit, auto_ack=start.auto_ack)
-
-    # ---- both
 
     def _refuse_if_stopping(self) -> None:
         if self._stopping.done():
