@@ -29,7 +29,7 @@ class PartitionView:
     partition: int
     leader: int
     replicas: tuple[int, ...]
-    in_sync: tuple[int, ...]
+    isr: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,11 +116,7 @@ class Cluster:
         return topic in self._partitions
 
     async def has_topic(self, topic: str) -> bool:
-        """Return whether the topic exists; queries the cluster only for topics not seen before.
-
-        Raises:
-            Unavailable: The cluster does not answer.
-        """
+        """Return whether the topic exists; queries the cluster, which may be Unavailable, only for unknown topics."""
         if topic in self._partitions:
             return True
         if self.failure:
@@ -165,11 +161,7 @@ class Cluster:
 
 
 class Clusters:
-    """Clusters that a gateway serves; iterates over them.
-
-    Args:
-        clusters: At least one; an empty name means the first.
-    """
+    """Clusters that a gateway serves, at least one; iterates over them. An empty name means the first."""
 
     def __init__(self, clusters: Sequence[Cluster]) -> None:
         self.default = clusters[0]
@@ -179,17 +171,10 @@ class Clusters:
         return iter(self._by_name.values())
 
     def named(self, name: str) -> Cluster:
-        """Return the cluster of a request.
-
-        Raises:
-            InvalidRequest: No cluster has that name.
-        """
-        if not name:
-            return self.default
-        try:
-            return self._by_name[name]
-        except KeyError:
-            raise InvalidRequest(f"cluster {name!r} is not configured") from None
+        """Return the cluster of a request; raise InvalidRequest if no cluster has that name."""
+        if (found := self._by_name.get(name) if name else self.default) is None:
+            raise InvalidRequest(f"cluster {name!r} is not configured")
+        return found
 
 
 def _missing_topics(wanted: Sequence[TopicSpec], existing: Mapping[str, int]) -> list[TopicSpec]:
@@ -197,11 +182,7 @@ def _missing_topics(wanted: Sequence[TopicSpec], existing: Mapping[str, int]) ->
 
 
 async def _create_topics(admin: AdminClient, topics: Sequence[TopicSpec], *, replication: int) -> None:
-    """Create topics; one that exists by now is fine.
-
-    Raises:
-        KafkaException: The cluster refuses one or can't be reached; the others may have been created.
-    """
+    """Create topics; one that exists by now is fine. After a KafkaException, some may have been created."""
     created = admin.create_topics(
         [NewTopic(t.name, num_partitions=t.partitions, replication_factor=replication) for t in topics],
         operation_timeout=_CREATE_TIMEOUT_SECONDS,

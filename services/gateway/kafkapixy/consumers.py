@@ -26,11 +26,7 @@ class Consumers:
         metrics.subscriptions = lambda: list(self._open.values())
 
     def refuse_if_disabled(self) -> None:
-        """Check the configuration.
-
-        Raises:
-            Unavailable: This gateway may not consume from the cluster.
-        """
+        """Raise Unavailable if this gateway may not consume from the cluster."""
         if self._config.consume.disabled:
             raise Unavailable(f"consuming from cluster {self._config.name!r} is disabled by configuration")
 
@@ -55,11 +51,7 @@ class Consumers:
         return found
 
     def subscribed(self, group: str, topic: str) -> Subscription:
-        """Return the open subscription.
-
-        Raises:
-            NotAssigned: There is none.
-        """
+        """Return the open subscription; raise NotAssigned if there is none."""
         found = self._open.get((group, topic))
         if found is None:
             raise NotAssigned(f"group {group!r} does not read topic {topic!r} here")

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict
 from typing import Any
 
 import grpc
 
 from services.common.kafka.client_options import headers_of
 from services.common.model.errors import InvalidRequest, NotFound, Unavailable
-from services.gateway.kafkapixy.admin_views import OffsetsView, RequestedOffset, TopicView
+from services.gateway.kafkapixy.admin_views import RequestedOffset, TopicView
 from services.gateway.kafkapixy.cluster import Clusters
-from services.gateway.kafkapixy.subscription import Subscription
 from services.gateway.kafkapixy.types import Delivery, NotAssigned, Record, group_name, topic_name
 from services.gen.kafkapixy import kafkapixy_pb2 as pb
 from services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
@@ -70,11 +71,19 @@ class KafkaPixy(rpc.KafkaPixyServicer):
             raise NotFound(f"topic {topic!r} does not exist")
         subscription = cluster.consumers.subscription(group, topic)
         if acks_earlier:
-            _ack_earlier(subscription, request)
+            # A first call has nothing to ack and leaves the fields at 0, so only delivered records may be acked here.
+            with suppress(NotAssigned):  # an ack that came too late can't be reported
+                subscription.ack(request.ack_partition, request.ack_offset, delivered_only=True)
         delivery = await subscription.consume()
 
         def answered(done: Context) -> None:
-            _after_answer(subscription, delivery, done, auto_ack=auto_ack)
+            # A caller that went away meanwhile did not get the record. grpc.aio's cancelled() stays false here; a
+            # status that was not sent, or was sent too late, shows it.
+            if not done.done() or done.time_remaining() == 0:
+                subscription.give_back(delivery)
+            elif auto_ack:
+                with suppress(NotAssigned):  # another member has the partition now, and delivers the record again
+                    subscription.ack(delivery.partition, delivery.offset)
 
         context.add_done_callback(answered)  # type: ignore[arg-type]  # the stub wants a class of its own
         return _answer(delivery)
@@ -93,7 +102,9 @@ class KafkaPixy(rpc.KafkaPixyServicer):
         group, topic = group_name(request.group), topic_name(request.topic)
         async with cluster.admin.call():
             found = await cluster.admin.offsets(group, topic)
-        return pb.GetOffsetsRs(offsets=map(_offsets_answer, found))
+        # the fields have the same names
+        offsets = [pb.PartitionOffset(count=each.end - each.begin, **asdict(each)) for each in found]
+        return pb.GetOffsetsRs(offsets=offsets)
 
     async def SetOffsets(self, request: pb.SetOffsetsRq, context: Context) -> pb.SetOffsetsRs:  # noqa: N802
         """Set a group's commits in a topic, all of the request or none."""
@@ -109,11 +120,8 @@ class KafkaPixy(rpc.KafkaPixyServicer):
         cluster = self._clusters.named(request.cluster)
         async with cluster.admin.call():
             found = await cluster.admin.topics()
-        return pb.ListTopicRs(
-            topics={
-                name: _topic_answer(topic, with_partitions=request.with_partitions) for name, topic in found.items()
-            }
-        )
+        topics = {name: _topic_answer(topic, with_partitions=request.with_partitions) for name, topic in found.items()}
+        return pb.ListTopicRs(topics=topics)
 
     async def GetTopicMetadata(self, request: pb.GetTopicMetadataRq, context: Context) -> pb.GetTopicMetadataRs:  # noqa: N802
         """Return one topic."""
@@ -143,27 +151,6 @@ def _check_place(partition_name: str, partition: int, offset_name: str, offset: 
             raise InvalidRequest(f"{name} {value} is negative")
 
 
-def _ack_earlier(subscription: Subscription, request: pb.ConsNAckRq) -> None:
-    # A first call has nothing to ack and leaves the fields at 0, so only delivered records may be acked here. An ack
-    # that came too late can't be reported.
-    try:
-        subscription.ack(request.ack_partition, request.ack_offset, delivered_only=True)
-    except NotAssigned:
-        return
-
-
-def _after_answer(subscription: Subscription, delivery: Delivery[Record], done: Context, *, auto_ack: bool) -> None:
-    """Settle the record when the call is over: a caller that went away meanwhile did not get it."""
-    # grpc.aio's cancelled() stays false here; a status that was not sent, or was sent too late, shows it.
-    if not done.done() or done.time_remaining() == 0:
-        subscription.give_back(delivery)
-    elif auto_ack:
-        try:
-            subscription.ack(delivery.partition, delivery.offset)
-        except NotAssigned:
-            return  # the partition belongs to another member now, which delivers the record again
-
-
 def _answer(delivery: Delivery[Record]) -> pb.ConsRs:
     offset, record = delivery.records[0]
     key = record.key()
@@ -179,19 +166,6 @@ def _answer(delivery: Delivery[Record]) -> pb.ConsRs:
     return answer
 
 
-def _offsets_answer(view: OffsetsView) -> pb.PartitionOffset:
-    return pb.PartitionOffset(
-        partition=view.partition,
-        begin=view.begin,
-        end=view.end,
-        count=view.end - view.begin,
-        offset=view.offset,
-        lag=view.lag,
-        metadata=view.metadata,
-        sparse_acks=view.sparse_acks,
-    )
-
-
 def _topic_answer(view: TopicView, *, with_partitions: bool) -> pb.GetTopicMetadataRs:
     answer = pb.GetTopicMetadataRs()
     if view.config is not None:
@@ -199,9 +173,7 @@ def _topic_answer(view: TopicView, *, with_partitions: bool) -> pb.GetTopicMetad
         answer.config.update(view.config)
     if with_partitions:
         for each in view.partitions:
-            answer.partitions.add(
-                partition=each.partition, leader=each.leader, replicas=each.replicas, isr=each.in_sync
-            )
+            answer.partitions.add(**asdict(each))
     return answer
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 
 from confluent_kafka import KafkaError, KafkaException
 
@@ -47,14 +47,14 @@ async def _try_once(admin: Admin, consumers: Consumers, group: str, topic: str, 
     await consumers.wait_until_left(group)
     ours = consumers.members(group)
     here = next((reader for reader in ours if reader.topic == topic), None)
-    if here is not None and await _commit_as_member(here, topic, wanted):
+    if here is not None and await _committed(here.set_offsets(topic, wanted)):
         return True
     found = await admin.group(group)
     _refuse_if_held(found, topic, wanted, ours)
     if here is not None or not found.settled:
         return False
     if not found.members:
-        return await _commit_without_members(admin, group, topic, wanted)
+        return await _committed(admin.commit(group, topic, wanted))
     if not ours:
         raise Conflict(
             f"group {group!r} is read by {_names(found.members)}, and Kafka takes commits only from these: "
@@ -62,35 +62,23 @@ async def _try_once(admin: Admin, consumers: Consumers, group: str, topic: str, 
         )
     # No member reads these partitions, and a member of ours that reads another topic may commit for them. A member that
     # took them meanwhile would not have seen the commit: then it does not count.
-    if not await _commit_as_member(ours[0], topic, wanted):
+    if not await _committed(ours[0].set_offsets(topic, wanted)):
         return False
     found = await admin.group(group)
     return found.settled and not found.holders(topic, wanted)
 
 
-async def _commit_as_member(reader: Subscription, topic: str, wanted: Mapping[int, Commit]) -> bool:
+async def _committed(commit: Awaitable[None]) -> bool:
+    """Return False if the commit failed and another attempt may succeed."""
     try:
-        await reader.set_offsets(topic, wanted)
+        await commit
     except (NotAssigned, Unavailable):
         return False
     except KafkaException as error:
-        return _raise_unless_changed(error)
+        if error.args[0].code() not in _MEMBERSHIP_CHANGED:
+            raise
+        return False
     return True
-
-
-async def _commit_without_members(admin: Admin, group: str, topic: str, wanted: Mapping[int, Commit]) -> bool:
-    try:
-        await admin.commit(group, topic, wanted)
-    except KafkaException as error:
-        return _raise_unless_changed(error)
-    return True
-
-
-def _raise_unless_changed(error: KafkaException) -> bool:
-    """Return False if another attempt may succeed; else raise the error."""
-    if error.args[0].code() not in _MEMBERSHIP_CHANGED:
-        raise error
-    return False
 
 
 def _refuse_if_held(found: GroupView, topic: str, wanted: Mapping[int, Commit], ours: Sequence[Subscription]) -> None:

@@ -31,8 +31,6 @@ _SET_OFFSETS_TIMEOUT_SECONDS = 3.0
 
 @dataclass(frozen=True, slots=True)
 class _CommitRequest:
-    """Offsets and metadata to commit for a caller."""
-
     topic: str
     wanted: Mapping[int, Commit]
     done: Future[None]
@@ -43,6 +41,9 @@ class TopicReader:
 
     Args:
         ended: Called from the thread as its last action, with the failure or None.
+
+    Attributes:
+        member_id: Id that Kafka gave this member of the group; empty before it has joined.
     """
 
     def __init__(
@@ -59,11 +60,7 @@ class TopicReader:
         self._topic = topic
         self._earliest = consume.new_group_start == "earliest"
         self._commit_seconds = consume.offsets_commit_interval_ms / 1_000
-        self._options: dict[str, Any] = {
-            **consumer_options(config),
-            "group.id": group,
-            "on_commit": self._committed,
-        }
+        self._options: dict[str, Any] = {**consumer_options(config), "group.id": group, "on_commit": self._committed}
         self._log = log.bind(cluster=config.name, group=group, topic=topic)
         self._queue = queue
         self._lock = lock
@@ -75,7 +72,7 @@ class TopicReader:
         self._committing: dict[int, Commit] | None = None
         self._next_commit_s = 0.0
         self._commit_requests: deque[_CommitRequest] | None = deque()
-        self._member_id = ""
+        self.member_id = ""
         self._thread = threading.Thread(target=self._run, name=f"consume-{group}-{topic}", daemon=True)
 
     def start(self) -> None:
@@ -90,11 +87,6 @@ class TopicReader:
     def resume_fetching(self) -> None:
         """Fetch again after a record was taken from the buffer; any thread."""
         self._room.set()
-
-    @property
-    def member_id(self) -> str:
-        """Id that Kafka gave this member of the group; empty before it has joined."""
-        return self._member_id
 
     def set_offsets(self, topic: str, wanted: Mapping[int, Commit]) -> Future[None]:
         """Commit as a member of the group, and continue from there if the topic is the one read here; any thread.
@@ -281,7 +273,7 @@ class TopicReader:
     # Kafka's client calls the next three inside poll().
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self._member_id = consumer.memberid() or ""
+        self.member_id = consumer.memberid() or ""
         if not partitions:
             return
         starts = []

@@ -15,22 +15,14 @@ MAX_GROUP_CHARACTERS = 8_000
 
 
 def topic_name(name: str) -> str:
-    """Return the name if it can be a topic's, before librdkafka sees it.
-
-    Raises:
-        InvalidRequest: It can't.
-    """
+    """Return the name if it can be a topic's, before librdkafka sees it; else raise InvalidRequest."""
     if not TOPIC_NAME.match(name):
         raise InvalidRequest(f"topic {name[:300]!r} is not a topic's name")
     return name
 
 
 def group_name(name: str) -> str:
-    """Return the name if it can be a group's, before librdkafka sees it.
-
-    Raises:
-        InvalidRequest: It can't.
-    """
+    """Return the name if it can be a group's, before librdkafka sees it; else raise InvalidRequest."""
     if not name:
         raise InvalidRequest("group '' is empty")
     if "\0" in name:  # librdkafka would take the part before it, another group
