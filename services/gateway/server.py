@@ -130,11 +130,7 @@ class _Kafka:
 
 
 def _clusters(settings: GatewaySettings, metrics: KafkaMetrics) -> list[Cluster]:
-    """Return the clients of every cluster.
-
-    Raises:
-        BadSettings: librdkafka refuses their options.
-    """
+    """Return the clients of every cluster; BadSettings if librdkafka refuses their options."""
     if settings.pixy and settings.pixy.ignored_settings:
         log.warning(
             "settings without effect",

@@ -52,11 +52,7 @@ _OCCURRENCE = re.compile(r" \(after \d+ms in state \w+(, \d+ identical error\(s\
 
 
 def produce_error(error: KafkaError, topic: str, size: int) -> SuiteError:
-    """Return the error of a record that was not written.
-
-    Args:
-        size: Bytes of its value.
-    """
+    """Return the error of a record, whose value has ``size`` bytes, that was not written."""
     code, text = error.code(), error.str()
     if code == KafkaError.MSG_SIZE_TOO_LARGE:
         return InvalidRequest(f"message of {size} bytes is larger than topic {topic!r} allows")

@@ -31,11 +31,7 @@ _ROW = np.dtype(
 
 
 def page_value(request_id: str, candles: Sequence[Candle]) -> bytes:
-    """Return the DataResponse of a page: status OK and its candles.
-
-    Raises:
-        InvalidRequest: There are more than ``MAX_PAGE_CANDLES``.
-    """
+    """Return the DataResponse of a page: status OK and its candles, at most ``MAX_PAGE_CANDLES``."""
     if len(candles) > MAX_PAGE_CANDLES:
         raise InvalidRequest(f"page has {len(candles)} candles; at most {MAX_PAGE_CANDLES} are allowed")
     return pb.DataResponse(

@@ -60,11 +60,7 @@ class AckResult:
 
 
 class AckTracker(Generic[T]):
-    """One partition, from its committed offset on.
-
-    Args:
-        acked: Ranges above ``offset`` that the last owner committed as acked, in order.
-    """
+    """One partition, from its committed offset on; ``acked`` are ranges above it that were acked already, in order."""
 
     def __init__(self, offset: int, rules: AckRules, acked: Iterable[Range] = ()) -> None:
         self._rules = rules
@@ -102,11 +98,7 @@ class AckTracker(Generic[T]):
         return offset < self._next
 
     def deliver(self, records: list[tuple[int, T]], *, now_ns: int, caller: int = UNARY) -> Run[T] | None:
-        """Put the next records of the log in flight.
-
-        Returns:
-            The records to deliver, without those acked early or delivered before; None if there are none.
-        """
+        """Put the next records of the log in flight; return those neither acked early nor delivered before, if any."""
         if self._acked_early or (records and records[0][0] < self._next):
             records = [item for item in records if self._pass(item[0])]
         elif records:
@@ -145,11 +137,7 @@ class AckTracker(Generic[T]):
         return spent
 
     def redeliver(self, limit: int = 1, *, now_ns: int, caller: int = UNARY) -> Run[T] | None:
-        """Put the lowest records that are due in flight again, with a new ack timeout.
-
-        Returns:
-            At most ``limit`` records that were delivered together before; None if none is due.
-        """
+        """Put the lowest due records in flight again; return at most ``limit`` that were delivered together, if any."""
         if now_ns < self._next_due_ns:
             return None
         due = next((run for run in self._pending if run.due_ns <= now_ns), None)
@@ -192,12 +180,9 @@ class AckTracker(Generic[T]):
         self._next_due_ns = min(self._next_due_ns, now_ns)
 
     def ack(self, offset: int) -> bool:
-        """Ack one record, whoever has it; one that was not delivered yet will be skipped.
+        """Ack one record, whoever has it; return False if it was acked before.
 
-        Returns:
-            False if it was acked before.
-        Raises:
-            Exhausted: Too many early acks.
+        One that was not delivered yet will be skipped; too many of these are Exhausted.
         """
         if offset >= self._next:
             return self._ack_early(offset)

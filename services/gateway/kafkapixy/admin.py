@@ -76,11 +76,7 @@ class Admin:
 
     @asynccontextmanager
     async def call(self) -> AsyncIterator[None]:
-        """Limit the queries of one call to ``CALL_TIMEOUT_SECONDS``, and turn Kafka's errors into ours.
-
-        Raises:
-            SuiteError: Unavailable if Kafka does not answer; else Kafka's error.
-        """
+        """Limit the queries of one call to ``CALL_TIMEOUT_SECONDS``, and turn Kafka's errors into ours."""
         if (failure := self._failure()) is not None:
             raise Unavailable(failure)
         try:
@@ -106,11 +102,7 @@ class Admin:
         return found
 
     async def topic(self, name: str) -> TopicView:
-        """Return one topic.
-
-        Raises:
-            NotFound: It does not exist.
-        """
+        """Return one topic; raise NotFound if it does not exist."""
         partitions, configs = await asyncio.gather(self._partitions(name), self._configs([name]))
         config = configs[name]
         if isinstance(config, KafkaException):
@@ -152,11 +144,7 @@ class Admin:
         return found
 
     async def logs(self, topic: str) -> dict[int, LogRange]:
-        """Return the log of each partition, as this gateway's consumers see it.
-
-        Raises:
-            NotFound: The topic does not exist.
-        """
+        """Return the log of each partition, as our consumers see it; raise NotFound if there is no such topic."""
         return await self._logs(topic, [each.partition for each in await self._partitions(topic)])
 
     async def _logs(self, topic: str, partitions: Sequence[int]) -> dict[int, LogRange]:
@@ -192,11 +180,7 @@ class Admin:
         return {(each.topic, each.partition): end.offset for each, end in ends if not isinstance(end, BaseException)}
 
     async def offsets(self, group: str, topic: str) -> list[OffsetsView]:
-        """Return every partition of the topic with the group's commit in it; the group need not exist.
-
-        Raises:
-            NotFound: The topic does not exist.
-        """
+        """Return every partition with the group's commit, if any; raise NotFound if there is no such topic."""
         partitions = [each.partition for each in await self._partitions(topic)]
 
         def query(consumer: Consumer) -> list[tuple[int, int, str]]:
@@ -267,11 +251,7 @@ class Admin:
         return [_group_view(each) for each in listed if each.protocol_type in ("", "consumer")]
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        """Run blocking work in a thread that no stop waits for: some queries can't be cancelled.
-
-        Raises:
-            Exhausted: Too many threads are running.
-        """
+        """Run blocking work in a thread that no stop waits for: some queries can't be cancelled."""
         if self._threads >= _MAX_THREADS:
             raise Exhausted(f"{self._threads} administrative queries wait for Kafka already")
         self._threads += 1

@@ -34,11 +34,7 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """One topic.
-
-    Attributes:
-        config: Settings of the topic itself; None if they could not be read.
-    """
+    """One topic; ``config`` has the settings of the topic itself, None if they could not be read."""
 
     partitions: tuple[PartitionView, ...]
     config: Mapping[str, str] | None = None
@@ -82,11 +78,7 @@ class RequestedOffset:
 
 
 def check_requested(requested: Sequence[RequestedOffset]) -> None:
-    """Check a request as far as that needs no query.
-
-    Raises:
-        InvalidRequest: A field is out of range, or a partition is given more than once.
-    """
+    """Check a request as far as that needs no query; raise InvalidRequest for the first invalid field."""
     seen: set[int] = set()
     for index, each in enumerate(requested):
         for name, value in (("partition", each.partition), ("offset", each.offset)):
@@ -104,11 +96,7 @@ def check_requested(requested: Sequence[RequestedOffset]) -> None:
 
 
 def commits_of(requested: Sequence[RequestedOffset], topic: str, logs: Mapping[int, LogRange]) -> dict[int, Commit]:
-    """Return the commit of each partition.
-
-    Raises:
-        InvalidRequest: A partition does not exist, an offset is beyond its end, or metadata can't be kept.
-    """
+    """Return the commit of each partition; raise InvalidRequest for the first that the logs do not allow."""
     commits = {}
     for index, each in enumerate(requested):
         if each.partition not in logs:
@@ -142,11 +130,7 @@ class MemberView:
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """Group as its coordinator sees it.
-
-    Attributes:
-        settled: False during a rebalance: the assignment of partitions is unknown then.
-    """
+    """Group as its coordinator sees it; not settled during a rebalance: its assignment is unknown then."""
 
     group: str
     settled: bool
@@ -164,11 +148,7 @@ def is_settled(state: str) -> bool:
 
 
 def assigned_partitions(assignment: bytes) -> dict[str, tuple[int, ...]]:
-    """Parse a member's assignment of the consumer protocol: version, topics with their partitions, user data.
-
-    Raises:
-        ValueError: It is truncated, or of another protocol.
-    """
+    """Parse a member's assignment: version, topics with partitions, user data. Another protocol's is a ValueError."""
     if not assignment:
         return {}
     try:

@@ -103,11 +103,7 @@ class ClusterConfig:
 
 
 def parse_topics(text: str) -> tuple[TopicSpec, ...]:
-    """Return the topics of ``name:partitions,...``; none for an empty text.
-
-    Raises:
-        ValueError: An entry is not of that form, or a name is given more than once.
-    """
+    """Return the topics of ``name:partitions,...``, none for an empty text; raise ValueError for any other form."""
     topics = []
     for entry in filter(None, (e.strip() for e in text.split(","))):
         name, _, count = entry.partition(":")

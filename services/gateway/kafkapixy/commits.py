@@ -46,11 +46,7 @@ def encode_ranges(offset: int, ranges: Iterable[Range], *, limit: int = MAX_META
 
 
 def decode_ranges(offset: int, text: str) -> list[Range]:
-    """Return the ranges of a text made by ``encode_ranges``.
-
-    Raises:
-        ValueError: The text is not whole pairs of positive length.
-    """
+    """Return the ranges of a text made by ``encode_ranges``; raise ValueError if it is not whole, positive pairs."""
     numbers, ranges = list(_decode_numbers(text)), []
     if len(numbers) % 2:
         raise ValueError(f"{text!r} ends within a pair")

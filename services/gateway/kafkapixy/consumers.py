@@ -31,12 +31,7 @@ class Consumers:
             raise Unavailable(f"consuming from cluster {self._config.name!r} is disabled by configuration")
 
     def subscription(self, group: str, topic: str) -> Subscription:
-        """Return the subscription; join the group now if there is none.
-
-        Raises:
-            Unavailable: The gateway stops, or may not consume.
-            Exhausted: Too many subscriptions.
-        """
+        """Return the subscription; join the group if there is none, which may be Unavailable or Exhausted."""
         self.refuse_if_disabled()
         if self._stopping:
             raise Unavailable("the gateway is stopping")

@@ -48,11 +48,7 @@ class _LostPartition:
 
 
 class DeliveryQueue(Generic[T]):
-    """Partitions of one group and topic that this process reads.
-
-    Attributes:
-        buffer: Amount that may be fetched ahead; may change.
-    """
+    """Partitions of one group and topic that this process reads; ``buffer`` may change."""
 
     def __init__(self, rules: AckRules, *, buffer: Buffer) -> None:
         self._rules = rules
@@ -220,12 +216,10 @@ class DeliveryQueue(Generic[T]):
             owned.tracker.release(caller, now_ns=now_ns)
 
     def ack(self, partition: int, offset: int, *, delivered_only: bool = False) -> bool:
-        """Ack a record.
+        """Ack a record; return whether that changed anything: acks may be repeated.
 
-        Args:
-            delivered_only: Ignore a record that was never delivered, instead of skipping it once it comes.
-        Returns:
-            Whether that changed anything; acks may be repeated.
+        A record that was never delivered is skipped once it comes, or with ``delivered_only`` its ack is ignored.
+
         Raises:
             NotAssigned: The partition is not ours.
             Exhausted: Too many acks of records not delivered.
@@ -238,11 +232,7 @@ class DeliveryQueue(Generic[T]):
         return owned.tracker.ack(offset)
 
     def ack_spans(self, caller: int, spans: Iterable[Span]) -> tuple[int, list[RefusedAck]]:
-        """Ack those of the records that a stream was given.
-
-        Returns:
-            Number of records acked, and the acks of records that the stream was not given.
-        """
+        """Ack those of the records that a stream was given; return their number, and the acks of others."""
         count, refused = 0, []
         for span in spans:
             if (owned := self._partitions.get(span.partition)) is None:

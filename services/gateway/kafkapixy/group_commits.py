@@ -13,11 +13,7 @@ _RETRY_SECONDS = 0.2
 
 
 def committed(consumer: Consumer, partitions: Sequence[TopicPartition], timeout_seconds: float) -> list[TopicPartition]:
-    """Return the commits of the consumer's group; try again while its coordinator changes.
-
-    Raises:
-        KafkaException: Kafka refuses, or does not answer in time.
-    """
+    """Return the commits of the consumer's group; retry while its coordinator changes, then raise KafkaException."""
     deadline_s = time.monotonic() + timeout_seconds
     while True:
         try:
@@ -32,11 +28,7 @@ def committed(consumer: Consumer, partitions: Sequence[TopicPartition], timeout_
 
 
 def commit_now(consumer: Consumer, positions: Sequence[TopicPartition], timeout_seconds: float) -> None:
-    """Commit and wait for the answer.
-
-    Raises:
-        KafkaException: Kafka refuses, or the coordinator does not answer.
-    """
+    """Commit and wait for the answer; raise KafkaException if Kafka refuses or does not answer."""
     # A commit waits for a coordinator for up to a minute, which can't be configured; this query can.
     committed(consumer, positions, timeout_seconds)
     _raise_first(consumer.commit(offsets=list(positions), asynchronous=False) or ())

@@ -103,11 +103,7 @@ class ClusterMetrics:
 
 
 class KafkaMetrics:
-    """Collector of one process; its labels ``cluster``, ``group``, ``topic``, ``partition`` are Kafka's terms.
-
-    Attributes:
-        kafka_up: 1 while the cluster answers and has the configured topics.
-    """
+    """Collector of one process; its labels ``cluster``, ``group``, ``topic``, ``partition`` are Kafka's terms."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._clusters: dict[str, ClusterMetrics] = {}

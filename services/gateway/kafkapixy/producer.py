@@ -35,11 +35,7 @@ _RECORDS_PER_TURN = 500
 
 
 class RoundRobin:
-    """Partitions of each topic in turn from 0 on, for the partitioner ``roundrobin``.
-
-    Args:
-        partitions: Returns the number of a topic's partitions, 0 if it is unknown.
-    """
+    """Partitions of each topic in turn from 0 on; ``partitions`` returns their number, 0 if it is unknown."""
 
     def __init__(self, partitions: Callable[[str], int]) -> None:
         self._partitions = partitions
@@ -94,11 +90,7 @@ class RecordProducer:
         self._thread.start()
 
     async def send(self, topic: str, key: bytes | None, value: bytes, headers: Headers) -> Placed:
-        """Write one record; return once all in-sync replicas have it.
-
-        Raises:
-            SuiteError: See `produce_error`; within the produce timeout.
-        """
+        """Write one record; return once all in-sync replicas have it, or raise `produce_error` within the timeout."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Placed] = loop.create_future()
         self._queue(topic, key, value, headers, future)
@@ -109,11 +101,7 @@ class RecordProducer:
             timer.cancel()
 
     def send_async(self, topic: str, key: bytes | None, value: bytes, headers: Headers) -> None:
-        """Queue one record and return; it stays queued until Kafka has it, refuses it, or the gateway stops.
-
-        Raises:
-            SuiteError: It was not queued.
-        """
+        """Queue one record and return; it stays queued until Kafka has it, refuses it, or the gateway stops."""
         self._queue(topic, key, value, headers, None)
 
     def _queue(

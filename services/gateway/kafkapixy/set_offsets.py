@@ -27,13 +27,7 @@ _MEMBERSHIP_CHANGED = COORDINATOR_CHANGING | {
 
 
 async def set_offsets(admin: Admin, consumers: Consumers, group: str, topic: str, wanted: Mapping[int, Commit]) -> None:
-    """Commit for a group, all or none; this gateway's readers continue there at once.
-
-    Raises:
-        Conflict: Members elsewhere read some of the partitions, or keep us from committing.
-        Unavailable: The group keeps rebalancing.
-        KafkaException: Kafka refuses.
-    """
+    """Commit for a group, as `Cluster.set_offsets`; raise KafkaException if Kafka refuses."""
     try:
         async with asyncio.timeout(_TIMEOUT_SECONDS):
             while not await _try_once(admin, consumers, group, topic, wanted):  # noqa: ASYNC110  # there is no event

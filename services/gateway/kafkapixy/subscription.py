@@ -190,10 +190,8 @@ class Subscription:
         self._serve()
 
     def attach(self, stream: Stream) -> int:
-        """Add a stream; ``detach`` must follow.
+        """Add a stream; ``detach`` must follow. Return its number, the ``caller`` of its demands.
 
-        Returns:
-            Its number, the ``caller`` of its demands.
         Raises:
             Exhausted: Too many streams.
             Unavailable: The subscription ends.

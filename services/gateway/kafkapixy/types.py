@@ -142,12 +142,7 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress of a group in a partition.
-
-    Attributes:
-        pending: Records delivered and not acked.
-        next_offset: The first offset never delivered.
-    """
+    """Progress of a group in a partition; ``pending`` records were delivered, those from ``next_offset`` on were not."""
 
     pending: int
     lowest_unacked: int

@@ -36,11 +36,7 @@ _TEXTS = {
 
 
 class BadPixyConfig(ValueError):
-    """The file can't be used.
-
-    Attributes:
-        problems: One line each, beginning with the place in the file.
-    """
+    """The file can't be used; ``problems`` are one line each, beginning with the place in the file."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("; ".join(problems))
@@ -235,11 +231,7 @@ class Tls(_Part):
 
 
 class PixyConfig(_Part):
-    """Whole file.
-
-    Attributes:
-        proxies: Clusters by name, in the file's order.
-    """
+    """Whole file; ``proxies`` are the clusters by name, in the file's order."""
 
     grpc_addr: Annotated[str, AfterValidator(_listen_address)] | None = None
     tcp_addr: Annotated[str, IGNORED] = ""
@@ -273,11 +265,7 @@ class PixyConfig(_Part):
 
 
 def parse_pixy_config(text: str) -> PixyConfig:
-    """Parse the file's text.
-
-    Raises:
-        BadPixyConfig: Names each invalid place; contains no password.
-    """
+    """Parse the file's text; raise BadPixyConfig, which names each invalid place and contains no password."""
     try:
         return PixyConfig.model_validate(read_tree(text))
     except BadYaml as error:

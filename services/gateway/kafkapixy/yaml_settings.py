@@ -54,11 +54,7 @@ _ACKS: dict[str, Literal["all", "leader", "none"]] = {
 
 
 def read_pixy_file(path: Path) -> PixyConfig:
-    """Read the file, and check that the files it names can be read.
-
-    Raises:
-        BadSettings: Names the file and the invalid places in it.
-    """
+    """Read the file, and check that the files it names can be read; BadSettings names the invalid places."""
     try:
         file = parse_pixy_config(path.read_text())
     except OSError as error:
@@ -76,11 +72,7 @@ def read_pixy_file(path: Path) -> PixyConfig:
 
 
 def with_pixy_file(given: dict[str, Any], file: PixyConfig, path: object) -> dict[str, Any]:
-    """Return the gateway's settings: those given, and those of the file.
-
-    Raises:
-        BadSettings: A setting is given and in the file; names both places.
-    """
+    """Return the settings given and those of the file; BadSettings names both places of one that is in both."""
     in_file = {name: (place, value) for name, place, value in _server_settings(file) if value}
     duplicates = [(name, "proxies") for name in _CLUSTER_SETTINGS if name in given]
     duplicates += [(name, place) for name, (place, _) in in_file.items() if given.get(name) not in (None, "")]

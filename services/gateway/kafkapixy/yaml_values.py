@@ -54,11 +54,7 @@ for _kind in ("int", "float", "bool", "timestamp", "str"):
 
 
 def read_tree(text: str) -> object:
-    """Return the mappings, lists, strings and None of the file, nested as they are in it.
-
-    Raises:
-        BadYaml: Names line and column.
-    """
+    """Return the mappings, lists, strings and None of the file, nested as in it; BadYaml names line and column."""
     try:
         return yaml.load(text, _StringLoader)  # noqa: S506 - it makes only strings
     except yaml.MarkedYAMLError as error:

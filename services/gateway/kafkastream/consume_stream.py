@@ -45,12 +45,7 @@ class Output:
 
 
 class ConsumeStream:
-    """One task passes the requests in, another takes the responses out; ``close`` must follow.
-
-    Raises:
-        Exhausted: Too many streams read this group and topic.
-        Unavailable: The gateway is stopping.
-    """
+    """One task passes the requests in, another takes the responses out; ``close`` must follow."""
 
     def __init__(self, subscription: Subscription, credit: Credit, *, auto_ack: bool) -> None:
         self._subscription = subscription
@@ -105,11 +100,7 @@ class ConsumeStream:
         self._changed.set()
 
     async def next(self) -> Output | None:
-        """Return the contents of the next response; None at the end of the stream.
-
-        Raises:
-            Exception: The error given to ``stop``.
-        """
+        """Return the contents of the next response, None at the end; raise the error given to ``stop``."""
         while self._failure is None:
             if self._next.deliveries or self._next.refused:
                 output = self._next

@@ -12,11 +12,7 @@ from services.gateway.kafkapixy.batches import Batch
 
 @dataclass(frozen=True, slots=True)
 class NumberedBatch:
-    """Batch with the caller's number of it.
-
-    Attributes:
-        size: Bytes of its records.
-    """
+    """Batch with the caller's number of it, and the bytes of its records."""
 
     batch_id: int
     batch: Batch
@@ -87,11 +83,7 @@ class ProduceStream:
         self._added.set()
 
     async def answers(self) -> AsyncIterator[NumberedBatch]:
-        """Yield the batches with their outcome. A batch counts as answered when the next one is requested.
-
-        Raises:
-            Exception: The failure given to ``end``.
-        """
+        """Yield the batches with their outcome; one is answered when the next is requested. Raises ``end``'s failure."""
         while self._unanswered or not self._ended:
             if not self._unanswered:
                 self._added.clear()
