@@ -142,8 +142,8 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress of a group in a partition; ``pending`` records were delivered, those from ``next_offset`` on were not."""
+    """Progress of a group in a partition; ``pending`` records are delivered and not acked."""
 
     pending: int
     lowest_unacked: int
-    next_offset: int
+    next_offset: int  # never delivered

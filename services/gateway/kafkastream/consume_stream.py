@@ -18,24 +18,6 @@ MAX_REFUSED_ACKS = 1_000
 """Refused acks that wait to be sent; above it the stream's requests are not read."""
 
 
-class Credit:
-    """Records that the caller of a Consume stream is ready to take.
-
-    Args:
-        batch_records: Maximum number of records of a response; 0 for MAX_BATCH_RECORDS.
-        max_unacked: Amount that it may have unacked before it gets nothing new.
-    """
-
-    def __init__(self, batch_records: int, max_unacked: Unacked) -> None:
-        self._batch_records = min(batch_records or MAX_BATCH_RECORDS, MAX_BATCH_RECORDS)
-        self._max_unacked = max_unacked
-        self.left = 0
-
-    def demand(self, caller: int) -> Demand:
-        """Return what the caller would take now."""
-        return Demand(caller, min(self.left, self._batch_records), BATCH_BYTES, self._max_unacked)
-
-
 @dataclass(slots=True)
 class Output:
     """Contents of the next response."""
@@ -45,11 +27,20 @@ class Output:
 
 
 class ConsumeStream:
-    """One task passes the requests in, another takes the responses out; ``close`` must follow."""
+    """One task passes the requests in, another takes the responses out; ``close`` must follow.
 
-    def __init__(self, subscription: Subscription, credit: Credit, *, auto_ack: bool) -> None:
+    Args:
+        max_batch_records: Maximum number of records of a response; 0 for MAX_BATCH_RECORDS.
+        max_unacked: Amount that the caller may have unacked before it gets nothing new.
+    """
+
+    def __init__(
+        self, subscription: Subscription, max_batch_records: int, max_unacked: Unacked, *, auto_ack: bool
+    ) -> None:
         self._subscription = subscription
-        self._credit = credit
+        self._max_batch_records = min(max_batch_records or MAX_BATCH_RECORDS, MAX_BATCH_RECORDS)
+        self._max_unacked = max_unacked
+        self._credit = 0
         self._auto_ack = auto_ack
         self._next = Output()
         self._changed = asyncio.Event()
@@ -64,7 +55,7 @@ class ConsumeStream:
 
     async def request(self, credit: int, acks: Sequence[Span], give_backs: Sequence[Span]) -> None:
         """Apply one request; return when the next may come: a caller must take its refused acks to be read."""
-        self._credit.left += credit
+        self._credit += credit
         if acks:
             self._next.refused += self._subscription.ack_spans(self._number, acks)
         if give_backs:
@@ -86,12 +77,13 @@ class ConsumeStream:
 
     def demand(self) -> Demand:
         """Return what it would take now."""
-        return self._credit.demand(self._number)
+        records = min(self._credit, self._max_batch_records)
+        return Demand(self._number, records, BATCH_BYTES, self._max_unacked)
 
     def give(self, deliveries: Deliveries) -> None:
         """Take the records."""
         self._next.deliveries = deliveries
-        self._credit.left -= sum(len(delivery.records) for delivery in deliveries)
+        self._credit -= sum(len(delivery.records) for delivery in deliveries)
         self._changed.set()
 
     def stop(self, error: Exception) -> None:
@@ -107,10 +99,10 @@ class ConsumeStream:
                 self._next = Output()
                 self._taken.set()
                 return output
-            if self._no_more_requests and not (self._auto_ack and self._credit.left):
+            if self._no_more_requests and not (self._auto_ack and self._credit):
                 return None
             self._changed.clear()
-            if self._credit.left:
+            if self._credit:
                 self._subscription.wait(self._number)
             await self._changed.wait()
         raise self._failure

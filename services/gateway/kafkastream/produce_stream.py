@@ -19,47 +19,20 @@ class NumberedBatch:
     size: int
 
 
-class Window:
-    """Limit of the batches of a Produce stream that were read and not answered.
-
-    Args:
-        records: Maximum number of their records.
-        size: Maximum number of their bytes.
-    """
-
-    def __init__(self, records: int, size: int) -> None:
-        self._max_records = records
-        self._max_bytes = size
-        self._records = self._bytes = self._batches = 0
-
-    def fits(self, records: int, size: int) -> bool:
-        """Return whether a batch may be added; always if there is no other."""
-        return not self._batches or (
-            self._records + records <= self._max_records and self._bytes + size <= self._max_bytes
-        )
-
-    def add(self, records: int, size: int) -> None:
-        """Add a batch."""
-        self._count(1, records, size)
-
-    def remove(self, records: int, size: int) -> None:
-        """Remove a batch that was answered."""
-        self._count(-1, records, size)
-
-    def _count(self, sign: int, records: int, size: int) -> None:
-        self._batches += sign
-        self._records += sign * records
-        self._bytes += sign * size
-
-
 class ProduceStream:
     """One task adds batches, in order, and has them written; another takes them, in order, to answer them.
 
     Batches of a stream that was cancelled are written all the same; their outcome is dropped.
+
+    Args:
+        max_records: Maximum number of records of the batches that are not answered.
+        max_bytes: Maximum size of these records.
     """
 
-    def __init__(self, window: Window) -> None:
-        self._window = window
+    def __init__(self, max_records: int, max_bytes: int) -> None:
+        self._max_records = max_records
+        self._max_bytes = max_bytes
+        self._records = self._bytes = 0
         self._unanswered: deque[NumberedBatch] = deque()
         self._room = asyncio.Event()
         self._added = asyncio.Event()
@@ -67,12 +40,15 @@ class ProduceStream:
         self._failure: Exception | None = None
 
     async def add(self, numbered: NumberedBatch) -> None:
-        """Wait until there is room for a batch, and add it; it will be answered."""
-        count = len(numbered.batch.records)
-        while not self._window.fits(count, numbered.size):
+        """Wait until there is room for a batch, as there always is for an only one, and add it; it will be answered."""
+        records, size = len(numbered.batch.records), numbered.size
+        while self._unanswered and (
+            self._records + records > self._max_records or self._bytes + size > self._max_bytes
+        ):
             self._room.clear()
             await self._room.wait()
-        self._window.add(count, numbered.size)
+        self._records += records
+        self._bytes += size
         self._unanswered.append(numbered)
         self._added.set()
 
@@ -83,16 +59,21 @@ class ProduceStream:
         self._added.set()
 
     async def answers(self) -> AsyncIterator[NumberedBatch]:
-        """Yield the batches with their outcome; one is answered when the next is requested. Raises ``end``'s failure."""
+        """Yield the batches with their outcome, then raise the failure given to ``end``.
+
+        A batch counts as answered when the next one is requested.
+        """
         while self._unanswered or not self._ended:
             if not self._unanswered:
                 self._added.clear()
                 await self._added.wait()
                 continue
-            numbered = self._unanswered.popleft()
+            numbered = self._unanswered[0]
             await numbered.batch.done
             yield numbered
-            self._window.remove(len(numbered.batch.records), numbered.size)
+            self._unanswered.popleft()
+            self._records -= len(numbered.batch.records)
+            self._bytes -= numbered.size
             self._room.set()
         if self._failure is not None:
             raise self._failure

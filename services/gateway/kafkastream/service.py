@@ -18,8 +18,8 @@ from services.gateway.kafkapixy.cluster import Clusters
 from services.gateway.kafkapixy.pending_runs import Unacked
 from services.gateway.kafkapixy.types import RefusedAck, Span, group_name, topic_name
 from services.gateway.kafkastream.columns import Columns, new_records
-from services.gateway.kafkastream.consume_stream import BATCH_BYTES, ConsumeStream, Credit, Output
-from services.gateway.kafkastream.produce_stream import NumberedBatch, ProduceStream, Window
+from services.gateway.kafkastream.consume_stream import BATCH_BYTES, ConsumeStream, Output
+from services.gateway.kafkastream.produce_stream import NumberedBatch, ProduceStream
 from services.gen.dexorder.kafka.v1 import kafka_service_pb2 as pb
 from services.gen.dexorder.kafka.v1 import kafka_service_pb2_grpc as rpc
 
@@ -52,7 +52,7 @@ class KafkaService(rpc.KafkaServiceServicer):
         """Write batches; answer each when the outcome of its records is known."""
         self._refuse_if_stopping()
         produce = self._clusters.default.config.produce
-        stream = ProduceStream(Window(produce.stream_records, produce.stream_kbytes * 1024))
+        stream = ProduceStream(produce.stream_records, produce.stream_kbytes * 1024)
         async with beside(self._write_all(request_iterator, stream)):
             async for numbered in stream.answers():
                 yield _produced(numbered)
@@ -122,8 +122,8 @@ class KafkaService(rpc.KafkaServiceServicer):
             raise NotFound(f"topic {topic!r} does not exist")
         consume = cluster.config.consume
         max_unacked = Unacked(consume.stream_max_pending_messages, consume.stream_max_pending_kbytes * 1024)
-        credit = Credit(start.max_batch_records, max_unacked)
-        return ConsumeStream(cluster.consumers.subscription(group, topic), credit, auto_ack=start.auto_ack)
+        subscription = cluster.consumers.subscription(group, topic)
+        return ConsumeStream(subscription, start.max_batch_records, max_unacked, auto_ack=start.auto_ack)
 
     def _refuse_if_stopping(self) -> None:
         if self._stopping.done():

@@ -18,11 +18,19 @@ from services.gateway.kafkastream.consume_stream import (
     MAX_BATCH_RECORDS,
     MAX_REFUSED_ACKS,
     ConsumeStream,
-    Credit,
 )
-from services.gateway.kafkastream.produce_stream import NumberedBatch, ProduceStream, Window
+from services.gateway.kafkastream.produce_stream import NumberedBatch, ProduceStream
 from services.gateway.kafkastream.service import KafkaService
 from services.gen.dexorder.kafka.v1 import kafka_service_pb2 as pb
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def numbered(batch_id: int, records: int, size: int) -> NumberedBatch:
+    return NumberedBatch(batch_id, Batch("t", [(None, b"", None, 0)] * records), size)
 
 
 @pytest.mark.parametrize(
@@ -36,38 +44,42 @@ from services.gen.dexorder.kafka.v1 import kafka_service_pb2 as pb
         ([(10, 100)], (0, 0), True),
     ],
 )
-def test_window(taken: list[tuple[int, int]], batch: tuple[int, int], fits: bool) -> None:
-    window = Window(10, 100)
-    for each in taken:
-        window.add(*each)
-    assert window.fits(*batch) == fits
-    for each in taken:
-        window.remove(*each)
-    assert window.fits(10, 100)
+async def test_room_of_a_produce_stream(taken: list[tuple[int, int]], batch: tuple[int, int], fits: bool) -> None:
+    stream = ProduceStream(10, 100)
+    batches = [numbered(0, records, size) for records, size in [*taken, batch]]
+    for each in batches:
+        each.batch.done.set_result(None)
+    for each in batches[:-1]:
+        await stream.add(each)
+    adding = asyncio.create_task(stream.add(batches[-1]))
+    await settle()
+    assert adding.done() == fits
+    answers = stream.answers()
+    for each in batches:
+        assert await anext(answers) is each
+    following = asyncio.ensure_future(anext(answers))  # the last one is answered as well
+    await settle()
+    await asyncio.wait_for(stream.add(numbered(1, 4, 40)), 1)
+    whole = asyncio.create_task(stream.add(numbered(2, 6, 60)))
+    await settle()
+    assert whole.done()
+    following.cancel()
 
 
 @pytest.mark.parametrize(
-    ("batch_records", "left", "records"),
+    ("batch_records", "credit", "records"),
     [(0, 3, 3), (0, 5_000, MAX_BATCH_RECORDS), (9_999, 5_000, MAX_BATCH_RECORDS), (7, 5_000, 7), (7, 2, 2)],
 )
-def test_credit_is_taken_in_batches(batch_records: int, left: int, records: int) -> None:
-    credit = Credit(batch_records, Unacked(5, 50))
-    credit.left = left
-    assert credit.demand(3) == Demand(3, records, BATCH_BYTES, Unacked(5, 50))
-
-
-async def settle() -> None:
-    for _ in range(5):
-        await asyncio.sleep(0)
-
-
-def numbered(batch_id: int, records: int) -> NumberedBatch:
-    return NumberedBatch(batch_id, Batch("t", [(None, b"", None, 0)] * records), size=records)
+async def test_credit_is_taken_in_batches(batch_records: int, credit: int, records: int) -> None:
+    refuses: Any = RefusingSubscription()
+    stream = ConsumeStream(refuses, batch_records, Unacked(5, 50), auto_ack=False)
+    await stream.request(credit, [], [])
+    assert stream.demand() == Demand(1, records, BATCH_BYTES, Unacked(5, 50))
 
 
 async def test_batches_are_added_only_as_far_as_the_window_allows() -> None:
-    stream = ProduceStream(Window(10, 1_000))
-    batches = [numbered(n, 4) for n in range(4)]
+    stream = ProduceStream(10, 1_000)
+    batches = [numbered(n, 4, 4) for n in range(4)]
     added: list[int] = []
 
     async def add() -> None:
@@ -98,8 +110,8 @@ async def test_batches_are_added_only_as_far_as_the_window_allows() -> None:
 
 
 async def test_failure_follows_the_answers() -> None:
-    stream = ProduceStream(Window(10, 1_000))
-    batch = numbered(7, 1)
+    stream = ProduceStream(10, 1_000)
+    batch = numbered(7, 1, 1)
     await stream.add(batch)
     stream.end(ValueError("bad"))
     batch.batch.done.set_result(None)
@@ -122,7 +134,7 @@ class RefusingSubscription:
 
 async def test_caller_that_takes_no_refused_acks_is_not_read() -> None:
     refuses: Any = RefusingSubscription()
-    stream = ConsumeStream(refuses, Credit(0, Unacked()), auto_ack=False)
+    stream = ConsumeStream(refuses, 0, Unacked(), auto_ack=False)
     acks = [Span(0, 0, 0)] * (MAX_REFUSED_ACKS - 1)
     await stream.request(0, acks, [])
     second = asyncio.create_task(stream.request(0, acks, []))
