@@ -66,11 +66,17 @@ async def _serve(
     # Each cluster that does not answer blocks a thread, at the stop two; the others must not wait for them.
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_THREADS + _THREADS * len(clusters)))
     sockets = [f"unix:{settings.unix}"] if settings.unix else []
-    kafka = _Kafka(clusters) if clusters else None
+    kafka = (KafkaPixy(served := Clusters(clusters)), KafkaService(served)) if clusters else None
 
     def register(server: grpc.aio.Server) -> Sequence[str]:
-        names = kafka.register(server) if kafka else []
-        return [*names, *(users.register(server, identity=settings.identity != "none") if users else ())]
+        names: list[str] = []
+        if kafka:
+            rpc.add_KafkaPixyServicer_to_server(kafka[0], server)
+            kafka_rpc.add_KafkaServiceServicer_to_server(kafka[1], server)
+            names += KAFKA_NAMES
+        if users:
+            names += users.register(server, identity=settings.identity != "none")
+        return names
 
     server = grpc_server(
         settings,
@@ -91,8 +97,8 @@ async def _serve(
         try:
             yield running
         finally:
-            if kafka:
-                kafka.stop_taking()
+            for service in kafka or ():
+                service.stop_taking()
             if users:
                 users.stop_taking()
             for task in tasks:
@@ -109,24 +115,6 @@ def _refuse_if_exposed(events: EventsSettings, settings: GatewaySettings) -> Non
             f"{', '.join(exposed)} is reachable from outside without encryption; set DEXORDER_EVENTS_CURVE_KEY, "
             "DEXORDER_EVENTS_WEB_TLS_CERTIFICATE or DEXORDER_ALLOW_INSECURE=1"
         )
-
-
-class _Kafka:
-    """Services that need Kafka."""
-
-    def __init__(self, clusters: Sequence[Cluster]) -> None:
-        served = Clusters(clusters)
-        self._unary = KafkaPixy(served)
-        self._streams = KafkaService(served)
-
-    def register(self, server: grpc.aio.Server) -> Sequence[str]:
-        rpc.add_KafkaPixyServicer_to_server(self._unary, server)
-        kafka_rpc.add_KafkaServiceServicer_to_server(self._streams, server)
-        return KAFKA_NAMES
-
-    def stop_taking(self) -> None:
-        self._unary.stop_taking()
-        self._streams.stop_taking()
 
 
 def _clusters(settings: GatewaySettings, metrics: KafkaMetrics) -> list[Cluster]:

@@ -32,7 +32,7 @@ from typing import Generic
 
 from services.common.model.errors import Exhausted
 from services.gateway.kafkapixy.commits import Commit, Range, commit_metadata
-from services.gateway.kafkapixy.pending_runs import NO_HOLDER, UNARY, PendingRuns, Run, T, Unacked
+from services.gateway.kafkapixy.pending_runs import NO_HOLDER, UNARY, Amount, PendingRuns, Run, T
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class AckTracker(Generic[T]):
         """True if unary callers may get no new record."""
         return self._pending.unacked_of(UNARY).records >= self._rules.max_pending
 
-    def unacked_of(self, caller: int) -> Unacked:
+    def unacked_of(self, caller: int) -> Amount:
         """Return how much of the partition a caller has."""
         return self._pending.unacked_of(caller)
 

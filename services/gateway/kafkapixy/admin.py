@@ -28,6 +28,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from services.common.kafka.client_errors import COORDINATOR_CHANGING, admin_error, error_text
 from services.common.model.errors import Exhausted, NotFound, Unavailable
 from services.gateway.kafkapixy.admin_views import (
+    SETTLED_STATES,
     GroupView,
     LogRange,
     MemberView,
@@ -36,7 +37,6 @@ from services.gateway.kafkapixy.admin_views import (
     TopicView,
     assigned_partitions,
     consumers_of,
-    is_settled,
     offsets_view,
 )
 from services.gateway.kafkapixy.cluster_config import ClusterConfig
@@ -155,23 +155,16 @@ class Admin:
         return {partition: (begins[partition], ends[partition]) for partition in partitions}
 
     async def _offsets_at(self, topic: str, partitions: Iterable[int], where: Any) -> dict[int, int]:
-        query: Any = {TopicPartition(topic, partition): where for partition in partitions}
-        futures = self._client.list_offsets(
-            query, isolation_level=self._isolation, request_timeout=_QUERY_TIMEOUT_SECONDS
-        )
+        futures = self._list_offsets(((topic, partition) for partition in partitions), where)
         answers = await asyncio.gather(*map(asyncio.wrap_future, futures.values()))
         return {place.partition: answer.offset for place, answer in zip(futures, answers, strict=True)}
 
     async def log_ends(self, places: Collection[Place]) -> dict[Place, int]:
         """Return the known ends of logs; none for a partition without a leader or a deleted topic."""
-        latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        query: Any = {TopicPartition(topic, partition): latest for topic, partition in places}
-        if not query:
+        if not places:
             return {}
         try:
-            futures = self._client.list_offsets(
-                query, isolation_level=self._isolation, request_timeout=_QUERY_TIMEOUT_SECONDS
-            )
+            futures = self._list_offsets(places, OffsetSpec.latest())  # type: ignore[no-untyped-call]
         except KafkaException as error:
             log.warning("could not query the ends of logs", reason=error_text(error))
             return {}
@@ -179,15 +172,18 @@ class Admin:
         ends = zip(futures, answers, strict=True)
         return {(each.topic, each.partition): end.offset for each, end in ends if not isinstance(end, BaseException)}
 
+    def _list_offsets(self, places: Iterable[Place], where: Any) -> dict[TopicPartition, Future[Any]]:
+        query = {TopicPartition(topic, partition): where for topic, partition in places}
+        return self._client.list_offsets(query, isolation_level=self._isolation, request_timeout=_QUERY_TIMEOUT_SECONDS)
+
     async def offsets(self, group: str, topic: str) -> list[OffsetsView]:
         """Return every partition with the group's commit, if any; raise NotFound if there is no such topic."""
         partitions = [each.partition for each in await self._partitions(topic)]
 
         def query(consumer: Consumer) -> list[tuple[int, int, str]]:
             places = [TopicPartition(topic, partition) for partition in partitions]
-            return [
-                (p.partition, p.offset, metadata_of(p)) for p in committed(consumer, places, _QUERY_TIMEOUT_SECONDS)
-            ]
+            found = committed(consumer, places, _QUERY_TIMEOUT_SECONDS)
+            return [(place.partition, place.offset, metadata_of(place)) for place in found]
 
         found = await self._in_thread(partial(self._without_membership, group, query))
         logs = await self._logs(topic, partitions)  # after the commits, which could else be beyond the logs' ends
@@ -199,13 +195,11 @@ class Admin:
     async def commit(self, group: str, topic: str, wanted: Mapping[int, Commit]) -> None:
         """Commit for a group without members; Kafka refuses with UNKNOWN_MEMBER_ID if it has some."""
         positions = [TopicPartition(topic, partition, *commit) for partition, commit in wanted.items()]
-        await self._in_thread(
-            partial(
-                self._without_membership,
-                group,
-                lambda consumer: commit_now(consumer, positions, _QUERY_TIMEOUT_SECONDS),
-            )
-        )
+
+        def commit(consumer: Consumer) -> None:
+            commit_now(consumer, positions, _QUERY_TIMEOUT_SECONDS)
+
+        await self._in_thread(partial(self._without_membership, group, commit))
 
     def _without_membership(self, group: str, work: Callable[[Consumer], T]) -> T:
         """Run ``work`` with a consumer of the group that never joins it."""
@@ -220,10 +214,6 @@ class Admin:
         found = await self._in_thread(partial(self._list_groups, name))
         return next((each for each in found if each.group == name), GroupView(name, settled=True))
 
-    async def groups(self) -> list[GroupView]:
-        """Return every group of consumers."""
-        return await self._in_thread(self._list_groups)
-
     async def consumers(self, topic: str, group: str = "") -> dict[str, dict[str, list[int]]]:
         """Return the partitions of a topic by group and consumer, for one group or all groups that read the topic.
 
@@ -235,7 +225,7 @@ class Admin:
         """
         last_s = time.monotonic() + _SETTLE_SECONDS
         while True:
-            found = [await self.group(group)] if group else await self.groups()
+            found = [await self.group(group)] if group else await self._in_thread(self._list_groups)
             if all(each.settled for each in found) or time.monotonic() > last_s:
                 break
             await asyncio.sleep(_RETRY_SECONDS)
@@ -293,7 +283,7 @@ def _group_view(group: Any) -> GroupView:
     members = tuple(
         MemberView(each.id, each.client_id, each.client_host, _assigned(each.assignment)) for each in group.members
     )
-    return GroupView(group.id, is_settled(group.state), members)
+    return GroupView(group.id, group.state in SETTLED_STATES, members)
 
 
 def _assigned(assignment: bytes) -> dict[str, tuple[int, ...]]:

@@ -19,7 +19,8 @@ NO_COMMIT = -1
 """Offset of a group without a commit, as in Kafka's own protocol."""
 LogRange = tuple[int, int]
 """First offset and end of a partition."""
-_SETTLED_STATES = {"Stable", "Empty", "Dead"}
+SETTLED_STATES = {"Stable", "Empty", "Dead"}
+"""States of Kafka's of a group that has its partitions assigned, or no members."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +141,6 @@ class GroupView:
         """Return the members that read any of these partitions."""
         wanted = set(partitions)
         return [member for member in self.members if wanted.intersection(member.partitions.get(topic, ()))]
-
-
-def is_settled(state: str) -> bool:
-    """Return whether a group in this state of Kafka's has its partitions assigned, or no members."""
-    return state in _SETTLED_STATES
 
 
 def assigned_partitions(assignment: bytes) -> dict[str, tuple[int, ...]]:

@@ -14,8 +14,8 @@ from typing import Generic
 from services.common.model.errors import Conflict, InvalidRequest
 from services.gateway.kafkapixy.ack_tracker import AckResult, AckRules, AckTracker
 from services.gateway.kafkapixy.commits import Commit, StartPosition
-from services.gateway.kafkapixy.pending_runs import Run, T, Unacked
-from services.gateway.kafkapixy.types import Buffer, Delivery, Demand, NotAssigned, Progress, RefusedAck, Span
+from services.gateway.kafkapixy.pending_runs import Amount, Run, T
+from services.gateway.kafkapixy.types import Delivery, Demand, NotAssigned, Progress, RefusedAck, Span
 
 
 @dataclass(slots=True)
@@ -48,9 +48,13 @@ class _LostPartition:
 
 
 class DeliveryQueue(Generic[T]):
-    """Partitions of one group and topic that this process reads; ``buffer`` may change."""
+    """Partitions of one group and topic that this process reads.
 
-    def __init__(self, rules: AckRules, *, buffer: Buffer) -> None:
+    Attributes:
+        buffer: Amount of a partition that may be fetched ahead, then fetching pauses until half of it; may change.
+    """
+
+    def __init__(self, rules: AckRules, *, buffer: Amount) -> None:
         self._rules = rules
         self.buffer = buffer
         self._partitions: dict[int, _Partition[T]] = {}
@@ -120,10 +124,10 @@ class DeliveryQueue(Generic[T]):
         trackers = ((p, owned.tracker) for p, owned in self._partitions.items())
         return {p: Progress(tracker.pending, tracker.lowest_unacked, tracker.next_offset) for p, tracker in trackers}
 
-    def unacked_of(self, caller: int) -> Unacked:
+    def unacked_of(self, caller: int) -> Amount:
         """Return how much a caller has and did not ack."""
         parts = [owned.tracker.unacked_of(caller) for owned in self._partitions.values()]
-        return Unacked(sum(part.records for part in parts), sum(part.bytes for part in parts))
+        return Amount(sum(part.records for part in parts), sum(part.bytes for part in parts))
 
     def fetched(self, partition: int, records: list[tuple[int, T]]) -> None:
         """Add offsets and records; dropped if the partition is no longer assigned."""
@@ -168,7 +172,10 @@ class DeliveryQueue(Generic[T]):
         """Return the next deliveries; none if there are no records or too many are unacked."""
         found: list[Delivery[T]] = []
         left, caller = demand.records, demand.caller
-        allowance = None if demand.max_unacked is None else _Allowance(demand, self.unacked_of(caller))
+        allowance = None  # of new records, for a stream
+        if (limit := demand.max_unacked) is not None:
+            unacked = self.unacked_of(caller)
+            allowance = Amount(limit.records - unacked.records, min(demand.bytes, limit.bytes - unacked.bytes))
         for _ in range(len(self._order)):
             partition = self._order[0]
             self._order.rotate(-1)
@@ -185,7 +192,7 @@ class DeliveryQueue(Generic[T]):
                 break
         return found
 
-    def _pop_new(self, owned: _Partition[T], limit: int, allowance: _Allowance | None) -> list[tuple[int, T]]:
+    def _pop_new(self, owned: _Partition[T], limit: int, allowance: Amount | None) -> list[tuple[int, T]]:
         if allowance is None:
             return [] if owned.tracker.full else owned.pop(1, 1)  # one at a time: the next may be too many
         new = owned.pop(min(limit, allowance.records), allowance.bytes)
@@ -257,15 +264,6 @@ class DeliveryQueue(Generic[T]):
             if (owned := self._partitions.get(partition)) is not None:
                 owned.committed = position
                 owned.sent.clear()
-
-
-class _Allowance:
-    """Amount of new records that a stream may still get."""
-
-    def __init__(self, demand: Demand, unacked: Unacked) -> None:
-        limit = demand.max_unacked or Unacked()
-        self.records = limit.records - unacked.records
-        self.bytes = min(demand.bytes, limit.bytes - unacked.bytes)
 
 
 def _not_assigned(partition: int) -> str:

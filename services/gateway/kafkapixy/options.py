@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from services.common.kafka.client_options import LIBRDKAFKA_LOG
-from services.gateway.kafkapixy.cluster_config import ClusterConfig, ProduceConfig
+from services.gateway.kafkapixy.cluster_config import ClusterConfig
 
 _ACKS = {"all": "all", "leader": "1", "none": "0"}
 _FETCH_OVERHEAD_BYTES = 1_048_576
@@ -34,9 +34,21 @@ def producer_options(config: ClusterConfig) -> dict[str, Any]:
         ValueError: Records would time out while they wait to be batched.
     """
     produce = config.produce
+    given = {
+        "batch.size": produce.batch_bytes,
+        "request.timeout.ms": produce.replication_timeout_ms,
+        "retries": produce.retries,
+        "retry.backoff.ms": produce.retry_backoff_ms,
+    }
     options: dict[str, Any] = {
         **client_options(config),
-        **_delivery(produce),
+        "enable.idempotence": produce.acks == "all",
+        "acks": _ACKS[produce.acks],
+        # One batch in flight at a time. Without sequence numbers a batch that is sent again could land behind the next
+        # one. With them it could be lost: Kafka takes any sequence number as a producer's first in a partition, so when
+        # a partition refuses a producer's first batch, as a new partition does for a moment, it takes the second, and
+        # librdkafka reads that as an ack of both (docs/decisions/0013).
+        "max.in.flight.requests.per.connection": 1,
         # Kafka-Pixy's partition (sarama's hash): an empty key has a constant one, no key a random one for each record,
         # not for each batch. The producer does round robin itself.
         "partitioner": "fnv1a_random" if produce.partitioner == "hash" else "random",
@@ -47,32 +59,13 @@ def producer_options(config: ClusterConfig) -> dict[str, Any]:
         "message.max.bytes": produce.max_bytes,
         "queue.buffering.max.messages": produce.queue_messages,
         "queue.buffering.max.kbytes": produce.queue_kbytes,
-        **_without_none(
-            {
-                "batch.size": produce.batch_bytes,
-                "request.timeout.ms": produce.replication_timeout_ms,
-                "retries": produce.retries,
-                "retry.backoff.ms": produce.retry_backoff_ms,
-            }
-        ),
+        **{name: value for name, value in given.items() if value is not None},
         "retry.backoff.max.ms": max(1_000, produce.retry_backoff_ms or 0),
         **config.options,
     }
     if float(options["linger.ms"]) >= produce.timeout_seconds * 1_000:
         raise ValueError("produce_timeout_seconds is not longer than produce_linger_ms")
     return options
-
-
-def _delivery(produce: ProduceConfig) -> dict[str, Any]:
-    # One batch in flight at a time. Without sequence numbers a batch that is sent again could land behind the next one.
-    # With them it could be lost: Kafka takes any sequence number as a producer's first in a partition, so when a
-    # partition refuses a producer's first batch, as a new partition does for a moment, it takes the second, and
-    # librdkafka reads that as an ack of both (docs/decisions/0013).
-    return {
-        "enable.idempotence": produce.acks == "all",
-        "acks": _ACKS[produce.acks],
-        "max.in.flight.requests.per.connection": 1,
-    }
 
 
 def consumer_options(config: ClusterConfig) -> dict[str, Any]:
@@ -103,7 +96,3 @@ def consumer_options(config: ClusterConfig) -> dict[str, Any]:
         "fetch.error.backoff.ms": consume.retry_backoff_ms,
         **config.options,
     }
-
-
-def _without_none(properties: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in properties.items() if value is not None}

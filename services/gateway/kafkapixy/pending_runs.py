@@ -66,8 +66,8 @@ def _offset(item: tuple[int, Sized]) -> int:
 
 
 @dataclass(slots=True)
-class Unacked:
-    """Amount of records that a caller has and did not ack."""
+class Amount:
+    """Number of records, and their bytes."""
 
     records: int = 0
     bytes: int = 0
@@ -84,7 +84,7 @@ class PendingRuns(Generic[T]):
         self.count = 0
         self._runs: list[Run[T]] = []
         self._firsts: list[int] = []  # of the runs, for bisect
-        self._unacked: dict[int, Unacked] = {}
+        self._unacked: dict[int, Amount] = {}
 
     def __iter__(self) -> Iterator[Run[T]]:
         return iter(self._runs)
@@ -97,9 +97,9 @@ class PendingRuns(Generic[T]):
         """The lowest offset; None if there is none."""
         return self._firsts[0] if self._firsts else None
 
-    def unacked_of(self, caller: int) -> Unacked:
+    def unacked_of(self, caller: int) -> Amount:
         """Return the amount that a caller has; not to be changed."""
-        return self._unacked.get(caller) or Unacked()
+        return self._unacked.get(caller) or Amount()
 
     def within(self, first: int, last: int) -> list[Run[T]]:
         """Return the runs with a record, or a gap between records, from first to last."""
@@ -163,7 +163,7 @@ class PendingRuns(Generic[T]):
     def _count(self, run: Run[T], sign: int) -> None:
         unacked = self._unacked.get(run.holder)
         if unacked is None:
-            unacked = self._unacked[run.holder] = Unacked()
+            unacked = self._unacked[run.holder] = Amount()
         records = run.records
         unacked.records += sign * len(records)
         # A unary call's run is one record: as cheap as possible.

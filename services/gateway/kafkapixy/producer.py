@@ -241,10 +241,8 @@ class RecordProducer:
                 self._loop.call_soon_threadsafe(self._settle, reports, batches)
 
     def _collect(self) -> tuple[list[Report], list[Batch]]:
-        reports = self._reports
-        self._reports = []
-        batches = self._reported_batches
-        self._reported_batches = []
+        reports, self._reports = self._reports, []
+        batches, self._reported_batches = self._reported_batches, []
         for batch in batches:
             batch.has_reports = False
         return reports, batches

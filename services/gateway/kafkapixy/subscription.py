@@ -26,10 +26,9 @@ from services.gateway.kafkapixy.cluster_config import ClusterConfig
 from services.gateway.kafkapixy.commits import Commit
 from services.gateway.kafkapixy.delivery_queue import DeliveryQueue
 from services.gateway.kafkapixy.metrics import ClusterMetrics
-from services.gateway.kafkapixy.pending_runs import UNARY
+from services.gateway.kafkapixy.pending_runs import UNARY, Amount
 from services.gateway.kafkapixy.topic_reader import TopicReader
 from services.gateway.kafkapixy.types import (
-    Buffer,
     Caller,
     Deliveries,
     Delivery,
@@ -42,7 +41,7 @@ from services.gateway.kafkapixy.types import (
 )
 
 log = structlog.get_logger(__name__)
-BUFFER, STREAM_BUFFER = Buffer(64), Buffer(2_000)
+BUFFER, STREAM_BUFFER = Amount(64, 1 << 22), Amount(2_000, 1 << 22)
 """Fetched records of a partition at which fetching pauses; the second while there are streams."""
 _ONE = Demand()
 _TICK_SECONDS = 0.25

@@ -8,7 +8,7 @@ from typing import Generic, NamedTuple, Protocol
 from services.common.kafka.client_options import WithHeaders
 from services.common.model.errors import InvalidRequest, SuiteError
 from services.gateway.kafkapixy.cluster_config import TOPIC_NAME
-from services.gateway.kafkapixy.pending_runs import UNARY, T, Unacked
+from services.gateway.kafkapixy.pending_runs import UNARY, Amount, T
 
 MAX_GROUP_CHARACTERS = 8_000
 """Kafka's protocol takes 32,767 bytes, at most four per character; librdkafka does not check."""
@@ -65,7 +65,7 @@ class Demand:
     caller: int = UNARY
     records: int = 1
     bytes: int = 1 << 62
-    max_unacked: Unacked | None = None
+    max_unacked: Amount | None = None
 
 
 class Delivery(NamedTuple, Generic[T]):
@@ -84,11 +84,6 @@ class Delivery(NamedTuple, Generic[T]):
     def offset(self) -> int:
         """Offset of the first record."""
         return self.records[0][0]
-
-    @property
-    def record(self) -> T:
-        """The first record."""
-        return self.records[0][1]
 
 
 Deliveries = list[Delivery[Record]]
@@ -130,14 +125,6 @@ class RefusedAck:
 
     span: Span
     reason: SuiteError
-
-
-@dataclass(frozen=True, slots=True)
-class Buffer:
-    """Amount of a partition that is fetched ahead; below half of it fetching continues."""
-
-    records: int
-    bytes: int = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from services.gateway.kafkapixy.pending_runs import Unacked
+from services.gateway.kafkapixy.pending_runs import Amount
 from services.gateway.kafkapixy.subscription import Subscription
 from services.gateway.kafkapixy.types import Deliveries, Demand, RefusedAck, Span
 
@@ -35,7 +35,7 @@ class ConsumeStream:
     """
 
     def __init__(
-        self, subscription: Subscription, max_batch_records: int, max_unacked: Unacked, *, auto_ack: bool
+        self, subscription: Subscription, max_batch_records: int, max_unacked: Amount, *, auto_ack: bool
     ) -> None:
         self._subscription = subscription
         self._max_batch_records = min(max_batch_records or MAX_BATCH_RECORDS, MAX_BATCH_RECORDS)

@@ -15,7 +15,7 @@ from services.common.model.errors import InvalidRequest, NotFound, SuiteError, U
 from services.common.rpc.streams import beside, until
 from services.gateway.kafkapixy.batches import Batch
 from services.gateway.kafkapixy.cluster import Clusters
-from services.gateway.kafkapixy.pending_runs import Unacked
+from services.gateway.kafkapixy.pending_runs import Amount
 from services.gateway.kafkapixy.types import RefusedAck, Span, group_name, topic_name
 from services.gateway.kafkastream.columns import Columns, new_records
 from services.gateway.kafkastream.consume_stream import BATCH_BYTES, ConsumeStream, Output
@@ -121,7 +121,7 @@ class KafkaService(rpc.KafkaServiceServicer):
         if not await cluster.has_topic(topic):
             raise NotFound(f"topic {topic!r} does not exist")
         consume = cluster.config.consume
-        max_unacked = Unacked(consume.stream_max_pending_messages, consume.stream_max_pending_kbytes * 1024)
+        max_unacked = Amount(consume.stream_max_pending_messages, consume.stream_max_pending_kbytes * 1024)
         subscription = cluster.consumers.subscription(group, topic)
         return ConsumeStream(subscription, start.max_batch_records, max_unacked, auto_ack=start.auto_ack)
 

@@ -12,8 +12,9 @@ from services.common.model.errors import SuiteError, Unavailable
 from services.gateway.kafkapixy.ack_tracker import AckRules
 from services.gateway.kafkapixy.cluster_config import ClusterConfig, ConsumeConfig
 from services.gateway.kafkapixy.delivery_queue import DeliveryQueue
+from services.gateway.kafkapixy.subscription import BUFFER
 from services.gateway.kafkapixy.topic_reader import TopicReader
-from services.gateway.kafkapixy.types import Buffer, Demand, NotAssigned, Record
+from services.gateway.kafkapixy.types import Demand, NotAssigned, Record
 from tests.fixtures_gateway import WAIT_SECONDS
 
 
@@ -32,7 +33,7 @@ def test_full_buffers_pause_fetching_and_nothing_is_skipped(
         ended.set()
 
     delivery_queue: DeliveryQueue[Record] = DeliveryQueue(
-        AckRules(ack_timeout_ns=10**12, max_pending=10**6), buffer=Buffer(64)
+        AckRules(ack_timeout_ns=10**12, max_pending=10**6), buffer=BUFFER
     )
     config = ClusterConfig("default", kafka, consume=ConsumeConfig(new_group_start="earliest"))
     reader = TopicReader(config, topic, topic, delivery_queue, lock, fetched.set, end)
@@ -71,7 +72,7 @@ def test_reading_continues_at_set_offsets(
         write(topic, *[b"v"] * count, partition=partition)
     lock, fetched, ended = threading.Lock(), threading.Event(), threading.Event()
     delivery_queue: DeliveryQueue[Record] = DeliveryQueue(
-        AckRules(ack_timeout_ns=10**12, max_pending=10**6), buffer=Buffer(64)
+        AckRules(ack_timeout_ns=10**12, max_pending=10**6), buffer=BUFFER
     )
     config = ClusterConfig("default", kafka, consume=ConsumeConfig(new_group_start="earliest"))
     reader = TopicReader(config, topic, topic, delivery_queue, lock, fetched.set, lambda failure: ended.set())

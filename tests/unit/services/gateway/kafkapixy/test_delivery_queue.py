@@ -7,14 +7,15 @@ import pytest
 from services.gateway.kafkapixy.ack_tracker import AckRules
 from services.gateway.kafkapixy.commits import StartPosition
 from services.gateway.kafkapixy.delivery_queue import DeliveryQueue
-from services.gateway.kafkapixy.pending_runs import Unacked
-from services.gateway.kafkapixy.types import Buffer, Delivery, Demand, NotAssigned, Span
+from services.gateway.kafkapixy.pending_runs import Amount
+from services.gateway.kafkapixy.types import Delivery, Demand, NotAssigned, Span
 
 TIMEOUT = 100
 
 
 def queue_of(*partitions: int, buffer: int = 4, **rules: int) -> DeliveryQueue[str]:
-    made: DeliveryQueue[str] = DeliveryQueue(AckRules(**{"ack_timeout_ns": TIMEOUT, **rules}), buffer=Buffer(buffer))
+    rules = {"ack_timeout_ns": TIMEOUT, **rules}
+    made: DeliveryQueue[str] = DeliveryQueue(AckRules(**rules), buffer=Amount(buffer, 1 << 22))
     for partition in partitions:
         made.assign(partition, StartPosition(0, committed=True))
     return made
@@ -30,7 +31,7 @@ def pending(of: DeliveryQueue[str]) -> int:
 
 def take(of: DeliveryQueue[str], count: int, now_ns: int = 0) -> list[str]:
     found = [delivery for _ in range(count) for delivery in of.take(Demand(), now_ns=now_ns)]
-    return [delivery.record for delivery in found]
+    return [delivery.records[0][1] for delivery in found]
 
 
 def test_partitions_take_turns_and_keep_their_order() -> None:
@@ -227,7 +228,7 @@ def batches(of: DeliveryQueue[str], demand: Demand, now_ns: int = 0) -> list[tup
 
 
 def stream(records: int, *, caller: int = 1, limit: int = 100, size: int = 10_000) -> Demand:
-    return Demand(caller, records, max_unacked=Unacked(limit, size))
+    return Demand(caller, records, max_unacked=Amount(limit, size))
 
 
 def test_batch_is_filled_from_partition_to_partition() -> None:
@@ -238,7 +239,7 @@ def test_batch_is_filled_from_partition_to_partition() -> None:
     assert batches(of, stream(4)) == [(0, [0, 1, 2], ""), (1, [0], "")]
     assert batches(of, stream(4)) == [(2, [7], ""), (1, [5], "")]
     assert batches(of, stream(4)) == []
-    assert of.unacked_of(1) == Unacked(6, 18)
+    assert of.unacked_of(1) == Amount(6, 18)
 
 
 def test_stream_is_limited_by_its_unacked_records_but_gets_due_ones() -> None:
@@ -256,13 +257,13 @@ def test_stream_is_limited_by_its_unacked_records_but_gets_due_ones() -> None:
 def test_bytes_of_a_batch_and_of_unacked_records_are_limited() -> None:
     of = queue_of(0, buffer=100)
     of.fetched(0, [(n, "x" * 40) for n in range(6)])
-    assert batches(of, Demand(1, 9, 50, Unacked(9, 100))) == [(0, [0, 1], "")]
-    assert batches(of, Demand(1, 9, 50, Unacked(9, 100))) == [(0, [2], "")]
-    assert batches(of, Demand(1, 9, 50, Unacked(9, 100))) == []
+    assert batches(of, Demand(1, 9, 50, Amount(9, 100))) == [(0, [0, 1], "")]
+    assert batches(of, Demand(1, 9, 50, Amount(9, 100))) == [(0, [2], "")]
+    assert batches(of, Demand(1, 9, 50, Amount(9, 100))) == []
     assert of.ack_spans(1, [Span(0, 0, 2)])[0] == 3
     of.fetched(0, [(6, "x" * 5_000)])
-    assert batches(of, Demand(1, 9, 9_999, Unacked(9, 9_999))) == [(0, [3, 4, 5, 6], "")]
-    assert batches(queue_of(0), Demand(1, 9, 50, Unacked(9, 100))) == []
+    assert batches(of, Demand(1, 9, 9_999, Amount(9, 9_999))) == [(0, [3, 4, 5, 6], "")]
+    assert batches(queue_of(0), Demand(1, 9, 50, Amount(9, 100))) == []
 
 
 def test_unary_callers_and_streams_have_separate_limits() -> None:
@@ -280,7 +281,7 @@ def test_records_of_an_ended_stream_go_to_the_next_caller() -> None:
     batches(of, stream(9))
     of.ack_spans(1, [Span(0, 1, 1)])
     of.release(1, now_ns=0)
-    assert of.unacked_of(1) == Unacked()
+    assert of.unacked_of(1) == Amount()
     assert take(of, 2) == ["0:0", "1:0"]
     assert batches(of, stream(9, caller=2)) == [(0, [2], "given_back")]
 
@@ -309,7 +310,7 @@ def test_refused_acks_have_a_reason() -> None:
 
 
 def test_buffer_is_full_by_bytes_too() -> None:
-    of: DeliveryQueue[str] = DeliveryQueue(AckRules(TIMEOUT), buffer=Buffer(100, 50))
+    of: DeliveryQueue[str] = DeliveryQueue(AckRules(TIMEOUT), buffer=Amount(100, 50))
     of.assign(0, StartPosition(0))
     of.fetched(0, [(0, "x" * 30), (1, "x" * 30)])
     assert of.full_partitions() == {0: 2}

@@ -11,7 +11,7 @@ import pytest
 from services.common.model.errors import Conflict
 from services.gateway.kafkapixy.batches import Batch
 from services.gateway.kafkapixy.cluster_config import ClusterConfig
-from services.gateway.kafkapixy.pending_runs import Unacked
+from services.gateway.kafkapixy.pending_runs import Amount
 from services.gateway.kafkapixy.types import Demand, RefusedAck, Span
 from services.gateway.kafkastream.consume_stream import (
     BATCH_BYTES,
@@ -72,9 +72,9 @@ async def test_room_of_a_produce_stream(taken: list[tuple[int, int]], batch: tup
 )
 async def test_credit_is_taken_in_batches(batch_records: int, credit: int, records: int) -> None:
     refuses: Any = RefusingSubscription()
-    stream = ConsumeStream(refuses, batch_records, Unacked(5, 50), auto_ack=False)
+    stream = ConsumeStream(refuses, batch_records, Amount(5, 50), auto_ack=False)
     await stream.request(credit, [], [])
-    assert stream.demand() == Demand(1, records, BATCH_BYTES, Unacked(5, 50))
+    assert stream.demand() == Demand(1, records, BATCH_BYTES, Amount(5, 50))
 
 
 async def test_batches_are_added_only_as_far_as_the_window_allows() -> None:
@@ -134,7 +134,7 @@ class RefusingSubscription:
 
 async def test_caller_that_takes_no_refused_acks_is_not_read() -> None:
     refuses: Any = RefusingSubscription()
-    stream = ConsumeStream(refuses, 0, Unacked(), auto_ack=False)
+    stream = ConsumeStream(refuses, 0, Amount(), auto_ack=False)
     acks = [Span(0, 0, 0)] * (MAX_REFUSED_ACKS - 1)
     await stream.request(0, acks, [])
     second = asyncio.create_task(stream.request(0, acks, []))
