@@ -80,7 +80,9 @@ class ClusterMetrics:
 
     def opened(self, group: str, topic: str) -> ReadCounts:
         """Return the counters for a new subscription."""
-        self._forget()
+        shown = {name for name, _ in self.read_counts()}
+        for ended in self._reads.keys() - shown:
+            del self._reads[ended]
         kept = self._reads.setdefault((group, topic), _KeptCounts())
         kept.readers += 1
         return kept.counts
@@ -95,11 +97,6 @@ class ClusterMetrics:
         """Return the counters, without those that ended long ago; for any thread."""
         oldest_s = self._clock() - KEPT_SECONDS
         return [(name, k.counts) for name, k in list(self._reads.items()) if k.readers or k.ended_s >= oldest_s]
-
-    def _forget(self) -> None:
-        shown = {name for name, _ in self.read_counts()}
-        for name in self._reads.keys() - shown:
-            del self._reads[name]
 
 
 class KafkaMetrics:

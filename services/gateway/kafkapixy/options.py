@@ -28,10 +28,7 @@ def producer_options(config: ClusterConfig) -> dict[str, Any]:
     """Return properties of a producer that keeps the order of each partition's records.
 
     With acks of all replicas it writes no duplicates. It never drops a record: async ones were promised;
-    `RecordProducer` decides how long a caller waits.
-
-    Raises:
-        ValueError: Records would time out while they wait to be batched.
+    `RecordProducer` decides how long a caller waits. Raises ValueError if that is shorter than records linger.
     """
     produce = config.produce
     given = {

@@ -7,8 +7,9 @@ records that come and go in batches cost a few list operations, not a thousand.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sized
+from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Generic, TypeVar
 
 T = TypeVar("T", bound=Sized)
@@ -16,6 +17,7 @@ UNARY = 0
 """The caller that stands for all unary calls; streams have numbers from 1."""
 NO_HOLDER = -1
 """Holder of the runs that were given back."""
+_offset: Callable[[tuple[int, Sized]], int] = itemgetter(0)
 
 
 @dataclass(slots=True)
@@ -59,10 +61,6 @@ class Run(Generic[T]):
         if first <= self.first and self.last <= last:
             return 0, len(self.records)
         return bisect_left(self.records, first, key=_offset), bisect_right(self.records, last, key=_offset)
-
-
-def _offset(item: tuple[int, Sized]) -> int:
-    return item[0]
 
 
 @dataclass(slots=True)

@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import count
 from typing import Protocol
 
@@ -47,11 +48,11 @@ _ONE = Demand()
 _TICK_SECONDS = 0.25
 
 
+@dataclass(eq=False, slots=True)
 class _UnaryCaller:
     """Unary call that waits; ``future`` is its record."""
 
-    def __init__(self, future: asyncio.Future[Delivery[Record]]) -> None:
-        self.future = future
+    future: asyncio.Future[Delivery[Record]]
 
     @property
     def done(self) -> bool:

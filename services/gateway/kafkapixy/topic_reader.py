@@ -44,6 +44,7 @@ class TopicReader:
 
     Attributes:
         member_id: Id that Kafka gave this member of the group; empty before it has joined.
+        paused: Partitions that are not fetched, because nobody takes their fetched records.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class TopicReader:
         self._ended = ended
         self._stopping = threading.Event()
         self._room = threading.Event()
-        self._paused: set[int] = set()
+        self.paused: set[int] = set()
         self._committing: dict[int, Commit] | None = None
         self._next_commit_s = 0.0
         self._commit_requests: deque[_CommitRequest] | None = deque()
@@ -78,11 +79,6 @@ class TopicReader:
     def start(self) -> None:
         """Start the thread; it joins the group."""
         self._thread.start()
-
-    @property
-    def paused(self) -> set[int]:
-        """Partitions that are not fetched, because nobody takes their fetched records."""
-        return set(self._paused)
 
     def resume_fetching(self) -> None:
         """Fetch again after a record was taken from the buffer; any thread."""
@@ -137,7 +133,7 @@ class TopicReader:
             self._commit_regularly(consumer)
         self._resume(consumer)
         with self._lock:
-            full = {p: count for p, count in self._queue.full_partitions().items() if p not in self._paused}
+            full = {p: count for p, count in self._queue.full_partitions().items() if p not in self.paused}
             if full:
                 self._room.clear()
         if not full:
@@ -148,10 +144,10 @@ class TopicReader:
 
     def _pause(self, consumer: Consumer, full: Mapping[int, int]) -> None:
         with self._lock:
-            fetching = set(self._queue.partitions) - full.keys() - self._paused
+            fetching = set(self._queue.partitions) - full.keys() - self.paused
             partitions = self._queue.partitions_to_pause(full, fetching)
         consumer.pause([TopicPartition(self._topic, p) for p in partitions])
-        self._paused.update(partitions)
+        self.paused.update(partitions)
 
     def _fetch(self, consumer: Consumer, timeout_seconds: float, limit: int) -> None:
         first: Any = consumer.poll(timeout_seconds)
@@ -169,12 +165,12 @@ class TopicReader:
             self._wake()
 
     def _resume(self, consumer: Consumer) -> None:
-        if not self._paused:
+        if not self.paused:
             return
         with self._lock:
-            ready = [p for p in self._paused if self._queue.has_room(p)]
+            ready = [p for p in self.paused if self._queue.has_room(p)]
         if ready:
-            self._paused.difference_update(ready)
+            self.paused.difference_update(ready)
             consumer.resume([TopicPartition(self._topic, p) for p in ready])
 
     def _check_error(self, error: KafkaError) -> None:
@@ -203,15 +199,6 @@ class TopicReader:
         if error is None:
             with self._lock:
                 self._queue.committed({p: c for p, c in commits.items() if p not in failed})
-
-    def _commit_last(self, consumer: Consumer, commits: dict[int, Commit]) -> None:
-        """Commit before partitions go to another member; after a failure it delivers some records again."""
-        if not commits:
-            return
-        try:
-            consumer.commit(offsets=self._positions(commits), asynchronous=False)
-        except KafkaException as error:
-            self._log.warning("last commit failed, records will be delivered again", reason=error.args[0].str())
 
     def _positions(self, commits: dict[int, Commit]) -> list[TopicPartition]:
         return [TopicPartition(self._topic, p, offset, metadata) for p, (offset, metadata) in commits.items()]
@@ -253,9 +240,9 @@ class TopicReader:
         return starts
 
     def _seek(self, consumer: Consumer, starts: Mapping[int, StartPosition]) -> None:
-        paused = self._paused & starts.keys()
+        paused = self.paused & starts.keys()
         if paused:
-            self._paused -= paused
+            self.paused -= paused
             consumer.resume([TopicPartition(self._topic, p) for p in paused])
         for partition, start in starts.items():
             consumer.seek(TopicPartition(self._topic, partition, start.offset))
@@ -292,26 +279,33 @@ class TopicReader:
         self._log.info("assigned", partitions={p: s.offset for p, s in starts})
 
     def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self._commit_last(consumer, self._forget(partitions))
-        self._log.info("revoked", partitions=[p.partition for p in partitions])
+        revoked = [p.partition for p in partitions]
+        self._hand_over(consumer, revoked)
+        self._log.info("revoked", partitions=revoked)
 
     def _lost(self, _: Consumer, partitions: list[TopicPartition]) -> None:
         # Another member may have them already: a commit would be refused. If none had (Kafka was unavailable for longer
         # than the session), we continue where we were: records acked meanwhile are not delivered again.
-        self._paused.difference_update(p.partition for p in partitions)
+        self.paused.difference_update(p.partition for p in partitions)
         with self._lock:
             for part in partitions:
                 self._queue.lose(part.partition)
         self._log.warning("lost", partitions=[p.partition for p in partitions])
 
-    def _forget(self, partitions: list[TopicPartition]) -> dict[int, Commit]:
-        self._paused.difference_update(p.partition for p in partitions)
+    def _hand_over(self, consumer: Consumer, partitions: list[int]) -> None:
+        """Commit before partitions go to another member; after a failure it delivers some records again."""
+        self.paused.difference_update(partitions)
         with self._lock:
-            commits = {p.partition: self._queue.revoke(p.partition) for p in partitions}
-        return {p: commit for p, commit in commits.items() if commit is not None}
+            last = {p: self._queue.revoke(p) for p in partitions}
+        commits = {p: commit for p, commit in last.items() if commit is not None}
+        try:
+            if commits:
+                consumer.commit(offsets=self._positions(commits), asynchronous=False)
+        except KafkaException as error:
+            self._log.warning("last commit failed, records will be delivered again", reason=error.args[0].str())
 
     def _leave(self, consumer: Consumer) -> None:
         with self._lock:
-            owned = [TopicPartition(self._topic, p) for p in self._queue.partitions]
-        self._commit_last(consumer, self._forget(owned))
+            owned = self._queue.partitions
+        self._hand_over(consumer, owned)
         consumer.close()

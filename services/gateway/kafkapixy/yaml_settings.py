@@ -73,7 +73,14 @@ def read_pixy_file(path: Path) -> PixyConfig:
 
 def with_pixy_file(given: dict[str, Any], file: PixyConfig, path: object) -> dict[str, Any]:
     """Return the settings given and those of the file; BadSettings names both places of one that is in both."""
-    in_file = {name: (place, value) for name, place, value in _server_settings(file) if value}
+    server_settings = [
+        ("listen", "grpc_addr", file.grpc_addr),
+        ("unix", "unix_addr", file.unix_addr),
+        ("tls_certificate", "tls.certificate_path", file.tls.certificate_path),
+        ("tls_key", "tls.key_path", file.tls.key_path),
+        ("tls_client_ca", "tls.client_ca_path", file.tls.client_ca_path),
+    ]
+    in_file = {name: (place, value) for name, place, value in server_settings if value}
     duplicates = [(name, "proxies") for name in _CLUSTER_SETTINGS if name in given]
     duplicates += [(name, place) for name, (place, _) in in_file.items() if given.get(name) not in (None, "")]
     if duplicates:
@@ -86,17 +93,6 @@ def with_pixy_file(given: dict[str, Any], file: PixyConfig, path: object) -> dic
         "max_message_bytes": max(default_bytes, largest_message_bytes(file) + _HEADERS_BYTES),
     }
     return {**defaults, **given, **{name: value for name, (_, value) in in_file.items()}}
-
-
-def _server_settings(file: PixyConfig) -> list[tuple[str, str, str | None]]:
-    """Return setting, place in the file, and value there."""
-    return [
-        ("listen", "grpc_addr", file.grpc_addr),
-        ("unix", "unix_addr", file.unix_addr),
-        ("tls_certificate", "tls.certificate_path", file.tls.certificate_path),
-        ("tls_key", "tls.key_path", file.tls.key_path),
-        ("tls_client_ca", "tls.client_ca_path", file.tls.client_ca_path),
-    ]
 
 
 def pixy_clusters(file: PixyConfig, base: ClusterConfig) -> tuple[ClusterConfig, ...]:
@@ -118,11 +114,12 @@ def largest_message_bytes(file: PixyConfig) -> int:
 
 
 def _cluster(name: str, proxy: Proxy, base: ClusterConfig) -> ClusterConfig:
+    client_id = {"client.id": proxy.client_id} if proxy.client_id else {}
     return replace(
         base,
         name=name,
         kafka=",".join(proxy.kafka.seed_peers),
-        options={**_client_options(proxy), **base.options},
+        options={**client_id, **_security(proxy.kafka, proxy.net), **_timeouts(proxy), **base.options},
         topics=(),
         produce=_produce(proxy.producer, base.produce),
         consume=_consume(proxy, base.consume),
@@ -172,11 +169,6 @@ def _consume(proxy: Proxy, base: ConsumeConfig) -> ConsumeConfig:
         subscription_timeout_seconds=consumer.subscription_timeout / 1e9,
         session_timeout_ms=base.session_timeout_ms if session_ns is None else min(max(_ms(session_ns), min_ms), max_ms),
     )
-
-
-def _client_options(proxy: Proxy) -> dict[str, str]:
-    options = {"client.id": proxy.client_id} if proxy.client_id else {}
-    return {**options, **_security(proxy.kafka, proxy.net), **_timeouts(proxy)}
 
 
 def _security(kafka: Kafka, net: Net) -> dict[str, str]:

@@ -29,7 +29,7 @@ def new_records(columns: pb.Records) -> tuple[list[NewRecord], int]:
             raise InvalidRequest(f"{given} {name} for {count} values")
     keys = _with_nulls("keys", columns.keys, columns.null_keys)
     values = _with_nulls("values", columns.values, columns.null_values)
-    headers = _headers(columns.headers)
+    headers: list[Headers | None] = [[(h.key, h.value) for h in each.headers] or None for each in columns.headers]
     size = sum(map(len, filter(None, keys))) + sum(map(len, filter(None, values))) + sum(map(_headers_size, headers))
     records = zip(
         keys or repeat(None, count),
@@ -52,10 +52,6 @@ def _with_nulls(name: str, column: Iterable[bytes], nulls: Sequence[int]) -> lis
             raise InvalidRequest(f"{name}[{index}] has {len(entry)} bytes and is in null_{name}")
         found[index] = None
     return found
-
-
-def _headers(column: Iterable[pb.Headers]) -> list[Headers | None]:
-    return [[(header.key, header.value) for header in each.headers] or None for each in column]
 
 
 def _headers_size(headers: Sequence[tuple[str, str | bytes | None]] | None) -> int:
