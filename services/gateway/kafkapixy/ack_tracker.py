@@ -182,7 +182,7 @@ class AckTracker(Generic[T]):
     def ack(self, offset: int) -> bool:
         """Ack one record, whoever has it; return False if it was acked before.
 
-        One that was not delivered yet will be skipped; too many of these are Exhausted.
+        One that was not delivered yet will be skipped; raise Exhausted if too many of these are kept.
         """
         if offset >= self._next:
             return self._ack_early(offset)

@@ -76,7 +76,7 @@ class Admin:
 
     @asynccontextmanager
     async def call(self) -> AsyncIterator[None]:
-        """Limit the queries of one call to ``CALL_TIMEOUT_SECONDS``, and turn Kafka's errors into ours."""
+        """Limit one call to ``CALL_TIMEOUT_SECONDS``, then raise Unavailable; turn Kafka's errors into ours."""
         if (failure := self._failure()) is not None:
             raise Unavailable(failure)
         try:

@@ -97,7 +97,7 @@ def check_requested(requested: Sequence[RequestedOffset]) -> None:
 
 
 def commits_of(requested: Sequence[RequestedOffset], topic: str, logs: Mapping[int, LogRange]) -> dict[int, Commit]:
-    """Return the commit of each partition; raise InvalidRequest for the first that the logs do not allow."""
+    """Return the commit of each partition; raise InvalidRequest if its log or its metadata does not allow one."""
     commits = {}
     for index, each in enumerate(requested):
         if each.partition not in logs:

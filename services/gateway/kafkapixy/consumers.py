@@ -31,7 +31,7 @@ class Consumers:
             raise Unavailable(f"consuming from cluster {self._config.name!r} is disabled by configuration")
 
     def subscription(self, group: str, topic: str) -> Subscription:
-        """Return the subscription; join the group if there is none, which may be Unavailable or Exhausted."""
+        """Return the subscription; join the group if there is none. Raises Unavailable, or Exhausted at the limit."""
         self.refuse_if_disabled()
         if self._stopping:
             raise Unavailable("the gateway is stopping")

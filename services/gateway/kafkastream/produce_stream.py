@@ -40,7 +40,7 @@ class ProduceStream:
         self._failure: Exception | None = None
 
     async def add(self, numbered: NumberedBatch) -> None:
-        """Wait until there is room for a batch, as there always is for an only one, and add it; it will be answered."""
+        """Wait until there is room for a batch, which the only one always has, and add it; it will be answered."""
         records, size = len(numbered.batch.records), numbered.size
         while self._unanswered and (
             self._records + records > self._max_records or self._bytes + size > self._max_bytes
