@@ -43,11 +43,8 @@ class BadPixyConfig(ValueError):
         self.problems = problems
 
 
-class _Ignored:
-    """Mark of a setting without effect here."""
-
-
-IGNORED = _Ignored()
+IGNORED = object()
+"""Mark of a setting without effect here."""
 
 
 def _duration_ns(text: object) -> object:

@@ -69,7 +69,10 @@ class KafkaService(rpc.KafkaServiceServicer):
             stream.end()
 
     async def _write_one(self, request: pb.ProduceRequest, stream: ProduceStream) -> None:
-        numbered = _numbered(request)
+        if (count := len(request.records.values)) > MAX_PRODUCE_RECORDS:
+            raise InvalidRequest(f"a batch of {count} records; at most {MAX_PRODUCE_RECORDS} are accepted")
+        records, size = new_records(request.records)
+        numbered = NumberedBatch(request.batch_id, Batch(request.topic, records), size)
         await stream.add(numbered)
         try:
             await self._write(request.cluster, numbered.batch)
@@ -128,13 +131,6 @@ class KafkaService(rpc.KafkaServiceServicer):
     def _refuse_if_stopping(self) -> None:
         if self._stopping.done():
             raise Unavailable("the gateway is stopping")
-
-
-def _numbered(request: pb.ProduceRequest) -> NumberedBatch:
-    if (count := len(request.records.values)) > MAX_PRODUCE_RECORDS:
-        raise InvalidRequest(f"a batch of {count} records; at most {MAX_PRODUCE_RECORDS} are accepted")
-    records, size = new_records(request.records)
-    return NumberedBatch(request.batch_id, Batch(request.topic, records), size)
 
 
 def _produced(numbered: NumberedBatch) -> pb.ProduceResponse:
