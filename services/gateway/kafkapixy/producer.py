@@ -57,6 +57,8 @@ class RecordProducer:
 
     Args:
         partitions: Returns the number of a topic's partitions, 0 if it is unknown.
+    Attributes:
+        queued: Records whose delivery is not reported yet; librdkafka's own count includes its error events.
     """
 
     def __init__(
@@ -75,7 +77,7 @@ class RecordProducer:
         self._reported_batches: list[Batch] = []
         self._fatal_error = False
         self._settled = asyncio.Event()
-        self._unreported = 0
+        self.queued = 0
         # Streams wait until there is room; the rest is for unary calls, which are refused without room.
         self._stream_share = max(1, config.produce.queue_messages * 3 // 4)
         # The first is the event loop's, the second the thread's: their difference is the number still awaited.
@@ -141,7 +143,7 @@ class RecordProducer:
         """Queue more of a batch; return False if the queue is full."""
         produce, topic, report, round_robin = self._producer.produce, batch.topic, self._report_of, self._round_robin
         begin, queued = batch.next, 0
-        end = min(len(batch.records), begin + _RECORDS_PER_TURN, begin + self._stream_share - self._unreported)
+        end = min(len(batch.records), begin + _RECORDS_PER_TURN, begin + self._stream_share - self.queued)
         for index in range(begin, end):
             key, value, headers, timestamp_ms = batch.records[index]
             try:
@@ -152,7 +154,7 @@ class RecordProducer:
                 produce(topic, value, key, partition, partial(report, batch, index), None, timestamp_ms, headers)
                 queued += 1
             except BufferError:
-                if self._unreported or queued:
+                if self.queued or queued:
                     end = index
                     break
                 batch.failures.append((index, Exhausted("the record is larger than the queue to Kafka")))
@@ -167,7 +169,7 @@ class RecordProducer:
         return batch.next > begin
 
     def _queued(self, count: int, *, waited_for: bool) -> None:
-        self._unreported += count
+        self.queued += count
         if self._lingers and waited_for:
             self._sync_queued += count
             self._sync_came.set()
@@ -258,10 +260,10 @@ class RecordProducer:
         self._hand_over()
 
     def _settle(self, reports: list[Report], batches: list[Batch]) -> None:
-        self._unreported -= len(reports)
+        self.queued -= len(reports)
         for batch in batches:
             reported = batch.reported
-            self._unreported -= reported - batch.settled
+            self.queued -= reported - batch.settled
             batch.settled = reported
             self._finish(batch)
         self._settled.set()
@@ -277,11 +279,6 @@ class RecordProducer:
                 log.error("async record lost", cluster=self._config.name, topic=topic, bytes=size, reason=error.str())
             elif not future.done():
                 future.set_exception(produce_error(error, topic, size))
-
-    @property
-    def queued(self) -> int:
-        """Records whose delivery is not reported yet; librdkafka's own count includes its error events."""
-        return self._unreported
 
     async def close(self, timeout_seconds: float) -> None:
         """Write the queued records and stop; those that Kafka does not have in time are reported as failed."""

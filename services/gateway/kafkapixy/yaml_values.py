@@ -22,7 +22,7 @@ _UNITS_NS = {
     "m": 60 * 10**9,
     "h": 3_600 * 10**9,
 }
-_TERM = re.compile(r"([0-9]*)(?:\.([0-9]*))?(ns|us|µs|μs|ms|s|m|h)")
+_TERM = re.compile(rf"([0-9]*)(?:\.([0-9]*))?({'|'.join(_UNITS_NS)})")
 _MAX_NS = 2**63 - 1
 NOT_A_DURATION = "is not a duration; use for example 500ms or 1m30s"
 
