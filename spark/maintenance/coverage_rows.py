@@ -109,9 +109,6 @@ def _merge_cluster(cluster: Sequence[CoverageRow], retractions: Retractions) -> 
     return [_merged_row(run, cluster, empty) for run in _runs(_pieces(claims, cluster), fits)]
 
 
-# ---- pieces of the time line ---------------------------------------------------------------------------------------
-
-
 _Claim: TypeAlias = tuple[int, TimeRange]
 """A row's number in its cluster, and a range of it that is not retracted."""
 

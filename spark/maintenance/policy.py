@@ -101,9 +101,6 @@ class TableState:
         return sum(each.rows for each in self.partitions)
 
 
-# ---- steps ---------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Compact:
     """Rewrite at most ``max_files`` small or partly deleted files of a partition, ``repeats`` times.

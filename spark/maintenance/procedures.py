@@ -160,9 +160,6 @@ def _compaction(step: Compact, policy: Policy, catalog_name: str) -> Iterator[st
         yield f"strategy => 'sort', where => '{where}'"
 
 
-# ---- coverage rows -------------------------------------------------------------------------------------------------
-
-
 def merge_coverage(catalog: Catalog, step: MergeCoverage) -> Merged:
     """Merge the coverage rows that are old enough, if this removes enough of them (rules: ``coverage_rows``).
 

@@ -82,8 +82,6 @@ class MaintenanceRunner:
         self._running = threading.Lock()
         self._in_step = threading.Event()
 
-    # ---- called by the driver --------------------------------------------------------------------------------------
-
     def attach(self, session: SparkSession) -> None:
         """Allow steps in this session, in which a query runs."""
         self._session = session
@@ -98,8 +96,6 @@ class MaintenanceRunner:
     def settle(self, wall_ns: int) -> None:
         """Record that every batch that began before this time is in Spark's commit log, or that none was open then."""
         self._settled_ns = max(self._settled_ns, wall_ns)
-
-    # ---- runs ------------------------------------------------------------------------------------------------------
 
     def run(self, stop: threading.Event) -> None:
         """Run the due steps every interval, in a quiet moment if there is one in time, until ``stop``."""
@@ -150,8 +146,6 @@ class MaintenanceRunner:
                     yield self._maintain(name, self._policy.eager(), dry_run=dry_run, cancelled=cancelled)
         finally:
             self._requested.release()
-
-    # ---- one table -------------------------------------------------------------------------------------------------
 
     def _maintain(
         self, name: str, policy: Policy, *, dry_run: bool = False, cancelled: threading.Event | None = None

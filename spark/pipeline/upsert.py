@@ -65,9 +65,6 @@ class ScanRange:
     span: TimeRange
 
 
-# ---- pure rules ----------------------------------------------------------------------------------------------------
-
-
 def scan_ranges(pages: Iterable[KeyRange], limit: int = MAX_SCAN_RANGES) -> list[ScanRange]:
     """Return ranges that contain every key of the pages.
 
@@ -161,9 +158,6 @@ def compare(table: PageTable, staged: pa.Table, found: pa.Table) -> Presence:
         return Presence.NOTHING
     newer = pc.any(pc.greater(both.column(table.version), both.column(f"{table.version}_found"))).as_py()
     return Presence.SOMETHING if newer or both.num_rows < staged.num_rows else Presence.ALL
-
-
-# ---- the table -----------------------------------------------------------------------------------------------------
 
 
 def presence_of(

@@ -41,9 +41,6 @@ def options_with(archive: Path) -> list[str]:
     return [f"-XX:SharedArchiveFile={archive}", "-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
 
 
-# ---- writing the archive -------------------------------------------------------------------------------------------
-
-
 def main() -> int:
     """Write the archive if it does not exist; with an argument, run the driver that writes to that path."""
     if len(sys.argv) > 1:

@@ -171,9 +171,6 @@ def _prepare_python(settings: SparkSettings) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path for path in paths if path))
 
 
-# ---- the catalog in Spark ------------------------------------------------------------------------------------------
-
-
 def jdbc_properties(uri: str) -> dict[str, str]:
     """Return the properties with which Iceberg's JdbcCatalog reaches the database of an SQLAlchemy URI.
 

@@ -65,9 +65,6 @@ def decode_page(headers: PageHeaders, response: pb.DataResponse) -> pa.RecordBat
 CANDLES = PageTable(OHLC, series_columns=("ticker", "period_seconds"), time_column="open_time", decode=decode_page)
 
 
-# ---- candles -------------------------------------------------------------------------------------------------------
-
-
 def decode_candles(encoded: Sequence[bytes]) -> pa.RecordBatch:
     """Return serialized OHLCV messages as columns with the names of the message's fields.
 
@@ -98,9 +95,6 @@ def decode_slowly(encoded: Sequence[bytes]) -> pa.RecordBatch:
     trades = [c.trade_count if c.HasField("trade_count") else None for c in candles]
     columns |= {"quote_volume": pa.array(quotes, pa.float64()), "trade_count": pa.array(trades, pa.uint64())}
     return pa.record_batch(columns)
-
-
-# ---- checks --------------------------------------------------------------------------------------------------------
 
 
 def check_times(headers: PageHeaders, opens_ns: npt.NDArray[np.uint64]) -> None:

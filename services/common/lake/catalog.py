@@ -159,9 +159,6 @@ def _harmless(value: str) -> str:
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
 
-# ---- PostgreSQL ----------------------------------------------------------------------------------------------------
-
-
 def with_driver(uri: str) -> str:
     """Return a PostgreSQL URI that names no driver with pg8000 as its driver; return any other URI unchanged."""
     return uri.replace("postgresql:", f"{_DRIVER}:", 1) if uri.startswith("postgresql:") else uri

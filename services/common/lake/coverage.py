@@ -104,9 +104,6 @@ class Retractions:
         return merge(part for taken in later for part in taken.within(span))
 
 
-# ---- rows ----------------------------------------------------------------------------------------------------------
-
-
 def encode_coverage(row: CoverageRow) -> dict[str, Any]:
     """Return a row of the coverage table."""
     return {

@@ -136,8 +136,6 @@ def opens_in(series: Series, span: TimeRange) -> BooleanExpression:
     return rows
 
 
-# ---- derived schemas -----------------------------------------------------------------------------------------------
-
 _ARROW_TYPES: dict[type[IcebergType], pa.DataType] = {
     StringType: pa.string(),
     BinaryType: pa.binary(),
@@ -197,7 +195,6 @@ def _integer_type(kind: pa.DataType) -> pa.DataType:
     return pa.int64() if pa.types.is_timestamp(kind) else kind
 
 
-# ---- the tables ----------------------------------------------------------------------------------------------------
 # Field ids and docs are stored in existing tables: never change them.
 
 
