@@ -9,10 +9,7 @@ from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from services.common.config import ServiceSettings
-from spark.maintenance.policy import Policy
 from spark.pipeline.fault import FAULT_PATTERN
-
-_DAY_NS = 24 * 3_600 * 1_000_000_000
 
 
 class MaintenanceSettings(BaseSettings):
@@ -56,21 +53,6 @@ class MaintenanceSettings(BaseSettings):
         if 0 < self.orphan_days < 1:
             raise ValueError("orphan_days must be 0 (never) or at least 1: younger files may still be in use")
         return self
-
-    def policy(self) -> Policy:
-        """Return the part that the rules need."""
-        return Policy(
-            small_files=self.small_files,
-            small_file_bytes=self.small_file_bytes,
-            target_file_bytes=self.target_file_bytes,
-            delete_files=self.delete_files,
-            step_bytes=self.step_bytes,
-            manifests=self.manifests,
-            snapshot_ns=round(self.snapshot_days * _DAY_NS),
-            max_snapshots=self.max_snapshots,
-            coverage_rows=self.coverage_rows,
-            coverage_grace_ns=round(self.coverage_grace_seconds * 1_000_000_000),
-        )
 
 
 class SparkSettings(ServiceSettings):

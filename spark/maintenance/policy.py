@@ -8,44 +8,24 @@ the same reason no younger coverage row is merged.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from services.common.lake.tables import COVERAGE, DEAD_LETTERS
-from services.common.model.times import from_datetime, iso_microseconds
+from services.common.model.times import SECOND_NS, from_datetime, iso_microseconds
 
-_HOUR_NS = 3_600 * 1_000_000_000
+if TYPE_CHECKING:
+    from spark.config import MaintenanceSettings
+
+_HOUR_NS = 3_600 * SECOND_NS
+_MIN_EXPIRED = 50
+"""Snapshots that make an expiry due: it reads the table's metadata, which is not worth it for a few."""
+_STEP_ROWS = 50_000
+"""Approximate limit of coverage rows that are compared in one step."""
 _MAX_REPEATS = 20
 """Steps of one kind for a partition in one run; the next run continues."""
 _INTERNAL_TABLES = (COVERAGE.name, DEAD_LETTERS.name)
-
-
-@dataclass(frozen=True)
-class Policy:
-    """Thresholds and limits of maintenance; ``spark/config.py`` has their meaning, units and defaults."""
-
-    small_files: int = 16
-    small_file_bytes: int = 16 * 1024 * 1024
-    target_file_bytes: int = 128 * 1024 * 1024
-    delete_files: int = 8
-    step_bytes: int = 256 * 1024 * 1024
-    manifests: int = 64
-    snapshot_ns: int = 7 * 24 * _HOUR_NS
-    max_snapshots: int = 1_000
-
-    min_expired: int = 50
-    """Snapshots that make an expiry due: it reads the table's metadata, which is not worth it for a few."""
-
-    coverage_rows: int = 500
-    coverage_grace_ns: int = _HOUR_NS // 6
-    step_rows: int = 50_000
-    """Approximate limit of coverage rows that are compared in one step."""
-
-    def eager(self) -> Policy:
-        """Return the policy for a run on request, in which everything that can be reduced is due."""
-        rows = min(self.coverage_rows, 1)
-        return replace(self, small_files=2, delete_files=1, manifests=2, min_expired=1, coverage_rows=rows)
 
 
 @dataclass(frozen=True)
@@ -146,36 +126,43 @@ class Expire:
 Step: TypeAlias = Compact | MergeManifests | MergeCoverage | Expire
 
 
-def plan(state: TableState, policy: Policy, *, now_ns: int, settled_ns: int) -> list[Step]:
+def plan(
+    state: TableState, settings: MaintenanceSettings, *, now_ns: int, settled_ns: int, eager: bool = False
+) -> list[Step]:
     """Return the steps that are due, in order.
 
     Args:
         settled_ns: Start time of the last batch in Spark's commit log, or a later time at which no batch was open.
+        eager: Everything that can be reduced is due, as for a run on request.
     """
-    steps: list[Step] = [step for each in state.partitions if (step := _compact(each, policy))]
-    if state.manifests >= policy.manifests:
+    if eager:
+        rows = min(settings.coverage_rows, 1)
+        lowest = {"small_files": 2, "delete_files": 1, "manifests": 2, "coverage_rows": rows}
+        settings = settings.model_copy(update=lowest)
+    steps: list[Step] = [step for each in state.partitions if (step := _compact(each, settings))]
+    if state.manifests >= settings.manifests:
         steps.append(MergeManifests())
     new_rows = state.rows - state.merged_rows if state.name == COVERAGE.name else 0
-    if 0 < policy.coverage_rows <= new_rows:
-        repeats = min(-(-state.rows // policy.step_rows), _MAX_REPEATS)
-        before_ns = min(now_ns - policy.coverage_grace_ns, settled_ns)
-        steps.append(MergeCoverage(before_ns, policy.coverage_rows, policy.step_rows, repeats))
-    before_ns = expire_before(state, policy, now_ns=now_ns, settled_ns=settled_ns)
+    if 0 < settings.coverage_rows <= new_rows:
+        repeats = min(-(-state.rows // _STEP_ROWS), _MAX_REPEATS)
+        before_ns = min(now_ns - round(settings.coverage_grace_seconds * SECOND_NS), settled_ns)
+        steps.append(MergeCoverage(before_ns, settings.coverage_rows, _STEP_ROWS, repeats))
+    before_ns = expire_before(state, settings, now_ns=now_ns, settled_ns=settled_ns)
     old = sum(time_ns < before_ns for time_ns in state.snapshot_times_ns[:-1])
-    if old >= policy.min_expired:
+    if old >= (1 if eager else _MIN_EXPIRED):
         steps.append(Expire(before_ns, old))
     return steps
 
 
-def _compact(partition: PartitionState, policy: Policy) -> Compact | None:
-    deletes_due = partition.delete_files >= policy.delete_files
-    if partition.small_files < policy.small_files and not deletes_due:
+def _compact(partition: PartitionState, settings: MaintenanceSettings) -> Compact | None:
+    deletes_due = partition.delete_files >= settings.delete_files
+    if partition.small_files < settings.small_files and not deletes_due:
         return None
     # A file of sufficient size is rewritten only to apply its deletes.
     files = partition.data_files if deletes_due else partition.small_files
     size = partition.data_bytes if deletes_due else partition.small_bytes
-    max_files = max(2, policy.step_bytes * files // max(size, 1))
-    after = max(1, -(-partition.small_bytes // policy.target_file_bytes)) if partition.small_files else 0
+    max_files = max(2, settings.step_bytes * files // max(size, 1))
+    after = max(1, -(-partition.small_bytes // settings.target_file_bytes)) if partition.small_files else 0
     return Compact(
         partition.values,
         min(max_files, max(files, 2)),
@@ -185,19 +172,19 @@ def _compact(partition: PartitionState, policy: Policy) -> Compact | None:
     )
 
 
-def expire_before(state: TableState, policy: Policy, *, now_ns: int, settled_ns: int) -> int:
+def expire_before(state: TableState, settings: MaintenanceSettings, *, now_ns: int, settled_ns: int) -> int:
     """Return the time before which snapshots expire.
 
     Notifications name snapshots of the tables that pages fill, so these are kept longest. Above ``max_snapshots`` the
     oldest expire earlier, as every commit rewrites the list. None expires within an hour: it may be in use.
     """
     times = state.snapshot_times_ns
-    keep_ns = policy.snapshot_ns
+    keep_ns = round(settings.snapshot_days * 24 * _HOUR_NS)
     if state.name in _INTERNAL_TABLES:
         keep_ns = min(keep_ns, _HOUR_NS)
     before_ns = now_ns - keep_ns
-    if len(times) > policy.max_snapshots:
-        before_ns = max(before_ns, min(times[-policy.max_snapshots], now_ns - _HOUR_NS))
+    if len(times) > settings.max_snapshots:
+        before_ns = max(before_ns, min(times[-settings.max_snapshots], now_ns - _HOUR_NS))
     return min(before_ns, settled_ns)
 
 

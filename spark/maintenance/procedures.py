@@ -17,6 +17,7 @@ from services.common.lake.coverage import CoverageRow, Retraction, decode_covera
 from services.common.lake.tables import COVERAGE, MICROSECONDS, RETRACTIONS
 from services.common.model.errors import InvalidRequest
 from services.common.model.times import iso_microseconds
+from spark.config import MaintenanceSettings
 from spark.maintenance.coverage_rows import MERGED_PREFIX, merge_rows
 from spark.maintenance.policy import (
     Compact,
@@ -25,7 +26,6 @@ from spark.maintenance.policy import (
     MergeManifests,
     PartitionState,
     PartitionValue,
-    Policy,
     Step,
     TableState,
     predicate,
@@ -69,13 +69,13 @@ class StepResult:
     merged: Merged | None = None
 
 
-def inspect(session: SparkSession, catalog: CatalogSettings, name: str, policy: Policy) -> TableState:
+def inspect(session: SparkSession, catalog: CatalogSettings, name: str, settings: MaintenanceSettings) -> TableState:
     """Return a table's present state; reads metadata only."""
     table = catalog.load().load_table(name)
     schema = table.schema()
     fields = [(f.name, schema.find_column_name(f.source_id) or "", str(f.transform)) for f in table.spec().fields]
     names = [f"partition.`{field}`" for field, _, _ in fields]
-    small = f"content = 0 AND file_size_in_bytes < {policy.small_file_bytes}"
+    small = f"content = 0 AND file_size_in_bytes < {settings.small_file_bytes}"
     columns = (
         "count_if(content = 0) AS data_files",
         "coalesce(sum(if(content = 0, file_size_in_bytes, 0)), 0) AS data_bytes",
@@ -107,11 +107,13 @@ def inspect(session: SparkSession, catalog: CatalogSettings, name: str, policy: 
     return TableState(name, partitions, manifests, tuple(times))
 
 
-def run(session: SparkSession, catalog: CatalogSettings, name: str, step: Step, policy: Policy) -> StepResult:
+def run(
+    session: SparkSession, catalog: CatalogSettings, name: str, step: Step, settings: MaintenanceSettings
+) -> StepResult:
     """Run one step; it is committed when this returns."""
     match step:
         case Compact():
-            (row,) = call(session, catalog, "rewrite_data_files", name, *_compaction(step, policy, catalog.name))
+            (row,) = call(session, catalog, "rewrite_data_files", name, *_compaction(step, settings, catalog.name))
             rewritten = row.rewritten_data_files_count
             return StepResult(rewritten + row.removed_delete_files_count, rewritten=rewritten)
         case MergeManifests():
@@ -144,12 +146,12 @@ def _snapshots(catalog: CatalogSettings, name: str) -> int:
     return len(catalog.load().load_table(name).metadata.snapshots)
 
 
-def _compaction(step: Compact, policy: Policy, catalog_name: str) -> Iterator[str]:
+def _compaction(step: Compact, settings: MaintenanceSettings, catalog_name: str) -> Iterator[str]:
     options: dict[str, Any] = {
         "min-input-files": 2,
-        "min-file-size-bytes": policy.small_file_bytes,
-        "target-file-size-bytes": policy.target_file_bytes,
-        "max-file-group-size-bytes": policy.step_bytes,
+        "min-file-size-bytes": settings.small_file_bytes,
+        "target-file-size-bytes": settings.target_file_bytes,
+        "max-file-group-size-bytes": settings.step_bytes,
         "max-files-to-rewrite": step.max_files,
     }
     if step.deletes:

@@ -19,7 +19,7 @@ from services.common.lake.catalog import CatalogSettings
 from services.common.model.errors import Conflict, InvalidRequest, SuiteError, Unavailable
 from spark.config import MaintenanceSettings
 from spark.maintenance import procedures
-from spark.maintenance.policy import Compact, Expire, MergeCoverage, Policy, Step, TableState, plan
+from spark.maintenance.policy import Compact, Expire, MergeCoverage, Step, TableState, plan
 from spark.maintenance.procedures import StepResult
 from spark.metrics import MaintenanceMetrics
 from spark.runtime.locks import WriterLock
@@ -71,7 +71,6 @@ class MaintenanceRunner:
         self._settings = settings
         self._writer_lock = writer_lock
         self._metrics = metrics
-        self._policy = settings.policy()
         self._clock = clock or SystemClock()
         self._session: SparkSession | None = None
         self._settled_ns = 0
@@ -112,7 +111,7 @@ class MaintenanceRunner:
             for name in _NAMES:
                 try:
                     if self._may_need_steps(name):
-                        self._maintain(name, self._policy)
+                        self._maintain(name)
                         self._inspected[name] = (self._snapshot_id(name), self._clock.monotonic_ns())
                 except Unavailable:
                     return
@@ -143,20 +142,26 @@ class MaintenanceRunner:
             with self._running:
                 self._merged_rows = 0
                 for name in tables or _NAMES:
-                    yield self._maintain(name, self._policy.eager(), dry_run=dry_run, cancelled=cancelled)
+                    yield self._maintain(name, eager=True, dry_run=dry_run, cancelled=cancelled)
         finally:
             self._requested.release()
 
     def _maintain(
-        self, name: str, policy: Policy, *, dry_run: bool = False, cancelled: threading.Event | None = None
+        self,
+        name: str,
+        *,
+        eager: bool = False,
+        dry_run: bool = False,
+        cancelled: threading.Event | None = None,
     ) -> TableResult:
         started = time.perf_counter()
-        before = self._inspect(name, policy)
-        steps = plan(before, policy, now_ns=self._clock.wall_ns(), settled_ns=self._settled_ns)
+        before = self._inspect(name)
+        now_ns = self._clock.wall_ns()
+        steps = plan(before, self._settings, now_ns=now_ns, settled_ns=self._settled_ns, eager=eager)
         if steps and not dry_run:
-            done = [result for step in steps for result in self._repeat(name, step, policy, cancelled)]
+            done = [result for step in steps for result in self._repeat(name, step, cancelled)]
             expired, removed = sum(d.expired for d in done), sum(d.removed for d in done)
-            after = self._inspect(name, policy)
+            after = self._inspect(name)
             data, deletes, kept = after.data_files, after.delete_files, len(after.snapshot_times_ns)
         else:
             compactions = [step for step in steps if isinstance(step, Compact)]
@@ -179,12 +184,12 @@ class MaintenanceRunner:
             log.info("table maintained", **vars(result))
         return result
 
-    def _repeat(self, name: str, step: Step, policy: Policy, cancelled: threading.Event | None) -> Iterator[StepResult]:
+    def _repeat(self, name: str, step: Step, cancelled: threading.Event | None) -> Iterator[StepResult]:
         """Run a step as often as planned while it changes something."""
         for _ in range(step.repeats if isinstance(step, Compact | MergeCoverage) else 1):
             if cancelled is not None and cancelled.is_set():
                 raise Unavailable("the caller has cancelled")
-            result = self._run_locked(name, step, policy)
+            result = self._run_locked(name, step)
             self._metrics.add(name, result)
             if result.merged is not None:
                 self._merged_rows = result.merged.left
@@ -193,14 +198,14 @@ class MaintenanceRunner:
             if not result.changed:
                 break
 
-    def _run_locked(self, name: str, step: Step, policy: Policy) -> StepResult:
+    def _run_locked(self, name: str, step: Step) -> StepResult:
         kind = type(step).__name__.lower()
         with self._writer_lock.step():
             session = self._attached()
             self._in_step.set()
             try:
                 with self._metrics.step_seconds.labels(kind).time():
-                    return procedures.run(session, self._catalog, name, step, policy)
+                    return procedures.run(session, self._catalog, name, step, self._settings)
             except Exception as error:
                 self._attached()  # raises if detach cancelled the step
                 self._metrics.failures.labels(name, kind).inc()
@@ -219,8 +224,8 @@ class MaintenanceRunner:
             else:
                 self._metrics.files.labels(name, "orphan").inc(removed)
 
-    def _inspect(self, name: str, policy: Policy) -> TableState:
-        state = procedures.inspect(self._attached(), self._catalog, name, policy)
+    def _inspect(self, name: str) -> TableState:
+        state = procedures.inspect(self._attached(), self._catalog, name, self._settings)
         self._metrics.show(state)
         return replace(state, merged_rows=self._merged_rows)
 

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.common.lake.tables import COVERAGE, OHLC
+from spark.config import MaintenanceSettings
 from spark.maintenance.policy import (
     Compact,
     Expire,
@@ -12,7 +13,6 @@ from spark.maintenance.policy import (
     MergeManifests,
     PartitionState,
     PartitionValue,
-    Policy,
     TableState,
     expire_before,
     plan,
@@ -23,7 +23,7 @@ MB = 1024 * 1024
 DAY = 24 * 3_600 * 1_000_000_000
 HOUR = DAY // 24
 NOW = 1_000 * DAY
-POLICY = Policy()
+SETTINGS = MaintenanceSettings()
 CUTS = (PartitionValue("open_time", "month", 648), PartitionValue("ticker", "bucket[4]", 2))
 
 
@@ -39,8 +39,10 @@ def state(
     return TableState(name, parts, manifests, tuple(NOW - age for age in sorted(ages, reverse=True)))
 
 
-def steps(table: TableState, policy: Policy = POLICY, settled_ns: int = NOW) -> list[object]:
-    return list(plan(table, policy, now_ns=NOW, settled_ns=settled_ns))
+def steps(
+    table: TableState, settings: MaintenanceSettings = SETTINGS, settled_ns: int = NOW, *, eager: bool = False
+) -> list[object]:
+    return list(plan(table, settings, now_ns=NOW, settled_ns=settled_ns, eager=eager))
 
 
 @pytest.mark.parametrize(
@@ -59,11 +61,10 @@ def test_a_partition_is_due_by_its_small_files_or_its_delete_files(what: Partiti
 
 
 def test_a_run_on_request_reduces_everything_possible() -> None:
-    eager = POLICY.eager()
-    assert steps(state(part(small=2), manifests=1), eager)
-    assert steps(state(part(large=1, deletes=1), manifests=1), eager)
-    assert not steps(state(part(small=1, large=5), manifests=1), eager)
-    assert steps(state(manifests=2, ages=(0, 8 * DAY)), eager) == [MergeManifests(), Expire(NOW - 7 * DAY, 1)]
+    assert steps(state(part(small=2), manifests=1), eager=True)
+    assert steps(state(part(large=1, deletes=1), manifests=1), eager=True)
+    assert not steps(state(part(small=1, large=5), manifests=1), eager=True)
+    assert steps(state(manifests=2, ages=(0, 8 * DAY)), eager=True) == [MergeManifests(), Expire(NOW - 7 * DAY, 1)]
 
 
 def test_a_step_takes_about_its_bytes_and_repeats_until_all_is_done() -> None:
@@ -78,12 +79,12 @@ def test_a_step_takes_about_its_bytes_and_repeats_until_all_is_done() -> None:
 @given(st.integers(2, 5_000), st.integers(0, 50), st.integers(0, 50), st.integers(0, 15))
 def test_every_step_is_bounded(small: int, large: int, deletes: int, small_mb: int) -> None:
     what = part(small, large, deletes, small_mb)
-    for step in steps(state(what), replace(POLICY, small_files=2)):
+    for step in steps(state(what), SETTINGS.model_copy(update={"small_files": 2})):
         assert isinstance(step, Compact)
         assert 2 <= step.max_files <= max(2, what.data_files)
         average = what.data_bytes / what.data_files
-        assert step.max_files == 2 or step.deletes or step.max_files * what.small_bytes / small <= POLICY.step_bytes
-        assert not step.deletes or step.max_files == 2 or step.max_files * average <= POLICY.step_bytes
+        assert step.max_files == 2 or step.deletes or step.max_files * what.small_bytes / small <= SETTINGS.step_bytes
+        assert not step.deletes or step.max_files == 2 or step.max_files * average <= SETTINGS.step_bytes
         assert 1 <= step.repeats <= 20
 
 
@@ -97,12 +98,14 @@ def test_many_manifests_are_merged() -> None:
     [(499, 0, 500, 0), (500, 0, 500, 1), (900, 401, 500, 0), (901, 401, 500, 1), (120_000, 0, 500, 3), (9, 0, 0, 0)],
 )
 def test_rows_are_merged_once_enough_are_new(rows: int, merged: int, least: int, repeats: int) -> None:
-    policy = replace(POLICY, coverage_rows=least, coverage_grace_ns=HOUR)
+    settings = SETTINGS.model_copy(update={"coverage_rows": least, "coverage_grace_seconds": 3_600})
     table = replace(state(replace(part(small=1), rows=rows), name=COVERAGE.name), merged_rows=merged)
     due = [MergeCoverage(NOW - HOUR, least, 50_000, repeats)] if repeats else []
-    assert steps(table, policy) == due
-    assert steps(replace(table, name=OHLC.name), policy) == []
-    assert bool(steps(table, policy.eager())) == (least > 0), "one who asks has them merged unless it is turned off"
+    assert steps(table, settings) == due
+    assert steps(replace(table, name=OHLC.name), settings) == []
+    assert bool(steps(table, settings, eager=True)) == (least > 0), (
+        "one who asks has them merged unless it is turned off"
+    )
 
 
 def test_a_row_that_may_be_replayed_is_not_merged() -> None:
@@ -119,7 +122,7 @@ def test_old_snapshots_expire_once_there_are_enough() -> None:
 
 
 def test_the_current_snapshot_never_expires() -> None:
-    assert steps(state(ages=(9 * DAY,)), POLICY.eager()) == []
+    assert steps(state(ages=(9 * DAY,)), eager=True) == []
 
 
 def test_snapshots_without_notifications_expire_after_an_hour() -> None:
@@ -129,7 +132,7 @@ def test_snapshots_without_notifications_expire_after_an_hour() -> None:
 
 
 def test_beyond_a_number_the_oldest_go_sooner_but_not_within_an_hour() -> None:
-    few = replace(POLICY, max_snapshots=3)
+    few = SETTINGS.model_copy(update={"max_snapshots": 3})
     ages = (0, HOUR // 2, 2 * HOUR, 3 * HOUR, 4 * HOUR)
     assert expire_before(state(ages=ages), few, now_ns=NOW, settled_ns=NOW) == NOW - 2 * HOUR
     young = tuple(n * HOUR // 10 for n in range(10))
@@ -138,9 +141,9 @@ def test_beyond_a_number_the_oldest_go_sooner_but_not_within_an_hour() -> None:
 
 @given(st.lists(st.integers(0, 30 * DAY), min_size=1, max_size=40), st.integers(0, 30 * DAY), st.integers(1, 50))
 def test_expiry_never_outruns_the_commit_log(ages: list[int], settled_age: int, most: int) -> None:
-    policy = replace(POLICY.eager(), max_snapshots=most)
+    settings = SETTINGS.model_copy(update={"max_snapshots": most})
     table = state(ages=tuple(ages))
-    for step in plan(table, policy, now_ns=NOW, settled_ns=NOW - settled_age):
+    for step in plan(table, settings, now_ns=NOW, settled_ns=NOW - settled_age, eager=True):
         assert isinstance(step, Expire)
         assert step.before_ns <= NOW - settled_age
         assert 1 <= step.snapshots < len(ages)
@@ -148,7 +151,7 @@ def test_expiry_never_outruns_the_commit_log(ages: list[int], settled_age: int, 
 
 
 def test_nothing_expires_while_no_batch_is_known_to_be_settled() -> None:
-    assert steps(state(ages=(0, 100 * DAY)), POLICY.eager(), settled_ns=0) == []
+    assert steps(state(ages=(0, 100 * DAY)), eager=True, settled_ns=0) == []
 
 
 @pytest.mark.parametrize(
