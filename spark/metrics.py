@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -10,46 +11,31 @@ from spark.maintenance.policy import TableState
 from spark.maintenance.procedures import StepResult
 from spark.pipeline.batch import BatchResult
 
+_PREFIX = "dexorder_spark"
 _SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
-
-
-class _Factory:
-    """Constructor of metrics with the driver's prefix."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
-
-    def counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(f"dexorder_spark_{name}", text, labels, registry=self._registry)
-
-    def gauge(self, name: str, text: str, *labels: str) -> Gauge:
-        return Gauge(f"dexorder_spark_{name}", text, labels, registry=self._registry)
-
-    def seconds(self, name: str, text: str, *labels: str) -> Histogram:
-        return Histogram(f"dexorder_spark_{name}", text, labels, registry=self._registry, buckets=_SECONDS)
 
 
 class Metrics:
     """Metrics of the query."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        new = _Factory(registry)
-        self.batches = new.counter("batches", "Micro-batches committed.")
-        self.candles = new.counter("candles", "Candles written.")
-        self.pages = new.counter("pages", "Good pages.")
-        self.refused = new.counter("refused_records", "Records refused.")
-        self.restarts = new.counter("query_restarts", "Restarts of the query after a failure.")
-        self.report_failures = new.counter("report_failures", "Reports that the relay did not answer with OK.", "code")
-        self.report_attempts = new.gauge(
-            "report_attempts", "Failed attempts of the current report; 0 once it is answered."
-        )
-        self.lag = new.gauge("lag_records", "Records of the source after the last finished batch.", "partition")
-        self.progress = new.gauge(
+        counter = partial(Counter, namespace=_PREFIX, registry=registry)
+        gauge = partial(Gauge, namespace=_PREFIX, registry=registry)
+        seconds = partial(Histogram, namespace=_PREFIX, registry=registry, buckets=_SECONDS)
+        self.batches = counter("batches", "Micro-batches committed.")
+        self.candles = counter("candles", "Candles written.")
+        self.pages = counter("pages", "Good pages.")
+        self.refused = counter("refused_records", "Records refused.")
+        self.restarts = counter("query_restarts", "Restarts of the query after a failure.")
+        self.report_failures = counter("report_failures", "Reports that the relay did not answer with OK.", ["code"])
+        self.report_attempts = gauge("report_attempts", "Failed attempts of the current report; 0 once it is answered.")
+        self.lag = gauge("lag_records", "Records of the source after the last finished batch.", ["partition"])
+        self.progress = gauge(
             "last_progress_timestamp_seconds", "Unix time at which the query last finished a batch or was idle."
         )
-        self.ready = new.gauge("ready", "1 while the query reads its source and its reports are answered.")
-        self.step_seconds = new.seconds("step_seconds", "Seconds of one step of a batch.", "step")
-        self.batch_seconds = new.seconds("batch_seconds", "Seconds of a whole batch.")
+        self.ready = gauge("ready", "1 while the query reads its source and its reports are answered.")
+        self.step_seconds = seconds("step_seconds", "Seconds of one step of a batch.", ["step"])
+        self.batch_seconds = seconds("batch_seconds", "Seconds of a whole batch.")
 
     def add(self, result: BatchResult) -> None:
         """Count one batch."""
@@ -71,25 +57,27 @@ class MaintenanceMetrics:
     """Metrics of maintenance."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        new = _Factory(registry)
-        self.files = new.counter(
-            "maintenance_files", "Files rewritten, removed with a snapshot, orphaned.", "table", "what"
+        counter = partial(Counter, namespace=_PREFIX, registry=registry)
+        gauge = partial(Gauge, namespace=_PREFIX, registry=registry)
+        seconds = partial(Histogram, namespace=_PREFIX, registry=registry, buckets=_SECONDS)
+        self.files = counter(
+            "maintenance_files", "Files rewritten, removed with a snapshot, orphaned.", ["table", "what"]
         )
-        self.snapshots_expired = new.counter("maintenance_snapshots_expired", "Snapshots expired.", "table")
-        self.coverage_rows_merged = new.counter(
-            "maintenance_coverage_rows_merged", "Coverage rows merged into others.", "table"
+        self.snapshots_expired = counter("maintenance_snapshots_expired", "Snapshots expired.", ["table"])
+        self.coverage_rows_merged = counter(
+            "maintenance_coverage_rows_merged", "Coverage rows merged into others.", ["table"]
         )
-        self.failures = new.counter("maintenance_failures", "Steps that failed.", "table", "step")
-        self.step_seconds = new.seconds(
-            "maintenance_seconds", "Seconds of one step of maintenance: the longest a batch waits.", "step"
+        self.failures = counter("maintenance_failures", "Steps that failed.", ["table", "step"])
+        self.step_seconds = seconds(
+            "maintenance_seconds", "Seconds of one step of maintenance: the longest a batch waits.", ["step"]
         )
-        self._data_files = new.gauge("table_data_files", "Data files at the last inspection.", "table")
-        self._delete_files = new.gauge("table_delete_files", "Delete files at the last inspection.", "table")
-        self._rows = new.gauge(
-            "table_rows", "Rows in the data files at the last inspection; deleted rows count.", "table"
+        self._data_files = gauge("table_data_files", "Data files at the last inspection.", ["table"])
+        self._delete_files = gauge("table_delete_files", "Delete files at the last inspection.", ["table"])
+        self._rows = gauge(
+            "table_rows", "Rows in the data files at the last inspection; deleted rows count.", ["table"]
         )
-        self._manifests = new.gauge("table_manifests", "Manifests at the last inspection.", "table")
-        self._snapshots = new.gauge("table_snapshots", "Snapshots at the last inspection.", "table")
+        self._manifests = gauge("table_manifests", "Manifests at the last inspection.", ["table"])
+        self._snapshots = gauge("table_snapshots", "Snapshots at the last inspection.", ["table"])
 
     def add(self, table: str, done: StepResult) -> None:
         """Count one step."""

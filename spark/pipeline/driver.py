@@ -15,18 +15,19 @@ from prometheus_client import CollectorRegistry
 
 from services.common.lake.catalog import CatalogSettings
 from services.common.model.errors import SuiteError, Unavailable
+from services.common.model.times import from_datetime
 from spark.config import SparkSettings
 from spark.maintenance.runner import MaintenanceRunner
 from spark.metrics import Metrics
 from spark.pipeline.batch import Pipeline
 from spark.pipeline.fault import Fault, kill_driver
 from spark.pipeline.reporter import RelayReporter, Reporter
-from spark.runtime.locks import CheckpointLock, WriterLock
+from spark.runtime.locks import WriterLock, checkpoint_lock
 from spark.runtime.session import build_session, jvm_pid
 from spark.runtime.warm_up import warm_up
 from spark.source.client import SourceClient
 from spark.source.offsets import SourceState, from_json
-from spark.source.udsource import ack_before
+from spark.source.replay import ack_before
 from spark.tables.table import PageTable, ensure_tables
 
 if TYPE_CHECKING:
@@ -121,11 +122,11 @@ class Driver:
         Raises:
             QueryFailed: The query failed more often in a row than the settings allow.
         """
-        with CheckpointLock(self._settings.checkpoint) as lock:
+        with checkpoint_lock(self._settings.checkpoint) as record_jvm:
             session = build_session(self._settings, self._catalog)
             reporter = RelayReporter(self._settings.relay, self._stop, self.on_report_attempt)
             try:
-                lock.record_jvm(jvm_pid(session))
+                record_jvm(jvm_pid(session))
                 ensure_tables(self._catalog.load())
                 if self._settings.warm_up and self._settings.is_local and not self.has_backlog():
                     warm_up(session)
@@ -239,7 +240,7 @@ class Driver:
         end = progress["sources"][0]["endOffset"]
         if not end or end == self._acked:
             return
-        self._note_progress(_wall_ns(progress["timestamp"]))
+        self._note_progress(from_datetime(datetime.fromisoformat(progress["timestamp"])))
         try:
             ack_before(self._source, from_json(end))
             self._acked = end
@@ -261,8 +262,3 @@ class Driver:
             self._ready = ready
             self._metrics.ready.set(ready)
             self._on_ready(ready)
-
-
-def _wall_ns(text: str) -> int:
-    """Return the time of a progress' timestamp, which is ISO in UTC."""
-    return round(datetime.fromisoformat(text).timestamp() * 1_000) * 1_000_000

@@ -5,11 +5,9 @@ from __future__ import annotations
 import fcntl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Self
 
 import structlog
 
@@ -69,62 +67,46 @@ class WriterLock:
             return 0 if self._batches else self._clock.monotonic_ns() - self._idle_since_ns
 
 
-class CheckpointLock:
-    """Context manager that holds a lock on ``<checkpoint>.lock``. Two drivers would append rows unknown to each other.
+@contextmanager
+def checkpoint_lock(checkpoint: str, *, timeout_seconds: float = 60.0) -> Iterator[Callable[[int], None]]:
+    """Hold a lock on ``<checkpoint>.lock``; yield a function that records this driver's JVM for the next driver.
 
-    The JVM of a killed driver survives for a moment and may finish a commit. So the lock's file records its process id,
-    and the next driver waits for its end. Checkpoints outside local files are not locked: there the cluster starts one
-    driver.
+    Two drivers would append rows unknown to each other. The JVM of a killed driver survives for a moment and may finish
+    a commit, so the next driver waits for its end. Checkpoints outside local files are not locked: there the cluster
+    starts one driver.
+
+    Raises:
+        Conflict: Another driver holds the lock, or the previous driver's JVM does not end.
     """
-
-    def __init__(self, checkpoint: str, *, timeout_seconds: float = 60.0) -> None:
-        path = checkpoint.removeprefix("file://")
-        self._path = None if "://" in path else Path(f"{path}.lock")
-        self._patience_seconds = timeout_seconds
-        self._file: IO[str] | None = None
-
-    def __enter__(self) -> Self:
-        """Acquire the lock.
-
-        Raises:
-            Conflict: Another driver holds it, or the previous driver's JVM does not end.
-        """
-        if self._path is None:
-            return self
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self._path.open("a+")
+    path = checkpoint.removeprefix("file://")
+    if "://" in path:
+        yield lambda pid: None
+        return
+    lock = Path(f"{path}.lock")
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("a+") as file:
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._file.seek(0)
-            self._await_end_of(self._file.read().strip())
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            self._file.close()
-            raise Conflict(f"another driver uses the checkpoint; it holds {self._path}") from None
-        except Conflict:
-            self._file.close()
-            raise
-        return self
+            raise Conflict(f"another driver uses the checkpoint; it holds {lock}") from None
+        file.seek(0)
+        _await_end_of(file.read().strip(), timeout_seconds)
 
-    def record_jvm(self, pid: int) -> None:
-        """Record this driver's JVM for the next driver."""
-        if self._file is not None:
-            self._file.truncate(0)
-            self._file.write(str(pid))
-            self._file.flush()
+        def record_jvm(pid: int) -> None:
+            file.truncate(0)
+            file.write(str(pid))
+            file.flush()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._file is not None:
-            self._file.close()
+        yield record_jvm
 
-    def _await_end_of(self, pid: str) -> None:
-        deadline = time.monotonic() + self._patience_seconds
-        while pid and _is_java(pid):
-            if time.monotonic() >= deadline:
-                raise Conflict(f"the previous driver's JVM, process {pid}, still uses the checkpoint")
-            log.info("waiting for the end of the previous driver's JVM", pid=pid)
-            time.sleep(_PAUSE_S)
+
+def _await_end_of(pid: str, timeout_seconds: float) -> None:
+    deadline = time.monotonic() + timeout_seconds
+    while pid and _is_java(pid):
+        if time.monotonic() >= deadline:
+            raise Conflict(f"the previous driver's JVM, process {pid}, still uses the checkpoint")
+        log.info("waiting for the end of the previous driver's JVM", pid=pid)
+        time.sleep(_PAUSE_S)
 
 
 def _is_java(pid: str) -> bool:

@@ -21,15 +21,17 @@ readTimeoutMs        time the server may wait for records before it ends a read 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from functools import partial
+from typing import Any, Literal, TypeAlias
 
 from services.common.model.errors import InvalidRequest
 
-Position: TypeAlias = Literal["committed", "earliest", "latest"] | Mapping[int, int]
+Word: TypeAlias = Literal["committed", "earliest", "latest"]
+Position: TypeAlias = Word | Mapping[int, int]
 Replay: TypeAlias = Literal["auto", "always", "never"]
-_POSITIONS: tuple[Literal["committed", "earliest", "latest"], ...] = ("committed", "earliest", "latest")
+_WORDS: tuple[Word, ...] = ("committed", "earliest", "latest")
 _REPLAYS: tuple[Replay, ...] = ("auto", "always", "never")
 _TRUTHS = {"true": True, "false": False}
 
@@ -55,23 +57,15 @@ class SourceOptions:
         Raises:
             InvalidRequest: A required option is missing or a value is malformed; names the option.
         """
-        given = {name.lower(): value for name, value in options.items()}
-        address = given.get("address", "")
-        if not address:
+        given = {name.lower(): text for name, text in options.items()}
+        if not given.get("address"):
             raise InvalidRequest("option address is missing; set it to host:port or unix: of a source.v1 server")
-        return SourceOptions(
-            address=address,
-            max_records=_positive("maxRecordsPerBatch", given.get("maxrecordsperbatch", "600")),
-            starting=_position(
-                "startingOffsets", given.get("startingoffsets", "committed"), "committed earliest latest"
-            ),
-            ending=_position("endingOffsets", given.get("endingoffsets", "latest"), "latest"),
-            drain=_truth("drain", given.get("drain", "false")),
-            retry_seconds=_positive("retrySeconds", given.get("retryseconds", "60")),
-            replay=_replay(given.get("replay", "auto")),
-            max_bytes=_positive("maxBytesPerBatch", given.get("maxbytesperbatch", str(256 * 1024 * 1024))),
-            read_timeout_ms=_positive("readTimeoutMs", given.get("readtimeoutms", "500")),
-        )
+        values = {
+            field: parse(name, given[name.lower()])
+            for name, (field, parse) in _OPTIONS.items()
+            if name.lower() in given
+        }
+        return SourceOptions(given["address"], **values)
 
     def check_plain(self) -> None:
         """Reject options that need replay.
@@ -101,23 +95,36 @@ def _truth(name: str, text: str) -> bool:
     return _TRUTHS[text.lower()]
 
 
-def _replay(text: str) -> Replay:
+def _replay(name: str, text: str) -> Replay:
     for word in _REPLAYS:
         if text.lower() == word:
             return word
-    raise InvalidRequest(f"option replay {text!r} is not one of {', '.join(_REPLAYS)}")
+    raise InvalidRequest(f"option {name} {text!r} is not one of {', '.join(_REPLAYS)}")
 
 
-def _position(name: str, text: str, words: str) -> Position:
-    for word in _POSITIONS:
-        if text.lower() == word and word in words.split():
+def _position(name: str, text: str, words: Sequence[Word] = _WORDS) -> Position:
+    for word in words:
+        if text.lower() == word:
             return word
     try:
         offsets = {int(partition): int(offset) for partition, offset in json.loads(text).items()}
     except (ValueError, TypeError, AttributeError):
         raise InvalidRequest(
-            f'option {name} {text!r} is neither one of {", ".join(words.split())} nor JSON such as {{"0": 17}}'
+            f'option {name} {text!r} is neither one of {", ".join(words)} nor JSON such as {{"0": 17}}'
         ) from None
     if any(offset < 0 for offset in offsets.values()):
         raise InvalidRequest(f"option {name} {text!r} has a negative offset")
     return offsets
+
+
+_OPTIONS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
+    "maxRecordsPerBatch": ("max_records", _positive),
+    "startingOffsets": ("starting", _position),
+    "endingOffsets": ("ending", partial(_position, words=("latest",))),
+    "drain": ("drain", _truth),
+    "retrySeconds": ("retry_seconds", _positive),
+    "replay": ("replay", _replay),
+    "maxBytesPerBatch": ("max_bytes", _positive),
+    "readTimeoutMs": ("read_timeout_ms", _positive),
+}
+"""Field and parser of each option."""

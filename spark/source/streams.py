@@ -12,7 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Generic, TypeAlias, TypeVar
+from typing import Generic, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -26,11 +26,8 @@ from spark.source.in_flight import RecordId
 from spark.source.records import Result
 
 log = logging.getLogger(__name__)
-Q = TypeVar("Q", pb.ReadRequest, pb.AckRequest)
-A = TypeVar("A")
-
-_Reading: TypeAlias = "_Call[pb.ReadRequest, pb.ReadResponse | DecodeError]"
-_Acking: TypeAlias = "_Call[pb.AckRequest, pb.AckResponse]"
+Q = TypeVar("Q", bound=pb.ReadRequest | pb.AckRequest)
+A = TypeVar("A", bound=pb.ReadResponse | pb.AckResponse | DecodeError)
 
 _IDS_PER_ACK = 20_000
 """Ids in one AckRequest, which keeps it far below every server's message limit."""
@@ -53,10 +50,11 @@ class PlainStreams:
         """
         self._address = address
         self._answer_s = answer_seconds
-        self._read_method = read_method(address)
-        self._stub = rpc.SourceStub(channel(address))
-        self._reading: _Reading | None = None
-        self._acking: _Acking | None = None
+        handshake = pb.Handshake(sot=True)
+        fault = f"source {address}: its first answer on ReadFn is not a handshake"
+        self._reading = _Call(read_method(address), pb.ReadRequest(handshake=handshake), fault)
+        fault = "its first answer on AckFn is not a handshake"  # ack adds the address
+        self._acking = _Call(rpc.SourceStub(channel(address)).AckFn, pb.AckRequest(handshake=handshake), fault)
         self._last = ""
 
     def read(self, limit: int, timeout_ms: int) -> list[Result]:
@@ -71,18 +69,18 @@ class PlainStreams:
         """
         results: list[Result] = []
         try:
-            call = self._reading or self._open_reading()
+            self._reading.open(self._answer_s)
             request = pb.ReadRequest.Request(num_records=limit, timeout_in_ms=timeout_ms)
-            call.send(pb.ReadRequest(request=request))
-            failure = self._collect(call, results, timeout_ms / 1_000 + self._answer_s)
+            self._reading.send(pb.ReadRequest(request=request))
+            failure = self._collect(results, timeout_ms / 1_000 + self._answer_s)
         except (grpc.RpcError, Unavailable) as error:
-            self._drop_reading()
+            self._reading.close()
             if is_final(error):
                 kind = SourceBroken if is_too_large(error) else SourceRefuses
                 raise kind(f"{self._where(results)}: {error_text(error)}") from error
             failure = error_text(error)
         except SourceBroken:
-            self._drop_reading()
+            self._reading.close()
             raise
         if results:
             self._last = _name(results[-1])
@@ -103,9 +101,14 @@ class PlainStreams:
             group = ids[first : first + _IDS_PER_ACK]
             offsets = [pb.Offset(offset=offset, partition_id=partition) for partition, offset in group]
             try:
-                self._ack(pb.AckRequest(request=pb.AckRequest.Request(offsets=offsets)))
+                self._acking.open(self._answer_s)
+                self._acking.send(pb.AckRequest(request=pb.AckRequest.Request(offsets=offsets)))
+                with self._acking.watched(self._answer_s):
+                    answer = self._acking.next()
+                if not answer.HasField("result"):
+                    raise SourceBroken("its answer lacks a result")
             except (grpc.RpcError, Unavailable, SourceBroken) as error:
-                self._drop_acking()
+                self._acking.close()
                 refused = code_of(error) is Code.INVALID_ARGUMENT or is_final(error)
                 kind = AckRefused if refused else Unavailable
                 partition, offset = group[0]
@@ -116,28 +119,16 @@ class PlainStreams:
 
     def close(self) -> None:
         """End both calls; unacked records stay unacked."""
-        if self._reading is not None:
-            self._reading.end()
-        if self._acking is not None:
-            self._acking.end()
-        self._drop_reading()
-        self._drop_acking()
+        self._reading.end()
+        self._acking.end()
+        self._reading.close()
+        self._acking.close()
 
-    def _open_reading(self) -> _Reading:
-        call: _Reading = _Call(self._read_method)
-        self._reading = call
-        call.send(pb.ReadRequest(handshake=pb.Handshake(sot=True)))
-        with call.watched(self._answer_s):
-            answer = call.next()
-        if isinstance(answer, DecodeError) or not answer.handshake.sot:
-            raise SourceBroken(f"source {self._address}: its first answer on ReadFn is not a handshake")
-        return call
-
-    def _collect(self, call: _Reading, results: list[Result], limit_s: float) -> str:
+    def _collect(self, results: list[Result], limit_s: float) -> str:
         """Append records to ``results`` until the end of transmission; return its error text, or ""."""
-        with call.watched(limit_s) as heard:
+        with self._reading.watched(limit_s) as heard:
             while True:
-                response = call.next()
+                response = self._reading.next()
                 heard()
                 if isinstance(response, DecodeError):
                     raise SourceBroken(f"{self._where(results)}: it is not a ReadResponse: {response}")
@@ -149,45 +140,38 @@ class PlainStreams:
                     raise SourceBroken(f"{self._where(results)}: it lacks an offset")
                 results.append(response.result)
 
-    def _ack(self, request: pb.AckRequest) -> None:
-        call = self._acking or self._open_acking()
-        call.send(request)
-        with call.watched(self._answer_s):
-            if not call.next().HasField("result"):
-                raise SourceBroken("its answer lacks a result")
-
-    def _open_acking(self) -> _Acking:
-        call: _Acking = _Call(self._stub.AckFn)
-        self._acking = call
-        call.send(pb.AckRequest(handshake=pb.Handshake(sot=True)))
-        with call.watched(self._answer_s):
-            if not call.next().handshake.sot:
-                raise SourceBroken("its first answer on AckFn is not a handshake")
-        return call
-
     def _where(self, results: Sequence[Result]) -> str:
         last = _name(results[-1]) if results else self._last
         after = f" (after {last})" if last else ""
         return f"source {self._address}, record {len(results) + 1} of a read{after}"
 
-    def _drop_reading(self) -> None:
-        if self._reading is not None:
-            self._reading.close()
-        self._reading = None
-
-    def _drop_acking(self) -> None:
-        if self._acking is not None:
-            self._acking.close()
-        self._acking = None
-
 
 class _Call(Generic[Q, A]):
-    """A bidirectional call with a limit on the other side's silence."""
+    """Bidirectional call, opened at first use and again after a loss, with a limit on the other side's silence."""
 
-    def __init__(self, method: grpc.StreamStreamMultiCallable[Q, A]) -> None:
+    def __init__(self, method: grpc.StreamStreamMultiCallable[Q, A], handshake: Q, fault: str) -> None:
+        self._method = method
+        self._handshake = handshake
+        self._fault = fault
+        self._is_open = False
+
+    def open(self, limit_s: float) -> None:
+        """Open the call unless it is open.
+
+        Raises:
+            SourceBroken: The other side's first answer is not a handshake.
+        """
+        if self._is_open:
+            return
         self._requests: queue.SimpleQueue[Q | None] = queue.SimpleQueue()
-        self._answers = method(iter(self._requests.get, None))
+        self._answers = self._method(iter(self._requests.get, None))
         self._silent_s = 0.0
+        self._is_open = True
+        self.send(self._handshake)
+        with self.watched(limit_s):
+            answer = self.next()
+        if isinstance(answer, DecodeError) or not answer.handshake.sot:
+            raise SourceBroken(self._fault)
 
     def send(self, request: Q) -> None:
         self._requests.put(request)
@@ -235,15 +219,19 @@ class _Call(Generic[Q, A]):
 
     def end(self) -> None:
         """Half-close and wait shortly for the other side to end: some sources terminate when a call is cancelled."""
+        if not self._is_open:
+            return
         self._requests.put(None)
         with contextlib.suppress(grpc.RpcError, Unavailable), self.watched(_END_SECONDS):
             while True:
                 self.next()
 
     def close(self) -> None:
-        """Half-close and cancel."""
-        self._requests.put(None)
-        self._answers.cancel()
+        """Half-close and cancel, if the call is open."""
+        if self._is_open:
+            self._requests.put(None)
+            self._answers.cancel()
+        self._is_open = False
 
 
 def _name(result: Result) -> str:

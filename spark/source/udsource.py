@@ -20,10 +20,7 @@ from spark.source.offsets import SourceState
 from spark.source.options import SourceOptions
 from spark.source.plain import PlainPlanner, RecordsPartition, read_now
 from spark.source.records import RECORD_DDL
-from spark.source.replay import RangePartition, ReplayPlanner, ack_before, first_state, ranges_now
-
-__all__ = ["UdSource", "ack_before"]
-
+from spark.source.replay import RangePartition, ReplayPlanner, first_state, ranges_now
 
 Planner: TypeAlias = ReplayPlanner | PlainPlanner
 """Planner process of a stream; offsets are JSON objects."""
@@ -148,13 +145,13 @@ def replayed_from(options: SourceOptions, seconds: float) -> SourceState | None:
     """
     if options.replay == "never":
         return None
+    must_replay = options.replay == "always"
     try:
-        return first_state(SourceClient(options.address), seconds, wait_unknown=options.replay == "always")
+        return first_state(SourceClient(options.address), seconds, wait_unknown=must_replay)
     except NotImplementedError as error:
-        if options.replay == "always":
+        if must_replay:
             raise InvalidRequest(f"option replay=always: {error}") from error
-        return None
     except PendingUnknown:
-        if options.replay == "always":
+        if must_replay:
             raise
-        return None
+    return None

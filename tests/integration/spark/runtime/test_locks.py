@@ -9,7 +9,7 @@ import pytest
 
 from services.common.clock import ManualClock
 from services.common.model.errors import Conflict
-from spark.runtime.locks import CheckpointLock, WriterLock
+from spark.runtime.locks import WriterLock, checkpoint_lock
 
 
 def test_a_waiting_batch_precedes_the_next_step_and_both_never_run_together() -> None:
@@ -69,9 +69,9 @@ def test_it_is_quiet_from_the_end_of_the_last_batch() -> None:
 
 def test_a_second_driver_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:
     checkpoint = str(tmp_path / "checkpoint")
-    with CheckpointLock(checkpoint), pytest.raises(Conflict, match="another driver"):
-        CheckpointLock(checkpoint).__enter__()
-    with CheckpointLock(f"file://{checkpoint}"):
+    with checkpoint_lock(checkpoint), pytest.raises(Conflict, match="another driver"):
+        checkpoint_lock(checkpoint).__enter__()
+    with checkpoint_lock(f"file://{checkpoint}"):
         pass
 
 
@@ -82,17 +82,17 @@ def test_a_driver_waits_for_the_end_of_the_previous_jvm(tmp_path: Path) -> None:
     with subprocess.Popen([str(fake_java), "-c", "input()"], stdin=subprocess.PIPE) as jvm:
         while "java" not in Path(f"/proc/{jvm.pid}/comm").read_text():  # Popen returns a moment before the name changes
             time.sleep(0.01)
-        with CheckpointLock(checkpoint) as lock:
-            lock.record_jvm(jvm.pid)
+        with checkpoint_lock(checkpoint) as record_jvm:
+            record_jvm(jvm.pid)
         with pytest.raises(Conflict, match=f"process {jvm.pid}"):
-            CheckpointLock(checkpoint, timeout_seconds=0).__enter__()
+            checkpoint_lock(checkpoint, timeout_seconds=0).__enter__()
         jvm.communicate(b"\n")
-    with CheckpointLock(checkpoint, timeout_seconds=0) as lock:
-        lock.record_jvm(os.getpid())
-    with CheckpointLock(checkpoint, timeout_seconds=0):
+    with checkpoint_lock(checkpoint, timeout_seconds=0) as record_jvm:
+        record_jvm(os.getpid())
+    with checkpoint_lock(checkpoint, timeout_seconds=0):
         assert Path(f"{checkpoint}.lock").read_text() == str(os.getpid()), "not a JVM, so not waited for"
 
 
 def test_a_checkpoint_outside_local_files_is_not_locked() -> None:
-    with CheckpointLock("s3a://bucket/checkpoint") as lock:
-        lock.record_jvm(1)
+    with checkpoint_lock("s3a://bucket/checkpoint") as record_jvm:
+        record_jvm(1)
