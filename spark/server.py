@@ -37,11 +37,7 @@ def main() -> None:
 
 
 async def serve(settings: SparkSettings, catalog: CatalogSettings, maintenance_settings: MaintenanceSettings) -> None:
-    """Serve until SIGTERM or until the driver fails.
-
-    Raises:
-        Exception: The error that ended the driver's thread.
-    """
+    """Serve until SIGTERM, or until the driver fails, whose error is raised."""
     registry = CollectorRegistry()
     writer_lock = WriterLock()
     maintenance = MaintenanceRunner(catalog, maintenance_settings, writer_lock, MaintenanceMetrics(registry))

@@ -57,9 +57,7 @@ class StepResult:
     Attributes:
         changed: Files, snapshots or rows that it replaced; 0 means that a repetition would find none either.
         rewritten: Data files whose rows are in other files now.
-        expired: Expired snapshots.
         removed: Files removed from the storage.
-        merged: Outcome of a merge of coverage rows.
     """
 
     changed: int

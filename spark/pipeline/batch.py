@@ -77,15 +77,7 @@ class Pipeline:
         clock: Clock | None = None,
         fault: Fault | None = None,
     ) -> None:
-        """Open the catalog.
-
-        Args:
-            table: Table that the pages fill.
-            catalog: Spark must have it under the same name.
-            source: Name of the source in the dead letters.
-            reporter: Receives every batch's pages and finals.
-            fault: Kills the process at a point of a batch; for crash tests.
-        """
+        """Open the catalog, which Spark must have under the same name; ``source`` is named in the dead letters."""
         self._table = table
         self._catalog = catalog.load()
         self._catalog_name = catalog.name

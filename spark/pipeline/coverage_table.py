@@ -61,16 +61,7 @@ def append_dead_letters(catalog: Catalog, source: str, letters: Sequence[DeadLet
     if not letters:
         return 0
     rows = [
-        {
-            "source": source,
-            "partition": letter.partition,
-            "offset": letter.offset,
-            "reason": letter.reason,
-            "key": letter.key,
-            "headers": list(letter.headers.items()),
-            "payload": letter.payload,
-            "seen_at": now_ns // 1_000,
-        }
+        vars(letter) | {"source": source, "headers": list(letter.headers.items()), "seen_at": now_ns // 1_000}
         for letter in letters
     ]
     offsets = [letter.offset for letter in letters]

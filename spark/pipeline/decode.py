@@ -45,16 +45,15 @@ _CONTROL: list[pa.Field[Any]] = [
     pa.field("total_records", pa.int64()),
     pa.field("reason", pa.string()),
 ]
-_COLUMNS: list[pa.Field[Any]] = [
-    pa.field("kind", pa.string()),
-    pa.field("control", pa.struct(_CONTROL)),
-    pa.field("raw", pa.struct(list(RAW))),
-    pa.field("file", pa.binary()),
-]
-DECODED = pa.schema(_COLUMNS)
+DECODED = pa.schema(
+    [
+        pa.field("kind", pa.string()),
+        pa.field("control", pa.struct(_CONTROL)),
+        pa.field("raw", pa.struct(list(RAW))),
+        pa.field("file", pa.binary()),
+    ]
+)
 DECODED_DDL = spark_ddl(DECODED)
-_ANY_ERROR = Exception
-"""Any exception that a record's bytes cause refuses that record; raised, it would fail the batch at every attempt."""
 
 Take: TypeAlias = Callable[[pa.RecordBatch], None]
 """Takes the rows of a page, at least one."""
@@ -63,18 +62,21 @@ Take: TypeAlias = Callable[[pa.RecordBatch], None]
 def decode_batches(table: PageTable, batches: Iterable[pa.RecordBatch], take: Take) -> Iterator[pa.RecordBatch]:
     """Yield the control rows of batches of ``RAW`` as batches of ``DECODED``; pass rows of good pages to ``take``."""
     for batch in batches:
-        rows = [row for record in _records(batch) for row in decode_record(table, record, take)]
+        rows = [row for record in batch.select(RAW.names).to_pylist() for row in decode_record(table, record, take)]
         if rows:
             yield pa.RecordBatch.from_pylist(rows, schema=DECODED)
 
 
 def decode_record(table: PageTable, record: dict[str, Any], take: Take) -> list[dict[str, Any]]:
-    """Return the control rows (kind, control, raw) of a record; pass the rows of a good page to ``take``."""
+    """Return the control rows (kind, control, raw) of a record; pass the rows of a good page to ``take``.
+
+    Any exception that a record's bytes cause refuses that record; raised, it would fail the batch at every attempt.
+    """
     try:
         headers = PageHeaders.parse(dict(record["headers"] or ()))
         check_period(headers.period_seconds)
         Instrument.parse(headers.ticker)
-    except _ANY_ERROR as error:
+    except Exception as error:
         return [{"kind": REFUSED_KIND, "control": {"reason": _reason(error)}, "raw": record}]
     control = _control(headers)
     try:
@@ -84,11 +86,12 @@ def decode_record(table: PageTable, record: dict[str, Any], take: Take) -> list[
         if response.status != pb.DataResponse.OK:
             raise InvalidRequest(f"status {response.status} of a page is not OK")
         rows = table.decode(headers, response)
-    except _ANY_ERROR as error:
+    except Exception as error:
         reason = _reason(error)
         if headers.kind is Kind.PAGE:
             return [{"kind": REFUSED_KIND, "control": control | {"reason": reason}, "raw": record}]
-        result = _failed(f"the final record is refused: {reason}")
+        message = f"the final record is refused: {reason}"
+        result = {"status": pb.DataResponse.ERROR, "error_message": message, "total_records": 0}
         return [
             {"kind": FINAL_KIND, "control": control | result},
             # Without a dispatch_id, as it is not a page of the dispatch.
@@ -101,12 +104,6 @@ def decode_record(table: PageTable, record: dict[str, Any], take: Take) -> list[
 
 def _reason(error: Exception) -> str:
     return str(error) if isinstance(error, InvalidRequest) else f"{type(error).__name__}: {error}"
-
-
-def _records(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    columns = [batch.column(name) for name in RAW.names]
-    for values in zip(*(column.to_pylist() for column in columns), strict=True):
-        yield dict(zip(RAW.names, values, strict=True))
 
 
 def _parse(payload: bytes) -> pb.DataResponse:
@@ -134,7 +131,3 @@ def _result(response: pb.DataResponse) -> dict[str, Any]:
         "error_message": response.error_message if response.HasField("error_message") else None,
         "total_records": response.total_records,
     }
-
-
-def _failed(message: str) -> dict[str, Any]:
-    return {"status": pb.DataResponse.ERROR, "error_message": message, "total_records": 0}

@@ -97,10 +97,8 @@ class Driver:
         """Create the source client and the metrics.
 
         Args:
-            table: Table that the source's pages fill.
             on_ready: Called in the driver's thread whenever health changes.
             writer_lock: Shared with the maintenance; a batch holds it.
-            maintenance: Maintains the tables while the query runs; None for no maintenance.
         """
         self._settings = settings
         self._catalog = catalog

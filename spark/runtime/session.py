@@ -102,8 +102,6 @@ def build_session(
     """Start the JVM, or use that of ``spark-submit``, and register the data source. One session per process.
 
     Args:
-        settings: Settings of the driver.
-        catalog: Catalog of the tables.
         extra: Further Spark settings.
         java_options: Further Java options; None for those that use the class archive if there is one.
 
@@ -113,9 +111,11 @@ def build_session(
     jars: list[Path] = []
     if not settings.is_submitted:
         try:
-            java, jars = find_java(), _jars(settings, catalog)
+            java = find_java()
+            folders = [settings.jars] if settings.jars else [jar_folder(name) for name in catalog.jar_sets]
         except SetupError as error:
             raise Conflict(str(error)) from error
+        jars = sorted(path for folder in folders for path in folder.glob("*.jar"))
         os.environ.update(java_env(java))
         java_options = options_with(archive_of(java)) if java_options is None else java_options
     _prepare_python(settings)
@@ -137,27 +137,18 @@ def build_session(
     if not settings.is_local and not settings.is_submitted:
         session.sparkContext.addPyFile(str(write_packages(Path(scratch) / "dexorder-packages.zip")))
     if settings.is_local:
-        _write_no_checksums(session)
+        # Write no checksum file beside each local file: Parquet has its own, and Hadoop runs chmod for each.
+        jvm: Any = session.sparkContext._jvm
+        configuration = session.sparkContext._jsc.hadoopConfiguration()
+        jvm.org.apache.hadoop.fs.FileSystem.getLocal(configuration).setWriteChecksum(False)
     session.dataSource.register(UdSource)
     return session
-
-
-def _write_no_checksums(session: SparkSession) -> None:
-    """Write no checksum file beside each local file: Parquet has its own, and Hadoop runs chmod for each."""
-    jvm: Any = session.sparkContext._jvm
-    configuration = session.sparkContext._jsc.hadoopConfiguration()
-    jvm.org.apache.hadoop.fs.FileSystem.getLocal(configuration).setWriteChecksum(False)
 
 
 def jvm_pid(session: SparkSession) -> int:
     """Return the process id of the driver's JVM."""
     jvm: Any = session.sparkContext._jvm
     return int(jvm.java.lang.ProcessHandle.current().pid())
-
-
-def _jars(settings: SparkSettings, catalog: CatalogSettings) -> list[Path]:
-    folders = [settings.jars] if settings.jars else [jar_folder(name) for name in catalog.jar_sets]
-    return sorted(path for folder in folders for path in folder.glob("*.jar"))
 
 
 def _prepare_python(settings: SparkSettings) -> None:
@@ -192,11 +183,7 @@ def jdbc_properties(uri: str) -> dict[str, str]:
 
 
 def java_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """Convert properties of pyiceberg to those of Iceberg's Java.
-
-    Raises:
-        InvalidRequest: The database is not supported (``jdbc_properties``).
-    """
+    """Convert properties of pyiceberg to those of Iceberg's Java; InvalidRequest as for ``jdbc_properties``."""
     found = {_JAVA_NAMES.get(key, key): value for key, value in properties.items()}
     if "s3.endpoint" in found:
         # as in pyiceberg: a custom endpoint is addressed by path unless the setting says otherwise

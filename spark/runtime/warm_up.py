@@ -34,8 +34,7 @@ class _NoReporter:
 def warm_up(session: SparkSession, *, merge: bool = False) -> None:
     """Append a page in a temporary catalog. Only for local masters.
 
-    Args:
-        merge: Merge it afterwards; this takes Java several times as long, and few batches need it.
+    With ``merge`` it is merged afterwards: this takes Java several times as long, and few batches need it.
     """
     folder = Path(tempfile.mkdtemp(prefix="dexorder-warm-up-"))
     catalog = CatalogSettings.local(folder, f"dexorder_warm_up_{secrets.token_hex(4)}")

@@ -5,6 +5,7 @@ Spark's planner and worker processes use it; both are synchronous Python. ``stre
 
 from __future__ import annotations
 
+import functools
 import queue
 import time
 from collections.abc import Callable, Iterator
@@ -34,7 +35,6 @@ _CHANNEL_OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.keepalive_permit_without_calls", 0),  # another source may disconnect a client that pings while idle
 )
-_channels: dict[str, grpc.Channel] = {}
 
 
 class SourceBroken(SuiteError):
@@ -49,11 +49,10 @@ class PendingUnknown(Unavailable):
     """The server does not know its pending records: udsource without Kafka, or a source that never counts them."""
 
 
+@functools.cache
 def channel(address: str) -> grpc.Channel:
     """Return this process's channel to the address; Spark reuses a worker, and so its channel, for many batches."""
-    if address not in _channels:
-        _channels[address] = open_sync_channel(address, options=_CHANNEL_OPTIONS)
-    return _channels[address]
+    return open_sync_channel(address, options=_CHANNEL_OPTIONS)
 
 
 def read_method(address: str) -> grpc.StreamStreamMultiCallable[pb.ReadRequest, pb.ReadResponse | DecodeError]:
@@ -210,11 +209,7 @@ class _Backoff:
         self._wait_s = 0.05
 
     def wait(self, where: str, error: Exception) -> None:
-        """Sleep before the next attempt.
-
-        Raises:
-            Unavailable: The time is over.
-        """
+        """Sleep before the next attempt; Unavailable when the time is over."""
         if time.monotonic() - self._since >= self._seconds:
             raise Unavailable(f"{where}: {error_text(error)}") from error
         time.sleep(self._wait_s)

@@ -42,11 +42,7 @@ class BatchOffset:
 
     @staticmethod
     def from_json(offset: Mapping[str, Any]) -> BatchOffset:
-        """Invert ``to_json``.
-
-        Raises:
-            InvalidRequest: The offset has another form.
-        """
+        """Invert ``to_json``; InvalidRequest for an offset of another form."""
         run, batch = offset.get("run"), offset.get("batch")
         if not isinstance(run, str) or not isinstance(batch, int):
             raise InvalidRequest(f"offset {dict(offset)} is not an offset of a source without replay")
@@ -107,13 +103,11 @@ class InFlight:
 
         A source sends unacked records again on a new stream. The ack of the first copy acks every copy.
         """
-        seen: set[RecordId] = set()
-        new = []
+        new: dict[RecordId, int] = {}
         for index, one in enumerate(ids):
-            if one not in self._ids and one not in seen:
-                seen.add(one)
-                new.append(index)
-        return new
+            if one not in self._ids:
+                new.setdefault(one, index)
+        return list(new.values())
 
     def add(self, rows: pa.RecordBatch, ids: Sequence[RecordId], sizes: Sequence[int]) -> None:
         """Add records to the open batch: their rows, ids and sizes in bytes, in the same order."""
@@ -182,9 +176,6 @@ def cut(sizes: Sequence[int]) -> list[tuple[int, int]]:
 def records_to_request(limit: int, left_bytes: int, record_bytes: float) -> int:
     """Return the number of records to request: ``limit``, or as many as are expected to fit into ``left_bytes``.
 
-    Args:
-        limit: At least 1.
-        left_bytes: Bytes that the batch has left.
-        record_bytes: Mean size of a record, 0 while it is unknown.
+    It is at least 1. ``record_bytes`` is the mean size of a record, 0 while it is unknown.
     """
     return limit if record_bytes <= 0 else max(1, min(limit, int(left_bytes / record_bytes)))

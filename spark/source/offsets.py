@@ -33,11 +33,7 @@ class OffsetRange:
 
 
 def parse_pairs(text: str) -> dict[int, int]:
-    """Parse ``0:17,1:20``; an empty text has no offsets.
-
-    Raises:
-        InvalidRequest: The text has another form.
-    """
+    """Parse ``0:17,1:20``, or an empty text without offsets; InvalidRequest for another form."""
     try:
         return {int(p): int(o) for p, o in (pair.split(":") for pair in text.split(",") if pair)}
     except ValueError:
@@ -95,8 +91,7 @@ def cap(start: Offsets, ends: Offsets, limit: int | None) -> dict[int, int]:
 def plan(start: Offsets, end: Offsets) -> list[OffsetRange]:
     """Return one range for each partition with records in ``[start, end)``; a partition new in ``end`` starts at 0.
 
-    Raises:
-        InvalidRequest: An end is before its start.
+    InvalidRequest if an end is before its start.
     """
     ranges = []
     for partition in sorted(end):

@@ -52,11 +52,7 @@ class SourceOptions:
 
     @staticmethod
     def parse(options: Mapping[str, str]) -> SourceOptions:
-        """Parse Spark's options, whose names are case-insensitive.
-
-        Raises:
-            InvalidRequest: A required option is missing or a value is malformed; names the option.
-        """
+        """Parse Spark's options, whose names are case-insensitive; InvalidRequest names an option at fault."""
         given = {name.lower(): text for name, text in options.items()}
         if not given.get("address"):
             raise InvalidRequest("option address is missing; set it to host:port or unix: of a source.v1 server")
@@ -68,11 +64,7 @@ class SourceOptions:
         return SourceOptions(given["address"], **values)
 
     def check_plain(self) -> None:
-        """Reject options that need replay.
-
-        Raises:
-            InvalidRequest: An option names a position in the log.
-        """
+        """Check that no option needs replay; InvalidRequest if one names a position in the log."""
         for name, value, usual in (
             ("startingOffsets", self.starting, "committed"),
             ("endingOffsets", self.ending, "latest"),

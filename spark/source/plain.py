@@ -71,11 +71,7 @@ class PlainPlanner:
     """Planner of a stream; see the module."""
 
     def __init__(self, options: SourceOptions) -> None:
-        """Check the options; no call is opened yet.
-
-        Raises:
-            InvalidRequest: An option needs replay.
-        """
+        """Check the options; InvalidRequest if one needs replay. No call is opened yet."""
         options.check_plain()
         self._options = options
         self._in_flight = InFlight(secrets.token_hex(8))

@@ -101,8 +101,7 @@ class ReplayPlanner:
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
         """Return one task per partition with records; for equal offsets one task without records.
 
-        Raises:
-            InvalidRequest: An end is before its start.
+        InvalidRequest if an end is before its start.
         """
         first, last = rules.from_json(start), rules.from_json(end)
         if self._next is None:
@@ -154,12 +153,7 @@ class ReplayPlanner:
 
 
 def first_state(client: SourceClient, seconds: float, *, wait_unknown: bool = True) -> rules.SourceState:
-    """Return the source's state; wait while it is unavailable.
-
-    Args:
-        client: Client of the source.
-        seconds: Longest time to wait.
-        wait_unknown: Wait as well while the source answers but does not know its offsets.
+    """Return the source's state; wait while it is unavailable, and with ``wait_unknown`` while its offsets are unknown.
 
     Raises:
         Unavailable: The source was unavailable for that time.
@@ -179,11 +173,7 @@ def first_state(client: SourceClient, seconds: float, *, wait_unknown: bool = Tr
 
 
 def ranges_now(options: SourceOptions, state: rules.SourceState) -> list[RangePartition]:
-    """Return the tasks of a batch read, from startingOffsets to endingOffsets in the present state.
-
-    Raises:
-        InvalidRequest: The offsets are outside the log.
-    """
+    """Return the tasks of a batch read, from startingOffsets to endingOffsets; InvalidRequest if outside the log."""
     end = dict(state.ends) if isinstance(options.ending, str) else dict(options.ending)
     beyond = {p: offset for p, offset in end.items() if offset > state.ends.get(p, 0)}
     if beyond:
@@ -193,9 +183,5 @@ def ranges_now(options: SourceOptions, state: rules.SourceState) -> list[RangePa
 
 
 def ack_before(client: SourceClient, end: rules.Offsets) -> None:
-    """Ack everything before ``end`` that is not committed yet.
-
-    Raises:
-        Unavailable: The source is unavailable.
-    """
+    """Ack everything before ``end`` that is not committed yet; Unavailable if the source cannot be reached."""
     client.ack(rules.to_ack(end, client.state()))

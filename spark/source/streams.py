@@ -42,12 +42,7 @@ class PlainStreams:
     """The two calls to one server. Not thread-safe: Spark calls the planner's methods one at a time."""
 
     def __init__(self, address: str, *, answer_seconds: float = 60.0) -> None:
-        """Store the address; no call is opened yet.
-
-        Args:
-            address: Address of the server.
-            answer_seconds: Longest silence before a call is cancelled, on top of a read's own timeout.
-        """
+        """Open no call yet. One is cancelled after a silence of ``answer_seconds``, on top of a read's own timeout."""
         self._address = address
         self._answer_s = answer_seconds
         handshake = pb.Handshake(sot=True)
@@ -156,11 +151,7 @@ class _Call(Generic[Q, A]):
         self._is_open = False
 
     def open(self, limit_s: float) -> None:
-        """Open the call unless it is open.
-
-        Raises:
-            SourceBroken: The other side's first answer is not a handshake.
-        """
+        """Open the call unless it is open; SourceBroken if the other side's first answer is not a handshake."""
         if self._is_open:
             return
         self._requests: queue.SimpleQueue[Q | None] = queue.SimpleQueue()

@@ -34,11 +34,7 @@ _VALUES = ("open", "high", "low", "close", "volume")
 
 
 def decode_page(headers: PageHeaders, response: pb.DataResponse) -> pa.RecordBatch:
-    """Return the candles of a page.
-
-    Raises:
-        InvalidRequest: The page is not good; names the first candle or range at fault.
-    """
+    """Return the candles of a good page; else InvalidRequest names the first candle or range at fault."""
     encoded = response.ohlc_data
     size = len(encoded)
     if size > MAX_PAGE_CANDLES:
@@ -66,11 +62,7 @@ CANDLES = PageTable(OHLC, series_columns=("ticker", "period_seconds"), time_colu
 
 
 def decode_candles(encoded: Sequence[bytes]) -> pa.RecordBatch:
-    """Return serialized OHLCV messages as columns with the names of the message's fields.
-
-    Raises:
-        InvalidRequest: A message does not parse.
-    """
+    """Return serialized OHLCV messages as columns named like the message's fields; InvalidRequest if one fails to parse."""
     if _handler is not None:
         try:
             batch: pa.RecordBatch = _handler.list_to_record_batch(encoded)
@@ -100,8 +92,7 @@ def decode_slowly(encoded: Sequence[bytes]) -> pa.RecordBatch:
 def check_times(headers: PageHeaders, opens_ns: npt.NDArray[np.uint64]) -> None:
     """Check that candles ascend inside the span, on the grid, and with the empty ranges account for every period.
 
-    Raises:
-        InvalidRequest: They do not; names the first candle or range at fault.
+    InvalidRequest names the first candle or range at fault.
     """
     span, period = headers.span, headers.period_seconds
     if not (is_on_grid(span.start_ns, period) and is_on_grid(span.end_ns, period) and span):

@@ -6,7 +6,6 @@ from it. A new table is one more declaration here.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -14,12 +13,7 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg import expressions
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import (
-    NamespaceAlreadyExistsError,
-    NoSuchNamespaceError,
-    NoSuchTableError,
-    TableAlreadyExistsError,
-)
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -111,17 +105,14 @@ class IcebergTable:
         table = self.load(catalog)
         if table is not None:
             return table
-        with suppress(NamespaceAlreadyExistsError):
-            catalog.create_namespace(NAMESPACE)
-        with suppress(TableAlreadyExistsError):  # another writer was faster
-            return catalog.create_table(
-                self.name,
-                self.schema,
-                partition_spec=self.partitions,
-                sort_order=self.order,
-                properties=dict(self.properties),  # pyiceberg removes the format version from it
-            )
-        return catalog.load_table(self.name)
+        catalog.create_namespace_if_not_exists(NAMESPACE)
+        return catalog.create_table_if_not_exists(
+            self.name,
+            self.schema,
+            partition_spec=self.partitions,
+            sort_order=self.order,
+            properties=dict(self.properties),  # pyiceberg removes the format version from it
+        )
 
 
 def opens_in(series: Series, span: TimeRange) -> BooleanExpression:
