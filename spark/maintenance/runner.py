@@ -231,16 +231,13 @@ class MaintenanceRunner:
 
     def _may_need_steps(self, name: str) -> bool:
         """Return whether the table has changed since its inspection, or that was long ago. Cheap."""
-        snapshot_id, inspected_ns = self._inspected.get(name, (None, 0))
-        return (
-            name not in self._inspected
-            or snapshot_id != self._snapshot_id(name)
-            or self._clock.monotonic_ns() - inspected_ns > _INSPECT_EVERY_NS
-        )
+        if name not in self._inspected:
+            return True
+        snapshot_id, inspected_ns = self._inspected[name]
+        return snapshot_id != self._snapshot_id(name) or self._clock.monotonic_ns() - inspected_ns > _INSPECT_EVERY_NS
 
     def _snapshot_id(self, name: str) -> int | None:
-        snapshot = self._catalog.load().load_table(name).current_snapshot()
-        return snapshot.snapshot_id if snapshot else None
+        return self._catalog.load().load_table(name).metadata.current_snapshot_id
 
     def _attached(self) -> SparkSession:
         if self._session is None:

@@ -114,7 +114,8 @@ class Pipeline:
         timer.end("write")
         self._pass(Moment.ROWS_COMMITTED, rows)
         if pages or finals:
-            self._reporter.report(self._snapshot_id(), pages, finals)
+            snapshot_id = self._catalog.load_table(self._table.name).metadata.current_snapshot_id
+            self._reporter.report(snapshot_id, pages, finals)
         timer.end("report")
         append_coverage(self._catalog, good, now_ns=self._clock.wall_ns())
         timer.end("coverage")
@@ -132,10 +133,6 @@ class Pipeline:
     def _pass(self, moment: Moment, rows: int) -> None:
         if self._fault and rows:
             self._fault.passed(moment)
-
-    def _snapshot_id(self) -> int | None:
-        snapshot = self._catalog.load_table(self._table.name).current_snapshot()
-        return snapshot.snapshot_id if snapshot else None
 
 
 def page_results(decoded: Iterable[Row]) -> list[PageResult]:

@@ -82,7 +82,9 @@ def decode_record(table: PageTable, record: dict[str, Any], take: Take) -> list[
     try:
         response = _parse(record["payload"])
         if headers.kind is Kind.FINAL:
-            return [{"kind": FINAL_KIND, "control": control | _result(response)}]
+            message = response.error_message if response.HasField("error_message") else None
+            result = {"status": response.status, "error_message": message, "total_records": response.total_records}
+            return [{"kind": FINAL_KIND, "control": control | result}]
         if response.status != pb.DataResponse.OK:
             raise InvalidRequest(f"status {response.status} of a page is not OK")
         rows = table.decode(headers, response)
@@ -122,12 +124,4 @@ def _control(headers: PageHeaders) -> dict[str, Any]:
         "end_ns": headers.span.end_ns,
         "fetched_ns": headers.fetched_ns,
         "empty": [time_ns for part in headers.empty for time_ns in (part.start_ns, part.end_ns)],
-    }
-
-
-def _result(response: pb.DataResponse) -> dict[str, Any]:
-    return {
-        "status": response.status,
-        "error_message": response.error_message if response.HasField("error_message") else None,
-        "total_records": response.total_records,
     }

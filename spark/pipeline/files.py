@@ -62,7 +62,6 @@ class Writer:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         table = layout.table
-        self._key = table.key
         self._schema = layout.metadata.schema()
         self._spec = layout.metadata.spec()
         self._file_schema = self._schema.select(*table.columns)
@@ -96,7 +95,7 @@ class Writer:
             self.written.append(file)
 
     def _task(self, values: _PartitionValues, parts: list[pa.RecordBatch]) -> WriteTask:
-        parts.sort(key=lambda part: tuple(part.column(name)[0].as_py() for name in self._key))
+        parts.sort(key=lambda part: tuple(part.column(name)[0].as_py() for name in self._layout.table.key))
         fields = [PartitionFieldValue(field, value) for field, value in zip(self._spec.fields, values, strict=True)]
         return WriteTask(
             write_uuid=self._id,

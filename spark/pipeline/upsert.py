@@ -193,7 +193,6 @@ def write(
     """Commit a batch's staged rows; return how.
 
     Args:
-        catalog_name: Name of the catalog in Spark.
         target: The table, just loaded.
         files: Files that the workers wrote; they are removed unless they are appended.
         pages: Ranges that contain every key, at least one.

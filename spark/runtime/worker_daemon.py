@@ -14,19 +14,12 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import PurePath
 
+_ARCHIVES = ("pyspark.zip", "py4j-*-src.zip", "spark-core_*.jar")
+
 
 def without_archives(paths: Iterable[str]) -> list[str]:
     """Return a module path without Spark's own archives; others, such as shipped packages, remain."""
-    return [path for path in paths if not _is_sparks(PurePath(path))]
-
-
-def _is_sparks(path: PurePath) -> bool:
-    name = path.name
-    return (
-        name == "pyspark.zip"
-        or (name.startswith("py4j-") and name.endswith("-src.zip"))
-        or (name.startswith("spark-core_") and path.suffix == ".jar")
-    )
+    return [path for path in paths if not any(map(PurePath(path).match, _ARCHIVES))]
 
 
 def remove_archives() -> None:

@@ -1,22 +1,4 @@
-"""Options of ``format("udsource")`` for ``read`` and ``readStream``. Pure.
-
-address              host:port or unix: address of the source.v1 server; required
-replay               ``auto`` (if the server can, or as the checkpoint was started), ``always`` (an error if it cannot:
-                     exactly once or not at all) or ``never`` (at least once, even if the server can replay)
-maxRecordsPerBatch   largest number of records in one micro-batch over all partitions (600)
-drain                true lifts maxRecordsPerBatch, for Trigger.AvailableNow (Spark reads its end once, at the start)
-retrySeconds         time a server may be unavailable before a task, or the start of a query, fails (60)
-
-Only with replay:
-
-startingOffsets      start of a new query: ``committed`` (else earliest), ``earliest``, ``latest`` or JSON ``{"0": 17}``
-endingOffsets        end of a batch read, exclusive: ``latest`` or JSON
-
-Only without replay:
-
-maxBytesPerBatch     bytes of records that end a batch, also with drain: they are in memory (268435456, 256 MiB)
-readTimeoutMs        time the server may wait for records before it ends a read without any (500)
-"""
+"""Options of ``format("udsource")`` for ``read`` and ``readStream``. Pure. docs/spark-source.md explains each."""
 
 from __future__ import annotations
 
@@ -38,7 +20,7 @@ _TRUTHS = {"true": True, "false": False}
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """Validated options; the module's docstring lists them."""
+    """Validated options."""
 
     address: str
     max_records: int = 600

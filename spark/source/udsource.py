@@ -27,7 +27,7 @@ Planner: TypeAlias = ReplayPlanner | PlainPlanner
 
 
 class UdSource(DataSource):
-    """Data source; ``spark.runtime.session`` registers it, ``spark.source.options`` lists its options."""
+    """Data source; ``spark.runtime.session`` registers it, docs/spark-source.md lists its options."""
 
     @classmethod
     def name(cls) -> str:

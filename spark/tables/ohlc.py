@@ -62,7 +62,7 @@ CANDLES = PageTable(OHLC, series_columns=("ticker", "period_seconds"), time_colu
 
 
 def decode_candles(encoded: Sequence[bytes]) -> pa.RecordBatch:
-    """Return serialized OHLCV messages as columns named like the message's fields; InvalidRequest if one fails to parse."""
+    """Return serialized OHLCV messages as columns named like its fields; InvalidRequest if one does not parse."""
     if _handler is not None:
         try:
             batch: pa.RecordBatch = _handler.list_to_record_batch(encoded)
