@@ -115,11 +115,7 @@ class Driver:
         self._ready = False
 
     def run(self) -> None:
-        """Build the session and run the query until ``stop``.
-
-        Raises:
-            QueryFailed: The query failed more often in a row than the settings allow.
-        """
+        """Build the session and run the query until ``stop``; QueryFailed after more failures than allowed in a row."""
         with checkpoint_lock(self._settings.checkpoint) as record_jvm:
             session = build_session(self._settings, self._catalog)
             reporter = RelayReporter(self._settings.relay, self._stop, self.on_report_attempt)

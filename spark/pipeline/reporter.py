@@ -63,11 +63,7 @@ class RelayReporter:
         self._stub = rpc.PipelineServiceStub(self._channel)
 
     def report(self, snapshot_id: int | None, pages: Sequence[PageResult], finals: Sequence[FinalReport]) -> None:
-        """Repeat the call until the answer is OK.
-
-        Raises:
-            Stopped: ``stop`` was set first.
-        """
+        """Repeat the call until the answer is OK; Stopped if ``stop`` is set first."""
         request = to_request(snapshot_id, pages, finals)
         attempts = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(grpc.RpcError),

@@ -166,9 +166,7 @@ def jdbc_properties(uri: str) -> dict[str, str]:
     """Return the properties with which Iceberg's JdbcCatalog reaches the database of an SQLAlchemy URI.
 
     The password is separate from the URI, which Java includes in its error messages.
-
-    Raises:
-        InvalidRequest: The database is neither SQLite in a file nor PostgreSQL.
+    InvalidRequest if the database is neither SQLite in a file nor PostgreSQL.
     """
     url = make_url(uri)
     backend = url.get_backend_name()

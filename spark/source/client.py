@@ -134,9 +134,7 @@ class SourceClient:
     def _stream(self, part: OffsetRange, limit: int) -> Iterator[list[Result]]:
         """Run one ReadFn call until the server ends it; yield one list for each read that returned records.
 
-        Raises:
-            Unavailable: The call ended in the middle of a read, or a read failed.
-            SourceBroken: As for ``read``.
+        Unavailable if the call ends in the middle of a read or a read fails; SourceBroken as for ``read``.
         """
         requests: queue.SimpleQueue[pb.ReadRequest | None] = queue.SimpleQueue()
         requests.put(pb.ReadRequest(handshake=pb.Handshake(sot=True)))

@@ -129,8 +129,7 @@ class InFlight:
     def parts(self, start: BatchOffset, end: BatchOffset) -> list[pa.Table]:
         """Return the records after ``start`` up to ``end`` in reading order, cut for tasks; none for another run.
 
-        Raises:
-            InvalidRequest: A batch of this run is not in memory: it is committed already or was never offered.
+        InvalidRequest if a batch of this run is not in memory: it is committed already or was never offered.
         """
         if end.run != self.run:
             return []

@@ -242,10 +242,7 @@ class Reader:
 def read_now(options: SourceOptions) -> list[RecordsPartition]:
     """Return the tasks of a batch read: all records the source has, at most maxBytesPerBatch. Nothing is acked.
 
-    Raises:
-        InvalidRequest: An option needs replay.
-        Unavailable: The source cannot be read.
-        SourceBroken: A record cannot be read.
+    InvalidRequest if an option needs replay; else errors of ``Reader.fill``.
     """
     options.check_plain()
     streams, in_flight = PlainStreams(options.address, answer_seconds=options.retry_seconds), InFlight("")

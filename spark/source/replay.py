@@ -60,13 +60,7 @@ class ReplayPlanner:
         self._warned = False
 
     def initial_offset(self) -> dict[str, Any]:
-        """Return the offsets at which a new query starts.
-
-        Raises:
-            Unavailable: The source was unavailable for retrySeconds.
-            SourceRefuses: The source denies access.
-            InvalidRequest: startingOffsets are outside the log.
-        """
+        """Return the offsets at which a new query starts; errors of ``first_state`` and ``offsets.initial``."""
         if self._initial is None:
             state = first_state(self._client, self._options.retry_seconds)
             self._initial = rules.initial(state, self._options.starting)
@@ -76,9 +70,7 @@ class ReplayPlanner:
         """Ack the committed batch and return the end of the next one, limited here as Spark 4.1 does not limit it.
 
         While the server cannot be reached there are no new records: a query survives a restart of its source.
-
-        Raises:
-            SourceRefuses: The source denies access now.
+        SourceRefuses if the source denies access.
         """
         if self._next is None:
             self._next = rules.from_json(self.initial_offset())

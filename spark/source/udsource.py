@@ -138,10 +138,7 @@ def read_partition(options: SourceOptions, partition: InputPartition) -> Iterato
 def replayed_from(options: SourceOptions, seconds: float) -> SourceState | None:
     """Return the server's state for a read with replay, None for a read without.
 
-    Raises:
-        InvalidRequest: The server cannot replay, but the option demands it.
-        Unavailable: The server was unavailable for that time.
-        SourceRefuses: The server denies access.
+    InvalidRequest if the server cannot replay, but the option demands it; else errors of ``first_state``.
     """
     if options.replay == "never":
         return None

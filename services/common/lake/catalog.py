@@ -176,11 +176,8 @@ def tls_context(sslmode: str | None, sslrootcert: str | None) -> ssl.SSLContext 
     """Return pg8000's ``ssl_context``: False for no TLS, None for TLS if offered, True for TLS without verification.
 
     Args:
-        sslmode: disable, allow, prefer, require, verify-ca or verify-full; None means prefer.
+        sslmode: disable, allow, prefer, require, verify-ca or verify-full, else ValueError; None means prefer.
         sslrootcert: PEM file of the certificate authority; None or ``system`` trusts those of the machine.
-
-    Raises:
-        ValueError: The mode is unknown.
     """
     match sslmode:
         case "disable":
