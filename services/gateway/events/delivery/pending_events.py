@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from services.common.model.user_events import SESSION_CHANNELS, Channel, Priority
 from services.gateway.events.delivery.changes import QueuedRow
 from services.gateway.events.delivery.provider_limits import Provider
 from services.gateway.events.delivery.timers import Timed
 from services.gateway.events.model import EventKey
+
+_row_values = attrgetter(*QueuedRow._fields)
 
 
 class PendingEvent(Timed):
@@ -22,25 +25,7 @@ class PendingEvent(Timed):
         done: It is final.
     """
 
-    __slots__ = (
-        "accepted_ns",
-        "attempts",
-        "channel_index",
-        "done",
-        "due_ns",
-        "event",
-        "expires_ns",
-        "failures",
-        "in_call",
-        "provider",
-        "refused",
-        "rounds",
-        "saved",
-        "sequence",
-        "shown_ns",
-        "soft",
-        "waits_for_ack",
-    )
+    __slots__ = (*QueuedRow._fields, "done", "in_call", "provider", "saved", "shown_ns")
 
     def __init__(self, row: QueuedRow) -> None:
         super().__init__()
@@ -64,20 +49,7 @@ class PendingEvent(Timed):
 
     def row(self) -> QueuedRow:
         """Return the present state as a row."""
-        return QueuedRow(
-            self.event,
-            self.accepted_ns,
-            self.expires_ns,
-            self.channel_index,
-            self.rounds,
-            self.attempts,
-            self.failures,
-            self.due_ns,
-            self.waits_for_ack,
-            self.refused,
-            self.sequence,
-            self.soft,
-        )
+        return QueuedRow._make(_row_values(self))
 
     @property
     def for_sessions(self) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +26,7 @@ from services.gateway.events.dispatcher.transaction import TransactionProcessor
 from services.gateway.events.dispatcher.unit_of_work import AfterCommit
 from services.gateway.events.ingress.acks import AckCallback
 from services.gateway.events.ingress.containers import Container, ContainersFile
+from services.gateway.events.ingress.receiver import read_copies
 from services.gateway.events.ingress.sockets import EventSockets
 from services.gateway.events.model import Contacts, EventKey, Result
 from services.gateway.events.store.event_log import EventLog
@@ -64,13 +66,16 @@ class Dispatcher:
         self._outputs = outputs
         self._waiting: set[asyncio.Future[Any]] = set()
         self._closed = False
-        self._thread = DispatcherThread(processor, sockets, clock, self._hand_over, self._ended)
+        in_loop = self._loop.call_soon_threadsafe
+        self._thread = DispatcherThread(
+            processor, sockets, clock, partial(in_loop, self._carry_out), partial(in_loop, self._end)
+        )
 
     # ---- events
 
     def publish(self, container: Container, body: bytes, answer: AckCallback) -> None:
         """See `DispatcherPort`."""
-        self._call(lambda processor: processor.take([(container, body, answer)]))
+        self._call(lambda processor: processor.receiver.take(read_copies([(container, body, answer)])))
 
     def finished(self, key: EventKey, number: int, result: Result) -> None:
         """Handle the result of a `SendRequest`. After the end it is lost: a restart tries the channel again."""
@@ -162,9 +167,6 @@ class Dispatcher:
 
     # ---- callbacks of the thread
 
-    def _hand_over(self, effects: AfterCommit) -> None:
-        self._loop.call_soon_threadsafe(self._carry_out, effects)
-
     def _carry_out(self, effects: AfterCommit) -> None:
         self._thread.transient_taken(len(effects.transient))
         for future, result in effects.resolved:
@@ -183,9 +185,6 @@ class Dispatcher:
             self._outputs.show(effects.session_events)
         if effects.sends:
             self._outputs.send(effects.sends)
-
-    def _ended(self, failure: Exception | None) -> None:
-        self._loop.call_soon_threadsafe(self._end, failure)
 
     def _end(self, failure: Exception | None) -> None:
         self._closed = True

@@ -125,7 +125,7 @@ class DispatcherThread:
         self._make_calls(math.inf if all_calls else MAX_CALLS_S)
         more = self._take_events() if router or self._ahead else False
         if sub:
-            processor.take_published(self._sockets.published(MAX_MESSAGES))
+            processor.receiver.take_published(self._sockets.published(MAX_MESSAGES))
         processor.due()
         self._carry_out(processor.commit(self._read_ahead if more else None))
         self._forget()
@@ -143,12 +143,12 @@ class DispatcherThread:
         batch = FLOOD_MESSAGES if self._flooded else BATCH_MESSAGES
         copies = self._ahead
         self._ahead = []
-        above = self._processor.take_read(copies)
+        above = self._processor.receiver.take(copies)
         for _ in range(MAX_MESSAGES // batch):
             if above >= FLOOD_MESSAGES or time.monotonic() >= until_s:
                 break
             copies = self._read(batch)
-            above += self._processor.take_read(copies)
+            above += self._processor.receiver.take(copies)
             if len(copies) < batch:
                 break
         self._flooded = above > 0

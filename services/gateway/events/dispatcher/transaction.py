@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from services.common.clock import Clock
@@ -21,10 +21,9 @@ from services.gateway.events.delivery.contacts_cache import ContactsCache, witho
 from services.gateway.events.delivery.delivery import Delivery
 from services.gateway.events.dispatcher.metrics import DispatcherMetrics
 from services.gateway.events.dispatcher.unit_of_work import AfterCommit, UnitOfWork
-from services.gateway.events.ingress.acks import PendingAcks
-from services.gateway.events.ingress.containers import Container
+from services.gateway.events.ingress.acks import ReplyTo
 from services.gateway.events.ingress.quotas import Quotas
-from services.gateway.events.ingress.receiver import Copy, EventReceiver, ReadCopy, read_copies
+from services.gateway.events.ingress.receiver import EventReceiver
 from services.gateway.events.model import Contacts, EventKey, Result
 from services.gateway.events.store.outbox import Committed, Outbox
 
@@ -38,6 +37,7 @@ class TransactionProcessor:
 
     Attributes:
         epoch: Epoch of the outbox.
+        receiver: Receiver of the containers' inputs.
     """
 
     def __init__(
@@ -56,13 +56,13 @@ class TransactionProcessor:
         self._metrics = metrics
         self._clock = clock
         self._quotas = Quotas(settings)
-        self._pending_acks = PendingAcks()
+        self._pending_acks: dict[EventKey, ReplyTo] = {}  # of each queued event, whoever sent a copy last
         self._open_sessions: Counter[str] = Counter()
         self._topics: dict[str, bytes] = {}
         self._forgotten = outbox.forgotten()
         self.epoch = outbox.epoch
         self._work = UnitOfWork(clock.wall_ns())
-        self._receiver = EventReceiver(
+        self.receiver = EventReceiver(
             outbox, delivery, settings, metrics, clock, self._quotas, self._pending_acks, self._topics, self._work
         )
         self._newest = outbox.sequences()
@@ -78,24 +78,6 @@ class TransactionProcessor:
     def next_due_ns(self) -> int | None:
         """Return when the next transaction is due by the wall clock, even without inputs."""
         return self._delivery.next_due_ns()
-
-    # ---- inputs from containers
-
-    def take(self, copies: Iterable[Copy]) -> int:
-        """Take copies of events, which are answered in this order.
-
-        Returns:
-            Number of new events above a hard quota.
-        """
-        return self._receiver.take(read_copies(copies))
-
-    def take_read(self, copies: Sequence[ReadCopy]) -> int:
-        """Like `take`, after `read_copies`."""
-        return self._receiver.take(copies)
-
-    def take_published(self, published: Iterable[tuple[Container, bytes, bytes]]) -> None:
-        """Take events of the fast path: container, topic, UserEvent. CRITICAL ones are stored nevertheless."""
-        self._receiver.take_published(published)
 
     # ---- inputs from the event loop
 
@@ -195,7 +177,7 @@ class TransactionProcessor:
             self._outbox.write(work.changes, work.contacts, presence, meanwhile)
             self._count(work.changes, time.perf_counter() - started)
         effects = work.end(self._pending_acks)
-        self._work = self._receiver.work = UnitOfWork(0)
+        self._work = self.receiver.work = UnitOfWork(0)
         if effects.acks:
             self._metrics.acked(Counter([ack.status for _, ack in effects.acks]))
         if effects.transient:

@@ -9,7 +9,7 @@ from typing import Any
 
 from services.common.model.user_events import Channel, Status
 from services.gateway.events.delivery.changes import Changes, SendRequest, SessionEvent
-from services.gateway.events.ingress.acks import Ack, PendingAcks, ReplyTo, final_ack
+from services.gateway.events.ingress.acks import Ack, ReplyTo, final_ack
 from services.gateway.events.model import Contacts, Event, EventKey
 from services.gateway.events.store.records import TransientEvent
 
@@ -72,7 +72,7 @@ class UnitOfWork:
             rows.accepted or rows.updated or rows.finals or rows.attempts or rows.seen or self.contacts or self.presence
         )
 
-    def end(self, pending_acks: PendingAcks) -> AfterCommit:
+    def end(self, pending_acks: dict[EventKey, ReplyTo]) -> AfterCommit:
         """Return the effects, now that the rows are on disk."""
         effects, changes = self.after_commit, self.changes
         finals = {final.key: final for final in changes.finals}
@@ -85,7 +85,7 @@ class UnitOfWork:
             effects.acks.append((reply_to, ack))
         answered = {reply for _, reply in self._replies} if finals else set()
         for key, final in finals.items():
-            waiting = pending_acks.pop(key)
+            waiting = pending_acks.pop(key, None)
             if waiting is not None and key not in answered:
                 effects.acks.append((waiting, final_ack(final)))
         effects.sends = changes.sends

@@ -1,4 +1,4 @@
-"""Acks of containers' events, and who waits for them."""
+"""Acks of containers' events."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from services.common.model.user_events import Channel, Status
 from services.gateway.events.delivery.changes import Final
-from services.gateway.events.model import EventKey
 from services.gen.dexorder.events.v1 import user_events_pb2 as pb
 
 
@@ -38,19 +37,3 @@ AckCallback = Callable[[Ack], None]
 """Callback of a gRPC publisher; called in the event loop."""
 ReplyTo = bytes | AckCallback
 """Sender of a copy of an event: a connection's routing id, or a gRPC publisher."""
-
-
-class PendingAcks:
-    """Senders that wait for the final ack of an event: for each event, whoever sent a copy last."""
-
-    def __init__(self) -> None:
-        self._reply_to: dict[EventKey, ReplyTo] = {}
-
-    def add(self, key: EventKey, reply_to: ReplyTo | None) -> None:
-        """Replace who waits for an event. None changes nothing: port 5570 has no acks."""
-        if reply_to is not None:
-            self._reply_to[key] = reply_to
-
-    def pop(self, key: EventKey) -> ReplyTo | None:
-        """Remove and return who waits for an event."""
-        return self._reply_to.pop(key, None)

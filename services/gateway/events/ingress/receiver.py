@@ -11,7 +11,7 @@ from services.gateway.events.config import EventsSettings
 from services.gateway.events.delivery.delivery import Delivery
 from services.gateway.events.dispatcher.metrics import DispatcherMetrics
 from services.gateway.events.dispatcher.unit_of_work import UnitOfWork
-from services.gateway.events.ingress.acks import Ack, PendingAcks, ReplyTo, final_ack
+from services.gateway.events.ingress.acks import Ack, ReplyTo, final_ack
 from services.gateway.events.ingress.containers import Container
 from services.gateway.events.ingress.quotas import Quotas
 from services.gateway.events.ingress.validation import (
@@ -45,7 +45,7 @@ class EventReceiver:
         metrics: DispatcherMetrics,
         clock: Clock,
         quotas: Quotas,
-        pending_acks: PendingAcks,
+        pending_acks: dict[EventKey, ReplyTo],
         topics: Mapping[str, bytes],
         work: UnitOfWork,
     ) -> None:
@@ -146,7 +146,8 @@ class EventReceiver:
         if final:
             work.reply(reply_to, final_ack(final))
         else:
-            self._pending_acks.add(key, reply_to)
+            if reply_to is not None:  # port 5570 has no acks
+                self._pending_acks[key] = reply_to
             work.reply_state(reply_to, key)
         return above
 

@@ -81,7 +81,7 @@ class EventLog:
             f"SELECT {schema.RECORD_COLUMNS} FROM events WHERE number IN"  # noqa: S608
             f" (SELECT number FROM events WHERE {where} ORDER BY number DESC LIMIT ?) ORDER BY number DESC"
         )
-        return [_record(db, *row) for row in db.execute(sql, (*values, size)).fetchall()]
+        return [_record(db, row) for row in db.execute(sql, (*values, size)).fetchall()]
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
@@ -90,21 +90,19 @@ class EventLog:
             yield db
 
 
-def _record(
-    db: sqlite3.Connection,
-    number: int,
-    container: str,
-    event_id: str,
-    body: bytes,
-    accepted_ns: int,
-    status: int,
-    via: int | None,
-    error: str,
-    completed_ns: int | None,
-    seen_ns: int | None,
-) -> tuple[int, Record]:
-    key = EventKey(container, event_id)
+def _record(db: sqlite3.Connection, row: schema.Row) -> tuple[int, Record]:
+    number, container, event_id, body, accepted_ns, status, via, error, completed_ns, seen_ns = row
     sql = "SELECT * FROM attempts WHERE container = ? AND event_id = ? ORDER BY number"
     attempts = tuple(map(schema.read_attempt, db.execute(sql, (container, event_id))))
     channel = None if via is None else Channel(via)
-    return number, Record(key, body, accepted_ns, Status(status), channel, error, completed_ns, seen_ns, attempts)
+    return number, Record(
+        EventKey(container, event_id),
+        body,
+        accepted_ns,
+        Status(status),
+        channel,
+        error,
+        completed_ns,
+        seen_ns,
+        attempts,
+    )

@@ -23,6 +23,7 @@ from services.gateway.events.dispatcher.transaction import TransactionProcessor
 from services.gateway.events.dispatcher.unit_of_work import AfterCommit
 from services.gateway.events.ingress.acks import Ack
 from services.gateway.events.ingress.containers import LOCAL, STRANGER, Container
+from services.gateway.events.ingress.receiver import Copy, read_copies
 from services.gateway.events.model import Contacts, EventKey, Later, Refused, Sent, WebPushSubscription
 from services.gateway.events.store.outbox import Outbox
 from tests.unit.services.gateway.events.samples import body, render
@@ -30,6 +31,10 @@ from tests.unit.services.gateway.events.samples import body, render
 A, B = b"connection-a", b"connection-b"
 ALICES = Container("c", frozenset({"alice"}))
 SECOND = 1_000_000_000
+
+
+def take(*copies: Copy) -> Callable[[TransactionProcessor], int]:
+    return lambda processor: processor.receiver.take(read_copies(copies))
 
 
 class Stage:
@@ -62,7 +67,7 @@ class Stage:
         return self.processor.commit()
 
     def take(self, *bodies: bytes, reply_to: bytes = A, container: Container = LOCAL) -> list[tuple[Any, Ack]]:
-        return self.work(lambda processor: processor.take([(container, each, reply_to) for each in bodies])).acks
+        return self.work(take(*((container, each, reply_to) for each in bodies))).acks
 
     def value(self, name: str, **labels: str) -> float:
         return self.registry.get_sample_value(f"dexorder_gateway_event{name}", labels) or 0.0
@@ -100,7 +105,7 @@ SESSION_ONLY = [(0, False)]
 
 def test_event_is_queued_shown_acked_and_then_final_once(stage: Stage) -> None:
     assert stage.work(lambda processor: processor.session_opened("alice")).subscribe == [b"USER:alice\x00"]
-    effects = stage.work(lambda processor: processor.take([(LOCAL, body(), A)]))
+    effects = stage.work(take((LOCAL, body(), A)))
     assert effects.acks == [queued()]
     assert [(s.user_id, s.sequence, s.event.key) for s in effects.session_events] == [
         ("alice", 1, EventKey("local", "e1"))
@@ -122,7 +127,7 @@ def test_check_13_duplicate_changes_nothing_and_gets_the_state(stage: Stage) -> 
     ]
     assert stage.take(CRITICAL) == [delivered(Channel.WEB)]
     stage.again()
-    effects = stage.work(lambda processor: processor.take([(LOCAL, CRITICAL, B)]))
+    effects = stage.work(take((LOCAL, CRITICAL, B)))
     assert effects.acks == [delivered(Channel.WEB, reply_to=B)] and not effects.sends and not effects.session_events
     assert stage.rows() == 1 and stage.value("s_accepted_total", priority="CRITICAL") == 1
 
@@ -139,7 +144,7 @@ def test_copy_on_the_fast_path_does_not_take_the_final_ack(stage: Stage) -> None
     published = (LOCAL, b"USER:alice\x00", CRITICAL)
     effects = stage.work(
         lambda processor: processor.session_opened("alice"),
-        lambda processor: processor.take_published([published]),
+        lambda processor: processor.receiver.take_published([published]),
         lambda processor: processor.acked("alice", processor.epoch, 1, seen=False),
     )
     assert effects.acks == [delivered(Channel.WEB)]
@@ -176,7 +181,7 @@ def test_copy_that_arrives_as_the_event_ends_gets_one_ack(stage: Stage) -> None:
     stage.take(CRITICAL)
     effects = stage.work(
         lambda processor: processor.acked("alice", processor.epoch, 1, seen=False),
-        lambda processor: processor.take([(LOCAL, CRITICAL, B)]),
+        take((LOCAL, CRITICAL, B)),
     )
     assert effects.acks == [delivered(Channel.WEB, reply_to=B)]
 
@@ -185,7 +190,7 @@ def test_checks_1_and_2_informational_is_shown_or_refused_and_never_stored(stage
     info = body(priority=Priority.INFORMATIONAL)
     assert stage.take(info) == [failed("no active session")]
     stage.work(lambda processor: processor.session_opened("alice"))
-    effects = stage.work(lambda processor: processor.take([(LOCAL, info, A)]))
+    effects = stage.work(take((LOCAL, info, A)))
     assert effects.acks == [delivered(Channel.WEB)]
     assert effects.transient == [("alice", "local", info)]
     stage.work(lambda processor: processor.session_closed("alice"))
@@ -196,14 +201,14 @@ def test_fast_path_shows_without_ack_or_row_but_stores_critical_events(stage: St
     stage.work(lambda processor: processor.session_opened("alice"))
     sent = [body("i", priority=0), body("n"), CRITICAL, body("b", "bob"), body("x", payload=b"nope"), b"\xff"]
     topic = b"USER:alice\x00"
-    effects = stage.work(lambda processor: processor.take_published([(LOCAL, topic, each) for each in sent]))
+    effects = stage.work(lambda processor: processor.receiver.take_published([(LOCAL, topic, each) for each in sent]))
     assert [i.body for i in effects.transient] == sent[:2]
     assert effects.acks == []
     assert [s.event.key.event_id for s in effects.session_events] == ["e1"] and stage.rows() == 1
     for reason in ("not_owned", "payload", "undecodable"):
         assert stage.value("_messages_dropped_total", reason=reason) == 1
     stage.work(lambda processor: processor.session_closed("alice"))
-    effects = stage.work(lambda processor: processor.take_published([(LOCAL, topic, sent[0])]))
+    effects = stage.work(lambda processor: processor.receiver.take_published([(LOCAL, topic, sent[0])]))
     assert effects.transient == [] and stage.value("_messages_dropped_total", reason="no_session") == 1
 
 
@@ -213,7 +218,7 @@ def test_check_24_no_container_sends_for_another_user_on_either_port(stage: Stag
         forged = body("f", "bob", priority)
         assert stage.take(forged, container=ALICES) == [failed("user not owned", "f")]
         effects = stage.work(
-            lambda processor: processor.take_published(
+            lambda processor: processor.receiver.take_published(
                 [
                     (ALICES, b"USER:bob\x00", forged),  # noqa: B023
                     (ALICES, b"USER:alice\x00", forged),  # noqa: B023
@@ -233,7 +238,7 @@ def test_checks_20_to_22_refused_event_has_no_row(stage: Stage) -> None:
         (body(channels=[(42, False)]), "no usable channel"),
     ):
         assert stage.take(sent) == [failed(reason)]
-    assert stage.take(b"\xff") == stage.work(lambda processor: processor.take([(LOCAL, None, A)])).acks
+    assert stage.take(b"\xff") == stage.work(take((LOCAL, None, A))).acks
     assert stage.rows() == 0 and stage.value("s_refused_total", reason="undecodable") == 2
     assert stage.take(body(event_type=99), body("e2", priority=7)) == [queued(), queued("e2")]
     assert stage.value("s_accepted_total", priority="CRITICAL") == 1
@@ -292,7 +297,7 @@ def test_much_due_work_takes_several_transactions_and_acks_continue_between_them
     sends, transactions = list(stage.work().sends), 1
     while not sends:
         new = body(f"new-{transactions}", "bob", Priority.CRITICAL, channels=SESSION_ONLY)
-        effects = stage.work(lambda processor: processor.take([(LOCAL, new, A)]))  # noqa: B023
+        effects = stage.work(take((LOCAL, new, A)))
         assert effects.acks == [queued(f"new-{transactions}")]
         sends += effects.sends
         transactions += 1
@@ -303,7 +308,7 @@ def test_much_due_work_takes_several_transactions_and_acks_continue_between_them
 def test_restart_continues_queued_events(stage: Stage) -> None:
     contacts = Contacts(telegram_chat_id="7")
     stage.work(lambda processor: processor.set_contacts("alice", contacts))
-    sent = stage.work(lambda processor: processor.take([(LOCAL, CRITICAL, A)])).sends
+    sent = stage.work(take((LOCAL, CRITICAL, A))).sends
     assert [(s.channel, s.contacts) for s in sent] == [(Channel.TELEGRAM, contacts)]
     again = stage.again().sends
     assert [(s.key, s.channel, s.contacts) for s in again] == [(sent[0].key, Channel.TELEGRAM, contacts)]
@@ -320,10 +325,10 @@ def test_restart_continues_queued_events(stage: Stage) -> None:
 def test_pause_of_a_provider_applies_to_all_users_across_a_restart(stage: Stage) -> None:
     for user in ("alice", "bob"):
         stage.work(lambda processor, user=user: processor.set_contacts(user, Contacts(telegram_chat_id=user)))  # type: ignore[misc]
-    (send,) = stage.work(lambda processor: processor.take([(LOCAL, CRITICAL, A)])).sends
+    (send,) = stage.work(take((LOCAL, CRITICAL, A))).sends
     stage.work(lambda processor: processor.finished(send.key, send.number, Later("too many requests", 6_000)))
     assert stage.again().sends == []
-    assert stage.work(lambda processor: processor.take([(LOCAL, body("e2", "bob", Priority.CRITICAL), A)])).sends == []
+    assert stage.work(take((LOCAL, body("e2", "bob", Priority.CRITICAL), A))).sends == []
     stage.clock.advance(6 * SECOND - 1)
     assert stage.work().sends == []
     stage.clock.advance(1)
@@ -333,7 +338,7 @@ def test_pause_of_a_provider_applies_to_all_users_across_a_restart(stage: Stage)
 def test_missing_destination_is_removed_from_the_contacts(stage: Stage) -> None:
     subscription = WebPushSubscription("https://push/1", "k", "s")
     stage.work(lambda processor: processor.set_contacts("alice", Contacts(web_push=(subscription,), email="a@b")))
-    (send,) = stage.work(lambda processor: processor.take([(LOCAL, body(channels=[(Channel.PUSH, False)]), A)])).sends
+    (send,) = stage.work(take((LOCAL, body(channels=[(Channel.PUSH, False)]), A))).sends
     effects = stage.work(
         lambda processor: processor.finished(send.key, send.number, Refused("gone", ("https://push/1",)))
     )
