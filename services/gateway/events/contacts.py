@@ -60,14 +60,7 @@ def contacts_answer(contacts: Contacts) -> pb.Contacts:
 
 
 def contacts_of(given: pb.Contacts, before: Contacts, host_problem: HostCheck) -> Contacts:
-    """Return a user's new contacts.
-
-    Args:
-        before: Present contacts, with the secrets that `***` stands for.
-
-    Raises:
-        InvalidRequest: A field is invalid. The text shows no secret.
-    """
+    """Return a user's new contacts; ``before`` has the secrets that `***` stands for. No error text shows a secret."""
     if given.telegram_chat_id and not _CHAT_ID.fullmatch(given.telegram_chat_id):
         raise InvalidRequest("telegram_chat_id is neither a number nor an @name")
     if given.email and not _EMAIL.fullmatch(given.email):
@@ -78,11 +71,9 @@ def contacts_of(given: pb.Contacts, before: Contacts, host_problem: HostCheck) -
         web_push=_subscriptions(given.web_push, before, host_problem),
         mobile_tokens=_mobile_tokens(given.mobile_tokens, before.mobile_tokens),
         discord_webhook_url=_webhook(
-            "discord_webhook_url", Channel.DISCORD, given.discord_webhook_url, before.discord_webhook_url, host_problem
+            Channel.DISCORD, given.discord_webhook_url, before.discord_webhook_url, host_problem
         ),
-        slack_webhook_url=_webhook(
-            "slack_webhook_url", Channel.SLACK, given.slack_webhook_url, before.slack_webhook_url, host_problem
-        ),
+        slack_webhook_url=_webhook(Channel.SLACK, given.slack_webhook_url, before.slack_webhook_url, host_problem),
         channel_order=_channel_order(given.channel_order),
         quiet_hours=_quiet_hours(given.quiet_hours) if given.HasField("quiet_hours") else None,
     )
@@ -119,10 +110,10 @@ def _mobile_tokens(given: Sequence[str], before: Sequence[str]) -> tuple[str, ..
     return tokens
 
 
-def _webhook(name: str, channel: Channel, given: str, before: str, host_problem: HostCheck) -> str:
+def _webhook(channel: Channel, given: str, before: str, host_problem: HostCheck) -> str:
     url = before if given == HIDDEN else given
     if url:
-        _check_url(name, channel, url, host_problem)
+        _check_url(f"{channel.name.lower()}_webhook_url", channel, url, host_problem)
     return url
 
 

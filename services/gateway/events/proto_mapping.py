@@ -1,4 +1,4 @@
-"""Conversion between the protocol's messages and the gateway's model."""
+"""Conversion between the protocol's messages and the gateway's model. Invalid fields raise InvalidRequest."""
 
 from __future__ import annotations
 
@@ -18,22 +18,14 @@ _MAX_SEQUENCE = 2**63 - 1
 
 
 def place_of(cursor: pb.Cursor) -> Place:
-    """Return the place of a cursor.
-
-    Raises:
-        InvalidRequest: The sequence is out of range.
-    """
+    """Return the place of a cursor."""
     if cursor.sequence > _MAX_SEQUENCE:
         raise InvalidRequest(f"cursor.sequence {cursor.sequence} is too large")
     return cursor.epoch, cursor.sequence
 
 
 def ack_of(request: pb.AckRequest) -> tuple[Place, bool]:
-    """Return the place of the event, and whether the user saw it.
-
-    Raises:
-        InvalidRequest: A field is missing or invalid.
-    """
+    """Return the place of the event, and whether the user saw it."""
     if not request.HasField("place"):
         raise InvalidRequest("place is missing")
     if request.place.sequence == 0:
@@ -44,22 +36,14 @@ def ack_of(request: pb.AckRequest) -> tuple[Place, bool]:
 
 
 def key_of(request: pb.GetEventRequest) -> EventKey:
-    """Return the key of the requested event.
-
-    Raises:
-        InvalidRequest: A field is missing.
-    """
+    """Return the key of the requested event."""
     if not request.container or not request.event_id:
         raise InvalidRequest("container and event_id are both required")
     return EventKey(request.container, request.event_id)
 
 
 def query_of(request: pb.ListEventsRequest) -> Query:
-    """Return the query for the requested events.
-
-    Raises:
-        InvalidRequest: The status, the page size or the page token is invalid.
-    """
+    """Return the query for the requested events."""
     if request.page_size > MAX_RECORDS:
         raise InvalidRequest(f"page_size {request.page_size} is above {MAX_RECORDS}")
     token = request.page_token

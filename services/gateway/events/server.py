@@ -50,12 +50,7 @@ class _Receivers:
 
 
 class UserEvents:
-    """All running parts, with the arguments of `lifecycle.grpc_server` for their services.
-
-    Attributes:
-        names: Full names of the services.
-        roles, own_identity, options: Arguments of the same names.
-    """
+    """All running parts, with the arguments of `lifecycle.grpc_server` for their services."""
 
     names = service.NAMES
     roles = service.ROLES

@@ -112,12 +112,7 @@ class ContactService(rpc.ContactServiceServicer):
         identity: bool,
         clock: Clock | None = None,
     ) -> None:
-        """Create the service.
-
-        Args:
-            identity: Whether the server authenticates callers. If not, a caller without a token is staff, as for all
-                services.
-        """
+        """Create the service; without ``identity``, a caller without a token is staff, as for all services."""
         self._dispatcher = dispatcher
         self._tokens = tokens
         self._host_problem = host_problem
@@ -143,23 +138,16 @@ class ContactService(rpc.ContactServiceServicer):
         if not self._is_staff(context):
             raise NotAllowed("only staff may report presence")
         user_id = self._user_id(request.user_id, context)
-        channel = request.channel
-        if channel not in _PRESENCE:
-            raise InvalidRequest(f"channel {channel} is not a channel outside of sessions")
+        if request.channel not in _PRESENCE:
+            raise InvalidRequest(f"channel {request.channel} is not a channel outside of sessions")
         if request.active_seconds > MAX_PRESENCE_SECONDS:
             raise InvalidRequest(f"active_seconds {request.active_seconds} is above {MAX_PRESENCE_SECONDS}")
         until_ns = self._clock.wall_ns() + request.active_seconds * 1_000_000_000
-        self._dispatcher.user_active(user_id, _PRESENCE[channel], until_ns)
+        self._dispatcher.user_active(user_id, _PRESENCE[request.channel], until_ns)
         return pb.ReportPresenceResponse()
 
     def _user_id(self, user_id: str, context: Context) -> str:
-        """Return the user that the call is about.
-
-        Raises:
-            Unauthenticated: The caller is neither staff nor a user.
-            NotAllowed: A user names another user.
-            InvalidRequest: Staff names no user.
-        """
+        """Return the user that the call is about."""
         if self._is_staff(context):
             if not 0 < len(user_id.encode()) <= MAX_USER_ID_BYTES or "\0" in user_id:
                 raise InvalidRequest(f"user_id does not have 1 to {MAX_USER_ID_BYTES} bytes without NUL")
@@ -172,8 +160,5 @@ class ContactService(rpc.ContactServiceServicer):
     def _is_staff(self, context: Context) -> bool:
         if caller := current_caller():
             return caller.role in STAFF
-        return not (self._identity and not trusted_socket(context)) and not _has_token(context)
-
-
-def _has_token(context: Context) -> bool:
-    return any(key == "authorization" for key, _ in context.invocation_metadata() or ())
+        has_token = any(key == "authorization" for key, _ in context.invocation_metadata() or ())
+        return not has_token and (not self._identity or trusted_socket(context))

@@ -27,20 +27,14 @@ class DeliverySettings:
         digest_ns: At most half of normal_ttl_ns: an event must not expire while it waits for the digest.
     """
 
-    normal_ttl_ns: int = 60 * SECOND_NS
-    session_ack_ns: int = 5 * SECOND_NS
-    channel_attempts: int = 3
-    retry_base_ns: int = 2 * SECOND_NS
-    retry_max_ns: int = 300 * SECOND_NS
-    digest_ns: int = 10 * SECOND_NS
-    channel_order: tuple[Channel, ...] = (
-        Channel.TELEGRAM,
-        Channel.PUSH,
-        Channel.EMAIL,
-        Channel.DISCORD,
-        Channel.SLACK,
-    )
-    max_concurrent_sends: int = 32
+    normal_ttl_ns: int
+    session_ack_ns: int
+    channel_attempts: int
+    retry_base_ns: int
+    retry_max_ns: int
+    digest_ns: int
+    channel_order: tuple[Channel, ...]
+    max_concurrent_sends: int
 
     @property
     def max_pause_ns(self) -> int:

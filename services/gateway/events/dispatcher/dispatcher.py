@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -68,7 +67,11 @@ class Dispatcher:
         self._closed = False
         in_loop = self._loop.call_soon_threadsafe
         self._thread = DispatcherThread(
-            processor, sockets, clock, partial(in_loop, self._carry_out), partial(in_loop, self._end)
+            processor,
+            sockets,
+            clock,
+            hand_over=lambda effects: in_loop(self._carry_out, effects),
+            ended=lambda failure: in_loop(self._end, failure),
         )
 
     # ---- events

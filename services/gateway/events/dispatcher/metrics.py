@@ -24,6 +24,9 @@ class DispatcherMetrics:
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"{PREFIX}{name}", text, labels, registry=registry)
 
+        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+            return Histogram(f"{PREFIX}{name}", text, registry=registry, buckets=buckets)
+
         self._accepted = counter("s_accepted", "Events written to the outbox.", "priority")
         self._informed = counter("s_informed", "Events handed to sessions without being stored.")
         self._finished = counter("s_finished", "Events that became final, by status.", "status")
@@ -31,18 +34,8 @@ class DispatcherMetrics:
         self._refused = counter("s_refused", "Events answered with an error on arrival, by reason.", "reason")
         self._dropped = counter("_messages_dropped", "Messages and acks that were dropped, by reason.", "reason")
         self._queued = Gauge(f"{PREFIX}s_queued", "Events that are not final.", registry=registry)
-        self._commit_seconds = Histogram(
-            f"{PREFIX}_commit_seconds",
-            "Duration of a commit, including fsync.",
-            registry=registry,
-            buckets=COMMIT_SECONDS,
-        )
-        self._batch_size = Histogram(
-            f"{PREFIX}_batch_size",
-            "Events accepted in one commit that accepted any.",
-            registry=registry,
-            buckets=BATCH_SIZES,
-        )
+        self._commit_seconds = histogram("_commit_seconds", "Duration of a commit, including fsync.", COMMIT_SECONDS)
+        self._batch_size = histogram("_batch_size", "Events accepted in one commit that accepted any.", BATCH_SIZES)
 
     def committed(self, accepted: Tally[Priority], finished: Tally[Status], queued: int, seconds: float) -> None:
         """Count one commit."""
@@ -68,9 +61,9 @@ class DispatcherMetrics:
         """Count an event that was answered with an error."""
         self._refused.labels(reason).inc()
 
-    def dropped(self, reason: str, count: int = 1) -> None:
-        """Count messages without an answer, or acks without a receiver."""
-        self._dropped.labels(reason).inc(count)
+    def dropped(self, reason: str) -> None:
+        """Count a message without an answer, or an ack without a receiver."""
+        self._dropped.labels(reason).inc()
 
 
 class SendMetrics:

@@ -19,8 +19,6 @@ from services.gateway.events.model import EventKey, Later, Refused, Result
 
 log = structlog.get_logger(__name__)
 
-Finished = Callable[[EventKey, int, Result], None]
-
 
 class Sender:
     """Calls providers while its context is open, in the event loop. The delivery rules limit the calls at a time.
@@ -34,7 +32,7 @@ class Sender:
         self,
         adapters: Mapping[Channel, ChannelAdapter],
         settings: EventsSettings,
-        finished: Finished,
+        finished: Callable[[EventKey, int, Result], None],
         metrics: SendMetrics,
     ) -> None:
         self._adapters = adapters

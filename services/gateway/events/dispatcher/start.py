@@ -55,15 +55,25 @@ async def open_dispatcher(
     """
     assert settings.db is not None
     clock = clock or SystemClock()
+
+    def read_outbox(outbox: Outbox) -> TransactionProcessor:
+        contacts = ContactsCache(outbox.contacts(), outbox.presence(clock.wall_ns()))
+        delivery = Delivery(delivery_settings(settings), contacts, render=render, reachable=reachable)
+        collect_old_objects_rarely()
+        with collector_paused():
+            return TransactionProcessor(outbox, delivery, contacts, settings, metrics, clock)
+
     with ExitStack() as closing:
         closing.enter_context(
             sole_owner(settings.db, variable="DEXORDER_EVENTS_DB", owner="gateway", harm="deliver its events")
         )
-        containers = _open_containers(settings)
-        outbox = _open_outbox(settings.db)
+        with _naming("DEXORDER_EVENTS_CONTAINERS", settings.containers):
+            containers = ContainersFile(settings.containers)
+        with _naming("DEXORDER_EVENTS_DB", settings.db):
+            outbox = Outbox(settings.db)
         closing.callback(outbox.close)
         closing.enter_context(background_checkpoints(settings.db))
-        processor = await asyncio.to_thread(_processor, outbox, settings, metrics, render, reachable, clock)
+        processor = await asyncio.to_thread(read_outbox, outbox)
         sockets = closing.enter_context(open_sockets(settings, containers, metrics.dropped))
         dispatcher = Dispatcher(processor, sockets, settings.db, containers, outputs, clock)
         dispatcher.start()
@@ -73,33 +83,13 @@ async def open_dispatcher(
             await dispatcher.close()
 
 
-def _open_containers(settings: EventsSettings) -> ContainersFile:
+@contextmanager
+def _naming(variable: str, path: Path | None) -> Iterator[None]:
+    """Turn an error of the block, which opens a file, into one that names its variable."""
     try:
-        return ContainersFile(settings.containers)
-    except (OSError, ValueError) as error:
-        raise BadSettings(f"DEXORDER_EVENTS_CONTAINERS: {settings.containers} can't be used: {error}") from error
-
-
-def _open_outbox(path: Path) -> Outbox:
-    try:
-        return Outbox(path)
+        yield
     except (OSError, ValueError, sqlite3.Error) as error:
-        raise BadSettings(f"DEXORDER_EVENTS_DB: {path} can't be used: {error}") from error
-
-
-def _processor(
-    outbox: Outbox,
-    settings: EventsSettings,
-    metrics: DispatcherMetrics,
-    render: Callable[[Event], Message],
-    reachable: Callable[[Channel, Contacts], str],
-    clock: Clock,
-) -> TransactionProcessor:
-    contacts = ContactsCache(outbox.contacts(), outbox.presence(clock.wall_ns()))
-    delivery = Delivery(delivery_settings(settings), contacts, render=render, reachable=reachable)
-    collect_old_objects_rarely()
-    with collector_paused():
-        return TransactionProcessor(outbox, delivery, contacts, settings, metrics, clock)
+        raise BadSettings(f"{variable}: {path} can't be used: {error}") from error
 
 
 def delivery_settings(settings: EventsSettings) -> DeliverySettings:

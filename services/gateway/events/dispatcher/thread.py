@@ -46,8 +46,8 @@ class DispatcherThread:
         processor: TransactionProcessor,
         sockets: EventSockets,
         clock: Clock,
-        hand_over: Callable[[AfterCommit], None],
-        ended: Callable[[Exception | None], None],
+        hand_over: Callable[[AfterCommit], object],
+        ended: Callable[[Exception | None], object],
     ) -> None:
         self._processor = processor
         self._sockets = sockets

@@ -37,11 +37,7 @@ NO_QUOTA = ContainerQuota()
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """Sender of events.
-
-    Attributes:
-        users: Users it may send to; None for all.
-    """
+    """Sender of events, and the users it may send to; None for all."""
 
     name: str
     users: frozenset[str] | None
@@ -121,11 +117,7 @@ class Containers:
         return self._by_name.get(LOCAL.name, LOCAL)
 
     def publisher(self, client_id: str | None) -> Container:
-        """Return the container of a gRPC caller; ``client_id`` is None if callers do not authenticate.
-
-        Raises:
-            NotAllowed: No entry has this client_id.
-        """
+        """Return the container of a gRPC caller; ``client_id`` is None if callers do not authenticate."""
         if client_id is None:
             return self.local()
         if (found := self._by_client.get(client_id)) is None:
@@ -139,12 +131,7 @@ def _put(table: dict[str, Container], name: str, container: Container, otherwise
 
 
 def read_containers(path: Path) -> Containers:
-    """Read a containers file.
-
-    Raises:
-        OSError: The file can't be read.
-        ValueError: The file is invalid. The text names the place and shows no value, which could be a secret key.
-    """
+    """Read a containers file, with the errors of `read_yaml`."""
     return Containers(read_yaml(path, _File).containers)
 
 

@@ -62,11 +62,7 @@ class EventSockets:
         self._topics: set[bytes] = set()
         self._unsubscribed = False
         self._open_sub(settings.sub)
-        try:
-            self._open_router(settings.router)
-        except BaseException:
-            self._sub.close(linger=0)
-            raise
+        self._open_router(settings.router)
         self.sub_address = self._sub.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\x00")
         self.router_address = self._router.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\x00")
 
@@ -209,10 +205,7 @@ class EventSockets:
 
 @contextmanager
 def open_sockets(settings: EventsSettings, containers: ContainersFile, dropped: Dropped) -> Iterator[EventSockets]:
-    """Bind both sockets, or connect them.
-
-    Args:
-        dropped: Called with the reason for each message or ack that is dropped.
+    """Bind both sockets, or connect them. ``dropped`` gets the reason for each message or ack that is dropped.
 
     Raises:
         OSError: An address can't be used.
@@ -220,7 +213,7 @@ def open_sockets(settings: EventsSettings, containers: ContainersFile, dropped: 
     """
     context: zmq.Context[Socket] = zmq.Context()
     with ExitStack() as closing:
-        closing.callback(context.term)
+        closing.callback(context.destroy, linger=0)  # closes what a failure left open
         if settings.curve_key:
             closing.enter_context(curve_authentication(context, containers))
         ports = EventSockets(context, settings, containers, dropped)
@@ -259,15 +252,6 @@ def _bound(configured: str, bound: str) -> str:
 
 def _socket(context: zmq.Context[Socket], kind: int, settings: EventsSettings) -> Socket:
     socket = context.socket(kind)
-    try:
-        _configure(socket, settings)
-    except BaseException:
-        socket.close(linger=0)
-        raise
-    return socket
-
-
-def _configure(socket: Socket, settings: EventsSettings) -> None:
     for option, value in (
         (zmq.MAXMSGSIZE, settings.max_frame_bytes),
         # no heartbeats of our own, they abort the process: docs/decisions/0017; those of containers are answered
@@ -280,10 +264,11 @@ def _configure(socket: Socket, settings: EventsSettings) -> None:
         (zmq.IPV6, int("[" in settings.sub + settings.router)),
     ):
         socket.setsockopt(option, value)
-    if socket.type == zmq.ROUTER:
+    if kind == zmq.ROUTER:
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # else an ack to a closed connection looks like a sent one
     if settings.curve_key:
         curve_socket(socket, settings.curve_key)
+    return socket
 
 
 def _attach(socket: Socket, addresses: str, *, connect: bool) -> None:

@@ -144,11 +144,7 @@ class Outbox:
             db.executemany(schema.SET_PRESENCE, [(user, channel.value, until) for user, channel, until in presence])
 
     def forget(self, ended_before_ns: int) -> dict[str, int]:
-        """Delete events that became final before a time, at most `MAX_FORGOTTEN`.
-
-        Returns:
-            Users, each with the highest sequence of their deleted events.
-        """
+        """Delete `MAX_FORGOTTEN` events at most that became final before a time; return their highest sequence by user."""
         with self._transaction() as db:
             past = db.execute(
                 "SELECT number, container, event_id, user_id, coalesce(sequence, 0) FROM events"
@@ -173,16 +169,13 @@ class Outbox:
         try:
             yield self._db
             if meanwhile:
-                self._commit_in_thread(meanwhile)
+                commit = self._committing.submit(self._db.execute, "COMMIT")
+                try:
+                    meanwhile(commit.done)
+                finally:
+                    commit.result()
             else:
                 self._db.execute("COMMIT")
         except BaseException:
             self._db.rollback()
             raise
-
-    def _commit_in_thread(self, meanwhile: Callable[[Committed], None]) -> None:
-        commit = self._committing.submit(self._db.execute, "COMMIT")
-        try:
-            meanwhile(commit.done)
-        finally:
-            commit.result()

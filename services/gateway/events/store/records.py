@@ -13,8 +13,7 @@ from services.gateway.events.model import EventKey
 class TransientEvent(NamedTuple):
     """Event for the open sessions of its user that is not stored and gets no ack from them. A tuple, as many are made.
 
-    Attributes:
-        body: UserEvent as sessions get it, see ``validation.for_sessions``.
+    ``body`` is the UserEvent as sessions get it, see ``validation.for_sessions``.
     """
 
     user_id: str
@@ -51,12 +50,7 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Event and its outcome; times in nanoseconds of the wall clock.
-
-    Attributes:
-        body: UserEvent, serialized.
-        attempts: In the order of their numbers.
-    """
+    """Event (``body`` is the UserEvent), its outcome and its attempts in order; times are the wall clock's."""
 
     key: EventKey
     body: bytes = field(repr=False)
@@ -71,14 +65,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Filter and page of records, newest first.
-
-    Attributes:
-        user_id: Empty for all users.
-        container: Empty for all containers.
-        before: ``Page.before`` of the previous page; None for the first page.
-        size: Maximum number of records.
-    """
+    """Filter and page of at most ``size`` records, newest first; ``before`` is the previous page's."""
 
     user_id: str = ""
     container: str = ""

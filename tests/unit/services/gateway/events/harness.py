@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from services.common.model.user_events import SESSION_CHANNELS, Channel, Preference, Priority, Status
+from services.gateway.events.config import EventsSettings
 from services.gateway.events.delivery.changes import AttemptRow, Changes, Final, QueuedRow, SendRequest
 from services.gateway.events.delivery.channel_policy import DeliverySettings
 from services.gateway.events.delivery.contacts_cache import ContactsCache, no_contact
 from services.gateway.events.delivery.decision import MAX_EVENTS
 from services.gateway.events.delivery.delivery import Delivery
+from services.gateway.events.dispatcher.start import delivery_settings
 from services.gateway.events.model import (
     NO_CONTACTS,
     Contacts,
@@ -41,6 +44,10 @@ EVERYWHERE = Contacts(
 )
 NAMES = Channel.__members__
 REFUSED = {Channel.TELEGRAM: "blocked by the user", Channel.EMAIL: "no such address", Channel.PUSH: "gone"}
+
+
+def delivery_rules(**changed: Any) -> DeliverySettings:
+    return replace(delivery_settings(EventsSettings()), **changed)
 
 
 def preferences(names: str) -> tuple[Preference, ...]:
@@ -83,7 +90,7 @@ class World:
     def __init__(
         self, rules: DeliverySettings | None = None, *, max_events: int = MAX_EVENTS, **contacts: Contacts
     ) -> None:
-        self.rules = rules or DeliverySettings()
+        self.rules = rules or delivery_rules()
         self.max_events = max_events
         self.now_ns = NOON
         self.disk = Disk(contacts={"alice": EVERYWHERE, **contacts})

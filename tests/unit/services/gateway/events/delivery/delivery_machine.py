@@ -15,7 +15,7 @@ from services.common.model.user_events import SESSION_CHANNELS, Channel, Priorit
 from services.gateway.events.delivery.changes import Changes
 from services.gateway.events.delivery.channel_policy import DeliverySettings
 from services.gateway.events.model import Contacts, EventKey, Later, QuietHours, Refused, Result, Sent
-from tests.unit.services.gateway.events.harness import DAY, EVERYWHERE, SECOND, World, event
+from tests.unit.services.gateway.events.harness import DAY, EVERYWHERE, SECOND, World, delivery_rules, event
 
 LUNCH = QuietHours(12 * 60 + 1, 12 * 60 + 4, "UTC")
 CONTACTS = {
@@ -39,7 +39,7 @@ results: st.SearchStrategy[Result] = st.one_of(
     st.builds(Later, st.just("too many requests"), st.sampled_from([0, 500, 3000, 30_000, 90_000])),
 )
 ACKS = ["receive", "receive", "receive_up_to", "see"]
-RULES = DeliverySettings(max_concurrent_sends=1, channel_attempts=2)
+RULES = delivery_rules(max_concurrent_sends=1, channel_attempts=2)
 
 
 class HistoryWorld(World):

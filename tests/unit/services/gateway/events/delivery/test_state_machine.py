@@ -9,7 +9,6 @@ import pytest
 
 from services.common.model.user_events import Channel, Priority
 from services.gateway.events.delivery.changes import Changes
-from services.gateway.events.delivery.channel_policy import DeliverySettings
 from services.gateway.events.delivery.decision import MAX_EVENTS
 from services.gateway.events.model import NO_CONTACTS, Contacts, EventKey, Later, QuietHours, Refused, Sent
 from tests.unit.services.gateway.events.harness import (
@@ -20,6 +19,7 @@ from tests.unit.services.gateway.events.harness import (
     NOON,
     SECOND,
     World,
+    delivery_rules,
     event,
 )
 
@@ -369,7 +369,7 @@ def test_quiet_hours_do_not_apply_to_sessions() -> None:
 
 
 def test_quiet_hours_extend_an_events_time_once() -> None:
-    world = World(DeliverySettings(normal_ttl_ns=2 * DAY), alice=replace(EVERYWHERE, quiet_hours=NIGHT))
+    world = World(delivery_rules(normal_ttl_ns=2 * DAY), alice=replace(EVERYWHERE, quiet_hours=NIGHT))
     world.now_ns = NOON + 11 * HOUR
     world.accept(event("e", "TELEGRAM", priority=NORMAL))
     world.advance_to(NOON + 9 * DAY, answer=lambda: world.answer_all(Later("server error")))
@@ -404,7 +404,7 @@ def test_events_above_the_soft_quota_are_sent_in_one_message() -> None:
 
 
 def test_digest_that_waits_for_its_provider_stays_whole() -> None:
-    world = World(DeliverySettings(max_concurrent_sends=1))
+    world = World(delivery_rules(max_concurrent_sends=1))
     world.accept(event("first", "TELEGRAM"))
     for n in range(5):
         world.accept(event(f"a{n}", "TELEGRAM", priority=NORMAL), soft=True)
@@ -423,7 +423,7 @@ def test_digest_survives_a_restart() -> None:
 
 
 def test_provider_takes_a_limited_number_of_calls_and_critical_events_first() -> None:
-    world = World(DeliverySettings(max_concurrent_sends=2))
+    world = World(delivery_rules(max_concurrent_sends=2))
     for n in range(4):
         world.accept(event(f"n{n}", priority=NORMAL))
     world.accept(event("c"))
@@ -440,7 +440,7 @@ def webhook(user_id: str) -> Contacts:
 def test_webhooks_of_one_channel_share_its_calls_and_alternate() -> None:
     users = ("alice", "bob", "carol")
     world = World(
-        DeliverySettings(max_concurrent_sends=2), alice=webhook("alice"), bob=webhook("bob"), carol=webhook("carol")
+        delivery_rules(max_concurrent_sends=2), alice=webhook("alice"), bob=webhook("bob"), carol=webhook("carol")
     )
     for n in range(3):
         for user_id in users:
@@ -454,7 +454,7 @@ def test_webhooks_of_one_channel_share_its_calls_and_alternate() -> None:
 
 
 def test_full_channel_does_not_hold_up_another() -> None:
-    world = World(DeliverySettings(max_concurrent_sends=1))
+    world = World(delivery_rules(max_concurrent_sends=1))
     for n in range(3):
         world.accept(event(f"d{n}", "DISCORD"))
     world.accept(event("s", "SLACK"))
@@ -462,7 +462,7 @@ def test_full_channel_does_not_hold_up_another() -> None:
 
 
 def test_paused_webhook_gives_its_turn_to_others_and_returns_after_the_pause() -> None:
-    world = World(DeliverySettings(max_concurrent_sends=1), alice=webhook("alice"), bob=webhook("bob"))
+    world = World(delivery_rules(max_concurrent_sends=1), alice=webhook("alice"), bob=webhook("bob"))
     for name, user_id in (("a0", "alice"), ("a1", "alice"), ("b0", "bob"), ("b1", "bob")):
         world.accept(event(name, "DISCORD", user_id=user_id))
     world.answer(Later("too many requests", 5_000))
@@ -477,7 +477,7 @@ def test_paused_webhook_gives_its_turn_to_others_and_returns_after_the_pause() -
 
 
 def test_event_that_was_received_while_it_waited_for_a_provider_is_not_sent() -> None:
-    world = World(DeliverySettings(max_concurrent_sends=1))
+    world = World(delivery_rules(max_concurrent_sends=1))
     world.open_session()
     for name in ("first", "second"):
         world.accept(event(name, "WEB TELEGRAM"))
@@ -488,7 +488,7 @@ def test_event_that_was_received_while_it_waited_for_a_provider_is_not_sent() ->
 
 
 def test_event_that_waits_for_a_provider_too_long_expires() -> None:
-    world = World(DeliverySettings(max_concurrent_sends=1))
+    world = World(delivery_rules(max_concurrent_sends=1))
     world.accept(event("first"))
     world.accept(event("second", priority=NORMAL))
     world.advance(60)
@@ -592,7 +592,7 @@ def test_refusal_of_old_contacts_does_not_apply_to_new_ones() -> None:
 def test_large_amounts_of_work_are_done_in_portions(what: str) -> None:
     """A transaction, for which all containers wait, is never long."""
     many = 5 * MAX_EVENTS
-    world = World(DeliverySettings(max_concurrent_sends=1, normal_ttl_ns=DAY))
+    world = World(delivery_rules(max_concurrent_sends=1, normal_ttl_ns=DAY))
     if what == "provider":
         world.accept(event("first", "TELEGRAM"))
     names = {"cursor": "WEB", "open": "WEB TELEGRAM", "reach": "TELEGRAM?"}.get(what, "TELEGRAM")
