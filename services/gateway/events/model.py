@@ -52,16 +52,9 @@ class Message:
     timestamp_ms: int
 
 
-# Results of one attempt at one channel.
-
-
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """The provider has accepted the message.
-
-    Attributes:
-        gone: Destinations of this user that no longer exist, though another one accepted it.
-    """
+    """The provider has accepted the message. Destinations that are ``gone`` no longer exist; another one took it."""
 
     gone: tuple[str, ...] = field(default=(), repr=False)
 
@@ -81,12 +74,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """Temporary failure.
-
-    Attributes:
-        reason: As in `Refused`.
-        retry_after_ms: Pause that the provider asked for; no call to it begins before.
-    """
+    """Temporary failure; no call to the provider begins before the pause that it asked for."""
 
     reason: str
     retry_after_ms: int | None = None

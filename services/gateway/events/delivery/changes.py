@@ -105,11 +105,7 @@ class SessionEvent:
 
 @dataclass(slots=True, init=False)
 class Changes:
-    """Rows, in the order in which they were made, and the effects that follow once they are committed.
-
-    Attributes:
-        gone: User, channel and destination that no longer exists, to be removed from the contacts.
-    """
+    """Rows, in the order in which they were made, and the effects that follow once they are committed."""
 
     accepted: list[QueuedRow]
     updated: list[QueuedRow]
@@ -117,6 +113,7 @@ class Changes:
     attempts: list[AttemptRow]
     seen: list[Seen]
     gone: list[tuple[str, Channel, str]] = field(repr=False)
+    """User, channel and destination that no longer exists, to be removed from the contacts."""
     sends: list[SendRequest]
     session_events: list[SessionEvent]
 

@@ -23,8 +23,7 @@ _SESSION = Preference(Channel.ACTIVE_SESSION)
 class DeliverySettings:
     """Settings of the same names in ``EventsSettings``, durations in nanoseconds.
 
-    Attributes:
-        digest_ns: At most half of normal_ttl_ns: an event must not expire while it waits for the digest.
+    ``digest_ns`` is at most half of ``normal_ttl_ns``: an event must not expire while it waits for the digest.
     """
 
     normal_ttl_ns: int
@@ -57,11 +56,7 @@ class Availability(NamedTuple):
 
 
 class ChannelPolicy:
-    """Rules that look at one event.
-
-    Args:
-        reachable: Returns why a provider's channel can't be used with these contacts; empty where it can.
-    """
+    """Rules that look at one event."""
 
     def __init__(
         self, settings: DeliverySettings, contacts: ContactsCache, reachable: Callable[[Channel, Contacts], str]
@@ -113,9 +108,6 @@ def _jitter(pending: PendingEvent, failures: int) -> int:
     return zlib.crc32(f"{seed}\x00{failures}".encode()) & 0xFFFF
 
 
-# ---- quiet hours
-
-
 @lru_cache(maxsize=1024)
 def _zone(name: str) -> ZoneInfo:
     return ZoneInfo(name)
@@ -125,11 +117,7 @@ def quiet_until(hours: QuietHours | None, now_ns: int) -> int | None:
     """Return the end of the quiet hours that ``now_ns`` is in; None outside of quiet hours.
 
     A start that equals its end means never. Where clocks skip the end, quiet hours end when the clocks continue; where
-    clocks are set back, a repeated minute is quiet both times.
-
-    Args:
-        hours: Validated where they were set, see `contacts`.
-        now_ns: Wall clock, nanoseconds.
+    clocks are set back, a repeated minute is quiet both times. Hours are validated where they are set.
     """
     if hours is None:
         return None

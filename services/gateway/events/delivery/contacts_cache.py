@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from operator import attrgetter
 from typing import Any
 
 from services.common.model.user_events import Channel
@@ -17,19 +16,10 @@ _FIELDS = {
     Channel.SLACK: "slack_webhook_url",
 }
 """Contacts with one destination; PUSH has several."""
-_DESTINATIONS: Mapping[Channel, Callable[[Contacts], object]] = {
-    Channel.PUSH: lambda contacts: contacts.web_push or contacts.mobile_tokens,
-    **{channel: attrgetter(name) for channel, name in _FIELDS.items()},
-}
 
 
 class ContactsCache:
-    """Contacts and presence of all users.
-
-    Args:
-        contacts: Contacts of the users that have some.
-        presence: User, channel, and until when they are active there; wall clock, nanoseconds.
-    """
+    """Contacts and presence of all users; presence is user, channel, and until when they are active there."""
 
     def __init__(
         self, contacts: Mapping[str, Contacts] | None = None, presence: Iterable[tuple[str, Channel, int]] = ()
@@ -56,7 +46,9 @@ class ContactsCache:
 
 def no_contact(channel: Channel, contacts: Contacts) -> str:
     """Return why a provider's channel can't be used, as far as the contacts tell; empty where it can."""
-    return "" if _DESTINATIONS[channel](contacts) else "no contact"
+    if channel is Channel.PUSH:
+        return "" if contacts.web_push or contacts.mobile_tokens else "no contact"
+    return "" if getattr(contacts, _FIELDS[channel]) else "no contact"
 
 
 def without(contacts: Contacts, channel: Channel, destination: str) -> Contacts:

@@ -20,8 +20,7 @@ MAX_DIGEST_LINES = 50
 class ProviderCall:
     """Call of a provider, for one event or for several in one message.
 
-    Attributes:
-        members: Events, each with the number of its attempt; the first one's key and number identify the call.
+    Members are events with the numbers of their attempts; the first one's key and number identify the call.
     """
 
     user_id: str
@@ -107,9 +106,7 @@ class Decision:
 def digest(events: Sequence[Event], render: Callable[[Event], Message]) -> Message:
     """Return one message that lists the titles of the first `MAX_DIGEST_LINES` events and counts the others.
 
-    Args:
-        events: At least one, in the order in which they were accepted; a single one is rendered as usual.
-        render: Renders one event.
+    A single event is rendered as usual.
     """
     if len(events) == 1:
         return render(events[0])

@@ -28,7 +28,6 @@ class Delivery:
 
     Args:
         contacts: Read at each attempt.
-        render: Renders an event.
         reachable: Returns why a provider's channel can't be used with these contacts; empty where it can.
         max_events: Events that one call moves; `due` moves the others.
     """
@@ -99,11 +98,7 @@ class Delivery:
         return self.due(now_ns=now_ns)
 
     def accept(self, events: Iterable[tuple[Event, bool]], *, now_ns: int) -> Changes:
-        """Accept events whose keys are new, NORMAL or CRITICAL, in this order.
-
-        Args:
-            events: Each with whether it is above its container's soft quota: a NORMAL one then waits for the digest.
-        """
+        """Accept events whose keys are new, NORMAL or CRITICAL, in this order; soft NORMAL ones wait for the digest."""
         decision = self._begin(now_ns)
         for event, soft in events:
             self._machine.accept(event, soft, decision)

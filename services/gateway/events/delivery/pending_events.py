@@ -89,11 +89,7 @@ class User:
 
 
 class PendingEvents:
-    """Index of pending events by key, by user, and by position in the user's log.
-
-    Attributes:
-        sequences: Last position that each user's log has given to an event.
-    """
+    """Index of pending events by key, by user, and by position in the user's log, with each log's last position."""
 
     def __init__(self) -> None:
         self.by_key: dict[EventKey, PendingEvent] = {}

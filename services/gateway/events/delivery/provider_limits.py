@@ -20,13 +20,13 @@ class Provider(Timed, Generic[T]):
         blocked_until_ns: End of the pause that it asked for.
     """
 
-    __slots__ = ("_queues", "blocked_until_ns", "name")
+    __slots__ = ("blocked_until_ns", "name", "queues")
 
     def __init__(self, name: tuple[Channel, str]) -> None:
         super().__init__()
         self.name = name
         self.blocked_until_ns = 0
-        self._queues: tuple[deque[T], deque[T]] = (deque(), deque())  # CRITICAL ones and others
+        self.queues: tuple[deque[T], deque[T]] = (deque(), deque())  # CRITICAL ones and others
 
     @property
     def channel(self) -> Channel:
@@ -36,15 +36,7 @@ class Provider(Timed, Generic[T]):
     @property
     def waiting(self) -> bool:
         """Return whether events are in its queues."""
-        return bool(self._queues[0] or self._queues[1])
-
-    def add(self, event: T, *, critical: bool) -> None:
-        """Append an event behind those of its kind."""
-        self._queues[0 if critical else 1].append(event)
-
-    def pop(self) -> T:
-        """Remove and return the event that waits longest, CRITICAL ones first."""
-        return (self._queues[0] or self._queues[1]).popleft()
+        return bool(self.queues[0] or self.queues[1])
 
 
 class ProviderLimits(Generic[T]):
@@ -75,10 +67,6 @@ class ProviderLimits(Generic[T]):
         provider = self._providers.get((channel, _webhook(channel, contacts)))
         return provider.blocked_until_ns if provider else 0
 
-    def block(self, provider: Provider[T], until_ns: int) -> None:
-        """Begin no call before this time; a longer pause that was asked for earlier holds."""
-        provider.blocked_until_ns = max(provider.blocked_until_ns, until_ns)
-
     def free(self, provider: Provider[T], now_ns: int) -> bool:
         """Return whether a call may begin now."""
         return now_ns >= provider.blocked_until_ns and self._calls[provider.channel] < self._max_calls
@@ -93,7 +81,7 @@ class ProviderLimits(Generic[T]):
 
     def wait(self, provider: Provider[T], event: T, *, critical: bool) -> None:
         """Queue an event until `take` returns it."""
-        provider.add(event, critical=critical)
+        provider.queues[0 if critical else 1].append(event)
         self._rotation[provider.channel][provider] = None
 
     def unblock(self, provider: Provider[T]) -> None:
@@ -112,10 +100,10 @@ class ProviderLimits(Generic[T]):
         return None
 
     def take(self, provider: Provider[T]) -> T:
-        """Remove and return the first event of the provider that `next` returned."""
+        """Remove and return the first event of the provider that `next` returned, CRITICAL ones first."""
         rotation = self._rotation[provider.channel]
         del rotation[provider]
-        event = provider.pop()
+        event = (provider.queues[0] or provider.queues[1]).popleft()
         if provider.waiting:
             rotation[provider] = None
         return event

@@ -52,22 +52,14 @@ class Scheduler:
         return self._begun[0].now_ns if self._begun else self._timers.next_ns()
 
     def each(self, things: Iterable[T], action: Callable[[T, Decision], None], decision: Decision) -> None:
-        """Do something with each thing: now with as many as the decision may move, with the others in `run`.
-
-        Args:
-            things: Copied at once; the iterable may change afterwards.
-        """
-        work = _Work(decision.now_ns, deque(things), action)
+        """Do something with each thing: now with as many as the decision may move, with the others in `run`."""
+        work = _Work(decision.now_ns, deque(things), action)  # a copy: the actions may change the iterable
         work.continue_in(decision)
         if work.things:
             self._begun.append(work)
 
     def run(self, decision: Decision, wake: Callable[[PendingEvent | Provider[PendingEvent], Decision], None]) -> None:
-        """Do a portion of what is due at the decision's time, begun work first.
-
-        Args:
-            wake: Handles a thing whose timer has expired.
-        """
+        """Do a portion of what is due at the decision's time, begun work first."""
         now_ns = decision.now_ns
         while self._begun and decision.left > 0:
             self._begun[0].continue_in(decision)

@@ -68,8 +68,6 @@ class StateMachine:
         self._scheduler = scheduler
         self._limits: ProviderLimits[PendingEvent] = ProviderLimits(settings.max_concurrent_sends)
 
-    # ---- inputs
-
     def accept(self, event: Event, soft: bool, decision: Decision) -> None:
         """Add an event; a NORMAL one above the soft quota waits for the digest."""
         now_ns = decision.now_ns
@@ -88,9 +86,9 @@ class StateMachine:
         decision.touched.pop(pending, None)
 
     def pause(self, channel: Channel, contacts: Contacts, until_ns: int) -> None:
-        """Begin no call of a provider before this time."""
+        """Begin no call of a provider before this time; a longer pause that was asked for earlier holds."""
         provider = self._limits.of(channel, contacts)
-        self._limits.block(provider, until_ns)
+        provider.blocked_until_ns = max(provider.blocked_until_ns, until_ns)
         self._timers.set(provider, provider.blocked_until_ns)
 
     def wake(self, thing: PendingEvent | Provider[PendingEvent], decision: Decision) -> None:
@@ -144,9 +142,11 @@ class StateMachine:
     def call_finished(self, call: ProviderCall, result: Result, decision: Decision) -> None:
         """End the attempts of a call, move its events, and begin calls for events that waited for a free one."""
         provider = self._limits.of(call.channel, call.contacts)
-        pause_ns = _pause_ns(result)
-        retry_at_ns = None if pause_ns is None else decision.now_ns + pause_ns
-        if retry_at_ns is not None:
+        pause_ns: int | None = None
+        retry_at_ns: int | None = None
+        if isinstance(result, Later) and result.retry_after_ms is not None:
+            pause_ns = max(result.retry_after_ms, 0) * 1_000_000
+            retry_at_ns = decision.now_ns + pause_ns
             self.pause(call.channel, call.contacts, retry_at_ns)
         if not isinstance(result, Later):
             decision.changes.gone += [(call.user_id, call.channel, destination) for destination in result.gone]
@@ -163,8 +163,6 @@ class StateMachine:
         self._scheduler.each(call.members, settle, decision)
         self._begin_calls(call.channel, decision)
         self._limits.forget(provider, decision.now_ns)
-
-    # ---- transitions
 
     def wait(self, pending: PendingEvent, due_ns: int) -> None:
         """Wait until a time, or until the event expires."""
@@ -342,10 +340,3 @@ class StateMachine:
         self._timers.cancel(pending)
         self._events.remove(pending)
         decision.changes.finals.append(Final(pending.event.key, status, via, error, decision.now_ns))
-
-
-def _pause_ns(result: Result) -> int | None:
-    """Return the pause that the provider asked for, if it did."""
-    if isinstance(result, Later) and result.retry_after_ms is not None:
-        return max(result.retry_after_ms, 0) * 1_000_000
-    return None

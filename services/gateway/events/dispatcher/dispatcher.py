@@ -41,8 +41,6 @@ class Dispatcher:
 
     Attributes:
         failed: Gets the error that ended the dispatcher; never done otherwise.
-        containers: Containers that may publish.
-        sub_address, router_address: Addresses that containers connect to.
     """
 
     def __init__(
@@ -74,8 +72,6 @@ class Dispatcher:
             ended=lambda failure: in_loop(self._end, failure),
         )
 
-    # ---- events
-
     def publish(self, container: Container, body: bytes, answer: AckCallback) -> None:
         """See `DispatcherPort`."""
         self._call(lambda processor: processor.receiver.take(read_copies([(container, body, answer)])))
@@ -92,8 +88,6 @@ class Dispatcher:
     async def records(self, query: Query) -> Page:
         """See `DispatcherPort`."""
         return await asyncio.to_thread(self._log.page, query)
-
-    # ---- sessions
 
     def session_opened(self, user_id: str) -> None:
         """See `DispatcherPort`."""
@@ -121,8 +115,6 @@ class Dispatcher:
         """See `DispatcherPort`."""
         return await asyncio.to_thread(self._log.replay_batch, user_id, after, waiting_to)
 
-    # ---- users
-
     def contacts(self, user_id: str) -> asyncio.Future[Contacts]:
         """See `DispatcherPort`."""
         return self._ask(lambda processor: processor.contacts(user_id))
@@ -134,8 +126,6 @@ class Dispatcher:
     def user_active(self, user_id: str, channel: Channel, until_ns: int) -> None:
         """See `DispatcherPort`."""
         self._call(lambda processor: processor.user_active(user_id, channel, until_ns))
-
-    # ---- start and stop
 
     def start(self) -> None:
         """Start the thread."""
@@ -167,8 +157,6 @@ class Dispatcher:
         except Unavailable as error:
             future.set_exception(error)
         return future
-
-    # ---- callbacks of the thread
 
     def _carry_out(self, effects: AfterCommit) -> None:
         self._thread.transient_taken(len(effects.transient))

@@ -41,16 +41,11 @@ class DispatcherPort(Protocol):
     def replay(self, user_id: str, cursor: Place | None) -> Awaitable[Replay]:
         """Return the first events for a session that opens; all up to its cursor count as received.
 
-        Args:
-            cursor: None for the events that are still queued.
+        Without a cursor, these are the events that are still queued.
         """
 
     def replay_more(self, user_id: str, after: int, waiting_to: int) -> Awaitable[ReplayBatch]:
-        """Return the events after a position in the log, at most one batch.
-
-        Args:
-            waiting_to: Up to this position only queued events; after it, all.
-        """
+        """Return a batch of the events after a position in the log: up to ``waiting_to`` only queued ones, then all."""
 
     def contacts(self, user_id: str) -> Awaitable[Contacts]:
         """Return a user's contacts."""

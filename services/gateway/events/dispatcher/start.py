@@ -45,10 +45,6 @@ async def open_dispatcher(
 
     ``outputs`` is first called when the event loop runs again after the context was entered.
 
-    Args:
-        render: Renders an event.
-        reachable: Returns why a channel can't be used with these contacts; empty where it can.
-
     Raises:
         BadSettings: A file can't be used, or another gateway uses the outbox.
         OSError: An address can't be used.

@@ -96,8 +96,6 @@ class DispatcherThread:
         self._thread.join()
         self._waker.close()
 
-    # ---- in the thread
-
     def _run(self) -> None:
         failure: Exception | None = None
         try:

@@ -21,8 +21,6 @@ from services.gateway.events.delivery.contacts_cache import ContactsCache, witho
 from services.gateway.events.delivery.delivery import Delivery
 from services.gateway.events.dispatcher.metrics import DispatcherMetrics
 from services.gateway.events.dispatcher.unit_of_work import AfterCommit, UnitOfWork
-from services.gateway.events.ingress.acks import ReplyTo
-from services.gateway.events.ingress.quotas import Quotas
 from services.gateway.events.ingress.receiver import EventReceiver
 from services.gateway.events.model import Contacts, EventKey, Result
 from services.gateway.events.store.outbox import Committed, Outbox
@@ -33,12 +31,7 @@ MAX_DUE_NS = 5_000_000
 
 
 class TransactionProcessor:
-    """Transactions, one after the other: each is ``begin``, any inputs, ``commit``. For one thread at a time.
-
-    Attributes:
-        epoch: Epoch of the outbox.
-        receiver: Receiver of the containers' inputs.
-    """
+    """Transactions, one after the other: each is ``begin``, any inputs, ``commit``. For one thread at a time."""
 
     def __init__(
         self,
@@ -55,19 +48,14 @@ class TransactionProcessor:
         self._settings = settings
         self._metrics = metrics
         self._clock = clock
-        self._quotas = Quotas(settings)
-        self._pending_acks: dict[EventKey, ReplyTo] = {}  # of each queued event, whoever sent a copy last
         self._open_sessions: Counter[str] = Counter()
-        self._topics: dict[str, bytes] = {}
         self._forgotten = outbox.forgotten()
         self.epoch = outbox.epoch
         self._work = UnitOfWork(clock.wall_ns())
-        self.receiver = EventReceiver(
-            outbox, delivery, settings, metrics, clock, self._quotas, self._pending_acks, self._topics, self._work
-        )
+        self.receiver = EventReceiver(outbox, delivery, settings, metrics, clock, self._work)
         self._newest = outbox.sequences()
         rows = list(outbox.queued())
-        self._quotas.queued.update(row.event.key.container for row in rows)
+        self.receiver.quotas.queued.update(row.event.key.container for row in rows)
         pauses = outbox.pauses(self._work.now_ns)
         self._work.changes.add(delivery.restore(rows, self._newest, pauses, now_ns=self._work.now_ns))
 
@@ -78,8 +66,6 @@ class TransactionProcessor:
     def next_due_ns(self) -> int | None:
         """Return when the next transaction is due by the wall clock, even without inputs."""
         return self._delivery.next_due_ns()
-
-    # ---- inputs from the event loop
 
     def resolve(self, future: asyncio.Future[T], find: Callable[[], T]) -> None:
         """Set the result of a future of the event loop, a value or a SuiteError, once the transaction is on disk."""
@@ -104,8 +90,8 @@ class TransactionProcessor:
         """Count a session of a user that opened."""
         self._open_sessions[user_id] += 1
         if self._open_sessions[user_id] == 1:
-            self._topics[user_id] = topic(user_id)
-            self._work.after_commit.subscribe.append(self._topics[user_id])
+            self.receiver.topics[user_id] = topic(user_id)
+            self._work.after_commit.subscribe.append(self.receiver.topics[user_id])
             self._work.changes.add(self._delivery.session_opened(user_id, now_ns=self._work.now_ns))
 
     def session_closed(self, user_id: str) -> None:
@@ -113,15 +99,11 @@ class TransactionProcessor:
         self._open_sessions[user_id] -= 1
         if self._open_sessions[user_id] <= 0:
             del self._open_sessions[user_id]
-            self._work.after_commit.unsubscribe.append(self._topics.pop(user_id))
+            self._work.after_commit.unsubscribe.append(self.receiver.topics.pop(user_id))
             self._delivery.session_closed(user_id)
 
     def acked(self, user_id: str, epoch: str, sequence: int, *, seen: bool) -> None:
-        """Handle a session's ack, or its report that the user has seen an event.
-
-        Raises:
-            InvalidRequest: The epoch is not the outbox's.
-        """
+        """Handle a session's ack, or its report that the user has seen an event."""
         if epoch != self._outbox.epoch:
             raise InvalidRequest("the epoch is of another log; subscribe again")
         handle = self._delivery.seen if seen else self._delivery.received
@@ -130,8 +112,7 @@ class TransactionProcessor:
     def resume(self, user_id: str, cursor: tuple[str, int] | None) -> tuple[int, bool]:
         """Resume a session; all up to a valid cursor counts as received.
 
-        Returns:
-            The user's newest position, and whether the cursor is invalid here.
+        Return the user's newest position, and whether the cursor is invalid here.
         """
         newest = self._newest.get(user_id, 0)
         if cursor is None:
@@ -158,8 +139,6 @@ class TransactionProcessor:
         self._work.presence[user_id, channel] = until_ns
         self._work.changes.add(self._delivery.user_active(user_id, channel, until_ns, now_ns=self._work.now_ns))
 
-    # ---- end
-
     def commit(self, meanwhile: Callable[[Committed], None] | None = None) -> AfterCommit:
         """Write the transaction's rows, then return what follows from them.
 
@@ -176,7 +155,7 @@ class TransactionProcessor:
             presence = [(user_id, channel, until_ns) for (user_id, channel), until_ns in work.presence.items()]
             self._outbox.write(work.changes, work.contacts, presence, meanwhile)
             self._count(work.changes, time.perf_counter() - started)
-        effects = work.end(self._pending_acks)
+        effects = work.end(self.receiver.pending_acks)
         self._work = self.receiver.work = UnitOfWork(0)
         if effects.acks:
             self._metrics.acked(Counter([ack.status for _, ack in effects.acks]))
@@ -201,7 +180,7 @@ class TransactionProcessor:
 
     def _count(self, changes: Changes, seconds: float) -> None:
         for final in changes.finals:
-            self._quotas.queued[final.key.container] -= 1
+            self.receiver.quotas.queued[final.key.container] -= 1
         # positions of a user's new events increase, and are above all that were written before
         self._newest.update({row.event.user_id: row.sequence for row in changes.accepted if row.sequence is not None})
         for row in changes.updated:
@@ -209,4 +188,4 @@ class TransactionProcessor:
                 self._newest[row.event.user_id] = row.sequence
         accepted = Counter([row.event.priority for row in changes.accepted])
         finished = Counter([final.status for final in changes.finals])
-        self._metrics.committed(accepted, finished, self._quotas.queued.total(), seconds)
+        self._metrics.committed(accepted, finished, self.receiver.quotas.queued.total(), seconds)

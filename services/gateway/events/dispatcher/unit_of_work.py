@@ -41,8 +41,6 @@ class UnitOfWork:
     Attributes:
         new: Accepted events that the delivery rules have not seen yet, each with whether it is soft.
         bodies: Bodies of the events that it accepts: it may contain their duplicates, too.
-        contacts: Contacts to write.
-        presence: Until when users are active on a channel, to write.
     """
 
     now_ns: int
@@ -54,15 +52,10 @@ class UnitOfWork:
     presence: dict[tuple[str, Channel], int] = field(default_factory=dict)
     _replies: list[tuple[ReplyTo, EventKey | Ack]] = field(default_factory=list)
 
-    def reply(self, reply_to: ReplyTo | None, ack: Ack) -> None:
-        """Answer a copy with this ack."""
+    def reply(self, reply_to: ReplyTo | None, reply: EventKey | Ack) -> None:
+        """Answer a copy with an ack, or with the event's state at the end: one that is final by then gets one ack."""
         if reply_to is not None:
-            self._replies.append((reply_to, ack))
-
-    def reply_state(self, reply_to: ReplyTo | None, key: EventKey) -> None:
-        """Answer a copy with the event's state at the end: one that becomes final at once gets one ack, not two."""
-        if reply_to is not None:
-            self._replies.append((reply_to, key))
+            self._replies.append((reply_to, reply))
 
     @property
     def has_rows(self) -> bool:

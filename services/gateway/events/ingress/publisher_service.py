@@ -150,11 +150,7 @@ class PublishStream:
         self._open = set()
 
     async def next(self) -> list[Ack]:
-        """Return the next acks, at least one; none at the end of the stream.
-
-        Raises:
-            Exception: The error given to ``fail`` or ``end``.
-        """
+        """Return the next acks, none at the end of the stream; raise the error given to ``fail`` or ``end``."""
         while not self._acks:
             if self._failure:
                 raise self._failure

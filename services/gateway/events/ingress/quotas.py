@@ -17,11 +17,7 @@ _SECOND_NS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Result for an event: refused, or delayed (``soft``), or neither.
-
-    Attributes:
-        above: Its container sends more per second than the hard quota, whether or not the event is refused.
-    """
+    """Result for an event: refused, delayed (``soft``) or neither; ``above`` if it exceeds the hard rate."""
 
     refused: bool
     soft: bool
@@ -55,20 +51,12 @@ class Bucket:
 
 
 class Quotas:
-    """Use of quotas by container. The limits are read each time, as their file may change.
-
-    Attributes:
-        queued: Number of events of each container that are not final.
-    """
+    """Use of quotas by container. The limits are read each time, as their file may change."""
 
     def __init__(self, settings: EventsSettings) -> None:
-        self._limits = (
-            settings.soft_events_per_second,
-            settings.hard_events_per_second,
-            settings.hard_queued_events,
-        )
+        self._limits = settings.soft_events_per_second, settings.hard_events_per_second, settings.hard_queued_events
         self._buckets: dict[str, tuple[Bucket, Bucket]] = {}
-        self.queued: Counter[str] = Counter()
+        self.queued: Counter[str] = Counter()  # events that are not final
 
     def take(self, container: Container, priority: Priority, now_ns: int) -> Verdict:
         """Count a new event. CRITICAL ones count as well, and are never refused or delayed."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from services.common.clock import Clock
 from services.common.messaging.frames import topic
@@ -35,6 +35,8 @@ class EventReceiver:
 
     Attributes:
         work: Present unit of work, which the processor sets.
+        pending_acks: For each queued event, whoever sent a copy last.
+        topics: Topics of users with open sessions, which the processor sets.
     """
 
     def __init__(
@@ -44,9 +46,6 @@ class EventReceiver:
         settings: EventsSettings,
         metrics: DispatcherMetrics,
         clock: Clock,
-        quotas: Quotas,
-        pending_acks: dict[EventKey, ReplyTo],
-        topics: Mapping[str, bytes],
         work: UnitOfWork,
     ) -> None:
         self._outbox = outbox
@@ -54,17 +53,13 @@ class EventReceiver:
         self._settings = settings
         self._metrics = metrics
         self._clock = clock
-        self._quotas = quotas
-        self._pending_acks = pending_acks
-        self._topics = topics
+        self.quotas = Quotas(settings)
+        self.pending_acks: dict[EventKey, ReplyTo] = {}
+        self.topics: dict[str, bytes] = {}
         self.work = work
 
     def take(self, copies: Sequence[ReadCopy]) -> int:
-        """Take copies of events, which are answered in this order.
-
-        Returns:
-            Number of new events above a hard quota.
-        """
+        """Take copies of events, which are answered in this order; return how many new ones are above a hard quota."""
         queued = self._delivery.queued
         known = self._outbox.known(
             [event.key for _, event, _ in copies if isinstance(event, Event) and queued(event.key) is None]
@@ -78,7 +73,10 @@ class EventReceiver:
                 self._inform_or_refuse(event, reply_to)
             else:
                 above += self._accept(container, event, reply_to, known, elapsed_ns)
-        self._deliver_new()
+        work = self.work
+        if work.new:  # all at once, as each call of the delivery rules costs time
+            work.changes.add(self._delivery.accept(work.new, now_ns=work.now_ns))
+            work.new = []
         return above
 
     def take_published(self, published: Iterable[tuple[Container, bytes, bytes]]) -> None:
@@ -91,14 +89,14 @@ class EventReceiver:
                 self._metrics.dropped(event.kind)
                 continue
             user_id = event.user_id
-            subscribed = self._topics.get(user_id)
+            subscribed = self.topics.get(user_id)
             if not container.speaks_for(user_id) or event_topic != (subscribed or topic(user_id)):
                 self._metrics.dropped("not_owned")
             elif event.priority is Priority.CRITICAL:
                 critical.append((container, body, None))
             elif subscribed is None:
                 self._metrics.dropped("no_session")
-            elif problem := payload_problem(event, max_bytes):
+            elif problem := payload_problem(event.event_id, event.payload, max_bytes):
                 self._metrics.dropped(problem.kind)
             else:
                 transient.append(TransientEvent(user_id, container.name, event.body))
@@ -107,9 +105,9 @@ class EventReceiver:
 
     def _inform_or_refuse(self, event: Event, reply_to: ReplyTo | None) -> None:
         event_id = event.key.event_id
-        if problem := payload_problem(event, self._settings.max_payload_bytes):
+        if problem := payload_problem(event_id, event.payload, self._settings.max_payload_bytes):
             self._refuse(reply_to, problem)
-        elif event.user_id not in self._topics:
+        elif event.user_id not in self.topics:
             self._refuse(reply_to, Refusal(event_id, "no active session", "no_session"))
         else:
             body = for_sessions(event.body, event.payload)
@@ -131,24 +129,24 @@ class EventReceiver:
             self._refuse(reply_to, Refusal(key.event_id, "event_id reused", "reused"))
             return above
         if body is None:
-            verdict = self._quotas.take(container, event.priority, elapsed_ns)
+            verdict = self.quotas.take(container, event.priority, elapsed_ns)
             above = verdict.above
             if verdict.refused:
                 self._refuse(reply_to, Refusal(key.event_id, "quota exceeded", "quota"))
                 return above
-            if problem := payload_problem(event, self._settings.max_payload_bytes):
+            if problem := payload_problem(key.event_id, event.payload, self._settings.max_payload_bytes):
                 self._refuse(reply_to, problem)
                 return above
             work.bodies[key] = event.body
             work.new.append((event, verdict.soft))
-            self._quotas.queued[container.name] += 1
+            self.quotas.queued[container.name] += 1
         final = known[key].final if key in known else None
         if final:
             work.reply(reply_to, final_ack(final))
         else:
             if reply_to is not None:  # port 5570 has no acks
-                self._pending_acks[key] = reply_to
-            work.reply_state(reply_to, key)
+                self.pending_acks[key] = reply_to
+            work.reply(reply_to, key)
         return above
 
     def _body_of(self, key: EventKey, known: dict[EventKey, Known]) -> bytes | None:
@@ -158,13 +156,6 @@ class EventReceiver:
         if found := known.get(key):
             return found.body
         return self.work.bodies.get(key)
-
-    def _deliver_new(self) -> None:
-        """Pass the accepted events to the delivery rules, all at once, as each of their calls costs time."""
-        work = self.work
-        if work.new:
-            work.changes.add(self._delivery.accept(work.new, now_ns=work.now_ns))
-            work.new = []
 
     def _refuse(self, reply_to: ReplyTo | None, refusal: Refusal) -> None:
         self._metrics.refused(refusal.kind)

@@ -42,9 +42,7 @@ class SocketMonitor:
 
     ZMQ_IMMEDIATE would end the route to a lost peer, but also in the middle of a message, which aborts the process
     (docs/decisions/0017). So acks would wait for the next peer at that address, unless the socket is closed first.
-
-    Args:
-        socket: Not connected yet, or its first connection is missed.
+    A socket that is connected already is too late: its first connection is missed.
     """
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:

@@ -44,9 +44,6 @@ class EventSockets:
     When a key is removed from the containers file, all connections are closed, as ZMQ can't close a single one. The
     others reconnect at once and resend what was not acked; messages in transit on the fast path are lost. Where we
     connect, ROUTER's connections are closed when one is lost: acks for one container must not go to the next.
-
-    Attributes:
-        sub_address, router_address: Addresses that containers connect to.
     """
 
     def __init__(

@@ -34,12 +34,7 @@ class Refusal:
 
 
 def read_event(container: str, body: bytes) -> Event | Refusal:
-    """Parse an event of a container. Its payload is checked separately by ``payload_problem``.
-
-    Args:
-        container: Name of the container.
-        body: Serialized UserEvent.
-    """
+    """Parse an event of a container. Its payload is checked separately by ``payload_problem``."""
     given = _parse(body)
     if isinstance(given, Refusal):
         return given
@@ -83,8 +78,7 @@ def read_published(body: bytes) -> Published | Refusal:
 def for_sessions(body: bytes, payload: bytes) -> bytes:
     """Return a UserEvent as sessions receive it: the bytes that were sent, with ``{}`` for an empty payload.
 
-    Args:
-        payload: Payload as it was read. Appending the field again does no harm: the last occurrence counts.
+    Appending the field again does no harm: the last occurrence counts.
     """
     return body + _NO_PAYLOAD_FIELD if payload == _NO_PAYLOAD else body
 
@@ -114,15 +108,10 @@ def _delivery(serialized: bytes) -> tuple[Priority, tuple[Preference, ...] | Non
     return priority, None if given.channels and not channels else channels
 
 
-def payload_problem(event: Event | Published, max_bytes: int) -> Refusal | None:
+def payload_problem(event_id: str, payload: bytes, max_bytes: int) -> Refusal | None:
     """Return why the payload is refused; None if it is accepted. See ``user_events.payload_problem`` for the rules."""
-    payload = event.payload
     if len(payload) > max_bytes:
-        return Refusal(_event_id(event), "payload too large", "payload_size")
+        return Refusal(event_id, "payload too large", "payload_size")
     if payload != _NO_PAYLOAD and user_events.payload_problem(payload):
-        return Refusal(_event_id(event), "invalid payload", "payload")
+        return Refusal(event_id, "invalid payload", "payload")
     return None
-
-
-def _event_id(event: Event | Published) -> str:
-    return event.event_id if isinstance(event, Published) else event.key.event_id

@@ -36,19 +36,15 @@ class EventLog:
 
     def page(self, query: Query) -> Page:
         """Return a page of records, newest first."""
-        where: list[str] = []
-        values: list[Any] = []
-        for condition, value in (
-            ("user_id = ?", query.user_id or None),
-            ("container = ?", query.container or None),
-            ("status = ?", query.status),
-            ("number < ?", query.before),
-        ):
-            if value is not None:
-                where.append(condition)
-                values.append(value)
+        conditions = {
+            "user_id = ?": query.user_id or None,
+            "container = ?": query.container or None,
+            "status = ?": query.status,
+            "number < ?": query.before,
+        }
+        wanted = {condition: value for condition, value in conditions.items() if value is not None}
         with self._open() as db:
-            rows = self._records(db, " AND ".join(where) or "true", tuple(values), query.size + 1)
+            rows = self._records(db, " AND ".join(wanted) or "true", tuple(wanted.values()), query.size + 1)
         more = len(rows) > query.size
         rows = rows[: query.size]
         return Page(tuple(record for _, record in rows), rows[-1][0] if more else None)
@@ -56,8 +52,7 @@ class EventLog:
     def replay_batch(self, user_id: str, after: int, waiting_to: int) -> ReplayBatch:
         """Return the events after a place in a user's log, at most `MAX_EVENTS` and about `MAX_BYTES`.
 
-        Args:
-            waiting_to: Place up to which only queued events are returned; after it, all events.
+        Up to ``waiting_to`` only queued events are returned; after it, all events.
         """
         sql = (
             "SELECT container, body, sequence, status FROM events"

@@ -63,8 +63,6 @@ class Outbox:
         self._committing.shutdown()
         self._db.close()
 
-    # ---- after a start
-
     def queued(self) -> Iterator[QueuedRow]:
         """Return all queued events, in the order in which they were accepted."""
         sql = f"SELECT {schema.QUEUED_COLUMNS} FROM events WHERE status = 1 ORDER BY number"  # noqa: S608
@@ -97,8 +95,6 @@ class Outbox:
             (now_ns,),
         )
         return [(user_id, Channel(channel), until_ns) for user_id, channel, until_ns in rows]
-
-    # ---- in each transaction
 
     def known(self, keys: Iterable[EventKey]) -> dict[EventKey, Known]:
         """Return those of these events that are stored."""
@@ -144,7 +140,7 @@ class Outbox:
             db.executemany(schema.SET_PRESENCE, [(user, channel.value, until) for user, channel, until in presence])
 
     def forget(self, ended_before_ns: int) -> dict[str, int]:
-        """Delete `MAX_FORGOTTEN` events at most that became final before a time; return their highest sequence by user."""
+        """Delete at most `MAX_FORGOTTEN` events that ended before a time; return their users' highest sequences."""
         with self._transaction() as db:
             past = db.execute(
                 "SELECT number, container, event_id, user_id, coalesce(sequence, 0) FROM events"

@@ -68,7 +68,7 @@ def test_an_event_is_refused_with_its_id_and_the_reason(sent: bytes, event_id: s
 
 
 def problem(payload: bytes) -> str:
-    found = payload_problem(event(payload=payload), LIMIT)
+    found = payload_problem("e1", event(payload=payload).payload, LIMIT)
     return found.reason if found else ""
 
 
