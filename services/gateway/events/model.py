@@ -74,7 +74,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """Temporary failure; no call to the provider begins before the pause that it asked for."""
+    """Temporary failure, with a reason as in `Refused`. No call to the provider begins before its pause is over."""
 
     reason: str
     retry_after_ms: int | None = None

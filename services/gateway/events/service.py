@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 
-from services.common.clock import Clock, SystemClock
+from services.common.clock import SystemClock
 from services.common.model.errors import InvalidRequest, NotAllowed, NotFound, SuiteError
 from services.common.model.user_events import SESSION_CHANNELS, Channel
 from services.common.rpc.identity import STAFF, Role, bearer_token, current_caller, trusted_socket
@@ -104,20 +104,13 @@ class ContactService(rpc.ContactServiceServicer):
     """Contacts and presence of users."""
 
     def __init__(
-        self,
-        dispatcher: DispatcherPort,
-        tokens: TokenVerifier,
-        host_problem: HostCheck,
-        *,
-        identity: bool,
-        clock: Clock | None = None,
+        self, dispatcher: DispatcherPort, tokens: TokenVerifier, host_problem: HostCheck, *, identity: bool
     ) -> None:
         """Create the service; without ``identity``, a caller without a token is staff, as for all services."""
         self._dispatcher = dispatcher
         self._tokens = tokens
         self._host_problem = host_problem
         self._identity = identity
-        self._clock = clock or SystemClock()
 
     async def GetContacts(self, request: pb.GetContactsRequest, context: Context) -> pb.GetContactsResponse:  # noqa: N802
         """Return a user's contacts."""
@@ -142,7 +135,7 @@ class ContactService(rpc.ContactServiceServicer):
             raise InvalidRequest(f"channel {request.channel} is not a channel outside of sessions")
         if request.active_seconds > MAX_PRESENCE_SECONDS:
             raise InvalidRequest(f"active_seconds {request.active_seconds} is above {MAX_PRESENCE_SECONDS}")
-        until_ns = self._clock.wall_ns() + request.active_seconds * 1_000_000_000
+        until_ns = SystemClock().wall_ns() + request.active_seconds * 1_000_000_000
         self._dispatcher.user_active(user_id, _PRESENCE[request.channel], until_ns)
         return pb.ReportPresenceResponse()
 

@@ -114,7 +114,7 @@ def _zone(name: str) -> ZoneInfo:
 
 
 def quiet_until(hours: QuietHours | None, now_ns: int) -> int | None:
-    """Return the end of the quiet hours that ``now_ns`` is in; None outside of quiet hours.
+    """Return the end of the quiet hours that ``now_ns`` (wall clock) is in; None outside of quiet hours.
 
     A start that equals its end means never. Where clocks skip the end, quiet hours end when the clocks continue; where
     clocks are set back, a repeated minute is quiet both times. Hours are validated where they are set.

@@ -19,7 +19,7 @@ _FIELDS = {
 
 
 class ContactsCache:
-    """Contacts and presence of all users; presence is user, channel, and until when they are active there."""
+    """Contacts and presence of all users; presence is user, channel and end of activity (wall clock, nanoseconds)."""
 
     def __init__(
         self, contacts: Mapping[str, Contacts] | None = None, presence: Iterable[tuple[str, Channel, int]] = ()

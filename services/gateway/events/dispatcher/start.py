@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
-from services.common.clock import Clock, SystemClock
+from services.common.clock import SystemClock
 from services.common.config import BadSettings
 from services.common.model.user_events import Channel
 from services.common.storage.durable_sqlite import background_checkpoints
@@ -39,7 +39,6 @@ async def open_dispatcher(
     *,
     render: Callable[[Event], Message],
     reachable: Callable[[Channel, Contacts], str] = no_contact,
-    clock: Clock | None = None,
 ) -> AsyncIterator[Dispatcher]:
     """Run the dispatcher of the outbox that ``settings.db`` names, in a context.
 
@@ -50,7 +49,7 @@ async def open_dispatcher(
         OSError: An address can't be used.
     """
     assert settings.db is not None
-    clock = clock or SystemClock()
+    clock = SystemClock()
 
     def read_outbox(outbox: Outbox) -> TransactionProcessor:
         contacts = ContactsCache(outbox.contacts(), outbox.presence(clock.wall_ns()))
