@@ -65,7 +65,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Filter (empty takes all) and page of at most ``size`` records, newest first; ``before`` is the previous page's."""
+    """Filter (empty: all) and page of at most ``size`` records, newest first; ``before`` is the previous page's."""
 
     user_id: str = ""
     container: str = ""
