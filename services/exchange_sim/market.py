@@ -82,8 +82,6 @@ class SyntheticMarket:
         self._chunks: dict[int, Candles] = {}
         self._reference = float(self._walk(np.array([_REFERENCE_DAY]))[0])
 
-    # Candles
-
     def candles(self, period: Period, query: CandleQuery, *, now_ns: int) -> Candles:
         """See `Source.candles`; the last candle may be unfinished at ``now_ns``."""
         now_s = now_ns // 1_000_000_000
@@ -151,8 +149,6 @@ class SyntheticMarket:
         o, h, low, c = (column / self._tick for column in (rows.open, rows.high, rows.low, rows.close))
         return Candles(rows.open_s, o, h, low, c, rows.volume / self._lot)
 
-    # Days
-
     def _days(self, first: int, end: int) -> Candles:
         """Return the days [first, end) that have data; drawn in fixed chunks, which are cached."""
         parts = []
@@ -192,8 +188,6 @@ class SyntheticMarket:
             walk += amplitude * hat * self._normal(f"walk{power}", days // span)
         return walk
 
-    # Splitting
-
     def _split(self, parents: Candles, step_s: int) -> Candles:
         """Split each parent into its busy children, which fill it exactly."""
         starts = self._busy(parents.open_s, step_s)
@@ -223,8 +217,6 @@ class SyntheticMarket:
             return starts
         chosen = np.argsort(self._hash(f"busy{step_s}", starts), axis=1)[:, :count]
         return np.take_along_axis(starts, np.sort(chosen, axis=1), axis=1)
-
-    # Trades
 
     def trades(self, first_id: int, limit: int, *, now_ns: int) -> Trades:
         """Return up to ``limit`` trades from an id on, none after ``now_ns``; they add up to the 1s candles exactly."""
@@ -281,8 +273,6 @@ class SyntheticMarket:
         if hour_s >= self._outage_s[0]:
             hour_s += self._outage_s[1] - self._outage_s[0]
         return int(self._busy(np.array([hour_s]), MINUTE)[0, place])
-
-    # Random numbers
 
     def _normal(self, what: str, numbers: Ints) -> NDArray[np.float64]:
         """Return bell-shaped numbers: mean 0, standard deviation 1, bounded by 3.47."""

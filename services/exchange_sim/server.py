@@ -58,8 +58,6 @@ class Simulator:
         app.router.add_get("/{path:.*}", self._exchange)
         return app
 
-    # Control
-
     async def _health(self, request: web.Request) -> web.Response:
         return _json({"status": "ok", "markets": len(self.venue.sources)})
 
@@ -98,8 +96,6 @@ class Simulator:
             return _json({"error": f"now_ns {now_ns!r} is out of range; use 0 to 2**63 - 1, or null"}, status=400)
         self.clock.set(now_ns)
         return _json({"now_ns": self.clock.now_ns()})
-
-    # The exchange
 
     async def _exchange(self, request: web.Request) -> web.StreamResponse:
         calls = self.stats.request(request.path, now_s=time.monotonic())

@@ -88,8 +88,6 @@ class AckTracker:
         self.redelivered = 0
         self.lost = 0
 
-    # ---- assignment
-
     def assign(self, partition: int, committed: int | None) -> None:
         """Add a partition at the group's commit, None if there is none.
 
@@ -107,8 +105,6 @@ class AckTracker:
         """Stop commits of a partition, which another member has now; acks of issued records are still accepted."""
         if partition in self._partitions:
             self._partitions[partition].assigned = False
-
-    # ---- records
 
     def issue(self, partition: int, offset: int) -> bool:
         """Return whether the client gets the record just read; if so it is in flight from now on.
@@ -156,8 +152,6 @@ class AckTracker:
         """Record that the consumer now reads ``partition`` from the offset that `rewinds` returned."""
         self._partitions[partition].rewind = False
 
-    # ---- answers of the client
-
     def ack(self, acks: Iterable[tuple[int, int]], committed: Mapping[int, int]) -> int:
         """Ack (partition, offset) pairs, all or none; return how many were not acked before.
 
@@ -200,8 +194,6 @@ class AckTracker:
                 raise InvalidRequest(f"{verb} of offset {offset} of partition {number}, which was never issued")
             found.append((part, offset))
         return found
-
-    # ---- commits and counts
 
     def commits(self) -> dict[int, int]:
         """Return the position to commit of each assigned partition whose base has moved since the last call."""

@@ -139,9 +139,6 @@ def to_pairs(offsets: Iterable[pb.Offset]) -> list[tuple[int, int]]:
     return [(o.partition_id, replay.parse_number("offset", o.offset)) for o in offsets]
 
 
-# ---- handshake
-
-
 class Handshake:
     """State of one stream of ReadFn or AckFn.
 

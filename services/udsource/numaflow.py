@@ -18,8 +18,6 @@ import structlog
 
 log = structlog.get_logger(__name__)
 
-# ---- the server-info file
-
 END_MARKER = "U+005C__END__"
 """The reader polls until the file ends with this text; it would wait forever for a file that ends with a newline."""
 
@@ -49,8 +47,6 @@ def remove_server_info(path: Path) -> None:
     """Remove the file of an earlier process; call before the socket listens."""
     path.unlink(missing_ok=True)
 
-
-# ---- unexpected failures
 
 PREFIX = "UDF_EXECUTION_ERROR(udsource)"
 """The dataplane files the error under the container's name in the first parentheses of the text."""

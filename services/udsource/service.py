@@ -48,8 +48,6 @@ class SourceService:
         self._closing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._acking = 0
 
-    # ---- reading
-
     def ReadFn(self, request_iterator: AsyncIterator[pb.ReadRequest], context: CallContext) -> Any:  # noqa: N802
         """Stream batches of records, each ended by eot: a plain read, or the range of one partition in the metadata.
 
@@ -107,8 +105,6 @@ class SourceService:
             raise Unavailable(f"udsource is stopping; {span} was read up to {reader.position}")
         raise InvalidRequest(f"the requests ended at offset {reader.position} of {span}")
 
-    # ---- acks
-
     async def AckFn(  # noqa: N802
         self, request_iterator: AsyncIterator[pb.AckRequest], context: CallContext
     ) -> AsyncIterator[pb.AckResponse]:
@@ -134,8 +130,6 @@ class SourceService:
         """Take records back; a later read returns them again."""
         self._topic.nack(codec.to_pairs(request.request.offsets), self._monitor.state)
         return codec.NACKED
-
-    # ---- state
 
     async def PendingFn(self, request: Empty, context: CallContext) -> pb.PendingResponse:  # noqa: N802
         """Return how many records are not acked, negative if unknown; metadata has the topic's ends and commits."""
@@ -167,8 +161,6 @@ class SourceService:
     async def IsReady(self, request: Empty, context: CallContext) -> pb.ReadyResponse:  # noqa: N802
         """Return whether Kafka and the topic are available."""
         return pb.ReadyResponse(ready=self._monitor.ready and not self._draining)
-
-    # ---- stopping
 
     async def drain(self, seconds: float) -> None:
         """Issue no new records, let acks and running ranges finish, then end every stream."""

@@ -52,9 +52,6 @@ def _of_other(query: Query, venue: Venue, other: str | None) -> Query:
     return {**query, "pair": next(key for key in keys if key and key != asked)}
 
 
-# The exchange and its markets
-
-
 def _time(query: Query, venue: Venue, now_ns: int) -> Answer:
     text = _date(now_ns).strftime("%a, %d %b %y %H:%M:%S +0000")
     return _result({"unixtime": now_ns // _NS, "rfc1123": text})
@@ -104,9 +101,6 @@ def _describe(pair: Pair, now_ns: int) -> dict[str, Any]:
         "tick_size": f"{10.0**-decimals:.{decimals}f}",
         "status": "online" if instrument.is_active(now_ns // _NS) else "cancel_only",
     }
-
-
-# Tickers
 
 
 def _ticker(query: Query, venue: Venue, now_ns: int) -> Answer:

@@ -102,8 +102,6 @@ class BrokerConnection:
             except TimeoutError:
                 log.warning("the broker did not take the last messages", messages=self._outgoing.qsize())
 
-    # ---- connections
-
     async def _stay_connected(self, context: zmq.asyncio.Context, dispatches: asyncio.TaskGroup) -> None:
         while not self._stopped:
             try:
@@ -193,8 +191,6 @@ class BrokerConnection:
         for venue in self._slots.venues:
             self._metrics.free_slots.labels(venue).set(self._slots.free(venue))
             self._metrics.busy_slots.labels(venue).set(self._slots.busy(venue))
-
-    # ---- dispatches
 
     async def _receive(self, socket: zmq.asyncio.Socket, dispatches: asyncio.TaskGroup) -> None:
         while True:

@@ -33,9 +33,6 @@ def list_instruments(venue: str, markets: Iterable[CcxtMarket]) -> list[ListedIn
     return found
 
 
-# ---- one market for each symbol
-
-
 def keep_main_markets(client: Any) -> None:
     """Make a ccxt client that has just loaded its markets forget those that hide others of the same symbol.
 

@@ -42,9 +42,6 @@ class BadAnswer(Exception):
         self.open_ns = open_ns
 
 
-# ---- the raw answer
-
-
 def check_rows(dialect: Dialect, raw: Any, rows: Any, market_id: str) -> list[Any] | None:
     """Return the raw rows of an answer, or None if their place in it is not known.
 
@@ -98,9 +95,6 @@ def _find_rows(dialect: Dialect, raw: Any, market_id: str) -> list[Any] | None:
         place = ".".join(map(str, path)) or "its top"
         raise BadAnswer(f"the answer lacks a list at {place}: {str(raw)[:80]}", kind="shape")
     return found
-
-
-# ---- the rows of ccxt
 
 
 def read_candles(rows: Any, window: TimeRange, period_seconds: int) -> list[Candle]:

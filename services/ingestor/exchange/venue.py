@@ -118,8 +118,6 @@ class Venue:
         client.urls["api"] = override_urls(client.urls["api"], self._exchange)
         return client
 
-    # ---- markets, shared by the clients
-
     async def timeframe(self, session: Session, symbol: str, period_seconds: int) -> str:
         """Return ccxt's name of the period once the exchange is known to have the symbol and the period.
 
@@ -214,8 +212,6 @@ class Session:
             self._paused = True
             self._venue.rate_limiter.ban(pause)
 
-    # ---- queries
-
     async def load_markets(self) -> None:
         """Fetch the exchange's markets.
 
@@ -296,8 +292,6 @@ class Session:
         """Check and return the raw rows of the last answer; none if their place in it is not known."""
         raw, market_id = self.client.last_json_response, self.client.markets[symbol]["id"]
         return check_rows(self._venue.dialect, raw, rows, market_id) or []
-
-    # ---- attempts
 
     async def _query(self, text: str, call: Callable[[], Awaitable[T]]) -> T:
         """Call until there is a valid answer or no attempt is left.

@@ -108,8 +108,6 @@ class Evidence:
         self.queries_without_progress = 0
         """Queries since one last brought the page nearer to its end."""
 
-    # ---- answers
-
     def add(self, window: TimeRange, candles: Sequence[Candle], *, fetched_ns: int) -> str | None:
         """Add a valid answer to the last query; return its contradiction to earlier answers as text, if any."""
         chunk = self._queried_chunk
@@ -140,8 +138,6 @@ class Evidence:
     def close(self) -> None:
         """Count the remaining answers in the agreement."""
         self._forget(MAX_TIME_NS, keep_ns=MAX_TIME_NS)
-
-    # ---- queries
 
     def next_query(self, page: TimeRange) -> Query | None:
         """Return the query that brings ``page`` nearer to its end, or None when it is settled."""
@@ -205,8 +201,6 @@ class Evidence:
         self._forget(span.end_ns, keep_ns=self._windows.before(span.end_ns, self._limits.candles))
         return Page(span, candles, empty, fetched_ns)
 
-    # ---- proof
-
     def _is_empty(self, open_ns: int, counting: Iterable[Answer], anchored: int, alone: int) -> bool:
         """Return whether a hole is proven: by ``anchored`` answers with candles around it, or by ``alone`` others."""
         covering = [a for a in counting if a.window.start_ns <= open_ns < a.window.end_ns]
@@ -246,8 +240,6 @@ class Evidence:
     def _count_query(self, *goal: int) -> None:
         self.queries_without_progress = self.queries_without_progress + 1 if goal == self._goal else 1
         self._goal = goal
-
-    # ---- windows of the three kinds of query
 
     def _query_chunk(self, chunk: TimeRange) -> Query:
         """Return the chunk's own query; it reaches back to known candles, and beyond the chunk if the call has room.

@@ -62,8 +62,6 @@ class Windows:
         self.closed_end_ns = closed_end_ns
         self._barriers: list[int] = []
 
-    # ---- times
-
     def before(self, open_ns: int, count: int) -> int:
         """Return the open time ``count`` periods earlier, at least 0."""
         count = min(count, count_periods(TimeRange(0, open_ns), self.period))
@@ -80,8 +78,6 @@ class Windows:
     def chunks(self, page: TimeRange) -> list[TimeRange]:
         """Return the chunks of a page, in time order."""
         return split_by_periods(page, self.period, chunk_periods(self.limits.candles))
-
-    # ---- candles that must not be queried
 
     def avoid(self, open_ns: int) -> None:
         """Let no window hold this open time from now on."""
@@ -100,8 +96,6 @@ class Windows:
         """Return the end of the free range from ``open_ns`` on, at most ``end_ns``."""
         at = bisect_left(self._barriers, open_ns)
         return min(end_ns, self._barriers[at]) if at < len(self._barriers) else end_ns
-
-    # ---- one call
 
     def longest(self, start_ns: int, through_ns: int) -> TimeRange:
         """Return as much as one call may query from ``start_ns`` on, if it is to hold ``through_ns``."""

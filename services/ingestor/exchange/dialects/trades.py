@@ -239,8 +239,6 @@ class TradePager:
         """Return the window's candles, at most the wanted number; all are whole once no query is left."""
         return self._builder.candles()[: self._max_candles]
 
-    # ---- the three kinds of query: before the window, after the tail, beyond the window
-
     def _is_beyond_due(self) -> bool:
         return self._ends > 0 and self._later is None
 
@@ -268,8 +266,6 @@ class TradePager:
         else:
             self._ends += 1
             self._done = self._ends >= self._needed and self._later is False
-
-    # ---- trades
 
     def _accept(self, trades: list[Trade]) -> None:
         """Add the trades known to follow the last one; all of them, or none if one is faulty."""
