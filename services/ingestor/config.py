@@ -18,9 +18,7 @@ from services.common.model.page import MAX_PAGE_CANDLES
 class IngestorSettings(ServiceSettings):
     """Settings of the ingestor."""
 
-    model_config = SettingsConfigDict(
-        frozen=True, extra="ignore", populate_by_name=True, env_prefix="DEXORDER_INGESTOR_"
-    )
+    model_config = SettingsConfigDict(env_prefix="DEXORDER_INGESTOR_")
 
     listen: str = "127.0.0.1:50054"
     """host:port of the gRPC server: health, reflection and channelz only."""

@@ -2,49 +2,49 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+_VENUE = ("venue",)
 
 
 class IngestorMetrics:
     """Metrics of one process."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"dexorder_ingestor_{name}", text, labels, registry=registry)
-
-        def gauge(name: str, text: str, *labels: str) -> Gauge:
-            return Gauge(f"dexorder_ingestor_{name}", text, labels, registry=registry)
-
-        def histogram(name: str, text: str, *labels: str) -> Histogram:
-            return Histogram(f"dexorder_ingestor_{name}", text, labels, registry=registry)
-
+        counter = partial(Counter, namespace="dexorder_ingestor", registry=registry)
+        gauge = partial(Gauge, namespace="dexorder_ingestor", registry=registry)
+        histogram = partial(Histogram, namespace="dexorder_ingestor", registry=registry)
         # broker
         self.connections = counter("broker_connections", "Connections made to the broker.")
         self.dropped_frames = counter("dropped_frames", "Frames from the broker that were dropped.")
-        self.free_slots = gauge("free_slots", "Slots that no dispatch holds.", "venue")
-        self.busy_slots = gauge("busy_slots", "Slots that a dispatch holds.", "venue")
+        self.free_slots = gauge("free_slots", "Slots that no dispatch holds.", _VENUE)
+        self.busy_slots = gauge("busy_slots", "Slots that a dispatch holds.", _VENUE)
         self.rejected = counter("rejected", "Dispatches rejected.")
-        self.dispatches = counter("dispatches", "Dispatches ended.", "venue", "outcome")
+        self.dispatches = counter("dispatches", "Dispatches ended.", ("venue", "outcome"))
         # exchange
-        self.calls = counter("calls", "Calls to exchanges.", "venue")
+        self.calls = counter("calls", "Calls to exchanges.", _VENUE)
         self.call_seconds = histogram(
-            "call_seconds", "Time of one call, including its wait for the rate limit.", "venue"
+            "call_seconds", "Time of one call, including its wait for the rate limit.", _VENUE
         )
-        self.bad_answers = counter("bad_answers", "Calls to exchanges without a valid answer.", "venue", "kind")
-        self.rate_limit_waits = counter("rate_limit_waits", "Calls that had to wait for the rate limit.", "venue")
+        self.bad_answers = counter("bad_answers", "Calls to exchanges without a valid answer.", ("venue", "kind"))
+        self.rate_limit_waits = counter("rate_limit_waits", "Calls that had to wait for the rate limit.", _VENUE)
         self.rate_limit_wait_seconds = counter(
-            "rate_limit_wait_seconds", "Time that calls waited for the rate limit or the end of a ban.", "venue"
+            "rate_limit_wait_seconds", "Time that calls waited for the rate limit or the end of a ban.", _VENUE
         )
         self.ban_seconds = counter(
-            "ban_seconds", "Time of the bans that this process was the first to learn of.", "venue"
+            "ban_seconds", "Time of the bans that this process was the first to learn of.", _VENUE
         )
-        self.evidence_calls = counter("evidence_calls", "Queries made only to verify holes.", "venue")
-        self.contradictions = counter("contradictions", "Answers that contradict an earlier answer.", "venue")
+        self.evidence_calls = counter("evidence_calls", "Queries made only to verify holes.", _VENUE)
+        self.contradictions = counter("contradictions", "Answers that contradict an earlier answer.", _VENUE)
         # gateway and relay
-        self.pages = counter("pages", "Pages acknowledged by Kafka.", "venue")
-        self.candles = counter("candles", "Candles in these pages.", "venue")
-        self.publish_seconds = histogram("publish_seconds", "Time of one call to the gateway or the relay.", "call")
-        self.publish_retries = counter("publish_retries", "Repeated calls to the gateway or the relay.", "call", "code")
+        self.pages = counter("pages", "Pages acknowledged by Kafka.", _VENUE)
+        self.candles = counter("candles", "Candles in these pages.", _VENUE)
+        self.publish_seconds = histogram("publish_seconds", "Time of one call to the gateway or the relay.", ("call",))
+        self.publish_retries = counter(
+            "publish_retries", "Repeated calls to the gateway or the relay.", ("call", "code")
+        )
         self.instrument_reports = counter(
-            "instrument_reports", "Reports of an exchange's instruments to the relay.", "venue", "outcome"
+            "instrument_reports", "Reports of an exchange's instruments to the relay.", ("venue", "outcome")
         )

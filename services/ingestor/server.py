@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import grpc
 from prometheus_client import CollectorRegistry
@@ -74,11 +75,13 @@ async def work(
         runner = DispatchRunner(venues, publisher, settings, metrics, clock)
         served = [venues[name] for name in slots.venues if slots.free(name)]
         reporter = InstrumentReporter(served, publisher, settings, metrics, sleep=sleep)
-        broker = BrokerConnection(settings, slots, runner.run, metrics, clock, on_connected=health.set_broker)
+        broker = BrokerConnection(
+            settings, slots, runner.run, metrics, clock, on_connected=partial(health.set, "broker")
+        )
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [
-                    group.create_task(_watch_channel(gateway, health.set_gateway)),
+                    group.create_task(_watch_channel(gateway, partial(health.set, "gateway"))),
                     group.create_task(_close_health(stop, health)),
                     group.create_task(reporter.run()),
                 ]
@@ -97,23 +100,14 @@ class _Health:
         self._server = server
         self._parts = {"broker": False, "gateway": False, "running": True}
 
-    async def set_broker(self, connected: bool) -> None:
-        await self._set("broker", connected)
-
-    async def set_gateway(self, connected: bool) -> None:
-        await self._set("gateway", connected)
-
-    async def stop(self) -> None:
-        await self._set("running", False)
-
-    async def _set(self, part: str, good: bool) -> None:
+    async def set(self, part: str, good: bool) -> None:
         self._parts[part] = good
         await self._server.set_serving(all(self._parts.values()))
 
 
 async def _close_health(stop: asyncio.Event, health: _Health) -> None:
     await stop.wait()
-    await health.stop()
+    await health.set("running", False)
 
 
 async def _watch_channel(channel: grpc.aio.Channel, report: Callable[[bool], Awaitable[None]]) -> None:

@@ -30,7 +30,6 @@ from services.ingestor.config import IngestorSettings
 from services.ingestor.metrics import IngestorMetrics
 
 log = structlog.get_logger(__name__)
-RunDispatch = Callable[[Dispatch], Awaitable[Completion | None]]
 _MAX_FRAME_BYTES = 1 << 20
 _LINGER_MS = 1_000
 _FLUSH_SECONDS = 2.0
@@ -54,7 +53,7 @@ class BrokerConnection:
         self,
         settings: IngestorSettings,
         slots: Slots,
-        run_dispatch: RunDispatch,
+        run_dispatch: Callable[[Dispatch], Awaitable[Completion | None]],
         metrics: IngestorMetrics,
         clock: Clock,
         *,
@@ -226,7 +225,6 @@ class BrokerConnection:
         self._queue_offers()  # a rejected dispatch has used an offer too
 
     async def _work(self, dispatch: Dispatch) -> None:
-        completion: Completion | None
         try:
             completion = await self._run_dispatch(dispatch)
         except asyncio.CancelledError:  # cancelled by `_drain`, or by a failure that ends the process

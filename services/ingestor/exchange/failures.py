@@ -37,6 +37,7 @@ _TOO_MANY = (429, 418)
 _REFUSALS = (403, 404, 451)
 _LONGEST_PAUSE_SECONDS = 1e9
 """Thirty years; a longer pause would not fit the 64 bits of nanoseconds of the rate limiter."""
+PARSER_ERRORS = (TypeError, KeyError, IndexError, ValueError, AttributeError)
 
 
 class ExchangeFailure(Exception):
@@ -44,11 +45,7 @@ class ExchangeFailure(Exception):
 
 
 class ImpossibleCandle(ExchangeFailure):
-    """The exchange keeps answering with a candle that is impossible.
-
-    Attributes:
-        open_ns: Open time of the candle.
-    """
+    """The exchange keeps answering with a candle that is impossible."""
 
     def __init__(self, message: str, open_ns: int) -> None:
         super().__init__(message)
@@ -109,12 +106,15 @@ def is_slow_down(error: BaseException, dialect: Dialect) -> bool:
 
 
 def as_bad_answer(error: Exception, dialect: Dialect, *, status: int, answer: Any) -> BadAnswer | None:
-    """Return the bad answer behind an error that ccxt reports as a refusal, if a broken server caused it.
+    """Return the bad answer behind an error of ccxt's parser, or behind a refusal that a broken server caused.
 
     Args:
         status: The HTTP status, or 0 if there was none.
         answer: The decoded answer, or None if it was not JSON.
     """
+    if isinstance(error, PARSER_ERRORS):
+        text = f"ccxt can't read the answer: {type(error).__name__}: {str(error)[:120]}"
+        return BadAnswer(text, kind="unreadable")
     if not isinstance(error, ccxt.BaseError) or is_transient(error, dialect):
         return None
     if status >= 500:

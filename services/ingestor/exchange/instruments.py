@@ -56,30 +56,19 @@ def main_markets(ccxt_id: str, markets: Sequence[CcxtMarket]) -> list[CcxtMarket
 def refusal(venue: str, symbol: str, client: Any) -> str | None:
     """Return the reason why a ccxt client with loaded markets can't query a symbol, as a sentence; None if it can."""
     if symbol not in client.markets:
-        return unknown_symbol(venue, symbol, client.markets, client.markets_by_id, client.commonCurrencies)
+        return _unknown_symbol(venue, symbol, client)
     ids = {m["id"] for same_id in client.markets_by_id.values() for m in same_id if m["symbol"] == symbol}
     return f"symbol {symbol!r} is {len(ids)} markets of {venue}: {', '.join(sorted(ids))}" if len(ids) > 1 else None
 
 
-def unknown_symbol(
-    venue: str,
-    symbol: str,
-    markets: Mapping[str, CcxtMarket],
-    by_id: Mapping[str, Sequence[CcxtMarket]],
-    renamed: Mapping[str, str],
-) -> str:
-    """Return the error text for a symbol that is not among ``markets``, with the symbols that may be meant.
-
-    Args:
-        markets: By unified symbol.
-        by_id: By the exchange's own id.
-        renamed: Currency codes for which ccxt has another name, such as ``XBT`` -> ``BTC``.
-    """
-    text = f"symbol {symbol!r} is unknown to {venue}"
+def _unknown_symbol(venue: str, symbol: str, client: Any) -> str:
+    """Return the error text for a symbol that ``client`` does not know, with the symbols that may be meant."""
+    text, markets = f"symbol {symbol!r} is unknown to {venue}", client.markets
+    renamed = client.commonCurrencies  # codes for which ccxt has another name, such as XBT -> BTC
     current = _CODE.sub(lambda code: renamed.get(code[0], code[0]), symbol)
     if current != symbol and current in markets:
         return f"{text}: renamed, it is {_described(current, markets)}"
-    if own := sorted({m["symbol"] for m in by_id.get(symbol, ()) if m["symbol"] in markets}):
+    if own := sorted({m["symbol"] for m in client.markets_by_id.get(symbol, ()) if m["symbol"] in markets}):
         return f"{text}: this is the exchange's own name of {', '.join(_described(s, markets) for s in own)}"
     near = _close_matches(symbol, markets)
     return f"{text}; close to it: {', '.join(_described(s, markets) for s in near)}" if near else text

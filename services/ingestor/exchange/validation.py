@@ -70,11 +70,7 @@ def check_rows(dialect: Dialect, raw: Any, rows: Any, market_id: str) -> list[An
 
 
 def check_market(dialect: Dialect, raw: Any, market_id: str) -> None:
-    """Refuse an answer that names another market than the queried one.
-
-    Raises:
-        BadAnswer: It does.
-    """
+    """Raise BadAnswer if an answer names another market than the queried one."""
     if dialect.symbol_at is not None:
         named = at(raw, dialect.symbol_at)
         if named != market_id:

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -28,6 +29,7 @@ from services.ingestor.config import IngestorSettings
 from services.ingestor.exchange.dialects.table import CallLimits, at, dialect_of
 from services.ingestor.exchange.dialects.trades import PAGE_TRADES, TradePager, TradeQuery, read_trades
 from services.ingestor.exchange.failures import (
+    PARSER_ERRORS,
     ExchangeFailure,
     Failures,
     announced_pause,
@@ -45,7 +47,6 @@ T = TypeVar("T")
 _MARKETS_AGE_NS = 60 * SECOND_NS
 _MARGIN = 0.98
 """Share of ccxt's rate that is used, as a call late on the wire counts in the exchange's next window."""
-_PARSER_ERRORS = (TypeError, KeyError, IndexError, ValueError, AttributeError)
 
 
 class Venue:
@@ -275,18 +276,15 @@ class Session:
             if query.spaced:
                 await self._venue.sleep(settings.hole_spacing_seconds)
             text = f"{symbol} trades since {iso(query.since_ns)}"
-            await self._query(text, self._trade_fetcher(symbol, query, pager))
+            await self._query(text, partial(self._fetch_trades, symbol, query, pager))
         return pager.candles(), self._venue.clock.wall_ns()
 
-    def _trade_fetcher(self, symbol: str, query: TradeQuery, pager: TradePager) -> Callable[[], Awaitable[None]]:
-        async def fetch() -> None:
-            # In ``params``, ``since`` is sent unchanged; ccxt's own argument would be cut to whole seconds.
-            trades = await self.client.fetch_trades(symbol, None, PAGE_TRADES, {"since": str(query.since_ns)})
-            rows = self._raw_rows(symbol, trades)
-            last = at(self.client.last_json_response, ("result", "last"))
-            pager.add(read_trades(rows, last, since_ns=query.since_ns))
-
-        return fetch
+    async def _fetch_trades(self, symbol: str, query: TradeQuery, pager: TradePager) -> None:
+        # In ``params``, ``since`` is sent unchanged; ccxt's own argument would be cut to whole seconds.
+        trades = await self.client.fetch_trades(symbol, None, PAGE_TRADES, {"since": str(query.since_ns)})
+        rows = self._raw_rows(symbol, trades)
+        last = at(self.client.last_json_response, ("result", "last"))
+        pager.add(read_trades(rows, last, since_ns=query.since_ns))
 
     def _raw_rows(self, symbol: str, rows: Any) -> list[Any]:
         """Check and return the raw rows of the last answer; none if their place in it is not known."""
@@ -294,11 +292,7 @@ class Session:
         return check_rows(self._venue.dialect, raw, rows, market_id) or []
 
     async def _query(self, text: str, call: Callable[[], Awaitable[T]]) -> T:
-        """Call until there is a valid answer or no attempt is left.
-
-        Args:
-            text: Description of the query, for errors and logs.
-        """
+        """Call until there is a valid answer or no attempt is left; errors and logs name the query by ``text``."""
         settings, name = self._venue.settings, self._venue.name
         failures = Failures(name, text, self._venue.dialect, refused_attempts=settings.refused_attempts)
 
@@ -329,8 +323,8 @@ class Session:
         metrics.calls.labels(name).inc()
         try:
             with metrics.call_seconds.labels(name).time():
-                return await _parsed(call)
-        except (ccxt.BaseError, BadAnswer) as error:
+                return await call()
+        except (ccxt.BaseError, BadAnswer, *PARSER_ERRORS) as error:
             answer = self.client.last_json_response
             bad = as_bad_answer(error, dialect, status=self._worst_status, answer=answer)
             metrics.bad_answers.labels(name, kind_of(bad or error)).inc()
@@ -339,14 +333,6 @@ class Session:
             if bad is not None:
                 raise bad from error
             raise
-
-
-async def _parsed(call: Callable[[], Awaitable[T]]) -> T:
-    try:
-        return await call()
-    except _PARSER_ERRORS as error:
-        text = f"ccxt can't read the answer: {type(error).__name__}: {str(error)[:120]}"
-        raise BadAnswer(text, kind="unreadable") from error
 
 
 def _rate_limit(exchange: Exchange, client: Any) -> RateLimit:

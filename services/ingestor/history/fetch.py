@@ -16,7 +16,7 @@ from services.ingestor.exchange.failures import ExchangeFailure, ImpossibleCandl
 from services.ingestor.exchange.venue import Session, Venue
 from services.ingestor.history.agreement import Agreement
 from services.ingestor.history.evidence import Evidence, Query
-from services.ingestor.history.paging import Page, is_one_call, page_periods
+from services.ingestor.history.paging import Page, page_periods
 
 log = structlog.get_logger(__name__)
 _MAX_IMPOSSIBLE = 16
@@ -97,7 +97,8 @@ class Fetcher:
     async def _fetch(self, span: TimeRange, evidence: Evidence, put: Put) -> None:
         period_seconds = self._dispatch.period_seconds
         periods = self._venue.settings.page_candles
-        if not is_one_call(span, period_seconds, self._limits):  # one call is one page: each may cost a batch of Spark
+        # What one call returns is one page, as each page may cost a batch of Spark.
+        if count_periods(span, period_seconds) > self._limits.candles:
             periods = page_periods(periods, self._limits)
         todo = split_by_periods(span, period_seconds, periods)
         impossible = 0

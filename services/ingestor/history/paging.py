@@ -42,20 +42,11 @@ def page_periods(max_periods: int, limits: CallLimits) -> int:
     return max_periods // chunk * chunk or max_periods
 
 
-def is_one_call(span: TimeRange, period_seconds: int, limits: CallLimits) -> bool:
-    """Return whether one call returns all of a job, whose first query has no known candles to reach back to."""
-    return count_periods(span, period_seconds) <= limits.candles
-
-
 class Windows:
     """Windows of one job's queries, within the limits of a call and outside the times that must not be queried."""
 
     def __init__(self, period_seconds: int, limits: CallLimits, *, closed_end_ns: int) -> None:
-        """Create the windows of a job.
-
-        Args:
-            closed_end_ns: End of the last closed candle, on the grid; no window reaches beyond it.
-        """
+        """Let no window reach beyond ``closed_end_ns``, the end of the last closed candle, on the grid."""
         self.period = period_seconds
         self.limits = limits
         self.link = link_periods(limits.candles)

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import product
 from typing import Any, Literal
 
 Path = tuple[str | int, ...]
@@ -150,13 +151,7 @@ TABLE: Mapping[str, Dialect] = {row.ccxt: row for row in _ROWS}
 """Rows by ccxt id."""
 DEFAULT_CANDLES, MAX_UNVERIFIED_CANDLES = 500, 1_000
 """Candles of a call to an exchange without a row: if ccxt gives no limit, and at most."""
-_KINDS: tuple[Path, ...] = (
-    ("spot",),
-    ("swap", "linear"),
-    ("swap", "inverse"),
-    ("future", "linear"),
-    ("future", "inverse"),
-)
+_KINDS: tuple[Path, ...] = (("spot",), *product(("swap", "future"), ("linear", "inverse")))
 
 
 def dialect_of(ccxt_id: str, features: Mapping[str, Any] | None) -> Dialect:
